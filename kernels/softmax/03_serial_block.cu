@@ -1,0 +1,21 @@
+// Row softmax, one block a row and one thread a block: the baseline of the block-a-row rungs.
+//
+// Parameters as in 01_thread_per_row.cu.
+//
+// Bound by: latency. One lane of 32 works and each load waits for the one before, so an SM has at most 32 loads in
+// flight. The next rung puts 256 threads on the row.
+#include "../common/numbers.cuh"
+
+// x, y: (rows, cols); grid: rows, block: 1
+__global__ void serial_block(
+    const float* x, float* y, int64 x_row, int64 x_col, int64 y_row, int64 y_col, int64 rows, int64 cols) {
+    if (threadIdx.x != 0) return;
+    x += blockIdx.x * x_row;
+    y += blockIdx.x * y_row;
+
+    float maximum = -kInfinity;
+    for (int64 c = 0; c < cols; ++c) maximum = fmaxf(maximum, x[c * x_col]);
+    float sum = 0.0f;
+    for (int64 c = 0; c < cols; ++c) sum += expf(x[c * x_col] - maximum);
+    for (int64 c = 0; c < cols; ++c) y[c * y_col] = expf(x[c * x_col] - maximum) / sum;
+}

@@ -1,0 +1,23 @@
+// Row softmax, one block a row: each thread runs the online update over its share, one tree merges the pairs.
+//
+// Parameters as in 01_thread_per_row.cu. Dynamic shared memory: one pair of floats a thread.
+//
+// Bound by: the number of load instructions, 4 bytes a lane each, and the chain of updates behind each load. The next
+// rung loads 16 bytes at a time.
+#include "../common/online.cuh"
+#include "../common/reduce.cuh"
+
+// x, y: (rows, cols); grid: rows, any 1-D block, shared: 8 * blockDim.x bytes
+__global__ void online_fused(
+    const float* x, float* y, int64 x_row, int64 x_col, int64 y_row, int64 y_col, int64 rows, int64 cols) {
+    extern __shared__ Online pairs[];
+    x += blockIdx.x * x_row;
+    y += blockIdx.x * y_row;
+
+    Online share = online_empty();
+    for (int64 c = threadIdx.x; c < cols; c += blockDim.x) share = online_add(share, x[c * x_col]);
+    const Online total = tree_reduce_block(share, pairs, online_merge);
+
+    for (int64 c = threadIdx.x; c < cols; c += blockDim.x)
+        y[c * y_col] = expf(x[c * x_col] - total.maximum) / total.sum;
+}
