@@ -1,4 +1,5 @@
-// Number limits and fixed-width integers for kernels compiled by NVRTC, which brings no <cfloat>, <cmath> or <cstdint> of its own.
+// Number limits and fixed-width integers for kernels compiled by NVRTC, which brings no <cfloat>, <cmath> or <cstdint>
+// of its own.
 #pragma once
 
 using int64 = long long;

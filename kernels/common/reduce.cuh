@@ -4,16 +4,12 @@
 
 struct Max {
     static constexpr float identity = -kInfinity;
-    __device__ __forceinline__ float operator()(float a, float b) const {
-        return fmaxf(a, b);
-    }
+    __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
 struct Sum {
     static constexpr float identity = 0.0f;
-    __device__ __forceinline__ float operator()(float a, float b) const {
-        return a + b;
-    }
+    __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
 };
 
 // Every lane of each group of `WIDTH` neighbouring lanes gets the group's result. All 32 lanes take part.

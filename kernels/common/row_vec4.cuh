@@ -36,7 +36,8 @@ __device__ __forceinline__ void for_each_in_row(const float* row, int64 stride, 
 template <class F>
 __device__ __forceinline__ void map_row(
     const float* from, int64 from_stride, float* to, int64 to_stride, int64 cols, F f) {
-    const bool together = to_stride == 1 && (reinterpret_cast<uint64>(from) & 15) == (reinterpret_cast<uint64>(to) & 15);
+    const bool together =
+        to_stride == 1 && (reinterpret_cast<uint64>(from) & 15) == (reinterpret_cast<uint64>(to) & 15);
     const Split split = split_row(from, together ? from_stride : 0, cols);
     for (int64 i = threadIdx.x; i < split.head; i += blockDim.x) to[i * to_stride] = f(from[i * from_stride]);
     const float4* from4 = reinterpret_cast<const float4*>(from + split.head);

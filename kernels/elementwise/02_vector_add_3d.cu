@@ -9,8 +9,8 @@
 #include "../common/numbers.cuh"
 
 // a, b, c: (nz, ny, nx); grid: ceil(nx / bx), at most 65535 of ceil(ny / by), ceil(nz / bz), block: (bx, by, bz)
-__global__ void vector_add_3d(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int64 nx,
-                              int64 ny, int64 nz) {
+__global__ void vector_add_3d(
+    const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int64 nx, int64 ny, int64 nz) {
     const int64 x = static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (x >= nx) return;
     for (int64 z = static_cast<int64>(blockIdx.z) * blockDim.z + threadIdx.z; z < nz; z += gridDim.z * blockDim.z)

@@ -2,7 +2,8 @@
 //
 // Parameters as in 01_thread_per_row.cu. The block is a multiple of 32.
 //
-// Bound by: three reads of each element; rows longer than L1 come from L2 or memory each time. The next rung reads once.
+// Bound by: three reads of each element; rows longer than L1 come from L2 or memory each time. The next rung reads
+// once.
 #include "../common/reduce.cuh"
 #include "../common/row_vec4.cuh"
 

@@ -9,7 +9,8 @@
 // Dynamic shared memory: ROWS * cols * 4 bytes. ITEMS * 32 is at least cols.
 //
 // Bound by: memory, 8 bytes an element. The copy loops are unrolled to ROWS * ITEMS * 8 pieces, so that all loads of a
-// thread are in flight at once: with loops of unknown length it reached 0.95 of a copy, unrolled 0.98 (H200, 131072x127).
+// thread are in flight at once: with loops of unknown length it reached 0.95 of a copy, unrolled 0.98 (H200,
+// 131072x127).
 #include "../common/reduce.cuh"
 
 // Calls use(i) for every i < count that is this thread's share, at most LIMIT in all.
