@@ -1,0 +1,456 @@
+"""The scheduler: which lanes run next, where they part and meet, barriers, and the end of patience with those that hang.
+
+Fragments that are furthest behind in the program run first, so that lanes that parted meet again where their ways join.
+A fragment that keeps jumping backwards while others wait is tired after a while and lets them go first, so a lane that
+spins on a lock never starves the one that holds it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cudakit.sim.fragment import Batch, Fragment, Frame, Registers, unite
+from cudakit.sim.lanes import Array, LaneSet
+from cudakit.sim.program import BARRIER, BRANCH, CALL, EXIT, FALL, JUMP, SWITCH, Block, Program
+
+Key = tuple[int, tuple[int, ...]]
+
+# backward jumps before a fragment lets others go first: in a loop that waits for other lanes, and in any other
+_TIRED_SPIN = 4
+_TIRED = 4096
+# backward jumps without any progress before waiting lanes count as hanging
+_HANG_SPIN = 20_000
+_HANG = 20_000_000
+_STACK_DEPTH = 4096
+
+
+class BarrierState:
+    """One barrier number of all blocks of a batch."""
+
+    __slots__ = ("arrived", "expected", "waiting")
+
+    def __init__(self, blocks: int) -> None:
+        self.arrived = np.zeros(blocks, np.int64)
+        # threads to wait for in each block; 0: all that are alive
+        self.expected = np.zeros(blocks, np.int64)
+        self.waiting: list[Fragment] = []
+
+
+class BarrierCall:
+    """What a barrier instruction asks: the number and count as functions of the fragment, whether it waits, what it
+    reduces and where the result goes, and whether all lanes of a warp must be there (``aligned``)."""
+
+    __slots__ = ("aligned", "count", "instruction", "number", "reduce", "slot", "value", "waits")
+
+    def __init__(self, instruction: Any, number: Any, count: Any, waits: bool, aligned: bool) -> None:
+        self.instruction = instruction
+        self.number = number
+        self.count = count
+        self.waits = waits
+        self.aligned = aligned
+        self.reduce = ""
+        self.value: Any = None
+        self.slot = -1
+
+
+class Scheduler:
+    """Runs one batch to its end."""
+
+    def __init__(self, batch: Batch, program: Program, remaining: int) -> None:
+        self.batch = batch
+        self.run = batch.run
+        self.remaining = remaining
+        self.pending: dict[Key, list[Fragment]] = {}
+        self.deferred: dict[tuple[int, ...], list[Fragment]] = {}
+        self.barriers: dict[int, BarrierState] = {}
+        self.counts = batch.run.block_counts
+        self.idle_jumps = 0
+        self.seen_progress = 0
+        self.snapshot: tuple[Any, ...] | None = None
+        frame = Frame(program, list(program.template), -1, 0)
+        self.add(Fragment(batch, batch.geometry.all, [frame], 0, 0))
+
+    def add(self, fragment: Fragment) -> None:
+        key = (fragment.epoch, fragment.path())
+        self.pending.setdefault(key, []).append(fragment)
+
+    # ---- choosing ----
+
+    def loop(self) -> None:
+        """Run until every lane has exited; KernelFault where that cannot be."""
+        while True:
+            if not self.pending:
+                if self.release():
+                    continue
+                if self.deferred:
+                    path = min(self.deferred)
+                    waiting = self.deferred.pop(path)
+                    self.advance(waiting[0] if len(waiting) == 1 else unite(waiting), forced=True)
+                    continue
+                if self.batch.live:
+                    self.deadlock()
+                return
+            key = min(self.pending)
+            waiting = self.pending.pop(key)
+            if self.deferred:
+                waiting += self.deferred.pop(key[1], [])
+            self.advance(waiting[0] if len(waiting) == 1 else unite(waiting))
+
+    def advance(self, f: Fragment, forced: bool = False) -> None:
+        """Run a fragment until it ends, waits, parts, or others are behind it."""
+        counts, pending = self.counts, self.pending
+        while True:
+            program = f.program
+            block = program.blocks[f.block]
+            if block.sync is not None and not forced and not self.gathered(f, block):
+                self.deferred.setdefault(f.path(), []).append(f)
+                return
+            forced = False
+            lanes = f.lanes
+            count = counts[block.number]
+            if count is None:
+                count = counts[block.number] = [0, 0, 0]
+            count[0] += lanes.warp_count
+            count[1] += lanes.count
+            if block.body is not None:
+                block.body(f, f.regs)
+            kind = block.kind
+            if kind == FALL:
+                f.block = block.fall
+            elif kind == JUMP:
+                if block.target <= f.block and self.jumped_back(f, block):
+                    f.block = block.target
+                    self.add(f)
+                    return
+                f.block = block.target
+            elif kind == BRANCH:
+                held = f.regs[block.slot]
+                if held.ndim == 0:
+                    taken = bool(held) != block.negated
+                else:
+                    yes = int(np.count_nonzero(held))
+                    if 0 < yes < lanes.count:
+                        self.part(f, block, held)
+                        return
+                    taken = (yes > 0) != block.negated
+                if taken:
+                    if block.target <= f.block and self.jumped_back(f, block):
+                        f.block = block.target
+                        self.add(f)
+                        return
+                    f.block = block.target
+                else:
+                    f.block = block.fall
+            elif kind == BARRIER:
+                call: BarrierCall = block.barrier
+                f.block = block.fall
+                if not self.arrive(f, call):
+                    return
+            elif kind == CALL:
+                self.call(f, block)
+            elif kind == EXIT:
+                self.batch.leave(lanes)
+                return
+            elif kind == SWITCH:
+                if not self.switch(f, block):
+                    return
+            elif not self.give_back(f):
+                self.batch.leave(lanes)
+                return
+            if pending or self.deferred:
+                key = (f.epoch, f.path())
+                if (pending and key >= min(pending)) or key[1] in self.deferred:
+                    self.add(f)
+                    return
+
+    def part(self, f: Fragment, block: Block, held: Array) -> None:
+        """Send the lanes of a fragment two ways."""
+        found = f.lanes.split(held)
+        if found.parted:
+            count = self.counts[block.number]
+            if count is not None:
+                count[2] += found.parted
+        taken, not_taken = (block.fall, block.target) if block.negated else (block.target, block.fall)
+        back = min(taken, not_taken) <= f.block
+        for choice, lanes, where in ((found.yes, found.set_yes, taken), (found.no, found.set_no, not_taken)):
+            part = f.part(choice, lanes, where)
+            part.jumps = f.jumps
+            if back and where <= f.block:
+                self.jumped_back(part, block, alone=False)
+            self.add(part)
+
+    def switch(self, f: Fragment, block: Block) -> bool:
+        """Branch by an index; False where the lanes parted."""
+        index = f.regs[block.slot]
+        targets = block.targets
+        if int(index.max()) >= len(targets):
+            f.fail(block.instructions[-1], "bad branch index", f"index {int(index.max())} of {len(targets)} targets")
+        if index.ndim == 0 or int(index.min()) == int(index.max()):
+            f.block = targets[int(index if index.ndim == 0 else index[0])]
+            return True
+        for value in np.unique(index):
+            choice, lanes = f.lanes.subset(index == value)
+            self.add(f.part(choice, lanes, targets[int(value)]))
+        return False
+
+    def call(self, f: Fragment, block: Block) -> None:
+        callee = block.callee
+        if callee is None:
+            raise RuntimeError(f"call of {block.barrier} was not linked")
+        regs: Registers = list(callee.template)
+        for slot, argument in zip(callee.params, block.arguments, strict=True):
+            regs[slot] = f.regs[argument]
+        base = f.frames[-1].local_base + f.program.local_bytes
+        if base + callee.local_bytes > self.run.local_bytes or len(f.frames) > _STACK_DEPTH:
+            f.fail(
+                block.instructions[-1],
+                "stack overflow",
+                f"calls are {len(f.frames)} deep and need more than the {self.run.local_bytes} bytes of local memory a "
+                "thread has here: end the recursion sooner, or raise the stack limit",
+                lanes=f.lanes.count,
+            )
+        # where the caller goes on; its results are fetched on return
+        f.frames = [*f.frames, Frame(callee, regs, block.fall, base)]
+        f.frames[-2] = Frame(f.program, f.regs, f.frames[-2].resume, f.frames[-2].local_base)
+        f.program, f.regs, f.block = callee, regs, 0
+        f.jumps = 0
+
+    def give_back(self, f: Fragment) -> bool:
+        """Return to the caller; False at the end of the kernel itself."""
+        if len(f.frames) == 1:
+            return False
+        done = f.frames[-1]
+        f.frames = f.frames[:-1]
+        caller = f.frames[-1]
+        f.program, f.regs, f.block = caller.program, caller.regs, done.resume
+        block = caller.program.blocks[done.resume - 1]
+        for slot, result in zip(block.results, done.program.returns, strict=True):
+            f.regs[slot] = done.regs[result]
+        return True
+
+    # ---- patience ----
+
+    def jumped_back(self, f: Fragment, block: Block, alone: bool = True) -> bool:
+        """Note a backward jump; True where the fragment shall let others go first (its epoch is then raised)."""
+        batch = self.batch
+        if batch.progress != self.seen_progress:
+            self.seen_progress = batch.progress
+            self.idle_jumps = 0
+        self.idle_jumps += 1
+        f.jumps += 1
+        if f.jumps < (_TIRED_SPIN if block.spins else _TIRED):
+            return False
+        f.jumps = 0
+        if self.idle_jumps > (_HANG_SPIN if block.spins else _HANG):
+            self.hang(f, block, "for too long")
+        if not block.spins and alone:
+            self.look_for_cycle(f, block)
+        waiting = bool(self.pending) or bool(self.deferred) or bool(self.barriers)
+        if waiting:
+            self.release()
+            f.epoch += 1
+        return waiting and alone
+
+    def look_for_cycle(self, f: Fragment, block: Block) -> None:
+        """A loop that reads nothing others write, and whose registers repeat, never ends."""
+        live = [f.regs[slot].tobytes() for slot in f.program.live[block.target]]
+        state = (f.path(), id(f.lanes), live, self.batch.progress)
+        if self.snapshot is not None and self.snapshot == state:
+            self.hang(f, block, "and changes nothing")
+        self.snapshot = state
+
+    def hang(self, f: Fragment, block: Block, how: str) -> None:
+        notes = []
+        waiting = sum(w.lanes.count for state in self.barriers.values() for w in state.waiting)
+        if waiting:
+            notes.append(f"{waiting} lanes wait at a barrier meanwhile")
+        if self.remaining:
+            notes.append(
+                f"{self.remaining} blocks of the grid have not started: blocks that wait for each other need a "
+                "cooperative launch"
+            )
+        f.fail(
+            block.instructions[-1] if block.instructions else None,
+            "hang",
+            f"a loop repeats {how}: no lane stores, exits or passes a barrier any more",
+            lanes=f.lanes.count,
+            notes=notes,
+        )
+
+    # ---- lanes that wait for each other ----
+
+    def gathered(self, f: Fragment, block: Block) -> bool:
+        """Whether all lanes that the instruction's member mask names are here, but for those that have exited."""
+        lanes = f.lanes
+        if lanes.complete or block.sync is None:
+            return True
+        live = self.batch.live_warps.take(lanes.warps)
+        if (lanes.warp_counts.take(lanes.warps) == live).all():
+            return True
+        mask = block.sync(f, f.regs)
+        if mask.ndim:
+            mask = mask.take(lanes.warp_starts)
+        missing = mask & ~lanes.present
+        if not missing.any():
+            return True
+        # lanes past the end of a partial warp, or gone, are never missed
+        return not (missing & self.alive_bits(lanes)).any()
+
+    def alive_bits(self, lanes: LaneSet) -> Array:
+        """One bit for each lane of these warps that waits somewhere else (or here)."""
+        bits = np.zeros(self.batch.geometry.warps, np.uint32)
+        everyone = [f for fs in (*self.pending.values(), *self.deferred.values()) for f in fs]
+        everyone += [f for state in self.barriers.values() for f in state.waiting]
+        for f in everyone:
+            bits[f.lanes.warps] |= f.lanes.present
+        return bits.take(lanes.warps)
+
+    # ---- barriers ----
+
+    def arrive(self, f: Fragment, call: BarrierCall) -> bool:
+        """Bring a fragment to a barrier; True where it may go straight on."""
+        number, count = call.number(f), call.count(f)
+        f.jumps = 0
+        for values in (number, count):
+            if values.ndim and (values != values[0]).any():
+                # each part comes to the barrier again, with one value
+                for value in np.unique(values):
+                    choice, lanes = f.lanes.subset(values == value)
+                    self.add(f.part(choice, lanes, f.block - 1))
+                return False
+        which = int(number if number.ndim == 0 else number[0])
+        threads = int(count if count.ndim == 0 else count[0])
+        batch = self.batch
+        if call.waits and threads == 0 and f.lanes.count == batch.live and which not in self.barriers:
+            batch.progress += 1
+            if call.reduce:
+                f.regs[call.slot] = self.reduce(call, [(f, call.value(f))])[0]
+            return True
+        state = self.barriers.get(which)
+        if state is None:
+            state = self.barriers[which] = BarrierState(batch.geometry.blocks)
+        here = f.lanes.block_counts
+        state.arrived += here
+        state.expected[here > 0] = min(threads, batch.geometry.threads)
+        if not call.waits:
+            self.release()
+            return True
+        if call.reduce:
+            f.value = np.broadcast_to(call.value(f), (f.lanes.count,))
+        state.waiting.append(f)
+        return False
+
+    def release(self) -> bool:
+        """Let go of every block whose threads have all arrived at a barrier; True where there was one."""
+        released = False
+        epoch = min((key[0] for key in self.pending), default=0)
+        for number, state in list(self.barriers.items()):
+            expected = np.where(state.expected, state.expected, self.batch.live_blocks)
+            full = (state.arrived > 0) & (state.arrived >= expected)
+            if not full.any():
+                continue
+            released = True
+            self.batch.progress += 1
+            going: list[Fragment] = []
+            staying: list[Fragment] = []
+            for f in state.waiting:
+                mask = full.take(f.lanes.block)
+                if mask.all():
+                    going.append(f)
+                elif mask.any():
+                    found = f.lanes.split(mask)
+                    going.append(f.part(found.yes, found.set_yes, f.block))
+                    staying.append(f.part(found.no, found.set_no, f.block))
+                else:
+                    staying.append(f)
+            state.arrived[full] = 0
+            state.waiting = staying
+            if not staying and not state.arrived.any():
+                del self.barriers[number]
+            self.check_alignment(going)
+            self.finish_reduction(going)
+            for f in going:
+                f.epoch, f.jumps, f.value = epoch, 0, None
+                self.add(f)
+        return released
+
+    def check_alignment(self, going: list[Fragment]) -> None:
+        """An aligned barrier needs all lanes of a warp at the same instruction."""
+        if len(going) < 2 or "barrier" not in self.run.checks:
+            return
+        seen: dict[tuple[int, ...], Array] = {}
+        for f in going:
+            call: BarrierCall = f.program.blocks[f.block - 1].barrier
+            if not call.aligned:
+                continue
+            path = f.path()
+            for other, warps in seen.items():
+                both = np.isin(f.lanes.warps, warps)
+                if other != path and both.any():
+                    warp = int(f.lanes.warps[np.flatnonzero(both)[0]])
+                    position = int(np.flatnonzero(f.lanes.warp == warp)[0])
+                    f.fail(
+                        call.instruction,
+                        "divergent barrier",
+                        "lanes of one warp wait at different barrier instructions: every thread of the block must "
+                        "reach the same __syncthreads()",
+                        position,
+                        int(both.sum()),
+                    )
+            seen[path] = np.union1d(seen[path], f.lanes.warps) if path in seen else f.lanes.warps
+
+    def finish_reduction(self, going: list[Fragment]) -> None:
+        reducing = [f for f in going if f.value is not None]
+        if not reducing:
+            return
+        calls = [f.program.blocks[f.block - 1].barrier for f in reducing]
+        results = self.reduce(calls[0], [(f, f.value) for f in reducing])
+        for f, call, result in zip(reducing, calls, results, strict=True):
+            f.regs[call.slot] = result
+
+    def reduce(self, call: BarrierCall, parts: list[tuple[Fragment, Array]]) -> list[Array]:
+        """Reduce a predicate over each block; the result for each lane of each part."""
+        blocks = self.batch.geometry.blocks
+        votes = np.zeros(blocks, np.int64)
+        lanes = np.zeros(blocks, np.int64)
+        for f, value in parts:
+            values = np.broadcast_to(value, (f.lanes.count,))
+            votes += np.bincount(f.lanes.block, weights=values, minlength=blocks).astype(np.int64)
+            lanes += f.lanes.block_counts
+        result: Array
+        if call.reduce == "popc":
+            result = votes.astype(np.uint32)
+        else:
+            result = votes > 0 if call.reduce == "or" else votes == lanes
+        return [result.take(f.lanes.block) for f, _ in parts]
+
+    def deadlock(self) -> None:
+        """Nothing can move, and lanes are left: they wait at barriers that others will never reach."""
+        number, state = next(iter(self.barriers.items()))
+        f = state.waiting[0] if state.waiting else None
+        if f is None:
+            raise RuntimeError("lanes are left, and none of them waits anywhere")
+        call: BarrierCall = f.program.blocks[f.block - 1].barrier
+        block = int(f.lanes.block[0])
+        arrived = int(state.arrived[block])
+        expected = int(state.expected[block]) or int(self.batch.live_blocks[block])
+        notes = []
+        for other_number, other in self.barriers.items():
+            for w in other.waiting:
+                inside = int((w.lanes.block == block).sum())
+                if not inside:
+                    continue
+                wait: BarrierCall = w.program.blocks[w.block - 1].barrier
+                places = self.run.place(wait.instruction)
+                where = f"{places[0].file}:{places[0].line}" if places else wait.instruction.text.strip()
+                notes.append(f"{inside} threads of this block wait at barrier {other_number}, {where}")
+        f.fail(
+            call.instruction,
+            "deadlock",
+            f"{arrived} threads of the block wait at barrier {number} for {expected}; the others are at another barrier "
+            "or gone, and none can move",
+            lanes=f.lanes.count,
+            notes=notes,
+        )

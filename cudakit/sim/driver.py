@@ -1,0 +1,218 @@
+"""The simulated driver: an object with the functions of ``cuda.bindings.driver``, names, arguments and results alike.
+
+    driver = Driver("sm_90")
+    driver.cuInit(0)
+    error, context = driver.cuDevicePrimaryCtxRetain(0)
+
+Names that start with "sim" are its own: launch records, fault injection, reports, what is still alive.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver as cu
+
+from cudakit.sim.contexts import ContextCalls
+from cudakit.sim.events import StreamCalls
+from cudakit.sim.faults import Injector, Refused, Result, caller
+from cudakit.sim.launches import LaunchCalls, LaunchRecord, write_stdout
+from cudakit.sim.memory import MemoryFault
+from cudakit.sim.properties import DEFAULT_MEMORY, attributes, chip
+from cudakit.sim.state import Context, Device, DriverState, Handle, Pool, call
+from cudakit.sim.streams import Scheduler
+
+# "barrier" (divergent barriers) and "warp" (shuffles from lanes that are not there) are the machine's; "streams" are
+# mistakes of host code: a pinned buffer changed or shared while in flight. Accesses out of bounds, misaligned or to
+# freed memory end a kernel whatever is asked for.
+ALL_CHECKS = frozenset({"barrier", "warp", "streams"})
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What is alive in a driver, over all its devices. ``bytes`` are device bytes; ``pending`` is queued work."""
+
+    allocations: int
+    bytes: int
+    pinned: int
+    streams: int
+    events: int
+    modules: int
+    contexts: int
+    pending: int
+
+
+class Driver(LaunchCalls, StreamCalls, ContextCalls):
+    """A simulated driver with ``devices`` devices of one architecture.
+
+    ``memory`` is each device's memory in bytes, ``checks`` which of ``ALL_CHECKS`` are on. ``order`` says which of the
+    operations that may run next runs: "newest" (the default: what host code expects least), "oldest", or "random" with
+    ``seed``. ``printf`` is given the text of device printf. Calls may come from any thread.
+    """
+
+    def __init__(
+        self,
+        arch: str = "sm_90",
+        *,
+        checks: Iterable[str] = ALL_CHECKS,
+        memory: int = DEFAULT_MEMORY,
+        devices: int = 1,
+        order: str = "newest",
+        seed: int = 0,
+        printf: Callable[[str], None] = write_stdout,
+    ) -> None:
+        super().__init__()
+        self.checks = frozenset(checks)
+        unknown = self.checks - ALL_CHECKS
+        if unknown:
+            raise ValueError(f"no checks {sorted(unknown)}; there are {', '.join(sorted(ALL_CHECKS))}")
+        if memory <= 0 or devices <= 0:
+            raise ValueError(f"memory and devices must be positive, got {memory} and {devices}")
+        self.arch = chip(arch).arch
+        self.printf = printf
+        self._scheduler = Scheduler(order, seed)
+        self._injector = Injector()
+        self._launches: list[LaunchRecord] = []
+        self._leaks: list[str] = []
+        self._sources: dict[str, str] = {}
+        self.devices = []
+        for ordinal in range(devices):
+            device = Device(ordinal, chip(arch), memory, attributes(chip(arch), ordinal))
+            device.pool = device.default_pool = Pool(self._new_handle(), device)
+            device.pools.append(device.pool)
+            self._objects[device.pool.handle] = device.pool
+            device.primary = self._make_context(device)
+            device.primary.active = False
+            self.devices.append(device)
+
+    def __getattr__(self, name: str) -> Any:
+        # enums and structs are the real bindings'; functions that are not simulated are not there
+        if name.startswith("CU") or name == "cuuint64_t":
+            return getattr(cu, name)
+        raise AttributeError(f"the simulated driver has no {name}")
+
+    def __repr__(self) -> str:
+        return f"<simulated driver: {len(self.devices)} x {self.arch}>"
+
+    # ---- host functions ----
+
+    @call(context=False)
+    def cuLaunchHostFunc(self, hStream: Handle, fn: Any, userData: Any) -> None:
+        address = int(fn)
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+        argument = None if userData is None else int(userData)
+        self._enqueue_host(hStream, lambda: function(argument), "host function")
+
+    @call(context=False)
+    def simLaunchHost(self, hStream: Handle, function: Callable[[], None], name: str = "host function") -> None:
+        """Enqueue a Python callable on a stream. It must not call the driver; an exception of its own ends the context
+        and is raised by the call that waits."""
+        self._enqueue_host(hStream, function, name)
+
+    def _enqueue_host(self, hStream: Handle, function: Callable[[], Any], name: str) -> None:
+        def run() -> None:
+            self._local.in_host_function = True
+            try:
+                function()
+            finally:
+                self._local.in_host_function = False
+
+        stream = self._stream(hStream)
+        self._scheduler.enqueue(stream, name, run, visible=True, touches_host=True, place=caller())
+
+    # ---- extensions ----
+
+    def simLaunches(self) -> list[tuple[str, tuple[int, int, int], tuple[int, int, int], Any]]:
+        """(kernel name, grid, block, Counters) of every kernel that ran since ``simClearLaunches``."""
+        with self._lock:
+            return [(record.name, record.grid, record.block, record.counters) for record in self._launches]
+
+    def simClearLaunches(self) -> None:
+        """Forget the launches so far."""
+        with self._lock:
+            self._launches.clear()
+
+    def simInject(self, fault: str, after: int = 0, *, times: int = 1, code: Any | None = None) -> None:
+        """Make calls fail. ``fault`` is "out_of_memory" (allocations), "launch_failure" (a kernel, as it runs),
+        "context_lost" (any call that needs a context) or a driver function's name, then with the CUresult ``code``.
+        ``after`` such calls pass first, then ``times`` fail."""
+        with self._lock:
+            self._injector.add(fault, after, times, code)
+
+    def simClearFaults(self) -> None:
+        """Withdraw the injected faults that have not struck."""
+        with self._lock:
+            self._injector.injections.clear()
+
+    def simLastReport(self) -> Any | None:
+        """The report of the last fault that a kernel or a queued operation met, or None. ``str`` of it is readable."""
+        with self._lock:
+            return self._last_report
+
+    def simLastMessage(self) -> str:
+        """What was wrong in the last call of this thread that failed; "" where none did."""
+        return getattr(self._local, "message", "")
+
+    def simStats(self) -> Stats:
+        """What is alive now. Memory whose free is queued counts as freed."""
+        with self._lock:
+            live = [m for m in self._memory.values() if not m.freeing]
+            device = [m for m in live if m.allocation.kind == "device"]
+            contexts = [c for c in self._contexts() if c.active]
+            return Stats(
+                allocations=len(device),
+                bytes=sum(m.allocation.size for m in device),
+                pinned=sum(m.allocation.kind == "host" for m in live),
+                streams=sum(len(c.streams) for c in contexts),
+                events=sum(len(c.events) for c in contexts),
+                modules=sum(len(c.modules) for c in contexts),
+                contexts=len(contexts),
+                pending=sum(1 for _ in self._scheduler.pending()),
+            )
+
+    def simHostView(self, address: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The host bytes behind ``size`` bytes of device memory, writable, for exchange with libraries of the CPU.
+
+        Nothing is waited for. It stays readable once the memory is freed, and is then nobody else's. ValueError where
+        no one live allocation holds the range."""
+        with self._lock:
+            try:
+                return self._space.bytes(int(address), int(size))
+            except MemoryFault as fault:
+                raise ValueError(str(fault)) from None
+
+    def simAlive(self) -> list[str]:
+        """One line for each thing that is alive, with where it was made."""
+        with self._lock:
+            return [line for context in self._contexts() for line in self._describe_contents(context)]
+
+    def simLeaks(self) -> list[str]:
+        """What contexts still held when they were released, reset or destroyed, one line each."""
+        with self._lock:
+            return list(self._leaks)
+
+    def simSource(self, name: str, text: str) -> None:
+        """The text of a source file that is not on disk, for reports to quote."""
+        with self._lock:
+            self._sources[name] = text
+
+    def simSetResources(self, hfunc: Handle, *, registers: int, local_bytes: int | None = None) -> None:
+        """What ptxas says a kernel needs, for occupancy and limits; without it, the PTX gives an estimate."""
+        with self._lock:
+            try:
+                function = self._function(hfunc)
+            except Refused as refusal:
+                raise ValueError(str(refusal)) from None
+            function.registers = registers
+            if local_bytes is not None:
+                function.local_bytes = local_bytes
+
+    def _contexts(self) -> list[Context]:
+        return [thing for thing in self._objects.values() if isinstance(thing, Context)]
+
+
+__all__ = ["ALL_CHECKS", "Driver", "DriverState", "Result", "Stats"]

@@ -1,0 +1,210 @@
+"""The intermediate form of a PTX module: plain records that the parser writes and the machine reads.
+
+An operand is one of the classes in ``Operand``. Registers are bit patterns: a register's type says its width (and
+whether it is a predicate); what the bits mean is said by the instruction that reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Union
+
+
+class PtxError(Exception):
+    """PTX text that cannot be read; the message names the line and its text."""
+
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+class UnsupportedPtx(PtxError):
+    """A valid PTX instruction or modifier that the simulated device does not execute."""
+
+
+@dataclass(slots=True, frozen=True)
+class Location:
+    """A place in a source file, from ``.loc``; ``file`` indexes ``Module.files``."""
+
+    file: int
+    line: int
+    column: int
+    function: str | None = None
+    inlined_at: Location | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Register:
+    """A register such as ``%f1``; ``type`` is without its dot: "pred", "b16", "b32", "f32", "b64", "f64" ..."""
+
+    name: str
+    type: str
+
+
+CARRY = Register("%cc.cf", "pred")
+"""The carry flag of add.cc, addc and their kin: a predicate register of the function like any other."""
+
+
+@dataclass(slots=True, frozen=True)
+class Immediate:
+    """A literal. Integers: ``bits`` is the Python int value, ``type`` "s64" or "u64". Floats: ``bits`` is the raw bit
+    pattern, ``type`` "f32" (``0fXXXXXXXX``) or "f64" (``0dX...``, ``1.0``). In a predicate position 0 and 1 are ints.
+    """
+
+    bits: int
+    type: str
+
+
+@dataclass(slots=True, frozen=True)
+class Symbol:
+    """A variable or function used by name: its address."""
+
+    name: str
+
+
+@dataclass(slots=True, frozen=True)
+class Special:
+    """A special register, with its percent sign and component: ``%tid.x``, ``%laneid``, ``%clock64``."""
+
+    name: str
+
+
+@dataclass(slots=True, frozen=True)
+class Address:
+    """``[base + offset]``; ``base`` is None for an absolute address. Offset in bytes."""
+
+    base: Register | Symbol | Immediate | Special | None
+    offset: int
+
+
+@dataclass(slots=True, frozen=True)
+class Vector:
+    """``{a, b, c, d}``; an element is None for ``_``."""
+
+    elements: tuple[Operand | None, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Label:
+    """A branch target: the unique name under which ``Function.labels`` (or ``branch_targets``) holds it."""
+
+    name: str
+
+
+@dataclass(slots=True, frozen=True)
+class Pair:
+    """``a|b`` destinations (shfl, setp, vote...); either may be None for ``_``."""
+
+    first: Register | None
+    second: Register | None
+
+
+@dataclass(slots=True, frozen=True)
+class Negated:
+    """A predicate operand read inverted: ``!%p1``."""
+
+    register: Register
+
+
+Operand = Union[
+    Register,
+    Immediate,
+    Symbol,
+    Special,
+    Address,
+    Vector,
+    Label,
+    Pair,
+    Negated,
+    "tuple[Operand | None, ...]",
+]
+
+
+@dataclass(slots=True)
+class Instruction:
+    """One instruction. ``ld.global.nc.v4.f32`` has opcode "ld" and modifiers ("global", "nc", "v4", "f32").
+
+    Operands stand in PTX order; one is None where PTX has the sink ``_``. Vector registers (``.reg .v4 .f32 %v``) are
+    split: ``%v`` is a ``Vector`` of registers, ``%v.x`` a ``Register``. A bracket with a comma (``[map, {x, y}]``,
+    tensors and textures) is a plain tuple of operands. ``call`` always has three or four: (tuple of returns, Symbol or
+    Register of the callee, tuple of parameters[, Symbol of the prototype, target list or call table]). Returns and
+    parameters are ``Symbol`` (a ``.param`` variable), ``Register`` or ``Immediate``. Targets of ``bra`` and the list
+    of ``brx`` are ``Label``. ``guard`` is (register, negated) or None. ``line`` is the line of the PTX text, from 1.
+    """
+
+    opcode: str
+    modifiers: tuple[str, ...]
+    operands: tuple[Operand | None, ...]
+    guard: tuple[Register, bool] | None = None
+    location: Location | None = None
+    line: int = 0
+    text: str = ""
+
+    @property
+    def name(self) -> str:
+        """Opcode and modifiers as PTX writes them."""
+        return ".".join((self.opcode, *self.modifiers))
+
+
+@dataclass(slots=True)
+class Variable:
+    """A variable or parameter. ``size`` is in bytes (0 for ``extern`` arrays with no bound). ``relocations`` are
+    (offset in bytes, symbol, addend, generic): the address of ``symbol`` plus ``addend`` is stored there, as a generic
+    address where ``generic``, else as an offset within the symbol's own space; ``initial`` holds zeros there.
+    """
+
+    name: str
+    space: str
+    align: int
+    type: str
+    size: int
+    initial: bytes | None = None
+    relocations: tuple[tuple[int, str, int, bool], ...] = ()
+    extern: bool = False
+    line: int = 0
+
+
+@dataclass(slots=True)
+class Prototype:
+    """A ``.callprototype``: the shape of an indirect call."""
+
+    returns: tuple[Variable, ...]
+    params: tuple[Variable, ...]
+    noreturn: bool = False
+
+
+@dataclass(slots=True)
+class Function:
+    """A kernel (``entry``) or device function; ``body`` is False for a mere declaration (vprintf, __assertfail).
+
+    ``registers`` holds those that the instructions use, name to type. ``labels`` maps a label to an index into
+    ``instructions`` (which may equal their count). ``branch_targets`` maps the name of a ``.branchtargets`` list to its
+    labels. ``directives``: maxntid, reqntid, minnctapersm, maxnreg, noreturn... ``variables`` are those declared inside
+    (local, shared, param, const), made unique over nested scopes (``name#3``).
+    """
+
+    name: str
+    entry: bool
+    params: tuple[Variable, ...] = ()
+    returns: tuple[Variable, ...] = ()
+    registers: dict[str, str] = field(default_factory=dict)
+    variables: list[Variable] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    branch_targets: dict[str, list[str]] = field(default_factory=dict)
+    prototypes: dict[str, Prototype] = field(default_factory=dict)
+    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    line: int = 0
+    body: bool = True
+
+
+@dataclass(slots=True)
+class Module:
+    """A parsed PTX module."""
+
+    version: str
+    target: str
+    address_size: int
+    files: dict[int, str] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)

@@ -1,0 +1,262 @@
+"""The simulated device's memory: allocations with real bytes behind virtual addresses that are never used twice.
+
+Addresses grow upwards; at least 4 KiB between two allocations belong to nobody, so an overrun never lands in a
+neighbour. Freed allocations are remembered for reports. Pinned host memory is registered at its real address.
+
+Shared, local and parameter memory have generic addresses in windows of their own, far above any real pointer: a
+generic address is ``window + offset``. They hold no allocations; the machine owns what is behind them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+ALIGNMENT = 512
+GAP = 4096
+FIRST_ADDRESS = 1 << 36
+SHARED_WINDOW = 1 << 56
+LOCAL_WINDOW = 1 << 57
+PARAM_WINDOW = 1 << 58
+# what a fresh allocation holds: NaN to a float, -1 to an int, so that reading it before writing shows
+POISON = 0xFF
+_POISON_LIMIT = 1 << 30
+_FREED_KEPT = 8192
+_GRANULE = 32
+
+
+class MemoryFault(Exception):
+    """An access that no live allocation covers, or that is not aligned.
+
+    ``kind`` is "out of bounds", "misaligned", "use after free" or "double free"; ``address`` the first byte asked
+    for; ``size`` the bytes asked for; ``allocation`` the one that covers the address or lies nearest, or None;
+    ``distance`` the bytes from that allocation to the first byte outside it (0 when inside).
+    """
+
+    def __init__(self, kind: str, address: int, size: int, allocation: Allocation | None = None) -> None:
+        self.kind = kind
+        self.address = address
+        self.size = size
+        self.allocation = allocation
+        self.distance = _distance(allocation, address, size) if allocation is not None else 0
+        super().__init__(f"{kind}: {size} byte{'s' * (size != 1)} at {address:#x}: {describe_place(self)}")
+
+
+class Allocation:
+    """One piece of memory: ``size`` bytes at ``address``; ``data`` is a writable uint8 array over them (empty once
+    freed). ``kind`` is "device", "host", "global" or "constant"; ``origin`` and ``free_origin`` say who made and who
+    freed it.
+    """
+
+    __slots__ = ("_views", "address", "base", "data", "end", "free_origin", "kind", "origin", "owner", "size", "store")
+
+    def __init__(self, address: int, size: int, store: Bytes, base: int, kind: str, origin: str, owner: Any) -> None:
+        self.address = address
+        self.size = size
+        self.end = address + size
+        # the store starts at `base` (at most 31 bytes lower) and is whole in 32-byte granules, so that it can be
+        # viewed as any element type with index (address - base) / itemsize
+        self.base = base
+        self.store = store
+        self.data: Bytes = store[address - base : address - base + size]
+        self.kind = kind
+        self.origin = origin
+        self.free_origin: str | None = None
+        self.owner = owner
+        self._views: dict[Any, npt.NDArray[Any]] = {}
+
+    @property
+    def live(self) -> bool:
+        return self.free_origin is None
+
+    def view(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """The store as elements of ``dtype``; element 0 is at ``base``."""
+        view = self._views.get(dtype)
+        if view is None:
+            view = self._views[dtype] = self.store.view(dtype)
+        return view
+
+    def drop(self, origin: str) -> None:
+        """Forget the bytes; keep what a report says about the allocation."""
+        self.free_origin = origin
+        self.store = self.data = np.empty(0, np.uint8)
+        self._views = {}
+        self.owner = None
+
+    def __repr__(self) -> str:
+        state = "" if self.live else ", freed"
+        return f"Allocation({self.address:#x}, {self.size}, {self.kind!r}, {self.origin!r}{state})"
+
+
+class AddressSpace:
+    """All memory of one simulated device (or of several that share addresses)."""
+
+    def __init__(self) -> None:
+        self._next = FIRST_ADDRESS
+        self._starts: list[int] = []
+        self._by_start: dict[int, Allocation] = {}
+        self._freed: deque[int] = deque()
+        self._live_bytes = 0
+        self._last: Allocation | None = None
+
+    # ---- making and freeing ----
+
+    def allocate(self, size: int, kind: str = "device", origin: str = "") -> Allocation:
+        """``size`` bytes at a new 512-byte aligned address. Fresh memory is poisoned, not zero."""
+        if size <= 0:
+            raise ValueError(f"an allocation needs at least one byte, got {size}")
+        padded = _round_up(size, _GRANULE)
+        # 64-byte aligned, so that every typed view is aligned for numpy
+        raw = np.empty(padded + 64, np.uint8) if size <= _POISON_LIMIT else np.zeros(padded + 64, np.uint8)
+        skip = -raw.ctypes.data % 64
+        store = raw[skip : skip + padded]
+        if size <= _POISON_LIMIT:
+            store.fill(POISON)
+        address = self._next
+        self._next = _round_up(address + size + GAP, ALIGNMENT)
+        return self._add(Allocation(address, size, store, address, kind, origin, raw))
+
+    def register_host(self, buffer: npt.NDArray[Any], origin: str = "", *, kind: str = "host") -> Allocation:
+        """Make host memory readable and writable by kernels at its real address. ``buffer`` must be contiguous and is
+        kept alive until ``free``. Overlapping a live registration is a ValueError."""
+        if not (buffer.flags.c_contiguous or buffer.flags.f_contiguous):
+            raise ValueError("only contiguous host memory can be registered")
+        if buffer.nbytes == 0:
+            raise ValueError("an empty buffer cannot be registered")
+        address, size = int(buffer.ctypes.data), int(buffer.nbytes)
+        for other in self.allocations():
+            if other.address < address + size and address < other.end:
+                raise ValueError(f"host memory {address:#x} + {size} is already registered (with {other!r})")
+        base = address - address % _GRANULE
+        # whole granules lie on the same page as the buffer's own first and last bytes, so the padding can be read
+        padded = _round_up(address + size, _GRANULE) - base
+        store: Bytes = np.ctypeslib.as_array((ctypes.c_uint8 * padded).from_address(base))
+        return self._add(Allocation(address, size, store, base, kind, origin, buffer))
+
+    def free(self, address: int, origin: str = "") -> Allocation:
+        """Free the allocation that starts at ``address``; MemoryFault "double free" or "out of bounds" otherwise."""
+        allocation = self._by_start.get(address)
+        if allocation is None:
+            raise MemoryFault("out of bounds", address, 1, self.find(address))
+        if not allocation.live:
+            raise MemoryFault("double free", address, 1, allocation)
+        allocation.drop(origin)
+        self._live_bytes -= allocation.size
+        self._last = None
+        self._freed.append(address)
+        if len(self._freed) > _FREED_KEPT:
+            self._forget(self._freed.popleft())
+        return allocation
+
+    def _add(self, allocation: Allocation) -> Allocation:
+        old = self._by_start.get(allocation.address)
+        if old is None:
+            if self._starts and allocation.address < self._starts[-1]:
+                insort(self._starts, allocation.address)
+            else:
+                self._starts.append(allocation.address)
+        self._by_start[allocation.address] = allocation
+        self._live_bytes += allocation.size
+        return allocation
+
+    def _forget(self, address: int) -> None:
+        allocation = self._by_start.get(address)
+        # host memory may have been registered again at an address that was freed before
+        if allocation is None or allocation.live:
+            return
+        del self._by_start[address]
+        del self._starts[bisect_right(self._starts, address) - 1]
+
+    # ---- looking up ----
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes in live allocations of every kind."""
+        return self._live_bytes
+
+    def allocations(self) -> Iterator[Allocation]:
+        """Live allocations, lowest address first."""
+        return (a for a in [self._by_start[s] for s in self._starts] if a.live)
+
+    def find(self, address: int) -> Allocation | None:
+        """The allocation, live or freed, that covers ``address``; else the nearest one; None in an empty space."""
+        place = bisect_right(self._starts, address)
+        near = [self._by_start[start] for start in self._starts[max(0, place - 2) : place + 1]]
+        if not near:
+            return None
+        # of equally near ones a live one says more
+        return min(near, key=lambda a: (_distance(a, address, 1), not a.live))
+
+    def covering(self, address: int, size: int) -> Allocation:
+        """The live allocation that holds all ``size`` bytes at ``address``; MemoryFault otherwise."""
+        last = self._last
+        if last is not None and last.address <= address and address + size <= last.end:
+            return last
+        place = bisect_right(self._starts, address)
+        if place:
+            allocation = self._by_start[self._starts[place - 1]]
+            if address + size <= allocation.end:
+                if not allocation.live:
+                    raise MemoryFault("use after free", address, size, allocation)
+                self._last = allocation
+                return allocation
+        raise self.fault(address, size)
+
+    def fault(self, address: int, size: int) -> MemoryFault:
+        """The fault that an access to ``size`` bytes at ``address`` is, for an address that nothing covers."""
+        near = self.find(address)
+        if near is not None and not near.live and near.address <= address < near.end:
+            return MemoryFault("use after free", address, size, near)
+        return MemoryFault("out of bounds", address, size, near)
+
+    def bytes(self, address: int, size: int) -> Bytes:
+        """A writable uint8 view of ``size`` bytes at ``address``; MemoryFault where no one allocation holds them."""
+        if size == 0:
+            return np.empty(0, np.uint8)
+        allocation = self.covering(address, size)
+        return allocation.data[address - allocation.address : address - allocation.address + size]
+
+
+def describe_place(fault: MemoryFault) -> str:
+    """Where a fault's address lies relative to its allocation, as a clause of a report."""
+    allocation = fault.allocation
+    if allocation is None:
+        return "no memory is allocated on this device"
+    made = f", made {allocation.origin}" if allocation.origin else ""
+    what = f"{allocation.kind} allocation of {allocation.size} bytes at {allocation.address:#x}{made}"
+    if fault.kind in ("use after free", "double free"):
+        freed = f" and freed {allocation.free_origin}" if allocation.free_origin else " and freed since"
+        return f"{fault.address - allocation.address} bytes into the {what}{freed}"
+    if fault.address < 1 << 16:
+        return "a null pointer, or an offset from one"
+    if fault.distance > 1 << 30:
+        return f"nowhere near any allocation (the nearest is the {what})"
+    state = "" if allocation.live else "freed "
+    if fault.address >= allocation.end:
+        past = fault.address - allocation.end
+        place = "right behind" if past == 0 else f"{past} bytes behind the end of"
+        return f"{place} the {state}{what}"
+    if fault.address < allocation.address:
+        return f"{allocation.address - fault.address} bytes before the {state}{what}"
+    if fault.kind == "misaligned":
+        return f"{fault.address - allocation.address} bytes into the {what}"
+    over = fault.address + fault.size - allocation.end
+    return f"its last {over} byte{'s' * (over != 1)} lie behind the end of the {state}{what}"
+
+
+def _distance(allocation: Allocation, address: int, size: int) -> int:
+    if address < allocation.address:
+        return allocation.address - address
+    return max(0, address + size - allocation.end)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

@@ -1,0 +1,222 @@
+"""Streams as queues: work is kept in a graph of operations and runs when something waits for it.
+
+An operation may run once the operations it comes after are done: the one before it in its stream, the recorded work of
+the events its stream waits for, and what the legacy default stream demands. Any order that respects this is one that
+hardware may take. The scheduler takes the least expected: of the operations ready it runs the newest first, and work
+that the host can see (copies to host memory, host functions) only when somebody waits for it. So a missing wait shows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cudakit.sim.faults import HostReport, OperationFault, Result
+
+if TYPE_CHECKING:
+    from cudakit.sim.state import Context
+
+ORDERS = ("newest", "oldest", "random")
+
+
+@dataclass(eq=False, slots=True)
+class Operation:
+    """One piece of queued work.
+
+    ``after`` are the operations that must be done first; ``visible`` says that the host sees it happen. ``reads`` and
+    ``writes`` are ranges (address, size) of pinned host memory; ``touches_host`` that it may touch any of it.
+    ``secure`` takes a copy of what it will read from the host, before something else overwrites it.
+    """
+
+    stream: Stream
+    label: str
+    run: Callable[[], None] | None
+    after: tuple[Operation, ...]
+    serial: int
+    visible: bool = False
+    reads: tuple[tuple[int, int], ...] = ()
+    writes: tuple[tuple[int, int], ...] = ()
+    touches_host: bool = False
+    secure: Callable[[], None] | None = None
+    place: tuple[str, int] | None = None
+    done: bool = False
+
+    @property
+    def ready(self) -> bool:
+        return all(earlier.done for earlier in self.after)
+
+    def finish(self) -> None:
+        self.done = True
+        # let go of everything: events keep done operations
+        self.run = self.secure = None
+        self.after = ()
+
+    def comes_after(self, other: Operation) -> bool:
+        """Whether ``other`` is certain to be done before this operation starts."""
+        seen: set[int] = set()
+        stack = list(self.after)
+        while stack:
+            operation = stack.pop()
+            if operation is other:
+                return True
+            if operation.done or operation.serial in seen or operation.serial < other.serial:
+                continue
+            seen.add(operation.serial)
+            stack.extend(operation.after)
+        return other.done
+
+
+@dataclass(eq=False, slots=True)
+class Stream:
+    """A stream of a context. ``blocking``: ordered with the legacy default stream."""
+
+    context: Context
+    handle: int
+    flags: int
+    priority: int
+    legacy: bool = False
+    last: Operation | None = None
+    pending: deque[Operation] = field(default_factory=deque)
+    place: tuple[str, int] | None = None
+
+    @property
+    def blocking(self) -> bool:
+        return not self.flags & 1 and not self.legacy
+
+
+@dataclass(eq=False, slots=True)
+class Event:
+    """An event; ``operation`` is the recording last enqueued, None before the first."""
+
+    context: Context
+    handle: int
+    flags: int
+    operation: Operation | None = None
+    place: tuple[str, int] | None = None
+
+
+class Scheduler:
+    """All queued work of a driver. ``order`` is one of ``ORDERS``; ``seed`` makes "random" repeatable."""
+
+    def __init__(self, order: str = "newest", seed: int = 0) -> None:
+        if order not in ORDERS:
+            raise ValueError(f"no order {order!r}; there are {', '.join(ORDERS)}")
+        self.order = order
+        self._random = random.Random(seed)
+        self._serial = 0
+        self._busy: dict[int, Stream] = {}
+        self.executed = 0
+
+    def enqueue(
+        self,
+        stream: Stream,
+        label: str,
+        run: Callable[[], None] | None = None,
+        *,
+        after: Iterable[Operation] = (),
+        **details: Any,
+    ) -> Operation:
+        """Add work at the end of a stream, after what the stream, the legacy default stream and ``after`` demand."""
+        earlier = [operation for operation in after if not operation.done]
+        if stream.last is not None:
+            earlier.append(stream.last)
+        context = stream.context
+        if stream.legacy:
+            earlier.extend(s.last for s in context.all_streams() if s.blocking and s.last is not None)
+        elif stream.blocking and context.legacy.last is not None:
+            earlier.append(context.legacy.last)
+        self._serial += 1
+        operation = Operation(
+            stream, label, run, tuple(o for o in earlier if not o.done), self._serial, **details
+        )  # fmt: skip
+        stream.last = operation
+        stream.pending.append(operation)
+        self._busy[id(stream)] = stream
+        return operation
+
+    def pending(self) -> Iterator[Operation]:
+        """Everything not done yet, stream by stream."""
+        for stream in self._busy.values():
+            yield from stream.pending
+
+    def pending_of(self, context: Context) -> list[Operation]:
+        """The last operation of every stream of a context, streams destroyed meanwhile included."""
+        return [s.pending[-1] for s in self._busy.values() if s.context is context and s.pending]
+
+    def finish(self, targets: Iterable[Operation]) -> None:
+        """Run until all of ``targets`` are done."""
+        wanted = [operation for operation in targets if not operation.done]
+        if not wanted:
+            return
+        needed = self._needed(wanted)
+        while any(not operation.done for operation in wanted):
+            self._run(self._choose(needed, only_needed=False))
+
+    def step(self, target: Operation) -> None:
+        """Run one operation that ``target`` waits for (or is), if it is not done: what a query does."""
+        if not target.done:
+            self._run(self._choose(self._needed([target]), only_needed=True))
+
+    def cancel(self, context: Context) -> None:
+        """Drop all pending work of a context that was lost or destroyed: it counts as done."""
+        for key, stream in list(self._busy.items()):
+            if stream.context is context:
+                for operation in stream.pending:
+                    operation.finish()
+                stream.pending.clear()
+                del self._busy[key]
+
+    @staticmethod
+    def _needed(targets: Iterable[Operation]) -> set[int]:
+        needed: set[int] = set()
+        stack = list(targets)
+        while stack:
+            operation = stack.pop()
+            if operation.done or operation.serial in needed:
+                continue
+            needed.add(operation.serial)
+            stack.extend(operation.after)
+        return needed
+
+    def _choose(self, needed: set[int], *, only_needed: bool) -> Operation:
+        ready = [
+            head
+            for stream in self._busy.values()
+            if (head := stream.pending[0]).ready and (head.serial in needed or not (only_needed or head.visible))
+        ]
+        if self.order == "random":
+            return self._random.choice(ready)
+        choose = max if self.order == "newest" else min
+        return choose(ready, key=lambda operation: operation.serial)
+
+    def _run(self, operation: Operation) -> None:
+        stream = operation.stream
+        context = stream.context
+        run = operation.run
+        self.executed += 1
+        try:
+            if run is not None:
+                run()
+        except OperationFault as fault:
+            context.lose(fault.code, fault.report)
+            self.cancel(context)
+            return
+        except BaseException:
+            # a bug of the simulator, or Ctrl-C: leave the queues consistent, then say so
+            context.lose(
+                Result.CUDA_ERROR_UNKNOWN,
+                HostReport("interrupted", f"{operation.label} did not end", *_place(operation)),
+            )
+            self.cancel(context)
+            raise
+        stream.pending.popleft()
+        operation.finish()
+        if not stream.pending:
+            del self._busy[id(stream)]
+
+
+def _place(operation: Operation) -> tuple[str | None, int | None]:
+    return operation.place if operation.place is not None else (None, None)
