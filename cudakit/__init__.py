@@ -1,0 +1,110 @@
+"""cudakit: write, check and time CUDA kernels from Python, on a GPU or on a simulated device.
+
+    import cudakit
+
+    dev = cudakit.Device()
+    kernel = dev.compile("softmax/05_tree_reduce.cu")["tree_reduce"]
+
+Names are imported when they are first used, so that `import cudakit` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cudakit.cache import CacheWarning
+    from cudakit.compiler import Compiled, Resources
+    from cudakit.context import Context
+    from cudakit.device import Device
+    from cudakit.errors import (
+        Closed,
+        CompileError,
+        ContextLost,
+        CudaError,
+        CudakitError,
+        DeviceFault,
+        DeviceMismatch,
+        DeviceUnavailable,
+        ForkedProcess,
+        LaunchError,
+        OutOfMemory,
+        UnsupportedVariant,
+    )
+    from cudakit.kernel import Kernel, Prepared
+    from cudakit.memory import DeviceArray
+    from cudakit.module import Module, UnknownName
+    from cudakit.stream import Event, Stream
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "cache": ("CacheWarning",),
+    "compiler": ("Compiled", "Resources"),
+    "context": ("Context",),
+    "device": ("Device",),
+    "errors": (
+        "Closed",
+        "CompileError",
+        "ContextLost",
+        "CudaError",
+        "CudakitError",
+        "DeviceFault",
+        "DeviceMismatch",
+        "DeviceUnavailable",
+        "ForkedProcess",
+        "LaunchError",
+        "OutOfMemory",
+        "UnsupportedVariant",
+    ),
+    "kernel": ("Kernel", "Prepared"),
+    "memory": ("DeviceArray",),
+    "module": ("Module", "UnknownName"),
+    "stream": ("Event", "Stream"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = frozenset({"bench", "nvtx", "ops", "sim", "testing"})
+
+__all__ = [
+    "CacheWarning",
+    "Closed",
+    "CompileError",
+    "Compiled",
+    "Context",
+    "ContextLost",
+    "CudaError",
+    "CudakitError",
+    "Device",
+    "DeviceArray",
+    "DeviceFault",
+    "DeviceMismatch",
+    "DeviceUnavailable",
+    "Event",
+    "ForkedProcess",
+    "Kernel",
+    "LaunchError",
+    "Module",
+    "OutOfMemory",
+    "Prepared",
+    "Resources",
+    "Stream",
+    "UnknownName",
+    "UnsupportedVariant",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -1,0 +1,190 @@
+"""The command line: python -m cudakit, or cudakit."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cudakit import cli, files, fuzzing
+
+PROFILE_HELP = """Runs a script under Nsight Compute: ncu --set full --nvtx --clock-control none.
+
+This version collects the report; reducing it to the metrics that matter comes later. Open the .ncu-rep with ncu-ui, or
+print it with `ncu --import`. Arguments after the script are the script's. Under ncu the examples launch each
+variant once."""
+
+CHECK_HELP = """Compiles a .cu file for each architecture and prints what each kernel needs; spills are warned of.
+
+Where a family of cudakit.ops declares a kernel of the file, its variants also run on fuzzed problems on the simulated
+device, which stops at out-of-bounds and misaligned accesses. Exit status 0 only where all compiled and was right."""
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """What is here: cudakit, NVRTC, the driver, each GPU or why there is none, and the cache."""
+    import cudakit
+    from cudakit import cache, compiler, headers
+
+    facts: dict[str, object] = {
+        "cudakit": cudakit.__version__,
+        "python": sys.version.split()[0],
+        "nvrtc": compiler.nvrtc_identity(),
+        "headers": list(headers.cuda_directories()),
+        "kernels": str(headers.kernel_root()),
+        "cache": str(cache.directory()),
+    }
+    specs = ["gpu:0"]
+    devices: list[dict[str, object]] = []
+    for spec in specs:
+        try:
+            with cudakit.Device(spec) as device:
+                memory = device.memory_info()
+                devices.append(
+                    {
+                        "spec": spec,
+                        **device.info(),
+                        "multiprocessors": device.multiprocessors,
+                        "memory_gib": round(memory[1] / 2**30, 1),
+                        "free_gib": round(memory[0] / 2**30, 1),
+                    }
+                )
+                count = int(device.context.call("cuDeviceGetCount"))
+                specs += [f"gpu:{number}" for number in range(len(specs), count)]
+        except cudakit.CudakitError as error:
+            facts["gpu"] = f"none: {error}"
+    with cudakit.Device("sim") as device:
+        devices.append({"spec": "sim", **device.info()})
+    facts["devices"] = devices
+    if arguments.json:
+        cli.write_json(facts, arguments.json)
+    if arguments.json != "-":
+        for key, value in facts.items():
+            if key != "devices":
+                print(f"{key:>8}  {', '.join(map(str, value)) if isinstance(value, list) else value}")
+        for device_facts in devices:
+            print(f"{'device':>8}  " + ", ".join(f"{key} {value}" for key, value in device_facts.items() if value))
+    return cli.EXIT_OK
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    from cudakit import ladder
+
+    return ladder.run(arguments, arguments.family)
+
+
+def fill(arguments: argparse.Namespace) -> int:
+    """Writes the tables between the marks of markdown files anew; with --check only says which are not up to date."""
+    from cudakit import tables
+
+    stale = []
+    for name in arguments.file:
+        path = Path(name)
+        old = path.read_text(encoding="utf-8")
+        new = tables.fill_marks(old, lambda source: tables.load(Path(source)))
+        if new == old:
+            continue
+        stale.append(name)
+        if not arguments.check:
+            path.write_text(new, encoding="utf-8")
+    for name in stale:
+        print(f"{name}: {'not up to date' if arguments.check else 'written'}")
+    return cli.EXIT_FALSE if stale and arguments.check else cli.EXIT_OK
+
+
+def profile(arguments: argparse.Namespace) -> int:
+    """Runs a script under ncu."""
+    ncu = find_ncu()
+    if ncu is None:
+        raise cli.Refused(
+            "ncu (Nsight Compute) was not found in PATH, $CUDA_HOME/bin, /usr/local/cuda*/bin or /opt/nvidia: "
+            "install Nsight Compute, which also comes with the CUDA toolkit"
+        )
+    script = Path(arguments.script)
+    if not script.is_file():
+        raise cli.Refused(f"there is no script {script}")
+    output = arguments.output or str(script.with_suffix(".ncu-rep").name)
+    command = [ncu, "--set", "full", "--nvtx", "--clock-control", "none", "--force-overwrite", "--export", output]
+    if arguments.kernel:
+        command += ["--kernel-name", arguments.kernel]
+    command += [sys.executable, str(script), *arguments.arguments]
+    print(" ".join(command), file=sys.stderr)
+    return subprocess.run(command).returncode
+
+
+def find_ncu() -> str | None:
+    """The path of Nsight Compute's command line, or None."""
+    found = shutil.which("ncu")
+    if found:
+        return found
+    folders = [Path(os.environ[name]) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    folders += sorted(Path("/usr/local").glob("cuda*/bin"), reverse=True)
+    folders += sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)
+    return next((str(folder / "ncu") for folder in folders if (folder / "ncu").is_file()), None)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cudakit", description="Write, check, time and profile CUDA kernels.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str, run: object) -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            name, help=text.splitlines()[0], description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        sub.set_defaults(run=run)
+        return sub
+
+    sub = command("info", "Shows the devices, the driver, NVRTC and the cache, and why there is no GPU.", info)
+    sub.add_argument("--json", metavar="FILE", help="write it as JSON; - is stdout, alone")
+
+    sub = command(
+        "compile", "Compiles a .cu file and prints each kernel's parameters and resources.", files.compile_file
+    )
+    files.add_compile_arguments(sub)
+    sub.add_argument("--arch", default="sm_90a", help="the architecture (default: sm_90a)")
+    sub.add_argument("--ptx", metavar="FILE", help="write the PTX here; - is stdout")
+    sub.add_argument("--cubin", metavar="FILE", help="write the cubin here")
+
+    sub = command("check", CHECK_HELP, files.check_file)
+    files.add_compile_arguments(sub)
+    sub.add_argument(
+        "--arch", type=cli.parse_names, default=["sm_80", "sm_90a"], metavar="A,...", help="(default: sm_80,sm_90a)"
+    )
+    sub.add_argument("--examples", type=int, default=20, help="fuzzed problems a variant (default: 20)")
+
+    sub = command("bench", "Checks and measures families of cudakit.ops: every rung, its ceiling and its peers.", bench)
+    sub.add_argument("family", nargs="+", help="softmax, vector_add, ...")
+    cli.add_bench_arguments(sub)
+
+    sub = command(
+        "fuzz", "Runs a family's variants on problems that hypothesis draws, against the reference.", fuzzing.fuzz
+    )
+    sub.add_argument("family", help="softmax, vector_add, ...")
+    sub.add_argument("--examples", type=int, default=200, help="how many problems (default: 200)")
+    sub.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="only these (default: all)")
+    sub.add_argument("--seed", type=int, help="draw the same problems again")
+    sub.add_argument("--device", default="auto", metavar="auto|sim|gpu|gpu:N")
+
+    sub = command("profile", PROFILE_HELP, profile)
+    sub.add_argument("--output", metavar="FILE", help="the report (default: the script's name with .ncu-rep)")
+    sub.add_argument("--kernel", metavar="NAME", help="only kernels of this name (ncu's --kernel-name)")
+    sub.add_argument("script")
+    sub.add_argument("arguments", nargs=argparse.REMAINDER)
+
+    sub = command("fill", "Writes the tables between the marks of markdown files, from the JSON they name.", fill)
+    sub.add_argument("file", nargs="+")
+    sub.add_argument("--check", action="store_true", help="write nothing; fail where a table is not up to date")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command. Returns the exit status: 0 only where nothing was false."""
+    parsed = build_parser().parse_args(arguments)
+    return cli.guarded(lambda: int(parsed.run(parsed)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,406 @@
+"""Measures a family's ladder on one device: every rung checked first, then timed beside its ceiling and its peers.
+
+On a GPU the figures are times; a simulated device has no clock, and gives counters instead. Everything here is driven
+by the declarations in `cudakit.ops`: nothing about a kernel is known to this module.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cudakit import nvtx
+from cudakit.cli import Refused, Shape, shape_text
+from cudakit.compare import Comparison, compare
+from cudakit.errors import CudakitError, UnsupportedVariant
+from cudakit.peers import Peer, peers_of
+from cudakit.timing import GpuTimer, Launch, Spread, rotations, wall_clock
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+    from cudakit.memory import DeviceArray
+    from cudakit.ops.variant import Family, Variant
+    from cudakit.stream import Stream
+
+GUARD_BYTES = 4096
+POISON = 0xFF  # in every byte: a NaN in each float type
+# The large copy of the ceilings: bytes read and bytes written together.
+LARGE_COPY = 4 << 30
+
+
+@dataclass
+class Row:
+    """One variant on one shape: the contract's row, and beside it the idea, the place of the worst error, why it is
+    false, and the launch (grid, block, shared bytes, registers, occupancy)."""
+
+    family: str
+    variant: str
+    rung: int | None
+    shape: Shape
+    dtype: str
+    idea: str = ""
+    ok: bool | None = None
+    skipped: str | None = None
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    worst_at: tuple[int, ...] | None = None
+    why: str | None = None
+    time_ms: dict[str, float] | None = None
+    end_to_end_ms: float | None = None
+    gbps: float | None = None
+    tflops: float | None = None
+    of_ceiling: float | None = None
+    counters: dict[str, float] | None = None
+    launch: dict[str, Any] | None = None
+
+    def judge(self, verdict: Comparison) -> None:
+        self.ok = verdict.ok
+        self.max_abs_error, self.max_rel_error = verdict.max_abs_error, verdict.max_rel_error
+        self.worst_at, self.why = verdict.worst_at, verdict.why or None
+
+    def fail(self, why: str) -> None:
+        self.ok, self.why = False, why
+
+
+@dataclass
+class Report:
+    """What a run measured, in the contract's form."""
+
+    device: dict[str, Any]
+    date: str = field(default_factory=lambda: datetime.date.today().isoformat())
+    ceilings: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """No row is false. A skipped row is not."""
+        return not any(row.ok is False for row in self.rows)
+
+    def merge(self, other: Report) -> None:
+        """Takes in another run's rows and ceilings, of the same device."""
+        self.rows += other.rows
+        copies = [*self.ceilings.get("copy", []), *other.ceilings.get("copy", [])]
+        self.ceilings |= other.ceilings | ({"copy": copies} if copies else {})
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Guarded:
+    """An output array between two guard zones, every byte of all three poisoned.
+
+    What a kernel leaves unwritten is then seen, and what it writes outside its output too.
+    """
+
+    def __init__(self, device: Device, shape: Shape, dtype: np.dtype[Any], stream: Stream) -> None:
+        inside = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self._whole = device.empty((GUARD_BYTES + inside + GUARD_BYTES,), np.uint8, stream=stream)
+        self._guards = (self._whole[:GUARD_BYTES], self._whole[GUARD_BYTES + inside :])
+        self.array = self._whole[GUARD_BYTES : GUARD_BYTES + inside].view(dtype).reshape(shape)
+
+    def poison(self, stream: Stream) -> None:
+        self._whole.fill(POISON, stream)
+
+    def damage(self, stream: Stream) -> str | None:
+        """Which guard zone was written, or None."""
+        for where, zone in zip(("before", "behind"), self._guards, strict=True):
+            changed = np.flatnonzero(zone.numpy(stream) != POISON)
+            if changed.size:
+                place = GUARD_BYTES - int(changed[-1]) if where == "before" else int(changed[0]) + 1
+                return f"wrote {changed.size} bytes outside its output, the nearest at byte {place} {where} it"
+        return None
+
+
+class _Case:
+    """One shape of a family: its arrays on host and device, its reference, and the copies that timing rotates over."""
+
+    def __init__(self, device: Device, family: Family[Any], shape: Shape, stream: Stream, seed: int) -> None:
+        self.device, self.family, self.shape, self.stream = device, family, shape, stream
+        self.host = family.make_inputs(shape, np.dtype(np.float32), np.random.default_rng(seed))
+        self.reference = family.reference(self.host)
+        self.plain = family.plain(self.host)
+        self.inputs: list[DeviceArray] = [device.array(array, stream=stream) for array in self.host]
+        out_shape, self.dtype = family.output_like(self.host)
+        self.output = Guarded(device, out_shape, self.dtype, stream)
+        try:
+            self.problem = family.problem(self.inputs, self.output.array)
+        except ValueError as error:
+            raise Refused(f"{family.name} does not take the shape {shape_text(shape)}: {error}") from error
+        self.traffic = family.traffic(self.problem)
+        self.sets: list[tuple[list[DeviceArray], DeviceArray]] = [(self.inputs, self.output.array)]
+
+    def row(self, variant: str, rung: int | None, idea: str) -> Row:
+        return Row(self.family.name, variant, rung, self.shape, str(self.dtype), idea)
+
+    def check(self, launch: Launch, row: Row) -> None:
+        """Runs `launch` on the poisoned output and judges what it wrote."""
+        self.output.poison(self.stream)
+        self.stream.synchronize()
+        counters = None
+        if self.device.kind == "sim":
+            with self.device.counters() as counters:
+                launch()
+                self.stream.synchronize()
+        else:
+            launch()
+            self.stream.synchronize()
+        row.judge(compare(self.output.array.numpy(self.stream), self.reference, self.plain))
+        damage = self.output.damage(self.stream)
+        if damage is not None:
+            row.fail(damage)
+        if counters:  # an empty problem launches nothing
+            row.counters = _counted(counters, self.output.array.size)
+
+    def rotate(self) -> None:
+        """Makes the copies that keep timed launches from finding their inputs in the L2."""
+        l2 = int(self.device.attribute("L2_CACHE_SIZE"))
+        footprint = sum(array.nbytes for array in (*self.inputs, self.output.array))
+        for _ in range(rotations(footprint, l2, free_bytes=self.device.memory_info()[0] // 2) - 1):
+            inputs = [self.device.empty_like(array, stream=self.stream) for array in self.inputs]
+            for copy, original in zip(inputs, self.inputs, strict=True):
+                copy.copy_from(original, self.stream)
+            output = self.device.empty(self.output.array.shape, self.dtype, stream=self.stream)
+            self.sets.append((inputs, output))
+
+    def prepared(self, variant: Variant[Any]) -> list[Launch]:
+        """A prepared launch of `variant` for each of the rotated copies."""
+        config = variant.configure(self.problem)
+        kernel = self.family.kernel(self.device, variant, config)
+        launches: list[Launch] = []
+        for inputs, output in self.sets:
+            plan = kernel.prepare(
+                grid=config.grid,
+                block=config.block,
+                shared=config.shared,
+                args=(variant.arguments or self.family.arguments)(self.problem, inputs, output),
+            )
+            launches.append(_bound(plan.launch, self.stream))
+        return launches
+
+    def launched(self, variant: Variant[Any]) -> dict[str, Any]:
+        """How `variant` is launched here, and what share of a multiprocessor's threads can be resident."""
+        config = variant.configure(self.problem)
+        kernel = self.family.kernel(self.device, variant, config)
+        threads = int(np.prod(config.block))
+        blocks = kernel.occupancy(config.block, config.shared)
+        most = int(self.device.attribute("MAX_THREADS_PER_MULTIPROCESSOR"))
+        return {
+            "grid": config.grid,
+            "block": config.block,
+            "shared": kernel.static_shared + config.shared,
+            "registers": kernel.registers,
+            "occupancy": blocks * threads / most,
+        }
+
+    def timed(self, row: Row, spread: Spread, copy_gbps: float | None) -> None:
+        """Fills in a row's time and what follows from it."""
+        row.time_ms = spread.as_dict()
+        seconds = spread.median / 1000
+        row.gbps = self.traffic / seconds / 1e9
+        flops = self.family.flops(self.problem)
+        row.tflops = flops / seconds / 1e12 if flops else None
+        row.of_ceiling = row.gbps / copy_gbps if copy_gbps else None
+
+
+def _bound(launch: Callable[[Stream], object], stream: Stream) -> Launch:
+    return lambda: launch(stream)
+
+
+def _counted(counters: Mapping[str, Any], elements: int) -> dict[str, float]:
+    """The counters of all kernels of a check added up, with bytes of global memory moved for each element of output."""
+    summed = functools.reduce(_merged, counters.values())
+    total: dict[str, float] = dict(summed.as_dict())
+    total["bytes_per_element"] = total["global_sector_bytes"] / elements if elements else 0.0
+    return total
+
+
+def _merged(total: Any, more: Any) -> Any:
+    total.merge(more)
+    return total
+
+
+def copy_ceiling(device: Device, timer: GpuTimer, traffic: int) -> dict[str, Any]:
+    """A device-to-device copy that reads and writes `traffic` bytes in all, rotated over the L2 as the variants are."""
+    half = max(traffic // 2, 1)
+    l2, free = int(device.attribute("L2_CACHE_SIZE")), device.memory_info()[0]
+    stream = timer.stream
+    launches: list[Launch] = []
+    for _ in range(rotations(2 * half, l2, free_bytes=free // 2)):
+        source = device.empty((half,), np.uint8, stream=stream)
+        target = device.empty((half,), np.uint8, stream=stream)
+        source.fill(1, stream)
+        launches.append(_copy(target, source, stream))
+    spread = timer.time(launches)
+    return {"bytes": 2 * half, "gbps": 2 * half / spread.median / 1e6, "time_ms": spread.as_dict()}
+
+
+def _copy(target: DeviceArray, source: DeviceArray, stream: Stream) -> Launch:
+    return lambda: target.copy_from(source, stream)
+
+
+def _silent(text: str) -> None:
+    """Says nothing."""
+
+
+@dataclass
+class Bench:
+    """Runs ladders on one device. `once`: each variant is launched once, checked and not timed, without peers.
+
+    `step` is told what runs next. `timer` makes what times launches on a stream: only a GPU has a clock to make one of.
+    """
+
+    device: Device
+    once: bool = False
+    seed: int = 0
+    step: Callable[[str], None] = _silent
+    timer: Callable[[Device, Stream], GpuTimer] = GpuTimer
+
+    @property
+    def times(self) -> bool:
+        return not self.once and (self.device.kind == "gpu" or self.timer is not GpuTimer)
+
+    def peers(self, family: Family[Any]) -> list[Peer]:
+        """The peers that can run here."""
+        return peers_of(family.name, self.device.ordinal) if self.times and self.device.kind == "gpu" else []
+
+    def steps(self, family: Family[Any], shapes: Sequence[Shape], variants: Sequence[str] | None = None) -> int:
+        """How often a run calls `step`, for a progress bar."""
+        rows = len(self._chosen(family, variants)) + len(self.peers(family))
+        return len(shapes) * (rows * (2 if self.times else 1) + (not self.once)) + self.times
+
+    def run(self, family: Family[Any], shapes: Sequence[Shape], variants: Sequence[str] | None = None) -> Report:
+        """Every variant (or those named) on every shape. Raises Refused for a shape or a name that is none."""
+        chosen = self._chosen(family, variants)
+        report = Report(self.device.info())
+        with self.device.stream() as stream:
+            timer = self.timer(self.device, stream) if self.times else None
+            if timer is not None:
+                self.step("copy of a large array")
+                size = min(LARGE_COPY, self.device.memory_info()[0] // 4)
+                report.ceilings = {"copy_large": copy_ceiling(self.device, timer, size), "copy": []}
+            for shape in shapes:
+                self._shape(report, family, shape, chosen, stream, timer)
+        return report
+
+    def _chosen(self, family: Family[Any], variants: Sequence[str] | None) -> list[Variant[Any]]:
+        try:
+            return list(family.variants) if not variants else [family.variant(name) for name in variants]
+        except ValueError as error:
+            raise Refused(str(error)) from error
+
+    def _shape(
+        self,
+        report: Report,
+        family: Family[Any],
+        shape: Shape,
+        variants: Sequence[Variant[Any]],
+        stream: Stream,
+        timer: GpuTimer | None,
+    ) -> None:
+        case = _Case(self.device, family, shape, stream, self.seed)
+        ours = [case.row(variant.name, variant.rung, variant.idea) for variant in variants]
+        peers = self.peers(family)
+        theirs = [case.row(peer.name, None, peer.idea) for peer in peers]
+        if not self.once:
+            report.rows.append(self._cpu(case))
+        report.rows += [*ours, *theirs]
+
+        # Everything is checked before anything is timed.
+        for variant, row in zip(variants, ours, strict=True):
+            self.step(f"{family.name} {shape_text(shape)} {variant.name}")
+            self._check(case, variant, row)
+        if timer is None:
+            return
+        for peer, row in zip(peers, theirs, strict=True):
+            self.step(f"{family.name} {shape_text(shape)} {peer.name}")
+            _check_peer(case, peer, row, timer)
+        if not family.empty(case.problem):
+            self._time(report, case, timer, zip(variants, ours, strict=True), zip(peers, theirs, strict=True))
+
+    def _cpu(self, case: _Case) -> Row:
+        row = case.row("cpu", None, "numpy on the host")
+        self.step(f"{case.family.name} {shape_text(case.shape)} cpu")
+        row.judge(compare(case.plain, case.reference, case.plain))
+        spread = wall_clock(lambda: case.family.plain(case.host))
+        if not case.family.empty(case.problem):
+            case.timed(row, spread, None)
+        return row
+
+    def _check(self, case: _Case, variant: Variant[Any], row: Row) -> None:
+        try:
+            case.check(
+                lambda: case.family.launch(case.device, variant, case.inputs, case.output.array, case.stream), row
+            )
+            if not case.family.empty(case.problem):
+                row.launch = case.launched(variant)
+        except UnsupportedVariant:
+            row.skipped = variant.refusal(case.problem, case.device.arch)
+        except CudakitError as error:  # a kernel that does not compile, or faults, is a false row; the others go on
+            row.fail(str(error))
+
+    def _time(
+        self,
+        report: Report,
+        case: _Case,
+        timer: GpuTimer,
+        ours: Iterable[tuple[Variant[Any], Row]],
+        theirs: Iterable[tuple[Peer, Row]],
+    ) -> None:
+        copy = copy_ceiling(self.device, timer, case.traffic)
+        report.ceilings["copy"].append({"shape": case.shape, **copy})
+        case.rotate()
+        transfers = _Transfers(case)
+        for variant, row in ours:
+            self.step(f"{case.family.name} {shape_text(case.shape)} {variant.name}, timed")
+            if row.ok:
+                launches = case.prepared(variant)
+                with nvtx.range(f"bench {case.family.name}/{variant.name}"):
+                    case.timed(row, timer.time(launches), copy["gbps"])
+                row.end_to_end_ms = transfers.time(launches[0])
+        for peer, row in theirs:
+            self.step(f"{case.family.name} {shape_text(case.shape)} {peer.name}, timed")
+            if row.ok:
+                with peer.on(case.stream):
+                    case.timed(row, timer.time(peer.bind(case.sets, timer)), copy["gbps"])
+
+
+def _check_peer(case: _Case, peer: Peer, row: Row, timer: GpuTimer) -> None:
+    row.skipped = peer.refusal(case.shape)
+    if row.skipped is not None:
+        return
+    try:
+        with peer.on(case.stream):
+            (launch,) = peer.bind(case.sets[:1], timer)
+            case.check(launch, row)
+    except Exception as error:  # not our code: what it cannot do must not end our run
+        row.skipped = f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+class _Transfers:
+    """Host to device, launch, device to host, through pinned memory: a variant's time end to end."""
+
+    def __init__(self, case: _Case) -> None:
+        self._case = case
+        self._from = [case.device.pinned(array.shape, array.dtype) for array in case.host]
+        for pinned, array in zip(self._from, case.host, strict=True):
+            pinned[...] = array
+        self._to = case.device.pinned(case.output.array.shape, case.dtype)
+
+    def time(self, launch: Launch) -> float:
+        """Milliseconds by the host's clock, which is the right one for work that starts and ends on the host."""
+        case = self._case
+
+        def work() -> None:
+            for array, pinned in zip(case.inputs, self._from, strict=True):
+                array.copy_from(pinned, case.stream)
+            launch()
+            case.output.array.copy_to(self._to, case.stream)
+            case.stream.synchronize()
+
+        work()
+        return wall_clock(work, budget_s=0.1, most=10).median

@@ -1,0 +1,161 @@
+"""What every script and command shares: the contract's flags, opening the device, JSON out, the exit status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudakit.errors import CudakitError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cudakit.device import Device
+
+Shape = tuple[int, ...]
+
+
+class Refused(Exception):
+    """A command cannot be carried out as asked; the text says why and what to do."""
+
+
+EXIT_OK = 0
+EXIT_FALSE = 1  # a row is false, a check failed
+EXIT_REFUSED = 2  # it could not be run as asked; argparse's own status for a wrong argument
+
+
+def parse_shapes(text: str) -> list[Shape]:
+    """`8192x8192,100` is [(8192, 8192), (100,)]. Raises argparse's error for anything else."""
+    shapes = []
+    for part in text.split(","):
+        try:
+            shape = tuple(int(extent) for extent in part.strip().lower().split("x"))
+        except ValueError:
+            shape = ()
+        if not shape or min(shape) < 0:
+            raise argparse.ArgumentTypeError(f"{part!r} is not a shape: write extents joined by x, such as 8192x8192")
+        shapes.append(shape)
+    return shapes
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """(8192, 8192) is 8192x8192, the way `parse_shapes` reads it."""
+    return "x".join(str(extent) for extent in shape)
+
+
+def parse_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags every example and every measuring command takes."""
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="auto|sim|gpu|gpu:N",
+        help="where to run; auto is $CUDAKIT_DEVICE, or the first GPU, or the simulated device (default: auto)",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is stdout, alone")
+    parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
+
+
+def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x8192,4096x12672") -> None:
+    """`add_common_arguments`, and what a comparison of a ladder takes besides."""
+    add_common_arguments(parser)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--shapes", type=parse_shapes, metavar="S,...", help=f"the shapes to run, such as {shapes}")
+    what.add_argument("--sweep", action="store_true", help="run the family's whole list of shapes")
+    parser.add_argument("--variants", type=parse_names, metavar="NAME,...", help="only these variants (default: all)")
+    parser.add_argument(
+        "--plot", metavar="FILE.png", help="draw the result against the row length; needs the plot extra"
+    )
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="launch each variant once for each shape, checked but not timed and without peers; so it is under ncu",
+    )
+
+
+def open_device(spec: str) -> Device:
+    """The device a `--device` names."""
+    import cudakit
+
+    try:
+        return cudakit.Device(None if spec == "auto" else spec)
+    except ValueError as error:  # a name that is none; a device that is not there is a DeviceUnavailable
+        raise Refused(str(error)) from error
+
+
+def under_profiler() -> bool:
+    """Whether Nsight Compute runs this process: it replays every launch tens of times, so each should be made once."""
+    return any(name.startswith(("NV_NSIGHT_INJECTION", "NV_COMPUTE_PROFILER")) for name in os.environ)
+
+
+def consoles(arguments: argparse.Namespace) -> tuple[Console, Console]:
+    """Where the table goes and where progress goes. The table leaves stdout to JSON when that was asked for there."""
+    from rich.console import Console
+
+    to_stderr = arguments.json == "-"
+    # Without a terminal the width is unknown and rich would fold it into 80 columns.
+    width = None if (sys.stderr if to_stderr else sys.stdout).isatty() else 190
+    table = Console(stderr=to_stderr, quiet=arguments.quiet, width=width, highlight=False)
+    return table, Console(stderr=True, quiet=arguments.quiet)
+
+
+@contextmanager
+def progress(console: Console, total: int) -> Iterator[Callable[[str], None]]:
+    """Yields step(text): says what runs now and moves the bar on by one. Shown on a terminal only."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=console.quiet or not console.is_terminal) as bar:
+        task = bar.add_task("starting", total=total)
+        first = True
+
+        def step(text: str) -> None:
+            nonlocal first
+            bar.update(task, description=text, advance=0 if first else 1)
+            first = False
+
+        yield step
+
+
+def finite(value: Any) -> Any:
+    """`value` as JSON can carry it: numbers that are not finite become null, numpy's become Python's."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    if hasattr(value, "item"):  # a numpy scalar
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def write_json(result: Mapping[str, Any], destination: str) -> None:
+    """Writes `result` to a file, or to stdout for `-`."""
+    text = json.dumps(finite(result), indent=1, allow_nan=False)
+    if destination == "-":
+        sys.stdout.write(text + "\n")
+    else:
+        Path(destination).write_text(text + "\n", encoding="utf-8")
+
+
+def guarded(main: Callable[[], int]) -> int:
+    """Runs a main function; what it was refused is a sentence on stderr and status 2, not a traceback."""
+    try:
+        return main()
+    except (CudakitError, Refused, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130

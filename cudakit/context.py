@@ -1,0 +1,461 @@
+"""Context: a device's primary context, its attributes and limits, and which thread has it current.
+
+The primary context is retained, not created, so torch and CuPy in the same process share it. Whatever a context made
+(streams, events, memory, modules) is registered with it, is freed by a finalizer that never raises, and is freed by
+`close()` at the latest; only pinned host memory lives on for as long as a numpy array looks at it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from cudakit import driver as drivers
+from cudakit.errors import (
+    NOT_READY,
+    STICKY,
+    Closed,
+    ContextLost,
+    CudaError,
+    DeviceFault,
+    DeviceMismatch,
+    ForkedProcess,
+    check,
+    failure,
+)
+
+_PEER_ALREADY_ENABLED = 704
+
+
+class _Thread(threading.local):
+    """The token of the context that cudakit last made current on this thread."""
+
+    token: object = None
+
+
+_thread = _Thread()
+
+
+def _after_fork_in_child() -> None:
+    # No context is current in a child: every context takes its slow path there, which sees the new process id.
+    _thread.token = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _finalizer(owner: object, release: Callable[..., object], *arguments: Any) -> weakref.finalize[Any, Any]:
+    """A finalizer that is not run at exit: the driver frees all a process had, while numpy may still look at some."""
+    finalizer = weakref.finalize(owner, release, *arguments)
+    finalizer.atexit = False
+    return finalizer
+
+
+class MemoryInfo(NamedTuple):
+    """Free and total device memory, in bytes, as all processes together leave it."""
+
+    free: int
+    total: int
+
+
+class Primary:
+    """One retain of a device's primary context, released when nothing holds this object any more.
+
+    A Context holds one, and so does every pinned host block, which must not lose its memory while numpy looks at it.
+    """
+
+    def __init__(self, driver: Any, ordinal: int) -> None:
+        self.driver = driver
+        self.pid = os.getpid()
+        self.device = check(driver, "cuDeviceGet", driver.cuDeviceGet(ordinal))
+        self.handle = check(driver, "cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(self.device))
+        self._release = _finalizer(self, _release_primary, driver, self.device, self.pid)
+
+    def quiet(self, routine: str, *arguments: Any) -> tuple[Any, ...] | None:
+        """Call a driver routine with this context pushed, whatever is current; for finalizers. Gives its result tuple.
+
+        Never raises: None stands for "not called" (another process, or a driver that is already gone).
+        """
+        if os.getpid() != self.pid:
+            return None
+        try:
+            if self.driver.cuCtxPushCurrent(self.handle)[0]:
+                return None
+            try:
+                result: tuple[Any, ...] = getattr(self.driver, routine)(*arguments)
+                return result
+            finally:
+                self.driver.cuCtxPopCurrent()
+        except Exception:
+            # A finalizer has nobody to tell, and at the interpreter's end the driver may be gone in any way.
+            return None
+
+    def attempt(self, routine: str, *arguments: Any) -> int:
+        """`quiet`, for the code alone: -1 where it was not called."""
+        result = self.quiet(routine, *arguments)
+        return -1 if result is None else int(result[0])
+
+
+def _release_primary(driver: Any, device: Any, pid: int) -> None:
+    if os.getpid() != pid:
+        return
+    try:
+        driver.cuDevicePrimaryCtxRelease(device)
+    except Exception:
+        # As above: a finalizer that raises only prints noise at exit.
+        return
+
+
+class InFlight:
+    """Host objects that an asynchronous copy still reads or writes, each kept alive until an event says it is done."""
+
+    #: Looked through for finished copies when this many are held; a synchronize() looks at once.
+    MANY = 64
+
+    def __init__(self, primary: Primary) -> None:
+        self._primary = primary
+        self._held: deque[tuple[int, Any, object]] = deque()
+        self._spare: list[Any] = []
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, stream: Any, kept: object) -> None:
+        """Keep `kept` alive until the work now queued on `stream` (a driver handle) is done. Never raises."""
+        if len(self._held) >= self.MANY:
+            self.prune()
+        try:
+            event = self._spare.pop()
+        except IndexError:
+            flags = int(self._primary.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+            made = self._primary.quiet("cuEventCreate", flags)
+            event = None if made is None or made[0] else made[1]
+        if event is not None and self._primary.attempt("cuEventRecord", event, stream):
+            self._primary.attempt("cuEventDestroy", event)
+            event = None
+        if event is None:
+            # No event to be had: waiting at once is the other way to outlive the copy.
+            self._primary.attempt("cuStreamSynchronize", stream)
+            return
+        self._held.append((int(stream), event, kept))
+
+    def prune(self, stream: int | None = None) -> None:
+        """Let go of what is no longer in flight (on one stream, or any). Never raises and never waits."""
+        if not self._held or not self._lock.acquire(blocking=False):
+            return
+        let_go = []
+        try:
+            for _ in range(len(self._held)):
+                entry = self._held.popleft()
+                other = stream is not None and entry[0] != stream
+                if other or self._primary.attempt("cuEventQuery", entry[1]) == NOT_READY:
+                    self._held.append(entry)
+                else:
+                    self._spare.append(entry[1])
+                    let_go.append(entry[2])
+        finally:
+            self._lock.release()
+        # Dropped after the lock is free: the last reference to a kept object may run any finalizer.
+        let_go.clear()
+
+    def close(self) -> None:
+        """Wait for all of it, let go of it, and free the events."""
+        if self._held:
+            self._primary.attempt("cuCtxSynchronize")
+        while self._held:
+            self._spare.append(self._held.popleft()[1])
+        while self._spare:
+            self._primary.attempt("cuEventDestroy", self._spare.pop())
+
+
+class Context:
+    """The primary context of one device.
+
+    driver: the driver it talks to. ordinal, kind ("gpu" or "sim"), spec: which device it is.
+    handle: the CUcontext. device: the CUdevice. lost: the failure that ended it, or None.
+    """
+
+    def __init__(self, spec: str | int | drivers.Opened | None = None) -> None:
+        opened = drivers.open(spec)
+        self._opened = opened
+        self.driver = opened.driver
+        self.ordinal = opened.ordinal
+        self.kind = opened.kind
+        self.spec = opened.spec
+        self.pid = os.getpid()
+        self.lost: ContextLost | None = None
+        self.closed = False
+        self.primary = Primary(opened.driver, opened.ordinal)
+        self.handle = self.primary.handle
+        self.device = self.primary.device
+        self.in_flight = InFlight(self.primary)
+        self._attributes: dict[str, int] = {}
+        self._peers: set[int] = {opened.ordinal}
+        self._children: dict[int, weakref.finalize[Any, Any]] = {}
+        self._keys = itertools.count()
+        # On one device only this context can be current, so a comparison is enough; on several, another library may
+        # have made another device's context current behind us, so it is set each time.
+        count = check(self.driver, "cuDeviceGetCount", self.driver.cuDeviceGetCount())
+        self.alone = count == 1
+        self._token = object()
+        self._finalizer = _finalizer(self, InFlight.close, self.in_flight)
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ", lost" if self.lost else ""
+        return f"Context({self.spec!r}{state})"
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Calls ------------------------------------------------------------------------------------------------------------
+
+    def make_current(self) -> None:
+        """Make this context current on the calling thread: a comparison where it already is.
+
+        Raises Closed, ContextLost or ForkedProcess where it cannot be used any more.
+        """
+        if _thread.token is not self._token:
+            self._enter()
+
+    def _enter(self) -> None:
+        # Closing, losing and forking all end the token, so that the fast path needs no test but the comparison.
+        if os.getpid() != self.pid:
+            raise ForkedProcess(
+                f"{self.spec} was opened in process {self.pid} and is used in its forked child {os.getpid()}: "
+                "CUDA does not survive fork. Open the device in the child, or start children by 'spawn'."
+            )
+        if self.lost is not None:
+            raise self._lost_again()
+        if self.closed:
+            raise Closed(f"{self.spec} was closed: open the device again, and use what the new one makes")
+        check(self.driver, "cuCtxSetCurrent", self.driver.cuCtxSetCurrent(self.handle))
+        _thread.token = self._token if self.alone else None
+
+    def call(self, routine: str, *arguments: Any) -> Any:
+        """Call a driver routine in this context and give its values (see `errors.check`)."""
+        if _thread.token is not self._token:
+            self._enter()
+        result = getattr(self.driver, routine)(*arguments)
+        if result[0]:
+            raise self.failed(routine, result[0])
+        if len(result) == 2:
+            return result[1]
+        return result[1:] if len(result) > 2 else None
+
+    def check(self, routine: str, result: tuple[Any, ...]) -> Any:
+        """The values of a result that the caller got itself, after make_current(); raises as `call` does."""
+        if result[0]:
+            raise self.failed(routine, result[0])
+        if len(result) == 2:
+            return result[1]
+        return result[1:] if len(result) > 2 else None
+
+    def failed(self, routine: str, code: Any) -> Exception:
+        """The exception for a code that is not success. A sticky one loses this context for good."""
+        if self.lost is not None and int(code) in STICKY:
+            return self._lost_again()
+        error = failure(self.driver, routine, code)
+        if self.kind == "sim":
+            error = self._simulated(error)
+        if isinstance(error, ContextLost):
+            self._lose(error)
+        return error
+
+    def _simulated(self, error: CudaError) -> CudaError:
+        """The same failure with what only the simulated device knows of it: what was wrong, or the fault's report."""
+        detail = str(self.driver.simLastMessage()).removeprefix(f"{error.routine}: ")
+        if not isinstance(error, DeviceFault):
+            text = f"{error.text}: {detail}" if detail else error.text
+            return type(error)(error.routine, error.code, error.name, text, error.hint)
+        report = self.driver.simLastReport()
+        hint = f"{self.spec} is lost with all that was on it; a new Device('sim') starts afresh."
+        fault = DeviceFault(error.routine, error.code, error.name, detail or error.text, hint)
+        fault.report = report if report is not None and str(report) in detail else None
+        return fault
+
+    def _lose(self, error: ContextLost) -> None:
+        self.lost = error
+        self._token = object()
+        drivers.forget(self._opened)
+
+    def _lost_again(self) -> ContextLost:
+        first = self.lost
+        if first is None:
+            raise RuntimeError("a context that is not lost was said to be")
+        again = ContextLost(
+            first.routine,
+            first.code,
+            first.name,
+            f"{self.spec} was lost to an earlier failure, which was: {first.text}",
+            first.hint,
+        )
+        again.__cause__ = first
+        return again
+
+    # What it made -----------------------------------------------------------------------------------------------------
+
+    def adopt(self, child: object, release: Callable[..., object], *arguments: Any) -> weakref.finalize[Any, Any]:
+        """Have `release(*arguments)` called once, when `child` is dropped, closed, or this context is.
+
+        Returns the finalizer: call it to free the child now; `.alive` says whether it still owns anything. `release` is
+        left out where there is nothing left to free (a lost context, a forked child). It is called on whatever thread
+        drops the child, so it calls the driver through `attempt`, and must not refer to the child.
+        """
+        key = next(self._keys)
+        finalizer = _finalizer(child, self._release_child, key, release, arguments)
+        self._children[key] = finalizer
+        return finalizer
+
+    def adopt_handle(self, child: object, routine: str, handle: Any) -> weakref.finalize[Any, Any]:
+        """`adopt` for a handle that one driver routine frees."""
+        return self.adopt(child, self.attempt, routine, handle)
+
+    def _release_child(self, key: int, release: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self._children.pop(key, None)
+        if self.lost is not None or os.getpid() != self.pid:
+            return
+        try:
+            release(*arguments)
+        except Exception:
+            # A finalizer must not raise: it runs inside whatever code dropped the object. Failures of the driver have
+            # been noted by attempt(), and show at the next call.
+            return
+
+    def attempt(self, routine: str, *arguments: Any) -> int:
+        """Call a driver routine from a finalizer: never raises, and gives the code (-1: not called).
+
+        What is current on the thread is left as it was. A sticky failure loses the context, so the next call says it.
+        """
+        if self.lost is not None or self.closed:
+            return -1
+        if _thread.token is self._token:
+            try:
+                code = int(getattr(self.driver, routine)(*arguments)[0])
+            except Exception:
+                # The driver may be half torn down at the interpreter's end.
+                return -1
+        else:
+            code = self.primary.attempt(routine, *arguments)
+        if code in STICKY and self.lost is None:
+            self.failed(routine, self.driver.CUresult(code))
+        return code
+
+    def close(self) -> None:
+        """Free everything this context made, newest first, and let go of the primary context. Idempotent.
+
+        Work that is still queued is waited for, since pinned memory may be in flight. Pinned arrays stay readable.
+        """
+        if self.closed:
+            return
+        if os.getpid() == self.pid and self.lost is None:
+            self.primary.attempt("cuCtxSynchronize")
+        for key in sorted(self._children, reverse=True):
+            finalizer = self._children.pop(key, None)
+            if finalizer is not None:
+                finalizer()
+        self._finalizer()
+        self.closed = True
+        self._token = object()
+        # Pinned arrays that are still looked at hold the primary context themselves.
+        del self.primary, self.in_flight
+
+    # What it is -------------------------------------------------------------------------------------------------------
+
+    def attribute(self, name: Any) -> int:
+        """A device attribute by its driver name without the prefix ("MULTIPROCESSOR_COUNT"), or by its enum member."""
+        key = name if isinstance(name, str) else name.name
+        key = key.upper().removeprefix("CU_DEVICE_ATTRIBUTE_")
+        value = self._attributes.get(key)
+        if value is None:
+            members = self.driver.CUdevice_attribute
+            member = getattr(members, f"CU_DEVICE_ATTRIBUTE_{key}", None)
+            if member is None:
+                raise ValueError(
+                    f"{name!r} is no device attribute: use a name of CUdevice_attribute without CU_DEVICE_ATTRIBUTE_"
+                )
+            value = self._attributes[key] = int(self.call("cuDeviceGetAttribute", member, self.device))
+        return value
+
+    @property
+    def name(self) -> str:
+        """The device's name, as the driver tells it."""
+        text = self.call("cuDeviceGetName", 256, self.device)
+        return bytes(text).split(b"\0")[0].decode(errors="replace")
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """(major, minor)."""
+        return self.attribute("COMPUTE_CAPABILITY_MAJOR"), self.attribute("COMPUTE_CAPABILITY_MINOR")
+
+    def memory_info(self) -> MemoryInfo:
+        """Free and total device memory in bytes."""
+        free, total = self.call("cuMemGetInfo")
+        return MemoryInfo(int(free), int(total))
+
+    def _limit(self, name: str) -> Any:
+        member = getattr(self.driver.CUlimit, "CU_LIMIT_" + name.upper().removeprefix("CU_LIMIT_"), None)
+        if member is None:
+            raise ValueError(f"{name!r} is no limit: use STACK_SIZE, PRINTF_FIFO_SIZE or another of CUlimit")
+        return member
+
+    def limit(self, name: str) -> int:
+        """A limit of the context, such as STACK_SIZE, in its own unit (bytes for most)."""
+        return int(self.call("cuCtxGetLimit", self._limit(name)))
+
+    def set_limit(self, name: str, value: int) -> None:
+        """Set a limit; the driver may round it, so read it back. All users of the primary context share it."""
+        self.call("cuCtxSetLimit", self._limit(name), int(value))
+
+    def stream_priorities(self) -> tuple[int, int]:
+        """(least, greatest): the range a stream's priority is clamped to. Smaller numbers run first: (0, -5)."""
+        least, greatest = self.call("cuCtxGetStreamPriorityRange")
+        return int(least), int(greatest)
+
+    def synchronize(self) -> None:
+        """Wait for all work of the device, whoever queued it, and raise what any of it failed with."""
+        self.call("cuCtxSynchronize")
+        self.in_flight.prune()
+
+    # Peers ------------------------------------------------------------------------------------------------------------
+
+    def same_device(self, other: Context) -> bool:
+        """Whether both are of one device of one driver."""
+        return self.driver is other.driver and self.ordinal == other.ordinal
+
+    def can_access(self, other: Context) -> bool:
+        """Whether kernels here may use memory of `other`: the same device, or enable_peer() was called."""
+        return self.driver is other.driver and other.ordinal in self._peers
+
+    def enable_peer(self, other: Context) -> None:
+        """Let kernels of this device use memory of `other`, from the pool or not. One way; idempotent.
+
+        Raises DeviceMismatch where the two cannot.
+        """
+        if self.can_access(other):
+            return
+        if self.driver is not other.driver:
+            raise DeviceMismatch(f"{self.spec} and {other.spec} do not talk to one driver: copy through the host")
+        if not self.call("cuDeviceCanAccessPeer", self.device, other.device):
+            raise DeviceMismatch(f"{self.spec} cannot access the memory of {other.spec}: use copy_from(), which can")
+        result = self.driver.cuCtxEnablePeerAccess(other.handle, 0)
+        if int(result[0]) != _PEER_ALREADY_ENABLED:
+            self.check("cuCtxEnablePeerAccess", result)
+        # Memory of a stream-ordered pool follows the pool's own access list, not the context's.
+        if other.attribute("MEMORY_POOLS_SUPPORTED"):
+            pool = other.call("cuDeviceGetDefaultMemPool", other.device)
+            access = self.driver.CUmemAccessDesc()
+            access.location.type = self.driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+            access.location.id = self.ordinal
+            access.flags = self.driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            self.call("cuMemPoolSetAccess", pool, [access], 1)
+        self._peers.add(other.ordinal)

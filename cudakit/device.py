@@ -1,0 +1,279 @@
+"""Device: the front object. It makes streams, arrays and modules, and says what it is.
+
+dev = Device()                      # $CUDAKIT_DEVICE, or the first GPU, or the simulated device
+module = dev.compile("softmax/05_tree_reduce.cu")
+x = dev.array(host)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudakit import cache, compiler, headers, memory
+from cudakit import driver as drivers
+from cudakit.context import Context, MemoryInfo
+from cudakit.errors import CudakitError
+from cudakit.mangling import demangle
+from cudakit.memory import DeviceArray
+from cudakit.module import Module
+from cudakit.stream import Event, Stream
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy.typing as npt
+
+_lock = threading.RLock()
+_of_context: weakref.WeakKeyDictionary[Context, weakref.ref[Device]] = weakref.WeakKeyDictionary()
+_of_gpu: dict[int, Device] = {}
+
+
+class Device:
+    """A GPU, or the simulated device.
+
+    spec: None or "auto", "gpu", "gpu:1", "sim", "sim:sm_80" (see `cudakit.driver`). fresh, options: a simulated device
+    of its own, and what it is made with (checks, memory, devices). context: its Context. arch: what its kernels are
+    compiled for ("sm_90a").
+    """
+
+    def __init__(self, spec: str | int | Context | None = None, *, fresh: bool = False, **options: Any) -> None:
+        if isinstance(spec, Context):
+            context = spec
+        else:
+            context = Context(drivers.open(spec, fresh=fresh, **options))
+        self.context = context
+        self.arch = compiler.chip_arch(*context.compute_capability)
+        self._modules: dict[int, Module] = {}
+        self._default_stream: Stream | None = None
+        self._counting = 0
+        with _lock:
+            _of_context[context] = weakref.ref(self)
+
+    @classmethod
+    def of(cls, context: Context) -> Device:
+        """The Device of a context: the one it was made with, or another over the same context."""
+        with _lock:
+            known = _of_context.get(context)
+            found = known() if known is not None else None
+            return found if found is not None else cls(context)
+
+    @classmethod
+    def of_gpu(cls, ordinal: int) -> Device:
+        """The Device that this process shares for GPU number `ordinal`; made when it is first asked for."""
+        with _lock:
+            found = _of_gpu.get(ordinal)
+            if found is None or found.context.closed:
+                found = _of_gpu[ordinal] = cls(f"gpu:{ordinal}")
+            return found
+
+    def __repr__(self) -> str:
+        return f"Device({self.context.spec!r})"
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free everything made with it, and let go of the driver's context. Idempotent."""
+        self._modules.clear()
+        self.context.close()
+
+    # What it is -------------------------------------------------------------------------------------------------------
+
+    @property
+    def kind(self) -> str:
+        """ "gpu" or "sim"."""
+        return self.context.kind
+
+    @property
+    def ordinal(self) -> int:
+        """Its number, from 0."""
+        return self.context.ordinal
+
+    @property
+    def name(self) -> str:
+        """Its name, as the driver tells it."""
+        return self.context.name
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many multiprocessors it has."""
+        return self.attribute("MULTIPROCESSOR_COUNT")
+
+    def attribute(self, name: Any) -> int:
+        """A device attribute by its driver name without the prefix, such as "L2_CACHE_SIZE"."""
+        return self.context.attribute(name)
+
+    def memory_info(self) -> MemoryInfo:
+        """Free and total memory in bytes."""
+        return self.context.memory_info()
+
+    def info(self) -> dict[str, str]:
+        """What results are published with: name, kind, arch, driver and nvrtc (versions)."""
+        version = int(self.context.call("cuDriverGetVersion"))
+        cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "arch": self.arch,
+            "driver": f"{_kernel_driver()} ({cuda})" if self.kind == "gpu" else f"simulated ({cuda})",
+            "nvrtc": compiler.nvrtc_label(),
+        }
+
+    # Streams ----------------------------------------------------------------------------------------------------------
+
+    def stream(self, priority: int = 0) -> Stream:
+        """A new stream; smaller priorities run first. It is not ordered with the legacy default stream."""
+        return Stream(self.context, priority)
+
+    @property
+    def default_stream(self) -> Stream:
+        """The device's own stream, used where none is named. It is ordered with the legacy default stream."""
+        if self._default_stream is None or self._default_stream.closed:
+            with _lock:
+                if self._default_stream is None or self._default_stream.closed:
+                    self._default_stream = Stream(self.context, blocking=True)
+        return self._default_stream
+
+    def event(self, *, timing: bool = True) -> Event:
+        """A new event, to be recorded with `event.record(stream)`."""
+        return Event(self.context, timing=timing)
+
+    def synchronize(self) -> None:
+        """Wait for all work on the device, and raise what any of it failed with."""
+        self.context.synchronize()
+
+    def _on(self, stream: Any) -> Any:
+        return self.default_stream if stream is None else stream
+
+    # Memory -----------------------------------------------------------------------------------------------------------
+
+    def array(self, host: Any, dtype: Any = None, stream: Any = None) -> DeviceArray:
+        """A new array with the contents of a numpy array, or of what numpy makes one of."""
+        return memory.array(self.context, self._on(stream), host, dtype)
+
+    def empty(self, shape: Any, dtype: Any = "float32", stream: Any = None) -> DeviceArray:
+        """A new array, its contents undefined."""
+        return memory.empty(self.context, self._on(stream), shape, dtype)
+
+    def zeros(self, shape: Any, dtype: Any = "float32", stream: Any = None) -> DeviceArray:
+        """A new array of zeros."""
+        return memory.zeros(self.context, self._on(stream), shape, dtype)
+
+    def full(self, shape: Any, value: Any, dtype: Any = None, stream: Any = None) -> DeviceArray:
+        """A new array of one value; dtype: the value's own, unless given."""
+        return memory.full(self.context, self._on(stream), shape, value, dtype)
+
+    def empty_like(self, other: Any, stream: Any = None) -> DeviceArray:
+        """A new contiguous array of the shape and dtype of another, of the device or numpy's; contents undefined."""
+        return memory.empty(self.context, self._on(stream), other.shape, other.dtype)
+
+    def pinned(self, shape: Any, dtype: Any = "float32") -> npt.NDArray[Any]:
+        """A numpy array in pinned host memory, its contents undefined: copies of it are asynchronous and fast."""
+        return memory.pinned(self.context, shape, dtype)
+
+    def wrap(self, exporter: Any, stream: Any = None) -> DeviceArray:
+        """An array over another library's memory, without a copy (`__dlpack__` or `__cuda_array_interface__`)."""
+        return memory.wrap(self.context, self._on(stream), exporter)
+
+    # Kernels ----------------------------------------------------------------------------------------------------------
+
+    def compile(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        source: str | None = None,
+        name: str | None = None,
+        names: Sequence[str] = (),
+        defines: Mapping[str, Any] | None = None,
+        options: Sequence[str] = (),
+        include: Sequence[str | os.PathLike[str]] = (),
+        std: str = "c++17",
+        fmad: bool = True,
+        max_registers: int | None = None,
+        line_info: bool = True,
+    ) -> Module:
+        """The module of a `.cu` file (looked for in the working directory, then among cudakit's kernels), or of text.
+
+        names: name expressions of templates and variables to compile ("k<4>", "&table"). defines: macros. options: more
+        options of NVRTC. include: folders. The same request gives the same module, from the cache where it is warm.
+        Raises FileNotFoundError, CompileError (with the source around each error).
+        """
+        if (path is None) == (source is None):
+            raise ValueError("compile() takes a path, or source=... with a name, and not both")
+        if path is not None:
+            file = headers.find_source(path)
+            label, text = str(file), file.read_text()
+        else:
+            label, text = name or "kernel.cu", source or ""
+        request = compiler.request(
+            text,
+            name=label,
+            arch=self.arch,
+            options=options,
+            defines=defines,
+            names=names,
+            include=include,
+            std=std,
+            fmad=fmad,
+            max_registers=max_registers,
+            line_info=line_info,
+        )
+        compiled = cache.compiled(request)
+        with _lock:
+            module = self._modules.get(id(compiled))
+            if module is None or module.closed:
+                module = self._modules[id(compiled)] = Module(self.context, compiled)
+        return module
+
+    @contextlib.contextmanager
+    def counters(self) -> Iterator[dict[str, Any]]:
+        """Count what the kernels launched in the block do, on the simulated device.
+
+            with dev.counters() as counters:
+                kernel.launch(...)
+            print(counters["tree_reduce"].bank_conflicts)
+
+        The dict is filled at the block's end, which waits for the device: kernel name to Counters, added up over its
+        launches. Raises CudakitError on a GPU, where Nsight Compute counts.
+        """
+        if self.kind != "sim":
+            raise CudakitError(
+                f"{self.context.spec} does not count by itself: profile with ncu, or count on Device('sim')"
+            )
+        driver = self.context.driver
+        self.synchronize()
+        if not self._counting:
+            driver.simClearLaunches()
+        before = len(driver.simLaunches())
+        counted: dict[str, Any] = {}
+        self._counting += 1
+        try:
+            yield counted
+            self.synchronize()
+            for mangled, _, _, counters in driver.simLaunches()[before:]:
+                signature = demangle(mangled)
+                name = signature.name if signature is not None else mangled
+                if name not in counted:
+                    counted[name] = type(counters)()
+                counted[name].merge(counters)
+        finally:
+            self._counting -= 1
+
+
+def _kernel_driver() -> str:
+    """The version of NVIDIA's kernel driver, or "unknown"."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return "unknown"
+    match = re.search(r"\b(\d+\.\d+(?:\.\d+)*)\b", text)
+    return match[1] if match else "unknown"

@@ -1,0 +1,235 @@
+"""The one check for every driver and NVRTC result, and the exceptions it and the rest of cudakit raise.
+
+Every exception here is a `CudakitError`. Those that carry a driver's or NVRTC's result code are `CudaError`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Codes after which a context answers nothing but the same error: its memory and its work are gone.
+STICKY = frozenset(
+    {
+        4,  # DEINITIALIZED
+        214,  # ECC_UNCORRECTABLE
+        220,  # NVLINK_UNCORRECTABLE
+        226,  # CONTAINED
+        700,  # ILLEGAL_ADDRESS
+        702,  # LAUNCH_TIMEOUT
+        709,  # CONTEXT_IS_DESTROYED
+        710,  # ASSERT
+        714,  # HARDWARE_STACK_ERROR
+        715,  # ILLEGAL_INSTRUCTION
+        716,  # MISALIGNED_ADDRESS
+        717,  # INVALID_ADDRESS_SPACE
+        718,  # INVALID_PC
+        719,  # LAUNCH_FAILED
+        721,  # TENSOR_MEMORY_LEAK
+        911,  # EXTERNAL_DEVICE
+    }
+)
+
+OUT_OF_MEMORY = 2
+NOT_READY = 600
+NOT_SUPPORTED = 801
+
+_SANITIZE = (
+    "Run the same script with --device sim (or CUDAKIT_DEVICE=sim), which names the kernel's line, or under "
+    "compute-sanitizer. This context is lost: start the process again."
+)
+
+_HINTS = {
+    "CUDA_ERROR_INVALID_VALUE": "An argument is outside its limits: look at this call's sizes, pointers and flags.",
+    "CUDA_ERROR_OUT_OF_MEMORY": "Free arrays that are no longer needed, work in chunks, or look at memory_info() for "
+    "what other processes hold.",
+    "CUDA_ERROR_NOT_INITIALIZED": "The driver was never started in this process: make a Device first.",
+    "CUDA_ERROR_DEINITIALIZED": "The driver is shutting down with the process: close devices before it ends.",
+    "CUDA_ERROR_STUB_LIBRARY": "A stub libcuda.so of the toolkit was loaded: take its folder out of LD_LIBRARY_PATH.",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE": "Another process holds the GPU in exclusive mode: see nvidia-smi.",
+    "CUDA_ERROR_NO_DEVICE": "The driver sees no GPU: look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use the simulated "
+    "device (CUDAKIT_DEVICE=sim).",
+    "CUDA_ERROR_INVALID_DEVICE": "There is no device of that number: numbers go from 0 to the count less one.",
+    "CUDA_ERROR_INVALID_IMAGE": "This is neither a cubin, a fat binary nor PTX that this driver can read.",
+    "CUDA_ERROR_INVALID_CONTEXT": "Something in this process destroyed or popped the context: keep to the primary one.",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "The module was built for another chip: compile it for this device's architecture "
+    "(device.arch).",
+    "CUDA_ERROR_ECC_UNCORRECTABLE": "The GPU's memory has a hardware error: see nvidia-smi -q, then reset the GPU.",
+    "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED": "These two GPUs cannot read each other's memory: copy through copy_from().",
+    "CUDA_ERROR_INVALID_PTX": "The PTX does not assemble here: it may use instructions of another architecture.",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "The PTX is from an NVRTC newer than this driver: load the cubin instead, "
+    "or update the driver.",
+    "CUDA_ERROR_JIT_COMPILER_NOT_FOUND": "The driver's PTX compiler is missing: load a cubin, or repair the driver.",
+    "CUDA_ERROR_INVALID_SOURCE": "The module's text was not accepted: look at its architecture and its contents.",
+    "CUDA_ERROR_OPERATING_SYSTEM": "The operating system refused the driver a call: look at ulimits and permissions.",
+    "CUDA_ERROR_INVALID_HANDLE": "The stream, event, module or function was closed, or belongs to another device.",
+    "CUDA_ERROR_NOT_FOUND": "The module has no kernel or variable of that name: see module.kernels for what it has.",
+    "CUDA_ERROR_NOT_READY": "Work is still under way: synchronize() the stream or the event first.",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": "A kernel touched memory that is not allocated. " + _SANITIZE,
+    "CUDA_ERROR_MISALIGNED_ADDRESS": "A kernel made an access at an address that is not a multiple of its size. "
+    + _SANITIZE,
+    "CUDA_ERROR_LAUNCH_FAILED": "A kernel failed while it ran: out-of-bounds shared memory, for one. " + _SANITIZE,
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION": "A kernel met a trap, or an instruction this GPU does not have. " + _SANITIZE,
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE": "A kernel used a pointer of the wrong memory space. " + _SANITIZE,
+    "CUDA_ERROR_HARDWARE_STACK_ERROR": "A kernel's stack overflowed: set_limit('STACK_SIZE', bytes), or recurse less. "
+    + _SANITIZE,
+    "CUDA_ERROR_INVALID_PC": "A kernel jumped to an address with no code. " + _SANITIZE,
+    "CUDA_ERROR_ASSERT": "An assert() in a kernel failed; its text is on stdout. This context is lost: start the "
+    "process again.",
+    "CUDA_ERROR_LAUNCH_TIMEOUT": "The display watchdog stopped a kernel that ran too long: split the work. This "
+    "context is lost: start the process again.",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "The block wants more registers or shared memory than there are: use fewer "
+    "threads, less shared memory, or __launch_bounds__.",
+    "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE": "A cooperative grid must be resident at once: at most "
+    "kernel.occupancy(block, shared) x multiprocessors blocks.",
+    "CUDA_ERROR_INVALID_CLUSTER_SIZE": "The grid must be a multiple of the cluster, and a cluster at most 8 blocks "
+    "unless the kernel opts in to more.",
+    "CUDA_ERROR_CONTEXT_IS_DESTROYED": "The primary context was reset by something in this process.",
+    "CUDA_ERROR_NOT_PERMITTED": "This is not allowed here: profiling counters, for one, need the administrator.",
+    "CUDA_ERROR_NOT_SUPPORTED": "This device or driver does not do that: look at the device's attributes.",
+    "CUDA_ERROR_SYSTEM_NOT_READY": "The system is not ready for CUDA: with NVSwitch, start the fabric manager.",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "The kernel module and libcuda are of different versions: reboot, or "
+    "reinstall the driver.",
+    "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "The forward-compatibility libcuda does not support this GPU: use the "
+    "driver's own.",
+    "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED": "This call cannot be part of a graph: do it before the capture begins.",
+    "CUDA_ERROR_UNKNOWN": "The driver does not say why: look at dmesg for Xid messages.",
+    "NVRTC_ERROR_INVALID_OPTION": "NVRTC does not know one of the options: its log says which.",
+    "NVRTC_ERROR_COMPILATION": "The source does not compile: the log says where.",
+    "NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID": "A name expression names no __global__ function, __device__ or "
+    "__constant__ variable of the source.",
+}
+
+
+class CudakitError(RuntimeError):
+    """The base of every exception of cudakit."""
+
+
+class CudaError(CudakitError):
+    """A driver or NVRTC routine failed.
+
+    routine: its name. code: the result as an int. name: the result's name. text: the driver's long text.
+    hint: what to do about it, or "".
+    """
+
+    def __init__(self, routine: str, code: int, name: str, text: str = "", hint: str = "") -> None:
+        self.routine = routine
+        self.code = code
+        self.name = name
+        self.text = text
+        self.hint = hint
+        message = f"{routine} failed with {name} ({code})"
+        if text:
+            message += f": {text}"
+        if hint:
+            message += ("" if message.endswith((".", "!", "\n")) else ".") + f" {hint}"
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.routine, self.code, self.name, self.text, self.hint)
+
+
+class OutOfMemory(CudaError):
+    """The device (or pinned host memory) has not that much left."""
+
+
+class ContextLost(CudaError):
+    """The device's context is lost: an earlier failure (its text is in this one's) ended all work on it."""
+
+
+class DeviceFault(ContextLost):
+    """The failure that lost the context, as first seen. On the simulated device its text is the fault's report."""
+
+    #: The simulated device's report (kernel, block, thread, address, allocation, file, line), or None on a GPU.
+    report: Any = None
+
+
+class CompileError(CudakitError):
+    """NVRTC refused a source. log: its log. options: as given to it. excerpt: numbered source round each diagnostic."""
+
+    def __init__(self, message: str, *, log: str = "", options: tuple[str, ...] = (), excerpt: str = "") -> None:
+        self.message = message
+        self.log = log
+        self.options = tuple(options)
+        self.excerpt = excerpt
+        parts = [message]
+        if excerpt:
+            parts.append(excerpt)
+        if log and log not in message:
+            parts.append(f"NVRTC's log:\n{log.rstrip()}")
+        if self.options:
+            parts.append("options: " + " ".join(self.options))
+        super().__init__("\n".join(parts))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _compile_error, (self.message, self.log, self.options, self.excerpt)
+
+
+class LaunchError(CudakitError):
+    """A launch was refused before anything ran: the text names the kernel, the parameter or limit, and both sides."""
+
+
+class UnsupportedVariant(CudakitError):
+    """A variant of an op does not do this problem; the text says why."""
+
+
+class DeviceMismatch(CudakitError):
+    """An array, stream or event of one device was used on another."""
+
+
+class DeviceUnavailable(CudakitError):
+    """The device that was asked for is not there; the text says what is missing."""
+
+
+class Closed(CudakitError):
+    """The object was closed, or its device was, and cannot be used any more."""
+
+
+class ForkedProcess(CudakitError):
+    """A forked child used a device of its parent: CUDA does not survive fork."""
+
+
+def _compile_error(message: str, log: str, options: tuple[str, ...], excerpt: str) -> CompileError:
+    return CompileError(message, log=log, options=options, excerpt=excerpt)
+
+
+def _decoded(answer: Any, fallback: str) -> str:
+    """The text in a (result, bytes) tuple of cuGetErrorName and its like; `fallback` where it has none."""
+    if answer[0] or answer[1] is None:
+        return fallback
+    text = answer[1]
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+
+
+def describe(driver: Any, code: Any) -> tuple[str, str]:
+    """(name, text) of a result code, as `driver` (the driver's or NVRTC's bindings) tells it."""
+    name = getattr(code, "name", str(int(code)))
+    if hasattr(driver, "nvrtcGetErrorString"):
+        answer = driver.nvrtcGetErrorString(code)
+        return name, _decoded((0, answer[1]), "")
+    name = _decoded(driver.cuGetErrorName(code), name)
+    return name, _decoded(driver.cuGetErrorString(code), "")
+
+
+def failure(driver: Any, routine: str, code: Any, *, hint: str | None = None) -> CudaError:
+    """The exception for a result that is not success; `hint` replaces the usual one."""
+    name, text = describe(driver, code)
+    number = int(code)
+    kind = CudaError
+    if routine.startswith("cu"):
+        if number == OUT_OF_MEMORY:
+            kind = OutOfMemory
+        elif number in STICKY:
+            kind = DeviceFault
+    return kind(routine, number, name, text, _HINTS.get(name, "") if hint is None else hint)
+
+
+def check(driver: Any, routine: str, result: tuple[Any, ...]) -> Any:
+    """The values of a result tuple: None, the one value, or a tuple of several. Raises CudaError where it failed.
+
+    driver: the bindings the routine is from (a driver or NVRTC), asked for the text. routine: its name.
+    """
+    if result[0]:
+        raise failure(driver, routine, result[0])
+    if len(result) == 2:
+        return result[1]
+    return result[1:] if len(result) > 2 else None

@@ -1,0 +1,224 @@
+"""Shapes and strides: what numpy calls basic indexing, and how a strided copy is made of the driver's plain ones.
+
+Pure arithmetic on tuples; strides are in bytes throughout.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Shape = tuple[int, ...]
+
+
+def as_shape(shape: Any) -> Shape:
+    """A shape as a tuple of ints; ValueError for a negative extent."""
+    try:
+        extents: Shape = (operator.index(shape),)
+    except TypeError:
+        extents = tuple(operator.index(extent) for extent in shape)
+    if any(extent < 0 for extent in extents):
+        raise ValueError(f"shape {extents} has a negative extent")
+    return extents
+
+
+def contiguous(shape: Shape, itemsize: int) -> Shape:
+    """The strides of a C-ordered array without gaps."""
+    strides = []
+    step = itemsize
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
+    """Whether the elements lie in C order without gaps (an empty array's do)."""
+    if 0 in shape:
+        return True
+    step = itemsize
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1:
+            if stride != step:
+                return False
+            step *= extent
+    return True
+
+
+def span(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
+    """(low, high): the bytes touched, from the first element's address; high is one past the last."""
+    if 0 in shape:
+        return 0, 0
+    low = high = 0
+    for extent, stride in zip(shape, strides, strict=True):
+        reach = (extent - 1) * stride
+        if reach < 0:
+            low += reach
+        else:
+            high += reach
+    return low, high + itemsize
+
+
+def overlaps_itself(shape: Shape, strides: Shape, itemsize: int) -> bool:
+    """Whether two elements may share a byte. Says so of some interleaved layouts too, whose elements do not."""
+    if 0 in shape:
+        return False
+    reach = itemsize
+    for stride, extent in sorted((abs(stride), extent) for extent, stride in zip(shape, strides, strict=True)):
+        if extent > 1:
+            if stride < reach:
+                return True
+            reach = stride * (extent - 1) + reach
+    return False
+
+
+def index(shape: Shape, strides: Shape, key: Any) -> tuple[int, Shape, Shape]:
+    """(byte offset, shape, strides) of `array[key]`: ints, slices, None and one Ellipsis, as numpy has them.
+
+    Raises IndexError for an int out of range or too many indices, TypeError for what is not basic indexing.
+    """
+    keys = list(key) if isinstance(key, tuple) else [key]
+    ellipses = [place for place, entry in enumerate(keys) if entry is Ellipsis]
+    if len(ellipses) > 1:
+        raise IndexError("an index can only have a single Ellipsis")
+    taken = sum(entry is not None and entry is not Ellipsis for entry in keys)
+    if taken > len(shape):
+        raise IndexError(f"too many indices: the array has {len(shape)} dimensions, and {taken} were given")
+    rest = [slice(None)] * (len(shape) - taken)
+    if ellipses:
+        keys[ellipses[0] : ellipses[0] + 1] = rest
+    else:
+        keys += rest
+    offset = 0
+    axis = 0
+    new_shape: list[int] = []
+    new_strides: list[int] = []
+    for entry in keys:
+        if entry is None:
+            new_shape.append(1)
+            new_strides.append(0)
+            continue
+        extent, stride = shape[axis], strides[axis]
+        if isinstance(entry, slice):
+            start, stop, step = entry.indices(extent)
+            count = len(range(start, stop, step))
+            # An empty or whole slice keeps the address inside the array, so that it stays a valid pointer.
+            offset += start * stride if count else 0
+            new_shape.append(count)
+            new_strides.append(stride * step)
+        else:
+            offset += _position(entry, extent, axis) * stride
+        axis += 1
+    return offset, tuple(new_shape), tuple(new_strides)
+
+
+def _position(entry: Any, extent: int, axis: int) -> int:
+    try:
+        position = operator.index(entry)
+    except TypeError:
+        position = None
+    if position is None or isinstance(entry, bool):
+        raise TypeError(
+            f"{entry!r} cannot index a device array: use ints, slices, None and Ellipsis, which make views; "
+            "anything else needs a kernel, or numpy on a copy"
+        )
+    if not -extent <= position < extent:
+        raise IndexError(f"index {position} is out of bounds for axis {axis}, which has {extent} elements")
+    return position + extent if position < 0 else position
+
+
+def reshaped(shape: Shape, wanted: Any) -> Shape:
+    """`wanted` with its one -1 worked out; ValueError where the sizes differ."""
+    try:
+        new = [operator.index(wanted)]
+    except TypeError:
+        new = [operator.index(extent) for extent in wanted]
+    size = math.prod(shape)
+    unknown = [place for place, extent in enumerate(new) if extent == -1]
+    if len(unknown) == 1:
+        known = math.prod(extent for extent in new if extent != -1)
+        if known and size % known == 0:
+            new[unknown[0]] = size // known
+    if any(extent < 0 for extent in new) or math.prod(new) != size:
+        raise ValueError(f"an array of shape {shape} cannot be reshaped to {tuple(wanted) if new else wanted}")
+    return tuple(new)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A strided copy as `count` equal 2-D copies: `rows` rows of `width` bytes, a pitch apart on each side.
+
+    outer: the loops round them, as (extent, destination stride, source stride). The offsets lead to the first.
+    """
+
+    width: int
+    rows: int
+    destination_pitch: int
+    source_pitch: int
+    destination_offset: int
+    source_offset: int
+    outer: tuple[tuple[int, int, int], ...]
+
+    @property
+    def count(self) -> int:
+        """How many 2-D copies."""
+        return math.prod(extent for extent, _, _ in self.outer)
+
+    def offsets(self) -> Iterator[tuple[int, int]]:
+        """(destination, source) byte offset of each of them."""
+        for places in itertools.product(*(range(extent) for extent, _, _ in self.outer)):
+            destination, source = self.destination_offset, self.source_offset
+            for place, (_, to, from_) in zip(places, self.outer, strict=True):
+                destination += place * to
+                source += place * from_
+            yield destination, source
+
+
+def plan(
+    shape: Shape,
+    itemsize: int,
+    destination: Shape,
+    source: Shape,
+    *,
+    max_pitch: int = 2**31 - 1,
+    absorb: bool = True,
+) -> Plan | None:
+    """How to copy between two layouts of one shape; None where there is nothing to copy.
+
+    Dimensions that lie alike on both sides are merged, so that a copy of contiguous arrays is one row. absorb: merge
+    the innermost ones into the width; without it a row is one element wide.
+    """
+    if 0 in shape or itemsize == 0:
+        return None
+    dims = []
+    to_offset = from_offset = 0
+    for extent, to, from_ in zip(shape, destination, source, strict=True):
+        if extent == 1:
+            continue
+        # Walked backwards on both sides is walked forwards on both sides.
+        if to < 0 and from_ <= 0:
+            to_offset += (extent - 1) * to
+            from_offset += (extent - 1) * from_
+            to, from_ = -to, -from_
+        dims.append((extent, to, from_))
+    dims.sort(key=lambda dim: (abs(dim[1]), abs(dim[2])), reverse=True)
+    merged: list[tuple[int, int, int]] = []
+    for extent, to, from_ in dims:
+        if merged and merged[-1][1] == extent * to and merged[-1][2] == extent * from_:
+            merged[-1] = (merged[-1][0] * extent, to, from_)
+        else:
+            merged.append((extent, to, from_))
+    width = itemsize
+    while absorb and merged and merged[-1][1] == width and merged[-1][2] == width:
+        width *= merged.pop()[0]
+    rows, to_pitch, from_pitch = 1, width, width
+    fitting = [
+        place for place, (_, to, from_) in enumerate(merged) if width <= to <= max_pitch and width <= from_ <= max_pitch
+    ]
+    if fitting:
+        rows, to_pitch, from_pitch = merged.pop(max(fitting, key=lambda place: merged[place][0]))
+    return Plan(width, rows, to_pitch, from_pitch, to_offset, from_offset, tuple(merged))

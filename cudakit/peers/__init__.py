@@ -1,0 +1,59 @@
+"""What others offer for the same work, timed beside ours in the same run: torch and Triton, where installed.
+
+A peer works on our arrays, without a copy, and on our stream, so it is checked and timed by the very code that checks
+and times our kernels.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from cudakit.memory import DeviceArray
+    from cudakit.stream import Stream
+    from cudakit.timing import GpuTimer, Launch
+
+
+class Peer(Protocol):
+    """One way another package does a family's work."""
+
+    @property
+    def name(self) -> str:
+        """The row's variant: peer:torch and the like."""
+        ...
+
+    @property
+    def idea(self) -> str:
+        """What it is, in the table's words."""
+        ...
+
+    def refusal(self, shape: tuple[int, ...]) -> str | None:
+        """Why it cannot do `shape`, or None."""
+        ...
+
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
+        """Within it, the package queues its work on `stream`."""
+        ...
+
+    def bind(self, sets: Sequence[tuple[list[DeviceArray], DeviceArray]], timer: GpuTimer) -> list[Launch]:
+        """A launch for each (inputs, output). The timer is for choosing between settings."""
+        ...
+
+
+def peers_of(family: str, ordinal: int) -> list[Peer]:
+    """The peers of `family` whose package is installed and sees GPU number `ordinal`."""
+    if importlib.util.find_spec("torch") is None:
+        return []
+    from cudakit.peers import with_torch
+
+    if not with_torch.sees(ordinal):
+        return []
+    peers = with_torch.peers(family, ordinal)
+    if importlib.util.find_spec("triton") is not None:
+        from cudakit.peers import with_triton
+
+        peers += with_triton.peers(family, ordinal)
+    return peers

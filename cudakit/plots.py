@@ -1,0 +1,70 @@
+"""Pictures of a report. Needs the `plot` extra (matplotlib), which is imported when a picture is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from cudakit.cli import Refused, shape_text
+from cudakit.tables import device_line
+
+
+def plot(report: Mapping[str, Any], path: str) -> None:
+    """Draws one family's report to `path` (PNG, SVG or PDF, by its ending): a line a variant against the row length.
+
+    A GPU's report is drawn in GB/s with the copy as its ceiling, a simulated device's in bytes moved an element.
+    """
+    try:
+        matplotlib: Any = importlib.import_module("matplotlib")
+    except ImportError as error:
+        raise Refused("--plot needs matplotlib: pip install 'cudakit[plot]'") from error
+    matplotlib.use("Agg")
+    pyplot: Any = importlib.import_module("matplotlib.pyplot")
+
+    timed = report["device"]["kind"] == "gpu"
+    shapes = _shapes(report)
+    if not shapes:
+        raise Refused("there is nothing to draw: the report has no rows")
+    # Shapes that differ in their last axis only are drawn to scale; a mixed list has a place each.
+    to_scale = len({shape[:-1] for shape in shapes}) == 1 and len(shapes) > 1
+    places = [shape[-1] for shape in shapes] if to_scale else list(range(len(shapes)))
+    figure, axes = pyplot.subplots(figsize=(11, 6.5), layout="constrained")
+    copies = {tuple(copy["shape"]): copy["gbps"] for copy in report["ceilings"].get("copy", [])}
+    if copies:
+        axes.plot(
+            places, [copies.get(shape) for shape in shapes], color="black", linestyle="--", label="copy (ceiling)"
+        )
+    for variant, values in _lines(report, timed).items():
+        peer = variant == "cpu" or variant.startswith("peer:")
+        style = {"linestyle": ":", "marker": "x"} if peer else {"linestyle": "-", "marker": "o"}
+        axes.plot(places, [values.get(shape) for shape in shapes], markersize=4, label=variant, **style)
+    if to_scale:
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel(f"row length N, shape {shape_text(shapes[0][:-1])}xN")
+    else:
+        axes.set_xlabel("shape, by row length")
+    names = [str(shape[-1]) if to_scale else shape_text(shape) for shape in shapes]
+    axes.set_xticks(places, names, rotation=45, ha="right")
+    axes.set_ylabel("GB/s" if timed else "bytes of global memory moved an element (counted, not timed)")
+    if not timed:
+        axes.set_yscale("log")
+    axes.set_title(f"{report['rows'][0]['family']} on {device_line(report)}", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, ncols=2)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def _shapes(report: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """The shapes measured, by their last axis, then by size."""
+    return sorted({tuple(row["shape"]) for row in report["rows"]}, key=lambda shape: (shape[-1], shape))
+
+
+def _lines(report: Mapping[str, Any], timed: bool) -> dict[str, dict[tuple[int, ...], float]]:
+    lines: dict[str, dict[tuple[int, ...], float]] = {}
+    for row in report["rows"]:
+        value = row["gbps"] if timed else (row["counters"] or {}).get("bytes_per_element")
+        if value is not None and row["ok"]:
+            lines.setdefault(row["variant"], {})[tuple(row["shape"])] = value
+    return lines

@@ -1,0 +1,256 @@
+"""A report as a table: for a terminal through rich, for README.md and profiles/ as markdown between marks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudakit.cli import Refused, shape_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Row = Mapping[str, Any]
+Column = tuple[str, Callable[[Row, Mapping[str, Any]], str]]
+
+NOTHING = "-"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Three significant digits without an exponent where that is readable: 0.00123, 12.6, 4,160."""
+    if value is None:
+        return NOTHING
+    if value == 0:
+        return "0"
+    magnitude = abs(value)
+    if magnitude >= 1e15 or magnitude < 1e-4:
+        return f"{value:.{digits - 1}e}"
+    if magnitude >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    text = f"{value:.{digits}g}"
+    return text if "e" not in text else f"{value:f}"
+
+
+def _label(row: Row, _: Mapping[str, Any]) -> str:
+    return NOTHING if row["rung"] is None else str(row["rung"])
+
+
+def _time(row: Row, _: Mapping[str, Any]) -> str:
+    spread = row["time_ms"]
+    if spread is None:
+        return NOTHING
+    return f"{number(spread['median'])} ({number(spread['p10'])} to {number(spread['p90'])})"
+
+
+def _share(row: Row, _: Mapping[str, Any]) -> str:
+    return NOTHING if row["of_ceiling"] is None else f"{100 * row['of_ceiling']:.1f} %"
+
+
+def _speedup(row: Row, first: Mapping[str, Any]) -> str:
+    base = first.get("time_ms")
+    if base is None or row["time_ms"] is None:
+        return NOTHING
+    return f"{number(base['median'] / row['time_ms']['median'])} x"
+
+
+def _error(row: Row, _: Mapping[str, Any]) -> str:
+    return number(row["max_abs_error"], 2)
+
+
+def _occupancy(row: Row, _: Mapping[str, Any]) -> str:
+    return f"{100 * row['launch']['occupancy']:.0f} %" if row.get("launch") else NOTHING
+
+
+def _verdict(row: Row, _: Mapping[str, Any]) -> str:
+    if row["ok"] is None:
+        return f"skipped: {row['skipped']}"
+    if row["ok"]:
+        return "yes"
+    return f"NO: {row.get('why') or 'wrong result'}"
+
+
+def _counter(name: str) -> Callable[[Row, Mapping[str, Any]], str]:
+    def text(row: Row, _: Mapping[str, Any]) -> str:
+        counters = row["counters"] or {}
+        return number(counters.get(name))
+
+    return text
+
+
+def _idea(row: Row, _: Mapping[str, Any]) -> str:
+    return str(row.get("idea") or "")
+
+
+def _idea_and_host_time(row: Row, _: Mapping[str, Any]) -> str:
+    """Where the device has no clock, the one time there is: the host's own work."""
+    spread = row["time_ms"]
+    return _idea(row, _) + (f": {number(spread['median'])} ms" if spread else "")
+
+
+_WHO: list[Column] = [("rung", _label), ("variant", lambda row, _: str(row["variant"]))]
+_RIGHT: list[Column] = [("occupancy", _occupancy), ("worst error", _error), ("right", _verdict)]
+
+TIMED: list[Column] = [
+    *_WHO,
+    ("what it adds", _idea),
+    ("ms (p10 to p90)", _time),
+    ("GB/s", lambda row, _: number(row["gbps"])),
+    ("of copy", _share),
+    ("x rung 1", _speedup),
+    ("with transfers, ms", lambda row, _: number(row["end_to_end_ms"])),
+    *_RIGHT,
+]
+COUNTED: list[Column] = [
+    *_WHO,
+    ("what it adds", _idea_and_host_time),
+    ("bytes/element", _counter("bytes_per_element")),
+    ("sectors/request", _counter("sectors_per_request")),
+    ("bank conflicts", _counter("bank_conflicts")),
+    ("instructions", _counter("instructions")),
+    ("branch eff.", _counter("branch_efficiency")),
+    *_RIGHT,
+]
+
+
+def columns_of(report: Mapping[str, Any]) -> list[Column]:
+    """Times for a GPU's report, counters for a simulated device's, which has no clock."""
+    return TIMED if report["device"]["kind"] == "gpu" else COUNTED
+
+
+def by_shape(rows: Iterable[Row]) -> dict[tuple[str, tuple[int, ...], str], list[Row]]:
+    """The rows of each (family, shape, dtype), in the report's order."""
+    groups: dict[tuple[str, tuple[int, ...], str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["family"], tuple(row["shape"]), row["dtype"]), []).append(row)
+    return groups
+
+
+def first_rung(rows: Sequence[Row]) -> Row:
+    """The row speed-ups are counted from: rung 1, or nothing where it was not run."""
+    return next((row for row in rows if row["rung"] == 1), {})
+
+
+def device_line(report: Mapping[str, Any]) -> str:
+    device = report["device"]
+    versions = [f"{what} {device[what]}" for what in ("driver", "nvrtc") if device.get(what)]
+    return ", ".join([device["name"], device["arch"], *versions, report["date"]])
+
+
+def ceiling_line(report: Mapping[str, Any], shape: Sequence[int]) -> str:
+    """The ceilings measured with these rows, or where the figures come from instead."""
+    if report["device"]["kind"] == "sim":
+        return "counted by the simulated device, which has no clock: no figure here is a time on a GPU"
+    parts = []
+    for copy in report["ceilings"].get("copy", []):
+        if tuple(copy["shape"]) == tuple(shape):
+            parts.append(f"copy of the same bytes {number(copy['gbps'])} GB/s")
+    large = report["ceilings"].get("copy_large")
+    if large:
+        parts.append(f"copy of {large['bytes'] / 2**30:.0f} GiB {number(large['gbps'])} GB/s")
+    return "; ".join(parts)
+
+
+def cells(report: Mapping[str, Any], rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Headings and text cells of one shape's rows."""
+    columns = columns_of(report)
+    first = first_rung(rows)
+    return [name for name, _ in columns], [[text(row, first) for _, text in columns] for row in rows]
+
+
+def show(report: Mapping[str, Any], console: Console) -> None:
+    """Prints one table a shape."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    for (family, shape, dtype), rows in by_shape(report["rows"]).items():
+        title = f"{family} {shape_text(shape)} {dtype}"
+        table: Table = Table(title=title, caption=ceiling_line(report, shape), title_justify="left")
+        headings, lines = cells(report, rows)
+        for heading in headings:
+            words = heading in ("variant", "what it adds", "right")
+            table.add_column(heading, justify="left" if words else "right", no_wrap=heading == "variant")
+        for row, line in zip(rows, lines, strict=True):
+            style = "red" if row["ok"] is False else "dim" if row["rung"] is None or row["ok"] is None else None
+            table.add_row(*(escape(cell) for cell in line), style=style)
+        console.print(table)
+    console.print(device_line(report))
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """The same tables as GitHub draws them."""
+    parts = []
+    for (family, shape, dtype), rows in by_shape(report["rows"]).items():
+        headings, lines = cells(report, rows)
+        parts.append(f"**{family} {shape_text(shape)} {dtype}** ({ceiling_line(report, shape)})\n")
+        parts.append("| " + " | ".join(headings) + " |")
+        parts.append("|" + "---|" * len(headings))
+        parts.extend("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        parts.append("")
+    parts.append(device_line(report))
+    return "\n".join(parts)
+
+
+def summary(report: Mapping[str, Any]) -> str:
+    """One line a shape: the best variant beside the copy and the peers of the same run. For a GPU's report."""
+    peers = sorted({row["variant"] for row in report["rows"] if row["variant"].startswith("peer:")})
+    headings = ["shape", "copy", "best variant", "GB/s", "of copy", *(f"{peer[5:]}" for peer in peers), "right"]
+    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+    copies = {tuple(copy["shape"]): copy["gbps"] for copy in report["ceilings"].get("copy", [])}
+    for (_, shape, _), rows in by_shape(report["rows"]).items():
+        timed = [row for row in rows if row["rung"] is not None and row["ok"] and row["gbps"] is not None]
+        best = max(timed, key=lambda row: float(row["gbps"]), default=None)
+        beside = {row["variant"]: row["gbps"] for row in rows}
+        line = [shape_text(shape), number(copies.get(shape))]
+        line += [best["variant"], number(best["gbps"]), _share(best, {})] if best else [NOTHING] * 3
+        line += [number(beside.get(peer)) for peer in peers]
+        line.append("NO" if any(row["ok"] is False for row in rows) else "yes")
+        lines.append("| " + " | ".join(line) + " |")
+    return "\n".join([*lines, "", f"GB/s; {device_line(report)}"])
+
+
+def launches(report: Mapping[str, Any]) -> str:
+    """The host's microseconds a launch, as examples/launch_overhead.py measures them."""
+    lines = ["| launch | host us a call (p10 to p90) | above bare |", "|---|---|---|"]
+    for row in report["rows"]:
+        spread = row.get("host_us")
+        if spread is None:
+            continue
+        above = NOTHING if row.get("above_bare_us") is None else f"{row['above_bare_us']:+.2f}"
+        times = f"{spread['median']:.2f} ({spread['p10']:.2f} to {spread['p90']:.2f})"
+        lines.append(f"| {row['variant']} | {times} | {above} |")
+    return "\n".join([*lines, "", device_line(report)])
+
+
+def load(path: Path) -> Mapping[str, Any]:
+    """A report read back from its JSON. Raises Refused where the file is not there or is none."""
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path} cannot be read as a report: {error}") from error
+    if not isinstance(report, dict) or "rows" not in report:
+        raise Refused(f"{path} is no report: it has no rows")
+    return report
+
+
+WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {"tables": markdown, "summary": summary, "launches": launches}
+
+_MARK = re.compile(r"(<!-- (?P<writer>\w+) (?P<source>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> str:
+    """`text` with what stands between `<!-- summary profiles/h200/softmax.json -->` and `<!-- end -->` written anew.
+
+    `load` reads the JSON named in the mark. Raises Refused for a mark that names no writer.
+    """
+
+    def fill(mark: re.Match[str]) -> str:
+        writer = WRITERS.get(mark["writer"])
+        if writer is None:
+            raise Refused(f"the mark {mark[1].strip()!r} names no table: use one of {', '.join(WRITERS)}")
+        return f"{mark[1]}{writer(load(mark['source']))}\n{mark[4]}"
+
+    return _MARK.sub(fill, text)

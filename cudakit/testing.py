@@ -1,0 +1,254 @@
+"""Hypothesis strategies for kernel problems, and the run that decides whether a variant was right on one.
+
+`cases("softmax")` draws problems of a family: odd shapes, any strides, offsets, hard values. `run_case` places the
+arrays in device memory exactly as drawn, poisons the output, runs one variant, and holds the result against the
+family's float64 reference; what the variant wrote outside its output is found too.
+
+    @given(cases("softmax"))
+    def test_mine(case):
+        verdict = run_case(device, family, family.variant("tree_reduce"), case)
+        assert verdict.ok, verdict.why
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
+
+from cudakit import layout, memory
+from cudakit.compare import Comparison, compare
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+    from cudakit.memory import DeviceArray
+    from cudakit.ops.variant import Family, Variant
+
+__all__ = ["Case", "Layout", "Refused", "cases", "extents", "float32_values", "layouts", "run_case", "vector_add_cases"]
+
+# A float32 NaN no arithmetic produces: what an output or a guard still holds was not written.
+POISON = np.uint32(0x7FC0DEAD)
+GUARD = 64  # elements on either side of every array
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where an array's elements lie: shape, strides in elements (any sign, zero too), and the elements before the
+    first byte that any index reaches."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    lead: int = 0
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """The lowest offset and one past the highest, in elements from the first element; (0, 0) where empty."""
+        return layout.span(self.shape, self.strides, 1)
+
+    @property
+    def first(self) -> int:
+        """The first element's place in the buffer."""
+        return GUARD + self.lead - self.reach[0]
+
+    @property
+    def extent(self) -> int:
+        """Elements of the buffer, guards included."""
+        low, high = self.reach
+        return 2 * GUARD + self.lead + high - low
+
+    def of(self, buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The view of a host buffer of `extent` elements."""
+        steps = tuple(stride * buffer.itemsize for stride in self.strides)
+        return as_strided(buffer[self.first :], self.shape, steps)
+
+    def on(self, buffer: DeviceArray, stream: Any) -> DeviceArray:
+        """The view of a device buffer of `extent` elements."""
+        steps = tuple(stride * buffer.itemsize for stride in self.strides)
+        pointer = buffer.pointer + self.first * buffer.itemsize
+        return memory.over(
+            buffer.context, stream, pointer, self.shape, buffer.dtype, strides=steps, owner=buffer
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem: the layout of each input, what fills it, the output's layout; None: in place, over the first input."""
+
+    inputs: tuple[Layout, ...]
+    fill: Callable[[tuple[int, ...]], np.ndarray[Any, Any]]
+    output: Layout | None
+
+    def __repr__(self) -> str:
+        return f"Case(inputs={self.inputs}, output={self.output or 'in place'}, fill={self.fill})"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The variant does not take the problem, and said why."""
+
+    reason: str
+
+
+# Strategies -----------------------------------------------------------------------------------------------------------
+
+
+def extents(most: int) -> st.SearchStrategy[int]:
+    """Extents 0 to `most`, leaning to 0, 1, primes and one off multiples of warps, vectors and blocks."""
+    edges = [n + d for n in (4, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 14080, 32768) for d in (-1, 0, 1)]
+    likely = sorted(n for n in {0, 1, 2, 3, 5, 7, 13, 37, 127, 251, 509, 1021, *edges} if n <= most)
+    return st.one_of(st.sampled_from(likely), st.integers(0, most))
+
+
+@st.composite
+def layouts(draw: st.DrawFn, shape: tuple[int, ...], *, output: bool = False) -> Layout:
+    """Layouts of one shape: C order, transposed, gaps, negative and (inputs only) zero strides, any alignment.
+
+    Half of them are contiguous or nearly so, since that is where the fast paths are.
+    """
+    lead = draw(st.integers(0, 5))
+    if draw(st.booleans()):
+        gap = draw(st.sampled_from((0, 0, 0, 1, 3, 4)))
+        return Layout(shape, _nested(shape, range(len(shape) - 1, -1, -1), lambda axis: gap * (axis == len(shape) - 2)), lead)
+    order = draw(st.permutations(range(len(shape))))
+    strides = list(_nested(shape, order, lambda axis: draw(st.integers(0, 3))))
+    for axis in range(len(shape)):
+        change = draw(st.sampled_from((1, 1, -1) if output else (1, 1, -1, 0)))
+        strides[axis] *= change
+    return Layout(shape, tuple(strides), lead)
+
+
+def _nested(shape: tuple[int, ...], order: Any, gap: Callable[[int], int]) -> tuple[int, ...]:
+    """Strides that nest the axes in `order`, innermost first, with `gap(axis)` unused elements behind each step."""
+    strides = [0] * len(shape)
+    reach = 1
+    for axis in order:
+        strides[axis] = reach + gap(axis)
+        reach = strides[axis] * max(shape[axis], 1)
+    return tuple(strides)
+
+
+@dataclass(frozen=True)
+class Values:
+    """A filler: normal numbers of one scale from a seed, with special values put at drawn places (fractions of the
+    array), and one row set to -inf."""
+
+    seed: int
+    scale: float
+    specials: tuple[tuple[float, float], ...] = ()
+    empty_row: float | None = None
+
+    def __call__(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        rng = np.random.default_rng(self.seed)
+        with np.errstate(over="ignore"):
+            values = (rng.standard_normal(shape) * self.scale).astype(np.float32)
+        if not values.size:
+            return values
+        for place, special in self.specials:
+            values.flat[int(place * (values.size - 1))] = special
+        if self.empty_row is not None and values.ndim:
+            rows = values.reshape(-1, values.shape[-1])
+            rows[int(self.empty_row * (len(rows) - 1))] = -np.inf
+        return values
+
+
+def float32_values(*, hard: bool = True) -> st.SearchStrategy[Values]:
+    """Fillers: scales from tiny to near overflow, and, where `hard`, infinities, NaN, denormals and -inf rows."""
+    scale = st.sampled_from((1.0, 1.0, 10.0, 1e-3, 1e4, 1e30, 1e-40))
+    if not hard:
+        return st.builds(Values, st.integers(0, 2**32 - 1), scale)
+    special = st.sampled_from((np.inf, -np.inf, np.nan, 3.4e38, -3.4e38, 1e-45, -0.0, 88.0))
+    places = st.lists(st.tuples(st.floats(0, 1), special), max_size=3).map(tuple)
+    empty = st.one_of(st.none(), st.none(), st.floats(0, 1))
+    return st.builds(Values, st.integers(0, 2**32 - 1), scale, places, empty)
+
+
+@st.composite
+def softmax_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+    """Problems of the softmax family with at most `elements` elements: 1-D and 2-D, in place and not."""
+    cols = draw(extents(elements))
+    if draw(st.integers(0, 7)) == 0:
+        shape: tuple[int, ...] = (cols,)
+    else:
+        shape = (draw(extents(max(1, min(elements // max(cols, 1), 300)))), cols)
+    in_place = draw(st.integers(0, 4)) == 0
+    source = draw(layouts(shape, output=in_place))
+    return Case((source,), draw(float32_values()), None if in_place else draw(layouts(shape, output=True)))
+
+
+@st.composite
+def vector_add_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+    """Problems of the vector-add family: flat and volumes, contiguous, any alignment, in place and not."""
+    if draw(st.booleans()):
+        shape: tuple[int, ...] = (draw(extents(elements)),)
+    else:
+        shape = tuple(draw(extents(most)) for most in (20, 30, elements // 600))
+    strides = _nested(shape, range(len(shape) - 1, -1, -1), lambda axis: 0)
+    flat = [Layout(shape, strides, draw(st.integers(0, 4))) for _ in range(3)]
+    return Case((flat[0], flat[1]), draw(float32_values()), flat[2])
+
+
+_CASES: dict[str, Callable[..., st.SearchStrategy[Case]]] = {
+    "softmax": softmax_cases,
+    "vector_add": vector_add_cases,
+}
+
+
+def cases(family: str, elements: int = 20_000) -> st.SearchStrategy[Case]:
+    """The strategy of a family's problems, at most `elements` elements each. ValueError for a family that has none."""
+    if family not in _CASES:
+        raise ValueError(f"there are no strategies for {family!r}; there are for {', '.join(_CASES)}")
+    return _CASES[family](elements)
+
+
+# One run --------------------------------------------------------------------------------------------------------------
+
+
+def run_case(
+    device: Device, family: Family[Any], variant: Variant[Any] | None, case: Case
+) -> Comparison | Refused:
+    """Runs `variant` (None: the one "auto" picks) on `case` on `device` and compares it with the reference.
+
+    The arrays lie in buffers with guards on both sides, poisoned along with every gap between the output's elements and
+    the output itself, so an element not written and a write beside the output are both found.
+    """
+    stream = device.default_stream
+    hosts = [_poisoned(place.extent) for place in case.inputs]
+    views = []
+    for index, (place, host) in enumerate(zip(case.inputs, hosts, strict=True)):
+        view = place.of(host)
+        values = case.fill(place.shape) if index == 0 else case.fill(place.shape)[..., ::-1]
+        view[...] = values
+        views.append(view.copy())  # as placed: a zero stride keeps one of the values written to its place
+    buffers = [device.array(host, stream=stream) for host in hosts]
+    inputs = [place.on(buffer, stream) for place, buffer in zip(case.inputs, buffers, strict=True)]
+    place = case.output or case.inputs[0]
+    before = hosts[0] if case.output is None else _poisoned(place.extent)
+    target = buffers[0] if case.output is None else device.array(before, stream=stream)
+    output = inputs[0] if case.output is None else place.on(target, stream)
+
+    problem = family.problem(inputs, output)
+    if variant is None:
+        variant = family.pick("auto", problem, device.arch)
+    refusal = variant.refusal(problem, device.arch)
+    if refusal is not None:
+        return Refused(refusal)
+    family.launch(device, variant, inputs, output, stream)
+    after = target.numpy(stream=stream)
+
+    result = place.of(after).copy()
+    place.of(after)[...] = place.of(before)
+    stray = np.flatnonzero(after.view(np.uint32) != before.view(np.uint32))
+    verdict = compare(result, family.reference(views), family.plain(views))
+    if stray.size:
+        at = int(stray[0]) - place.first
+        why = f"{variant.name} wrote outside its output: element {at:+d} from the first, now {after[stray[0]]}"
+        return Comparison(False, verdict.max_abs_error, verdict.max_rel_error, verdict.worst_at, why)
+    return verdict
+
+
+def _poisoned(count: int) -> np.ndarray[Any, Any]:
+    return np.full(count, POISON, np.uint32).view(np.float32)
