@@ -1,0 +1,17 @@
+"""Every rung of the softmax ladder, from one thread a row to a row kept in registers, checked and compared.
+
+On a GPU: times and bandwidth beside a copy of the same bytes, numpy, and torch and Triton where installed. On the
+simulated device: what each rung does to memory, counted.
+
+    python examples/softmax_compare.py
+    python examples/softmax_compare.py --shapes 8192x8192,4096x12672 --json -
+    python examples/softmax_compare.py --sweep --plot softmax.png
+    ncu --set full --nvtx python examples/softmax_compare.py --shapes 8192x8192
+"""
+
+import sys
+
+from cudakit import ladder
+
+if __name__ == "__main__":
+    sys.exit(ladder.main(__doc__, "softmax"))

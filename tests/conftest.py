@@ -1,0 +1,96 @@
+"""Fixtures and settings every test shares.
+
+`device` runs a test once on the simulated device and once on the GPU; the GPU's half carries the mark `gpu` and is
+skipped, with the reason, where there is none. `sim` is a simulated device of the test's own, which it may break.
+
+Hypothesis profiles: `ci` (the default: few examples, derandomized) and `fuzz` (thousands, random). Choose one with
+HYPOTHESIS_PROFILE or `--hypothesis-profile`; HYPOTHESIS_MAX_EXAMPLES sets the count of either.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    import cudakit
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Kernels compiled by one worker are used by the others and by the next run. The cache's keys are contents, so nothing
+# here can be stale. Child processes that tests start inherit it.
+os.environ.setdefault("CUDAKIT_CACHE_DIR", str(ROOT / ".pytest_cache" / "kernels"))
+
+_SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def _examples(default: int) -> int:
+    return int(os.environ.get("HYPOTHESIS_MAX_EXAMPLES", default))
+
+
+settings.register_profile(
+    "ci",
+    max_examples=_examples(10),
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=_SLOW_IS_FINE,
+)
+settings.register_profile(
+    "fuzz", max_examples=_examples(1000), deadline=None, print_blob=True, suppress_health_check=_SLOW_IS_FINE
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@functools.cache
+def why_no_gpu() -> str | None:
+    """Why the GPU's tests cannot run here, or None where they can."""
+    import cudakit
+
+    try:
+        with cudakit.Device("gpu"):
+            return None
+    except (cudakit.CudaError, RuntimeError, OSError) as error:
+        return str(error).splitlines()[0]
+
+
+def open_device(spec: str) -> cudakit.Device:
+    """The device called `spec`; skips the test that asked where it is a GPU and there is none."""
+    import cudakit
+
+    if spec.startswith("gpu") and (reason := why_no_gpu()) is not None:
+        pytest.skip(f"no GPU: {reason}")
+    return cudakit.Device(spec)
+
+
+DEVICES = ["sim", pytest.param("gpu", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Iterator[cudakit.Device]:
+    """Each device in turn, one for a module: hypothesis may run many examples on it. Do not break it: see `sim`."""
+    opened = open_device(request.param)
+    with opened:
+        yield opened
+
+
+@pytest.fixture
+def gpu() -> Iterator[cudakit.Device]:
+    """The GPU. A test that uses it carries the mark `gpu` itself."""
+    with open_device("gpu") as opened:
+        yield opened
+
+
+@pytest.fixture
+def sim() -> Iterator[cudakit.Device]:
+    """A simulated device of this test's own, which it may break."""
+    import cudakit
+
+    with cudakit.Device("sim", fresh=True) as opened:
+        yield opened

@@ -1,0 +1,320 @@
+"""The command line: what each command prints and its exit status, and what all of them share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cudakit import __main__ as command_line
+from cudakit import cli, tables
+
+ROOT = Path(__file__).resolve().parent.parent
+
+GOOD = """
+__global__ void scale(const float* x, float* y, float factor, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = factor * x[i];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [("8192x8192", [(8192, 8192)]), ("4X5, 7", [(4, 5), (7,)]), ("0x3", [(0, 3)]), ("1x2x3", [(1, 2, 3)])],
+)
+def test_shapes(text, shapes):
+    assert cli.parse_shapes(text) == shapes
+
+
+@pytest.mark.parametrize("text", ["", "x", "4x", "axb", "4x-1", "4,", "4.5"])
+def test_what_is_no_shape_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a shape"):
+        cli.parse_shapes(text)
+
+
+def test_json_never_holds_a_bare_nan(tmp_path):
+    out = tmp_path / "out.json"
+    cli.write_json({"a": math.nan, "b": [np.float32(math.inf), np.int64(3)], "c": {"d": (1.5, None)}}, str(out))
+    assert json.loads(out.read_text()) == {"a": None, "b": [None, 3], "c": {"d": [1.5, None]}}
+
+
+def test_a_refusal_is_a_sentence_and_not_a_traceback(capsys):
+    def refuse():
+        raise cli.Refused("there is no such thing: use another")
+
+    assert cli.guarded(refuse) == cli.EXIT_REFUSED
+    assert capsys.readouterr().err == "error: there is no such thing: use another\n"
+
+
+def test_a_bug_is_a_traceback():
+    with pytest.raises(ZeroDivisionError):
+        cli.guarded(lambda: 1 // 0)
+
+
+def test_profiler_is_seen(monkeypatch):
+    assert not cli.under_profiler()
+    monkeypatch.setenv("NV_NSIGHT_INJECTION_TRANSPORT_TYPE", "1")
+    assert cli.under_profiler()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0, "0"), (4160.4, "4,160"), (12.64, "12.6"), (0.00123, "0.00123"), (3.2e-8, "3.20e-08"), (1, "1")],
+)
+def test_numbers_are_readable(value, text):
+    assert tables.number(value) == text
+
+
+# ---- the commands ----
+
+
+def run(capsys, *arguments):
+    status = command_line.main(list(arguments))
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_info_says_what_is_here(capsys):
+    status, out, _ = run(capsys, "info", "--json", "-")
+    facts = json.loads(out)
+    assert status == 0
+    assert facts["cudakit"]
+    assert Path(facts["kernels"], "softmax").is_dir()
+    sim = facts["devices"][-1]
+    assert (sim["kind"], sim["arch"]) == ("sim", "sm_90")
+    assert len(facts["devices"]) > 1 or facts["gpu"].startswith("none: ")
+
+
+def test_info_as_text(capsys):
+    status, out, _ = run(capsys, "info")
+    assert status == 0
+    assert "cache" in out
+    assert "kind sim" in out
+
+
+def test_compile_prints_what_a_kernel_takes_and_needs(capsys, tmp_path):
+    source, ptx, cubin = tmp_path / "scale.cu", tmp_path / "scale.ptx", tmp_path / "scale.cubin"
+    source.write_text(GOOD)
+    status, out, _ = run(capsys, "compile", str(source), "--ptx", str(ptx), "--cubin", str(cubin))
+    assert status == 0
+    assert "scale(const float*, float*, float, int): " in out
+    assert "registers" in out
+    assert "no spills" in out
+    assert ".visible .entry" in ptx.read_text()
+    assert cubin.read_bytes()[:4] == b"\x7fELF"
+
+
+def test_compile_gives_ptx_alone_on_stdout(capsys, tmp_path):
+    source = tmp_path / "scale.cu"
+    source.write_text(GOOD)
+    status, out, err = run(capsys, "compile", str(source), "--ptx", "-", "--arch", "sm_80")
+    assert status == 0
+    assert out.lstrip().startswith("//")
+    assert ".target sm_80" in out
+    assert "registers" in err
+
+
+def test_compile_of_a_template_needs_its_name(capsys, tmp_path):
+    source = tmp_path / "t.cu"
+    source.write_text("template <int N> __global__ void fill(float* y) { y[threadIdx.x] = N; }")
+    assert "--names" in run(capsys, "compile", str(source))[1]
+    status, out, _ = run(capsys, "compile", str(source), "--names", "fill<3>", "--names", "fill<4>")
+    assert status == 0
+    assert "fill<3>(float*)" in out
+    assert "fill<4>(float*)" in out
+
+
+def test_compile_refuses_what_does_not_compile(capsys, tmp_path):
+    source = tmp_path / "bad.cu"
+    source.write_text("__global__ void bad(float* y) { y[0] = nothing; }")
+    status, _, err = run(capsys, "compile", str(source))
+    assert status == cli.EXIT_REFUSED
+    assert "bad.cu" in err
+    assert "nothing" in err
+    status, _, err = run(capsys, "compile", str(tmp_path / "absent.cu"))
+    assert status == cli.EXIT_REFUSED
+    assert "absent.cu" in err
+
+
+def test_check_runs_a_declared_kernel_on_the_simulated_device(capsys):
+    status, out, _ = run(capsys, "check", "softmax/05_tree_reduce.cu", "--arch", "sm_90a", "--examples", "3")
+    assert status == 0
+    assert "tree_reduce(const float*" in out
+    assert "softmax/tree_reduce on sim" in out
+
+
+def test_check_of_a_file_of_ones_own_says_that_nothing_was_run(capsys, tmp_path):
+    source = tmp_path / "scale.cu"
+    source.write_text(GOOD)
+    status, out, _ = run(capsys, "check", str(source))
+    assert status == 0
+    assert "for sm_80" in out
+    assert "for sm_90a" in out
+    assert "nothing was run" in out
+
+
+def test_check_fails_where_it_does_not_compile(capsys, tmp_path):
+    source = tmp_path / "bad.cu"
+    source.write_text("__global__ void bad(float* y) { y[0] = nothing; }")
+    status, out, _ = run(capsys, "check", str(source), "--arch", "sm_90a")
+    assert status == cli.EXIT_FALSE
+    assert "FAILED" in out
+
+
+def test_fuzz_counts_its_problems(capsys):
+    status, out, _ = run(capsys, "fuzz", "vector_add", "--examples", "5", "--device", "sim", "--variants", "vector_add")
+    assert status == 0
+    assert "5 problems" in out
+
+
+def test_fuzz_refuses_an_unknown_family(capsys):
+    status, _, err = run(capsys, "fuzz", "nothing", "--device", "sim")
+    assert status == cli.EXIT_REFUSED
+    assert "softmax" in err
+
+
+def test_bench_measures_families(capsys):
+    status, out, _ = run(
+        capsys, "bench", "vector_add", "--device", "sim", "--shapes", "1000", "--variants", "vector_add", "--json", "-"
+    )
+    assert status == 0
+    assert [row["variant"] for row in json.loads(out)["rows"]] == ["cpu", "vector_add"]
+
+
+def test_bench_refuses_what_there_is_not(capsys):
+    assert "there is no family 'nothing'" in run(capsys, "bench", "nothing", "--device", "sim")[2]
+    status, _, err = run(capsys, "bench", "softmax", "--device", "sim", "--variants", "best")
+    assert status == cli.EXIT_REFUSED
+    assert "no variant 'best'" in err
+    status, _, err = run(capsys, "bench", "softmax", "--device", "sim", "--shapes", "2x3x4")
+    assert status == cli.EXIT_REFUSED
+    assert "2x3x4" in err
+
+
+def test_profile_says_what_is_missing(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(command_line, "find_ncu", lambda: None)
+    status, _, err = run(capsys, "profile", "examples/softmax_compare.py")
+    assert status == cli.EXIT_REFUSED
+    assert "Nsight Compute" in err
+    monkeypatch.setattr(command_line, "find_ncu", lambda: "ncu")
+    status, _, err = run(capsys, "profile", str(tmp_path / "absent.py"))
+    assert status == cli.EXIT_REFUSED
+    assert "absent.py" in err
+
+
+def test_profile_runs_ncu_with_the_script_and_its_arguments(capfd, monkeypatch, tmp_path):
+    script, stand_in = tmp_path / "work.py", tmp_path / "ncu"
+    script.write_text("")
+    stand_in.write_text('#!/bin/sh\necho "$@"\nexit 7\n')
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    status = command_line.main(["profile", "--kernel", "scale", str(script), "--device", "gpu"])
+    assert status == 7, "ncu's own status is the command's"
+    line = capfd.readouterr().out
+    assert "--set full --nvtx --clock-control none" in line
+    assert "--kernel-name scale" in line
+    assert line.rstrip().endswith(f"{sys.executable} {script} --device gpu")
+
+
+def test_a_command_is_required():
+    with pytest.raises(SystemExit) as ended:
+        command_line.main([])
+    assert ended.value.code == 2
+
+
+def test_it_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "cudakit", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in ("info", "compile", "check", "fuzz", "bench", "profile"))
+
+
+# ---- tables in markdown ----
+
+
+def report(kind="gpu"):
+    row = {
+        "family": "softmax", "variant": "vec4", "rung": 7, "shape": [8, 16], "dtype": "float32", "idea": "a | b",
+        "ok": True, "skipped": None, "max_abs_error": 1e-8, "max_rel_error": 1e-7, "end_to_end_ms": 20.0,
+        "time_ms": {"median": 0.5, "p10": 0.4, "p90": 0.6, "n": 9}, "gbps": 2000.0, "tflops": None, "of_ceiling": 0.5,
+        "counters": None,
+    }  # fmt: skip
+    first = {**row, "variant": "thread_per_row", "rung": 1, "time_ms": {"median": 5.0, "p10": 4, "p90": 6, "n": 9}}
+    first |= {"gbps": 200.0, "of_ceiling": 0.05}
+    skipped = {
+        **row,
+        "variant": "registers",
+        "rung": 9,
+        "ok": None,
+        "skipped": "too long",
+        "time_ms": None,
+        "gbps": None,
+    }
+    peer = {**row, "variant": "peer:torch", "rung": None, "gbps": 1500.0}
+    return {
+        "device": {"name": "NVIDIA H200", "kind": kind, "arch": "sm_90", "driver": "13.0", "nvrtc": "13.4"},
+        "date": "2026-11-20",
+        "ceilings": {"copy": [{"shape": [8, 16], "gbps": 4000.0}], "copy_large": {"bytes": 4 << 30, "gbps": 4200.0}},
+        "rows": [first, row, skipped, peer],
+    }
+
+
+def test_markdown_has_a_cell_for_every_column():
+    lines = tables.markdown(report()).splitlines()
+    grid = [line for line in lines if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in grid}) == 1
+    vec4 = next(line for line in grid if "| vec4 |" in line)
+    assert "| 50.0 % |" in vec4
+    assert "| 10 x |" in vec4
+    assert "a \\| b" in vec4
+    assert "skipped: too long" in next(line for line in grid if "registers" in line)
+    assert "copy of the same bytes 4,000 GB/s" in lines[0]
+    assert "NVIDIA H200" in lines[-1]
+
+
+def test_summary_names_the_best_and_the_peers():
+    line = next(line for line in tables.summary(report()).splitlines() if line.startswith("| 8x16"))
+    assert line == "| 8x16 | 4,000 | vec4 | 2,000 | 50.0 % | 1,500 | yes |"
+
+
+def test_a_simulated_report_has_no_time():
+    text = tables.markdown(report("sim"))
+    assert "ms" not in text.replace("items", "")
+    assert "no clock" in text
+
+
+def test_marks_are_filled_from_json_and_checked(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("softmax.json").write_text(json.dumps(report()))
+    page = Path("README.md")
+    page.write_text("before\n<!-- summary softmax.json -->\nold\n<!-- end -->\nafter\n")
+    assert run(capsys, "fill", "README.md", "--check")[0] == cli.EXIT_FALSE
+    assert "old" in page.read_text(), "--check writes nothing"
+    assert run(capsys, "fill", "README.md")[0] == cli.EXIT_OK
+    text = page.read_text()
+    assert text.startswith("before\n<!-- summary softmax.json -->\n| shape |")
+    assert text.endswith("\n<!-- end -->\nafter\n")
+    assert "old" not in text
+    assert run(capsys, "fill", "README.md", "--check")[0] == cli.EXIT_OK
+
+
+@pytest.mark.parametrize("mark", ["nothing softmax.json", "summary absent.json"])
+def test_marks_that_name_nothing_are_refused(capsys, tmp_path, monkeypatch, mark):
+    monkeypatch.chdir(tmp_path)
+    Path("softmax.json").write_text(json.dumps(report()))
+    Path("README.md").write_text(f"<!-- {mark} -->\n<!-- end -->\n")
+    status, _, err = run(capsys, "fill", "README.md")
+    assert status == cli.EXIT_REFUSED
+    assert mark.split()[0] in err or "absent.json" in err
+
+
+def test_the_readme_and_profiles_are_up_to_date(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    pages = [str(page) for page in (Path("README.md"), *Path("profiles").rglob("*.md"))]
+    assert command_line.main(["fill", "--check", *pages]) == 0

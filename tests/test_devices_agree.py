@@ -1,0 +1,59 @@
+"""Both devices in one process: the same kernel, the same arguments, results held against each other.
+
+Kernels without approximate functions, compiled with fmad off, must agree bit for bit. Elsewhere the rule of the suite
+holds: both are within the tolerance of the float64 reference.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cudakit
+from cudakit import ops
+from cudakit.testing import Refused, cases, run_case
+
+pytestmark = pytest.mark.gpu
+
+EXACT = r"""
+__global__ void mix(const float* a, const int* b, float* out, unsigned* bits, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float x = a[i], y = a[n - 1 - i];
+    float v = x * y + y / (x * x + 1.0f) - sqrtf(fabsf(x));
+    for (int k = 0; k < (b[i] & 7); ++k) v = fmaf(v, 0.5f, x);
+    out[i] = fminf(v, __int2float_rz(b[i])) + static_cast<float>(static_cast<double>(y) * 3.0);
+    unsigned u = __brev(static_cast<unsigned>(b[i])) ^ __popc(b[i]) * 2654435761u;
+    bits[i] = __funnelshift_l(u, u, b[i]) + __clz(b[i]) + __byte_perm(u, b[i], 0x2143) + static_cast<unsigned>(b[i] / 7 % 13);
+}
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_exact_arithmetic_agrees_bit_for_bit(gpu: cudakit.Device, sim: cudakit.Device, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = 10_000
+    a = rng.integers(0, 2**32, n, dtype=np.uint32).view(np.float32)  # every kind of float there is
+    b = rng.integers(-(2**31), 2**31, n, dtype=np.int64).astype(np.int32)
+    results = []
+    for device in (gpu, sim):
+        kernel = device.compile(source=EXACT, name="mix.cu", fmad=False)["mix"]
+        out, bits = device.empty(n, np.float32), device.empty(n, np.uint32)
+        arguments = (device.array(a), device.array(b), out, bits, n)
+        kernel.launch(device.default_stream, grid=-(-n // 128), block=128, args=arguments)
+        results.append((out.numpy().view(np.uint32), bits.numpy()))
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+
+
+@pytest.mark.parametrize("family", ops.families().values(), ids=lambda family: family.name)
+@given(data=st.data())
+def test_both_devices_are_right_on_one_problem(gpu: cudakit.Device, family, data) -> None:
+    variant = data.draw(st.sampled_from(family.variants))
+    case = data.draw(cases(family.name, 4_000))
+    with cudakit.Device("sim") as simulated:
+        for device in (gpu, simulated):
+            verdict = run_case(device, family, variant, case)
+            assert isinstance(verdict, Refused) or verdict.ok, f"{device.kind}: {verdict.why}"

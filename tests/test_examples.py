@@ -1,0 +1,145 @@
+"""Every example runs as a reader would run it, and keeps the contract: flags, JSON, exit status."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+ROW = {
+    "family": str, "variant": str, "rung": (int, type(None)), "shape": list, "dtype": str, "ok": (bool, type(None)),
+    "skipped": (str, type(None)), "max_abs_error": (float, type(None)), "max_rel_error": (float, type(None)),
+    "time_ms": (dict, type(None)), "end_to_end_ms": (float, type(None)), "gbps": (float, type(None)),
+    "tflops": (float, type(None)), "of_ceiling": (float, type(None)), "counters": (dict, type(None)),
+}  # fmt: skip
+
+# What makes an example short enough for a test beside its defaults for the simulated device.
+SHORT = {
+    "launch_overhead": ["--repeats", "1", "--bursts", "1"],
+    "softmax_compare": ["--shapes", "4x100,1x33"],
+    "vector_add": ["--shapes", "1000,3x5x7"],
+}
+
+
+def run(name, *arguments, **options):
+    command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+
+
+def check_contract(result, kind):
+    assert set(result["device"]) >= {"name", "kind", "arch", "driver", "nvrtc"}
+    assert result["device"]["kind"] == kind
+    assert isinstance(result["ceilings"], dict)
+    assert result["rows"]
+    for row in result["rows"]:
+        for key, types in ROW.items():
+            assert isinstance(row[key], types), f"{key} of {row['variant']} is {row[key]!r}"
+        assert (row["ok"] is None) == (row["skipped"] is not None)
+        if row["time_ms"] is not None:
+            assert set(row["time_ms"]) == {"median", "p10", "p90", "n"}
+            assert 0 < row["time_ms"]["p10"] <= row["time_ms"]["median"] <= row["time_ms"]["p90"]
+        if kind == "sim":
+            assert row["of_ceiling"] is None
+            assert row["end_to_end_ms"] is None
+            assert row["time_ms"] is None or row["variant"] == "cpu", "a simulated device has no clock"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_keeps_the_contract_on_the_simulated_device(path):
+    done = run(path.stem, "--device", "sim", "--json", "-", *SHORT.get(path.stem, []))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    check_contract(result, "sim")
+    assert all(row["ok"] is not False for row in result["rows"])
+    assert "sim" in done.stderr.lower(), "the table goes to stderr when JSON has stdout"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_keeps_the_contract_on_the_gpu(path, gpu):
+    done = run(path.stem, "--device", "gpu", "--json", "-", *SHORT.get(path.stem, []))
+    assert done.returncode == 0, done.stderr
+    check_contract(json.loads(done.stdout), "gpu")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_explains_itself(path):
+    done = run(path.stem, "--help")
+    assert done.returncode == 0
+    assert all(flag in done.stdout for flag in ("--device", "--json", "--quiet"))
+
+
+def test_softmax_compare_tells_its_story_in_counters(tmp_path):
+    out, picture = tmp_path / "out.json", tmp_path / "out.png"
+    done = run(
+        "softmax_compare", "--device", "sim", "--shapes", "32x512,64x256", "--json", str(out), "--plot", str(picture)
+    )
+    assert done.returncode == 0, done.stderr
+    assert "thread_per_row" in done.stdout
+    assert "sectors/request" in done.stdout
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    rows = {row["variant"]: row for row in json.loads(out.read_text())["rows"] if row["shape"] == [32, 512]}
+    counters = {name: row["counters"] for name, row in rows.items() if row["counters"]}
+    # The ladder's point: a thread a row touches a sector for every element, a block a row shares them.
+    assert counters["thread_per_row"]["sectors_per_request"] == pytest.approx(32)
+    assert counters["tree_reduce"]["sectors_per_request"] == pytest.approx(4)
+    # Three reads and a write, then two and a write, then one and a write.
+    assert counters["tree_reduce"]["bytes_per_element"] == pytest.approx(16)
+    assert counters["online_fused"]["bytes_per_element"] == pytest.approx(12)
+    assert counters["registers"]["bytes_per_element"] == pytest.approx(8)
+    assert counters["registers"]["instructions"] < counters["serial_block"]["instructions"]
+    assert math.isfinite(rows["cpu"]["time_ms"]["median"])
+
+
+def test_vector_add_is_right_on_a_volume_and_names_unaligned_work():
+    done = run("vector_add", "--device", "sim", "--shapes", "10x11x12", "--json", "-", "--quiet")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert {row["variant"] for row in rows} >= {"cpu", "vector_add", "vector_add_3d", "vector_add_vec4"}
+    assert all(row["ok"] for row in rows)
+
+
+def test_quiet_is_quiet():
+    done = run("vector_add", "--device", "sim", "--shapes", "100", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_once_launches_each_variant_once():
+    done = run("softmax_compare", "--device", "sim", "--shapes", "4x64", "--once", "--json", "-", "--quiet")
+    rows = json.loads(done.stdout)["rows"]
+    assert all(row["counters"]["launches"] == 1 for row in rows if row["ok"])
+    assert "cpu" not in {row["variant"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--shapes", "4xfour"], "is not a shape"),
+        (["--variants", "fastest"], "no variant 'fastest'"),
+        (["--device", "gpu:99"], "gpu:99"),
+        (["--device", "toaster"], "toaster"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_a_sentence(arguments, words):
+    done = run("softmax_compare", "--device", "sim", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_launch_overhead_finds_a_warm_cache_without_nvrtc():
+    done = run("launch_overhead", "--device", "sim", "--json", "-", "--quiet", *SHORT["launch_overhead"])
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["first_launch"]["cold"]["nvrtc_loaded"]
+    assert not result["first_launch"]["warm"]["nvrtc_loaded"]
+    assert result["import"]["seconds"]["cudakit"] > 0
+    assert {row["variant"] for row in result["rows"]} == {"bare", "checked", "prepared"}
+    assert all(row["host_us"]["median"] > 0 for row in result["rows"])

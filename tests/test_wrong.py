@@ -1,0 +1,81 @@
+"""Kernels that must be rejected: each is wrong in a way that some check lets through."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cudakit
+from cudakit.ops.softmax import FAMILY, RowProblem
+from cudakit.ops.variant import Config, Variant
+from cudakit.testing import Case, Layout, run_case
+
+WRONG = Path(__file__).parent / "wrong"
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Fills an array with standard normal numbers and puts one value into the first row."""
+
+    first: float | None = None
+
+    def __call__(self, shape: tuple[int, ...]) -> np.ndarray:
+        values = np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+        if self.first is not None:
+            values[0, 0] = self.first
+        return values
+
+
+def variant(name: str, block: int = 96) -> Variant[RowProblem]:
+    return Variant(
+        1, name, "wrong on purpose", str(WRONG / f"{name}.cu"), lambda problem: Config("wrong", problem.rows, block)
+    )
+
+
+def case(first: float | None = None) -> Case:
+    shape, strides = (5, 333), (333, 1)
+    return Case((Layout(shape, strides),), Fixed(first), Layout(shape, strides))
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "why"),
+    [
+        ("nan_writer", None, r"element \(0, 0\) is nan"),
+        ("writes_nothing", None, r"element \(0, 0\) is nan"),
+        ("missing_barrier", None, r"element \(\d, \d+\) is"),
+        ("power_of_two_tree", None, r"element \(\d, \d+\) is"),
+        ("unguarded_online", -np.inf, r"element \(0, 0\) is nan"),
+        ("largest_magnitude", -1000.0, r"element \(0, 1\) is nan"),
+        ("off_by_one", None, r"wrote outside its output"),
+    ],
+)
+def test_rejected_by_the_comparison(device: cudakit.Device, name: str, first: float | None, why: str) -> None:
+    verdict = run_case(device, FAMILY, variant(name), case(first))
+    assert not verdict.ok
+    assert re.search(why, verdict.why), verdict.why
+
+
+def test_the_harness_accepts_a_right_kernel_on_the_same_cases(device: cudakit.Device) -> None:
+    for first in (None, -np.inf, -1000.0):
+        assert run_case(device, FAMILY, FAMILY.variant("tree_reduce"), case(first)).ok
+
+
+@pytest.mark.parametrize(("name", "line"), [("off_by_one", "y[c * y_col] ="), ("reads_past_the_end", "maximum = fmaxf")])
+def test_one_element_past_an_allocation_is_named_by_line(sim: cudakit.Device, name: str, line: str) -> None:
+    path = WRONG / f"{name}.cu"
+    x = sim.array(np.ones((3, 100), np.float32))
+    y = sim.empty((3, 100), np.float32)
+    kernel = sim.compile(str(path))["wrong"]
+    with pytest.raises(cudakit.DeviceFault) as caught:
+        kernel.launch(sim.default_stream, grid=3, block=32, args=(x, y, 100, 1, 100, 1, 3, 100))
+        sim.synchronize()
+    text = str(caught.value)
+    number = next(n for n, t in enumerate(path.read_text().splitlines(), 1) if line in t)
+    assert f"off_by_one.cu:{number}" in text or f"reads_past_the_end.cu:{number}" in text, text
+    assert line in text
+    assert "1200 bytes" in text
+    assert "wrong" in text

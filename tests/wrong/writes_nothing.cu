@@ -1,0 +1,7 @@
+// Wrong: computes and drops the result. A check on an output that still holds an earlier right answer passes it.
+__global__ void wrong(const float* x, float* y, long long x_row, long long x_col, long long y_row, long long y_col,
+    long long rows, long long cols) {
+    float sum = 0.0f;
+    for (long long c = threadIdx.x; c < cols; c += blockDim.x) sum += x[blockIdx.x * x_row + c * x_col];
+    if (sum == 1e38f) y[0] = sum;
+}
