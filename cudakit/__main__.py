@@ -77,22 +77,25 @@ def bench(arguments: argparse.Namespace) -> int:
 
 
 def fill(arguments: argparse.Namespace) -> int:
-    """Writes the tables between the marks of markdown files anew; with --check only says which are not up to date."""
+    """Writes the tables between the marks of markdown files anew; with --check only says which are not up to date.
+
+    The JSON files in the marks are looked for from the working directory.
+    """
     from cudakit import tables
 
-    stale = []
+    wrong = False
     for name in arguments.file:
         path = Path(name)
         old = path.read_text(encoding="utf-8")
-        new = tables.fill_marks(old, lambda source: tables.load(Path(source)))
-        if new == old:
-            continue
-        stale.append(name)
-        if not arguments.check:
-            path.write_text(new, encoding="utf-8")
-    for name in stale:
-        print(f"{name}: {'not up to date' if arguments.check else 'written'}")
-    return cli.EXIT_FALSE if stale and arguments.check else cli.EXIT_OK
+        new, problems = tables.fill_marks(old, lambda source: tables.load(Path(source)))
+        for problem in problems:
+            print(f"{name}: {problem}", file=sys.stderr)
+        if new != old:
+            print(f"{name}: {'not up to date' if arguments.check else 'written'}")
+            if not arguments.check:
+                path.write_text(new, encoding="utf-8")
+        wrong = wrong or bool(problems) or (new != old and arguments.check)
+    return cli.EXIT_FALSE if wrong else cli.EXIT_OK
 
 
 def profile(arguments: argparse.Namespace) -> int:
@@ -165,6 +168,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("family", help="softmax, vector_add, ...")
     sub.add_argument("--examples", type=int, default=200, help="how many problems (default: 200)")
     sub.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="only these (default: all)")
+    sub.add_argument("--elements", type=int, help="the largest problem (default: 20000, on the simulated device 4000)")
     sub.add_argument("--seed", type=int, help="draw the same problems again")
     sub.add_argument("--device", default="auto", metavar="auto|sim|gpu|gpu:N")
 

@@ -6,6 +6,7 @@ LaunchError with the kernel, the parameter's number and type, and what was given
     pointer      DeviceArray of the pointed-to dtype, None (null), pinned numpy array, torch or CuPy array on this GPU
                  (any object with __cuda_array_interface__), or an address said to be one: ctypes.c_void_p(address).
                  void* takes any dtype; char* int8 and uint8; float4* arrays of float32 at a multiple of 16 bytes
+                 What another library's own streams still do to its arrays is not waited for: launch on its stream.
     integer      int, numpy integer, bool or IntEnum that fits; never a float
     float        float, int or numpy float; rounded to the parameter's width, refused where a finite one would overflow
     bool         bool or numpy bool
@@ -25,8 +26,8 @@ import numpy as np
 
 from cudakit import pinned
 from cudakit.context import Context
+from cudakit.cxx import Type
 from cudakit.errors import LaunchError
-from cudakit.mangling import Type
 from cudakit.memory import DeviceArray
 from cudakit.signature import Parameter
 
@@ -172,8 +173,8 @@ class Converter:
                 array,
                 f"it is on {context.spec} and the kernel on {self.context.spec}; copy it, or enable peer access first",
             )
-        self._match(array, array.dtype)
-        return int(array.pointer)
+        self._match(array, array.dtype, array.readonly)
+        return array.pointer
 
     def _match(self, array: Any, dtype: np.dtype[Any], read_only: bool = False) -> None:
         """Refuse an array whose dtype or read-only state does not fit."""
@@ -235,13 +236,10 @@ class Converter:
             if not -(2**63) <= number < 2**64:
                 raise self.refuse(value, "it does not fit 64 bits")
             return number % 2**64
-        if isinstance(value, np.generic) and value.nbytes == 8:
-            return int.from_bytes(value.tobytes(), sys.byteorder)
-        if isinstance(value, float):
-            raise self.refuse(
-                value,
-                'the type is not known (extern "C" keeps widths only); give numpy.float64(x) where it is a double',
-            )
+        if isinstance(value, (float, np.generic)):
+            if self.parameter.type.dtype == "any" and isinstance(value, np.generic) and value.nbytes == 8:
+                return int.from_bytes(value.tobytes(), sys.byteorder)
+            raise self.refuse(value, "give an integer, an array or None")
         return self._pointer(value)
 
     # Numbers ----------------------------------------------------------------------------------------------------------

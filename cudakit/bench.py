@@ -17,7 +17,7 @@ import numpy as np
 from cudakit import nvtx
 from cudakit.cli import Refused, Shape, shape_text
 from cudakit.compare import Comparison, compare
-from cudakit.errors import CudakitError, UnsupportedVariant
+from cudakit.errors import ContextLost, CudakitError, UnsupportedVariant
 from cudakit.peers import Peer, peers_of
 from cudakit.timing import GpuTimer, Launch, Spread, rotations, wall_clock
 
@@ -274,7 +274,10 @@ class Bench:
         return len(shapes) * (rows * (2 if self.times else 1) + (not self.once)) + self.times
 
     def run(self, family: Family[Any], shapes: Sequence[Shape], variants: Sequence[str] | None = None) -> Report:
-        """Every variant (or those named) on every shape. Raises Refused for a shape or a name that is none."""
+        """Every variant (or those named) on every shape. Raises Refused for a shape or a name that is none.
+
+        A kernel that faults loses the device: the run ends there, with a report that is not ok.
+        """
         chosen = self._chosen(family, variants)
         report = Report(self.device.info())
         with self.device.stream() as stream:
@@ -283,8 +286,13 @@ class Bench:
                 self.step("copy of a large array")
                 size = min(LARGE_COPY, self.device.memory_info()[0] // 4)
                 report.ceilings = {"copy_large": copy_ceiling(self.device, timer, size), "copy": []}
-            for shape in shapes:
-                self._shape(report, family, shape, chosen, stream, timer)
+            try:
+                for shape in shapes:
+                    self._shape(report, family, shape, chosen, stream, timer)
+            except ContextLost:
+                # A kernel ended all work on this device. Its row says so, and what was measured before is still shown.
+                if report.ok:
+                    raise
         return report
 
     def _chosen(self, family: Family[Any], variants: Sequence[str] | None) -> list[Variant[Any]]:

@@ -140,9 +140,21 @@ def finite(value: Any) -> Any:
     return value
 
 
+def json_text(result: Mapping[str, Any]) -> str:
+    """`result` as JSON with a line for each entry and each row, so that a committed one can be read and compared."""
+    entries = []
+    for key, value in result.items():
+        if isinstance(value, list) and value:
+            text = "[\n  " + ",\n  ".join(json.dumps(item, allow_nan=False) for item in value) + "\n ]"
+        else:
+            text = json.dumps(value, allow_nan=False)
+        entries.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(entries) + "\n}"
+
+
 def write_json(result: Mapping[str, Any], destination: str) -> None:
     """Writes `result` to a file, or to stdout for `-`."""
-    text = json.dumps(finite(result), indent=1, allow_nan=False)
+    text = json_text(finite(result))
     if destination == "-":
         sys.stdout.write(text + "\n")
     else:

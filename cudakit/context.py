@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cudakit import driver as drivers
@@ -21,7 +22,6 @@ from cudakit.errors import (
     STICKY,
     Closed,
     ContextLost,
-    CudaError,
     DeviceFault,
     DeviceMismatch,
     ForkedProcess,
@@ -119,7 +119,8 @@ class InFlight:
     MANY = 64
 
     def __init__(self, primary: Primary) -> None:
-        self._primary = primary
+        # Let go of by close(), since the primary context is released with its last holder.
+        self._primary: Primary | None = primary
         self._held: deque[tuple[int, Any, object]] = deque()
         self._spare: list[Any] = []
         self._lock = threading.Lock()
@@ -129,33 +130,37 @@ class InFlight:
 
     def hold(self, stream: Any, kept: object) -> None:
         """Keep `kept` alive until the work now queued on `stream` (a driver handle) is done. Never raises."""
+        primary = self._primary
+        if primary is None:
+            return
         if len(self._held) >= self.MANY:
             self.prune()
         try:
             event = self._spare.pop()
         except IndexError:
-            flags = int(self._primary.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
-            made = self._primary.quiet("cuEventCreate", flags)
+            flags = int(primary.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+            made = primary.quiet("cuEventCreate", flags)
             event = None if made is None or made[0] else made[1]
-        if event is not None and self._primary.attempt("cuEventRecord", event, stream):
-            self._primary.attempt("cuEventDestroy", event)
+        if event is not None and primary.attempt("cuEventRecord", event, stream):
+            primary.attempt("cuEventDestroy", event)
             event = None
         if event is None:
             # No event to be had: waiting at once is the other way to outlive the copy.
-            self._primary.attempt("cuStreamSynchronize", stream)
+            primary.attempt("cuStreamSynchronize", stream)
             return
         self._held.append((int(stream), event, kept))
 
     def prune(self, stream: int | None = None) -> None:
         """Let go of what is no longer in flight (on one stream, or any). Never raises and never waits."""
-        if not self._held or not self._lock.acquire(blocking=False):
+        primary = self._primary
+        if primary is None or not self._held or not self._lock.acquire(blocking=False):
             return
         let_go = []
         try:
             for _ in range(len(self._held)):
                 entry = self._held.popleft()
                 other = stream is not None and entry[0] != stream
-                if other or self._primary.attempt("cuEventQuery", entry[1]) == NOT_READY:
+                if other or primary.attempt("cuEventQuery", entry[1]) == NOT_READY:
                     self._held.append(entry)
                 else:
                     self._spare.append(entry[1])
@@ -167,12 +172,15 @@ class InFlight:
 
     def close(self) -> None:
         """Wait for all of it, let go of it, and free the events."""
+        primary, self._primary = self._primary, None
+        if primary is None:
+            return
         if self._held:
-            self._primary.attempt("cuCtxSynchronize")
+            primary.attempt("cuCtxSynchronize")
         while self._held:
             self._spare.append(self._held.popleft()[1])
         while self._spare:
-            self._primary.attempt("cuEventDestroy", self._spare.pop())
+            primary.attempt("cuEventDestroy", self._spare.pop())
 
 
 class Context:
@@ -192,10 +200,10 @@ class Context:
         self.pid = os.getpid()
         self.lost: ContextLost | None = None
         self.closed = False
-        self.primary = Primary(opened.driver, opened.ordinal)
-        self.handle = self.primary.handle
-        self.device = self.primary.device
-        self.in_flight = InFlight(self.primary)
+        self._primary: Primary | None = Primary(opened.driver, opened.ordinal)
+        self.handle = self._primary.handle
+        self.device = self._primary.device
+        self.in_flight = InFlight(self._primary)
         self._attributes: dict[str, int] = {}
         self._peers: set[int] = {opened.ordinal}
         self._children: dict[int, weakref.finalize[Any, Any]] = {}
@@ -237,8 +245,8 @@ class Context:
         if self.lost is not None:
             raise self._lost_again()
         if self.closed:
-            raise Closed(f"{self.spec} was closed: open the device again, and use what the new one makes")
-        check(self.driver, "cuCtxSetCurrent", self.driver.cuCtxSetCurrent(self.handle))
+            raise self._closed()
+        self.check("cuCtxSetCurrent", self.driver.cuCtxSetCurrent(self.handle))
         _thread.token = self._token if self.alone else None
 
     def call(self, routine: str, *arguments: Any) -> Any:
@@ -265,22 +273,19 @@ class Context:
         if self.lost is not None and int(code) in STICKY:
             return self._lost_again()
         error = failure(self.driver, routine, code)
-        if self.kind == "sim":
-            error = self._simulated(error)
         if isinstance(error, ContextLost):
+            if self.kind == "sim":
+                error = self._reported(error)
             self._lose(error)
         return error
 
-    def _simulated(self, error: CudaError) -> CudaError:
-        """The same failure with what only the simulated device knows of it: what was wrong, or the fault's report."""
-        detail = str(self.driver.simLastMessage()).removeprefix(f"{error.routine}: ")
-        if not isinstance(error, DeviceFault):
-            text = f"{error.text}: {detail}" if detail else error.text
-            return type(error)(error.routine, error.code, error.name, text, error.hint)
+    def _reported(self, error: ContextLost) -> DeviceFault:
+        """The same failure with the simulated device's report of it: kernel, thread, address, file and line."""
         report = self.driver.simLastReport()
         hint = f"{self.spec} is lost with all that was on it; a new Device('sim') starts afresh."
-        fault = DeviceFault(error.routine, error.code, error.name, detail or error.text, hint)
-        fault.report = report if report is not None and str(report) in detail else None
+        known = report is not None and str(report) in error.text
+        fault = DeviceFault(error.routine, error.code, error.name, str(report) if known else error.text, hint)
+        fault.report = report if known else None
         return fault
 
     def _lose(self, error: ContextLost) -> None:
@@ -314,6 +319,10 @@ class Context:
         key = next(self._keys)
         finalizer = _finalizer(child, self._release_child, key, release, arguments)
         self._children[key] = finalizer
+        if self.closed:
+            # Another thread closed the device while this was being made.
+            finalizer()
+            raise self._closed()
         return finalizer
 
     def adopt_handle(self, child: object, routine: str, handle: Any) -> weakref.finalize[Any, Any]:
@@ -336,7 +345,7 @@ class Context:
 
         What is current on the thread is left as it was. A sticky failure loses the context, so the next call says it.
         """
-        if self.lost is not None or self.closed:
+        if self.lost is not None:
             return -1
         if _thread.token is self._token:
             try:
@@ -344,8 +353,10 @@ class Context:
             except Exception:
                 # The driver may be half torn down at the interpreter's end.
                 return -1
+        elif self._primary is not None:
+            code = self._primary.attempt(routine, *arguments)
         else:
-            code = self.primary.attempt(routine, *arguments)
+            return -1
         if code in STICKY and self.lost is None:
             self.failed(routine, self.driver.CUresult(code))
         return code
@@ -357,17 +368,27 @@ class Context:
         """
         if self.closed:
             return
-        if os.getpid() == self.pid and self.lost is None:
-            self.primary.attempt("cuCtxSynchronize")
-        for key in sorted(self._children, reverse=True):
-            finalizer = self._children.pop(key, None)
-            if finalizer is not None:
-                finalizer()
-        self._finalizer()
+        # First, so that no other thread begins anything more here.
         self.closed = True
         self._token = object()
+        if self._primary is not None and self.lost is None:
+            self._primary.attempt("cuCtxSynchronize")
+        while self._children:
+            with suppress(KeyError):  # another thread dropped the last one meanwhile
+                self._children.popitem()[1]()
+        self._finalizer()
         # Pinned arrays that are still looked at hold the primary context themselves.
-        del self.primary, self.in_flight
+        self._primary = None
+
+    @property
+    def primary(self) -> Primary:
+        """The retained primary context, for what must outlive this object."""
+        if self._primary is None:
+            raise self._closed()
+        return self._primary
+
+    def _closed(self) -> Closed:
+        return Closed(f"{self.spec} was closed: open the device again, and use what the new one makes")
 
     # What it is -------------------------------------------------------------------------------------------------------
 

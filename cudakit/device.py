@@ -49,7 +49,7 @@ class Device:
             context = Context(drivers.open(spec, fresh=fresh, **options))
         self.context = context
         self.arch = compiler.chip_arch(*context.compute_capability)
-        self._modules: dict[int, Module] = {}
+        self._modules: dict[compiler.Request, Module] = {}
         self._default_stream: Stream | None = None
         self._counting = 0
         with _lock:
@@ -229,9 +229,9 @@ class Device:
         )
         compiled = cache.compiled(request)
         with _lock:
-            module = self._modules.get(id(compiled))
-            if module is None or module.closed:
-                module = self._modules[id(compiled)] = Module(self.context, compiled)
+            module = self._modules.get(request)
+            if module is None or module.closed or module.compiled is not compiled:
+                module = self._modules[request] = Module(self.context, compiled)
         return module
 
     @contextlib.contextmanager

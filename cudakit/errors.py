@@ -121,7 +121,8 @@ class CudaError(CudakitError):
         if text:
             message += f": {text}"
         if hint:
-            message += ("" if message.endswith((".", "!", "\n")) else ".") + f" {hint}"
+            # After a report of several lines the advice has a line of its own.
+            message += f"\n{hint}" if "\n" in text else f"{'' if message.endswith('.') else '.'} {hint}"
         super().__init__(message)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -212,7 +213,13 @@ def describe(driver: Any, code: Any) -> tuple[str, str]:
 
 def failure(driver: Any, routine: str, code: Any, *, hint: str | None = None) -> CudaError:
     """The exception for a result that is not success; `hint` replaces the usual one."""
+    # The simulated driver knows more than the code says: what exactly was wrong with the call. Asked first, since
+    # asking for the names is a call too.
+    said = getattr(driver, "simLastMessage", None)
+    detail = str(said()).removeprefix(f"{routine}: ") if said is not None else ""
     name, text = describe(driver, code)
+    if detail:
+        text = f"{text}: {detail}"
     number = int(code)
     kind = CudaError
     if routine.startswith("cu"):

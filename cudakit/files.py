@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
 def compiled_for(arguments: argparse.Namespace, path: Path, arch: str) -> compiler.Compiled:
     """The file compiled (or found in the cache) for one architecture, templates that ops declare included."""
     defines = dict(pair.partition("=")[::2] for pair in arguments.define)
-    names = arguments.names or sorted({entry for entry in declared_entries(path) if "<" in entry})
+    names = arguments.names or sorted(entry for entry in declared_entries(path) if "<" in entry)
     return cache.compiled(
         compiler.request(
             path.read_text(encoding="utf-8"),
@@ -52,27 +52,25 @@ def declared(path: Path) -> list[tuple[Any, Any]]:
     ]
 
 
-class _Aligned:
-    """A host array that stands for a device array at an address that is a multiple of everything."""
-
-    pointer = 0
-
-    def __init__(self, host: Any) -> None:
-        self.shape, self.dtype, self.strides = host.shape, host.dtype, host.strides
-        self.size, self.itemsize, self.ndim = host.size, host.itemsize, host.ndim
-
-
-def declared_entries(path: Path) -> Iterable[str]:
+def declared_entries(path: Path) -> set[str]:
     """The entries that a source file's variants launch for their families' shapes on the simulated device."""
+    pairs = declared(path)
+    if not pairs:
+        return set()
     import numpy as np
 
-    for family, variant in declared(path):
-        for shape in family.shapes["sim"]:
-            inputs = family.make_inputs(shape, np.dtype(np.float32), np.random.default_rng(0))
-            output = np.empty(*family.output_like(inputs))
-            problem = family.problem([_Aligned(array) for array in inputs], _Aligned(output))
-            if variant.supports(problem) is True:
-                yield variant.configure(problem).entry
+    import cudakit
+
+    entries = set()
+    with cudakit.Device("sim") as device:
+        for family, variant in pairs:
+            for shape in family.shapes["sim"]:
+                hosts = family.make_inputs(shape, np.dtype(np.float32), np.random.default_rng(0))
+                inputs = [device.array(host) for host in hosts]
+                problem = family.problem(inputs, device.empty(*family.output_like(hosts)))
+                if variant.supports(problem) is True:
+                    entries.add(variant.configure(problem).entry)
+    return entries
 
 
 def describe(compiled: compiler.Compiled) -> list[str]:
@@ -139,7 +137,7 @@ def check_file(arguments: argparse.Namespace) -> int:
     if not pairs:
         print("no family of cudakit.ops declares a kernel of this file, so nothing was run")
     for family, variant in pairs if not failures else ():
-        found = fuzzing.run("sim", family, [variant.name], arguments.examples, seed=None)
+        found = fuzzing.run("sim", family, [variant.name], arguments.examples)
         print(found.text())
         failures += not found.ok
     return cli.EXIT_FALSE if failures else cli.EXIT_OK

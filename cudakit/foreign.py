@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from cudakit.stream import LEGACY_DEFAULT, Stream
 _ON_GPU = (dlpack.CUDA, dlpack.CUDA_HOST, dlpack.CUDA_MANAGED)
 _ALREADY_REGISTERED = 712
 
-# Host memory that was registered with a simulated device for a wrap: how many wraps use each range.
-_registered: dict[tuple[int, int, int], int] = {}
+# Host memory that was registered with a simulated device for a wrap: how many wraps use each (address, bytes).
+_registered: weakref.WeakKeyDictionary[Context, dict[tuple[int, int], int]] = weakref.WeakKeyDictionary()
 
 
 def take(context: Context, stream: Stream, exporter: Any) -> Foreign:
@@ -47,17 +48,18 @@ def keep(context: Context, allocation: Allocation, uses: Uses, found: Foreign) -
     low, high = layout.span(found.shape, found.strides, found.dtype.itemsize)
     if high == low:
         return
-    key = (id(context.driver), found.pointer + low, high - low)
-    if not _registered.get(key):
+    key = (found.pointer + low, high - low)
+    ranges = _registered.setdefault(context, {})
+    if not ranges.get(key):
         try:
-            context.call("cuMemHostRegister", found.pointer + low, high - low, 0)
+            context.call("cuMemHostRegister", *key, 0)
         except CudaError as error:
-            if error.code != _ALREADY_REGISTERED or not _known(context, found.pointer + low, high - low):
+            if error.code != _ALREADY_REGISTERED or not _known(context, *key):
                 raise
             # Pinned already, by us or somebody: it is there for as long as its owner is.
             return
-    _registered[key] = _registered.get(key, 0) + 1
-    allocation.release_with(_unregister, context, key, [found.owner])
+    ranges[key] = ranges.get(key, 0) + 1
+    allocation.release_with(_unregister, context, ranges, key, [found.owner])
 
 
 def host_memory(
@@ -76,11 +78,13 @@ def _let_go(context: Context, uses: Uses, owner: list[object]) -> None:
     context.in_flight.hold(uses.join(), owner.pop())
 
 
-def _unregister(context: Context, key: tuple[int, int, int], owner: list[object]) -> None:
-    _registered[key] -= 1
-    if not _registered[key]:
-        del _registered[key]
-        context.attempt("cuMemHostUnregister", key[1])
+def _unregister(
+    context: Context, ranges: dict[tuple[int, int], int], key: tuple[int, int], owner: list[object]
+) -> None:
+    ranges[key] -= 1
+    if not ranges[key]:
+        del ranges[key]
+        context.attempt("cuMemHostUnregister", key[0])
     owner.clear()
 
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from cudakit.ops.variant import Family, Variant
 
 
+# The largest problem unless told otherwise: the simulated device pays for each element of a serial rung.
+ELEMENTS = {"gpu": 20_000, "sim": 4_000}
+
+
 @dataclass
 class Found:
     """What a run of fuzzing found. `ran` and `refused` count pairs of a problem and a variant."""
@@ -87,20 +91,30 @@ class _Bench:
         self.device = cudakit.Device(f"sim:{arch}", fresh=True)
 
 
-def run(spec: str, family: Family[Any], names: Sequence[str], examples: int, seed: int | None) -> Found:
-    """Runs the variants `names` (all where empty) on `examples` problems. Raises Refused where it cannot be done."""
+def run(
+    spec: str,
+    family: Family[Any],
+    names: Sequence[str],
+    examples: int,
+    seed: int | None = None,
+    elements: int | None = None,
+) -> Found:
+    """Runs the variants `names` (all where empty) on `examples` problems of at most `elements` elements each.
+
+    Raises Refused where it cannot be done.
+    """
     try:
         import hypothesis
     except ImportError as error:
         raise cli.Refused("fuzzing needs hypothesis: pip install 'cudakit[test]'") from error
     from cudakit import testing
 
+    bench = _Bench(spec)
     try:
         variants = [family.variant(name) for name in names] if names else list(family.variants)
-        cases = testing.cases(family.name)
+        cases = testing.cases(family.name, elements or ELEMENTS[bench.device.kind])
     except ValueError as error:
         raise cli.Refused(str(error)) from error
-    bench = _Bench(spec)
     number = random.SystemRandom().randrange(2**32) if seed is None else seed
     found = Found(family.name, [variant.name for variant in variants], bench.device.name, number)
     failing = False
@@ -147,7 +161,12 @@ def fuzz(arguments: argparse.Namespace) -> int:
     if arguments.family not in families:
         raise cli.Refused(f"there is no family {arguments.family!r}; there are {', '.join(families)}")
     found = run(
-        arguments.device, families[arguments.family], arguments.variants or (), arguments.examples, arguments.seed
+        arguments.device,
+        families[arguments.family],
+        arguments.variants or (),
+        arguments.examples,
+        arguments.seed,
+        arguments.elements,
     )
     print(found.text())
     return cli.EXIT_OK if found.ok else cli.EXIT_FALSE

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,11 +76,24 @@ def _candidates() -> list[Path]:
         directory = pathfinder.find_nvidia_header_directory(part)
         if directory:
             found += [Path(directory), Path(directory) / "cccl"]
-    roots = [os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
-    for root in roots:
-        if root:
-            found += [Path(root) / "include", Path(root) / "include" / "cccl"]
+    for root in _toolkits():
+        found += [root / "include", root / "include" / "cccl"]
     return found
+
+
+def _toolkits() -> list[Path]:
+    """Roots of CUDA toolkits: those the environment names, the usual place, and that of the nvcc on the PATH."""
+    nvcc = shutil.which("nvcc")
+    named = (
+        os.environ.get("CUDA_PATH"),
+        os.environ.get("CUDA_HOME"),
+        os.environ.get("CONDA_PREFIX"),
+        "/usr/local/cuda",
+    )
+    roots = [Path(root) for root in named if root]
+    if nvcc:
+        roots.append(Path(nvcc).resolve().parent.parent)
+    return roots
 
 
 @functools.cache
@@ -157,13 +171,9 @@ def _resolve(header: str, directories: tuple[str, ...]) -> str | None:
 def installed_libraries(stem: str) -> list[Path]:
     """Files named `stem`.so* where CUDA libraries are looked for, the first folder that has any."""
     folders = [Path(entry) / "nvidia" / "cu13" / "lib" for entry in sys.path if entry]
-    for root in (os.environ.get("CONDA_PREFIX"),):
-        if root:
-            folders.append(Path(root) / "lib")
     folders += [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
-    for root in (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
-        if root:
-            folders += [Path(root) / "lib64", Path(root) / "lib"]
+    for root in _toolkits():
+        folders += [root / "lib64", root / "lib"]
     folders += [Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/usr/lib64")]
     for folder in folders:
         found = sorted(folder.glob(f"{stem}.so*"))

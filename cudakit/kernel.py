@@ -6,43 +6,22 @@ import functools
 import operator
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from cudakit.compiler import Resources
 from cudakit.context import Context
 from cudakit.errors import Closed, DeviceMismatch, LaunchError
 from cudakit.memory import DeviceArray
-from cudakit.plan import Arguments, Plan, Plans, make_plan
+from cudakit.plan import Arguments, Config, Plan, Plans, Target, make_plan, make_prepared
 from cudakit.signature import Parameter, PtxParameter, parameters
 from cudakit.stream import Stream
 
 Dim = tuple[int, int, int]
 
 _PORTABLE_CLUSTER = 8  # blocks of a cluster that every chip with clusters takes
+_DEFAULT_SHARED = 48 * 1024  # bytes a block may have without opting in to more
 _KEPT = 1024  # configurations remembered of one kernel
 _FOREIGN_STREAMS = 64  # foreign streams remembered of one kernel
-
-
-class Config(NamedTuple):
-    """A checked launch configuration, in the order cuLaunchKernel takes it."""
-
-    grid_x: int
-    grid_y: int
-    grid_z: int
-    block_x: int
-    block_y: int
-    block_z: int
-    shared: int
-
-    @property
-    def grid(self) -> Dim:
-        """Blocks along x, y and z."""
-        return self[0], self[1], self[2]
-
-    @property
-    def block(self) -> Dim:
-        """Threads along x, y and z."""
-        return self[3], self[4], self[5]
 
 
 class Image:
@@ -110,13 +89,18 @@ class Kernel:
         self.max_threads = self._attribute("MAX_THREADS_PER_BLOCK")
         self.max_dynamic_shared = context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") - self.static_shared
         self.resources = resources if resources is not None else Resources(self.registers, self.static_shared)
-        self._allowed_shared = self._attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES")
-        self._launch = context.driver.cuLaunchKernel
-        self._make_current = context.make_current
+        self._allowed_shared = min(
+            self._attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES"), _DEFAULT_SHARED - self.static_shared
+        )
         self._thread = Plans()
+        self._first_thread: int | None = None
         self._configs: dict[Any, Config] = {}
+        self._sends: dict[Any, Callable[..., Any]] = {}
         self._foreign: dict[int, Stream] = {}
         self._lock = threading.Lock()
+        self._target = Target(
+            name, self.handle, context, self.parameters, self._sends, module.retired, self._launch_otherwise
+        )
 
     def __repr__(self) -> str:
         return f"Kernel({self.signature!r}, {self.context.spec!r})"
@@ -188,27 +172,59 @@ class Kernel:
         grid, block, cluster: an int, or up to three. shared: bytes of dynamic shared memory. args: see `arguments`.
         Raises LaunchError before anything runs; what the kernel does wrong is raised by the call that waits for it.
         """
-        if type(stream) is not Stream or stream.closed or stream.context is not self.context:
-            stream = self.checked_stream(stream)
-        if type(args) is not tuple:
-            args = self._as_tuple(args)
+        self._launch_otherwise(stream, grid, block, shared, args, cluster, cooperative)
+
+    def _launch_otherwise(
+        self, stream: Any, grid: Any, block: Any, shared: Any, args: Any, cluster: Any, cooperative: bool
+    ) -> None:
+        """A launch by this thread's plan for the types of `args`; from then on it is tried first."""
+        stream = self.checked_stream(stream)
+        args = self._as_tuple(args)
         plan = self._thread.plans.get(tuple(map(type, args)))
         if plan is None:
-            plan = self._plan(args, stream)
-        else:
-            plan.pack(args, stream)
-        if cluster is not None or cooperative:
-            extended = _extended_config(self, self._config(grid, block, shared), cluster, cooperative)
-            self.send_extended(extended, stream, plan[1])
+            self._launch_by_rules(stream, grid, block, shared, args, cluster, cooperative)
             return
-        try:
-            config = self._configs[grid, block, shared]
-        except (KeyError, TypeError):
-            config = self._config(grid, block, shared)
-        self._make_current()
-        result = self._launch(self.handle, *config, stream.handle, plan[1], 0)
-        if result[0]:
-            raise self.context.failed("cuLaunchKernel", result[0])
+        plan.launch(
+            stream,
+            grid=grid,
+            block=block,
+            shared=shared,
+            args=args,
+            cluster=cluster,
+            cooperative=cooperative,
+            unfit=self._launch_by_rules,
+        )
+        self._try_first(plan)
+
+    def _launch_by_rules(
+        self, stream: Any, grid: Any, block: Any, shared: Any, args: Arguments, cluster: Any, cooperative: bool
+    ) -> None:
+        """A launch with every rule applied by itself; it makes the plan for those that follow."""
+        self.module.expect_open()
+        stream = self.checked_stream(stream)
+        config = self._config(grid, block, shared)
+        types = tuple(map(type, args))
+        plan = self._thread.plans.get(types)
+        if plan is None:
+            plan = self._thread.plans[types] = make_plan(self._target, args)
+        else:
+            plan.convert(args)
+        for value in args:
+            if isinstance(value, DeviceArray):
+                value.allocation.uses.add(stream)
+        if cluster is None and not cooperative:
+            self.context.call("cuLaunchKernel", self.handle, *config, stream.handle, plan.pointers, 0)
+            self._try_first(plan)
+        else:
+            extended = _extended_config(self, config, cluster, cooperative)
+            self.send_extended(extended, stream, plan.pointers)
+
+    def _try_first(self, plan: Plan) -> None:
+        """Have `launch` be the plan's own function, on the first thread that launches; others come to theirs by it."""
+        if self._first_thread is None:
+            self._first_thread = threading.get_ident()
+        if self._first_thread == threading.get_ident() and not self.module.retired:
+            self.__dict__["launch"] = plan.launch
 
     def prepare(
         self,
@@ -227,8 +243,7 @@ class Kernel:
         extended = None
         if cluster is not None or cooperative:
             extended = _extended_config(self, config, cluster, cooperative)
-        plan = make_plan(self.name, self.context, self.parameters, args, None)
-        return Prepared(self, config, extended, args, plan)
+        return Prepared(self, config, extended, args, make_plan(self._target, args))
 
     def send_extended(self, extended: Any, stream: Stream, pointers: int) -> None:
         """Queue a launch with a CUlaunchConfig whose stream is not set yet."""
@@ -264,6 +279,22 @@ class Kernel:
         return tuple(args)
 
     def _config(self, grid: Any, block: Any, shared: Any) -> Config:
+        """The checked configuration, which is remembered unless it cannot be hashed (a list)."""
+        key = (grid, block, shared)
+        try:
+            known = self._configs.get(key)
+        except TypeError:
+            return self._checked(grid, block, shared)
+        if known is None:
+            known = self._checked(grid, block, shared)
+            if len(self._configs) >= _KEPT:
+                self._configs.clear()
+                self._sends.clear()
+            self._configs[key] = known
+            self._sends[key] = self.sender(known)
+        return known
+
+    def _checked(self, grid: Any, block: Any, shared: Any) -> Config:
         config = _checked_config(self, grid, block, shared)
         if self.required_cluster is not None:
             for axis, blocks, group in zip("xyz", config.grid, self.required_cluster, strict=True):
@@ -271,23 +302,15 @@ class Kernel:
                     raise LaunchError(
                         f"{self.name}: grid.{axis} is {blocks}, and it is compiled for clusters of {group} there"
                     )
-        if len(self._configs) >= _KEPT:
-            self._configs.clear()
-        try:
-            self._configs[grid, block, shared] = config
-        except TypeError:
-            return config  # a list cannot be remembered
         return config
 
-    def _plan(self, args: Arguments, stream: Stream) -> Plan:
-        """This thread's plan for the types of `args`, which it has packed."""
-        self.module.expect_open()
-        plan = make_plan(self.name, self.context, self.parameters, args, stream)
-        self._thread.plans[tuple(map(type, args))] = plan
-        return plan
+    def sender(self, config: Config) -> Callable[..., Any]:
+        """cuLaunchKernel with all but its last three arguments: stream, parameters and extra."""
+        return functools.partial(self.context.driver.cuLaunchKernel, self.handle, *config)
 
     def retire(self) -> None:
-        """Forget the plans, so that the next launch finds the module closed."""
+        """Forget the plans: the module was closed, and the next launch finds that out."""
+        self.__dict__.pop("launch", None)
         self._thread = Plans()
 
 
@@ -407,54 +430,28 @@ class Prepared:
     `launch(stream)` queues it. Any number of threads may; the packed arguments are only read.
     """
 
-    __slots__ = ("arguments", "config", "kernel", "launch", "plan")
+    __slots__ = ("_allocations", "_extended", "_plan", "arguments", "config", "kernel", "launch")
 
     def __init__(self, kernel: Kernel, config: Config, extended: Any, arguments: Arguments, plan: Plan) -> None:
         self.kernel = kernel
         self.config = config
         self.arguments = arguments
-        self.plan = plan
-        self.launch: Callable[[Any], None] = _prepared(kernel, config, extended, arguments, plan.pointers)
+        self._extended = extended
+        self._plan = plan
+        self._allocations = [value.allocation for value in arguments if isinstance(value, DeviceArray)]
+        self.launch: Callable[[Any], None] = self._launch_extended
+        if extended is None:
+            self.launch = make_prepared(kernel._target, kernel.sender(config), arguments, plan, self._accept)
 
-
-def _prepared(
-    kernel: Kernel, config: Config, extended: Any, arguments: Arguments, pointers: int
-) -> Callable[[Any], None]:
-    """The launch of a Prepared. A closure finds everything it needs without an attribute of its own."""
-    context, module, function = kernel.context, kernel.module, kernel.handle
-    make_current, routine, retired = context.make_current, context.driver.cuLaunchKernel, module.retired
-    allocations = tuple({value.allocation for value in arguments if isinstance(value, DeviceArray)})
-    known: Stream | None = None
-
-    def accept(stream: Any) -> Stream:
-        """The stream as a Stream, with the arrays' frees ordered after it."""
-        nonlocal known
-        known = kernel.checked_stream(stream)
-        for allocation in allocations:
-            allocation.uses.add(known)
-        return known
-
-    def refuse() -> LaunchError:
-        module.expect_open()
-        return LaunchError(f"{kernel.name}: an array of this prepared launch was closed; prepare another")
-
-    def launch(stream: Any) -> None:
-        if stream is not known or stream.closed:
-            stream = accept(stream)
-        for allocation in allocations:
+    def _accept(self, stream: Any) -> Stream:
+        """The stream as a Stream, with the arrays' frees ordered after what is launched on it."""
+        self.kernel.module.expect_open()
+        accepted = self.kernel.checked_stream(stream)
+        for allocation in self._allocations:
             if not allocation.open:
-                raise refuse()
-        if retired:
-            raise refuse()
-        make_current()
-        result = routine(function, *config, stream.handle, pointers, 0)
-        if result[0]:
-            raise context.failed("cuLaunchKernel", result[0])
+                raise LaunchError(f"{self.kernel.name}: an array of this prepared launch was closed; prepare another")
+            allocation.uses.add(accepted)
+        return accepted
 
-    def launch_extended(stream: Any) -> None:
-        accepted = accept(stream)
-        if retired or not all(allocation.open for allocation in allocations):
-            raise refuse()
-        kernel.send_extended(extended, accepted, pointers)
-
-    return launch if extended is None else launch_extended
+    def _launch_extended(self, stream: Any) -> None:
+        self.kernel.send_extended(self._extended, self._accept(stream), self._plan.pointers)

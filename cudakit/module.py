@@ -187,8 +187,8 @@ class Module(Image):
                 kind = "__constant__" if space == "const" else "__device__"
                 there = ", ".join(spelled) or "none"
                 raise UnknownName(
-                    f"{self.name} has no {kind} variable {name!r}; it has: {there}. One that no kernel uses is left "
-                    f'out, unless asked for by name: compile(..., names=("&{name}",))'
+                    f"{self.name} has no {kind} variable {name!r}; it has: {there}. One that no kernel uses may be "
+                    f'left out, unless asked for by name: compile(..., names=("&{name}",))'
                 )
             mangled = spelled[name]
         pointer, size = self.context.call("cuModuleGetGlobal", self.handle, mangled.encode())

@@ -1,9 +1,11 @@
-"""The launch plan: how the arguments of a kernel become the bytes the driver takes.
+"""The launch plan: how a launch's arguments become the bytes the driver takes, at the least cost a call.
 
 A plan is made once for each thread, kernel and tuple of argument types. It is one generated function over one kept
-struct, one buffer and one array of pointers to the parameters in it: each call tests what may differ from call to call
-(dtype, device, open, range) and packs. Whatever a test does not pass goes to the converters of `arguments`, which hold
-the rules, say what is wrong, or pack the value after all.
+struct, one buffer and one array of pointers to the parameters in it. Each call tests what may differ from call to call
+(types, dtype, device, open, range), packs and launches. Whatever fails a test is left to `unfit`, and ends with the
+converters of `arguments`, which hold the rules: they say what is wrong, or convert the value after all.
+
+The text is generated because a call of Python costs as much as a test of each argument; see `launch_source`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cudakit import context as contexts
 from cudakit.arguments import Converter
 from cudakit.context import Context
 from cudakit.errors import LaunchError
@@ -26,13 +29,50 @@ from cudakit.stream import Stream
 Arguments = tuple[Any, ...]
 
 
-class Plan(NamedTuple):
-    """pack(arguments, stream) puts arguments where `pointers` (an address for cuLaunchKernel's kernelParams) leads.
+class Config(NamedTuple):
+    """A checked launch configuration, in the order cuLaunchKernel takes it."""
 
-    The function owns that memory. A launch on `stream` is noted with the arrays; None notes nothing.
+    grid_x: int
+    grid_y: int
+    grid_z: int
+    block_x: int
+    block_y: int
+    block_z: int
+    shared: int
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Blocks along x, y and z."""
+        return self[0], self[1], self[2]
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads along x, y and z."""
+        return self[3], self[4], self[5]
+
+
+class Target(NamedTuple):
+    """What a kernel's plans launch, and with what."""
+
+    name: str  # for errors
+    handle: Any  # the CUfunction
+    context: Context
+    parameters: tuple[Parameter, ...]
+    sends: dict[
+        Any, Callable[..., Any]
+    ]  # by (grid, block, shared): cuLaunchKernel with all but its last three arguments
+    retired: list[bool]  # holds something once the module was closed
+    unfit: Callable[..., None]  # Kernel.launch's work for what a plan does not take, its arguments in a row
+
+
+class Plan(NamedTuple):
+    """launch: Kernel.launch for the types the plan was made for. convert(arguments): put any in place, by the rules.
+
+    pointers: the address, for cuLaunchKernel's kernelParams, that leads to them. The functions own that memory.
     """
 
-    pack: Callable[[Arguments, Stream | None], None]
+    launch: Callable[..., None]
+    convert: Callable[[Arguments], None]
     pointers: int
 
 
@@ -55,13 +95,12 @@ def struct_format(parameters: Sequence[Parameter], codes: Sequence[str]) -> str:
     return "".join(parts)
 
 
-def make_plan(
-    kernel: str, context: Context, parameters: Sequence[Parameter], arguments: Arguments, stream: Stream | None
-) -> Plan:
-    """A plan for `arguments` and others of their types.
+def make_plan(target: Target, arguments: Arguments) -> Plan:
+    """A plan of this thread for `arguments`, which it has put in place, and for others of their types.
 
-    Raises LaunchError where their count or one of them is wrong. The arguments are packed when it returns.
+    Raises LaunchError where their count or one of them is wrong.
     """
+    kernel, context, parameters = target.name, target.context, target.parameters
     if len(arguments) != len(parameters):
         listed = ", ".join(parameter.text for parameter in parameters)
         raise LaunchError(f"{kernel}: takes {len(parameters)} arguments ({listed}), and {len(arguments)} were given")
@@ -71,64 +110,156 @@ def make_plan(
     base = ctypes.addressof(buffer)
     pointers = (ctypes.c_void_p * max(len(parameters), 1))(*(base + parameter.offset for parameter in parameters))
 
-    def convert(values: Arguments, on: Stream | None) -> None:
+    def convert(values: Arguments) -> None:
         layout.pack_into(buffer, 0, *(converter(value) for converter, value in zip(converters, values, strict=True)))
-        if on is not None:
-            for value in values:
-                if isinstance(value, DeviceArray):
-                    value.allocation.uses.add(on)
 
-    convert(arguments, stream)
-    names: dict[str, Any] = {
-        "context": context,
+    convert(arguments)
+    names = {
+        **_common(context, target.retired),
+        "Stream": Stream,
+        "DeviceArray": DeviceArray,
+        "get_ident": threading.get_ident,
+        "owner": threading.get_ident(),
+        "unfit": target.unfit,
+        "sends": target.sends,
+        "last_grid": None,
+        "last_block": None,
+        "last_shared": None,
+        "send": None,
         "pack_into": layout.pack_into,
         "buffer": buffer,
-        "convert": convert,
-        "Unfit": (struct.error, OverflowError, TypeError, ValueError),
-        "pointers": pointers,  # kept alive with the function
+        "Unfit": (struct.error, OverflowError, TypeError, ValueError, AttributeError, KeyError),
+        "pointers": ctypes.addressof(pointers),
+        "kept": pointers,
     }
     for converter, argument in zip(converters, arguments, strict=True):
         index = converter.parameter.index
         names[f"c{index}"] = converter
+        names[f"t{index}"] = type(argument)
         if isinstance(argument, DeviceArray):
             names[f"d{index}"] = argument.dtype
-    exec(pack_source(converters, arguments), names)
-    return Plan(names["pack"], ctypes.addressof(pointers))
+    return Plan(_define(launch_source(converters, arguments), names), convert, ctypes.addressof(pointers))
 
 
-def pack_source(converters: Sequence[Converter], arguments: Arguments) -> str:
-    """The text of a plan's function: it tests what may differ between calls of these types, notes the stream, packs."""
-    tests: list[str] = []
+def _common(context: Context, retired: list[bool]) -> dict[str, Any]:
+    """What the generated functions all use. `thread.token is not context._token` is make_current()'s own test."""
+    return {
+        "thread": contexts._thread,
+        "context": context,
+        "make_current": context.make_current,
+        "failed": context.failed,
+        "retired": retired,
+    }
+
+
+def _define(text: str, names: dict[str, Any]) -> Callable[..., None]:
+    exec(text, names)
+    launch: Callable[..., None] = names["launch"]
+    return launch
+
+
+def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
+    """The text of a plan's `launch` (_TEXT, with what these arguments want filled in).
+
+    The last configuration is known again by identity, which ints and tuples written in a program have; others are
+    looked up. A use on a stream that is not an array's own is noted, so that the array's free waits for it.
+    """
+    tests = ["type(stream) is Stream and stream.context is context and not stream.closed"]
+    loads: list[str] = []
     notes: list[str] = []
     values: list[str] = []
     for converter, argument in zip(converters, arguments, strict=True):
         i = converter.parameter.index
         target = converter.parameter.type.target
         if converter.parameter.kind == "pointer" and type(argument) is DeviceArray:
-            tests.append(f"a{i}.context is context and a{i}.allocation.open")
+            loads.append(f"m{i} = a{i}.allocation")
+            tests.append(f"type(a{i}) is DeviceArray and m{i}.context is context and m{i}.open")
             if converter.dtypes is not None:
                 tests.append(f"a{i}.dtype is d{i}")
             if target is not None and not target.const:
                 tests.append(f"not a{i}.readonly")
             if converter.alignment > 1:
                 tests.append(f"not a{i}.pointer & {converter.alignment - 1}")
-            notes.append(f"    if a{i}.allocation.uses.home is not stream: a{i}.allocation.uses.add(stream)\n")
+            notes.append(f"if m{i}.uses.home is not stream: m{i}.uses.add(stream)")
             values.append(f"a{i}.pointer")
+        elif argument is None and converter.parameter.kind == "pointer":
+            tests.append(f"a{i} is None")
+            values.append("0")
         elif _packs_itself(converter, argument):
+            tests.append(f"type(a{i}) is t{i}")
             values.append(f"a{i}")
         else:
             values.append(f"c{i}(a{i})")
-    unpacked = "".join(f"a{i}, " for i in range(len(values)))
-    return (
-        "def pack(arguments, stream):\n"
-        + (f"    {unpacked.rstrip()} = arguments\n" if values else "")
-        + (f"    if not ({' and '.join(tests)}):\n        return convert(arguments, stream)\n" if tests else "")
-        + "".join(notes)
-        + "    try:\n"
-        + f"        pack_into({', '.join(['buffer', '0', *values])})\n"
-        + "    except Unfit:\n"
-        + "        convert(arguments, stream)\n"
+    unpack = f"{''.join(f'a{i}, ' for i in range(len(values)))}= args" if values else "() = args"
+    return _TEXT.format(
+        loads="".join(f"            {line}\n" for line in (unpack, *loads)),
+        tests="\n                and ".join(tests),
+        notes="".join(f"                {line}\n" for line in notes),
+        values=", ".join(["buffer", "0", *values]),
     )
+
+
+_TEXT = """\
+def launch(stream, *, grid, block, shared=0, args=(), cluster=None, cooperative=False, unfit=unfit):
+    global last_grid, last_block, last_shared, send
+    if type(args) is tuple and cluster is None and not cooperative and get_ident() == owner and not retired:
+        fits = False
+        try:
+            if grid is not last_grid or block is not last_block or shared is not last_shared:
+                send = sends[grid, block, shared]
+                last_grid, last_block, last_shared = grid, block, shared
+{loads}\
+            if (
+                {tests}
+            ):
+{notes}\
+                pack_into({values})
+                fits = True
+        except Unfit:
+            pass
+        if fits:
+            if thread.token is not context._token:
+                make_current()
+            result = send(stream.handle, pointers, 0)
+            if result[0]:
+                raise failed("cuLaunchKernel", result[0])
+            return
+    unfit(stream, grid, block, shared, args, cluster, cooperative)
+"""
+
+
+def make_prepared(
+    target: Target, send: Callable[..., Any], arguments: Arguments, plan: Plan, accept: Callable[[Any], Stream]
+) -> Callable[[Any], None]:
+    """The launch of what `plan` has in place, on a stream. accept: the stream as a Stream, where all is well.
+
+    `send` is cuLaunchKernel with all but its last three arguments. Any number of threads may call the result.
+    """
+    allocations = tuple({value.allocation for value in arguments if isinstance(value, DeviceArray)})
+    names = {
+        **_common(target.context, target.retired),
+        **{f"m{index}": allocation for index, allocation in enumerate(allocations)},
+        "known": target,  # no stream yet
+        "accept": accept,
+        "send": send,
+        "pointers": plan.pointers,
+        "kept": (plan, arguments),  # what the packed bytes point to
+    }
+    opens = "".join(f" and m{index}.open" for index in range(len(allocations)))
+    return _define(_PREPARED_TEXT.format(opens=opens), names)
+
+
+_PREPARED_TEXT = """\
+def launch(stream):
+    global known
+    if not (stream is known and not stream.closed and not retired{opens}):
+        known = stream = accept(stream)
+    if thread.token is not context._token:
+        make_current()
+    result = send(stream.handle, pointers, 0)
+    if result[0]:
+        raise failed("cuLaunchKernel", result[0])
+"""
 
 
 def _packs_itself(converter: Converter, argument: Any) -> bool:

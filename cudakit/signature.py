@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cudakit.mangling import BUILTIN, HALF, VOID, Type, demangle
+from cudakit.cxx import BUILTIN, HALF, VOID, Type
+from cudakit.mangling import demangle
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def parameters(
         elif from_ptx is not None:
             kind = _from_ptx(from_ptx)
         elif size == 8:
-            kind = Type("64 bits (a pointer or a number)", "bits", 8)
+            kind = Type("64 bits (a pointer or a number)", "bits", 8, dtype="any")
         else:
             kind = Type(f"{size} bytes", "struct", size)
         found.append(Parameter(index, kind, offset, size))

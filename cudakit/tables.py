@@ -88,7 +88,7 @@ def _idea(row: Row, _: Mapping[str, Any]) -> str:
 def _idea_and_host_time(row: Row, _: Mapping[str, Any]) -> str:
     """Where the device has no clock, the one time there is: the host's own work."""
     spread = row["time_ms"]
-    return _idea(row, _) + (f": {number(spread['median'])} ms" if spread else "")
+    return _idea(row, _) + (f": {number(spread['median'])} ms" if spread and row["variant"] == "cpu" else "")
 
 
 _WHO: list[Column] = [("rung", _label), ("variant", lambda row, _: str(row["variant"]))]
@@ -241,16 +241,23 @@ WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {"tables": markdown, "s
 _MARK = re.compile(r"(<!-- (?P<writer>\w+) (?P<source>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> str:
+def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str, list[str]]:
     """`text` with what stands between `<!-- summary profiles/h200/softmax.json -->` and `<!-- end -->` written anew.
 
-    `load` reads the JSON named in the mark. Raises Refused for a mark that names no writer.
+    `load` reads the JSON named in the mark. Also gives the marks that could not be filled, each with the reason; what
+    stands between them stays.
     """
+    problems = []
 
     def fill(mark: re.Match[str]) -> str:
         writer = WRITERS.get(mark["writer"])
         if writer is None:
-            raise Refused(f"the mark {mark[1].strip()!r} names no table: use one of {', '.join(WRITERS)}")
-        return f"{mark[1]}{writer(load(mark['source']))}\n{mark[4]}"
+            problems.append(f"{mark[1].strip()} names no table: use one of {', '.join(WRITERS)}")
+            return mark[0]
+        try:
+            return f"{mark[1]}{writer(load(mark['source']))}\n{mark[4]}"
+        except Refused as error:
+            problems.append(str(error))
+            return mark[0]
 
-    return _MARK.sub(fill, text)
+    return _MARK.sub(fill, text), problems

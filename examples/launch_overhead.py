@@ -42,7 +42,13 @@ __global__ void scale(const float* x, float* y, float factor, int n) {
 
 EXTERN_C = 'extern "C" ' + SOURCE.strip()
 
-IMPORT = "import time; begin = time.perf_counter(); import {package}; print(time.perf_counter() - begin)"
+IMPORT = "import time; begin = time.perf_counter(); {statement}; print(time.perf_counter() - begin)"
+# cudakit loads its parts when they are first named, so the import alone would not tell the whole.
+IMPORTS = {
+    "numpy": "import numpy",
+    "cudakit": "import cudakit",
+    "cudakit.Device": "import cudakit; cudakit.Device",
+}
 
 FIRST_LAUNCH = """
 import json, sys, time
@@ -84,9 +90,7 @@ def cuda_core(device, stream, kernel, x, y):
     from cuda import core
 
     core.Device(device.ordinal).set_current()
-    options = core.ProgramOptions(arch=device.arch)
-    program = core.Program(EXTERN_C, "c++", options)
-    theirs = program.compile("cubin").get_kernel("scale")
+    theirs = core.ObjectCode.from_cubin(kernel.module.cubin).get_kernel(kernel.mangled)
     config = core.LaunchConfig(grid=1, block=N)
     queue = core.Stream.from_handle(int(stream))
     factor, n = np.float32(FACTOR), np.int32(N)
@@ -170,6 +174,7 @@ def measure_launches(device, bursts, burst):
             if name in OURS and not np.array_equal(y.numpy(stream), np.full(N, FACTOR, np.float32)):
                 row.fail("the launch did not multiply by its factor")
         costs = host_costs(calls, stream.synchronize, burst=burst, bursts=bursts)
+        calls.clear()  # others' arrays go before the stream they were used on
     ordered = [rows[name] for name in (*OURS, *PEERS) if name in rows]
     return [
         {**vars(row), "host_us": cost.as_dict(), "above_bare_us": cost.median - costs["bare"].median}
@@ -197,15 +202,16 @@ def fresh_process(code, *arguments, **environment):
 
 
 def measure_imports(repeats):
-    """Seconds to import each package, the median of `repeats` fresh processes that take turns."""
-    samples = {"numpy": [], "cudakit": []}
+    """Seconds each import takes, the median of `repeats` fresh processes that take turns."""
+    samples = {name: [] for name in IMPORTS}
     for number in range(repeats + 1):
-        for package, taken in samples.items():
-            took = float(fresh_process(IMPORT.format(package=package)))
+        for name, statement in IMPORTS.items():
+            took = float(fresh_process(IMPORT.format(statement=statement)))
             if number:  # the first reads the files from disk
-                taken.append(took)
-    medians = {package: statistics.median(taken) for package, taken in samples.items()}
-    return {"seconds": medians, "cudakit_over_numpy": medians["cudakit"] / medians["numpy"], "n": repeats}
+                samples[name].append(took)
+    medians = {name: statistics.median(taken) for name, taken in samples.items()}
+    ratios = {name: seconds / medians["numpy"] for name, seconds in medians.items()}
+    return {"seconds": medians, "over_numpy": ratios, "n": repeats}
 
 
 def measure_first_launch(device_name):
@@ -219,7 +225,8 @@ def measure_first_launch(device_name):
 def show(result, console):
     from rich.table import Table
 
-    table = Table(title=f"host microseconds a launch, four arguments, bursts of {BURST}", title_justify="left")
+    title = f"host microseconds a launch, four arguments, bursts of {result['burst']}"
+    table = Table(title=title, title_justify="left")
     for heading in ("launch", "what it is", "us (p10 to p90)", "above bare"):
         table.add_column(heading, justify="left" if heading in ("launch", "what it is") else "right")
     for row in result["rows"]:
@@ -233,11 +240,9 @@ def show(result, console):
     if result["device"]["kind"] == "sim":
         console.print("queueing into the simulator, by this machine's clock: not what a GPU's driver costs")
     imports, first = result["import"], result["first_launch"]
-    seconds = imports["seconds"]
-    console.print(
-        f"import cudakit {1000 * seconds['cudakit']:.0f} ms, import numpy {1000 * seconds['numpy']:.0f} ms: "
-        f"{imports['cudakit_over_numpy']:.2f} times as long"
-    )
+    for name, seconds in imports["seconds"].items():
+        statement = IMPORTS[name]
+        console.print(f"{statement}: {1000 * seconds:.0f} ms, {imports['over_numpy'][name]:.2f} times numpy")
     for state in ("cold", "warm"):
         nvrtc = "loaded" if first[state]["nvrtc_loaded"] else "not loaded"
         console.print(f"first launch of a process, {state} cache: {first[state]['seconds']:.2f} s, NVRTC {nvrtc}")
@@ -249,9 +254,11 @@ def run(arguments):
     with cli.open_device(arguments.device) as device:
         gpu = device.kind == "gpu"
         report = Report(device.info())
-        rows = measure_launches(device, arguments.bursts or (50 if gpu else 3), BURST if gpu else 20)
+        burst = BURST if gpu else 20
+        rows = measure_launches(device, arguments.bursts or (50 if gpu else 3), burst)
     result = {
         **report.as_dict(),
+        "burst": burst,
         "rows": rows,
         "import": measure_imports(arguments.repeats),
         "first_launch": measure_first_launch(arguments.device),

@@ -56,8 +56,8 @@ def why_no_gpu() -> str | None:
     try:
         with cudakit.Device("gpu"):
             return None
-    except (cudakit.CudaError, RuntimeError, OSError) as error:
-        return str(error).splitlines()[0]
+    except cudakit.DeviceUnavailable as error:  # a GPU that is there and broken fails its tests
+        return str(error).splitlines()[0][:100]
 
 
 def open_device(spec: str) -> cudakit.Device:

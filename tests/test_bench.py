@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -13,6 +14,7 @@ from cudakit import bench, cli, ops
 from cudakit.bench import Bench
 from cudakit.compare import compare
 from cudakit.ops.variant import Config, Variant, ceil_div
+from cudakit.peers import peers_of
 from cudakit.timing import BURST, GpuTimer, Spread, host_costs, rotations, wall_clock
 
 
@@ -90,11 +92,9 @@ def test_a_batch_stays_under_the_queue():
     assert len(ran) <= BURST * 103
 
 
-def test_the_simulated_device_is_not_timed(device):
-    if device.kind == "gpu":
-        pytest.skip("a GPU has a clock")
-    with device.stream() as stream, pytest.raises(ValueError, match="no clock"):
-        GpuTimer(device, stream)
+def test_the_simulated_device_is_not_timed(sim):
+    with sim.stream() as stream, pytest.raises(ValueError, match="no clock"):
+        GpuTimer(sim, stream)
 
 
 def test_no_launches_no_time():
@@ -196,9 +196,12 @@ def test_results_of_many_pieces_are_compared_to_the_end(monkeypatch):
     exact = reference(50)
     plain = exact.astype(np.float32)
     assert compare(plain, exact, plain).ok
-    result = plain.copy()
-    result[49, 99] = 2
-    assert compare(result, exact, plain).worst_at == (49, 99)
+    for wrong in (2, math.nan, math.inf):
+        result = plain.copy()
+        result[49, 99] = wrong
+        verdict = compare(result, exact, plain)
+        assert not verdict.ok
+        assert verdict.worst_at == (49, 99)
 
 
 def test_shapes_must_agree_and_empty_is_right():
@@ -284,8 +287,9 @@ def test_wrong_kernels_are_false_rows(device, family, name, says):
 
 
 def test_a_fault_is_a_false_row_that_names_the_line(sim, family):
-    row = Bench(sim, once=True).run(family("far_outside"), [(1000,)]).rows[-1]
-    assert row.ok is False
+    report = Bench(sim, once=True).run(family("far_outside"), [(1000,), (2000,)])
+    assert [row.ok for row in report.rows] == [True, False], "the first shape is reported, the second cannot be run"
+    row = report.rows[-1]
     assert "wrong.cu" in row.why
     assert "c[i + 100000000]" in row.why
 
@@ -377,3 +381,45 @@ def test_reports_merge():
     assert [copy["shape"] for copy in one.ceilings["copy"]] == [(1,), (2,)]
     assert not one.ok
     json.dumps(cli.finite(one.as_dict()), allow_nan=False)
+
+
+def test_without_torch_there_are_no_peers(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert peers_of("softmax", 0) == []
+
+
+class FakePeer:
+    """Stands for another package's add: right, wrong, refusing or failing, as its name says."""
+
+    idea = "a stand-in"
+
+    def __init__(self, name):
+        self.name = f"peer:{name}"
+
+    def refusal(self, shape):
+        return "too large" if self.name == "peer:refuses" else None
+
+    def on(self, stream):
+        return contextlib.nullcontext()
+
+    def bind(self, sets, timer):
+        if self.name == "peer:fails":
+            raise OSError("its library is broken")
+        value = 0.0 if self.name == "peer:wrong" else 3.0
+        return [lambda output=output: output.fill(value, timer.stream) for _, output in sets]
+
+
+def test_peers_are_checked_and_timed_as_we_are(device, family, monkeypatch):
+    monkeypatch.setattr(bench, "rotations", lambda *_, **__: 2)
+    names = ("right", "wrong", "refuses", "fails")
+    monkeypatch.setattr(Bench, "peers", lambda self, family: [FakePeer(name) for name in names])
+    ones = dataclasses.replace(
+        family(),
+        make_inputs=lambda shape, dtype, rng: (np.full(shape, 1.0, dtype), np.full(shape, 2.0, dtype)),
+    )
+    report = Bench(device, timer=CannedTimer).run(ones, [(100,)])
+    right, wrong, refuses, fails = (row for row in report.rows if row.variant.startswith("peer:"))
+    assert (right.ok, right.gbps) == (True, pytest.approx(12 * 100 / 1e6))
+    assert (wrong.ok, wrong.time_ms) == (False, None)
+    assert (refuses.ok, refuses.skipped) == (None, "too large")
+    assert (fails.ok, fails.skipped) == (None, "OSError: its library is broken")

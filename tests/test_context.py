@@ -61,7 +61,7 @@ def test_sim_is_shared_until_a_fresh_one_is_asked_for():
 @pytest.mark.parametrize("spec", ["cuda", "gpu:x", "sim:90", "sim:sm_9", "", "gpu:-1"])
 def test_a_name_of_no_device_is_refused(spec, monkeypatch):
     monkeypatch.delenv("CUDAKIT_DEVICE", raising=False)
-    with pytest.raises((ValueError, DeviceUnavailable), match="sim:sm_80|there are sm_75"):
+    with pytest.raises((ValueError, DeviceUnavailable), match=r"sim:sm_80|there are sm_75"):
         drivers.open(spec)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cudakit
@@ -49,6 +49,7 @@ def test_exact_arithmetic_agrees_bit_for_bit(gpu: cudakit.Device, sim: cudakit.D
 
 
 @pytest.mark.parametrize("family", ops.families().values(), ids=lambda family: family.name)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the GPU is meant to serve every example
 @given(data=st.data())
 def test_both_devices_are_right_on_one_problem(gpu: cudakit.Device, family, data) -> None:
     variant = data.draw(st.sampled_from(family.variants))

@@ -70,10 +70,11 @@ def test_a_fault_is_caught_as_a_lost_context():
 
 
 def test_every_usual_error_has_a_hint(driver):
-    for name in (
+    names = (
         "OUT_OF_MEMORY ILLEGAL_ADDRESS MISALIGNED_ADDRESS LAUNCH_OUT_OF_RESOURCES INVALID_PTX UNSUPPORTED_PTX_VERSION "
         "NO_BINARY_FOR_GPU NOT_READY INVALID_VALUE INVALID_HANDLE NO_DEVICE NOT_FOUND LAUNCH_FAILED INVALID_IMAGE"
-    ).split():
+    )
+    for name in names.split():
         error = errors.failure(driver, "cuX", getattr(cu.CUresult, f"CUDA_ERROR_{name}"))
         assert error.hint, name
 

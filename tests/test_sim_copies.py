@@ -162,7 +162,65 @@ def test_arguments_are_converted_as_the_bindings_convert_them(host: Host) -> Non
     assert int(host.cuMemPoolGetAttribute(pool, threshold)) == 2**64 - 1
 
 
+def test_pitched_allocations_have_aligned_rows(host: Host) -> None:
+    pointer, pitch = host.cuMemAllocPitch(100, 3, 4)
+    assert pitch >= 100
+    assert pitch % 256 == 0
+    host.cuMemsetD2D8(pointer, pitch, 1, 100, 3)
+    host.cuMemsetD2D32Async(pointer, pitch, 2, 25, 3, 0)
+    assert host.download(int(pointer) + 2 * pitch, 25, np.uint32).tolist() == [2] * 25
+    assert host.driver.cuMemAllocPitch(100, 3, 5)[0] == INVALID_VALUE
+
+
+def test_copies_between_any_two_places_by_address_alone(host: Host) -> None:
+    pinned, pageable = host.pinned(4), np.arange(4, dtype=np.float32)
+    pointer, stream = host.cuMemAlloc(16), host.stream(0)
+    host.cuMemcpy(pointer, address_of(pageable), 16)
+    host.cuMemcpyAsync(address_of(pinned), pointer, 16, stream)
+    host.cuCtxSynchronize()
+    assert (pinned == pageable).all()
+    host.cuMemcpyAsync(address_of(pageable), address_of(pinned), 16, stream)
+    assert host.driver.cuMemcpy(pointer, 0, 16) == (INVALID_VALUE,)
+
+
+def test_pinned_memory_describes_itself(host: Host) -> None:
+    address = host.cuMemHostAlloc(100, cu.CU_MEMHOSTALLOC_PORTABLE)
+    assert host.cuMemHostGetFlags(address) == cu.CU_MEMHOSTALLOC_PORTABLE
+    assert int(host.cuMemHostGetDevicePointer(address, 0)) == address
+    wanted = cu.CUpointer_attribute
+    kinds = [wanted.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, wanted.CU_POINTER_ATTRIBUTE_RANGE_SIZE]
+    assert host.cuPointerGetAttributes(2, kinds, address) == [cu.CUmemorytype.CU_MEMORYTYPE_HOST, 100]
+    assert host.cuPointerGetAttributes(2, kinds, 0x1234) == [0, 0]
+    for attribute in wanted:
+        code, _ = host.driver.cuPointerGetAttribute(attribute, address)
+        assert code in (OK, cu.CUresult.CUDA_ERROR_NOT_SUPPORTED), attribute
+    assert host.driver.cuMemFree(address) == (INVALID_VALUE,)
+    host.cuMemFreeHost(address)
+    assert host.driver.cuMemFreeHost(address) == (INVALID_VALUE,)
+    assert host.driver.cuMemFreeHost(host.cuMemAlloc(4)) == (INVALID_VALUE,)
+    host.cuMemFreeHost(host.cuMemAllocHost(10))
+
+
 # ---- the pool ----
+
+
+def test_a_pool_of_ones_own(host: Host) -> None:
+    properties = cu.CUmemPoolProps()
+    properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    properties.location.id = 0
+    pool = host.cuMemPoolCreate(properties)
+    pointer = host.cuMemAllocFromPoolAsync(1000, pool, 0)
+    mine = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
+    assert host.cuPointerGetAttribute(mine, pointer) == pool
+    host.cuDeviceSetMemPool(0, pool)
+    assert host.cuPointerGetAttribute(mine, host.cuMemAllocAsync(8, 0)) == pool
+    reuse = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC
+    host.cuMemPoolSetAttribute(pool, reuse, 0)
+    assert host.cuMemPoolGetAttribute(pool, reuse) == 0
+    host.cuMemPoolDestroy(pool)
+    assert host.cuDeviceGetMemPool(0) == host.cuDeviceGetDefaultMemPool(0)
+    assert host.driver.cuMemPoolDestroy(host.cuDeviceGetDefaultMemPool(0)) == (INVALID_VALUE,)
 
 
 def pool_bytes(host: Host, name: str) -> int:
@@ -235,9 +293,9 @@ def test_a_pinned_destination_read_too_early_shows_poison(host: Host) -> None:
     stream, out = host.stream(), host.pinned(8, np.uint8)
     pointer = host.upload(np.arange(8, dtype=np.uint8))
     out[:] = 0
-    host.cuMemcpyDtoHAsync(address_of(out), pointer, 8, stream)
     other = host.stream()
     host.cuMemsetD8Async(host.cuMemAlloc(8), 0, 8, other)
+    host.cuMemcpyDtoHAsync(address_of(out), pointer, 8, stream)
     host.cuStreamSynchronize(other)  # the wrong stream
     assert (out == POISON).all()
     host.cuStreamSynchronize(stream)
@@ -259,6 +317,19 @@ def test_pageable_memory_may_change_right_after_an_async_copy(host: Host) -> Non
     data[:] = 2
     host.cuStreamSynchronize(stream)
     assert (host.download(pointer, 8, np.uint8) == 1).all()
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_a_plain_copy_from_pageable_memory_may_return_before_it_is_done(host: Host, waited: bool) -> None:
+    # CUDA promises only that the source was read: another stream that is not ordered after it must not count on more
+    stream = host.stream()
+    source, target = host.cuMemAlloc(4), host.upload(np.zeros(1, np.uint32))
+    host.cuMemcpyHtoD(source, np.array([5], np.uint32), 4)
+    if waited:
+        host.cuStreamSynchronize(0)
+    host.cuMemcpyDtoDAsync(target, source, 4, stream)
+    host.cuStreamSynchronize(stream)
+    assert (host.download(target, 1, np.uint32)[0] == 5) == waited
 
 
 def test_a_pinned_source_changed_in_flight_is_reported_once(host: Host) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import os
+import re
 import threading
 from typing import Any
 
@@ -396,3 +398,112 @@ def test_a_host_function_that_raises_is_not_lost(host: Host) -> None:
     with pytest.raises(RuntimeError, match="the reason"):
         host.driver.cuCtxSynchronize()
     assert host.driver.cuCtxSynchronize()[0] == cu.CUresult.CUDA_ERROR_UNKNOWN
+
+
+def test_a_context_of_ones_own(host: Host) -> None:
+    primary = host.cuCtxGetCurrent()
+    own = host.cuCtxCreate(None, 0, 0)
+    assert host.cuCtxGetCurrent() == own
+    assert host.cuCtxGetId(own) != host.cuCtxGetId(primary)
+    stream = host.stream()
+    host.cuMemsetD8Async(host.cuMemAlloc(8), 0, 8, stream)
+    host.cuCtxDestroy(own)
+    assert host.cuCtxGetCurrent() == primary
+    assert host.driver.cuStreamSynchronize(stream) == (INVALID_HANDLE,)
+    assert host.driver.cuCtxSetCurrent(own) == (cu.CUresult.CUDA_ERROR_INVALID_CONTEXT,)
+    assert host.driver.cuCtxDestroy(primary) == (cu.CUresult.CUDA_ERROR_INVALID_CONTEXT,)
+    host.cuCtxSetCurrent(0)
+    assert int(host.cuCtxGetCurrent()) == 0
+    assert host.driver.cuCtxPopCurrent()[0] == cu.CUresult.CUDA_ERROR_INVALID_CONTEXT
+
+
+def test_a_reset_keeps_the_context_and_drops_what_it_held(host: Host) -> None:
+    host.driver.simInject("context_lost")
+    assert host.driver.cuMemAlloc(8)[0] == cu.CUresult.CUDA_ERROR_ECC_UNCORRECTABLE
+    host.cuDevicePrimaryCtxReset(0)
+    host.cuMemFree(host.cuMemAlloc(8))
+    assert host.cuDevicePrimaryCtxGetState(0)[1] == 1
+
+
+def test_limits(host: Host) -> None:
+    stack, cig = cu.CUlimit.CU_LIMIT_STACK_SIZE, cu.CUlimit.CU_LIMIT_CIG_ENABLED
+    assert host.cuCtxGetLimit(stack) == 1024
+    host.cuCtxSetLimit(stack, 4096)
+    assert host.cuCtxGetLimit(stack) == 4096
+    assert host.driver.cuCtxGetLimit(cig) == (cu.CUresult.CUDA_ERROR_UNSUPPORTED_LIMIT, None)
+
+
+@pytest.mark.parametrize("bad", [{"checks": ["spelling"]}, {"memory": 0}, {"devices": 0}, {"order": "sorted"}])
+def test_options_that_make_no_sense_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"checks|memory|order"):
+        Driver(**bad)
+
+
+def test_checks_that_are_off_report_nothing() -> None:
+    host = start(checks=())
+    stream, data = host.stream(), host.pinned(8, np.uint8)
+    data[:] = 0
+    host.cuMemcpyHtoDAsync(host.cuMemAlloc(8), int(data.ctypes.data), 8, stream)
+    data[3] = 1
+    host.cuStreamSynchronize(stream)
+    assert host.driver.simLastReport() is None
+
+
+SIMULATED = sorted(name for name in dir(Driver) if name.startswith("cu"))
+
+
+def parameters_in_the_bindings(name: str) -> list[str]:
+    """Parameter names from the signature that the bindings' docstrings start with."""
+    line = (getattr(cu, name).__doc__ or "").strip().splitlines()[0]
+    inside = line[line.index("(") + 1 : line.rindex(")")]
+    while "[" in inside:  # annotations hold commas
+        inside = re.sub(r"\[[^\[\]]*\]", "", inside)
+    # "unsigned int Flags", "limit: CUlimit", "char *name", "dev"
+    found = [re.search(r"(\w+)$", part.split(":")[0].strip()) for part in inside.split(",") if part]
+    return [match[1] for match in found if match]
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_a_simulated_function_takes_what_the_bindings_take(name: str) -> None:
+    assert list(inspect.signature(getattr(Driver, name)).parameters)[1:] == parameters_in_the_bindings(name)
+
+
+def test_streams_and_devices_say_what_they_are() -> None:
+    host = start(devices=2)
+    stream = host.cuStreamCreate(0)
+    assert host.cuStreamGetId(stream) != host.cuStreamGetId(host.cuStreamCreate(0))
+    assert int(host.cuStreamGetDevice(stream)) == 0
+    assert host.cuStreamIsCapturing(stream) == cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+    assert host.driver.cuStreamCreate(2) == (INVALID_VALUE, None)
+    names = [host.cuDeviceGetPCIBusId(16, device) for device in (0, 1)]
+    assert names[0] != names[1]
+    assert host.cuDeviceGetUuid(0).bytes != host.cuDeviceGetUuid(1).bytes
+    assert host.cuDeviceTotalMem(1) == host.cuMemGetInfo()[1]
+
+
+def test_events_are_checked(host: Host) -> None:
+    assert host.driver.cuEventCreate(8) == (INVALID_VALUE, None)
+    event = host.event()
+    assert host.driver.cuEventRecordWithFlags(event, 0, 1) == (INVALID_VALUE,)
+    host.cuEventRecordWithFlags(event, 0, 0)
+    assert host.driver.cuStreamWaitEvent(0, event, 7) == (INVALID_VALUE,)
+    host.cuCtxCreate(None, 0, 0)
+    assert host.driver.cuEventRecord(event, 0) == (INVALID_HANDLE,)
+    assert "different contexts" in host.driver.simLastMessage()
+    # to wait for an event of another context is allowed
+    host.cuStreamWaitEvent(0, event, 0)
+    host.cuEventDestroy(event)
+    host.cuCtxSynchronize()
+
+
+def test_the_default_stream_of_a_thread_is_its_own(host: Host) -> None:
+    pointer = host.upload(np.zeros(1, np.uint32))
+    host.cuMemsetD32Async(pointer, 1, 1, 2)
+    thread = threading.Thread(
+        target=lambda: (host.cuCtxSetCurrent(host.cuDevicePrimaryCtxRetain(0)), host.cuStreamSynchronize(2))
+    )
+    thread.start()
+    thread.join()
+    assert host.driver.simStats().pending == 1  # the other thread waited for its own stream, which is empty
+    host.cuStreamSynchronize(2)
+    assert host.driver.simStats().pending == 0

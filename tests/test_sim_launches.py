@@ -69,6 +69,34 @@ done:
 }
 """
 
+PTX_PRINT = b"""
+.version 7.0
+.target sm_75
+.address_size 64
+
+.extern .func (.param .b32 result) vprintf(.param .b64 format, .param .b64 values);
+.global .align 1 .b8 text[4] = {104, 105, 10, 0};
+
+.visible .entry speak()
+{
+    .reg .b64 %rd<4>;
+    .reg .b32 %r<2>;
+    mov.u64 %rd1, text;
+    cvta.global.u64 %rd2, %rd1;
+    mov.u64 %rd3, 0;
+    {
+    .param .b64 first;
+    st.param.b64 [first], %rd2;
+    .param .b64 second;
+    st.param.b64 [second], %rd3;
+    .param .b32 back;
+    call.uni (back), vprintf, (first, second);
+    ld.param.b32 %r1, [back];
+    }
+    ret;
+}
+"""
+
 
 class Launcher:
     """The module above in a fresh driver."""
@@ -178,6 +206,8 @@ def test_launch_bounds_are_kept(shared_launcher: Launcher) -> None:
     params = ((unused,), (None,))
     assert it.launch(it.bounded, (1, 1, 1), (65, 1, 1), params) == INVALID_VALUE
     assert it.launch(it.bounded, (1, 1, 1), (64, 1, 1), params) == OK
+    assert it.host.cuOccupancyMaxActiveBlocksPerMultiprocessor(it.bounded, 64, 0) > 0
+    assert it.host.cuOccupancyMaxActiveBlocksPerMultiprocessor(it.bounded, 65, 0) == 0
     attributes = cu.CUfunction_attribute
     assert it.host.cuFuncGetAttribute(attributes.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, it.bounded) == 64
     assert it.host.cuFuncGetAttribute(attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, it.bounded) == 1024
@@ -228,6 +258,8 @@ def test_globals_and_constants_are_memory(shared_launcher: Launcher) -> None:
     pointer, size = it.host.cuModuleGetGlobal(it.module, b"counter")
     assert size == 4
     assert it.host.download(pointer, 1, np.uint32)[0] == 7
+    assert it.host.cuPointerGetAttribute(cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) == 0
+    assert it.driver.cuMemFree(pointer) == (INVALID_VALUE,)
     table, size = it.host.cuModuleGetGlobal(it.module, b"table")
     assert size == 24
     assert (it.host.download(table, 24, np.uint8) == 0).all()
@@ -365,6 +397,7 @@ OCCUPANCY = [
     ("sm_90", 40, 256, 0, 6),
     ("sm_90", 64, 256, 0, 4),
     ("sm_90", 255, 256, 0, 1),
+    ("sm_90", 88, 32, 0, 20),
     ("sm_90", 32, 32, 0, 32),
     ("sm_90", 32, 1024, 0, 2),
     ("sm_90", 65, 1024, 0, 0),
@@ -389,6 +422,34 @@ def test_occupancy(arch: str, registers: int, threads: int, shared: int, blocks:
         fits = it.host.cuOccupancyMaxActiveBlocksPerMultiprocessor
         assert fits(it.nothing, threads, room) == blocks
         assert blocks == 1 or fits(it.nothing, threads, room + 128 * 8) < blocks
+
+
+def test_the_block_size_for_the_most_threads(shared_launcher: Launcher) -> None:
+    it = shared_launcher
+    blocks, threads = it.host.cuOccupancyMaxPotentialBlockSize(it.bounded, None, 0, 0)
+    assert threads == 64
+    assert blocks == 132 * it.host.cuOccupancyMaxActiveBlocksPerMultiprocessor(it.bounded, 64, 0)
+
+
+def test_a_module_lists_its_kernels(shared_launcher: Launcher) -> None:
+    it = shared_launcher
+    count = it.host.cuModuleGetFunctionCount(it.module)
+    functions = it.host.cuModuleEnumerateFunctions(count, it.module)
+    assert {it.host.cuFuncGetName(f) for f in functions} == {b"scale", b"bounded", b"nothing"}
+    assert all(it.host.cuFuncGetModule(f) == it.module for f in functions)
+    it.host.cuFuncLoad(it.scale)
+    assert it.host.cuFuncIsLoaded(it.scale) == cu.CUfunctionLoadingState.CU_FUNCTION_LOADING_STATE_LOADED
+
+
+def test_device_printf_goes_where_it_is_told() -> None:
+    texts: list[str] = []
+    it = Launcher(printf=texts.append)
+    it.host.cuModuleLoadData(PTX_PRINT)
+    kernel = it.host.cuModuleGetFunction(it.host.cuModuleLoadData(PTX_PRINT), b"speak")
+    assert it.launch(kernel, (1, 1, 1), (2, 1, 1)) == OK
+    assert texts == []
+    it.host.cuCtxSynchronize()
+    assert "".join(texts) == "hi\nhi\n"
 
 
 def test_a_block_with_more_registers_than_there_are_is_refused() -> None:

@@ -6,7 +6,7 @@ stores and atomics are built on pieces, so they are the same for every space. Bo
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -16,7 +16,12 @@ from cudakit.sim.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, Alloca
 from cudakit.sim.traffic import count_sectors, count_uniform, count_wavefronts
 
 GLOBAL, SHARED, LOCAL, CONST, PARAM, GENERIC = "global", "shared", "local", "const", "param", "generic"
-ELEMENTS = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+ELEMENTS: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+}
 _WINDOWS = ((PARAM_WINDOW, PARAM), (LOCAL_WINDOW, LOCAL), (SHARED_WINDOW, SHARED))
 _WRAP = 1 << 64
 
@@ -53,7 +58,7 @@ class Access:
         space = self.space
         if space == GENERIC:
             return self._generic(f, lanes, address)
-        if space == GLOBAL or space == CONST:
+        if space in (GLOBAL, CONST):
             return self._global(f, lanes, address)
         if space == SHARED:
             return self._shared(f, lanes, address, 0)
@@ -75,8 +80,7 @@ class Access:
             except MemoryFault as fault:
                 f.fail_access(self.site, fault, self.space, 0, lanes.count)
             if start & (size - 1):
-                fault = MemoryFault("misaligned", start, size, allocation)
-                f.fail_access(self.site, fault, self.space, 0, lanes.count)
+                self._misaligned(f, start, allocation, 0, lanes.count)
             if run.counting:
                 count_uniform(f, run.tally(self.site), lanes, size)
             return [Piece(self._view(allocation), (start - allocation.base) >> shift, None, lanes)]
@@ -89,8 +93,7 @@ class Access:
         if size > 1 and int(np.bitwise_or.reduce(offsets)) & (size - 1):
             wrong = np.flatnonzero(offsets & np.uint64(size - 1))
             start = int(address[wrong[0]]) + self.offset
-            fault = MemoryFault("misaligned", start, size, allocation)
-            f.fail_access(self.site, fault, self.space, int(wrong[0]), len(wrong))
+            self._misaligned(f, start, allocation, int(wrong[0]), len(wrong))
         index: Any = (offsets >> np.uint64(shift)).view(np.int64)
         breaks: Array | None = None
         straight = index[1:] - index[:-1] == 1
@@ -102,6 +105,10 @@ class Access:
         if run.counting:
             count_sectors(run.tally(self.site), lanes, offsets, size, breaks)
         return [Piece(self._view(allocation), index, None, lanes)]
+
+    def _misaligned(self, f: Fragment, start: int, allocation: Allocation, position: int, lanes: int) -> NoReturn:
+        fault = MemoryFault("misaligned", start, self.size, allocation)
+        f.fail_access(self.site, fault, self.space, position, lanes)
 
     def _scattered(self, f: Fragment, lanes: LaneSet, address: Array) -> list[Piece]:
         """Lanes that mean several allocations, or something that is none."""
@@ -136,16 +143,15 @@ class Access:
             parts.append((allocation, inside))
             left &= ~inside
         if wrong:
-            position, fault = min(wrong, key=lambda w: w[0])
-            f.fail_access(self.site, fault, self.space, position, int(bad.sum()))
+            position, first = min(wrong, key=lambda w: w[0])
+            f.fail_access(self.site, first, self.space, position, int(bad.sum()))
         pieces: list[Piece] = []
         for allocation, inside in parts:
             offsets = address[inside] + np.uint64((self.offset - allocation.base) % _WRAP)
-            crooked = np.flatnonzero(offsets & np.uint64(size - 1)) if size > 1 else ()
+            crooked = np.flatnonzero(offsets & np.uint64(size - 1))
             if len(crooked):
                 position = int(np.flatnonzero(inside)[crooked[0]])
-                fault = MemoryFault("misaligned", int(address[position]) + self.offset, size, allocation)
-                f.fail_access(self.site, fault, self.space, position, len(crooked))
+                self._misaligned(f, int(address[position]) + self.offset, allocation, position, len(crooked))
             index = (offsets >> np.uint64(self.shift)).view(np.int64)
             choice, part = lanes.subset(inside)
             pieces.append(Piece(self._view(allocation), index, choice, part))
@@ -195,9 +201,9 @@ class Access:
             found = lanes.cache[key] = lanes.block * (stride >> self.shift)
         return found
 
-    def _bad_shared(self, f: Fragment, start: int, limit: int, position: int, lanes: int) -> None:
+    def _bad_shared(self, f: Fragment, start: int, limit: int, position: int, lanes: int) -> NoReturn:
         address = start + SHARED_START
-        if 0 <= start and start + self.size <= limit:
+        if start >= 0 and start + self.size <= limit:
             kind, what = "misaligned", f"byte {start} of the block's {limit} bytes of shared memory"
         else:
             kind = "out of bounds"
@@ -239,12 +245,11 @@ class Access:
         view = store.view(self.dtype) if self.count == 1 else store.view(self.dtype).reshape(-1, self.count)
         return [Piece(view, bases + (offsets >> shift), None, lanes)]
 
-    def _bad_local(self, f: Fragment, kind: str, start: int, limit: int, position: int, lanes: int) -> None:
+    def _bad_local(self, f: Fragment, kind: str, start: int, limit: int, position: int, lanes: int) -> NoReturn:
         f.fail(
             self.site.instruction,
             kind,
-            f"{self.site.kind} of {self.size} byte{'s' * (self.size != 1)} at byte {start} of the thread's local memory of "
-            f"{limit} bytes",
+            f"{self.site.kind} of {self.size} bytes at byte {start} of the thread's {limit} bytes of local memory",
             position,
             lanes,
             address=start,
@@ -311,11 +316,13 @@ class Access:
         view, index, choice, _ = pieces[0]
         if choice is None:
             if isinstance(index, slice):
-                return view[index].copy()
+                run: Array = view[index].copy()
+                return run
             if isinstance(index, int):
                 found: Array = view[index]
                 return found if self.count == 1 else found.copy()
-            return view.take(index, axis=0)
+            gathered: Array = view.take(index, axis=0)
+            return gathered
         out = np.empty((lanes.count, self.count) if self.count > 1 else lanes.count, self.dtype)
         for view, index, choice, _ in pieces:
             out[choice] = view[index]

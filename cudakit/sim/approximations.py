@@ -1,9 +1,11 @@
 """The approximate functions: ex2, lg2, sin, cos, tanh, rsqrt, and rcp, sqrt and div with ``.approx`` or ``.full``.
 
-Each is computed in float64 and rounded once, so it stays inside every bound that the PTX ISA gives (2 ulp for ex2, rcp,
-rsqrt, sqrt and div.full; 2^-20.5 absolute for sin and cos, 2^-22 for lg2, 2^-11 relative for tanh), but is not the bit
-pattern of a GPU. ``rcp`` and ``rsqrt`` ``.approx.ftz.f64`` read the upper 32 bits of their operand and give 20 bits of
-fraction, as the hardware's seeds of Newton's iteration do.
+Each is computed in float64 and rounded once, so it stays inside every bound that the PTX ISA gives (2 ulp for ex2,
+rcp, rsqrt, sqrt and div; 2^-20.5 absolute for sin and cos between -pi and pi, 2^-22 for lg2, 2^-11 relative for tanh),
+but is not the bit pattern of a GPU. An H200 differs from it by at most 2 ulp for ex2, rcp, rsqrt, sqrt and div. Its sin
+of less than about 2^-24 is 0, and its sin and cos of large arguments have little to do with the sine and cosine.
+``rcp`` and ``rsqrt`` ``.approx.ftz.f64`` read the upper 32 bits of their operand and give 20 bits of fraction, as the
+hardware's seeds of Newton's iteration do.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim.lanewise import F16, F32, F64, Array, Form, Spec, builds, packed, spread
+from cudakit.sim.lanewise import F16, F32, F64, U64, Array, Form, Spec, builds, packed, spread
 from cudakit.sim.rounding import (
     bfloat_to_f32,
     canonical16,
@@ -26,6 +28,7 @@ from cudakit.sim.rounding import (
 )
 
 _UPPER = np.uint64(0xFFFFFFFF00000000)
+_SEED_NAN = np.uint64(0x7FFFFFFF00000000)
 
 
 def _form32(spec: Spec, count: int, function: Callable[..., Array]) -> Form:
@@ -89,7 +92,8 @@ def _seed64(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     def run(a: Array) -> Array:
         upper = a & _UPPER
         upper = np.where((upper & np.uint64(0x7FF << 52)) == 0, upper & np.uint64(1 << 63), upper)
-        bits = quiet64(function(upper.view(F64)), a)
+        value = function(upper.view(F64))
+        bits = np.where(value != value, _SEED_NAN, value.view(U64))
         rounded = np.where(
             (bits & np.uint64(0x7FF << 52)) == np.uint64(0x7FF << 52), bits, (bits + np.uint64(1 << 31)) & _UPPER
         )

@@ -1,7 +1,7 @@
 """atom and red: lanes update memory one after another, in lane order.
 
-Where no two lanes mean the same element, one vector operation does it. Where they do, lanes go by rounds (the first lane
-of each element, then the second, ...); elements that very many lanes want are done by a running total of their own.
+Where no two lanes mean the same element, one vector operation does it. Where they do, lanes go by rounds (the first
+lane of each element, then the second, ...); elements that very many lanes want are done by a running total.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim.access import ELEMENTS, GLOBAL, SHARED, Access
+from cudakit.sim.access import SHARED, Access
 from cudakit.sim.arithmetic import compile_lanewise
 from cudakit.sim.fragment import Fragment
 from cudakit.sim.ir import Instruction, Register
 from cudakit.sim.lanes import Array, choose
 from cudakit.sim.lanewise import width
 from cudakit.sim.loads import is_hint, space_of
-from cudakit.sim.program import Compiler
+from cudakit.sim.lowering import Compiler
 
 # old values, operand, compare value -> new values
 Update = Callable[[Array, Array, Any], Array]
@@ -62,7 +62,7 @@ class Atomic:
         self.operation = operation
         self.wanted = wanted
         self.running: Any = None
-        self.dtype: Any = ELEMENTS[access.width]
+        self.dtype: np.dtype[Any] = access.dtype
         # f32 sums in global memory flush subnormal numbers, those in shared memory do not
         self.flushes = kind == "f32" and space != SHARED
         if operation in ("exch", "cas", "inc", "dec"):
@@ -82,7 +82,7 @@ class Atomic:
             raise c.refuse(instruction)
 
     def _arithmetic(self, c: Compiler, instruction: Instruction, operation: str, kind: str, space: str) -> Update:
-        modifiers = (kind,)
+        modifiers: tuple[str, ...] = (kind,)
         if kind == "f32" and space != SHARED:
             modifiers = ("ftz", kind)
         elif kind in ("bf16", "bf16x2"):
@@ -222,7 +222,8 @@ def _compare_and_swap(old: Array, value: Array, compare: Any) -> Array:
 
 
 def _increase(old: Array, value: Array, compare: Any) -> Array:
-    return np.where(old >= value, old.dtype.type(0), old + old.dtype.type(1))
+    bumped: Array = np.where(old >= value, old.dtype.type(0), old + old.dtype.type(1))
+    return bumped
 
 
 def _decrease(old: Array, value: Array, compare: Any) -> Array:
@@ -230,5 +231,3 @@ def _decrease(old: Array, value: Array, compare: Any) -> Array:
 
 
 BUILDERS = {"atom": build_atomic, "red": build_atomic}
-
-__all__ = ["BUILDERS", "GLOBAL"]

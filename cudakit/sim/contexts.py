@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 from cuda.bindings import driver as cu
@@ -89,7 +90,8 @@ class ContextCalls(DriverState):
     @call(1, context=False)
     def cuDeviceGetUuid(self, dev: Handle) -> Any:
         uuid = cu.CUuuid()
-        uuid.bytes = b"simulated-gpu-" + f"{self._device(dev).ordinal:02d}".encode()
+        # the bindings' own field cannot be set
+        ctypes.memmove(uuid.getPtr(), f"simulated-gpu-{self._device(dev).ordinal:02d}".encode(), 16)
         return uuid
 
     @call(1, context=False)

@@ -1,4 +1,4 @@
-"""The scheduler: which lanes run next, where they part and meet, barriers, and the end of patience with those that hang.
+"""The scheduler: which lanes run next, where they part and meet, barriers, and an end of patience with those that hang.
 
 Fragments that are furthest behind in the program run first, so that lanes that parted meet again where their ways join.
 A fragment that keeps jumping backwards while others wait is tired after a while and lets them go first, so a lane that
@@ -7,7 +7,7 @@ spins on a lock never starves the one that holds it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -55,6 +55,11 @@ class BarrierCall:
         self.slot = -1
 
 
+def _is_warp_barrier(f: Fragment) -> bool:
+    block = f.program.blocks[f.block]
+    return bool(block.instructions) and block.instructions[0].opcode == "bar"
+
+
 class Scheduler:
     """Runs one batch to its end."""
 
@@ -66,7 +71,8 @@ class Scheduler:
         self.deferred: dict[tuple[int, ...], list[Fragment]] = {}
         self.barriers: dict[int, BarrierState] = {}
         self.counts = batch.run.block_counts
-        self.idle_jumps = 0
+        # backward jumps since the batch last got on, in loops that do not wait for other lanes and in those that do
+        self.idle_jumps = [0, 0]
         self.seen_progress = 0
         self.snapshot: tuple[Any, ...] | None = None
         frame = Frame(program, list(program.template), -1, 0)
@@ -85,6 +91,8 @@ class Scheduler:
                 if self.release():
                     continue
                 if self.deferred:
+                    if self.meet():
+                        continue
                     path = min(self.deferred)
                     waiting = self.deferred.pop(path)
                     self.advance(waiting[0] if len(waiting) == 1 else unite(waiting), forced=True)
@@ -104,10 +112,13 @@ class Scheduler:
         while True:
             program = f.program
             block = program.blocks[f.block]
-            if block.sync is not None and not forced and not self.gathered(f, block):
-                self.deferred.setdefault(f.path(), []).append(f)
-                return
-            forced = False
+            if block.sync is not None and not f.released and not self.gathered(f, block):
+                if not forced:
+                    self.deferred.setdefault(f.path(), []).append(f)
+                    return
+                if "warp" in self.run.checks:
+                    self.incomplete(f, block)
+            forced = f.released = False
             lanes = f.lanes
             count = counts[block.number]
             if count is None:
@@ -237,24 +248,25 @@ class Scheduler:
         batch = self.batch
         if batch.progress != self.seen_progress:
             self.seen_progress = batch.progress
-            self.idle_jumps = 0
-        self.idle_jumps += 1
+            self.idle_jumps = [0, 0]
+        self.idle_jumps[block.spins] += 1
         f.jumps += 1
         if f.jumps < (_TIRED_SPIN if block.spins else _TIRED):
             return False
         f.jumps = 0
-        if self.idle_jumps > (_HANG_SPIN if block.spins else _HANG):
+        if self.idle_jumps[block.spins] > (_HANG_SPIN if block.spins else _HANG):
             self.hang(f, block, "for too long")
-        if not block.spins and alone:
+        others = bool(self.pending) or bool(self.deferred)
+        if alone and not others and not block.spins:
             self.look_for_cycle(f, block)
-        waiting = bool(self.pending) or bool(self.deferred) or bool(self.barriers)
+        waiting = others or bool(self.barriers)
         if waiting:
             self.release()
             f.epoch += 1
         return waiting and alone
 
     def look_for_cycle(self, f: Fragment, block: Block) -> None:
-        """A loop that reads nothing others write, and whose registers repeat, never ends."""
+        """Where nobody else can run, a loop whose registers repeat while memory stays as it is never ends."""
         live = [f.regs[slot].tobytes() for slot in f.program.live[block.target]]
         state = (f.path(), id(f.lanes), live, self.batch.progress)
         if self.snapshot is not None and self.snapshot == state:
@@ -289,14 +301,50 @@ class Scheduler:
         live = self.batch.live_warps.take(lanes.warps)
         if (lanes.warp_counts.take(lanes.warps) == live).all():
             return True
-        mask = block.sync(f, f.regs)
-        if mask.ndim:
-            mask = mask.take(lanes.warp_starts)
-        missing = mask & ~lanes.present
-        if not missing.any():
-            return True
+        return not self.missing(f, block).any()
+
+    def meet(self) -> bool:
+        """Let lanes go on that wait for each other at different bar.warp.sync instructions; True where some did."""
+        there = [f for fs in self.deferred.values() for f in fs if _is_warp_barrier(f)]
+        bits = np.zeros(self.batch.geometry.warps, np.uint32)
+        for f in there:
+            bits[f.lanes.warps] |= f.lanes.present
+        going = [f for f in there if not (self.missing(f, f.program.blocks[f.block]) & ~bits.take(f.lanes.warps)).any()]
+        for f in going:
+            self.deferred[f.path()].remove(f)
+            f.released = True
+        self.deferred = {path: fs for path, fs in self.deferred.items() if fs}
+        for f in going:
+            self.add(f)
+        return bool(going)
+
+    def missing(self, f: Fragment, block: Block) -> Array:
+        """The lanes that the member mask names and that are alive elsewhere, as bits, one uint32 a warp."""
+        lanes = f.lanes
+        if block.sync is None:
+            return np.zeros(lanes.warp_count, np.uint32)
+        mask = np.broadcast_to(block.sync(f, f.regs), (lanes.count,))
+        named = np.zeros(lanes.warp_count, np.uint32)
+        np.bitwise_or.at(named, lanes.warp_rank, mask)
+        missing: Array = named & ~lanes.present
         # lanes past the end of a partial warp, or gone, are never missed
-        return not (missing & self.alive_bits(lanes)).any()
+        return missing & self.alive_bits(lanes) if missing.any() else missing
+
+    def incomplete(self, f: Fragment, block: Block) -> NoReturn:
+        """Lanes named by a member mask will never come."""
+        instruction = block.instructions[0]
+        missing = self.missing(f, block)
+        warps = np.flatnonzero(missing)
+        position = int(f.lanes.warp_starts[warps[0]])
+        absent = [lane for lane in range(32) if int(missing[warps[0]]) >> lane & 1]
+        f.fail(
+            instruction,
+            "lanes missing from a warp operation",
+            f"the member mask of {instruction.name} names lanes that wait elsewhere and never come: "
+            f"{', '.join(map(str, absent))} of this warp",
+            position,
+            int(np.isin(f.lanes.warp_rank, warps).sum()),
+        )
 
     def alive_bits(self, lanes: LaneSet) -> Array:
         """One bit for each lane of these warps that waits somewhere else (or here)."""
@@ -449,8 +497,8 @@ class Scheduler:
         f.fail(
             call.instruction,
             "deadlock",
-            f"{arrived} threads of the block wait at barrier {number} for {expected}; the others are at another barrier "
-            "or gone, and none can move",
+            f"{arrived} threads of the block wait at barrier {number} for {expected}; the others are at another "
+            "barrier or gone, and none can move",
             lanes=f.lanes.count,
             notes=notes,
         )

@@ -157,9 +157,13 @@ class Batch:
 class Frame:
     """One function being executed: its registers, where its caller goes on, and where its local memory starts."""
 
-    __slots__ = ("local_base", "program", "regs", "resume")
+    __slots__ = ("local_base", "origin", "program", "regs", "resume", "taken")
 
     def __init__(self, program: Program, regs: Registers, resume: int, local_base: int) -> None:
+        # the registers of the fragment that this one was a part of, and what was taken from them: where the parts meet
+        # again, a register that no part has written since is the whole's own
+        self.origin: tuple[LaneSet, Registers] | None = None
+        self.taken: dict[int, Any] = {}
         self.program = program
         self.regs = regs
         self.resume = resume
@@ -169,7 +173,7 @@ class Frame:
 class Fragment:
     """Lanes in step: at the start of block ``block`` of the top frame's program."""
 
-    __slots__ = ("batch", "block", "epoch", "frames", "jumps", "lanes", "program", "regs", "value")
+    __slots__ = ("batch", "block", "epoch", "frames", "jumps", "lanes", "program", "regs", "released", "value")
 
     def __init__(self, batch: Batch, lanes: LaneSet, frames: list[Frame], block: int, epoch: int) -> None:
         self.batch = batch
@@ -182,6 +186,8 @@ class Fragment:
         self.jumps = 0
         # what the lanes bring to a barrier that reduces
         self.value: Any = None
+        # whether the warp operation at the start of the block need not wait any more
+        self.released = False
 
     def path(self) -> tuple[int, ...]:
         """Where the fragment is, through all calls; fragments may unite where their paths are equal."""
@@ -195,12 +201,15 @@ class Fragment:
             top = depth == len(self.frames) - 1
             needed = program.live[block] if top else program.live[self.frames[depth + 1].resume]
             regs, old = list(program.template), frame.regs
+            made = Frame(program, regs, frame.resume, frame.local_base)
+            made.origin = (self.lanes, old)
             for slot in needed:
                 value = old[slot]
                 if value.ndim:
                     value = value[choice] if isinstance(choice, slice) else value.take(choice, axis=0)
+                    made.taken[slot] = value
                 regs[slot] = value
-            frames.append(Frame(program, regs, frame.resume, frame.local_base))
+            frames.append(made)
         out = Fragment(self.batch, lanes, frames, block, self.epoch)
         if self.value is not None:
             out.value = choose(self.value, choice)
@@ -276,12 +285,27 @@ def unite(fragments: list[Fragment]) -> Fragment:
         needed = program.live[first.block] if top else program.live[first.frames[depth + 1].resume]
         regs = list(program.template)
         parts = [f.frames[depth].regs for f in fragments]
+        origin = frame.origin
+        if origin is not None and (
+            origin[0] is not lanes or any(not _same_origin(f.frames[depth].origin, origin) for f in fragments)
+        ):
+            origin = None
         for slot in needed:
+            if origin is not None and all(
+                f.frames[depth].taken.get(slot) is p[slot] for f, p in zip(fragments, parts, strict=True)
+            ):
+                regs[slot] = origin[1][slot]
+                continue
             regs[slot] = _join([p[slot] for p in parts], places, lanes.count)
         frames.append(Frame(program, regs, frame.resume, frame.local_base))
     out = Fragment(batch, lanes, frames, first.block, min(f.epoch for f in fragments))
     out.jumps = max(f.jumps for f in fragments)
+    out.released = all(f.released for f in fragments)
     return out
+
+
+def _same_origin(a: tuple[LaneSet, Registers] | None, b: tuple[LaneSet, Registers]) -> bool:
+    return a is not None and a[0] is b[0] and a[1] is b[1]
 
 
 def _join(values: list[Any], places: list[Choice], count: int) -> Any:

@@ -18,7 +18,7 @@ Index = npt.NDArray[np.intp]
 Choice = Index | slice
 
 # how many lanes the remembered sets of one geometry may hold together (some 30 bytes each)
-_REMEMBERED_LANES = 1 << 21
+_REMEMBERED_LANES = 1 << 20
 
 
 class Geometry:

@@ -251,6 +251,8 @@ def _parameters(function: machine.LoadedFunction, kernel_params: Any, extra: Any
 
 
 def _extra_buffer(extra: Any) -> bytes | None:
+    if extra is None:
+        raise TypeError("extra must be an integer (0 for none)")
     address = as_handle(extra)
     if address == 0:
         return None

@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 
 from cudakit.sim.access import CONST, ELEMENTS, GENERIC, GLOBAL, LOCAL, PARAM, SHARED, Access, PendingCopies
-from cudakit.sim.fragment import Fragment, Registers
+from cudakit.sim.fragment import Fragment
 from cudakit.sim.ir import Address, Instruction, Operand, PtxError, Register, Symbol, Vector
 from cudakit.sim.lanes import Array, choose
 from cudakit.sim.lanewise import storage, width
+from cudakit.sim.lowering import Compiler
 from cudakit.sim.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, MemoryFault
-from cudakit.sim.program import Compiler
 
 _SPACES = {"global": GLOBAL, "shared": SHARED, "shared::cta": SHARED, "local": LOCAL, "const": CONST}
 _SPACES |= {"param": PARAM, "param::entry": PARAM, "param::func": PARAM}
 # what changes neither the value nor, in a machine that keeps memory in step, the order
-_HINTS = frozenset(("nc", "volatile", "weak", "relaxed", "acquire", "release", "cta", "cluster", "gpu", "sys", "mmio"))
+_HINTS = frozenset(
+    ("nc", "volatile", "weak", "relaxed", "acquire", "release", "acq_rel", "sc", "cta", "cluster", "gpu", "sys", "mmio")
+)
 _HINTS |= {"ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"}
 _HINT_STEMS = ("L1::", "L2::", "level::")
 _WINDOWS = {"shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW, "local": LOCAL_WINDOW}
@@ -60,11 +62,6 @@ def _elements(operand: Operand | None, count: int) -> tuple[Operand | None, ...]
     if isinstance(operand, Vector):
         return operand.elements
     return (operand,)
-
-
-def _memory_kind(kind: str) -> str:
-    """The type of memory's bits where registers hold ``kind``: one byte stays a byte."""
-    return kind
 
 
 def build_ld(c: Compiler, instruction: Instruction) -> list[str]:
@@ -153,7 +150,9 @@ def _get_param(offset: int, size: int, count: int) -> Callable[[Any], Any]:
         if value.ndim == 0:
             found = np.frombuffer(value.tobytes(), dtype, count, offset)
             return found[0] if count == 1 else tuple(found)
-        columns = [np.ascontiguousarray(value[:, offset + k * size :][:, :size]).view(dtype)[:, 0] for k in range(count)]
+        columns = [
+            np.ascontiguousarray(value[:, offset + k * size :][:, :size]).view(dtype)[:, 0] for k in range(count)
+        ]
         return columns[0] if count == 1 else tuple(columns)
 
     return get
@@ -220,7 +219,7 @@ def build_isspacep(c: Compiler, instruction: Instruction) -> list[str]:
     value = c.source(instruction.operands[1], "u64")
     if space == "global":
         low, high = 0, SHARED_WINDOW
-    elif space in _WINDOWS and _WINDOWS[space]:
+    elif _WINDOWS.get(space):
         low = _WINDOWS[space]
         high = low << 1
     elif space == "shared::cluster":
@@ -353,10 +352,7 @@ def _read_part(f: Fragment, reading: Access, at: Array, limit: Array) -> Array:
 
 BUILDERS = {"ld": build_ld, "ldu": build_ld, "st": build_st, "mov": build_mov, "cvta": build_cvta}
 BUILDERS |= {"isspacep": build_isspacep, "cp": build_cp, "trap": build_trap, "brkpt": build_trap}
-BUILDERS |= {
-    name: build_nothing
-    for name in ("membar", "fence", "prefetch", "prefetchu", "nanosleep", "discard", "applypriority", "pmevent")
-}
+BUILDERS |= dict.fromkeys(
+    ("membar", "fence", "prefetch", "prefetchu", "nanosleep", "discard", "applypriority", "pmevent"), build_nothing
+)
 BUILDERS |= {"griddepcontrol": build_nothing, "setmaxnreg": build_nothing}
-
-__all__ = ["BUILDERS", "Registers"]

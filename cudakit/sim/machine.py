@@ -1,8 +1,8 @@
 """The lockstep machine: loads PTX modules and runs their kernels on numpy vectors of lanes.
 
 A launch goes batch by batch: some consecutive blocks whose lanes together fill the caches, run to their end by the
-scheduler. Blocks that must be resident together (a cooperative launch, a kernel whose lanes wait for each other) are one
-batch. Bounds and alignment are always checked; ``checks`` switches on what goes beyond.
+scheduler. Blocks that must be resident together (a cooperative launch, a kernel whose lanes wait for each other) make
+one batch. Bounds and alignment are always checked; ``checks`` switches on what goes beyond.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from cudakit.sim.fragment import SHARED_START, Batch, Registers, Run, Site, roun
 from cudakit.sim.ir import Function, Instruction, Location, UnsupportedPtx, Variable
 from cudakit.sim.lanes import Geometry
 from cudakit.sim.lanewise import Form
+from cudakit.sim.lowering import Builder, Compiler
 from cudakit.sim.memory import AddressSpace
-from cudakit.sim.program import BRANCH, CALL, Block, Builder, Compiler, Program
+from cudakit.sim.program import BRANCH, CALL, Block, Program
 from cudakit.sim.ptx import parse
 from cudakit.sim.report import Index3, KernelFault, Place, Report
 from cudakit.sim.special import Call, Getter
@@ -82,7 +83,7 @@ class LoadedFunction:
         self.required_threads: tuple[int, ...] | None = directives.get("reqntid")
         limit = directives.get("maxntid") or self.required_threads
         self.max_threads = int(np.prod(limit)) if limit else 1024
-        self.registers = min(255, 8 + max((sum(_weight(p, s) for s in live) for p in self.reachable for live in p.live)))
+        self.registers = min(255, 8 + max(sum(_weight(p, s) for s in live) for p in self.reachable for live in p.live))
         self.spins = any(p.spins for p in self.reachable)
 
     def __repr__(self) -> str:
@@ -244,14 +245,16 @@ class LoadedModule:
     # ---- sources ----
 
     def place(self, instruction: Instruction) -> tuple[Place, ...]:
-        """The source lines of an instruction: its own, then those it was inlined into."""
+        """The source lines of an instruction: its own, then those it was inlined into. Lines of CUDA's own headers are
+        left out where the user's code follows."""
         places = []
         location: Location | None = instruction.location
         while location is not None:
             file = self.module.files.get(location.file, f"file {location.file}")
             places.append(Place(file, location.line, self._line(file, location.line), location.function))
             location = location.inlined_at
-        return tuple(places)
+        own = next((n for n, place in enumerate(places) if place.text is not None and not _is_toolkit(place.file)), 0)
+        return tuple(places[own:])
 
     def _line(self, file: str, line: int) -> str | None:
         if file not in self._sources:
@@ -267,6 +270,12 @@ class LoadedModule:
         return lines[line - 1] if lines is not None and 0 < line <= len(lines) else None
 
 
+def _is_toolkit(file: str) -> bool:
+    """Whether a source file is one of CUDA's headers."""
+    folders = file.replace("\\", "/").split("/")[:-1]
+    return "include" in folders and any(f == "nvidia" or f.startswith("cuda") for f in folders)
+
+
 class _Globals(Mapping[str, "tuple[int, int]"]):
     """The module's variables: (address, size) by name. Memory is given to one when it is asked for or used."""
 
@@ -274,7 +283,9 @@ class _Globals(Mapping[str, "tuple[int, int]"]):
         self._module = module
 
     def _variables(self) -> dict[str, Variable]:
-        return {n: v for n, v in self._module.module.variables.items() if v.space in ("global", "const") and not v.extern}
+        return {
+            n: v for n, v in self._module.module.variables.items() if v.space in ("global", "const") and not v.extern
+        }
 
     def __getitem__(self, name: str) -> tuple[int, int]:
         variable = self._variables()[name]
@@ -287,7 +298,7 @@ class _Globals(Mapping[str, "tuple[int, int]"]):
         return len(self._variables())
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _geometry(blocks: int, dims: Index3) -> Geometry:
     return Geometry(blocks, dims)
 
@@ -309,10 +320,12 @@ def launch(
 ) -> Counters:
     """Run a kernel to its end. ``shared`` is the dynamic shared memory in bytes, ``params`` one value per parameter.
 
-    ``checks`` may hold "barrier" (divergent barriers) and "warp" (shuffles that read lanes which are not there); bounds,
-    alignment and freed memory are always checked. ``counters=False`` leaves memory traffic uncounted. ``stack_limit``
-    is the local memory of a thread whose calls recurse, in bytes. Raises KernelFault; limits of the device and types of
-    parameters are the caller's to check, ValueError for what cannot be run at all.
+    ``checks`` may hold "barrier" (divergent barriers) and "warp" (member masks that name lanes which never come);
+    bounds, alignment and freed memory are always checked. ``counters=False`` leaves memory traffic uncounted.
+    ``stack_limit`` is the local memory of a thread whose calls recurse, in bytes.
+
+    Raises KernelFault; ValueError for what cannot be run at all. Limits of the device and types of parameters are the
+    caller's to check.
     """
     if len(params) != len(function.params):
         raise ValueError(f"{function.name} takes {len(function.params)} parameters, got {len(params)}")
@@ -467,5 +480,3 @@ def _collect(function: LoadedFunction, run: Run, blocks: int, threads: int) -> C
             place = (module.module.files.get(location.file, f"file {location.file}"), location.line)
             total.per_line.setdefault(place, LineCounters()).add(line)
     return total
-
-

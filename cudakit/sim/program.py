@@ -1,69 +1,30 @@
-"""A PTX function made ready to run: basic blocks, each turned into straight Python over numpy, and what lives where.
+"""A PTX function made ready to run: basic blocks of straight Python over numpy, and what the scheduler must know.
 
-Each instruction family contributes a builder: a function that takes the compiler and an instruction and returns lines of
-Python. In these lines ``r`` is the fragment's registers (a list by slot) and ``f`` the fragment. The lines of a basic
-block become one Python function, made when the program first runs. What ends a block is a ``Block`` kind, which the
-scheduler (control.py) acts on.
+In the Python of a block ``r`` is the fragment's registers (a list by slot) and ``f`` the fragment. What ends a block is
+its kind, which the scheduler (control.py) acts on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
-from cudakit.sim.fragment import Fragment, Registers, Site, round_up
-from cudakit.sim.ir import (
-    Address,
-    Function,
-    Immediate,
-    Instruction,
-    Label,
-    Negated,
-    Operand,
-    Pair,
-    PtxError,
-    Register,
-    Special,
-    Symbol,
-    UnsupportedPtx,
-    Variable,
-    Vector,
-)
+from cudakit.sim.fragment import Fragment, Registers
+from cudakit.sim.ir import Address, Function, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
 from cudakit.sim.lanes import Choice
-from cudakit.sim.lanewise import constant, storage
-
-if TYPE_CHECKING:
-    from cudakit.sim.machine import LoadedModule
-
-Builder = Callable[["Compiler", Instruction], "list[str]"]
 
 # what happens at the end of a block
 FALL, JUMP, BRANCH, EXIT, RETURN, CALL, BARRIER, SWITCH = range(8)
 
 # operands[0] of these is read, not written
 _NO_DESTINATION = frozenset(
-    (
-        "st",
-        "red",
-        "bra",
-        "brx",
-        "call",
-        "ret",
-        "exit",
-        "trap",
-        "brkpt",
-        "membar",
-        "fence",
-        "prefetch",
-        "prefetchu",
-        "cp",
-    )
-    + ("nanosleep", "discard", "applypriority", "griddepcontrol", "setmaxnreg", "pmevent", "bar", "barrier", "stmatrix")
+    ("st", "red", "bra", "brx", "call", "ret", "exit", "trap", "brkpt", "membar", "fence", "cp")
 )
-_ENDS = frozenset(("bra", "brx", "call", "ret", "exit", "bar", "barrier"))
-_SIGNED = {"s8": np.int8, "s16": np.int16, "s32": np.int32}
+_NO_DESTINATION |= {"prefetch", "prefetchu", "nanosleep", "discard", "applypriority", "griddepcontrol", "setmaxnreg"}
+_NO_DESTINATION |= {"pmevent", "bar", "barrier", "stmatrix"}
+ENDS = frozenset(("bra", "brx", "call", "ret", "exit", "bar", "barrier"))
 
 
 class Block:
@@ -189,377 +150,75 @@ def _gather(operands: Iterable[Operand | None], found: list[Operand]) -> None:
             found.append(operand)
 
 
-class Compiler:
-    """Compiles one function. Builders use ``source``, ``store``, ``bind``, ``site``, ``refuse``."""
+def find_spins(program: Program) -> None:
+    """Mark backward jumps of loops in which lanes may wait for what others write."""
+    blocks = program.blocks
+    for index, block in enumerate(blocks):
+        first = min((t for t in (block.target, *block.targets) if t >= 0), default=index + 1)
+        if first > index:
+            continue
+        inside = [i for b in blocks[first : index + 1] for i in b.instructions]
+        if any(_waits(i) for i in inside):
+            block.spins = True
+            program.spins = True
 
-    def __init__(self, module: LoadedModule, function: Function, builders: dict[str, Builder]) -> None:
-        self.module = module
-        self.function = function
-        self.builders = builders
-        self.program = Program(function)
-        self.slots: dict[str, int] = {}
-        self.kinds: list[str] = []
-        self.names = 0
-        self.variables = {v.name: v for v in function.variables}
-        self.call_params: dict[str, Variable] = {}
-        for name, kind in function.registers.items():
-            self._add_slot(name, kind, np.zeros((), storage(kind))[()])
-        params = [v for v in function.variables if v.space == "param"]
-        if not function.entry:
-            params += [*function.params, *function.returns]
-        for variable in params:
-            self.call_params[variable.name] = variable
-            self._add_slot(variable.name, "param", np.zeros((), f"V{round_up(max(variable.size, 1), 8)}")[()])
-        if not function.entry:
-            self.program.params = tuple(self.slots[p.name] for p in function.params)
-            self.program.returns = tuple(self.slots[p.name] for p in function.returns)
-        self.param_offsets: dict[str, int] = {}
-        offset = 0
-        if function.entry:
-            for param in function.params:
-                offset = round_up(offset, max(param.align, 1))
-                self.param_offsets[param.name] = offset
-                offset += param.size
-        local = 0
-        for variable in function.variables:
-            if variable.space == "local":
-                local = round_up(local, max(variable.align, 1))
-                self.program.local_offsets[variable.name] = local
-                local += variable.size
-        self.program.local_bytes = round_up(local, 16)
 
-    def _add_slot(self, name: str, kind: str, initial: Any) -> None:
-        self.slots[name] = len(self.kinds)
-        self.kinds.append(kind)
-        self.program.template.append(initial)
-
-    # ---- what builders use ----
-
-    def refuse(self, instruction: Instruction, reason: str = "") -> UnsupportedPtx:
-        because = f" ({reason})" if reason else ""
-        return UnsupportedPtx(
-            f"PTX line {instruction.line}: the simulated device does not execute {instruction.name!r}{because}: "
-            f"{instruction.text.strip()}",
-            instruction.line,
-        )
-
-    def bind(self, value: Any) -> str:
-        """A name for an object in the generated code."""
-        self.names += 1
-        name = f"k{self.names}"
-        self.program.namespace[name] = value
-        return name
-
-    def site(self, instruction: Instruction, kind: str) -> Site:
-        return self.module.new_site(instruction, kind)
-
-    def slot(self, register: Register) -> int:
-        return self.slots[register.name]
-
-    def source(self, operand: Operand | None, kind: str) -> str:
-        """An expression for an operand's value in the storage of a PTX type."""
-        if isinstance(operand, Register):
-            text = f"r[{self.slot(operand)}]"
-            have = storage(operand.type)
-        elif isinstance(operand, Negated):
-            return f"~r[{self.slot(operand.register)}]"
-        elif isinstance(operand, Immediate):
-            return self.bind(constant(operand, kind))
-        elif isinstance(operand, Special):
-            getter, have = self.module.special(operand.name)
-            text = f"{self.bind(getter)}(f)"
-        elif isinstance(operand, Symbol):
-            text, have = self.symbol(operand.name), np.dtype(np.uint64)
-        else:
-            raise PtxError(f"operand {operand!r} has no value")
-        want = storage(kind)
-        return text if have == want else f"{text}.astype({self.bind(want)})"
-
-    def symbol(self, name: str) -> str:
-        """An expression for the address of a variable within its own space, a uint64."""
-        variable = self.variables.get(name)
-        program = self.program
-        if variable is None:
-            variable = self.module.module.variables.get(name)
-        if name in self.param_offsets:
-            return self.bind(np.uint64(self.param_offsets[name]))
-        if variable is None:
-            what = "a function's address" if name in self.module.module.functions else "this symbol"
-            raise UnsupportedPtx(f"{name!r} as an operand: {what} is not supported (no indirect calls)")
-        if variable.space == "shared":
-            program.symbols.add(name)
-            return f"{self.bind(np.uint64)}(f.batch.run.shared_symbols[{name!r}])"
-        if variable.space == "local":
-            return f"{self.bind(np.uint64)}(f.frames[-1].local_base + {program.local_offsets[name]})"
-        if variable.space in ("global", "const"):
-            return self.bind(np.uint64(self.module.place_variable(variable)))
-        raise UnsupportedPtx(f"{name!r} as an operand: the address of a .{variable.space} variable is not supported")
-
-    def address(self, operand: Operand | None, instruction: Instruction) -> tuple[str, int]:
-        """An expression for the base of an address (a numpy integer), and the constant offset in bytes."""
-        if isinstance(operand, Symbol):
-            operand = Address(operand, 0)
-        if not isinstance(operand, Address):
-            raise self.refuse(instruction, "operand is not an address")
-        base = operand.base
-        if base is None:
-            return self.bind(np.uint64(0)), operand.offset
-        if isinstance(base, Immediate):
-            return self.bind(np.uint64(base.bits & 0xFFFFFFFFFFFFFFFF)), operand.offset
-        if isinstance(base, Register):
-            return f"r[{self.slot(base)}]", operand.offset
-        return self.source(base, "u64"), operand.offset
-
-    def store(self, register: Operand | None, kind: str, value: str) -> list[str]:
-        """Lines that write a value, held in the storage of a PTX type, to a register."""
-        if register is None:
-            return []
-        if not isinstance(register, Register):
-            raise PtxError(f"{register!r} is not a register")
-        have, want = storage(kind), storage(register.type)
-        if have != want:
-            if kind in _SIGNED and want.itemsize > have.itemsize:
-                signed = self.bind(np.dtype(f"i{have.itemsize}"))
-                wide = self.bind(np.dtype(f"i{want.itemsize}"))
-                value = f"{value}.view({signed}).astype({wide}).view({self.bind(want)})"
+def liveness(program: Program, slots: dict[str, int]) -> list[tuple[int, ...]]:
+    """The slots that each block, or what can follow it, reads before they are written."""
+    blocks = program.blocks
+    uses, kills, follow = [], [], []
+    for block in blocks:
+        use = kill = 0
+        for instruction in block.instructions:
+            reads = 0
+            for operand in reads_of(instruction):
+                slot = slots.get(operand.name)  # type: ignore[union-attr]
+                if slot is not None:
+                    reads |= 1 << slot
+            if instruction.opcode == "call":
+                returned = instruction.operands[0]
+                written = 0
+                for result in returned if isinstance(returned, tuple) else ():
+                    written |= 1 << slots[result.name]  # type: ignore[union-attr]
+                reads &= ~written
             else:
-                value = f"{value}.astype({self.bind(want)})"
-        return [f"r[{self.slot(register)}] = {value}"]
-
-    def store_all(self, registers: Sequence[Operand | None], kinds: Sequence[str], value: str) -> list[str]:
-        """Like ``store``, for a tuple of values."""
-        lines = [f"t = {value}"]
-        for number, (register, kind) in enumerate(zip(registers, kinds, strict=True)):
-            lines.extend(self.store(register, kind, f"t[{number}]"))
-        return lines
-
-    # ---- compiling ----
-
-    def compile(self) -> Program:
-        function, program = self.function, self.program
-        labels: dict[int, list[str]] = {}
-        for label, place in function.labels.items():
-            labels.setdefault(place, []).append(label)
-        targets: dict[str, int] = {}
-        blocks = program.blocks
-        current = self._block()
-        for place, instruction in enumerate(function.instructions):
-            syncs = self.module.sync_of(self, instruction)
-            if place in labels or syncs is not None or instruction.opcode in ("bar", "barrier"):
-                current = self._next(current)
-                for label in labels.get(place, ()):
-                    targets[label] = len(blocks) - 1
-            if instruction.opcode in _ENDS and not ("warp" in instruction.modifiers):
-                current = self._end(current, instruction)
-                continue
-            if syncs is not None:
-                current.sync = syncs
-            current.instructions.append(instruction)
-            current.lines.extend(self._lines(instruction))
-        if current.instructions or len(function.instructions) in labels:
-            current = self._next(current)
-            for label in labels.get(len(function.instructions), ()):
-                targets[label] = len(blocks) - 1
-        current.kind = RETURN
-        for index, block in enumerate(blocks):
-            block.count = len(block.instructions)
-            if block.fall < 0:
-                block.fall = index + 1
-            if block.after is not None:
-                block.targets = tuple(targets[name] for name in block.after)
-                block.target = block.targets[0]
-        self._find_spins()
-        program.live = self._liveness()
-        return program
-
-    def _block(self) -> Block:
-        block = Block(self.module.new_block())
-        self.program.blocks.append(block)
-        return block
-
-    def _next(self, current: Block) -> Block:
-        """A new block after the current one, unless that one is still empty."""
-        if not current.instructions and current.kind == FALL and current.sync is None:
-            return current
-        return self._block()
-
-    def _lines(self, instruction: Instruction) -> list[str]:
-        builder = self.builders.get(instruction.opcode)
-        try:
-            lines = self.lanewise(instruction) if builder is None else builder(self, instruction)
-        except PtxError as error:
-            if error.line:
-                raise
-            raise type(error)(
-                f"PTX line {instruction.line}: {error}: {instruction.text.strip()}", instruction.line
-            ) from None
-        if instruction.guard is None or not lines:
-            return lines
-        return self._guarded(instruction, lines)
-
-    def lanewise(self, instruction: Instruction) -> list[str]:
-        """Lines for an instruction that the arithmetic executes; UnsupportedPtx where it does not."""
-        found = self.module.lanewise(instruction)
-        if found is None:
-            raise self.refuse(instruction)
-        form, destinations, sources = found
-        values = ", ".join(self.source(o, k) for o, k in zip(sources, form.sources, strict=True))
-        call = f"{self.bind(form.run)}(({values}{',' if len(sources) == 1 else ''}))"
-        if len(destinations) == 1:
-            return self.store(destinations[0], form.destinations[0], call)
-        return self.store_all(destinations, form.destinations, call)
-
-    def _guarded(self, instruction: Instruction, lines: list[str]) -> list[str]:
-        guard = instruction.guard
-        if guard is None:
-            return lines
-        name = f"guarded_{self.names}"
-        self.names += 1
-        source = f"def {name}(f, r):\n" + "\n".join("    " + line for line in lines)
-        reads = sorted({self.slots[o.name] for o in reads_of(instruction) if o.name in self.slots})  # type: ignore[union-attr]
-        writes = sorted({self.slot(o) for o in writes_of(instruction)} | self._param_writes(instruction))
-        # compiled on first use, in the namespace of the block that calls it
-        self.program.namespace[name + "_source"] = source
-        lazy = _Guarded(source, name, self.program.namespace, self.slot(guard[0]), guard[1], reads, writes)
-        return [f"{self.bind(lazy)}(f, r)"]
-
-    def _param_writes(self, instruction: Instruction) -> set[int]:
-        """Slots of call parameters that an instruction writes in part."""
-        if instruction.opcode != "st" or not any(m.startswith("param") for m in instruction.modifiers):
-            return set()
-        operand = instruction.operands[0]
-        base = operand.base if isinstance(operand, Address) else operand
-        return {self.slots[base.name]} if isinstance(base, Symbol) and base.name in self.slots else set()
-
-    def _end(self, current: Block, instruction: Instruction) -> Block:
-        opcode = instruction.opcode
-        if instruction.guard is not None and opcode != "bra":
-            # skip over it where the guard does not hold
-            register, negated = instruction.guard
-            current.kind, current.slot, current.negated = BRANCH, self.slot(register), not negated
-            current.instructions.append(instruction)
-            current.target = len(self.program.blocks) + 1
-            current = self._block()
-        current.instructions.append(instruction)
-        if opcode == "bra":
-            target = instruction.operands[0]
-            if not isinstance(target, Label):
-                raise self.refuse(instruction, "the target is not a label")
-            current.after = (target.name,)
-            current.kind = JUMP
+                written = 0
+                for register in writes_of(instruction):
+                    written |= 1 << slots[register.name]
             if instruction.guard is not None:
-                register, negated = instruction.guard
-                current.kind, current.slot, current.negated = BRANCH, self.slot(register), negated
-        elif opcode == "brx":
-            index, table = instruction.operands[0], instruction.operands[1]
-            if not isinstance(index, Register) or not isinstance(table, Label):
-                raise self.refuse(instruction)
-            current.kind, current.slot = SWITCH, self.slot(index)
-            current.after = tuple(self.function.branch_targets[table.name])
-        elif opcode == "exit" or (opcode == "ret" and self.function.entry):
-            current.kind = EXIT
-        elif opcode == "ret":
-            current.kind = RETURN
-        elif opcode == "call":
-            self._call(current, instruction)
-        else:
-            self.module.barrier(self, current, instruction)
-        return self._block()
-
-    def _call(self, current: Block, instruction: Instruction) -> None:
-        returns, callee, params = instruction.operands[:3]
-        if not isinstance(callee, Symbol):
-            raise self.refuse(instruction, "indirect calls are not supported")
-        returns = returns if isinstance(returns, tuple) else ()
-        params = params if isinstance(params, tuple) else ()
-        arguments = [self.slots[p.name] for p in params if isinstance(p, (Symbol, Register))]
-        results = [self.slots[p.name] for p in returns if isinstance(p, (Symbol, Register))]
-        if any(isinstance(p, (Register, Immediate)) for p in (*params, *returns)):
-            raise self.refuse(instruction, "calls that pass registers instead of .param variables are not supported")
-        system = self.module.system_call(callee.name)
-        if system is not None:
-            values = ", ".join(f"r[{slot}]" for slot in arguments)
-            call = f"{self.bind(system(self, instruction))}(f, ({values},))"
-            current.lines.append(f"r[{results[0]}] = {call}" if results else call)
-            return
-        target = self.module.module.functions.get(callee.name)
-        if target is None or not target.body:
-            raise UnsupportedPtx(
-                f"PTX line {instruction.line}: call of {callee.name!r}, which this module declares and does not define",
-                instruction.line,
-            )
-        current.kind = CALL
-        current.arguments, current.results = tuple(arguments), tuple(results)
-        self.program.callees.add(callee.name)
-        current.barrier = callee.name
-
-    def _find_spins(self) -> None:
-        """Mark backward jumps of loops in which lanes may wait for what others write."""
-        blocks = self.program.blocks
-        for index, block in enumerate(blocks):
-            first = min((t for t in (block.target, *block.targets) if t >= 0), default=index + 1)
-            if first > index:
-                continue
-            inside = [i for b in blocks[first : index + 1] for i in b.instructions]
-            if any(_waits(i) for i in inside):
-                block.spins = True
-                self.program.spins = True
-
-    def _liveness(self) -> list[tuple[int, ...]]:
-        blocks = self.program.blocks
-        uses, kills, follow = [], [], []
-        for block in blocks:
-            use = kill = 0
-            for instruction in block.instructions:
-                reads = 0
-                for operand in reads_of(instruction):
-                    slot = self.slots.get(operand.name)  # type: ignore[union-attr]
-                    if slot is not None:
-                        reads |= 1 << slot
-                if instruction.opcode == "call":
-                    returned = instruction.operands[0]
-                    written = 0
-                    for result in returned if isinstance(returned, tuple) else ():
-                        written |= 1 << self.slots[result.name]  # type: ignore[union-attr]
-                    reads &= ~written
-                else:
-                    written = 0
-                    for register in writes_of(instruction):
-                        written |= 1 << self.slot(register)
-                if instruction.guard is not None:
-                    # where the guard does not hold, the old value stays
-                    reads, written = reads | written, 0
-                use |= reads & ~kill
-                kill |= written
-            if block.kind == RETURN:
-                for slot in self.program.returns:
-                    use |= (1 << slot) & ~kill
-            uses.append(use)
-            kills.append(kill)
-            after: tuple[int, ...] = ()
-            if block.kind in (FALL, CALL, BARRIER):
-                after = (block.fall,)
-            elif block.kind == JUMP:
-                after = (block.target,)
-            elif block.kind == BRANCH:
-                after = (block.target, block.fall)
-            elif block.kind == SWITCH:
-                after = block.targets
-            follow.append(after)
-        live = list(uses)
-        changed = True
-        while changed:
-            changed = False
-            for index in range(len(blocks) - 1, -1, -1):
-                out = 0
-                for successor in follow[index]:
-                    if successor < len(live):
-                        out |= live[successor]
-                new = uses[index] | (out & ~kills[index])
-                if new != live[index]:
-                    live[index] = new
-                    changed = True
-        return [tuple(_bits(mask)) for mask in live]
+                # where the guard does not hold, the old value stays
+                reads, written = reads | written, 0
+            use |= reads & ~kill
+            kill |= written
+        if block.kind == RETURN:
+            for slot in program.returns:
+                use |= (1 << slot) & ~kill
+        uses.append(use)
+        kills.append(kill)
+        after: tuple[int, ...] = ()
+        if block.kind in (FALL, CALL, BARRIER):
+            after = (block.fall,)
+        elif block.kind == JUMP:
+            after = (block.target,)
+        elif block.kind == BRANCH:
+            after = (block.target, block.fall)
+        elif block.kind == SWITCH:
+            after = block.targets
+        follow.append(after)
+    live = list(uses)
+    changed = True
+    while changed:
+        changed = False
+        for index in range(len(blocks) - 1, -1, -1):
+            out = 0
+            for successor in follow[index]:
+                if successor < len(live):
+                    out |= live[successor]
+            new = uses[index] | (out & ~kills[index])
+            if new != live[index]:
+                live[index] = new
+                changed = True
+    return [tuple(_bits(mask)) for mask in live]
 
 
 def _bits(mask: int) -> Iterable[int]:
@@ -572,12 +231,12 @@ def _bits(mask: int) -> Iterable[int]:
 def _waits(instruction: Instruction) -> bool:
     """Whether an instruction reads what other lanes may be writing meanwhile."""
     modifiers = instruction.modifiers
-    if instruction.opcode == "atom" or instruction.opcode == "nanosleep":
+    if instruction.opcode in ("atom", "nanosleep", "membar", "fence"):
         return True
     return instruction.opcode == "ld" and any(m in modifiers for m in ("volatile", "acquire", "relaxed", "mmio"))
 
 
-class _Guarded:
+class Guarded:
     """An instruction with a guard: runs it on the lanes where the guard holds and puts their results in place."""
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from cudakit.sim.memory import Allocation
@@ -47,13 +48,13 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"{self.kind}: {self.detail}"]
-        where = f"  kernel {self.kernel}, block {self.block}, thread {self.thread}"
+        where = f"  kernel {plain_name(self.kernel)}, block {self.block}, thread {self.thread}"
         if self.lanes > 1:
             where += f" and {self.lanes - 1} more lane{'s' * (self.lanes > 2)}"
         lines.append(where)
         for number, place in enumerate(self.places):
             head = "at" if number == 0 else "inlined from"
-            name = f" in {place.function}" if place.function else ""
+            name = f" in {plain_name(place.function)}" if place.function else ""
             lines.append(f"  {head} {place.file}:{place.line}{name}")
             if place.text is not None:
                 lines.append(f"      {place.text.strip()}")
@@ -69,3 +70,18 @@ class KernelFault(Exception):
     def __init__(self, report: Report) -> None:
         super().__init__(str(report))
         self.report = report
+
+
+def plain_name(mangled: str) -> str:
+    """The C++ name in a mangled one, without parameters and template arguments: ``_ZN3foo3barEPi`` is ``foo::bar``."""
+    parts = []
+    rest = re.sub(r"^_ZN?K?|^_ZZ\d*", "", mangled)
+    if rest == mangled:
+        return mangled
+    while found := re.match(r"L?(\d+)", rest):
+        start, length = found.end(), int(found.group(1))
+        parts.append(rest[start : start + length])
+        rest = rest[start + length :]
+        if not mangled.startswith("_ZN"):
+            break
+    return "::".join(part for part in parts if not part.startswith("_GLOBAL__N")) or mangled

@@ -12,8 +12,8 @@ import numpy as np
 from cudakit.sim.fragment import Fragment
 from cudakit.sim.ir import Instruction, UnsupportedPtx
 from cudakit.sim.lanes import Array
+from cudakit.sim.lowering import Compiler
 from cudakit.sim.memory import LOCAL_WINDOW, MemoryFault
-from cudakit.sim.program import Compiler
 
 Getter = Callable[[Fragment], Any]
 
@@ -224,7 +224,7 @@ def _format(f: Fragment, lane: int, text: str, arguments: int, instruction: Inst
         points = "." in match.group(0)
         spec = f"%{flags}{wide or ''}{'.' + (precision or '0') if points else ''}"
         if kind in "eEfFgG":
-            return (spec + kind) % struct.unpack("<d", next_bytes(8))[0]
+            return str((spec + kind) % struct.unpack("<d", next_bytes(8))[0])
         if kind in "aA":
             number = float(struct.unpack("<d", next_bytes(8))[0]).hex()
             return number.upper() if kind == "A" else number
@@ -235,8 +235,8 @@ def _format(f: Fragment, lane: int, text: str, arguments: int, instruction: Inst
         if kind == "c":
             return (spec + "c") % chr(next_bytes(4)[0])
         size = 8 if length in ("l", "ll", "j", "z", "t") else 4
-        number = int.from_bytes(next_bytes(size), "little", signed=kind in "di")
-        return (spec + ("d" if kind in "diu" else kind)) % number
+        integer = int.from_bytes(next_bytes(size), "little", signed=kind in "di")
+        return (spec + ("d" if kind in "diu" else kind)) % integer
 
     return _CONVERSION.sub(one, text)
 

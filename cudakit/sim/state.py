@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cudakit.sim.faults import SUCCESS, Injector, OperationFault, Refused, Result
+from cudakit.sim.lock import DriverLock
 from cudakit.sim.memory import AddressSpace, Allocation
 from cudakit.sim.properties import Chip
 from cudakit.sim.streams import Event, Operation, Scheduler, Stream
@@ -159,7 +160,7 @@ class DriverState:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.RLock()
+        self._lock = DriverLock()
         self._local = threading.local()
         self._space = AddressSpace()
         self._initialised = False

@@ -1,4 +1,4 @@
-"""Counting what memory accesses cost: global sectors and shared-memory wavefronts, by warp, as Nsight Compute counts."""
+"""What memory accesses cost: global sectors and shared-memory wavefronts, counted by warp as Nsight Compute does."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def _are_starts(lanes: LaneSet, breaks: Array) -> bool:
 def _rows(lanes: LaneSet, values: Array) -> Array:
     """A fresh table of 32 a warp, absent lanes repeating their warp's first value."""
     if lanes.complete:
-        return values.reshape(-1, 32).copy()
+        table: Array = values.reshape(-1, 32).copy()
+        return table
     out = np.repeat(values.take(lanes.warp_starts), 32)
     out[lanes.slots] = values
     return out.reshape(-1, 32)

@@ -1,7 +1,7 @@
 """Builders for instructions by which the lanes of a warp speak to each other, and for barriers.
 
-Values are laid out as tables of 32 a warp. A lane that is not there (exited, past the end of the block, on another path)
-contributes nothing to votes; what a shuffle reads from it is all ones, which is NaN to a float.
+Values are laid out as tables of 32 a warp. A lane that is not there (exited, past the end of the block, on another
+path) contributes nothing to votes; what a shuffle reads from it is all ones, which is NaN to a float.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from cudakit.sim.fragment import Fragment, Registers, Site
 from cudakit.sim.ir import Immediate, Instruction, Operand, Pair, Register
 from cudakit.sim.lanes import Array, LaneSet
 from cudakit.sim.lanewise import width
-from cudakit.sim.program import BARRIER, Block, Compiler
+from cudakit.sim.lowering import Compiler
+from cudakit.sim.program import BARRIER, Block
 
 _LANE = np.arange(32, dtype=np.int64)
 _BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
@@ -84,37 +85,29 @@ class _Shuffle:
             plan = lanes.cache.get(key)
             if plan is None:
                 source, held = self.sources(_LANE, np.int64(lane), np.int64(clamp))
-                plan = lanes.cache[key] = self.plan(lanes, np.tile(source, lanes.warp_count), np.tile(held, lanes.warp_count))
+                plan = lanes.cache[key] = self.plan(
+                    lanes, np.tile(source, lanes.warp_count), np.tile(held, lanes.warp_count)
+                )
         else:
             wide = lanes.pad(np.broadcast_to(lane, (lanes.count,))).astype(np.int64)
             clamps = lanes.pad(np.broadcast_to(clamp, (lanes.count,))).astype(np.int64)
             source, held = self.sources(_LANE, wide, clamps)
             plan = self.plan(lanes, source.reshape(-1), held.reshape(-1))
-        take, held, absent = plan
-        if absent is not None and "warp" in f.batch.run.checks:
-            position = int(absent[0])
-            f.fail(
-                self.site.instruction,
-                "shuffle from an inactive lane",
-                "a lane reads a register of a lane that does not take part: it has exited or is on another path",
-                position,
-                len(absent),
-            )
-        if value.ndim == 0 and absent is None:
+        take, held, whole = plan
+        if value.ndim == 0 and whole:
             return value, held
         table = lanes.pad(np.broadcast_to(value, (lanes.count,)), _ALL)
         return table.reshape(-1).take(take), held
 
-    def plan(self, lanes: LaneSet, source: Array, held: Array) -> tuple[Array, Array, Array | None]:
-        """Where each lane here reads in the table, its predicate, and which lanes read what is not there."""
+    def plan(self, lanes: LaneSet, source: Array, held: Array) -> tuple[Array, Array, bool]:
+        """Where each lane here reads in the table, its predicate, and whether every lane reads one that is here."""
         take = (np.arange(lanes.warp_count) * 32).repeat(32) + source
         if lanes.complete:
-            return take, held, None
+            return take, held, True
         take, held = take.take(lanes.slots), held.take(lanes.slots)
         here = np.zeros(lanes.warp_count * 32, np.bool_)
         here[lanes.slots] = True
-        absent = np.flatnonzero(~here.take(take))
-        return take, held, absent if len(absent) else None
+        return take, held, bool(here.take(take).all())
 
     def sources(self, lane: Array, operand: Array, clamp: Array) -> tuple[Array, Array]:
         """The lane to read, and whether it is in range."""
@@ -157,15 +150,14 @@ def build_vote(c: Compiler, instruction: Instruction) -> list[str]:
     def vote(f: Fragment, held: Array, mask: Array) -> Array:
         lanes = f.lanes
         _count(f, site)
-        bits = lanes.spread(ballot(lanes, held)) & mask
+        bits: Array = lanes.spread(ballot(lanes, held)) & mask
         if mode == "ballot":
             return bits
         if mode == "any":
-            return bits != 0
+            return np.not_equal(bits, 0)
         members = lanes.spread(lanes.present) & mask
-        if mode == "all":
-            return bits == members
-        return (bits == members) | (bits == 0)
+        unanimous = np.equal(bits, members)
+        return unanimous if mode == "all" else unanimous | np.equal(bits, 0)
 
     held, mask = c.source(instruction.operands[1], "pred"), c.source(instruction.operands[2], "b32")
     return c.store(instruction.operands[0], "b32" if mode == "ballot" else "pred", f"{c.bind(vote)}(f, {held}, {mask})")
@@ -209,7 +201,9 @@ def build_redux(c: Compiler, instruction: Instruction) -> list[str]:
     if modifiers[0] != "sync" or len(modifiers) != 3 or width(kind) != 32:
         raise c.refuse(instruction)
     register = Register("%v", "b32")
-    run = compile_lanewise(Instruction(operation, (kind,), (register, register, register), None, None, instruction.line))
+    run = compile_lanewise(
+        Instruction(operation, (kind,), (register, register, register), None, None, instruction.line)
+    )
     if run is None or operation not in ("add", "min", "max", "and", "or", "xor"):
         raise c.refuse(instruction)
     combine = run

@@ -25,6 +25,7 @@ __device__ __forceinline__ void for_each_in_row(const float* row, int64 stride, 
     const Split split = split_row(row, stride, cols);
     for (int64 i = threadIdx.x; i < split.head; i += blockDim.x) use(row[i * stride]);
     const float4* body = reinterpret_cast<const float4*>(row + split.head);
+#pragma unroll 4
     for (int64 i = threadIdx.x; i < split.body; i += blockDim.x) {
         const float4 v = body[i];
         use(v.x), use(v.y), use(v.z), use(v.w);
@@ -42,6 +43,7 @@ __device__ __forceinline__ void map_row(
     for (int64 i = threadIdx.x; i < split.head; i += blockDim.x) to[i * to_stride] = f(from[i * from_stride]);
     const float4* from4 = reinterpret_cast<const float4*>(from + split.head);
     float4* to4 = reinterpret_cast<float4*>(to + split.head);
+#pragma unroll 4
     for (int64 i = threadIdx.x; i < split.body; i += blockDim.x) {
         const float4 v = from4[i];
         to4[i] = make_float4(f(v.x), f(v.y), f(v.z), f(v.w));

@@ -14,12 +14,15 @@ __global__ void tree_reduce(
     y += blockIdx.x * y_row;
 
     float maximum = -kInfinity;
+#pragma unroll 4
     for (int64 c = threadIdx.x; c < cols; c += blockDim.x) maximum = fmaxf(maximum, x[c * x_col]);
     maximum = tree_reduce_block(maximum, scratch, Max());
 
     float sum = 0.0f;
+#pragma unroll 4
     for (int64 c = threadIdx.x; c < cols; c += blockDim.x) sum += expf(x[c * x_col] - maximum);
     sum = tree_reduce_block(sum, scratch, Sum());
 
+#pragma unroll 4
     for (int64 c = threadIdx.x; c < cols; c += blockDim.x) y[c * y_col] = expf(x[c * x_col] - maximum) / sum;
 }

@@ -15,9 +15,11 @@ __global__ void online_fused(
     y += blockIdx.x * y_row;
 
     Online share = online_empty();
+#pragma unroll 4
     for (int64 c = threadIdx.x; c < cols; c += blockDim.x) share = online_add(share, x[c * x_col]);
     const Online total = tree_reduce_block(share, pairs, online_merge);
 
+#pragma unroll 4
     for (int64 c = threadIdx.x; c < cols; c += blockDim.x)
         y[c * y_col] = expf(x[c * x_col] - total.maximum) / total.sum;
 }

@@ -1,0 +1,361 @@
+"""Modules: kernels by every name, what kernels say of themselves, variables, loading on both kinds of device."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudakit
+from cudakit import UnknownName
+from cudakit.errors import Closed, CudaError
+
+SOURCE = r"""
+#include <cuda_fp16.h>
+
+__constant__ float table[4];
+__constant__ int single;
+__device__ unsigned counter;
+__device__ double sums[3];
+struct Odd { int a; float b; };
+__device__ Odd odd;
+__constant__ float unused[4];
+namespace ns { __device__ long long inner[2]; }
+
+namespace ns {
+__global__ void scale(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= table[threadIdx.x % 4]; }
+__global__ void only(float* x) { x[0] = single; ns::inner[1] = 5; }
+}
+__global__ void scale(double* x) { x[0] *= 2; sums[1] += x[0]; atomicAdd(&counter, 1u); odd.a = 1; odd.b = 2; }
+template <int N, class T> __global__ void fill(T* x) { for (int i = 0; i < N; ++i) x[i] = T(N); }
+extern "C" __global__ void plain(float* x) { x[0] = 1; }
+"""
+NAMES = ("fill<4, float>", "fill< 8,int >")
+
+
+@pytest.fixture(scope="module")
+def module(device: cudakit.Device) -> cudakit.Module:
+    return device.compile(source=SOURCE, name="module.cu", names=NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "signature"),
+    [
+        ("only", "ns::only(float*)"),
+        ("ns::only", "ns::only(float*)"),
+        ("ns::scale", "ns::scale(float*, int)"),
+        ("scale(double*)", "scale(double*)"),
+        ("scale", "scale(double*)"),
+        ("ns::scale(float*, int)", "ns::scale(float*, int)"),
+        ("void ns::scale(float *, int)", "ns::scale(float*, int)"),
+        ("_ZN2ns5scaleEPfi", "ns::scale(float*, int)"),
+        ("fill<4, float>", "fill<4, float>(float*)"),
+        ("fill<4,float>", "fill<4, float>(float*)"),
+        ("fill< 8,int >", "fill<8, int>(int*)"),
+        ("fill<8, int>", "fill<8, int>(int*)"),
+        ("plain", "plain(64 bits (a pointer or an integer))"),
+    ],
+)
+def test_kernels_by_name(module: cudakit.Module, name: str, signature: str) -> None:
+    assert module[name].signature == signature
+    assert module[name] is module[name]
+    assert name in module
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("fill", r"'fill' is several kernels of module\.cu: .*fill<4, float>\(float\*\).* Say which by its full text"),
+        ("ns::scales", r"no kernel 'ns::scales'. Near it: ns::scale\(float\*, int\)"),
+        ("xyz", r"no kernel 'xyz'. It has: .*fill<8, int>\(int\*\).*only"),
+        ("fill<16, float>", r'asked for by name: compile\(..., names=\("fill<16, float>",\)\)'),
+        ("fill<4, double>", "Near it: fill<4, float>"),
+    ],
+)
+def test_wrong_names(module: cudakit.Module, name: str, match: str) -> None:
+    with pytest.raises(UnknownName, match=match):
+        module[name]
+    with pytest.raises(KeyError):
+        module[name]
+    assert name not in module
+
+
+def test_a_template_not_asked_for(device: cudakit.Device) -> None:
+    module = device.compile(source="template <int N> __global__ void k(int* p) {}", name="template.cu")
+    assert module.kernels == ()
+    with pytest.raises(UnknownName, match=r'has no kernels.*names=\("k<4>",\)'):
+        module["k"]
+
+
+def test_every_kernel_is_listed(module: cudakit.Module) -> None:
+    assert sorted(kernel.signature for kernel in module.kernels) == [
+        "fill<4, float>(float*)",
+        "fill<8, int>(int*)",
+        "ns::only(float*)",
+        "ns::scale(float*, int)",
+        "plain(64 bits (a pointer or an integer))",
+        "scale(double*)",
+    ]
+
+
+def test_two_kernels_of_one_name_in_two_namespaces(device: cudakit.Device) -> None:
+    source = "namespace a { __global__ void k(int* p) {} } namespace b { __global__ void k(float* p) {} }"
+    module = device.compile(source=source, name="two.cu")
+    assert module["a::k"].signature == "a::k(int*)"
+    with pytest.raises(UnknownName, match=r"several kernels .* a::k\(int\*\); b::k\(float\*\)|b::k.*; a::k"):
+        module["k"]
+
+
+def test_what_a_kernel_says(device: cudakit.Device) -> None:
+    source = """
+    __global__ void __launch_bounds__(256) busy(const float* __restrict__ x, float* y, long long n) {
+        float a[32];
+        for (int i = 0; i < 32; ++i) a[i] = 0;
+        for (int i = 0; i < n; ++i) a[(i * n) % 32] += x[i];
+        __shared__ float tile[512];
+        extern __shared__ float more[];
+        tile[threadIdx.x] = x[threadIdx.x];
+        more[threadIdx.x] = 1;
+        __syncthreads();
+        y[threadIdx.x] = a[int(tile[255 - threadIdx.x] + n) % 32] + more[0];
+    }
+    """
+    kernel = device.compile(source=source, name="busy.cu")["busy"]
+    assert kernel.name == "busy"
+    assert kernel.signature == "busy(const float*, float*, long long)"
+    assert [(p.index, p.text, p.kind, p.offset, p.size) for p in kernel.parameters] == [
+        (0, "const float*", "pointer", 0, 8),
+        (1, "float*", "pointer", 8, 8),
+        (2, "long long", "int", 16, 8),
+    ]
+    assert 8 <= kernel.registers <= 255
+    assert kernel.static_shared == 2048
+    assert kernel.local_bytes >= 128
+    assert kernel.max_threads == 256
+    assert kernel.max_dynamic_shared == device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") - 2048
+    assert kernel.spills == 0
+    assert kernel.required_cluster is None
+
+
+def test_occupancy(device: cudakit.Device) -> None:
+    source = "__global__ void k(float* x) { extern __shared__ float s[]; s[threadIdx.x] = 1; x[0] = s[5]; }"
+    kernel = device.compile(source=source, name="occupancy.cu")["k"]
+    threads = device.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
+    blocks = device.attribute("MAX_BLOCKS_PER_MULTIPROCESSOR")
+    assert kernel.occupancy(1024) == threads // 1024
+    assert kernel.occupancy((16, 16)) == threads // 256
+    assert kernel.occupancy(32) == blocks
+    assert kernel.occupancy(256, kernel.max_dynamic_shared) == 1
+    assert kernel.occupancy(256, 100 * 1024) == device.attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR") // (101 * 1024)
+    assert kernel.occupancy(1025) == 0
+    assert kernel.occupancy(32, kernel.max_dynamic_shared + 1) == 0
+
+
+def test_registers_limit_occupancy(device: cudakit.Device) -> None:
+    lines = "".join(f"float a{i} = p[{i} * n];" for i in range(80))
+    sums = "".join(f"p[{i} * n + 1] = a{i} * a{79 - i};" for i in range(80))
+    source = f"__global__ void k(volatile float* p, int n) {{ {lines} __syncthreads(); {sums} }}"
+    kernel = device.compile(source=source, name="registers.cu")["k"]
+    assert kernel.registers > 64
+    assert kernel.occupancy(1024) == (1 if kernel.max_threads == 1024 else 0)
+
+
+# Variables ------------------------------------------------------------------------------------------------------------
+
+
+def test_constants(device: cudakit.Device, module: cudakit.Module) -> None:
+    table, single = module.constant("table"), module.constant("single")
+    assert (table.shape, table.dtype) == ((4,), np.float32)
+    assert (single.shape, single.dtype) == ((), np.int32)
+    table.copy_from(np.array([1, 2, 3, 4], np.float32))
+    single.copy_from(np.array(41, np.int32))
+    x = device.full((8,), 10, np.float32)
+    device.synchronize()
+    module["ns::scale"].launch(device.default_stream, grid=1, block=8, args=(x, 8))
+    assert list(x.numpy()) == [10, 20, 30, 40] * 2
+    module["only"].launch(device.default_stream, grid=1, block=1, args=(x,))
+    assert x.numpy()[0] == 41
+
+
+def test_variables(device: cudakit.Device, module: cudakit.Module) -> None:
+    sums, counter, inner = module.variable("sums"), module.variable("counter"), module.variable("ns::inner")
+    assert (sums.shape, sums.dtype) == ((3,), np.float64)
+    assert (counter.shape, counter.dtype) == ((), np.uint32)
+    assert (inner.shape, inner.dtype) == ((2,), np.int64)
+    sums.fill(0)
+    counter.fill(0)
+    x = device.full((1,), 3, np.float64)
+    device.synchronize()
+    for _ in range(2):
+        module["scale(double*)"].launch(device.default_stream, grid=1, block=1, args=(x,))
+    device.synchronize()
+    assert list(sums.numpy()) == [0, 18, 0]
+    assert counter.numpy() == 2
+
+
+def test_a_variable_of_a_struct_needs_a_dtype(device: cudakit.Device, module: cudakit.Module) -> None:
+    with pytest.raises(ValueError, match=r"odd of module\.cu has 8 bytes of a type not known here: give its dtype"):
+        module.variable("odd")
+    pair = np.dtype([("a", np.int32), ("b", np.float32)])
+    x = device.zeros((1,), np.float64)
+    module["scale(double*)"].launch(device.default_stream, grid=1, block=1, args=(x,))
+    device.synchronize()
+    assert module.variable("odd", pair).numpy().tolist() == [(1, 2.0)] or module.variable("odd", pair).numpy()["b"] == 2
+    with pytest.raises(ValueError, match="no whole number of"):
+        module.variable("odd", np.complex128)
+
+
+def test_wrong_variables(module: cudakit.Module) -> None:
+    with pytest.raises(
+        UnknownName, match=r"no __constant__ variable 'tables'; it has: .*table.*names=\(\"&tables\",\)"
+    ):
+        module.constant("tables")
+    with pytest.raises(UnknownName, match=r"no __device__ variable 'table'"):
+        module.variable("table")
+
+
+def test_a_variable_asked_for_by_name(device: cudakit.Device) -> None:
+    source = "__constant__ float unused[4]; __global__ void k() {}"
+    module = device.compile(source=source, name="kept.cu", names=("&unused",))
+    assert module.constant("unused").shape == (4,)
+
+
+# Loading --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_user_file_with_its_own_header(
+    device: cudakit.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "helper.cuh").write_text("__device__ inline float twice(float x) { return 2 * x; }\n")
+    (tmp_path / "mine.cu").write_text('#include "helper.cuh"\n__global__ void k(float* x) { x[0] = twice(x[0]); }\n')
+    monkeypatch.chdir(tmp_path)
+    x = device.full((1,), 4, np.float32)
+    module = device.compile("mine.cu")
+    module["k"].launch(device.default_stream, grid=1, block=1, args=(x,))
+    assert x.numpy()[0] == 8
+    assert module.name == str(tmp_path / "mine.cu")
+    assert device.compile(tmp_path / "mine.cu") is module
+    (tmp_path / "helper.cuh").write_text("__device__ inline float twice(float x) { return 3 * x; }\n")
+    device.compile("mine.cu")["k"].launch(device.default_stream, grid=1, block=1, args=(x,))
+    assert x.numpy()[0] == 24
+
+
+def test_defines_make_another_module(device: cudakit.Device) -> None:
+    x = device.zeros((1,), np.int32)
+    for tile in (4, 8):
+        module = device.compile(
+            source="__global__ void k(int* x) { x[0] = TILE; }", name="d.cu", defines={"TILE": tile}
+        )
+        module["k"].launch(device.default_stream, grid=1, block=1, args=(x,))
+        assert x.numpy()[0] == tile
+
+
+def test_compile_takes_a_path_or_text(device: cudakit.Device) -> None:
+    with pytest.raises(ValueError, match="a path, or source="):
+        device.compile()
+    with pytest.raises(ValueError, match="a path, or source="):
+        device.compile("a.cu", source="")
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.cu"):
+        device.compile("nowhere.cu")
+
+
+def test_a_failed_load_leaves_nothing(sim: cudakit.Device) -> None:
+    before = sim.context.driver.simStats().modules
+    code = sim.context.driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    sim.context.driver.simInject("cuModuleLoadData", code=code)
+    with pytest.raises(cudakit.OutOfMemory):
+        sim.compile(source=SOURCE, name="module.cu", names=NAMES)
+    assert sim.context.driver.simStats().modules == before
+    module = sim.compile(source=SOURCE, name="module.cu", names=NAMES)
+    for routine in ("cuModuleGetFunction", "cuFuncLoad", "cuFuncGetParamInfo", "cuFuncGetAttribute"):
+        sim.context.driver.simInject(routine, code=sim.context.driver.CUresult.CUDA_ERROR_UNKNOWN)
+        with pytest.raises(CudaError, match=routine):
+            module["only"]
+    assert module["only"].registers
+
+
+def test_errors_of_launches_are_raised(sim: cudakit.Device) -> None:
+    kernel = sim.compile(source=SOURCE, name="module.cu", names=NAMES)["only"]
+    x = sim.zeros((1,), np.float32)
+    prepared = kernel.prepare(grid=1, block=1, args=(x,))
+    launches = [lambda: prepared.launch(sim.default_stream)] + [
+        lambda: kernel.launch(sim.default_stream, grid=1, block=1, args=(x,)) for _ in range(2)
+    ]
+    for launch in launches:
+        sim.context.driver.simInject(
+            "cuLaunchKernel", code=sim.context.driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+        )
+        with pytest.raises(CudaError, match=r"cuLaunchKernel.*OUT_OF_RESOURCES"):
+            launch()
+        launch()
+    sim.synchronize()
+
+
+def test_an_unloaded_module_frees_its_handle(sim: cudakit.Device) -> None:
+    from cudakit.module import Module
+
+    compiled = sim.compile(source=SOURCE, name="module.cu", names=NAMES).compiled
+    before = sim.context.driver.simStats().modules
+    with Module(sim.context, compiled) as module:
+        assert sim.context.driver.simStats().modules == before + 1
+        kernel = module["only"]
+    assert sim.context.driver.simStats().modules == before
+    with pytest.raises(Closed):
+        kernel.launch(sim.default_stream, grid=1, block=1, args=(None,))
+    module = Module(sim.context, compiled)
+    kernel = module["only"]
+    del module
+    gc.collect()
+    assert sim.context.driver.simStats().modules == before + 1  # a kernel keeps its module
+    del kernel
+    gc.collect()
+    assert sim.context.driver.simStats().modules == before
+
+
+def test_a_text_source_is_quoted_in_reports(sim: cudakit.Device) -> None:
+    source = "__global__ void over(float* x) {\n    x[threadIdx.x] = 1;  // one too many\n}\n"
+    x = sim.zeros((31,), np.float32)
+    sim.compile(source=source, name="over.cu")["over"].launch(sim.default_stream, grid=1, block=32, args=(x,))
+    with pytest.raises(cudakit.DeviceFault) as caught:
+        sim.synchronize()
+    text = str(caught.value)
+    assert "over.cu" in text
+    assert "one too many" in text
+    assert "out of bounds" in text
+
+
+def test_a_file_is_quoted_in_reports(sim: cudakit.Device, tmp_path: Path) -> None:
+    path = tmp_path / "over.cu"
+    path.write_text("__global__ void over(float* x) {\n    x[threadIdx.x] = 1;  // in the file\n}\n")
+    x = sim.zeros((31,), np.float32)
+    sim.compile(path)["over"].launch(sim.default_stream, grid=1, block=32, args=(x,))
+    with pytest.raises(cudakit.DeviceFault) as caught:
+        sim.synchronize()
+    assert f"{path}" in str(caught.value)
+    assert "in the file" in str(caught.value)
+
+
+def test_launches_say_that_the_context_is_lost(sim: cudakit.Device) -> None:
+    source = "__global__ void over(float* x) { x[1000000] = 1; }"
+    x = sim.zeros((31,), np.float32)
+    kernel = sim.compile(source=source, name="over.cu")["over"]
+    prepared = kernel.prepare(grid=1, block=1, args=(x,))
+    kernel.launch(sim.default_stream, grid=1, block=1, args=(x,))
+    with pytest.raises(cudakit.DeviceFault):
+        sim.synchronize()
+    for launch in (
+        lambda: kernel.launch(sim.default_stream, grid=1, block=1, args=(x,)),
+        lambda: prepared.launch(sim.default_stream),
+    ):
+        with pytest.raises(cudakit.ContextLost, match="was lost"):
+            launch()
+
+
+def test_device_printf(device: cudakit.Device, capfd: Any) -> None:
+    source = r'__global__ void hello(int n) { printf("hello %d of %d\n", threadIdx.x, n); }'
+    device.compile(source=source, name="hello.cu")["hello"].launch(device.default_stream, grid=1, block=2, args=(2,))
+    device.synchronize()
+    assert sorted(capfd.readouterr().out.split("\n")) == ["", "hello 0 of 2", "hello 1 of 2"]
