@@ -8,6 +8,7 @@ its condition holds or not, which can only cost a needless compile, never a stal
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -71,11 +72,15 @@ def _candidates() -> list[Path]:
     """Folders that may hold CUDA headers, the likeliest first."""
     from cuda import pathfinder
 
-    found: list[Path] = []
+    roots: list[Path] = []
     for part in ("cudart", "cccl"):
-        directory = pathfinder.find_nvidia_header_directory(part)
-        if directory:
-            found += [Path(directory), Path(directory) / "cccl"]
+        # Older releases of pathfinder know fewer parts, or have no such function; the folders below are left then.
+        with contextlib.suppress(AttributeError, RuntimeError, ValueError):
+            directory = pathfinder.find_nvidia_header_directory(part)
+            if directory:
+                roots.append(Path(directory))
+    roots += [Path(entry) / "nvidia" / "cu13" / "include" for entry in sys.path if entry]
+    found = [place for root in roots for place in (root, root / "cccl")]
     for root in _toolkits():
         found += [root / "include", root / "include" / "cccl"]
     return found

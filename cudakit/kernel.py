@@ -223,7 +223,7 @@ class Kernel:
         """Have `launch` be the plan's own function, on the first thread that launches; others come to theirs by it."""
         if self._first_thread is None:
             self._first_thread = threading.get_ident()
-        if self._first_thread == threading.get_ident() and not self.module.retired:
+        if self._first_thread == threading.get_ident():
             self.__dict__["launch"] = plan.launch
 
     def prepare(
@@ -308,11 +308,6 @@ class Kernel:
         """cuLaunchKernel with all but its last three arguments: stream, parameters and extra."""
         return functools.partial(self.context.driver.cuLaunchKernel, self.handle, *config)
 
-    def retire(self) -> None:
-        """Forget the plans: the module was closed, and the next launch finds that out."""
-        self.__dict__.pop("launch", None)
-        self._thread = Plans()
-
 
 def _dimensions(kernel: str, what: str, value: Any) -> Dim:
     """`value` (an int, or one to three of them) as three ints of at least 1."""
@@ -350,8 +345,8 @@ def _checked_config(kernel: Kernel, grid: Any, block: Any, shared: Any) -> Confi
         if kernel.max_threads >= device:
             why = f"the device takes at most {device}"
         else:
-            limit = f"its __launch_bounds__, or its {kernel.registers} registers"
-            why = f"this kernel takes at most {kernel.max_threads} ({limit})"
+            cause = f"its __launch_bounds__, or its {kernel.registers} registers"
+            why = f"this kernel takes at most {kernel.max_threads} ({cause})"
         raise LaunchError(f"{name}: a block of {'x'.join(map(str, block3))} has {threads} threads; {why}")
     try:
         wanted = operator.index(shared)

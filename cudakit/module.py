@@ -83,12 +83,6 @@ class Module(Image):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Unload it, once the work that uses it is done. Idempotent. Its kernels and arrays cannot be used any more."""
-        super().close()
-        for kernel in self._kernels.values():
-            kernel.retire()
-
     # Kernels ----------------------------------------------------------------------------------------------------------
 
     @property

@@ -185,11 +185,9 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
         elif argument is None and converter.parameter.kind == "pointer":
             tests.append(f"a{i} is None")
             values.append("0")
-        elif _packs_itself(converter, argument):
-            tests.append(f"type(a{i}) is t{i}")
-            values.append(f"a{i}")
         else:
-            values.append(f"c{i}(a{i})")
+            tests.append(f"type(a{i}) is t{i}")
+            values.append(f"a{i}" if _packs_itself(converter, argument) else f"c{i}(a{i})")
     unpack = f"{''.join(f'a{i}, ' for i in range(len(values)))}= args" if values else "() = args"
     return _TEXT.format(
         loads="".join(f"            {line}\n" for line in (unpack, *loads)),
@@ -268,7 +266,5 @@ def _packs_itself(converter: Converter, argument: Any) -> bool:
     if kind.kind in ("int", "enum"):
         return len(converter.code) == 1 and isinstance(argument, (int, np.integer))
     if kind.kind == "float":
-        return (
-            kind.dtype != "bfloat16" and type(argument) is not bool and isinstance(argument, (int, float, np.floating))
-        )
+        return kind.dtype != "bfloat16" and isinstance(argument, (int, float, np.floating))
     return kind.kind == "bool" and isinstance(argument, (bool, np.bool_))

@@ -76,7 +76,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Case:
-    """One problem: the layout of each input, what fills it, the output's layout; None: in place, over the first input."""
+    """One problem: the layout of each input, what fills it, the output's layout (None: over the first input)."""
 
     inputs: tuple[Layout, ...]
     fill: Callable[[tuple[int, ...]], np.ndarray[Any, Any]]
@@ -112,7 +112,9 @@ def layouts(draw: st.DrawFn, shape: tuple[int, ...], *, output: bool = False) ->
     lead = draw(st.integers(0, 5))
     if draw(st.booleans()):
         gap = draw(st.sampled_from((0, 0, 0, 1, 3, 4)))
-        return Layout(shape, _nested(shape, range(len(shape) - 1, -1, -1), lambda axis: gap * (axis == len(shape) - 2)), lead)
+        return Layout(
+            shape, _nested(shape, range(len(shape) - 1, -1, -1), lambda axis: gap * (axis == len(shape) - 2)), lead
+        )
     order = draw(st.permutations(range(len(shape))))
     strides = list(_nested(shape, order, lambda axis: draw(st.integers(0, 3))))
     for axis in range(len(shape)):
@@ -207,9 +209,7 @@ def cases(family: str, elements: int = 20_000) -> st.SearchStrategy[Case]:
 # One run --------------------------------------------------------------------------------------------------------------
 
 
-def run_case(
-    device: Device, family: Family[Any], variant: Variant[Any] | None, case: Case
-) -> Comparison | Refused:
+def run_case(device: Device, family: Family[Any], variant: Variant[Any] | None, case: Case) -> Comparison | Refused:
     """Runs `variant` (None: the one "auto" picks) on `case` on `device` and compares it with the reference.
 
     The arrays lie in buffers with guards on both sides, poisoned along with every gap between the output's elements and

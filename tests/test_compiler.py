@@ -186,6 +186,32 @@ def test_cuda_headers_are_found() -> None:
     assert "_Z1kP6__halfP13__nv_bfloat16" in build(source).ptx
 
 
+def test_cuda_headers_of_a_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where wheels hold only some parts, the rest comes from a toolkit, which keeps CCCL under include/cccl."""
+    wheel, toolkit = tmp_path / "wheel", tmp_path / "toolkit" / "include"
+    in_toolkit = (toolkit / "cuda_fp16.h", toolkit / "mma.h", toolkit / "crt" / "host_defines.h")
+    for file in (wheel / "cuda_fp16.h", wheel / "mma.h", *in_toolkit):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    (toolkit / "cccl" / "cuda" / "std").mkdir(parents=True)
+    (toolkit / "cccl" / "cuda" / "std" / "cstdint").write_text("")
+    from cuda import pathfinder
+
+    monkeypatch.setattr(
+        pathfinder, "find_nvidia_header_directory", lambda part: str(wheel) if part == "cudart" else None
+    )
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setenv("CUDA_PATH", str(toolkit.parent))
+    headers.cuda_directories.cache_clear()
+    try:
+        assert headers.cuda_directories() == (str(wheel), str(toolkit), str(toolkit / "cccl"))
+        monkeypatch.delattr(pathfinder, "find_nvidia_header_directory")
+        headers.cuda_directories.cache_clear()
+        assert headers.cuda_directories() == (str(toolkit), str(toolkit / "cccl"))
+    finally:
+        headers.cuda_directories.cache_clear()
+
+
 def test_find_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.cu").write_text(SCALE)

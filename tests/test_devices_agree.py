@@ -26,7 +26,8 @@ __global__ void mix(const float* a, const int* b, float* out, unsigned* bits, in
     for (int k = 0; k < (b[i] & 7); ++k) v = fmaf(v, 0.5f, x);
     out[i] = fminf(v, __int2float_rz(b[i])) + static_cast<float>(static_cast<double>(y) * 3.0);
     unsigned u = __brev(static_cast<unsigned>(b[i])) ^ __popc(b[i]) * 2654435761u;
-    bits[i] = __funnelshift_l(u, u, b[i]) + __clz(b[i]) + __byte_perm(u, b[i], 0x2143) + static_cast<unsigned>(b[i] / 7 % 13);
+    unsigned w = __byte_perm(u, b[i], 0x2143) + static_cast<unsigned>(b[i] / 7 % 13);
+    bits[i] = __funnelshift_l(u, u, b[i]) + __clz(b[i]) + w;
 }
 """
 

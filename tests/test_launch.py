@@ -694,6 +694,23 @@ def test_refused_clusters_before_sm_90() -> None:
             kernel.launch(old.default_stream, grid=2, block=1, cluster=2)
 
 
+def test_cluster_refusals_need_no_cluster_hardware(sim: cudakit.Device) -> None:
+    """The rules are the same on every device; this one is told that it has clusters."""
+    sim.context._attributes["CLUSTER_LAUNCH"] = 1
+    kernel = sim.compile(source=SOURCE, name="launch.cu")["nothing"]
+    stream = sim.default_stream
+    refused(
+        kernel, stream, r"grid\.x is 8, which is no multiple of cluster\.x, 3; round", grid=8, cluster=3
+    )
+    refused(kernel, stream, r"grid\.z is 1, which is no multiple of cluster\.z, 2", grid=8, cluster=(1, 1, 2))
+    refused(kernel, stream, "a cluster of 32 blocks, and .* takes at most 16", grid=64, cluster=32)
+    refused(kernel, stream, "cluster='2' is no size", grid=8, cluster="2")
+    kernel.launch(stream, grid=8, block=32, cluster=1)
+    kernel.__dict__["required_cluster"] = (2, 1, 1)
+    refused(kernel, stream, r"grid\.x is 3, and it is compiled for clusters of 2 there", grid=3)
+    refused(kernel, stream, r"cluster=\(4, 1, 1\), and the kernel is compiled for \(2, 1, 1\)", grid=8, cluster=4)
+
+
 # Plans ----------------------------------------------------------------------------------------------------------------
 
 
@@ -737,6 +754,24 @@ def test_the_fast_path_is_taken(
     np.testing.assert_array_equal(y.numpy(stream), x.numpy(stream) * 5)
     converters = [plans.Converter("scale", parameter, device.context) for parameter in kernel.parameters]
     assert "pack_into(buffer, 0, a0.pointer, a1.pointer, a2, a3)" in launch_source(converters, (x, y, 1.0, 1))
+
+
+def test_each_types_have_their_own_plan(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any
+) -> None:
+    """A plan made for pinned memory does not take a DeviceArray, whose stream it would not note."""
+    kernel = module["scale"]
+    pinned = device.pinned((100,), np.float32)
+    pinned[:] = 1
+    for source in (x, pinned, x, pinned):
+        kernel.launch(stream, grid=1, block=128, args=(source, y, 2.0, 100))
+        kernel.launch(stream, grid=1, block=128, args=(source, y, 2.0, 100))
+        assert kernel.launch is kernel._thread.plans[(type(source), type(y), float, int)].launch
+    with device.stream() as other:
+        other.wait(stream)
+        kernel.launch(other, grid=1, block=128, args=(x, y, 2.0, 100))
+        assert other in x.allocation.uses.others
+        other.synchronize()
 
 
 def test_types_may_alternate(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:

@@ -90,8 +90,8 @@ def test_refusals_name_what_was_wrong(device: cudakit.Device) -> None:
         ops.softmax(device.zeros((2, 2, 2), np.float32))
     with pytest.raises(ValueError, match=r"shape \(4, 8\), got \(8, 4\)"):
         ops.softmax(x, out=device.zeros((8, 4), np.float32))
+    base = device.zeros((5, 8), np.float32)
     with pytest.raises(ValueError, match="overlap without being the same"):
-        base = device.zeros((5, 8), np.float32)
         ops.softmax(base[:4], out=base[1:])
     with pytest.raises(ValueError, match="no variant 'nosuch'; it has auto, thread_per_row"):
         ops.softmax(x, variant="nosuch")
@@ -105,7 +105,7 @@ def test_refusals_name_what_was_wrong(device: cudakit.Device) -> None:
 
 def test_a_row_past_registers_and_shared_memory_goes_to_another_rung(sim: cudakit.Device) -> None:
     x = sim.zeros((1, 100_000), np.float32)
-    with pytest.raises(cudakit.UnsupportedVariant, match="does not fit one block's registers"):
+    with pytest.raises(cudakit.UnsupportedVariant, match="does not fit a block's registers"):
         ops.softmax(x, variant="registers")
     np.testing.assert_allclose(ops.softmax(x).numpy(), 1e-5, rtol=1e-4)
 

@@ -260,6 +260,46 @@ def test_square_roots_round_the_exact_result(kind, mode, seed):
             assert low**2 <= square < above**2, hex(pattern)
 
 
+@pytest.mark.parametrize(
+    ("kind", "a", "b", "c"),
+    [
+        # the sum is a tie of float32 but for what float64 cannot hold
+        ("f32", 1 + 2.0**-12, 1 + 2.0**-12, 2.0**-80),
+        ("f32", 1 + 2.0**-12, 1 + 2.0**-12, -(2.0**-80)),
+        ("f32", 1 + 2.0**-12, -1 - 2.0**-12, 2.0**-80),
+        # and a tie below its normal range
+        ("f32", 2.0**-75 * (1 + 2.0**-20), 2.0**-75 * (1 - 2.0**-20), 2.0**-127 + 2.0**-149),
+        ("f32", 2.0**-75 * (1 + 2.0**-20), 2.0**-75 * (-1 + 2.0**-20), 2.0**-127 + 2.0**-149),
+        # likewise for float64, whose sum is made of three parts
+        ("f64", 2.0**-53 * (1 + 2.0**-52), 1 - 2.0**-52, 1 + 2.0**-52),
+        ("f64", 2.0**-53 * (1 + 2.0**-52), -1 + 2.0**-52, 1 + 2.0**-52),
+        ("f64", 2.0**-537 * (1 + 2.0**-52), 2.0**-538, 2.0**-1022),
+        ("f64", 2.0**600, 2.0**600, -(2.0**1023)),
+        ("f64", 2.0**1000, 2.0**-1000, -1.0),
+        ("f64", 2.0**1023, 1.5, -(2.0**1023)),
+    ],
+)
+@pytest.mark.parametrize("mode", _MODES)
+def test_fma_does_not_round_twice(kind, a, b, c, mode):
+    patterns = [_pattern(value, kind) for value in (a, b, c)]
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    meant = _expected(exact, kind, mode) if exact else _pattern(-0.0 if mode == "rm" else 0.0, kind)
+    assert evaluate(f"fma.{mode}.{kind} d0, a, b, c;", f"{kind} {kind} {kind}", kind, *patterns) == meant
+    # beside ordinary lanes, and in more of them than a block holds
+    many = [np.array([_pattern(1.0, kind), pattern] * 5000, dtype=np.uint64) for pattern in patterns]
+    made = evaluate(f"fma.{mode}.{kind} d0, a, b, c;", f"{kind} {kind} {kind}", kind, *many)
+    assert made == [_pattern(2.0, kind), meant] * 5000
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("signs", list(product((0, 1), repeat=3)))
+def test_fma_of_zeros_has_the_sign_of_the_sum(kind, signs):
+    zeros = [sign << (lanewise.bits(kind) - 1) for sign in signs]
+    made = evaluate(f"fma.rn.{kind} d0, a, b, c;", f"{kind} {kind} {kind}", kind, *zeros)
+    product_sign = signs[0] ^ signs[1]
+    assert made == (product_sign & signs[2]) << (lanewise.bits(kind) - 1)
+
+
 def test_results_just_under_the_normal_range_are_flushed():
     # (1 - 2^-24) * 2^-126 is a tie below the smallest normal number: rounded as a subnormal it becomes that number
     assert evaluate("mul.f32 d0, a, b;", "f32 f32", "f32", 0x3F7FFFFF, 0x00800000) == 0x00800000
@@ -338,6 +378,11 @@ def test_carries_chain_to_wider_sums(seed):
         for row, got_low, got_high in zip(rows, low, high, strict=True):
             x, y = (word[0] | word[1] << 64 for word in row)
             assert got_low | got_high << 64 == meaning(x, y) & ((1 << 128) - 1)
+    # borrows and carries go on through words that are equal, or all ones
+    text = "sub.cc.u64 d0, a, b; subc.cc.u64 d1, c, d; subc.u64 d2, c, d;"
+    assert evaluate(text, kinds, "u64 u64 u64", 0, 1, 5, 5) == [(1 << 64) - 1] * 3
+    text = "add.cc.u64 d0, a, b; addc.cc.u64 d1, c, d; addc.u64 d2, a, a;"
+    assert evaluate(text, kinds, "u64 u64 u64", (1 << 64) - 1, 1, (1 << 64) - 1, 0) == [0, 0, (1 << 64) - 1]
     text = "mad.lo.cc.u64 d0, a, b, c; madc.hi.u64 d1, a, b, d;"
     low, high = evaluate(text, kinds, "u64 u64", *columns)
     for row, got_low, got_high in zip(rows, low, high, strict=True):

@@ -767,7 +767,10 @@ __global__ void copy_async_too_early(const float4* x, float4* y) {
   __syncthreads(); y[t] = s[0][t]; y[64 + t] = s[1][t];
 }
 struct Table { float w[600]; int n; };
-__device__ __noinline__ float total(const float* w, int n) { float s = 0; for (int i = 0; i < n; i++) s += w[i]; return s; }
+__device__ __noinline__ float total(const float* w, int n) {
+  float s = 0; for (int i = 0; i < n; i++) s += w[i];
+  return s;
+}
 __global__ void big_parameter(const __grid_constant__ Table p, float* y) {
   int t = threadIdx.x; y[t] = p.w[(t * 7) % p.n] + total(p.w, p.n);
 }

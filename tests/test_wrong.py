@@ -64,14 +64,16 @@ def test_the_harness_accepts_a_right_kernel_on_the_same_cases(device: cudakit.De
         assert run_case(device, FAMILY, FAMILY.variant("tree_reduce"), case(first)).ok
 
 
-@pytest.mark.parametrize(("name", "line"), [("off_by_one", "y[c * y_col] ="), ("reads_past_the_end", "maximum = fmaxf")])
+@pytest.mark.parametrize(
+    ("name", "line"), [("off_by_one", "y[c * y_col] ="), ("reads_past_the_end", "maximum = fmaxf")]
+)
 def test_one_element_past_an_allocation_is_named_by_line(sim: cudakit.Device, name: str, line: str) -> None:
     path = WRONG / f"{name}.cu"
     x = sim.array(np.ones((3, 100), np.float32))
     y = sim.empty((3, 100), np.float32)
     kernel = sim.compile(str(path))["wrong"]
+    kernel.launch(sim.default_stream, grid=3, block=32, args=(x, y, 100, 1, 100, 1, 3, 100))
     with pytest.raises(cudakit.DeviceFault) as caught:
-        kernel.launch(sim.default_stream, grid=3, block=32, args=(x, y, 100, 1, 100, 1, 3, 100))
         sim.synchronize()
     text = str(caught.value)
     number = next(n for n, t in enumerate(path.read_text().splitlines(), 1) if line in t)

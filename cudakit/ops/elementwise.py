@@ -75,7 +75,14 @@ VARIANTS: tuple[Variant[AddProblem], ...] = (
         "elementwise/01_vector_add.cu",
         _flat("vector_add", 1, 1024),
     ),
-    Variant(2, "vector_add_3d", "a volume in blocks of 16x8x8", "elementwise/02_vector_add_3d.cu", _volume, arguments=_volume_arguments),
+    Variant(
+        2,
+        "vector_add_3d",
+        "a volume in blocks of 16x8x8",
+        "elementwise/02_vector_add_3d.cu",
+        _volume,
+        arguments=_volume_arguments,
+    ),
     Variant(
         3,
         "vector_add_grid_stride",
@@ -101,7 +108,9 @@ def problem(inputs: Sequence[Any], output: Any) -> AddProblem:
         if array.dtype != np.float32:
             raise ValueError(f"vector add takes float32, {name} is {array.dtype}")
         if tuple(array.shape) != tuple(a.shape):
-            raise ValueError(f"vector add takes arrays of one shape, a is {tuple(a.shape)}, {name} is {tuple(array.shape)}")
+            raise ValueError(
+                f"vector add takes arrays of one shape, a is {tuple(a.shape)}, {name} is {tuple(array.shape)}"
+            )
         if not array.is_contiguous:
             raise ValueError(f"vector add takes contiguous arrays, {name} has strides {tuple(array.strides)} bytes")
     shape = tuple(a.shape) or (1,)
@@ -112,12 +121,12 @@ def _make_inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Ge
     return (rng.standard_normal(shape, dtype=np.float32), rng.standard_normal(shape, dtype=np.float32))
 
 
-def reference(inputs: Sequence[np.ndarray]) -> np.ndarray:
+def reference(inputs: Sequence[np.ndarray]) -> Any:
     """a + b in float64."""
     return np.add(inputs[0], inputs[1], dtype=np.float64)
 
 
-def plain(inputs: Sequence[np.ndarray]) -> np.ndarray:
+def plain(inputs: Sequence[np.ndarray]) -> Any:
     """a + b in float32."""
     return np.add(inputs[0], inputs[1])
 

@@ -1,7 +1,7 @@
 """Row softmax: y[r, c] = exp(x[r, c] - max_r) / sum_c exp(x[r, c] - max_r), float32.
 
-`softmax(x)` picks the best rung; `FAMILY` is the ladder. Rows that hold NaN or +inf, and rows of -inf alone, come out as
-NaN throughout, as the definition has it in float64.
+`softmax(x)` picks the best rung; `FAMILY` is the ladder. Rows that hold NaN or +inf, and rows of -inf alone, come out
+as NaN throughout, as the definition has it in float64.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _registers(problem: RowProblem) -> Config:
 
 def _fits_registers(problem: RowProblem) -> bool | str:
     if register_tile(problem) is None:
-        return f"a row of {problem.cols} floats does not fit one block's registers and {PARKED_LIMIT} bytes of shared memory"
+        return f"a row of {problem.cols} floats does not fit a block's registers and {PARKED_LIMIT} shared bytes"
     return True
 
 
@@ -263,24 +263,24 @@ def _make_inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Ge
     return (rng.standard_normal(shape, dtype=np.float32).astype(dtype, copy=False) * 3,)
 
 
-def reference(inputs: Sequence[np.ndarray]) -> np.ndarray:
+def reference(inputs: Sequence[np.ndarray]) -> Any:
     """Softmax along the last axis in float64."""
     return _softmax(np.asarray(inputs[0], dtype=np.float64), lambda e: e.sum(axis=-1, keepdims=True))
 
 
-def plain(inputs: Sequence[np.ndarray]) -> np.ndarray:
+def plain(inputs: Sequence[np.ndarray]) -> Any:
     """The textbook loop in the input's own precision, its sum taken from left to right: tolerances derive from its
     error. (numpy's own sum adds in pairs and is far closer than one thread that adds 8,192 numbers in turn.)"""
     return _softmax(np.asarray(inputs[0]), lambda e: np.add.accumulate(e, axis=-1)[..., -1:])
 
 
-def _softmax(x: np.ndarray, sum_of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def _softmax(x: np.ndarray, sum_of: Callable[[Any], Any]) -> Any:
     if not x.size:
         return x.copy()
     with np.errstate(invalid="ignore", over="ignore", under="ignore", divide="ignore"):
         # fmax passes over NaN as the kernels do; the NaN comes back in through the sum.
         exponentials = np.exp(x - np.fmax.reduce(x, axis=-1, keepdims=True))
-        return exponentials / sum_of(exponentials)  # type: ignore[no-any-return]
+        return exponentials / sum_of(exponentials)
 
 
 def choose(problem: RowProblem, arch: str) -> str:
@@ -329,8 +329,8 @@ def softmax(x: Any, out: Any = None, variant: str = "auto", stream: Any = None) 
     """Softmax along the last axis of a 1-D or 2-D float32 array: cudakit's, torch's or CuPy's, and so is the result.
 
     x: (rows, cols) or (cols,), any strides. out: where to write, any strides that do not overlap themselves, or x
-    itself; a new array unless given. variant: a rung by name, or "auto". stream: the device's default stream, or torch's
-    or CuPy's current one, unless given. Returns without waiting. Raises ValueError for arrays it does not take,
+    itself; a new array unless given. variant: a rung by name, or "auto". stream: the device's default stream, or
+    torch's or CuPy's current one, unless given. Returns without waiting. Raises ValueError for arrays it does not take,
     UnsupportedVariant for a rung that does not take them.
     """
     return front.apply(FAMILY, (x,), out, variant, stream)

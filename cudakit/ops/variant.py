@@ -1,8 +1,8 @@
 """What a kernel variant and a family of variants declare.
 
-A variant is one declaration: its rung in the ladder, the idea it adds, its source and entry, and how it is launched for
-a problem. Tests, benches, NVTX names, profiler filters and README rows are made from these declarations; nothing about a
-kernel is written down a second time.
+A variant is one declaration: its rung in the ladder, the idea it adds, its source and entry, and how it is launched
+for a problem. Tests, benches, NVTX names, profiler filters and README rows are made from these declarations; nothing
+about a kernel is written down a second time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from cudakit.errors import UnsupportedVariant
 
 if TYPE_CHECKING:
     from cudakit.device import Device
+    from cudakit.kernel import Kernel
     from cudakit.memory import DeviceArray
-    from cudakit.module import Kernel
     from cudakit.stream import Stream
 
 P = TypeVar("P")  # a family's problem: shapes, strides in elements, dtype, alignment; frozen and hashable

@@ -11,11 +11,10 @@ hardware's seeds of Newton's iteration do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from cudakit.sim.lanewise import F16, F32, F64, U64, Array, Form, Spec, builds, packed, spread
+from cudakit.sim.lanewise import F16, F32, F64, U32, U64, Array, Form, Spec, blocked, builds, packed, spread
 from cudakit.sim.rounding import (
     bfloat_to_f32,
     canonical16,
@@ -36,13 +35,12 @@ def _form32(spec: Spec, count: int, function: Callable[..., Array]) -> Form:
     ftz = spec.flag("ftz")
     spec.finish()
 
-    def run(operands: Any) -> Array:
-        if ftz:
-            operands = [flush32(operand) for operand in operands]
-        bits = canonical32(function(*[operand.view(F32).astype(F64) for operand in operands]).astype(F32))
+    def run(*operands: Array) -> Array:
+        values = [(flush32(operand) if ftz else operand).view(F32).astype(F64) for operand in operands]
+        bits = canonical32(function(*values).astype(F32))
         return flush32(bits) if ftz else bits
 
-    return Form(run, ("f32",), ("f32",) * count)
+    return Form(spread(blocked(run, U32)), ("f32",), ("f32",) * count)
 
 
 def _form16(spec: Spec, kind: str, function: Callable[[Array], Array]) -> Form:

@@ -55,6 +55,10 @@ class BarrierCall:
         self.slot = -1
 
 
+def _varies(values: Array) -> bool:
+    return values.ndim > 0 and bool((values != values[0]).any())
+
+
 def _is_warp_barrier(f: Fragment) -> bool:
     block = f.program.blocks[f.block]
     return bool(block.instructions) and block.instructions[0].opcode == "bar"
@@ -361,34 +365,38 @@ class Scheduler:
         """Bring a fragment to a barrier; True where it may go straight on."""
         number, count = call.number(f), call.count(f)
         f.jumps = 0
-        for values in (number, count):
-            if values.ndim and (values != values[0]).any():
-                # each part comes to the barrier again, with one value
-                for value in np.unique(values):
-                    choice, lanes = f.lanes.subset(values == value)
-                    self.add(f.part(choice, lanes, f.block - 1))
-                return False
-        which = int(number if number.ndim == 0 else number[0])
-        threads = int(count if count.ndim == 0 else count[0])
         batch = self.batch
-        if call.waits and threads == 0 and f.lanes.count == batch.live and which not in self.barriers:
-            batch.progress += 1
-            if call.reduce:
-                f.regs[call.slot] = self.reduce(call, [(f, call.value(f))])[0]
-            return True
-        state = self.barriers.get(which)
-        if state is None:
-            state = self.barriers[which] = BarrierState(batch.geometry.blocks)
-        here = f.lanes.block_counts
-        state.arrived += here
-        state.expected[here > 0] = min(threads, batch.geometry.threads)
-        if not call.waits:
-            self.release()
-            return True
         if call.reduce:
             f.value = np.broadcast_to(call.value(f), (f.lanes.count,))
-        state.waiting.append(f)
-        return False
+        if _varies(number) or _varies(count):
+            pairs = np.stack([np.broadcast_to(v, f.lanes.count) for v in (number, count)], axis=1)
+            for pair in np.unique(pairs, axis=0):
+                choice, lanes = f.lanes.subset((pairs == pair).all(axis=1))
+                self.wait_at(f.part(choice, lanes, f.block) if call.waits else f, lanes, call, *map(int, pair))
+        else:
+            which = int(number if number.ndim == 0 else number[0])
+            threads = int(count if count.ndim == 0 else count[0])
+            if call.waits and threads == 0 and f.lanes.count == batch.live and which not in self.barriers:
+                batch.progress += 1
+                if call.reduce:
+                    f.regs[call.slot] = self.reduce(call, [(f, f.value)])[0]
+                    f.value = None
+                return True
+            self.wait_at(f, f.lanes, call, which, threads)
+        if not call.waits:
+            self.release()
+        return not call.waits
+
+    def wait_at(self, f: Fragment, lanes: LaneSet, call: BarrierCall, number: int, threads: int) -> None:
+        """Note the arrival of lanes at one barrier, and park their fragment there if they wait."""
+        state = self.barriers.get(number)
+        if state is None:
+            state = self.barriers[number] = BarrierState(self.batch.geometry.blocks)
+        here = lanes.block_counts
+        state.arrived += here
+        state.expected[here > 0] = min(threads, self.batch.geometry.threads)
+        if call.waits:
+            state.waiting.append(f)
 
     def release(self) -> bool:
         """Let go of every block whose threads have all arrived at a barrier; True where there was one."""

@@ -22,6 +22,7 @@ from cudakit.sim.lanewise import (
     Array,
     Form,
     Spec,
+    blocked,
     builds,
     halves,
     join,
@@ -81,6 +82,7 @@ def _cvt(spec: Spec) -> Form:
     register = UNSIGNED[width(into)]
     if narrower or wider:
         spec.refuse("a float in a wider register")
+    run = blocked(run, _INTEGERS.get(target, register))
     if target in _INTEGERS:
         extended = SIGNED[width(into) if width(into) > 8 else 16] if target.startswith("s") else register
         return Form(lambda operands: run(operands[0]).astype(extended).view(register), (into,), (taken,))

@@ -24,7 +24,7 @@ from cudakit.sim.integers import (
     is_integer,
     same,
 )
-from cudakit.sim.lanewise import F16, F32, F64, U16, U32, Array, Form, Run, Spec, builds, packed, spread
+from cudakit.sim.lanewise import F16, F32, F64, U16, U32, Array, Form, Run, Spec, blocked, builds, packed, spread
 from cudakit.sim.rounding import (
     INFINITY64,
     NAN16,
@@ -228,11 +228,12 @@ def _fma(spec: Spec) -> Form:
     kind = spec.kind(*FLOATS)
     if kind == "f32":
         mode = spec.rounding()
-        return _form32(spec, 3, lambda a, b, c: fma32(a, b, c, mode), mode, lambda a, b, c: odd_sum(a * b, c))
+        rounded = blocked(lambda a, b, c: fma32(a, b, c, mode), U32)
+        return _form32(spec, 3, rounded, mode, lambda a, b, c: odd_sum(a * b, c))
     if kind == "f64":
         mode = spec.rounding()
         if mode == "rn":
-            return _form64(spec, (1, 2, 0), fma64)
+            return _form64(spec, (1, 2, 0), blocked(fma64, F64))
         return _form64(spec, (1, 2, 0), lambda a, b, c: exact64("fma", mode, a, b, c))
     if spec.instruction.opcode == "mad":
         spec.refuse()
@@ -242,7 +243,7 @@ def _fma(spec: Spec) -> Form:
     def exact(a: Array, b: Array, c: Array) -> Array:
         return odd_sum(a.astype(F64) * b.astype(F64), c.astype(F64))
 
-    return _form16(spec, kind, 3, lambda a, b, c: to(exact(a, b, c)), exact)
+    return _form16(spec, kind, 3, blocked(lambda a, b, c: to(exact(a, b, c)), U16), exact)
 
 
 @builds("div")

@@ -171,6 +171,35 @@ def flatten(instruction: Instruction) -> tuple[tuple[Register | None, ...], tupl
     return tuple(destinations), tuple(sources)
 
 
+_BLOCK = 8192
+
+
+def blocked(function: Callable[..., Array], result: np.dtype[Any]) -> Callable[..., Array]:
+    """The same function of lanes, on long arrays a block at a time: its intermediate values stay in the cache."""
+
+    def run(*operands: Array) -> Array:
+        size = max(operand.size for operand in operands)
+        if size <= _BLOCK or any(operand.ndim > 1 for operand in operands):
+            return function(*operands)
+        whole: Array = np.empty(size, dtype=result)
+        for start in range(0, size, _BLOCK):
+            part = slice(start, start + _BLOCK)
+            whole[part] = function(*[operand[part] if operand.size > 1 else operand for operand in operands])
+        return whole
+
+    return run
+
+
+def select(condition: Array, yes: Array, no: Array) -> Array:
+    """``np.where`` of bit patterns, without its branch a lane where lanes are many."""
+    if condition.size < 2048:
+        return np.where(condition, yes, no)
+    mask = np.negative(condition.astype(yes.dtype))
+    mask &= yes ^ no
+    mask ^= no
+    return mask
+
+
 def halves(packed: Array) -> tuple[Array, Array]:
     """The low and the high 16 bits of 32-bit values, as uint16."""
     return packed.astype(U16), (packed >> np.uint32(16)).astype(U16)

@@ -8,6 +8,7 @@ direction. Only float64 itself needs more: ``fma64`` for the nearest, ``exact64`
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +21,10 @@ NAN16, NAN32, NAN64 = np.uint16(0x7FFF), np.uint32(0x7FFFFFFF), np.uint64(0xFFF8
 MAGNITUDE64, INFINITY64 = np.uint64((1 << 63) - 1), np.uint64(0x7FF << 52)
 QUIET64 = np.uint64(1 << 51)
 _ONE64 = np.int64(1)
-_TIE, _TIE_MASK = np.int64(0x10000000), np.int64(0x1FFFFFFF)
-_MAGNITUDE64 = np.int64(0x7FFFFFFFFFFFFFFF)
-_SMALLEST_NORMAL32 = np.uint64((1023 - 126) << 52) - np.uint64(1)
+_TIE, _TIE_MASK = np.uint32(0x10000000), np.uint32(0x1FFFFFFF)
+_ONE32, _SIZE32 = np.uint32(1), np.uint32(0x7FFFFFFF)
+_NORMAL_HIGH = np.uint32((1023 - 126 << 20) - 1)  # one less than the upper word of the least normal float32, as float64
+_LOW, _HIGH = (0, 1) if sys.byteorder == "little" else (1, 0)
 
 
 def canonical32(value: Array) -> Array:
@@ -54,11 +56,13 @@ def canonical16(value: Array) -> Array:
 
 def flush32(bits: Array) -> Array:
     """Subnormal float32 patterns made zeros of their sign."""
-    return np.where((bits & np.uint32(0x7F800000)) == 0, bits & np.uint32(0x80000000), bits)
+    small = (bits & np.uint32(0x7F800000)) == 0
+    return np.where(small, bits & np.uint32(0x80000000), bits) if small.any() else bits
 
 
 def flush16(bits: Array) -> Array:
-    return np.where((bits & np.uint16(0x7C00)) == 0, bits & np.uint16(0x8000), bits)
+    small = (bits & np.uint16(0x7C00)) == 0
+    return np.where(small, bits & np.uint16(0x8000), bits) if small.any() else bits
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -116,10 +120,10 @@ def fma32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     addend = c.astype(F64)
     if mode == "rn":
         total = product + addend
-        bits = total.view(S64)
         # rounding twice goes wrong only from a tie made by the first rounding, or below the normal range
-        hard = (bits & _TIE_MASK) == _TIE
-        hard |= ((bits & _MAGNITUDE64) - _ONE64).view(U64) < _SMALLEST_NORMAL32
+        words = total.reshape(-1).view(U32)
+        hard = (words[_LOW::2] & _TIE_MASK) == _TIE
+        hard |= (words[_HIGH::2] & _SIZE32) - _ONE32 < _NORMAL_HIGH
         if hard.any():
             total = odd_sum(product, addend)
         patterns: Array = total.astype(F32).view(U32)
@@ -153,8 +157,7 @@ def div32(a: Array, b: Array, mode: str) -> Array:
         return bits
     # |a| - |q||b| is exact in float64; the sign of it says on which side of the quotient q lies
     remainder = np.abs(a.astype(F64)) - np.abs(nearest.astype(F64)) * np.abs(b.astype(F64))
-    excess = np.where(np.isinf(nearest) & np.isfinite(a) & (b != 0), -1.0, np.sign(remainder))
-    return directed(bits, excess, mode)
+    return directed(bits, np.sign(remainder), mode)
 
 
 def sqrt32(a: Array, mode: str) -> Array:
@@ -182,16 +185,18 @@ def fma64(a: Array, b: Array, c: Array) -> Array:
     upper, lower = two_sum(c, error)
     total, rest = two_sum(product, upper)
     result = total + odd_sum(rest, lower)
-    # an exact zero keeps the sign that the plain sum gives it
-    result = np.where((result == 0) & (total == 0), product + c, result)
-    size_a, size_b, size_c = np.abs(a), np.abs(b), np.abs(c)
-    safe = (size_a < 2.0**450) & (size_b < 2.0**450) & (size_c < 2.0**1000)
-    safe &= ((size_a > 2.0**-450) & (size_b > 2.0**-450)) | (a == 0) | (b == 0)
-    if safe.all():
+    # overflow on the way leaves no finite result; an error term that underflows needs a product this small
+    unsafe = ~(np.abs(result) < 2.0**1000)
+    small = np.abs(product) < 2.0**-900
+    if small.any():
+        # a sum of zeros has the sign that plain arithmetic gives it
+        result = np.where(result == 0, product + c, result)
+        unsafe |= small & (a != 0) & (b != 0)
+    if not unsafe.any():
         return result
     finite = np.isfinite(a) & np.isfinite(b)
-    result = np.where(safe, result, np.where(finite & ~np.isfinite(c), c, product + c))
-    return _patch(result, ~safe & finite & np.isfinite(c), _exact_fma, (a, b, c), "rn")
+    result = np.where(unsafe, np.where(finite & ~np.isfinite(c), c, product + c), result)
+    return _patch(result, unsafe & finite & np.isfinite(c), _exact_fma, (a, b, c), "rn")
 
 
 # ---- float64 in every direction, with Python integers ----
@@ -354,8 +359,11 @@ def narrow(bits: Array, to: Format, mode: str, satfinite: bool = False, keep_nan
     return np.where(size > u(0x7F800000), nan, result)
 
 
+_HALVES = np.arange(1 << 16, dtype=U16).view(F16).astype(F32)
+
+
 def half_to_f32(bits: Array) -> Array:
-    value: Array = bits.view(F16).astype(F32)
+    value: Array = _HALVES[bits]
     return value
 
 

@@ -20,6 +20,7 @@ from cudakit.sim.lanewise import (
     builds,
     halves,
     join,
+    select,
     width,
 )
 from cudakit.sim.rounding import bfloat_to_f32, flush16, flush32, half_to_f32
@@ -180,7 +181,7 @@ def _set(spec: Spec) -> Form:
 def _selp(spec: Spec) -> Form:
     kind = spec.kind(*BITS, *INTEGERS, "f32", "f64")
     spec.finish()
-    return Form(lambda operands: np.where(operands[2], operands[0], operands[1]), (kind,), (kind, kind, "pred"))
+    return Form(lambda operands: select(operands[2], operands[0], operands[1]), (kind,), (kind, kind, "pred"))
 
 
 @builds("slct")
@@ -190,7 +191,7 @@ def _slct(spec: Spec) -> Form:
     ftz = spec.flag("ftz")
     spec.finish()
     read: Callable[[Array], Array] = reader("f32", ftz) if by == "f32" else signed
-    return Form(lambda operands: np.where(read(operands[2]) >= 0, operands[0], operands[1]), (kind,), (kind, kind, by))
+    return Form(lambda operands: select(read(operands[2]) >= 0, operands[0], operands[1]), (kind,), (kind, kind, by))
 
 
 @builds("mov")
