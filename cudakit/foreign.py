@@ -91,7 +91,8 @@ def _unregister(
 def _known(context: Context, address: int, size: int) -> bool:
     """Whether the driver has the first and the last byte of a range pinned."""
     attribute = context.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    return not any(context.driver.cuPointerGetAttribute(attribute, place)[0] for place in (address, address + size - 1))
+    places = (address, address + size - 1)
+    return all(int(context.call("cuPointerGetAttributes", 1, [attribute], place)[0]) for place in places)
 
 
 def _ordinal(context: Context, pointer: int) -> int:

@@ -30,9 +30,9 @@ class Image:
     def __init__(self, context: Context, name: str, image: bytes) -> None:
         self.context = context
         self.name = name
-        self.retired: list[bool] = []  # holds something once it was closed; launches look at it
+        self.retired: list[bool] = []  # holds something once it or its device was closed; launches look at it
         self.handle: Any = context.call("cuModuleLoadData", image)
-        self._finalizer = context.adopt_handle(self, "cuModuleUnload", self.handle)
+        self._finalizer = context.adopt(self, _unload, context, self.handle, self.retired)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.context.spec!r}{', closed' if self.closed else ''})"
@@ -40,7 +40,7 @@ class Image:
     @property
     def closed(self) -> bool:
         """Whether it was closed, or its device was."""
-        return bool(self.retired) or not self._finalizer.alive
+        return bool(self.retired)
 
     def expect_open(self) -> None:
         """Raise Closed where it was closed."""
@@ -51,6 +51,11 @@ class Image:
         """Unload it, once the work that uses it is done. Idempotent. Its kernels and arrays cannot be used any more."""
         self.retired.append(True)
         self._finalizer()
+
+
+def _unload(context: Context, handle: Any, retired: list[bool]) -> None:
+    retired.append(True)
+    context.attempt("cuModuleUnload", handle)
 
 
 class Kernel:
@@ -259,13 +264,13 @@ class Kernel:
         else:
             protocol = getattr(stream, "__cuda_stream__", None)
             known = self._foreign.get(int(protocol()[1])) if callable(protocol) else None
-            if known is not None:
+            if known is not None and not known.closed:
                 return known
         try:
             checked = Stream.of(self.context, stream)
         except (TypeError, DeviceMismatch) as error:
             raise LaunchError(f"{self.name}: {error}. The stream comes first: launch(stream, grid=...)") from error
-        if checked is not stream:
+        if checked.foreign and checked is not stream:
             if len(self._foreign) >= _FOREIGN_STREAMS:
                 self._foreign.clear()
             self._foreign[int(checked)] = checked

@@ -54,7 +54,7 @@ class DeviceArray:
     Made by `empty`, `array`, `wrap` and the like, which Device offers as methods.
     """
 
-    __slots__ = ("__weakref__", "allocation", "context", "dtype", "pointer", "readonly", "shape", "strides")
+    __slots__ = ("__weakref__", "allocation", "context", "dtype", "pointer", "readonly", "shape", "strides", "tag")
 
     # numpy must not take arrays of these for sequences to be walked element by element.
     __array_ufunc__ = None
@@ -75,6 +75,8 @@ class DeviceArray:
         self.strides = strides
         self.dtype = dtype
         self.readonly = readonly
+        # An object of this array's own, by which a launch plan knows it again without keeping the array alive.
+        self.tag = object()
 
     def __repr__(self) -> str:
         state = "" if self.allocation.open else ", closed"

@@ -66,8 +66,6 @@ def is_pinned(context: Context, array: npt.NDArray[Any]) -> bool:
         base = base.base
     if isinstance(base, Block):
         return True
-    context.make_current()
-    driver = context.driver
-    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    # Memory the driver does not know is an error here, which is the answer.
-    return not driver.cuPointerGetAttribute(attribute, array.ctypes.data)[0]
+    attribute = context.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    # The plural form answers 0 for memory it does not know; the singular one fails, which sanitizers report.
+    return bool(int(context.call("cuPointerGetAttributes", 1, [attribute], array.ctypes.data)[0]))

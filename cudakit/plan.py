@@ -28,6 +28,10 @@ from cudakit.stream import Stream
 
 Arguments = tuple[Any, ...]
 
+# What the driver says where no context is current, or another one than the launch's: NOT_INITIALIZED (a forked child),
+# INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED.
+_ELSEWHERE = frozenset((3, 201, 400, 709))
+
 
 class Config(NamedTuple):
     """A checked launch configuration, in the order cuLaunchKernel takes it."""
@@ -111,20 +115,22 @@ def make_plan(target: Target, arguments: Arguments) -> Plan:
     pointers = (ctypes.c_void_p * max(len(parameters), 1))(*(base + parameter.offset for parameter in parameters))
 
     def convert(values: Arguments) -> None:
+        names["last_handle"] = None  # what is in place is no longer what launch() put there
         layout.pack_into(buffer, 0, *(converter(value) for converter, value in zip(converters, values, strict=True)))
 
-    convert(arguments)
-    names = {
+    names: dict[str, Any] = {
         **_common(context, target.retired),
         "Stream": Stream,
         "DeviceArray": DeviceArray,
         "get_ident": threading.get_ident,
         "owner": threading.get_ident(),
+        "thread": contexts.thread_state(),
         "unfit": target.unfit,
         "sends": target.sends,
         "last_grid": None,
         "last_block": None,
         "last_shared": None,
+        "last_handle": None,
         "send": None,
         "pack_into": layout.pack_into,
         "buffer": buffer,
@@ -135,16 +141,17 @@ def make_plan(target: Target, arguments: Arguments) -> Plan:
     for converter, argument in zip(converters, arguments, strict=True):
         index = converter.parameter.index
         names[f"c{index}"] = converter
+        names[f"s{index}"] = None
         names[f"t{index}"] = type(argument)
         if isinstance(argument, DeviceArray):
             names[f"d{index}"] = argument.dtype
+    convert(arguments)
     return Plan(_define(launch_source(converters, arguments), names), convert, ctypes.addressof(pointers))
 
 
 def _common(context: Context, retired: list[bool]) -> dict[str, Any]:
-    """What the generated functions all use. `thread.token is not context._token` is make_current()'s own test."""
+    """What the generated functions all use."""
     return {
-        "thread": contexts._thread,
         "context": context,
         "make_current": context.make_current,
         "failed": context.failed,
@@ -161,13 +168,17 @@ def _define(text: str, names: dict[str, Any]) -> Callable[..., None]:
 def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
     """The text of a plan's `launch` (_TEXT, with what these arguments want filled in).
 
-    The last configuration is known again by identity, which ints and tuples written in a program have; others are
-    looked up. A use on a stream that is not an array's own is noted, so that the array's free waits for it.
+    Ints and tuples written in a program are the same objects at each call, so the last configuration is known again by
+    identity; others are looked up. So are the last arguments: where each is the very object (an array by its tag) that
+    passed all tests on this stream, its bytes are in place still, and only what can have changed since is tested.
+    A use on a stream that is not an array's own is noted, so that the array's free waits for it.
     """
     tests = ["type(stream) is Stream and stream.context is context and not stream.closed"]
     loads: list[str] = []
     notes: list[str] = []
     values: list[str] = []
+    same = ["stream.handle is last_handle and not stream.closed"]
+    last, keeps = ["last_handle"], ["stream.handle"]
     for converter, argument in zip(converters, arguments, strict=True):
         i = converter.parameter.index
         target = converter.parameter.type.target
@@ -182,41 +193,63 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
                 tests.append(f"not a{i}.pointer & {converter.alignment - 1}")
             notes.append(f"if m{i}.uses.home is not stream: m{i}.uses.add(stream)")
             values.append(f"a{i}.pointer")
+            same.append(f"a{i}.tag is s{i} and a{i}.allocation.open")
+            last.append(f"s{i}")
+            keeps.append(f"a{i}.tag")
         elif argument is None and converter.parameter.kind == "pointer":
             tests.append(f"a{i} is None")
             values.append("0")
+            same.append(f"a{i} is None")
         else:
             tests.append(f"type(a{i}) is t{i}")
             values.append(f"a{i}" if _packs_itself(converter, argument) else f"c{i}(a{i})")
+            if isinstance(argument, (int, float, np.generic)):
+                same.append(f"a{i} is s{i}")
+                last.append(f"s{i}")
+                keeps.append(f"a{i}")
+            else:
+                same.append("False")  # what can change, or ought not to be kept, is looked at each time
     unpack = f"{''.join(f'a{i}, ' for i in range(len(values)))}= args" if values else "() = args"
     return _TEXT.format(
-        loads="".join(f"            {line}\n" for line in (unpack, *loads)),
-        tests="\n                and ".join(tests),
-        notes="".join(f"                {line}\n" for line in notes),
+        unpack=unpack,
+        same="\n                and ".join(same),
+        last=", ".join(last),
+        keeps=", ".join(keeps),
+        loads="".join(f"                {line}\n" for line in loads),
+        tests="\n                    and ".join(tests),
+        notes="".join(f"                    {line}\n" for line in notes),
         values=", ".join(["buffer", "0", *values]),
     )
 
 
 _TEXT = """\
 def launch(stream, *, grid, block, shared=0, args=(), cluster=None, cooperative=False, unfit=unfit):
-    global last_grid, last_block, last_shared, send
-    if type(args) is tuple and cluster is None and not cooperative and get_ident() == owner and not retired:
+    global last_grid, last_block, last_shared, send, {last}
+    if get_ident() == owner and type(args) is tuple and cluster is None and not cooperative and not retired:
         fits = False
         try:
+            {unpack}
             if grid is not last_grid or block is not last_block or shared is not last_shared:
                 send = sends[grid, block, shared]
                 last_grid, last_block, last_shared = grid, block, shared
-{loads}\
             if (
-                {tests}
+                {same}
             ):
-{notes}\
-                pack_into({values})
                 fits = True
+            else:
+                last_handle = None
+{loads}\
+                if (
+                    {tests}
+                ):
+{notes}\
+                    pack_into({values})
+                    {last} = {keeps}
+                    fits = True
         except Unfit:
             pass
         if fits:
-            if thread.token is not context._token:
+            if thread["token"] is not context.token:
                 make_current()
             result = send(stream.handle, pointers, 0)
             if result[0]:
@@ -236,6 +269,7 @@ def make_prepared(
     allocations = tuple({value.allocation for value in arguments if isinstance(value, DeviceArray)})
     names = {
         **_common(target.context, target.retired),
+        "elsewhere": _ELSEWHERE,
         **{f"m{index}": allocation for index, allocation in enumerate(allocations)},
         "known": target,  # no stream yet
         "accept": accept,
@@ -247,16 +281,20 @@ def make_prepared(
     return _define(_PREPARED_TEXT.format(opens=opens), names)
 
 
+# Which context is current is not looked at: with another one, or none, the driver refuses and launches nothing, and a
+# second call in the right one tells whether that was all. A closed device has retired its modules.
 _PREPARED_TEXT = """\
 def launch(stream):
     global known
     if not (stream is known and not stream.closed and not retired{opens}):
         known = stream = accept(stream)
-    if thread.token is not context._token:
-        make_current()
     result = send(stream.handle, pointers, 0)
     if result[0]:
-        raise failed("cuLaunchKernel", result[0])
+        if int(result[0]) in elsewhere:
+            make_current()
+            result = send(stream.handle, pointers, 0)
+        if result[0]:
+            raise failed("cuLaunchKernel", result[0])
 """
 
 

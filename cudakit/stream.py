@@ -49,6 +49,7 @@ class Stream:
             flag = int(flags.CU_STREAM_DEFAULT if blocking else flags.CU_STREAM_NON_BLOCKING)
             self.handle: Any = context.call("cuStreamCreateWithPriority", flag, priority)
             self._finalizer = context.adopt_handle(self, "cuStreamDestroy", self.handle)
+            context.streams[int(self.handle)] = self
         else:
             context.make_current()
             self.handle = context.driver.CUstream(handle) if context.kind == "gpu" else int(handle)
@@ -74,6 +75,9 @@ class Stream:
         version, handle = protocol() if callable(protocol) else protocol
         if version != 0:
             raise TypeError(f"{type(stream).__name__}.__cuda_stream__ is of version {version}; only 0 is known")
+        own = context.streams.get(int(handle))
+        if own is not None and not own.closed:
+            return own  # one of ours in another library's wrapper: its closing must be seen
         foreign = cls(context, handle=int(handle), owner=stream)
         if context.kind == "gpu" and int(handle) > PER_THREAD_DEFAULT and not context.alone:
             theirs = context.call("cuStreamGetCtx", foreign.handle)

@@ -1,8 +1,8 @@
 """What a launch costs the host: microseconds a call, four arguments, in bursts of 200, beside others' launches.
 
 The floor is `bare`: cuLaunchKernel of cuda.bindings with the parameters packed beforehand. `checked` is cudakit's
-Kernel.launch, which packs the arguments and checks them against the kernel's signature each time; `prepared` is a
-launch that was checked once. CuPy, cuda.core, torch and Triton stand beside them where they are installed. Also
+Kernel.launch with the same arguments each time, `checked-varied` with others each time: it packs them and checks them
+against the kernel's signature. `prepared` is a launch that was checked once. CuPy, cuda.core, torch and Triton stand beside them where they are installed. Also
 measured, in fresh processes: importing cudakit beside importing numpy, and the first launch of a process that finds
 the kernel in the cache, which needs no NVRTC.
 
@@ -16,6 +16,7 @@ import argparse
 import ctypes
 import functools
 import importlib.util
+import itertools
 import json
 import os
 import statistics
@@ -82,6 +83,12 @@ def checked(device, stream, kernel, x, y):
     return lambda: kernel.launch(stream, grid=1, block=N, args=(x, y, FACTOR, N))
 
 
+def varied(device, stream, kernel, x, y):
+    """Other arguments at each call, so that nothing of the last launch is known again."""
+    arguments = itertools.cycle(((x, y, FACTOR, N), (y, x, FACTOR, N)))
+    return lambda: kernel.launch(stream, grid=1, block=N, args=next(arguments))
+
+
 def prepared(device, stream, kernel, x, y):
     return functools.partial(kernel.prepare(grid=1, block=N, args=(x, y, FACTOR, N)).launch, stream)
 
@@ -101,7 +108,8 @@ def cupy(device, stream, kernel, x, y):
     import cupy
 
     cupy.cuda.Device(device.ordinal).use()
-    cupy.cuda.ExternalStream(int(stream)).use()
+    wrap = getattr(cupy.cuda.Stream, "from_external", lambda own: cupy.cuda.ExternalStream(int(own)))
+    wrap(stream).use()
     theirs = cupy.RawKernel(EXTERN_C, "scale")
     arguments = (cupy.ones(N, cupy.float32), cupy.empty(N, cupy.float32), cupy.float32(FACTOR), cupy.int32(N))
     return lambda: theirs((1,), (N,), arguments)
@@ -133,6 +141,7 @@ def triton_jit(device, stream, kernel, x, y):
 OURS = {
     "bare": ("cuda.bindings, parameters packed beforehand", bare),
     "checked": ("cudakit Kernel.launch", checked),
+    "checked-varied": ("cudakit Kernel.launch, other arguments each time", varied),
     "prepared": ("cudakit Kernel.prepare(...).launch", prepared),
 }
 PEERS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -571,6 +572,50 @@ def test_refused_streams(device: cudakit.Device, sim: cudakit.Device, module: cu
         kernel.launch(closed, grid=1, block=1, args=(x, y, 1.0, 1))
     with pytest.raises(Closed, match="scale: the stream was closed"):
         prepared.launch(closed)
+
+
+def test_arguments_known_again_are_tested_for_what_can_change(
+    module: cudakit.Module, device: cudakit.Device, stream: cudakit.Stream
+) -> None:
+    kernel = module["scale"]
+    one, two = (device.full((100,), value, np.float32, stream=stream) for value in (1.0, 2.0))
+    out = device.zeros((100,), np.float32, stream=stream)
+
+    def result(source: Any, factor: Any, **more: Any) -> float:
+        out.fill(0, stream)
+        kernel.launch(stream, grid=1, block=128, args=(source, out, factor, 100), **more)
+        return float(out.numpy(stream)[99])
+
+    factor = 3.0
+    for _ in range(3):
+        assert result(one, factor) == 3
+    # Others come between: by the same plan, by the rules (a cooperative launch packs there), and by another type.
+    assert [result(two, factor), result(one, factor), result(one, 4.0), result(one, factor)] == [6, 3, 4, 3]
+    if device.attribute("COOPERATIVE_LAUNCH"):
+        assert [result(two, factor, cooperative=True), result(one, factor)] == [6, 3]
+    assert [result(two, np.float64(5.0)), result(one, factor)] == [10, 3]
+    with pytest.raises(LaunchError, match="must lie in"):
+        kernel.launch(stream, grid=1, block=128, args=(one, out, factor, 2**40))
+    assert result(one, factor) == 3
+    # An array that died leaves its place in memory to another: the launch must not take one for the other.
+    for value in range(20):
+        fresh = device.full((100,), float(value), np.float32, stream=stream)
+        assert result(fresh, factor) == 3 * value
+        del fresh
+    assert result(one, factor) == 3
+    one.close()
+    with pytest.raises((LaunchError, Closed), match="closed"):
+        kernel.launch(stream, grid=1, block=128, args=(one, out, factor, 100))
+
+
+def test_a_launch_keeps_no_array_alive(module: cudakit.Module, device: cudakit.Device, stream: cudakit.Stream) -> None:
+    kernel = module["scale"]
+    x, y = device.zeros((100,), np.float32, stream=stream), device.zeros((100,), np.float32, stream=stream)
+    for _ in range(3):
+        kernel.launch(stream, grid=1, block=128, args=(x, y, 1.0, 100))
+    gone = weakref.ref(x)
+    del x
+    assert gone() is None
 
 
 class ForeignStream:

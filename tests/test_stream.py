@@ -141,18 +141,37 @@ def test_elapsed_time_of_work_that_is_not_done():
 # Other libraries' ----------------------------------------------------------------------------------------------------
 
 
-def test_the_protocol_goes_round(context):
+@pytest.fixture
+def raw(context):
+    """The handle of a stream that somebody else made."""
+    handle = context.call("cuStreamCreateWithPriority", 1, 0)
+    yield int(handle)
+    context.call("cuStreamSynchronize", handle)
+    context.call("cuStreamDestroy", handle)
+
+
+def test_a_foreign_stream_is_used_and_left_alone(context, raw):
+    theirs = Stream.of(context, Theirs(raw))
+    assert theirs.__cuda_stream__() == (0, raw)
+    assert theirs.foreign
+    array = memory.zeros(context, theirs, (1000,), np.int32)
+    array.fill(4, theirs)
+    assert array.numpy(theirs).tolist() == [4] * 1000
+    array.close()
+    theirs.close()
+    # Letting go of it leaves it alone: work queued on it still runs.
+    assert memory.full(context, Stream.of(context, Theirs(raw)), (3,), 7).numpy().tolist() == [7, 7, 7]
+
+
+def test_our_own_stream_comes_back_from_a_wrapper_as_itself(context):
     stream = Stream(context)
     assert stream.__cuda_stream__() == (0, int(stream))
-    again = Stream.of(context, Theirs(int(stream)))
-    assert int(again) == int(stream)
-    assert again.foreign
     assert not stream.foreign
-    array = memory.zeros(context, again, (1000,), np.int32)
-    array.fill(4, again)
-    assert array.numpy(stream).tolist() == [4] * 1000
-    again.close()
-    assert stream.query(), "letting go of a foreign stream leaves it alone"
+    wrapped = Theirs(int(stream))
+    assert Stream.of(context, wrapped) is stream
+    array = memory.zeros(context, Stream.of(context, wrapped), (1000,), np.int32)
+    stream.close()
+    assert array.numpy().tolist() == [0] * 1000, "an array outlives the closing of its stream"
 
 
 def test_protocol_as_an_attribute(context):
@@ -171,9 +190,8 @@ def test_default_streams_of_the_driver(context, handle):
     assert array.numpy().tolist() == [1.5] * 10
 
 
-def test_a_foreign_stream_is_kept_alive(context):
-    stream = Stream(context)
-    theirs = Theirs(int(stream))
+def test_a_foreign_stream_is_kept_alive(context, raw):
+    theirs = Theirs(raw)
     assert Stream.of(context, theirs).owner is theirs
 
 
