@@ -75,7 +75,7 @@ class Stream:
         version, handle = protocol() if callable(protocol) else protocol
         if version != 0:
             raise TypeError(f"{type(stream).__name__}.__cuda_stream__ is of version {version}; only 0 is known")
-        own = context.streams.get(int(handle))
+        own: Stream | None = context.streams.get(int(handle))
         if own is not None and not own.closed:
             return own  # one of ours in another library's wrapper: its closing must be seen
         foreign = cls(context, handle=int(handle), owner=stream)

@@ -2,9 +2,9 @@
 
 The floor is `bare`: cuLaunchKernel of cuda.bindings with the parameters packed beforehand. `checked` is cudakit's
 Kernel.launch with the same arguments each time, `checked-varied` with others each time: it packs them and checks them
-against the kernel's signature. `prepared` is a launch that was checked once. CuPy, cuda.core, torch and Triton stand beside them where they are installed. Also
-measured, in fresh processes: importing cudakit beside importing numpy, and the first launch of a process that finds
-the kernel in the cache, which needs no NVRTC.
+against the kernel's signature. `prepared` is a launch that was checked once. CuPy, cuda.core, torch and Triton stand
+beside them where they are installed. Also measured, in fresh processes: importing cudakit beside importing numpy, and
+the first launch of a process that finds the kernel in the cache, which needs no NVRTC.
 
 On the simulated device the host's cost of queueing into the simulator is measured, which says nothing of a GPU.
 

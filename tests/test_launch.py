@@ -608,6 +608,37 @@ def test_arguments_known_again_are_tested_for_what_can_change(
         kernel.launch(stream, grid=1, block=128, args=(one, out, factor, 100))
 
 
+def test_a_prepared_launch_finds_its_context_on_a_new_thread(
+    module: cudakit.Module, device: cudakit.Device, stream: cudakit.Stream
+) -> None:
+    x, y = device.full((100,), 2.0, np.float32, stream=stream), device.zeros((100,), np.float32, stream=stream)
+    prepared = module["scale"].prepare(grid=1, block=128, args=(x, y, 4.0, 100))
+    prepared.launch(stream)
+    y.fill(0, stream)
+    failures: list[BaseException] = []
+
+    def launch() -> None:
+        try:
+            prepared.launch(stream)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    thread.join()
+    assert not failures
+    assert (y.numpy(stream) == 8).all()
+
+
+def test_a_prepared_launch_of_a_closed_device_is_refused() -> None:
+    with cudakit.Device("sim", fresh=True) as own:
+        kernel = own.compile(source=SOURCE, name="launch.cu")["nothing"]
+        prepared, stream = kernel.prepare(grid=1, block=1), own.stream()
+        prepared.launch(stream)
+    with pytest.raises(Closed):
+        prepared.launch(stream)
+
+
 def test_a_launch_keeps_no_array_alive(module: cudakit.Module, device: cudakit.Device, stream: cudakit.Stream) -> None:
     kernel = module["scale"]
     x, y = device.zeros((100,), np.float32, stream=stream), device.zeros((100,), np.float32, stream=stream)
@@ -744,9 +775,7 @@ def test_cluster_refusals_need_no_cluster_hardware(sim: cudakit.Device) -> None:
     sim.context._attributes["CLUSTER_LAUNCH"] = 1
     kernel = sim.compile(source=SOURCE, name="launch.cu")["nothing"]
     stream = sim.default_stream
-    refused(
-        kernel, stream, r"grid\.x is 8, which is no multiple of cluster\.x, 3; round", grid=8, cluster=3
-    )
+    refused(kernel, stream, r"grid\.x is 8, which is no multiple of cluster\.x, 3; round", grid=8, cluster=3)
     refused(kernel, stream, r"grid\.z is 1, which is no multiple of cluster\.z, 2", grid=8, cluster=(1, 1, 2))
     refused(kernel, stream, "a cluster of 32 blocks, and .* takes at most 16", grid=64, cluster=32)
     refused(kernel, stream, "cluster='2' is no size", grid=8, cluster="2")

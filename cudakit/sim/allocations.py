@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -362,7 +363,7 @@ class MemoryCalls(DriverState):
         if attribute == _POINTER.CU_POINTER_ATTRIBUTE_HOST_POINTER and device:
             raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "device memory has no host pointer")
         kinds = cu.CUmemorytype
-        answers = {
+        answers: dict[Any, Callable[[], Any]] = {
             _POINTER.CU_POINTER_ATTRIBUTE_CONTEXT: lambda: cu.CUcontext(memory.context.handle),
             _POINTER.CU_POINTER_ATTRIBUTE_MEMORY_TYPE: lambda: (
                 kinds.CU_MEMORYTYPE_DEVICE if device else kinds.CU_MEMORYTYPE_HOST

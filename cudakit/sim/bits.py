@@ -163,7 +163,8 @@ def highest_bit(value: Array) -> Array:
         high, low = (value >> _32).astype(U32), value.astype(U32)
         return np.where(high != 0, highest_bit(high) + np.uint32(32), highest_bit(low))
     exponent = (value.astype(np.float64).view(U64) >> np.uint64(52)).astype(U32) - np.uint32(1023)
-    return np.where(value == 0, np.uint32(0xFFFFFFFF), exponent)
+    position: Array = np.where(value == 0, np.uint32(0xFFFFFFFF), exponent)
+    return position
 
 
 def reverse_bits(value: Array) -> Array:

@@ -114,7 +114,7 @@ def _float_reader(kind: str, ftz: bool) -> Callable[[Array], Array]:
     if kind == "f64":
         return lambda bits: bits.view(F64)
     if ftz:
-        return lambda bits: flush32(bits).view(F32).astype(F64)  # type: ignore[no-any-return]
+        return lambda bits: flush32(bits).view(F32).astype(F64)
     return lambda bits: bits.view(F32).astype(F64)
 
 
@@ -128,7 +128,7 @@ def _integer_to_integer(spec: Spec, target: str, source: str) -> Callable[[Array
     here, there = np.iinfo(from_type), np.iinfo(dtype)
     low = from_type.type(max(int(here.min), int(there.min)))
     high = from_type.type(min(int(here.max), int(there.max)))
-    return lambda bits: np.clip(read(bits), low, high).astype(dtype)  # type: ignore[no-any-return]
+    return lambda bits: np.clip(read(bits), low, high).astype(dtype)
 
 
 def _odd_of_integers(value: Array) -> Array:
@@ -193,7 +193,8 @@ def _float_to_integer(spec: Spec, target: str, source: str) -> Callable[[Array],
         value = read(bits)
         result = np.clip(rounded(value), low, high).astype(S64).astype(dtype)
         nan = value != value
-        return np.where(nan, undefined, result) if nan.any() else result
+        converted: Array = np.where(nan, undefined, result) if nan.any() else result
+        return converted
 
     half = np.float64(2.0**63)
 
@@ -210,7 +211,8 @@ def _float_to_integer(spec: Spec, target: str, source: str) -> Callable[[Array],
             result = np.where(upper & inside, rest | np.uint64(1 << 63), rest)
         outside = np.where(whole > 0, dtype.type(limits.max), dtype.type(limits.min))
         result = np.where(inside, result, outside)
-        return np.where(value != value, undefined, result)
+        converted: Array = np.where(value != value, undefined, result)
+        return converted
 
     return large if bits_out == 64 else small
 
@@ -259,9 +261,10 @@ def _float_to_float(spec: Spec, target: str, source: str) -> Callable[[Array], A
 def _whole(kind: str, rounded: Any) -> Callable[[Array], Array]:
     """Rounding to integers within a format, on patterns."""
     if kind == "bf16":
-        return lambda bits: (rounded(bfloat_to_f32(bits)).view(U32) >> np.uint32(16)).astype(U16)  # type: ignore[no-any-return]
-    view = {"f16": F16, "f32": F32, "f64": F64}[kind]
-    return lambda bits: rounded(bits.view(view)).view(bits.dtype)  # type: ignore[no-any-return]
+        return lambda bits: (rounded(bfloat_to_f32(bits)).view(U32) >> np.uint32(16)).astype(U16)
+    views: dict[str, np.dtype[Any]] = {"f16": F16, "f32": F32, "f64": F64}
+    view = views[kind]
+    return lambda bits: rounded(bits.view(view)).view(bits.dtype)
 
 
 def nearest_half(bits: Array) -> Array:
@@ -311,7 +314,8 @@ def _quiet_bit(bits: Array, source: str) -> Array:
         "bf16": (np.uint16(0x7FFF), np.uint16(0x7F80)),
         "f32": (np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)),
     }[source]
-    return np.where((bits & magnitude) > infinity, QUIET64, np.uint64(0))
+    quiet: Array = np.where((bits & magnitude) > infinity, QUIET64, np.uint64(0))
+    return quiet
 
 
 # ---- packed forms ----
@@ -395,7 +399,8 @@ def _tf32(spec: Spec, mode: str, relu: bool, satfinite: bool) -> Form:
         if mode == "rna":
             nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
             result = np.where(nan, bits & np.uint32(0xFFFFE000), result)
-        return np.where((result >> np.uint32(31)) != 0, np.uint32(0), result) if relu else result
+        rectified: Array = np.where((result >> np.uint32(31)) != 0, np.uint32(0), result) if relu else result
+        return rectified
 
     return Form(run, ("b32",), ("f32",))
 
@@ -422,7 +427,7 @@ def _build_pack(spec: Spec) -> Form:
         return clamped
 
     def run(operands: Any) -> Array:
-        result = (clamp(operands[0]) << np.uint32(bits)) | clamp(operands[1])
+        result: Array = (clamp(operands[0]) << np.uint32(bits)) | clamp(operands[1])
         return result | (operands[2] << np.uint32(16)) if with_third else result
 
     return Form(run, ("b32",), (source, source, "b32") if with_third else (source, source))

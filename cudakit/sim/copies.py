@@ -53,7 +53,8 @@ class Region:
             flat = host_bytes(self.address, self.span)
         else:
             flat = self.space.bytes(self.address, self.span)
-        return np.ndarray((self.height, self.width), np.uint8, buffer=flat, strides=(self.pitch, 1))
+        rows: Bytes = np.ndarray((self.height, self.width), np.uint8, buffer=flat, strides=(self.pitch, 1))
+        return rows
 
 
 class PinnedSource:
@@ -77,7 +78,8 @@ class PinnedSource:
 
 
 def _checksum(data: Bytes) -> int:
-    return zlib.crc32(np.ascontiguousarray(data))
+    contiguous: Any = np.ascontiguousarray(data)  # a buffer, which numpy's stubs say from Python 3.12 on only
+    return zlib.crc32(contiguous)
 
 
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:

@@ -51,8 +51,18 @@ from cudakit.sim.rounding import (
 from cudakit.sim.selection import reader
 
 FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
-_SIGN = {"f16": np.uint16(0x8000), "bf16": np.uint16(0x8000), "f32": np.uint32(1 << 31), "f64": np.uint64(1 << 63)}
-_INFINITY = {"f16": np.uint16(0x7C00), "bf16": np.uint16(0x7F80), "f32": np.uint32(0x7F800000), "f64": INFINITY64}
+_SIGN: dict[str, Any] = {
+    "f16": np.uint16(0x8000),
+    "bf16": np.uint16(0x8000),
+    "f32": np.uint32(1 << 31),
+    "f64": np.uint64(1 << 63),
+}
+_INFINITY: dict[str, Any] = {
+    "f16": np.uint16(0x7C00),
+    "bf16": np.uint16(0x7F80),
+    "f32": np.uint32(0x7F800000),
+    "f64": INFINITY64,
+}
 _NAN: dict[str, Any] = {"f16": NAN16, "bf16": NAN16, "f32": NAN32}
 
 
@@ -267,8 +277,9 @@ def _rcp(spec: Spec) -> Form:
         return build_reciprocal(spec)
     kind = spec.kind("f32", "f64")
     mode = spec.rounding()
+    one: Any = np.float32(1)
     if kind == "f32":
-        return _form32(spec, 1, lambda a: div32(np.float32(1), a, mode), mode, lambda a: np.float64(1) / a)  # type: ignore[arg-type]
+        return _form32(spec, 1, lambda a: div32(one, a, mode), mode, lambda a: np.float64(1) / a)
     if mode == "rn":
         return _form64(spec, (0,), lambda a: np.float64(1) / a)
     return _form64(spec, (0,), lambda a: exact64("div", mode, np.asarray(np.float64(1)), a))

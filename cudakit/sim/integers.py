@@ -194,10 +194,12 @@ def build_mad(spec: Spec) -> Form:
     def run(operands: Any) -> Array | tuple[Array, ...]:
         a, b, c = operands[0], operands[1], operands[2]
         product = function(a, b)
+        total: Array
         if saturates:
             return add_saturated(product, c)
         if not reads and not writes:
-            return product + c
+            total = product + c
+            return total
         carry = operands[3] if reads else np.bool_(False)
         total = product + c + carry.astype(product.dtype)
         if not writes:

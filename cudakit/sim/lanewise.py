@@ -28,8 +28,8 @@ S16, S32, S64 = np.dtype(np.int16), np.dtype(np.int32), np.dtype(np.int64)
 F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 BOOL = np.dtype(np.bool_)
 
-UNSIGNED = {8: U16, 16: U16, 32: U32, 64: U64}
-SIGNED = {16: S16, 32: S32, 64: S64}
+UNSIGNED: dict[int, np.dtype[Any]] = {8: U16, 16: U16, 32: U32, 64: U64}
+SIGNED: dict[int, np.dtype[Any]] = {16: S16, 32: S32, 64: S64}
 
 _PACKED = {"f16x2": 32, "bf16x2": 32, "u16x2": 32, "s16x2": 32, "bf16": 16, "tf32": 32, "e4m3x2": 16, "e5m2x2": 16}
 _CARRYING = ("addc", "subc", "madc")
@@ -194,7 +194,7 @@ def select(condition: Array, yes: Array, no: Array) -> Array:
     """``np.where`` of bit patterns, without its branch a lane where lanes are many."""
     if condition.size < 2048:
         return np.where(condition, yes, no)
-    mask = np.negative(condition.astype(yes.dtype))
+    mask: Array = np.negative(condition.astype(yes.dtype))
     mask &= yes ^ no
     mask ^= no
     return mask

@@ -352,11 +352,12 @@ def narrow(bits: Array, to: Format, mode: str, satfinite: bool = False, keep_nan
         inward = mode == "rz" or (mode in ("rm", "rp") and (~negative if mode == "rm" else negative))
         result = np.where(over, np.where(finite & inward, largest, u(to.infinity)), result)
     result = result | (negative.astype(U32) << u(to.bits - 1))
-    nan: Array = u(to.nan)  # type: ignore[assignment]
+    nan: Any = u(to.nan)
     if keep_nan:
         payload = (size >> u(23 - to.fraction)) & u((1 << to.fraction) - 1)
         nan = u(to.infinity | 1 << (to.fraction - 1)) | payload | (negative.astype(U32) << u(to.bits - 1))
-    return np.where(size > u(0x7F800000), nan, result)
+    patterns: Array = np.where(size > u(0x7F800000), nan, result)
+    return patterns
 
 
 _HALVES = np.arange(1 << 16, dtype=U16).view(F16).astype(F32)

@@ -49,7 +49,7 @@ def reader(kind: str, ftz: bool) -> Callable[[Array], Array]:
     if kind == "f64":
         return lambda bits: bits.view(F64)
     if ftz:
-        return lambda bits: flush32(bits).view(F32)  # type: ignore[no-any-return]
+        return lambda bits: flush32(bits).view(F32)
     return lambda bits: bits.view(F32)
 
 
@@ -61,7 +61,8 @@ def _comparison(spec: Spec, name: str, kind: str, ftz: bool) -> Callable[[Array,
 
             def ordered(a: Array, b: Array) -> Array:
                 x, y = read(a), read(b)
-                return (x == x) & (y == y) if name == "num" else (x != x) | (y != y)
+                found: Array = (x == x) & (y == y) if name == "num" else (x != x) | (y != y)
+                return found
 
             return ordered
         if name in _UNSIGNED_NAMES:
@@ -77,14 +78,14 @@ def _comparison(spec: Spec, name: str, kind: str, ftz: bool) -> Callable[[Array,
             opposite = _COMPARE[_NEGATED[name]]
             return lambda a, b: np.logical_not(opposite(read(a), read(b)))
         function = _COMPARE[name]
-        return lambda a, b: function(read(a), read(b))  # type: ignore[no-any-return]
+        return lambda a, b: function(read(a), read(b))
     if name in _NEGATED or name in ("num", "nan"):
         spec.refuse(f"comparison .{name} of integers")
     if kind.startswith("b") and name not in ("eq", "ne"):
         spec.refuse(f"comparison .{name} of untyped bits")
     function = _COMPARE[_UNSIGNED_NAMES.get(name, name)]
     if kind.startswith("s") and name in ("lt", "le", "gt", "ge"):
-        return lambda a, b: function(signed(a), signed(b))  # type: ignore[no-any-return]
+        return lambda a, b: function(signed(a), signed(b))
     return function  # type: ignore[no-any-return]
 
 

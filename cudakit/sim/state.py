@@ -208,10 +208,10 @@ class DriverState:
         return context
 
     def _stack(self) -> list[Context]:
-        stack = getattr(self._local, "contexts", None)
+        stack: list[Context] | None = getattr(self._local, "contexts", None)
         if stack is None:
             stack = self._local.contexts = []
-        return stack  # type: ignore[no-any-return]
+        return stack
 
     def _release(self, memory: Memory, origin: str) -> None:
         """Give an allocation's bytes back (MemoryCalls)."""

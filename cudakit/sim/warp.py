@@ -109,7 +109,7 @@ class _Shuffle:
         here[lanes.slots] = True
         return take, held, bool(here.take(take).all())
 
-    def sources(self, lane: Array, operand: Array, clamp: Array) -> tuple[Array, Array]:
+    def sources(self, lane: Array, operand: Array | np.int64, clamp: Array | np.int64) -> tuple[Array, Array]:
         """The lane to read, and whether it is in range."""
         segment, bound = (clamp >> 8) & 31, clamp & 31
         highest = (lane & segment) | (bound & ~segment & 31)

@@ -5,6 +5,7 @@
 //
 // Bound by: the serial combine, in which BLOCK - 1 threads wait, twice a row. The next rung combines in a tree.
 #include "../common/reduce.cuh"
+#include "../common/row_strided.cuh"
 
 template <int BLOCK, class Op>
 __device__ float serial_reduce_block(float value, float* partial, Op op) {
@@ -28,12 +29,12 @@ __global__ void __launch_bounds__(BLOCK) block_serial_reduce(
     y += blockIdx.x * y_row;
 
     float maximum = -kInfinity;
-    for (int64 c = threadIdx.x; c < cols; c += BLOCK) maximum = fmaxf(maximum, x[c * x_col]);
+    for_each_strided(x, x_col, cols, [&](float v) { maximum = fmaxf(maximum, v); });
     maximum = serial_reduce_block<BLOCK>(maximum, partial, Max());
 
     float sum = 0.0f;
-    for (int64 c = threadIdx.x; c < cols; c += BLOCK) sum += expf(x[c * x_col] - maximum);
+    for_each_strided(x, x_col, cols, [&](float v) { sum += expf(v - maximum); });
     sum = serial_reduce_block<BLOCK>(sum, partial, Sum());
 
-    for (int64 c = threadIdx.x; c < cols; c += BLOCK) y[c * y_col] = expf(x[c * x_col] - maximum) / sum;
+    map_strided(x, x_col, y, y_col, cols, [&](float v) { return expf(v - maximum) / sum; });
 }

@@ -5,6 +5,7 @@
 //
 // Bound by: three reads of the row and log2(block) barriers, twice. The next rung reads once less.
 #include "../common/reduce.cuh"
+#include "../common/row_strided.cuh"
 
 // x, y: (rows, cols); grid: rows, any 1-D block, shared: 4 * blockDim.x bytes
 __global__ void tree_reduce(
@@ -14,15 +15,12 @@ __global__ void tree_reduce(
     y += blockIdx.x * y_row;
 
     float maximum = -kInfinity;
-#pragma unroll 4
-    for (int64 c = threadIdx.x; c < cols; c += blockDim.x) maximum = fmaxf(maximum, x[c * x_col]);
+    for_each_strided(x, x_col, cols, [&](float v) { maximum = fmaxf(maximum, v); });
     maximum = tree_reduce_block(maximum, scratch, Max());
 
     float sum = 0.0f;
-#pragma unroll 4
-    for (int64 c = threadIdx.x; c < cols; c += blockDim.x) sum += expf(x[c * x_col] - maximum);
+    for_each_strided(x, x_col, cols, [&](float v) { sum += expf(v - maximum); });
     sum = tree_reduce_block(sum, scratch, Sum());
 
-#pragma unroll 4
-    for (int64 c = threadIdx.x; c < cols; c += blockDim.x) y[c * y_col] = expf(x[c * x_col] - maximum) / sum;
+    map_strided(x, x_col, y, y_col, cols, [&](float v) { return expf(v - maximum) / sum; });
 }

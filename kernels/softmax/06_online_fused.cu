@@ -6,6 +6,7 @@
 // rung loads 16 bytes at a time.
 #include "../common/online.cuh"
 #include "../common/reduce.cuh"
+#include "../common/row_strided.cuh"
 
 // x, y: (rows, cols); grid: rows, any 1-D block, shared: 8 * blockDim.x bytes
 __global__ void online_fused(
@@ -15,11 +16,8 @@ __global__ void online_fused(
     y += blockIdx.x * y_row;
 
     Online share = online_empty();
-#pragma unroll 4
-    for (int64 c = threadIdx.x; c < cols; c += blockDim.x) share = online_add(share, x[c * x_col]);
+    for_each_strided(x, x_col, cols, [&](float v) { share = online_add(share, v); });
     const Online total = tree_reduce_block(share, pairs, online_merge);
 
-#pragma unroll 4
-    for (int64 c = threadIdx.x; c < cols; c += blockDim.x)
-        y[c * y_col] = expf(x[c * x_col] - total.maximum) / total.sum;
+    map_strided(x, x_col, y, y_col, cols, [&](float v) { return expf(v - total.maximum) / total.sum; });
 }
