@@ -41,12 +41,6 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def thread_state() -> dict[str, Any]:
-    """This thread's "token", in a dictionary that stays the same: for those that make_current() costs too much."""
-    _thread.token = _thread.token
-    return _thread.__dict__
-
-
 def _after_fork_in_child() -> None:
     # No context is current in a child: every context takes its slow path there, which sees the new process id.
     _thread.token = None
@@ -220,8 +214,7 @@ class Context:
         # have made another device's context current behind us, so it is set each time.
         count = check(self.driver, "cuDeviceGetCount", self.driver.cuDeviceGetCount())
         self.alone = count == 1
-        # What thread_state()["token"] is while this context is current; another object once it cannot be used any more.
-        self.token = object()
+        self._token = object()
         self._finalizer = _finalizer(self, InFlight.close, self.in_flight)
 
     def __repr__(self) -> str:
@@ -241,7 +234,7 @@ class Context:
 
         Raises Closed, ContextLost or ForkedProcess where it cannot be used any more.
         """
-        if _thread.token is not self.token:
+        if _thread.token is not self._token:
             self._enter()
 
     def _enter(self) -> None:
@@ -256,11 +249,11 @@ class Context:
         if self.closed:
             raise self._closed()
         self.check("cuCtxSetCurrent", self.driver.cuCtxSetCurrent(self.handle))
-        _thread.token = self.token if self.alone else None
+        _thread.token = self._token if self.alone else None
 
     def call(self, routine: str, *arguments: Any) -> Any:
         """Call a driver routine in this context and give its values (see `errors.check`)."""
-        if _thread.token is not self.token:
+        if _thread.token is not self._token:
             self._enter()
         result = getattr(self.driver, routine)(*arguments)
         if result[0]:
@@ -299,7 +292,7 @@ class Context:
 
     def _lose(self, error: ContextLost) -> None:
         self.lost = error
-        self.token = object()
+        self._token = object()
         drivers.forget(self._opened)
 
     def _lost_again(self) -> ContextLost:
@@ -356,7 +349,7 @@ class Context:
         """
         if self.lost is not None:
             return -1
-        if _thread.token is self.token:
+        if _thread.token is self._token:
             try:
                 code = int(getattr(self.driver, routine)(*arguments)[0])
             except Exception:
@@ -379,7 +372,7 @@ class Context:
             return
         # First, so that no other thread begins anything more here.
         self.closed = True
-        self.token = object()
+        self._token = object()
         if self._primary is not None and self.lost is None:
             self._primary.attempt("cuCtxSynchronize")
         while self._children:

@@ -164,7 +164,6 @@ class Kernel:
     def launch(
         self,
         stream: Any,
-        *,
         grid: Any,
         block: Any,
         shared: int = 0,

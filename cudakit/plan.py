@@ -5,7 +5,8 @@ struct, one buffer and one array of pointers to the parameters in it. Each call 
 (types, dtype, device, open, range), packs and launches. Whatever fails a test is left to `unfit`, and ends with the
 converters of `arguments`, which hold the rules: they say what is wrong, or convert the value after all.
 
-The text is generated because a call of Python costs as much as a test of each argument; see `launch_source`.
+The text is generated because a call of Python costs as much as a test of each argument; see `launch_source`. Its
+parameters are not keyword-only: Python looks the defaults of such up one by one at each call.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudakit import context as contexts
 from cudakit.arguments import Converter
 from cudakit.context import Context
 from cudakit.errors import LaunchError
@@ -115,23 +115,19 @@ def make_plan(target: Target, arguments: Arguments) -> Plan:
     pointers = (ctypes.c_void_p * max(len(parameters), 1))(*(base + parameter.offset for parameter in parameters))
 
     def convert(values: Arguments) -> None:
-        names["last_handle"] = None  # what is in place is no longer what launch() put there
+        names["last"] = nothing  # what is in place is no longer what launch() put there
         layout.pack_into(buffer, 0, *(converter(value) for converter, value in zip(converters, values, strict=True)))
 
+    nothing = (None,) * (len(parameters) + 5)
     names: dict[str, Any] = {
         **_common(context, target.retired),
         "Stream": Stream,
         "DeviceArray": DeviceArray,
         "get_ident": threading.get_ident,
         "owner": threading.get_ident(),
-        "thread": contexts.thread_state(),
+        "nothing": nothing,
         "unfit": target.unfit,
         "sends": target.sends,
-        "last_grid": None,
-        "last_block": None,
-        "last_shared": None,
-        "last_handle": None,
-        "send": None,
         "pack_into": layout.pack_into,
         "buffer": buffer,
         "Unfit": (struct.error, OverflowError, TypeError, ValueError, AttributeError, KeyError),
@@ -141,7 +137,6 @@ def make_plan(target: Target, arguments: Arguments) -> Plan:
     for converter, argument in zip(converters, arguments, strict=True):
         index = converter.parameter.index
         names[f"c{index}"] = converter
-        names[f"s{index}"] = None
         names[f"t{index}"] = type(argument)
         if isinstance(argument, DeviceArray):
             names[f"d{index}"] = argument.dtype
@@ -155,6 +150,7 @@ def _common(context: Context, retired: list[bool]) -> dict[str, Any]:
         "context": context,
         "make_current": context.make_current,
         "failed": context.failed,
+        "elsewhere": _ELSEWHERE,
         "retired": retired,
     }
 
@@ -177,8 +173,8 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
     loads: list[str] = []
     notes: list[str] = []
     values: list[str] = []
-    same = ["stream.handle is last_handle and not stream.closed"]
-    last, keeps = ["last_handle"], ["stream.handle"]
+    same = ["stream.handle is s and not stream.closed"]
+    keeps = []
     for converter, argument in zip(converters, arguments, strict=True):
         i = converter.parameter.index
         target = converter.parameter.type.target
@@ -194,27 +190,27 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
             notes.append(f"if m{i}.uses.home is not stream: m{i}.uses.add(stream)")
             values.append(f"a{i}.pointer")
             same.append(f"a{i}.tag is s{i} and a{i}.allocation.open")
-            last.append(f"s{i}")
             keeps.append(f"a{i}.tag")
         elif argument is None and converter.parameter.kind == "pointer":
             tests.append(f"a{i} is None")
             values.append("0")
             same.append(f"a{i} is None")
+            keeps.append("None")
         else:
             tests.append(f"type(a{i}) is t{i}")
             values.append(f"a{i}" if _packs_itself(converter, argument) else f"c{i}(a{i})")
             if isinstance(argument, (int, float, np.generic)):
                 same.append(f"a{i} is s{i}")
-                last.append(f"s{i}")
                 keeps.append(f"a{i}")
             else:
                 same.append("False")  # what can change, or ought not to be kept, is looked at each time
+                keeps.append("None")
     unpack = f"{''.join(f'a{i}, ' for i in range(len(values)))}= args" if values else "() = args"
     return _TEXT.format(
         unpack=unpack,
         same="\n                and ".join(same),
-        last=", ".join(last),
-        keeps=", ".join(keeps),
+        known="".join(f"s{i}, " for i in range(len(values))),
+        keeps="".join(f"{value}, " for value in keeps),
         loads="".join(f"                {line}\n" for line in loads),
         tests="\n                    and ".join(tests),
         notes="".join(f"                    {line}\n" for line in notes),
@@ -222,41 +218,54 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
     )
 
 
-_TEXT = """\
-def launch(stream, *, grid, block, shared=0, args=(), cluster=None, cooperative=False, unfit=unfit):
-    global last_grid, last_block, last_shared, send, {last}
+# Which context is current is not looked at: with another one, or none, the driver refuses and launches nothing, and a
+# second call in the right one tells whether that was all. A closed device has retired its modules.
+_SEND = """\
+{indent}result = send(stream.handle, pointers, 0)
+{indent}if result[0]:
+{indent}    if int(result[0]) in elsewhere:
+{indent}        make_current()
+{indent}        result = send(stream.handle, pointers, 0)
+{indent}    if result[0]:
+{indent}        raise failed("cuLaunchKernel", result[0])
+"""
+
+_TEXT = (
+    """\
+def launch(stream, grid, block, shared=0, args=(), cluster=None, cooperative=False, unfit=unfit):
+    global last
     if get_ident() == owner and type(args) is tuple and cluster is None and not cooperative and not retired:
         fits = False
         try:
             {unpack}
-            if grid is not last_grid or block is not last_block or shared is not last_shared:
-                send = sends[grid, block, shared]
-                last_grid, last_block, last_shared = grid, block, shared
+            {known}s, g, b, d, send = last
             if (
                 {same}
+                and grid is g and block is b and shared is d
             ):
                 fits = True
             else:
-                last_handle = None
+                if grid is not g or block is not b or shared is not d:
+                    send = sends[grid, block, shared]
+                last = nothing
 {loads}\
                 if (
                     {tests}
                 ):
 {notes}\
                     pack_into({values})
-                    {last} = {keeps}
+                    last = {keeps}stream.handle, grid, block, shared, send
                     fits = True
         except Unfit:
             pass
         if fits:
-            if thread["token"] is not context.token:
-                make_current()
-            result = send(stream.handle, pointers, 0)
-            if result[0]:
-                raise failed("cuLaunchKernel", result[0])
+"""
+    + _SEND.replace("{indent}", " " * 12)
+    + """\
             return
     unfit(stream, grid, block, shared, args, cluster, cooperative)
 """
+)
 
 
 def make_prepared(
@@ -269,7 +278,6 @@ def make_prepared(
     allocations = tuple({value.allocation for value in arguments if isinstance(value, DeviceArray)})
     names = {
         **_common(target.context, target.retired),
-        "elsewhere": _ELSEWHERE,
         **{f"m{index}": allocation for index, allocation in enumerate(allocations)},
         "known": target,  # no stream yet
         "accept": accept,
@@ -281,21 +289,12 @@ def make_prepared(
     return _define(_PREPARED_TEXT.format(opens=opens), names)
 
 
-# Which context is current is not looked at: with another one, or none, the driver refuses and launches nothing, and a
-# second call in the right one tells whether that was all. A closed device has retired its modules.
 _PREPARED_TEXT = """\
 def launch(stream):
     global known
     if not (stream is known and not stream.closed and not retired{opens}):
         known = stream = accept(stream)
-    result = send(stream.handle, pointers, 0)
-    if result[0]:
-        if int(result[0]) in elsewhere:
-            make_current()
-            result = send(stream.handle, pointers, 0)
-        if result[0]:
-            raise failed("cuLaunchKernel", result[0])
-"""
+""" + _SEND.replace("{indent}", " " * 4)
 
 
 def _packs_itself(converter: Converter, argument: Any) -> bool:
