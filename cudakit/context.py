@@ -205,6 +205,7 @@ class Context:
         self.device = self._primary.device
         self.in_flight = InFlight(self._primary)
         self._attributes: dict[str, int] = {}
+        self.device_object: Any = None  # the Device over this context, for which arrays ask
         # Streams made here, by handle: how one that comes back in another library's wrapper is known again.
         self.streams: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._peers: set[int] = {opened.ordinal}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _lock = threading.RLock()
-_of_context: weakref.WeakKeyDictionary[Context, weakref.ref[Device]] = weakref.WeakKeyDictionary()
 _of_gpu: dict[int, Device] = {}
 
 
@@ -52,15 +50,14 @@ class Device:
         self._modules: dict[compiler.Request, Module] = {}
         self._default_stream: Stream | None = None
         self._counting = 0
-        with _lock:
-            _of_context[context] = weakref.ref(self)
+        # Arrays hold their context, and by it the device whose default stream they are ordered on.
+        context.device_object = self
 
     @classmethod
     def of(cls, context: Context) -> Device:
-        """The Device of a context: the one it was made with, or another over the same context."""
+        """The Device of a context: the one it was made with."""
         with _lock:
-            known = _of_context.get(context)
-            found = known() if known is not None else None
+            found: Device | None = context.device_object
             return found if found is not None else cls(context)
 
     @classmethod

@@ -12,7 +12,7 @@ from cudakit.compiler import Resources
 from cudakit.context import Context
 from cudakit.errors import Closed, DeviceMismatch, LaunchError
 from cudakit.memory import DeviceArray
-from cudakit.plan import Arguments, Config, Plan, Plans, Target, make_plan, make_prepared
+from cudakit.plan import Arguments, Config, Plan, Plans, Target, exact, make_plan, make_prepared
 from cudakit.signature import Parameter, PtxParameter, parameters
 from cudakit.stream import Stream
 
@@ -283,12 +283,11 @@ class Kernel:
         return tuple(args)
 
     def _config(self, grid: Any, block: Any, shared: Any) -> Config:
-        """The checked configuration, which is remembered unless it cannot be hashed (a list)."""
-        key = (grid, block, shared)
-        try:
-            known = self._configs.get(key)
-        except TypeError:
+        """The checked configuration, remembered where it is made of plain ints."""
+        if not exact(grid, block, shared):
             return self._checked(grid, block, shared)
+        key = (grid, block, shared)
+        known = self._configs.get(key)
         if known is None:
             known = self._checked(grid, block, shared)
             if len(self._configs) >= _KEPT:
@@ -405,7 +404,12 @@ def _extended_config(kernel: Kernel, config: Config, cluster: Any, cooperative: 
 def _checked_cluster(kernel: Kernel, config: Config, cluster: Dim) -> Dim:
     name, context = kernel.name, kernel.context
     if not context.attribute("CLUSTER_LAUNCH"):
-        raise LaunchError(f"{name}: {context.spec} has no thread block clusters (sm_90 and later do)")
+        why = (
+            "the simulated device does not run thread block clusters yet: run this on a GPU"
+            if context.kind == "sim" and context.compute_capability >= (9, 0)
+            else f"{context.spec} has no thread block clusters (sm_90 and later do)"
+        )
+        raise LaunchError(f"{name}: {why}")
     for axis, blocks, group in zip("xyz", config.grid, cluster, strict=True):
         if blocks % group:
             raise LaunchError(

@@ -28,8 +28,8 @@ from cudakit.stream import Stream
 
 Arguments = tuple[Any, ...]
 
-# What the driver says where no context is current, or another one than the launch's: NOT_INITIALIZED (a forked child),
-# INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED.
+# What the driver says where the launch's context is not current: NOT_INITIALIZED (a forked child), INVALID_CONTEXT,
+# INVALID_HANDLE, CONTEXT_IS_DESTROYED.
 _ELSEWHERE = frozenset((3, 201, 400, 709))
 
 
@@ -53,6 +53,11 @@ class Config(NamedTuple):
     def block(self) -> tuple[int, int, int]:
         """Threads along x, y and z."""
         return self[3], self[4], self[5]
+
+
+def exact(*sizes: Any) -> bool:
+    """Whether each is an int, or a tuple of ints, and nothing that only equals one: 1.0 and True are found under 1."""
+    return all(type(size) is int or (type(size) is tuple and all(type(part) is int for part in size)) for size in sizes)
 
 
 class Target(NamedTuple):
@@ -126,6 +131,7 @@ def make_plan(target: Target, arguments: Arguments) -> Plan:
         "get_ident": threading.get_ident,
         "owner": threading.get_ident(),
         "nothing": nothing,
+        "exact": exact,
         "unfit": target.unfit,
         "sends": target.sends,
         "pack_into": layout.pack_into,
@@ -151,6 +157,7 @@ def _common(context: Context, retired: list[bool]) -> dict[str, Any]:
         "make_current": context.make_current,
         "failed": context.failed,
         "elsewhere": _ELSEWHERE,
+        "several": not context.alone,
         "retired": retired,
     }
 
@@ -173,7 +180,7 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
     loads: list[str] = []
     notes: list[str] = []
     values: list[str] = []
-    same = ["stream.handle is s and not stream.closed"]
+    same = ["stream.handle is s and stream.context is context and not stream.closed"]
     keeps = []
     for converter, argument in zip(converters, arguments, strict=True):
         i = converter.parameter.index
@@ -199,7 +206,7 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
         else:
             tests.append(f"type(a{i}) is t{i}")
             values.append(f"a{i}" if _packs_itself(converter, argument) else f"c{i}(a{i})")
-            if isinstance(argument, (int, float, np.generic)):
+            if isinstance(argument, (int, float, np.number, np.bool_)):
                 same.append(f"a{i} is s{i}")
                 keeps.append(f"a{i}")
             else:
@@ -218,9 +225,10 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
     )
 
 
-# Which context is current is not looked at: with another one, or none, the driver refuses and launches nothing, and a
-# second call in the right one tells whether that was all. A closed device has retired its modules.
+# On one device, which context is current is not looked at: where none is, the driver refuses and launches nothing, and
+# a second call in the right one tells whether that was all. A closed device has retired its modules.
 _SEND = """\
+{indent}if several: make_current()
 {indent}result = send(stream.handle, pointers, 0)
 {indent}if result[0]:
 {indent}    if int(result[0]) in elsewhere:
@@ -246,6 +254,8 @@ def launch(stream, grid, block, shared=0, args=(), cluster=None, cooperative=Fal
                 fits = True
             else:
                 if grid is not g or block is not b or shared is not d:
+                    if not exact(grid, block, shared):
+                        raise KeyError
                     send = sends[grid, block, shared]
                 last = nothing
 {loads}\

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import re
 import threading
 import weakref
 from collections.abc import Iterator
@@ -628,6 +629,40 @@ def test_a_prepared_launch_finds_its_context_on_a_new_thread(
     thread.join()
     assert not failures
     assert (y.numpy(stream) == 8).all()
+
+
+def test_a_struct_changed_in_place_arrives_changed(
+    module: cudakit.Module, device: cudakit.Device, stream: cudakit.Stream
+) -> None:
+    source = "struct P { int a; int b; }; __global__ void put(int* out, P p) { out[0] = p.a; out[1] = p.b; }"
+    kernel = device.compile(source=source, name="put.cu")["put"]
+    out = device.zeros((2,), np.int32, stream=stream)
+    value = np.zeros(1, [("a", np.int32), ("b", np.int32)])[0]
+    for a in (6, 7, 8):
+        value["a"] = a
+        kernel.launch(stream, grid=1, block=1, args=(out, value))
+        assert out.numpy(stream).tolist() == [a, 0]
+
+
+@pytest.mark.parametrize(("what", "size"), [("grid", 1.0), ("block", (32.0,)), ("shared", 0.0)])
+def test_a_size_that_only_equals_a_known_one_is_refused(
+    module: cudakit.Module, stream: cudakit.Stream, what: str, size: Any
+) -> None:
+    sizes: dict[str, Any] = {"grid": 1, "block": (32,), "shared": 0}
+    kernel = module["nothing"]
+    kernel.launch(stream, **sizes)
+    kernel.launch(stream, **sizes)
+    with pytest.raises(LaunchError, match=f"{what}={re.escape(repr(size))}"):
+        kernel.launch(stream, **{**sizes, what: size})
+
+
+def test_a_stream_of_another_device_with_a_known_handle_is_refused() -> None:
+    with cudakit.Device("sim", fresh=True) as own, cudakit.Device("sim", fresh=True) as other:
+        kernel = own.compile(source=SOURCE, name="launch.cu")["nothing"]
+        for _ in range(2):
+            kernel.launch(cudakit.Stream(own.context, handle=1), grid=1, block=1)
+        with pytest.raises(LaunchError, match="stream"):
+            kernel.launch(cudakit.Stream(other.context, handle=1), grid=1, block=1)
 
 
 def test_a_prepared_launch_of_a_closed_device_is_refused() -> None:

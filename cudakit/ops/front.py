@@ -24,8 +24,9 @@ def apply(family: Family[Any], inputs: Sequence[Any], out: Any, variant: str, st
     if out is None:
         out = library.empty_like(inputs[0], shape) if library else device.empty(shape, dtype, stream=chosen)
     target = device.wrap(library.plain(out) if library else out, stream=chosen)
-    picked = family.pick(variant, family.problem(sources, target), device.arch)
-    family.launch(device, picked, sources, target, chosen)
+    problem = family.problem(sources, target)
+    picked = family.pick(variant, problem, device.arch)
+    family.launch(device, picked, sources, target, chosen, problem)
     return out
 
 

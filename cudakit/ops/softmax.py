@@ -27,7 +27,6 @@ class RowProblem:
     y_strides: tuple[int, int]
     x_alignment: int
     y_alignment: int
-    in_place: bool
 
     def __str__(self) -> str:
         return f"softmax of {self.rows}x{self.cols}, strides {self.x_strides} to {self.y_strides}"
@@ -241,18 +240,23 @@ def problem(inputs: Sequence[Any], output: Any) -> RowProblem:
     x_strides, y_strides = _row_strides(x), _row_strides(output)
     if rows > MAX_GRID_X:
         raise ValueError(f"softmax takes at most {MAX_GRID_X} rows, got {rows}")
-    in_place = x.pointer == output.pointer and x_strides == y_strides
     if layout.overlaps_itself(output.shape, output.strides, output.itemsize):
         raise ValueError(
             f"softmax output of {rows}x{cols} with strides {y_strides} (elements) may name one place twice, and blocks "
             "would race for it: give an output whose elements are apart"
         )
-    if not in_place and memory.touch(x, output):
+    if memory.touch(x, output) and not _same_places(x, output):
         raise ValueError(
-            "softmax input and output overlap without being the same array: give the same array with the same "
-            "strides to work in place, or a separate output"
+            "softmax input and output overlap or lie interleaved without being the same array: give the same array "
+            "with the same strides to work in place, or a separate output"
         )
-    return RowProblem(rows, cols, x_strides, y_strides, alignment(x), alignment(output), in_place)
+    return RowProblem(rows, cols, x_strides, y_strides, alignment(x), alignment(output))
+
+
+def _same_places(x: Any, y: Any) -> bool:
+    """Whether two arrays of one shape have each element at the same place."""
+    steps = zip(x.shape, x.strides, y.strides, strict=True)
+    return x.pointer == y.pointer and all(n == 1 or a == b for n, a, b in steps)
 
 
 def _arguments(problem: RowProblem, inputs: Sequence[Any], output: Any) -> tuple[Any, ...]:

@@ -113,9 +113,7 @@ class Family(Generic[P]):
         Raises UnsupportedVariant with the reason where it cannot take the problem.
         """
         variant = self.variant(self.choose(problem, arch) if name == "auto" else name)
-        refusal = variant.refusal(problem, arch)
-        if refusal is not None:
-            raise UnsupportedVariant(f"{self.name}/{variant.name} cannot take {problem}: {refusal}")
+        self._expect(variant, problem, arch)
         return variant
 
     def kernel(self, device: Device, variant: Variant[P], config: Config) -> Kernel:
@@ -130,13 +128,21 @@ class Family(Generic[P]):
         return found
 
     def launch(
-        self, device: Device, variant: Variant[P], inputs: Sequence[DeviceArray], output: DeviceArray, stream: Stream
+        self,
+        device: Device,
+        variant: Variant[P],
+        inputs: Sequence[DeviceArray],
+        output: DeviceArray,
+        stream: Stream,
+        problem: P | None = None,
     ) -> None:
-        """Launches `variant` on the arrays, in its own NVTX range `family/variant`; launches nothing if empty."""
-        problem = self.problem(inputs, output)
-        refusal = variant.refusal(problem, device.arch)
-        if refusal is not None:
-            raise UnsupportedVariant(f"{self.name}/{variant.name} cannot take {problem}: {refusal}")
+        """Launches `variant` on the arrays, in its own NVTX range `family/variant`; launches nothing if empty.
+
+        problem: theirs, where the caller has it already and has asked the variant whether it takes it.
+        """
+        if problem is None:
+            problem = self.problem(inputs, output)
+            self._expect(variant, problem, device.arch)
         if self.empty(problem):
             return
         config = variant.configure(problem)
@@ -149,6 +155,11 @@ class Family(Generic[P]):
                 shared=config.shared,
                 args=(variant.arguments or self.arguments)(problem, inputs, output),
             )
+
+    def _expect(self, variant: Variant[P], problem: P, arch: str) -> None:
+        refusal = variant.refusal(problem, arch)
+        if refusal is not None:
+            raise UnsupportedVariant(f"{self.name}/{variant.name} cannot take {problem}: {refusal}")
 
     def range(self, variant: Variant[P]) -> AbstractContextManager[Any]:
         """The NVTX range of a variant's launches."""

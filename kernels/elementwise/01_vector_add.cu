@@ -1,9 +1,10 @@
 // c[i] = a[i] + b[i], one thread an element.
 //
-// a, b, c are (n,), contiguous. The guard is for the ragged end: the last block has threads past n.
+// a, b, c are (n,), contiguous. The grid is ceil(n / block): n / block would leave the ragged end
+// unwritten, and one block alone ends at 1024 elements. The guard is for the last block's threads past n.
 //
-// Bound by: memory, 12 bytes an element; but 4 bytes a lane a load, and one block a 256 elements to schedule. The
-// float4 rung moves 16 bytes a lane.
+// Bound by: memory, 12 bytes an element; but 4 bytes a lane a load, and one block for every 1024 elements to schedule.
+// The float4 rung moves 16 bytes a lane.
 #include "../common/numbers.cuh"
 
 // a, b, c: (n,); grid: ceil(n / blockDim.x), any 1-D block

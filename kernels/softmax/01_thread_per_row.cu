@@ -1,7 +1,8 @@
 // Row softmax, one thread a row, three passes: maximum, sum of exponentials, division.
 //
 // x is (rows, cols) read at x[r * x_row + c * x_col], y is (rows, cols) written at y[r * y_row + c * y_col]; strides
-// in floats, any sign or zero for x. y may be x itself. Every rung of this family has these parameters.
+// in floats, any sign or zero for x, 64-bit: row * x_row passes 2^31 long before a GPU's memory is full, and a 32-bit
+// product would wrap to another row. y may be x itself. Every rung of this family has these parameters.
 //
 // Bound by: uncoalesced access. Neighbouring threads are a whole row apart, so each load of a warp touches 32 sectors
 // and uses 4 bytes of each. The next rung reads twice instead of three times; serial_block and after change who reads.

@@ -1,25 +1,25 @@
 // Row softmax, one block a row: every thread reduces a strided share, then thread 0 combines the shares in a loop.
 //
-// Parameters as in 01_thread_per_row.cu. BLOCK is the block size and the length of the shared array, one fact: with an
-// array of a fixed 256 and a block of 512, threads 256 and up write behind its end.
+// Parameters as in 01_thread_per_row.cu. BLOCK is the largest block and the length of the shared array, one fact: with
+// an array of a fixed 256 and a block of 512, threads 256 and up write behind its end.
 //
 // Bound by: the serial combine, in which BLOCK - 1 threads wait, twice a row. The next rung combines in a tree.
 #include "../common/reduce.cuh"
 #include "../common/row_strided.cuh"
 
-template <int BLOCK, class Op>
+template <class Op>
 __device__ float serial_reduce_block(float value, float* partial, Op op) {
     partial[threadIdx.x] = value;
     __syncthreads();
     if (threadIdx.x == 0)
-        for (int i = 1; i < BLOCK; ++i) partial[0] = op(partial[0], partial[i]);
+        for (unsigned i = 1; i < blockDim.x; ++i) partial[0] = op(partial[0], partial[i]);
     __syncthreads();
     const float result = partial[0];
     __syncthreads();  // before the caller fills partial again
     return result;
 }
 
-// x, y: (rows, cols); grid: rows, block: BLOCK
+// x, y: (rows, cols); grid: rows, block: at most BLOCK
 template <int BLOCK>
 __global__ void __launch_bounds__(BLOCK) block_serial_reduce(
     const float* x, float* y, int64 x_row, int64 x_col, int64 y_row, int64 y_col, int64 rows, int64 cols) {
@@ -30,11 +30,11 @@ __global__ void __launch_bounds__(BLOCK) block_serial_reduce(
 
     float maximum = -kInfinity;
     for_each_strided(x, x_col, cols, [&](float v) { maximum = fmaxf(maximum, v); });
-    maximum = serial_reduce_block<BLOCK>(maximum, partial, Max());
+    maximum = serial_reduce_block(maximum, partial, Max());
 
     float sum = 0.0f;
     for_each_strided(x, x_col, cols, [&](float v) { sum += expf(v - maximum); });
-    sum = serial_reduce_block<BLOCK>(sum, partial, Sum());
+    sum = serial_reduce_block(sum, partial, Sum());
 
     map_strided(x, x_col, y, y_col, cols, [&](float v) { return expf(v - maximum) / sum; });
 }
