@@ -29,6 +29,7 @@ def info(arguments: argparse.Namespace) -> int:
     import cudakit
     from cudakit import cache, compiler, headers
 
+    cli.check_destination("--json", arguments.json)
     facts: dict[str, object] = {
         "cudakit": cudakit.__version__,
         "python": sys.version.split()[0],

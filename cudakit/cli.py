@@ -93,6 +93,19 @@ def open_device(spec: str) -> Device:
         raise Refused(str(error)) from error
 
 
+def check_destination(flag: str, destination: str | None) -> None:
+    """Raises Refused where `destination`, the value of `flag`, is no file that can be written; - and None are fine."""
+    if destination is None or destination == "-":
+        return
+    path = Path(destination)
+    if path.is_dir():
+        raise Refused(f"{flag} {destination}: that is a folder. Name a file in it")
+    if not path.parent.is_dir():
+        raise Refused(f"{flag} {destination}: there is no folder {path.parent}. Make it first, or name another file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise Refused(f"{flag} {destination}: it may not be written. Change its permissions, or name another file")
+
+
 def under_profiler() -> bool:
     """Whether Nsight Compute runs this process: it replays every launch tens of times, so each should be made once."""
     return any(name.startswith(("NV_NSIGHT_INJECTION", "NV_COMPUTE_PROFILER")) for name in os.environ)

@@ -152,6 +152,9 @@ def _split_include_options(options: Sequence[str]) -> tuple[list[str], list[str]
     return kept, folders
 
 
+_MISSING = re.compile(r"(?:could not|cannot) open source file \"(\w+(?:\.h)?)\"")
+
+
 @functools.cache
 def nvrtc_identity() -> str:
     """NVRTC's identity for cache keys, read without loading it where that can be done."""
@@ -261,7 +264,7 @@ def _failure(nvrtc: Any, result: Any, request: Request, options: tuple[str, ...]
         version = ".".join(map(str, _version(nvrtc)))
         hint = f". NVRTC {version} compiles for {', '.join(f'sm_{arch}' for arch in known)}, not for {request.arch}"
     elif "could not open source file" in log or "cannot open source file" in log:
-        hint = (
+        hint = _standard_header(log) or (
             ". Headers are looked for in the file's folder, the include=... folders, kernels/common and CUDA's own; "
             "CUDA's come with pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl, or a CUDA toolkit"
         )
@@ -273,6 +276,19 @@ def _failure(nvrtc: Any, result: Any, request: Request, options: tuple[str, ...]
         options=options,
         excerpt=excerpt(log, request.name, request.source),
     )
+
+
+def _standard_header(log: str) -> str:
+    """What to include instead of the host's standard headers that `log` misses; "" where it misses none of these."""
+    instead: dict[str, str] = {}
+    for name in _MISSING.findall(log):
+        own = "cuda/std/" + (f"c{name[:-2]}" if name.endswith(".h") else name)
+        if any(os.path.isfile(os.path.join(folder, own)) for folder in headers.cuda_directories()):
+            instead[name] = own
+    if not instead:
+        return ""
+    pairs = ", ".join(f"<{own}> instead of <{name}>" for name, own in instead.items())
+    return f". NVRTC has no standard headers of the host: include {pairs}. Its names are in cuda::std"
 
 
 def excerpt(log: str, name: str, source: str) -> str:

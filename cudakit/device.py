@@ -49,7 +49,6 @@ class Device:
         self.arch = compiler.chip_arch(*context.compute_capability)
         self._modules: dict[compiler.Request, Module] = {}
         self._default_stream: Stream | None = None
-        self._counting = 0
         # Arrays hold their context, and by it the device whose default stream they are ordered on.
         context.device_object = self
 
@@ -248,22 +247,19 @@ class Device:
             )
         driver = self.context.driver
         self.synchronize()
-        if not self._counting:
-            driver.simClearLaunches()
-        before = len(driver.simLaunches())
         counted: dict[str, Any] = {}
-        self._counting += 1
+        count = driver.simCount(self.context.handle)
         try:
             yield counted
             self.synchronize()
-            for mangled, _, _, counters in driver.simLaunches()[before:]:
-                signature = demangle(mangled)
-                name = signature.name if signature is not None else mangled
-                if name not in counted:
-                    counted[name] = type(counters)()
-                counted[name].merge(counters)
         finally:
-            self._counting -= 1
+            records = driver.simEndCount(count)
+        for record in records:
+            signature = demangle(record.name)
+            name = signature.name if signature is not None else record.name
+            if name not in counted:
+                counted[name] = type(record.counters)()
+            counted[name].merge(record.counters)
 
 
 def _kernel_driver() -> str:

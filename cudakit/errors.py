@@ -217,6 +217,8 @@ def failure(driver: Any, routine: str, code: Any, *, hint: str | None = None) ->
     # asking for the names is a call too.
     said = getattr(driver, "simLastMessage", None)
     detail = str(said()).removeprefix(f"{routine}: ") if said is not None else ""
+    if hint is None and said is not None:
+        hint = driver.simLastHint()
     name, text = describe(driver, code)
     if detail:
         text = f"{text}: {detail}"

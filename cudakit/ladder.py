@@ -31,6 +31,9 @@ def run(arguments: argparse.Namespace, names: Sequence[str]) -> int:
     unknown = [name for name in names if name not in families]
     if unknown:
         raise cli.Refused(f"there is no family {unknown[0]!r}; there are {', '.join(families)}")
+    cli.check_destination("--json", arguments.json)
+    if arguments.plot:
+        plots.check(arguments.plot)
     table, progress = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         report = _measure(device, [families[name] for name in names], arguments, progress)

@@ -70,7 +70,7 @@ class DeviceArray:
     ) -> None:
         self.allocation = allocation
         self.context: Context = allocation.context
-        self.pointer = pointer
+        self.pointer = pointer if 0 not in shape else 0
         self.shape = shape
         self.strides = strides
         self.dtype = dtype

@@ -10,11 +10,13 @@ from __future__ import annotations
 import difflib
 import re
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
 
 from cudakit import memory
+from cudakit.allocation import Allocation
 from cudakit.compiler import Compiled
 from cudakit.context import Context
 from cudakit.errors import CudakitError
@@ -76,12 +78,19 @@ class Module(Image):
         self._kernels: dict[str, Kernel] = {}
         self._found: dict[str, Kernel] = {}
         self._lock = threading.Lock()
+        self._handed_out: weakref.WeakSet[Allocation] = weakref.WeakSet()  # its variables, as arrays over them
 
     def __enter__(self) -> Module:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def close(self) -> None:
+        """Unload it, once the work that uses it is done. Idempotent. Its kernels and arrays cannot be used any more."""
+        super().close()
+        for allocation in list(self._handed_out):
+            allocation.close()
 
     # Kernels ----------------------------------------------------------------------------------------------------------
 
@@ -92,7 +101,7 @@ class Module(Image):
 
     def __getitem__(self, name: str) -> Kernel:
         """A kernel by C++ name where that is unique ("k", "ns::k"), by name expression or name with template arguments
-        ("k<4>"), by full signature ("k(float*, int)") or by mangled name. Raises UnknownName."""
+        ("k<4>", "ns::k<4>"), by full signature ("k(float*, int)") or by mangled name. Raises UnknownName."""
         found = self._found.get(name)
         if found is None:
             found = self._found[name] = self._kernel(self._lookup(name))
@@ -117,7 +126,7 @@ class Module(Image):
             if lowered in self._entries and _compact(expression) == wanted:
                 return lowered
         matches: list[str] = []
-        for spell in (_full, _named, _based, _last):
+        for spell in _SPELLINGS:
             matches = [
                 mangled for mangled, signature in self._signatures.items() if _compact(spell(signature)) == wanted
             ]
@@ -139,7 +148,7 @@ class Module(Image):
         texts = [signature.text for signature in self._signatures.values()]
         spellings: dict[str, str] = {}
         for signature in self._signatures.values():
-            for spell in (_full, _named, _based, _last):
+            for spell in _SPELLINGS:
                 spellings.setdefault(spell(signature), signature.text)
         near = dict.fromkeys(spellings[close] for close in difflib.get_close_matches(name, spellings, n=3, cutoff=0.5))
         advice = f"Near it: {'; '.join(near)}" if near else f"It has: {'; '.join(texts)}"
@@ -161,6 +170,7 @@ class Module(Image):
     def constant(self, name: str, dtype: Any = None, stream: Any = None) -> DeviceArray:
         """The `__constant__` variable `name` as a 1-D array (0-D for one number), to be filled with `copy_from`.
 
+        name: "table", "ns::table", or its last part alone where that is unique.
         dtype: its elements', where PTX and the source's text do not tell. stream: where the array's methods work; the
         legacy default stream unless given. A launch queued on another stream sees what was copied before it only by an
         event. Raises UnknownName.
@@ -177,8 +187,16 @@ class Module(Image):
         mangled = self.compiled.lowered.get(name, self.compiled.lowered.get(f"&{name}", name))
         if mangled not in declared:
             spelled = {_signature(known).name: known for known in declared}
+            kind = "__constant__" if space == "const" else "__device__"
             if name not in spelled:
-                kind = "__constant__" if space == "const" else "__device__"
+                near = [full for full in spelled if full.rpartition("::")[2] == name]
+                if len(near) > 1:
+                    raise UnknownName(
+                        f"{name!r} is several {kind} variables of {self.name}: {', '.join(near)}. Say which by its "
+                        "full name"
+                    )
+                name = near[0] if near else name
+            if name not in spelled:
                 there = ", ".join(spelled) or "none"
                 raise UnknownName(
                     f"{self.name} has no {kind} variable {name!r}; it has: {there}. One that no kernel uses may be "
@@ -194,7 +212,9 @@ class Module(Image):
         count = int(size) // element.itemsize
         shape = () if count == 1 and not declared[mangled][1] else (count,)
         on = Stream(self.context, handle=LEGACY_DEFAULT) if stream is None else stream
-        return memory.over(self.context, on, int(pointer), shape, element, owner=self)
+        made = memory.over(self.context, on, int(pointer), shape, element, owner=self)
+        self._handed_out.add(made.allocation)
+        return made
 
     def _dtype(self, name: str, declared: tuple[str, bool]) -> np.dtype[Any] | None:
         """A variable's dtype, from the source's declaration or from PTX; None where neither tells."""
@@ -233,5 +253,15 @@ def _based(signature: Signature) -> str:
     return signature.base
 
 
+def _last_named(signature: Signature) -> str:
+    """The last component with its template arguments: "k<4>" of "ns::k<4>"."""
+    outer = signature.base.rpartition("::")
+    return signature.name.removeprefix(outer[0] + outer[1])
+
+
 def _last(signature: Signature) -> str:
     return signature.base.rpartition("::")[2]
+
+
+# The ways to name a kernel, the most exact first.
+_SPELLINGS = (_full, _named, _based, _last_named, _last)

@@ -172,15 +172,15 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
     """The text of a plan's `launch` (_TEXT, with what these arguments want filled in).
 
     Ints and tuples written in a program are the same objects at each call, so the last configuration is known again by
-    identity; others are looked up. So are the last arguments: where each is the very object (an array by its tag) that
-    passed all tests on this stream, its bytes are in place still, and only what can have changed since is tested.
+    identity; others are looked up. So are the last arguments: where each is the very object (an array or stream by its tag)
+    that passed all tests, its bytes are in place still, and only what can have changed since is tested.
     A use on a stream that is not an array's own is noted, so that the array's free waits for it.
     """
     tests = ["type(stream) is Stream and stream.context is context and not stream.closed"]
     loads: list[str] = []
     notes: list[str] = []
     values: list[str] = []
-    same = ["stream.handle is s and stream.context is context and not stream.closed"]
+    same = ["stream.tag is s"]
     keeps = []
     for converter, argument in zip(converters, arguments, strict=True):
         i = converter.parameter.index
@@ -264,7 +264,7 @@ def launch(stream, grid, block, shared=0, args=(), cluster=None, cooperative=Fal
                 ):
 {notes}\
                     pack_into({values})
-                    last = {keeps}stream.handle, grid, block, shared, send
+                    last = {keeps}stream.tag, grid, block, shared, send
                     fits = True
         except Unfit:
             pass

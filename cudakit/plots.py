@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from cudakit.cli import Refused, shape_text
+from cudakit.cli import Refused, check_destination, shape_text
 from cudakit.tables import device_line
 
 
@@ -15,10 +16,7 @@ def plot(report: Mapping[str, Any], path: str) -> None:
 
     A GPU's report is drawn in GB/s with the copy as its ceiling, a simulated device's in bytes moved an element.
     """
-    try:
-        matplotlib: Any = importlib.import_module("matplotlib")
-    except ImportError as error:
-        raise Refused("--plot needs matplotlib: pip install 'cudakit[plot]'") from error
+    matplotlib = _matplotlib()
     matplotlib.use("Agg")
     pyplot: Any = importlib.import_module("matplotlib.pyplot")
 
@@ -51,9 +49,27 @@ def plot(report: Mapping[str, Any], path: str) -> None:
         axes.set_yscale("log")
     axes.set_title(f"{report['rows'][0]['family']} on {device_line(report)}", fontsize=10)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, ncols=2)
+    figure.legend(fontsize=8, loc="outside right upper")  # beside the lines, not over them
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
+
+
+def check(path: str) -> None:
+    """Raises Refused where `plot` could not draw to `path`: found out before anything is measured for it."""
+    check_destination("--plot", path)
+    _matplotlib()
+    backends: Any = importlib.import_module("matplotlib.backend_bases")
+    known = sorted(backends.FigureCanvasBase.get_supported_filetypes())
+    ending = os.path.splitext(path)[1][1:]
+    if ending and ending.lower() not in known:
+        raise Refused(f"--plot {path}: matplotlib does not write .{ending} files. Use one of {', '.join(known)}")
+
+
+def _matplotlib() -> Any:
+    try:
+        return importlib.import_module("matplotlib")
+    except ImportError as error:
+        raise Refused("--plot needs matplotlib: pip install 'cudakit[plot]'") from error
 
 
 def _shapes(report: Mapping[str, Any]) -> list[tuple[int, ...]]:

@@ -41,6 +41,8 @@ class Stream:
         self.context = context
         self.owner = owner
         self.closed = False
+        # An object of this stream's own while it is open, by which a launch plan knows it again without keeping it.
+        self.tag = object()
         # The end of what was queued, recorded when the stream was closed: later frees are ordered after it.
         self.last: Event | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
@@ -103,6 +105,7 @@ class Stream:
 
     def _open(self) -> Any:
         if self.closed or (self._finalizer is not None and not self._finalizer.alive):
+            _expect_device(self.context)
             raise Closed(f"{self!r} was closed: make another with the device's stream()")
         return self.handle
 
@@ -148,6 +151,11 @@ class Stream:
             with event.record(timing=False) as recorded:
                 self.wait(recorded)
             return
+        if not isinstance(event, Event):
+            raise TypeError(
+                f"wait() takes an Event or a Stream, not {type(event).__name__}: give what another stream's record() "
+                "returns, or that stream"
+            )
         if event.context.driver is not self.context.driver:
             raise DeviceMismatch(f"an event of {event.context.spec} cannot be waited for on {self.context.spec}")
         self.context.call("cuStreamWaitEvent", self._open(), event._open(), 0)
@@ -164,6 +172,7 @@ class Stream:
                 self.last = None
             self._finalizer()
         self.closed = True
+        self.tag = object()
         self.owner = None
 
 
@@ -194,6 +203,7 @@ class Event:
 
     def _open(self) -> Any:
         if not self._finalizer.alive:
+            _expect_device(self.context)
             raise Closed(f"{self!r} was closed: record another with stream.record()")
         return self.handle
 
@@ -204,6 +214,11 @@ class Event:
 
     def record(self, stream: Stream) -> None:
         """Move the event to the end of what is now queued on `stream`."""
+        if not isinstance(stream, Stream):
+            raise TypeError(
+                f"record() takes the Stream to record, not {type(stream).__name__}: give a stream of the device, such "
+                "as its default_stream"
+            )
         if not stream.context.same_device(self.context):
             raise DeviceMismatch(f"an event of {self.context.spec} was given a stream of {stream.context.spec}")
         self.context.call("cuEventRecord", self._open(), stream._open())
@@ -241,6 +256,12 @@ class Event:
     def close(self) -> None:
         """Destroy the event; waits already queued on it stay. Idempotent."""
         self._finalizer()
+
+
+def _expect_device(context: Context) -> None:
+    """Raise where the device is gone and not only what was made with it: that is then what to tell."""
+    if context.closed or context.lost is not None:
+        context.make_current()
 
 
 def _ready(context: Context, routine: str, result: tuple[Any, ...]) -> bool:

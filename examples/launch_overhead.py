@@ -259,6 +259,7 @@ def show(result, console):
 
 
 def run(arguments):
+    cli.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         gpu = device.kind == "gpu"

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -246,6 +247,29 @@ def test_bench_refuses_what_there_is_not(capsys):
     status, _, err = run(capsys, "bench", "softmax", "--device", "sim", "--shapes", "2x3x4")
     assert status == cli.EXIT_REFUSED
     assert "2x3x4" in err
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "why"),
+    [
+        ("--json", "absent/out.json", r"there is no folder .*absent. Make it first"),
+        ("--plot", "absent/out.png", r"there is no folder .*absent. Make it first"),
+        ("--json", ".", "that is a folder. Name a file in it"),
+        ("--plot", "out.xyz", r"matplotlib does not write \.xyz files. Use one of .*pdf, .*png"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_anything_is_measured(capsys, monkeypatch, tmp_path, flag, name, why):
+    monkeypatch.setattr(cli, "open_device", lambda spec: pytest.fail("it began to measure"))
+    status, _, err = run(capsys, "bench", "softmax", "--device", "sim", flag, str(tmp_path / name))
+    assert status == cli.EXIT_REFUSED
+    assert re.search(f"^error: {flag} .*{why}", err)
+
+
+def test_a_file_that_may_not_be_written_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(cli.os, "access", lambda path, mode: False)
+    with pytest.raises(cli.Refused, match=r"--json .*out\.json: it may not be written"):
+        cli.check_destination("--json", str(tmp_path / "out.json"))
+    cli.check_destination("--json", "-")
 
 
 def test_profile_says_what_is_missing(capsys, monkeypatch, tmp_path):

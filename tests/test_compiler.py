@@ -242,3 +242,21 @@ def test_identity_does_not_load_nvrtc() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] in ("wheel", "file")
+
+
+@pytest.mark.parametrize(
+    ("header", "own"),
+    [("cassert", "cassert"), ("assert.h", "cassert"), ("cstdint", "cstdint"), ("stdint.h", "cstdint")],
+)
+def test_a_standard_header_of_the_host_has_one_of_cudas_instead(header: str, own: str) -> None:
+    with pytest.raises(CompileError, match=rf"include <cuda/std/{own}> instead of <{header}>") as caught:
+        build(f"#include <{header}>\n__global__ void k() {{}}")
+    assert "cuda::std" in str(caught.value)
+    assert "pip install" not in str(caught.value)
+    assert build(f"#include <cuda/std/{own}>\n__global__ void k() {{}}").ptx
+
+
+@pytest.mark.parametrize("header", ["mine.cuh", "vector"])
+def test_a_header_that_cuda_has_none_of_is_to_be_looked_for(header: str) -> None:
+    with pytest.raises(CompileError, match="pip install nvidia-cuda-runtime"):
+        build(f"#include <{header}>\n")

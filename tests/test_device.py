@@ -144,6 +144,37 @@ def test_counters_add_up_by_kernel(sim: cudakit.Device) -> None:
     assert nothing == {}
 
 
+def test_counting_on_one_device_leaves_anothers_counters(sim: cudakit.Device) -> None:
+    other = cudakit.Device(cudakit.context.Context(sim.context._opened))
+    with other:
+        works = []
+        for d in (sim, other):
+            works.append((d, d.compile(source=SCALE, name="scale.cu")["scale"], d.full((32,), 3, np.float32)))
+
+        def launch(which: int) -> None:
+            d, kernel, x = works[which]
+            kernel.launch(d.default_stream, grid=1, block=32, args=(x, 2.0, 32))
+
+        with sim.counters() as outer:
+            launch(0)
+            with other.counters() as inner:
+                launch(1)
+            launch(0)
+        launch(0)
+        assert inner["scale"].launches == 1
+        assert outer["scale"].launches == 3, "both are over one context"
+
+
+def test_a_count_ends_where_its_block_fails(sim: cudakit.Device) -> None:
+    def fail() -> None:
+        with sim.counters():
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert sim.context.driver._counts == [], "nothing is kept while nobody counts"
+
+
 def test_counters_need_a_simulated_device(sim: cudakit.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sim.context, "kind", "gpu")
     with pytest.raises(CudakitError, match="profile with ncu"), sim.counters():

@@ -8,7 +8,7 @@ import pytest
 from cuda.bindings import driver as cu
 from cuda.bindings import nvrtc
 
-from cudakit import errors, sim
+from cudakit import Device, errors, sim
 from cudakit.errors import CompileError, ContextLost, CudaError, CudakitError, DeviceFault, OutOfMemory, check
 
 
@@ -77,6 +77,50 @@ def test_every_usual_error_has_a_hint(driver):
     for name in names.split():
         error = errors.failure(driver, "cuX", getattr(cu.CUresult, f"CUDA_ERROR_{name}"))
         assert error.hint, name
+
+
+UNSUPPORTED = {
+    "wmma": (
+        """#include <mma.h>
+        __global__ void k(const half* a) {
+            nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, half, nvcuda::wmma::row_major> f;
+            nvcuda::wmma::load_matrix_sync(f, a, 16);
+        }""",
+        r"does not execute 'wmma\.load.*\n  at wmma\.cu:4\n +nvcuda::wmma::load_matrix_sync\(f, a, 16\);\n",
+    ),
+    "bulk": (
+        """__global__ void k() {
+            asm volatile("cp.async.bulk.commit_group;");
+        }""",
+        r"does not execute 'cp\.async\.bulk.*\n  at bulk\.cu:2\n",
+    ),
+    "pointers": (
+        """__device__ float a(float x) { return x; }
+        __device__ float b(float x) { return 2 * x; }
+        __device__ float (*t[2])(float) = {a, b};
+        __global__ void k(float* x, int i) { x[0] = t[i](x[0]); }""",
+        r"'t' holds the address of the function '_Z1af': function pointer tables, .* are not supported.*\n"
+        r"  at pointers\.cu:4\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_what_the_simulated_device_does_not_run_yet_is_named_with_its_line(name):
+    source, text = UNSUPPORTED[name]
+    with Device("sim", fresh=True) as device:
+        with pytest.raises(CudaError, match=text) as caught:
+            device.compile(source=source, name=f"{name}.cu")
+        assert caught.value.hint.startswith("The simulated device does not run this yet: run it on a GPU")
+        assert "architecture" not in str(caught.value)
+
+
+def test_a_variable_of_function_addresses_is_refused_by_the_simulated_device():
+    source = "__device__ int a() { return 1; } __device__ int (*t[1])() = {a}; __global__ void k() {}"
+    with Device("sim", fresh=True) as device:
+        module = device.compile(source=source, name="t.cu", names=("&t",))
+        with pytest.raises(CudaError, match=r"function pointer tables.*does not run this yet"):
+            module.variable("t", "int64")
 
 
 def test_hints_are_for_errors_that_exist():

@@ -157,11 +157,14 @@ def test_index_elements_and_new_axes(context, stream):
     assert [row.numpy().tolist() for row in array[0]] == host[0].tolist()
 
 
-def test_an_empty_views_pointer_stays_inside(context, stream):
+def test_an_empty_array_or_view_has_no_address(context, stream):
     array = memory.zeros(context, stream, (5,), np.int32)
-    for key in (slice(5, 5), slice(5, None), slice(3, 2), slice(None, None, -1)):
-        view = array[key]
-        assert array.pointer <= view.pointer < array.pointer + array.nbytes
+    for key in (slice(5, 5), slice(5, None), slice(3, 2)):
+        assert array[key].pointer == 0
+    assert array[::-1].pointer == array.pointer + 16
+    empty = memory.zeros(context, stream, (0, 5), np.int32)
+    assert (empty.pointer, empty[:, 2:].pointer, empty.T[3:].reshape(0).pointer) == (0, 0, 0)
+    assert memory.over(context, stream, array.pointer, (0,), np.int32, owner=array).pointer == 0
 
 
 def test_views_share_memory(context, stream):

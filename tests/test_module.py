@@ -11,7 +11,7 @@ import pytest
 
 import cudakit
 from cudakit import UnknownName
-from cudakit.errors import Closed, CudaError
+from cudakit.errors import Closed, CudaError, LaunchError
 
 SOURCE = r"""
 #include <cuda_fp16.h>
@@ -221,6 +221,51 @@ def test_a_variable_asked_for_by_name(device: cudakit.Device) -> None:
     source = "__constant__ float unused[4]; __global__ void k() {}"
     module = device.compile(source=source, name="kept.cu", names=("&unused",))
     assert module.constant("unused").shape == (4,)
+
+
+def test_the_last_part_of_a_name_is_enough_where_it_is_unique(device: cudakit.Device) -> None:
+    source = """
+    namespace p { __constant__ float c[2]; __device__ int twice; }
+    namespace q { __device__ int twice; __device__ int once; }
+    namespace ns {
+    template <int N> __global__ void k(float* x) { x[0] = N + p::c[1] + p::twice + q::twice + q::once; }
+    }
+    namespace other { template <int N> __global__ void k(int* x) { x[0] = N; } }
+    """
+    names = ("ns::k<128>", "ns::k<64>", "other::k<64>")
+    module = device.compile(source=source, name="last.cu", names=names)
+    assert module["k<128>"] is module["ns::k<128>"]
+    assert "k<128>" in module
+    with pytest.raises(UnknownName, match=r"'k<64>' is several kernels of last\.cu: .* Say which by its full text"):
+        module["k<64>"]
+    assert module.constant("c").pointer == module.constant("p::c").pointer
+    assert module.constant("c").dtype == np.float32
+    assert module.variable("once").shape == ()
+    with pytest.raises(UnknownName, match=r"several __device__ variables of last\.cu: [pq]::twice, [pq]::twice\. Say"):
+        module.variable("twice")
+
+
+def test_variables_of_a_closed_module_are_closed(device: cudakit.Device) -> None:
+    source = "__constant__ float c[4]; __global__ void k(float* x) { x[0] = c[threadIdx.x]; }"
+    module = device.compile(source=source, name="closed.cu")
+    table = module.constant("c")
+    view = table[1:]
+    table.copy_from(np.ones(4, np.float32))
+    x = device.zeros((1,))
+    kernel = module["k"]
+    module.close()
+    module.close()
+    assert table.closed
+    assert view.closed
+    for use in (table.numpy, view.numpy, lambda: x.copy_from(view[:1]), lambda: table.fill(1)):
+        with pytest.raises(Closed, match="was closed"):
+            use()
+    with pytest.raises(Closed, match=r"closed\.cu.* was closed: compile it again"):
+        module.constant("c")
+    other = device.compile(source=source, name="closed.cu")["k"]
+    assert other is not kernel
+    with pytest.raises(LaunchError, match="it was closed"):
+        other.launch(device.default_stream, grid=1, block=1, args=(view,))
 
 
 # Loading --------------------------------------------------------------------------------------------------------------

@@ -104,6 +104,7 @@ class Launcher:
     def __init__(self, **options: Any) -> None:
         self.host = start(**options)
         self.driver = self.host.driver
+        self.count = self.driver.simCount()
         self.module = self.host.cuModuleLoadData(PTX)
         self.scale, self.bounded, self.nothing = (
             self.host.cuModuleGetFunction(self.module, name) for name in (b"scale", b"bounded", b"nothing")
@@ -133,11 +134,28 @@ def test_a_kernel_runs_on_its_stream_with_the_values_of_the_call() -> None:
     values[1].value = 99.0  # copied by the launch: a change now is not seen
     it.host.cuStreamSynchronize(stream)
     assert (it.host.download(out, 100) == np.arange(100) * 0.5).all()
-    ((name, grid, block, counters),) = it.driver.simLaunches()
-    assert (name, grid, block) == ("scale", (4, 1, 1), (32, 1, 1))
-    assert counters.global_store_bytes == 400
-    it.driver.simClearLaunches()
-    assert it.driver.simLaunches() == []
+    (record,) = it.driver.simEndCount(it.count)
+    assert (record.name, record.grid, record.block) == ("scale", (4, 1, 1), (32, 1, 1))
+    assert record.counters.global_store_bytes == 400
+
+
+def test_launches_are_recorded_while_somebody_counts_and_for_each_who_does() -> None:
+    it = Launcher(devices=2)
+    driver = it.driver
+    ran = lambda: (it.launch(it.nothing, (1, 1, 1), (32, 1, 1)), driver.cuCtxSynchronize())  # noqa: E731
+    assert [record.name for record in driver.simEndCount(it.count)] == []
+    ran()
+    assert driver._counts == [], "nobody counts, so nothing is kept"
+    outer = driver.simCount()
+    ran()
+    inner = driver.simCount(it.host.cuCtxGetCurrent())
+    elsewhere = driver.simCount(int(it.host.cuDevicePrimaryCtxRetain(1)))
+    ran()
+    assert len(driver.simEndCount(inner)) == 1
+    ran()
+    assert len(driver.simEndCount(inner)) == 1, "it was ended before"
+    assert len(driver.simEndCount(outer)) == 3
+    assert driver.simEndCount(elsewhere) == []
 
 
 def test_every_form_of_parameters_is_taken(shared_launcher: Launcher) -> None:
@@ -273,7 +291,7 @@ def test_an_unloaded_module_takes_its_kernels_with_it() -> None:
     pointer, _ = it.host.cuModuleGetGlobal(it.module, b"counter")
     it.host.cuLaunchKernel(it.nothing, 1, 1, 1, 32, 1, 1, 0, 0, 0, 0)
     it.host.cuModuleUnload(it.module)
-    assert len(it.driver.simLaunches()) == 1  # what was queued ran first
+    assert len(it.count.records) == 1  # what was queued ran first
     assert it.launch(it.nothing, (1, 1, 1), (32, 1, 1)) == INVALID_HANDLE
     assert it.driver.cuModuleUnload(it.module) == (INVALID_HANDLE,)
     assert it.driver.cuMemcpyDtoH(np.zeros(1, np.uint32), pointer, 4) == (INVALID_VALUE,)
@@ -299,7 +317,7 @@ def test_a_kernel_out_of_bounds_ends_the_context_with_a_report() -> None:
     for answer in (it.driver.cuMemAlloc(16), it.driver.cuCtxSynchronize(), it.driver.cuStreamSynchronize(stream)):
         assert answer[0] == illegal
     assert it.launch(it.nothing, (1, 1, 1), (32, 1, 1)) == illegal
-    assert it.driver.simLaunches() == []
+    assert it.count.records == []
     assert keep
 
 
@@ -334,7 +352,7 @@ def test_an_injected_launch_failure_comes_when_the_kernel_runs() -> None:
     assert it.launch(it.nothing, (1, 1, 1), (32, 1, 1)) == OK
     assert it.driver.cuCtxSynchronize() == (cu.CUresult.CUDA_ERROR_LAUNCH_FAILED,)
     assert "injected" in it.driver.simLastMessage()
-    assert len(it.driver.simLaunches()) == 1
+    assert len(it.count.records) == 1
 
 
 def config(grid: int, block: int, *, cluster: int = 0, cooperative: bool = False, shared: int = 0) -> Any:

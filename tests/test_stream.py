@@ -269,3 +269,19 @@ def test_nothing_is_left_of_dropped_streams_and_events():
         context.synchronize()
         after = context.driver.simStats()
         assert (after.streams, after.events) == (before.streams, before.events)
+
+
+def test_after_its_device_was_closed_the_device_is_what_was_closed():
+    with opened("sim") as context:
+        stream, event = Stream(context), Event(context)
+    for use in (stream.synchronize, lambda: memory.zeros(context, stream, 3, "float32"), event.query, stream.record):
+        with pytest.raises(Closed, match="sim:sm_90 was closed: open the device again"):
+            use()
+
+
+def test_what_is_no_stream_or_event_is_refused(context):
+    with Stream(context) as stream, Event(context) as event:
+        with pytest.raises(TypeError, match=r"record\(\) takes the Stream to record, not NoneType: give a stream"):
+            event.record(None)
+        with pytest.raises(TypeError, match=r"wait\(\) takes an Event or a Stream, not NoneType: give what"):
+            stream.wait(None)

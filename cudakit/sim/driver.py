@@ -20,7 +20,7 @@ from cuda.bindings import driver as cu
 from cudakit.sim.contexts import ContextCalls
 from cudakit.sim.events import StreamCalls
 from cudakit.sim.faults import Injector, Refused, Result, caller
-from cudakit.sim.launches import LaunchCalls, LaunchRecord, write_stdout
+from cudakit.sim.launches import Count, LaunchCalls, LaunchRecord, write_stdout
 from cudakit.sim.memory import MemoryFault
 from cudakit.sim.properties import DEFAULT_MEMORY, attributes, chip
 from cudakit.sim.state import Context, Device, DriverState, Handle, Pool, call
@@ -76,7 +76,7 @@ class Driver(LaunchCalls, StreamCalls, ContextCalls):
         self.printf = printf
         self._scheduler = Scheduler(order, seed)
         self._injector = Injector()
-        self._launches: list[LaunchRecord] = []
+        self._counts: list[Count] = []
         self._leaks: list[str] = []
         self._sources: dict[str, str] = {}
         self.devices = []
@@ -126,15 +126,22 @@ class Driver(LaunchCalls, StreamCalls, ContextCalls):
 
     # ---- extensions ----
 
-    def simLaunches(self) -> list[tuple[str, tuple[int, int, int], tuple[int, int, int], Any]]:
-        """(kernel name, grid, block, Counters) of every kernel that ran since ``simClearLaunches``."""
+    def simCount(self, context: Handle | None = None) -> Count:
+        """Begin to count: what this gives collects a record (kernel name, grid, block, Counters) of every kernel that
+        runs to its end from here on, in one context or in all, until ``simEndCount``. Launches made before this that
+        have not run are counted too: wait for them first."""
         with self._lock:
-            return [(record.name, record.grid, record.block, record.counters) for record in self._launches]
+            owner = None if context is None else self._object(context, Context, "a context")
+            count = Count(owner)
+            self._counts.append(count)
+            return count
 
-    def simClearLaunches(self) -> None:
-        """Forget the launches so far."""
+    def simEndCount(self, count: Count) -> list[LaunchRecord]:
+        """End a count and give its records."""
         with self._lock:
-            self._launches.clear()
+            if count in self._counts:
+                self._counts.remove(count)
+            return count.records
 
     def simInject(self, fault: str, after: int = 0, *, times: int = 1, code: Any | None = None) -> None:
         """Make calls fail. ``fault`` is "out_of_memory" (allocations), "launch_failure" (a kernel, as it runs),
@@ -156,6 +163,11 @@ class Driver(LaunchCalls, StreamCalls, ContextCalls):
     def simLastMessage(self) -> str:
         """What was wrong in the last call of this thread that failed; "" where none did."""
         return getattr(self._local, "message", "")
+
+    def simLastHint(self) -> str | None:
+        """What to do about the last call of this thread that failed; None where its code's usual advice holds."""
+        hint: str | None = getattr(self._local, "hint", None)
+        return hint
 
     def simStats(self) -> Stats:
         """What is alive now. Memory whose free is queued counts as freed."""

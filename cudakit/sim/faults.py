@@ -17,11 +17,13 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class Refused(Exception):
-    """A call that ends with ``code``; the message says what was wrong, for ``simLastMessage``."""
+    """A call that ends with ``code``; the message says what was wrong, for ``simLastMessage``, and ``hint`` what to do
+    where the code's usual advice would be wrong, for ``simLastHint``."""
 
-    def __init__(self, code: Any, message: str) -> None:
+    def __init__(self, code: Any, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.hint = hint
 
 
 class OperationFault(Exception):

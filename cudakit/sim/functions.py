@@ -12,7 +12,7 @@ from cuda.bindings import driver as cu
 from cudakit.sim import machine
 from cudakit.sim.copies import CopyCalls
 from cudakit.sim.faults import Refused, Result, caller
-from cudakit.sim.ir import PtxError
+from cudakit.sim.ir import PtxError, UnsupportedPtx
 from cudakit.sim.occupancy import active_blocks, active_clusters, available_shared, max_threads
 from cudakit.sim.properties import Chip
 from cudakit.sim.state import Context, Handle, Memory, as_handle, call, member, name_bytes, signed, unsigned
@@ -57,6 +57,12 @@ class Function:
         return min(self.loaded.max_threads, max_threads(self.chip, self.registers))
 
 
+UNSUPPORTED_HINT = (
+    "The simulated device does not run this yet: run it on a GPU, or write this part without it for the "
+    "simulated device."
+)
+
+
 class FunctionCalls(CopyCalls):
     """cuModule*, cuFunc*, cuOccupancy*."""
 
@@ -86,6 +92,8 @@ class FunctionCalls(CopyCalls):
             loaded = machine.LoadedModule(text, self._space, self._sources.get)
         except UnicodeDecodeError as error:
             raise Refused(Result.CUDA_ERROR_INVALID_IMAGE, f"neither PTX nor a cubin: {error}") from None
+        except UnsupportedPtx as error:
+            raise Refused(Result.CUDA_ERROR_INVALID_PTX, str(error), UNSUPPORTED_HINT) from None
         except PtxError as error:
             raise Refused(Result.CUDA_ERROR_INVALID_PTX, str(error)) from None
         module = Module(self._new_handle(), context, loaded, caller())
@@ -153,7 +161,10 @@ class FunctionCalls(CopyCalls):
     @call(2)
     def cuModuleGetGlobal(self, hmod: Handle, name: bytes) -> tuple[Any, int]:
         module = self._module(hmod)
-        found = module.loaded.globals.get(name_bytes(name))
+        try:
+            found = module.loaded.globals.get(name_bytes(name))
+        except UnsupportedPtx as error:
+            raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, str(error), UNSUPPORTED_HINT) from None
         if found is None:
             known = ", ".join(sorted(module.loaded.globals)) or "none"
             raise Refused(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from cudakit.sim.contexts import LIMITS
 from cudakit.sim.faults import HostReport, Refused, Result, caller
 from cudakit.sim.functions import Function, FunctionCalls, Index3, read_config
 from cudakit.sim.properties import Chip
-from cudakit.sim.state import Handle, as_handle, call, read_c_array, unsigned
+from cudakit.sim.state import Context, Handle, as_handle, call, read_c_array, unsigned
 from cudakit.sim.streams import Stream
 
 # the driver makes room for recursion as it sees fit until told how much
@@ -42,15 +42,22 @@ class LaunchRecord:
     name: str
     grid: Index3
     block: Index3
-    shared: int
     counters: machine.Counters
+
+
+@dataclass(eq=False)
+class Count:
+    """What somebody counts: the launches that run while it is open, of one context or of all (None)."""
+
+    context: Context | None
+    records: list[LaunchRecord] = field(default_factory=list)
 
 
 class LaunchCalls(FunctionCalls):
     """cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel."""
 
     printf: Callable[[str], None]
-    _launches: list[LaunchRecord]
+    _counts: list[Count]
 
     @call()
     def cuLaunchKernel(
@@ -156,7 +163,10 @@ class LaunchCalls(FunctionCalls):
             except machine.KernelFault as fault:
                 code = FAULT_RESULTS.get(fault.report.kind, Result.CUDA_ERROR_LAUNCH_FAILED)
                 raise self._fault(code, fault.report) from None
-            self._launches.append(LaunchRecord(function.loaded.name, grid, block, shared, counters))
+            record = LaunchRecord(function.loaded.name, grid, block, counters)
+            for count in self._counts:
+                if count.context is None or count.context is stream.context:
+                    count.records.append(record)
 
         touches = self._pinned_count > 0 and self._mentions_pinned(params)
         self._scheduler.enqueue(stream, f"kernel {function.loaded.name}", run, place=place, touches_host=touches)

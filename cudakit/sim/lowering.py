@@ -150,8 +150,11 @@ class Compiler:
         if name in self.param_offsets:
             return self.bind(np.uint64(self.param_offsets[name]))
         if variable is None:
-            what = "a function's address" if name in self.module.module.functions else "this symbol"
-            raise UnsupportedPtx(f"{name!r} as an operand: {what} is not supported (no indirect calls)")
+            if name in self.module.module.functions:
+                raise UnsupportedPtx(
+                    f"the address of the function {name!r}: function pointers and indirect calls are not supported"
+                )
+            raise UnsupportedPtx(f"{name!r} as an operand: this symbol is not supported")
         if variable.space == "shared":
             program.symbols.add(name)
             return f"{self.bind(np.uint64)}(f.batch.run.shared_symbols[{name!r}])"
@@ -254,14 +257,21 @@ class Compiler:
         try:
             lines = self.lanewise(instruction) if builder is None else builder(self, instruction)
         except PtxError as error:
-            if error.line:
-                raise
-            raise type(error)(
-                f"PTX line {instruction.line}: {error}: {instruction.text.strip()}", instruction.line
-            ) from None
+            said = str(error)
+            if not error.line:
+                said = f"PTX line {instruction.line}: {said}: {instruction.text.strip()}"
+            raise type(error)(said + self._place(instruction), instruction.line) from None
         if instruction.guard is None or not lines:
             return lines
         return self._guarded(instruction, lines)
+
+    def _place(self, instruction: Instruction) -> str:
+        """Lines that say where in the source an instruction is; "" where the PTX does not tell."""
+        places = self.module.place(instruction)
+        if not places:
+            return ""
+        quoted = f"\n      {places[0].text.strip()}" if places[0].text is not None else ""
+        return f"\n  at {places[0].file}:{places[0].line}{quoted}"
 
     def lanewise(self, instruction: Instruction) -> list[str]:
         """Lines for an instruction that the arithmetic executes; UnsupportedPtx where it does not."""

@@ -181,7 +181,12 @@ class LoadedModule:
         for offset, symbol, addend, _ in variable.relocations:
             target = self.module.variables.get(symbol)
             if target is None or target.space not in ("global", "const"):
-                raise UnsupportedPtx(f"{variable.name!r} holds the address of {symbol!r}, which has none to hold")
+                if symbol in self.module.functions:
+                    raise UnsupportedPtx(
+                        f"{variable.name!r} holds the address of the function {symbol!r}: function pointer tables, "
+                        "virtual functions and indirect calls are not supported"
+                    )
+                raise UnsupportedPtx(f"{variable.name!r} holds the address of {symbol!r}, which is no global variable")
             address = self.place_variable(target) + addend
             allocation.data[offset : offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
         return allocation.address

@@ -46,6 +46,7 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
                     answer = function(self, *args, **named)
                 except Refused as refusal:
                     self._local.message = f"{name}: {refusal}"
+                    self._local.hint = refusal.hint
                     return (refusal.code, *nothing)
             if values == 0:
                 return (SUCCESS,)
