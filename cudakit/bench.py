@@ -367,7 +367,7 @@ class Bench:
             self.step(f"{case.family.name} {shape_text(case.shape)} {variant.name}, timed")
             if row.ok:
                 launches = case.prepared(variant)
-                with nvtx.range(f"bench {case.family.name}/{variant.name}"):
+                with nvtx.range(f"bench {case.family.name}.{variant.name}"):
                     case.timed(row, timer.time(launches), copy["gbps"])
                 row.end_to_end_ms = transfers.time(launches[0])
         for peer, row in theirs:

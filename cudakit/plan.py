@@ -172,8 +172,8 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
     """The text of a plan's `launch` (_TEXT, with what these arguments want filled in).
 
     Ints and tuples written in a program are the same objects at each call, so the last configuration is known again by
-    identity; others are looked up. So are the last arguments: where each is the very object (an array or stream by its tag)
-    that passed all tests, its bytes are in place still, and only what can have changed since is tested.
+    identity; others are looked up. So are the last arguments: where each is the very object (an array or stream by its
+    tag) that passed all tests, its bytes are in place still, and only what can have changed since is tested.
     A use on a stream that is not an array's own is noted, so that the array's free waits for it.
     """
     tests = ["type(stream) is Stream and stream.context is context and not stream.closed"]

@@ -136,7 +136,7 @@ class Family(Generic[P]):
         stream: Stream,
         problem: P | None = None,
     ) -> None:
-        """Launches `variant` on the arrays, in its own NVTX range `family/variant`; launches nothing if empty.
+        """Launches `variant` on the arrays, in its own NVTX range `family.variant`; launches nothing if empty.
 
         problem: theirs, where the caller has it already and has asked the variant whether it takes it.
         """
@@ -163,7 +163,7 @@ class Family(Generic[P]):
 
     def range(self, variant: Variant[P]) -> AbstractContextManager[Any]:
         """The NVTX range of a variant's launches."""
-        return nvtx.range(f"{self.name}/{variant.name}")
+        return nvtx.range(f"{self.name}.{variant.name}")
 
 
 _lock = threading.Lock()
