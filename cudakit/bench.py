@@ -333,8 +333,8 @@ class Bench:
     def _cpu(self, case: _Case) -> Row:
         row = case.row("cpu", None, "numpy on the host")
         self.step(f"{case.family.name} {shape_text(case.shape)} cpu")
-        row.judge(compare(case.plain, case.reference, case.plain))
-        spread = wall_clock(lambda: case.family.plain(case.host))
+        row.judge(compare(case.family.baseline(case.host), case.reference, case.plain))
+        spread = wall_clock(lambda: case.family.baseline(case.host))
         if not case.family.empty(case.problem):
             case.timed(row, spread, None)
         return row

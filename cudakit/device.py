@@ -49,6 +49,7 @@ class Device:
         self.arch = compiler.chip_arch(*context.compute_capability)
         self._modules: dict[compiler.Request, Module] = {}
         self._default_stream: Stream | None = None
+        self.kept: dict[Any, Any] = {}  # what the layers above keep for as long as the device: kernels of ops
         # Arrays hold their context, and by it the device whose default stream they are ordered on.
         context.device_object = self
 
@@ -80,6 +81,7 @@ class Device:
     def close(self) -> None:
         """Free everything made with it, and let go of the driver's context. Idempotent."""
         self._modules.clear()
+        self.kept.clear()
         self.context.close()
 
     # What it is -------------------------------------------------------------------------------------------------------

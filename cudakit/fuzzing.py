@@ -57,7 +57,6 @@ class _Bench:
     """One device for many problems: a simulated one that a fault has lost is replaced by a fresh one."""
 
     def __init__(self, spec: str) -> None:
-        self._spec = spec
         self.device: Device = cli.open_device(spec)
         self.lost: _Wrong | None = None
 

@@ -423,3 +423,19 @@ def test_peers_are_checked_and_timed_as_we_are(device, family, monkeypatch):
     assert (wrong.ok, wrong.time_ms) == (False, None)
     assert (refuses.ok, refuses.skipped) == (None, "too large")
     assert (fails.ok, fails.skipped) == (None, "OSError: its library is broken")
+
+
+def test_the_cpu_row_is_what_numpy_users_write_not_the_yardstick(sim):
+    """The tolerance's yardstick sums from left to right; timing it would make numpy look slower than it is."""
+    family = ops.families()["softmax"]
+    timed = []
+    watched = dataclasses.replace(
+        family,
+        plain=lambda inputs: timed.append("plain") or family.plain(inputs),
+        baseline=lambda inputs: timed.append("baseline") or family.baseline(inputs),
+    )
+    report = Bench(sim).run(watched, [(8, 100)], ["tree_reduce"])
+    assert timed.count("plain") == 1, "once, for the tolerance"
+    assert timed.count("baseline") >= 2, "once to be checked, and to be timed"
+    assert report.rows[0].variant == "cpu"
+    assert report.rows[0].ok

@@ -142,6 +142,7 @@ FAMILY: Family[AddProblem] = Family(
     output_like=lambda inputs: (tuple(inputs[0].shape), np.dtype(np.float32)),
     reference=reference,
     plain=plain,
+    baseline=plain,
     problem=problem,
     arguments=_arguments,
     traffic=lambda problem: 12 * problem.n,

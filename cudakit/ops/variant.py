@@ -7,7 +7,6 @@ about a kernel is written down a second time.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -73,6 +72,7 @@ class Family(Generic[P]):
     - `output_like(inputs)`: shape and dtype of the output.
     - `reference(inputs)`: the output in float64 (numpy, on the host).
     - `plain(inputs)`: the plain algorithm in the problem's own precision; tolerances derive from its error.
+    - `baseline(inputs)`: what a numpy user would write, in the same precision: the CPU row of a table.
     - `problem(inputs, output)`: what the variants' `supports` and `configure` look at; raises ValueError for arrays the
       family refuses.
     - `arguments(problem, inputs, output)`: the kernel's arguments, where the variant has none of its own.
@@ -88,6 +88,7 @@ class Family(Generic[P]):
     output_like: Callable[[Sequence[Any]], tuple[tuple[int, ...], np.dtype[Any]]]
     reference: Callable[[Sequence[np.ndarray]], np.ndarray]
     plain: Callable[[Sequence[np.ndarray]], np.ndarray]
+    baseline: Callable[[Sequence[np.ndarray]], np.ndarray]
     problem: Callable[[Sequence[Any], Any], P]
     arguments: Callable[[P, Sequence[Any], Any], tuple[Any, ...]]
     traffic: Callable[[P], int]
@@ -118,13 +119,12 @@ class Family(Generic[P]):
 
     def kernel(self, device: Device, variant: Variant[P], config: Config) -> Kernel:
         """The compiled kernel of `variant`, kept on the device after the first call."""
-        kernels = _kernels(device)
         key = (variant.source, config.entry)
-        found = kernels.get(key)
+        found: Kernel | None = device.kept.get(key)
         if found is None:
             expression = "<" in config.entry
             module = device.compile(variant.source, names=(config.entry,) if expression else ())
-            found = kernels[key] = module[config.entry]
+            found = device.kept[key] = module[config.entry]
         return found
 
     def launch(
@@ -164,15 +164,6 @@ class Family(Generic[P]):
     def range(self, variant: Variant[P]) -> AbstractContextManager[Any]:
         """The NVTX range of a variant's launches."""
         return nvtx.range(f"{self.name}.{variant.name}")
-
-
-_lock = threading.Lock()
-
-
-def _kernels(device: Device) -> dict[tuple[str, str], Kernel]:
-    """The kernels that ops have loaded on `device`; they live as long as it does."""
-    with _lock:
-        return device.__dict__.setdefault("_op_kernels", {})  # type: ignore[no-any-return]
 
 
 def _arch_number(arch: str) -> int:
