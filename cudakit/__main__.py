@@ -10,18 +10,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cudakit import cli, files, fuzzing
+from cudakit import check, cli, files, fuzzing
 
 PROFILE_HELP = """Runs a script under Nsight Compute: ncu --set full --nvtx --clock-control none.
 
 This version collects the report; reducing it to the metrics that matter comes later. Open the .ncu-rep with ncu-ui, or
 print it with `ncu --import`. Arguments after the script are the script's. Under ncu the examples launch each
 variant once."""
-
-CHECK_HELP = """Compiles a .cu file for each architecture and prints what each kernel needs; spills are warned of.
-
-Where a family of cudakit.ops declares a kernel of the file, its variants also run on fuzzed problems on the simulated
-device, which stops at out-of-bounds and misaligned accesses. Exit status 0 only where all compiled and was right."""
 
 
 def info(arguments: argparse.Namespace) -> int:
@@ -152,12 +147,8 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--ptx", metavar="FILE", help="write the PTX here; - is stdout")
     sub.add_argument("--cubin", metavar="FILE", help="write the cubin here")
 
-    sub = command("check", CHECK_HELP, files.check_file)
-    files.add_compile_arguments(sub)
-    sub.add_argument(
-        "--arch", type=cli.parse_names, default=["sm_80", "sm_90a"], metavar="A,...", help="(default: sm_80,sm_90a)"
-    )
-    sub.add_argument("--examples", type=int, default=20, help="fuzzed problems a variant (default: 20)")
+    sub = command("check", check.HELP, check.main)
+    check.add_arguments(sub)
 
     sub = command("bench", "Checks and measures families of cudakit.ops: every rung, its ceiling and its peers.", bench)
     sub.add_argument("family", nargs="+", help="softmax, vector_add, ...")

@@ -83,12 +83,12 @@ def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x
     )
 
 
-def open_device(spec: str) -> Device:
-    """The device a `--device` names."""
+def open_device(spec: str, **options: Any) -> Device:
+    """The device a `--device` names. options: those of a simulated device, which is then one of its own."""
     import cudakit
 
     try:
-        return cudakit.Device(None if spec == "auto" else spec)
+        return cudakit.Device(None if spec == "auto" else spec, **options)
     except ValueError as error:  # a name that is none; a device that is not there is a DeviceUnavailable
         raise Refused(str(error)) from error
 

@@ -7,29 +7,42 @@ The primary context is retained, not created, so torch and CuPy in the same proc
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
+import sys
 import threading
+import warnings
 import weakref
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cudakit import driver as drivers
 from cudakit.errors import (
-    NOT_READY,
     STICKY,
     Closed,
     ContextLost,
     DeviceFault,
     DeviceMismatch,
     ForkedProcess,
+    LeakWarning,
+    UnseenFault,
     check,
     failure,
 )
+from cudakit.primary import InFlight, Primary, finalizer, tell_later
 
 _PEER_ALREADY_ENABLED = 704
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def _outside() -> int:
+    """The stacklevel by which a warning of the caller is one of the first frame outside this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 class _Thread(threading.local):
@@ -50,137 +63,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _finalizer(owner: object, release: Callable[..., object], *arguments: Any) -> weakref.finalize[Any, Any]:
-    """A finalizer that is not run at exit: the driver frees all a process had, while numpy may still look at some."""
-    finalizer = weakref.finalize(owner, release, *arguments)
-    finalizer.atexit = False
-    return finalizer
-
-
 class MemoryInfo(NamedTuple):
     """Free and total device memory, in bytes, as all processes together leave it."""
 
     free: int
     total: int
-
-
-class Primary:
-    """One retain of a device's primary context, released when nothing holds this object any more.
-
-    A Context holds one, and so does every pinned host block, which must not lose its memory while numpy looks at it.
-    """
-
-    def __init__(self, driver: Any, ordinal: int) -> None:
-        self.driver = driver
-        self.pid = os.getpid()
-        self.device = check(driver, "cuDeviceGet", driver.cuDeviceGet(ordinal))
-        self.handle = check(driver, "cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(self.device))
-        self._release = _finalizer(self, _release_primary, driver, self.device, self.pid)
-
-    def quiet(self, routine: str, *arguments: Any) -> tuple[Any, ...] | None:
-        """Call a driver routine with this context pushed, whatever is current; for finalizers. Gives its result tuple.
-
-        Never raises: None stands for "not called" (another process, or a driver that is already gone).
-        """
-        if os.getpid() != self.pid:
-            return None
-        try:
-            if self.driver.cuCtxPushCurrent(self.handle)[0]:
-                return None
-            try:
-                result: tuple[Any, ...] = getattr(self.driver, routine)(*arguments)
-                return result
-            finally:
-                self.driver.cuCtxPopCurrent()
-        except Exception:
-            # A finalizer has nobody to tell, and at the interpreter's end the driver may be gone in any way.
-            return None
-
-    def attempt(self, routine: str, *arguments: Any) -> int:
-        """`quiet`, for the code alone: -1 where it was not called."""
-        result = self.quiet(routine, *arguments)
-        return -1 if result is None else int(result[0])
-
-
-def _release_primary(driver: Any, device: Any, pid: int) -> None:
-    if os.getpid() != pid:
-        return
-    try:
-        driver.cuDevicePrimaryCtxRelease(device)
-    except Exception:
-        # As above: a finalizer that raises only prints noise at exit.
-        return
-
-
-class InFlight:
-    """Host objects that an asynchronous copy still reads or writes, each kept alive until an event says it is done."""
-
-    #: Looked through for finished copies when this many are held; a synchronize() looks at once.
-    MANY = 64
-
-    def __init__(self, primary: Primary) -> None:
-        # Let go of by close(), since the primary context is released with its last holder.
-        self._primary: Primary | None = primary
-        self._held: deque[tuple[int, Any, object]] = deque()
-        self._spare: list[Any] = []
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def hold(self, stream: Any, kept: object) -> None:
-        """Keep `kept` alive until the work now queued on `stream` (a driver handle) is done. Never raises."""
-        primary = self._primary
-        if primary is None:
-            return
-        if len(self._held) >= self.MANY:
-            self.prune()
-        try:
-            event = self._spare.pop()
-        except IndexError:
-            flags = int(primary.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
-            made = primary.quiet("cuEventCreate", flags)
-            event = None if made is None or made[0] else made[1]
-        if event is not None and primary.attempt("cuEventRecord", event, stream):
-            primary.attempt("cuEventDestroy", event)
-            event = None
-        if event is None:
-            # No event to be had: waiting at once is the other way to outlive the copy.
-            primary.attempt("cuStreamSynchronize", stream)
-            return
-        self._held.append((int(stream), event, kept))
-
-    def prune(self, stream: int | None = None) -> None:
-        """Let go of what is no longer in flight (on one stream, or any). Never raises and never waits."""
-        primary = self._primary
-        if primary is None or not self._held or not self._lock.acquire(blocking=False):
-            return
-        let_go = []
-        try:
-            for _ in range(len(self._held)):
-                entry = self._held.popleft()
-                other = stream is not None and entry[0] != stream
-                if other or primary.attempt("cuEventQuery", entry[1]) == NOT_READY:
-                    self._held.append(entry)
-                else:
-                    self._spare.append(entry[1])
-                    let_go.append(entry[2])
-        finally:
-            self._lock.release()
-        # Dropped after the lock is free: the last reference to a kept object may run any finalizer.
-        let_go.clear()
-
-    def close(self) -> None:
-        """Wait for all of it, let go of it, and free the events."""
-        primary, self._primary = self._primary, None
-        if primary is None:
-            return
-        if self._held:
-            primary.attempt("cuCtxSynchronize")
-        while self._held:
-            self._spare.append(self._held.popleft()[1])
-        while self._spare:
-            primary.attempt("cuEventDestroy", self._spare.pop())
 
 
 class Context:
@@ -208,6 +95,8 @@ class Context:
         self.device_object: Any = None  # the Device over this context, for which arrays ask
         # Streams made here, by handle: how one that comes back in another library's wrapper is known again.
         self.streams: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        # What cudakit made for itself: default streams, modules in the device's cache. Nobody is to be told to free it.
+        self.own: weakref.WeakSet[Any] = weakref.WeakSet()
         self._peers: set[int] = {opened.ordinal}
         self._children: dict[int, weakref.finalize[Any, Any]] = {}
         self._keys = itertools.count()
@@ -216,7 +105,7 @@ class Context:
         count = check(self.driver, "cuDeviceGetCount", self.driver.cuDeviceGetCount())
         self.alone = count == 1
         self._token = object()
-        self._finalizer = _finalizer(self, InFlight.close, self.in_flight)
+        self._finalizer = finalizer(self, InFlight.close, self.in_flight)
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ", lost" if self.lost else ""
@@ -225,8 +114,8 @@ class Context:
     def __enter__(self) -> Context:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(tell=kind is None)
 
     # Calls ------------------------------------------------------------------------------------------------------------
 
@@ -284,11 +173,9 @@ class Context:
 
     def _reported(self, error: ContextLost) -> DeviceFault:
         """The same failure with the simulated device's report of it: kernel, thread, address, file and line."""
-        report = self.driver.simLastReport()
         hint = f"{self.spec} is lost with all that was on it; a new Device('sim') starts afresh."
-        known = report is not None and str(report) in error.text
-        fault = DeviceFault(error.routine, error.code, error.name, str(report) if known else error.text, hint)
-        fault.report = report if known else None
+        fault = DeviceFault(error.routine, error.code, error.name, error.text, hint)
+        fault.report = error.report
         return fault
 
     def _lose(self, error: ContextLost) -> None:
@@ -307,6 +194,7 @@ class Context:
             f"{self.spec} was lost to an earlier failure, which was: {first.text}",
             first.hint,
         )
+        again.report = first.report
         again.__cause__ = first
         return again
 
@@ -320,13 +208,13 @@ class Context:
         drops the child, so it calls the driver through `attempt`, and must not refer to the child.
         """
         key = next(self._keys)
-        finalizer = _finalizer(child, self._release_child, key, release, arguments)
-        self._children[key] = finalizer
+        made = finalizer(child, self._release_child, key, release, arguments)
+        self._children[key] = made
         if self.closed:
             # Another thread closed the device while this was being made.
-            finalizer()
+            made()
             raise self._closed()
-        return finalizer
+        return made
 
     def adopt_handle(self, child: object, routine: str, handle: Any) -> weakref.finalize[Any, Any]:
         """`adopt` for a handle that one driver routine frees."""
@@ -352,7 +240,9 @@ class Context:
             return -1
         if _thread.token is self._token:
             try:
-                code = int(getattr(self.driver, routine)(*arguments)[0])
+                result = getattr(self.driver, routine)(*arguments)
+                tell_later(self.driver, result)
+                code = int(result[0])
             except Exception:
                 # The driver may be half torn down at the interpreter's end.
                 return -1
@@ -364,13 +254,19 @@ class Context:
             self.failed(routine, self.driver.CUresult(code))
         return code
 
-    def close(self) -> None:
+    def close(self, *, tell: bool = True) -> None:
         """Free everything this context made, newest first, and let go of the primary context. Idempotent.
 
         Work that is still queued is waited for, since pinned memory may be in flight. Pinned arrays stay readable.
+        The simulated device warns (LeakWarning) of what is still alive as its last context is closed: arrays, pinned
+        memory, streams, events and modules that somebody still holds, but for the device's own (default streams, the
+        modules that compile() keeps). It also warns (UnseenFault) of work that failed, and of mistakes in host code,
+        that no call has told of. tell: False leaves both out, as a `with` block does that an exception ends: there the
+        traceback keeps everything alive.
         """
         if self.closed:
             return
+        told = self._last_words() if tell and self.kind == "sim" else []
         # First, so that no other thread begins anything more here.
         self.closed = True
         self._token = object()
@@ -382,6 +278,28 @@ class Context:
         self._finalizer()
         # Pinned arrays that are still looked at hold the primary context themselves.
         self._primary = None
+        for warning in told:
+            warnings.warn(warning, stacklevel=_outside())
+
+    def _last_words(self) -> list[Warning]:
+        """What is to be told as the simulated device is closed."""
+        primary = self._primary
+        if primary is None or self.lost is not None or os.getpid() != self.pid:
+            return []
+        primary.attempt("cuCtxSynchronize")
+        self.in_flight.prune()
+        report = self._held()
+        if report is not None:
+            # What is rubbish already is no leak.
+            gc.collect()
+            primary.attempt("cuCtxSynchronize")
+            report = self._held()
+        told: list[Warning] = [UnseenFault(unseen) for unseen in self.driver.simUnseenReports(self.handle)]
+        return told if report is None else [*told, LeakWarning(report)]
+
+    def _held(self) -> Any:
+        own = {int(thing.handle) for thing in self.own} | self.in_flight.events()
+        return self.driver.simEndReport(self.handle, own)
 
     @property
     def primary(self) -> Primary:

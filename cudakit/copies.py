@@ -75,6 +75,9 @@ def host_to_device(context: Context, stream: Any, pointer: int, strides: Shape, 
         return
     ours = plan.count > FEW
     if ours:
+        if context.kind == "sim" and is_pinned(context, host):
+            low, high = layout.span(host.shape, host.strides, itemsize)
+            context.driver.simHostReads(host.ctypes.data + low, high - low)
         host = np.ascontiguousarray(host)
         plan = _few_enough(_plan(context, host.shape, itemsize, strides, host.strides), host.shape, strides)
     _run(context, stream, plan, pointer, host.ctypes.data, to_host=False, from_host=True)

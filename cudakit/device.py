@@ -20,7 +20,7 @@ from cudakit.context import Context, MemoryInfo
 from cudakit.errors import CudakitError
 from cudakit.mangling import demangle
 from cudakit.memory import DeviceArray
-from cudakit.module import Module
+from cudakit.module import Module, foreign
 from cudakit.stream import Event, Stream
 
 if TYPE_CHECKING:
@@ -75,14 +75,21 @@ class Device:
     def __enter__(self) -> Device:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._close(tell=kind is None)
 
     def close(self) -> None:
-        """Free everything made with it, and let go of the driver's context. Idempotent."""
+        """Free everything made with it, and let go of the driver's context. Idempotent.
+
+        The simulated device warns of what somebody still holds (LeakWarning) and of faults that no call has told of
+        (UnseenFault): see `Context.close`.
+        """
+        self._close(tell=True)
+
+    def _close(self, *, tell: bool) -> None:
         self._modules.clear()
         self.kept.clear()
-        self.context.close()
+        self.context.close(tell=tell)
 
     # What it is -------------------------------------------------------------------------------------------------------
 
@@ -139,6 +146,9 @@ class Device:
             with _lock:
                 if self._default_stream is None or self._default_stream.closed:
                     self._default_stream = Stream(self.context, blocking=True)
+                    self.context.own.add(self._default_stream)
+                    if self.kind == "sim":
+                        self.context.driver.simNameStream(self._default_stream.handle, "the device's default stream")
         return self._default_stream
 
     def event(self, *, timing: bool = True) -> Event:
@@ -230,7 +240,24 @@ class Device:
             module = self._modules.get(request)
             if module is None or module.closed or module.compiled is not compiled:
                 module = self._modules[request] = Module(self.context, compiled)
+                self.context.own.add(module)
         return module
+
+    def load(self, image: str | bytes | os.PathLike[str], *, name: str | None = None) -> Module:
+        """A new module of what another compiler made (Triton, clang, nvcc): PTX, or a cubin or fat binary on a GPU.
+
+        image: PTX as text or bytes, machine code as bytes, or the path of a file of either (a str of one line is one).
+        name: what errors call it; the path unless given. Launches are checked as far as PTX tells: counts, widths,
+        floats and marked pointers; with machine code alone, counts and sizes.
+        Raises FileNotFoundError, ValueError for what is neither, CudaError with the reason where it does not load, and
+        CudakitError for machine code on the simulated device.
+        """
+        if isinstance(image, str) and "\n" in image:
+            return Module(self.context, foreign(image, name or "module.ptx"))
+        if isinstance(image, (bytes, bytearray, memoryview)):
+            return Module(self.context, foreign(bytes(image), name or "module"))
+        path = Path(image)
+        return Module(self.context, foreign(path.read_bytes(), name or str(path)))
 
     @contextlib.contextmanager
     def counters(self) -> Iterator[dict[str, Any]]:

@@ -10,11 +10,13 @@ knows which it has. `open()` reads what the user asked for:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from cudakit.errors import CudakitError, DeviceUnavailable, check, failure
@@ -27,6 +29,7 @@ _NO_GPU = frozenset({34, 100})
 
 _lock = threading.Lock()
 _sim_drivers: dict[str, Any] = {}
+_watch: Watch | None = None
 _said = False
 
 
@@ -75,6 +78,85 @@ def open(spec: str | int | Opened | None = None, *, fresh: bool = False, **optio
     if found:
         return _sim(found[1] or DEFAULT_SIM_ARCH, int(found[2] or 0), fresh, options)
     raise ValueError(f"{asked!r} names no device: say 'gpu', 'gpu:1', 'sim', 'sim:sm_80' or 'auto'")
+
+
+# The simulated device's own ------------------------------------------------------------------------------------------
+
+
+def all_checks() -> tuple[str, ...]:
+    """The names of the checks that `checks=` of a simulated device takes."""
+    from cudakit import sim
+
+    return tuple(sorted(sim.ALL_CHECKS))
+
+
+def occupancy(arch: str, threads: int, registers: int, shared: int) -> Any | None:
+    """Theoretical occupancy of blocks of `threads` threads at `registers` a thread and `shared` bytes a block on the
+    chip that stands for `arch` (blocks, limit, warps, most_warps, fraction); None where no chip does."""
+    from cudakit.sim.occupancy import active_blocks
+    from cudakit.sim.properties import chip
+
+    try:
+        return active_blocks(chip(arch), threads, registers, shared)
+    except ValueError:
+        return None
+
+
+def is_simulated(arch: str) -> bool:
+    """Whether there is a simulated device for an architecture such as "sm_90a"."""
+    return occupancy(arch, 32, 1, 0) is not None
+
+
+@dataclass
+class Watch:
+    """What the simulated devices that were opened while it was open have done. checks: theirs, unless they were given
+    others."""
+
+    checks: frozenset[str] | None
+    drivers: list[Any] = field(default_factory=list)
+    _counts: list[Any] = field(default_factory=list)
+
+    def add(self, driver: Any) -> None:
+        self.drivers.append(driver)
+        self._counts.append(driver.simCount())
+
+    def finish(self) -> None:
+        """Run what is still queued. Raises CudaError where some of it fails."""
+        for driver in self.drivers:
+            for ordinal in range(check(driver, "cuDeviceGetCount", driver.cuDeviceGetCount())):
+                active = check(driver, "cuDevicePrimaryCtxGetState", driver.cuDevicePrimaryCtxGetState(ordinal))[1]
+                if active:
+                    primary = check(driver, "cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(ordinal))
+                    try:
+                        check(driver, "cuCtxSetCurrent", driver.cuCtxSetCurrent(primary))
+                        check(driver, "cuCtxSynchronize", driver.cuCtxSynchronize())
+                    finally:
+                        driver.cuDevicePrimaryCtxRelease(ordinal)
+
+    def launches(self) -> list[Any]:
+        """A record of each kernel that ran to its end: its name, grid, block, shared memory, registers and counters."""
+        return [record for count in self._counts for record in count.records]
+
+    def reports(self) -> list[Any]:
+        """The last report of each device that has one."""
+        found = (driver.simLastReport() for driver in self.drivers)
+        return [report for report in found if report is not None]
+
+
+@contextlib.contextmanager
+def watching(checks: Iterable[str] | None = None) -> Iterator[Watch]:
+    """Watch every simulated device that is opened in the block; all of them are made afresh."""
+    global _watch, _sim_drivers
+    watch = Watch(None if checks is None else frozenset(checks))
+    with _lock:
+        if _watch is not None:
+            raise CudakitError("simulated devices are being watched already: one watch at a time")
+        before, _sim_drivers, _watch = _sim_drivers, {}, watch
+    try:
+        yield watch
+    finally:
+        with _lock:
+            _sim_drivers, _watch = before, None
 
 
 def forget(opened: Opened) -> None:
@@ -133,22 +215,27 @@ def _gpu(ordinal: int) -> Opened:
 
 
 def _sim(arch: str, ordinal: int, fresh: bool, options: dict[str, Any]) -> Opened:
-    from cudakit import sim
-
     if ordinal and "devices" not in options:
         options = {**options, "devices": ordinal + 1}
     if fresh or options:
-        driver = _started(sim.Driver(arch=arch, **options))
+        driver = _started(arch, options)
     else:
         with _lock:
             driver = _sim_drivers.get(arch)
             if driver is None:
-                driver = _sim_drivers[arch] = _started(sim.Driver(arch=arch))
+                driver = _sim_drivers[arch] = _started(arch, {})
     return Opened(driver, ordinal, "sim", f"sim:{arch}" + (f":{ordinal}" if ordinal else ""))
 
 
-def _started(driver: Any) -> Any:
+def _started(arch: str, options: dict[str, Any]) -> Any:
+    from cudakit import sim
+
+    if _watch is not None and _watch.checks is not None:
+        options = {"checks": _watch.checks, **options}
+    driver = sim.Driver(arch=arch, **options)
     check(driver, "cuInit", driver.cuInit(0))
+    if _watch is not None:
+        _watch.add(driver)
     return driver
 
 

@@ -107,9 +107,13 @@ class CudakitError(RuntimeError):
 class CudaError(CudakitError):
     """A driver or NVRTC routine failed.
 
-    routine: its name. code: the result as an int. name: the result's name. text: the driver's long text.
-    hint: what to do about it, or "".
+    routine: its name. code: the result as an int. name: the result's name. text: the driver's long text, or the
+    simulated device's report. hint: what to do about it, or "".
     """
+
+    #: The simulated device's report of a fault or of a mistake in host code (kind, file, line, others, allocation,
+    #: as_dict(), and kernel, block and thread where a kernel did it); None where there is none, and on a GPU.
+    report: Any = None
 
     def __init__(self, routine: str, code: int, name: str, text: str = "", hint: str = "") -> None:
         self.routine = routine
@@ -118,11 +122,12 @@ class CudaError(CudakitError):
         self.text = text
         self.hint = hint
         message = f"{routine} failed with {name} ({code})"
-        if text:
-            message += f": {text}"
-        if hint:
-            # After a report of several lines the advice has a line of its own.
-            message += f"\n{hint}" if "\n" in text else f"{'' if message.endswith('.') else '.'} {hint}"
+        if "\n" in text:
+            # A report of several lines begins at the margin, and the advice has a line of its own.
+            message += f":\n{text}" + (f"\n{hint}" if hint else "")
+        else:
+            message += f": {text}" if text else ""
+            message += f"{'' if message.endswith('.') else '.'} {hint}" if hint else ""
         super().__init__(message)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -140,8 +145,34 @@ class ContextLost(CudaError):
 class DeviceFault(ContextLost):
     """The failure that lost the context, as first seen. On the simulated device its text is the fault's report."""
 
-    #: The simulated device's report (kernel, block, thread, address, allocation, file, line), or None on a GPU.
-    report: Any = None
+
+class LeakWarning(ResourceWarning):
+    """Things made on a simulated device were still alive when it was closed, which had to free them.
+
+    Hidden unless asked for, as all of Python's ResourceWarnings: with `python -X dev`, or as an error with
+    `pytest -W error::cudakit.LeakWarning`. report: the simulated device's, with the Python line that made each.
+    """
+
+    def __init__(self, report: Any) -> None:
+        self.report = report
+        super().__init__(str(report))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self.report),)
+
+
+class UnseenFault(UserWarning):
+    """Work that was queued on a simulated device failed after the last call that waited, so no error told of it.
+
+    report: the simulated device's.
+    """
+
+    def __init__(self, report: Any) -> None:
+        self.report = report
+        super().__init__(str(report))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self.report),)
 
 
 class CompileError(CudakitError):
@@ -220,7 +251,11 @@ def failure(driver: Any, routine: str, code: Any, *, hint: str | None = None) ->
     if hint is None and said is not None:
         hint = driver.simLastHint()
     name, text = describe(driver, code)
-    if detail:
+    report = driver.simFailureReport() if said is not None else None
+    if report is not None and detail == str(report):
+        text = detail
+        hint = "" if hint is None else hint
+    elif detail:
         text = f"{text}: {detail}"
     number = int(code)
     kind = CudaError
@@ -229,7 +264,9 @@ def failure(driver: Any, routine: str, code: Any, *, hint: str | None = None) ->
             kind = OutOfMemory
         elif number in STICKY:
             kind = DeviceFault
-    return kind(routine, number, name, text, _HINTS.get(name, "") if hint is None else hint)
+    error = kind(routine, number, name, text, _HINTS.get(name, "") if hint is None else hint)
+    error.report = report
+    return error
 
 
 def check(driver: Any, routine: str, result: tuple[Any, ...]) -> Any:

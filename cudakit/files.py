@@ -1,16 +1,21 @@
-"""The commands on a `.cu` file: compile it and say what its kernels need, and check it."""
+"""A `.cu` file on the command line: how it is compiled, which ops declare it, what its kernels need."""
 
 from __future__ import annotations
 
 import argparse
+import math
+import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudakit import cache, cli, compiler, headers, signature
-from cudakit.errors import CompileError
 from cudakit.mangling import demangle
+
+if TYPE_CHECKING:
+    from cudakit.ops.variant import Config
 
 
 def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,10 +28,10 @@ def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-fmad", action="store_true", help="do not fuse a * b + c")
 
 
-def compiled_for(arguments: argparse.Namespace, path: Path, arch: str) -> compiler.Compiled:
-    """The file compiled (or found in the cache) for one architecture, templates that ops declare included."""
+def compiled_for(arguments: argparse.Namespace, path: Path, arch: str, configs: Sequence[Config]) -> compiler.Compiled:
+    """The file compiled (or found in the cache) for one architecture, with the templates that `configs` launch."""
     defines = dict(pair.partition("=")[::2] for pair in arguments.define)
-    names = arguments.names or sorted(entry for entry in declared_entries(path) if "<" in entry)
+    names = arguments.names or sorted({config.entry for config in configs if "<" in config.entry})
     return cache.compiled(
         compiler.request(
             path.read_text(encoding="utf-8"),
@@ -52,16 +57,16 @@ def declared(path: Path) -> list[tuple[Any, Any]]:
     ]
 
 
-def declared_entries(path: Path) -> set[str]:
-    """The entries that a source file's variants launch for their families' shapes on the simulated device."""
+def declared_configs(path: Path) -> list[Config]:
+    """How a source file's variants are launched for their families' shapes on the simulated device, without doubles."""
     pairs = declared(path)
     if not pairs:
-        return set()
+        return []
     import numpy as np
 
     import cudakit
 
-    entries = set()
+    configs: dict[Config, None] = {}
     with cudakit.Device("sim") as device:
         for family, variant in pairs:
             for shape in family.shapes["sim"]:
@@ -69,27 +74,53 @@ def declared_entries(path: Path) -> set[str]:
                 inputs = [device.array(host) for host in hosts]
                 problem = family.problem(inputs, device.empty(*family.output_like(hosts)))
                 if variant.supports(problem) is True:
-                    entries.add(variant.configure(problem).entry)
-    return entries
+                    configs[variant.configure(problem)] = None
+    return list(configs)
 
 
-def describe(compiled: compiler.Compiled) -> list[str]:
-    """A line a kernel: its signature, registers, shared memory, spills and stack."""
+@dataclass(frozen=True)
+class KernelFacts:
+    """What is known of a kernel once it is compiled. `name` is its name expression or C++ name, `types` its parameters'
+    as C++ or PTX has them, `bound` the most threads of a block that its launch bounds allow, or None."""
+
+    mangled: str
+    name: str
+    types: tuple[str, ...]
+    resources: compiler.Resources
+    bound: int | None
+
+    @property
+    def text(self) -> str:
+        """Its signature, registers, shared memory, spills and stack, on one line."""
+        resources = self.resources
+        needs = [f"{resources.registers} registers"]
+        for amount, what in ((resources.static_shared, "static shared"), (resources.stack, "stack")):
+            needs += [f"{amount} bytes {what}"] if amount else []
+        needs.append(f"SPILLS {self.spilled} bytes" if self.spilled else "no spills")
+        return f"{self.name}({', '.join(self.types)}): {', '.join(needs)}"
+
+    @property
+    def spilled(self) -> int:
+        """Bytes of spill stores and loads."""
+        return self.resources.spill_stores + self.resources.spill_loads
+
+
+_BOUND = re.compile(r"\.entry\s+([\w$%]+)[^{]*?\.(?:maxntid|reqntid)\s+([\d, ]+)")
+
+
+def kernel_facts(compiled: compiler.Compiled) -> list[KernelFacts]:
+    """The facts of every kernel, in the order of the PTX."""
     by_mangled = {mangled: expression for expression, mangled in compiled.lowered.items()}
-    lines = []
+    bounds = {found[1]: math.prod(map(int, found[2].split(","))) for found in _BOUND.finditer(compiled.ptx)}
+    facts = []
     for mangled, entry in signature.ptx_entries(compiled.ptx).items():
-        resources = compiled.resources.get(mangled, compiler.Resources())
         known = demangle(mangled)
         declared_types = known.types if known is not None else None
         types = [kind.text for kind in declared_types or ()] or [parameter.type for parameter in entry]
         name = by_mangled.get(mangled) or (known.name if known is not None else mangled)
-        needs = [f"{resources.registers} registers"]
-        for amount, what in ((resources.static_shared, "static shared"), (resources.stack, "stack")):
-            needs += [f"{amount} bytes {what}"] if amount else []
-        spilled = resources.spill_stores + resources.spill_loads
-        needs.append(f"SPILLS {spilled} bytes" if spilled else "no spills")
-        lines.append(f"{name}({', '.join(types)}): {', '.join(needs)}")
-    return lines
+        resources = compiled.resources.get(mangled, compiler.Resources())
+        facts.append(KernelFacts(mangled, name, tuple(types), resources, bounds.get(mangled)))
+    return facts
 
 
 def warnings_of(log: str) -> list[str]:
@@ -99,13 +130,14 @@ def warnings_of(log: str) -> list[str]:
 def compile_file(arguments: argparse.Namespace) -> int:
     """`cudakit compile`."""
     path = headers.find_source(arguments.file)
-    compiled = compiled_for(arguments, path, arguments.arch)
+    compiled = compiled_for(arguments, path, arguments.arch, declared_configs(path))
     out = sys.stderr if arguments.ptx == "-" else sys.stdout
     version = ".".join(map(str, compiled.nvrtc_version))
     print(f"{path} for {compiled.arch} by NVRTC {version}", file=out)
-    for line in [*describe(compiled), *warnings_of(compiled.log)]:
+    kernels = kernel_facts(compiled)
+    for line in [*(kernel.text for kernel in kernels), *warnings_of(compiled.log)]:
         print(f"  {line}", file=out)
-    if not signature.ptx_entries(compiled.ptx):
+    if not kernels:
         print("  no kernels: a template gives one for each --names", file=out)
     if arguments.ptx == "-":
         sys.stdout.write(compiled.ptx)
@@ -114,30 +146,3 @@ def compile_file(arguments: argparse.Namespace) -> int:
     if arguments.cubin:
         Path(arguments.cubin).write_bytes(compiled.cubin)
     return cli.EXIT_OK
-
-
-def check_file(arguments: argparse.Namespace) -> int:
-    """`cudakit check`."""
-    from cudakit import fuzzing
-
-    path = headers.find_source(arguments.file)
-    failures = 0
-    for arch in arguments.arch:
-        print(f"{path} for {arch}")
-        try:
-            compiled = compiled_for(arguments, path, arch)
-        except CompileError as error:
-            failures += 1
-            print(f"  FAILED: {error}")
-            continue
-        lines: Sequence[str] = describe(compiled)
-        for line in [*lines, *warnings_of(compiled.log)]:
-            print(f"  {line}")
-    pairs = declared(path)
-    if not pairs:
-        print("no family of cudakit.ops declares a kernel of this file, so nothing was run")
-    for family, variant in pairs if not failures else ():
-        found = fuzzing.run("sim", family, [variant.name], arguments.examples)
-        print(found.text())
-        failures += not found.ok
-    return cli.EXIT_FALSE if failures else cli.EXIT_OK

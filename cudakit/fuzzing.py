@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ ELEMENTS = {"gpu": 20_000, "sim": 4_000}
 
 @dataclass
 class Found:
-    """What a run of fuzzing found. `ran` and `refused` count pairs of a problem and a variant."""
+    """What a run of fuzzing found. `ran` and `refused` count pairs of a problem and a variant. `cut_after`: the seconds
+    after which no more problems were tried, None where all that were asked for were."""
 
     family: str
     variants: list[str]
@@ -32,6 +34,7 @@ class Found:
     ran: int = 0
     refused: int = 0
     failure: str | None = None
+    cut_after: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -44,6 +47,8 @@ class Found:
             f"{what} on {self.device}: {self.problems} problems, {self.ran} runs, {self.refused} refused with a reason,"
             f" seed {self.seed}: "
         )
+        if self.cut_after is not None:
+            line += f"ended after {self.cut_after:g} seconds, "
         if self.failure is not None:
             return f"{line}FAILED\n{self.failure}"
         return line + ("all right" if self.ran else "NOTHING RAN, every problem was refused")
@@ -53,11 +58,16 @@ class _Wrong(Exception):
     """A variant was wrong on a problem; the text says which, how and on what."""
 
 
+class _TimeIsUp(BaseException):
+    """No more problems are to be tried. Not an Exception: hypothesis would take it for a failing problem."""
+
+
 class _Bench:
     """One device for many problems: a simulated one that a fault has lost is replaced by a fresh one."""
 
-    def __init__(self, spec: str) -> None:
-        self.device: Device = cli.open_device(spec)
+    def __init__(self, spec: str, checks: Collection[str] | None) -> None:
+        self.options = {} if checks is None else {"checks": frozenset(checks)}
+        self.device: Device = cli.open_device(spec, **self.options)
         self.lost: _Wrong | None = None
 
     def attempt(self, family: Family[Any], variant: Variant[Any], case: Any) -> bool:
@@ -87,7 +97,7 @@ class _Bench:
 
         arch = self.device.arch
         self.device.close()
-        self.device = cudakit.Device(f"sim:{arch}", fresh=True)
+        self.device = cudakit.Device(f"sim:{arch}", fresh=True, **self.options)
 
 
 def run(
@@ -97,10 +107,13 @@ def run(
     examples: int,
     seed: int | None = None,
     elements: int | None = None,
+    checks: Collection[str] | None = None,
+    seconds: float | None = None,
 ) -> Found:
     """Runs the variants `names` (all where empty) on `examples` problems of at most `elements` elements each.
 
-    Raises Refused where it cannot be done.
+    checks: those of a simulated device, all unless given. seconds: begin no new problem after that; a failing problem
+    may take as long again to be made small. Raises Refused where it cannot be done.
     """
     try:
         import hypothesis
@@ -108,7 +121,7 @@ def run(
         raise cli.Refused("fuzzing needs hypothesis: pip install 'cudakit[test]'") from error
     from cudakit import testing
 
-    bench = _Bench(spec)
+    bench = _Bench(spec, checks)
     try:
         variants = [family.variant(name) for name in names] if names else list(family.variants)
         cases = testing.cases(family.name, elements or ELEMENTS[bench.device.kind])
@@ -116,7 +129,8 @@ def run(
         raise cli.Refused(str(error)) from error
     number = random.SystemRandom().randrange(2**32) if seed is None else seed
     found = Found(family.name, [variant.name for variant in variants], bench.device.name, number)
-    failing = False
+    failing: _Wrong | None = None
+    end = time.monotonic() + seconds if seconds is not None else float("inf")
 
     @hypothesis.seed(number)
     @hypothesis.settings(
@@ -124,27 +138,38 @@ def run(
         database=None,
         derandomize=False,
         deadline=None,
+        # not its explain phase, which runs a failing problem hundreds of times for comments that nobody sees here
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
         verbosity=hypothesis.Verbosity.quiet,
         report_multiple_bugs=False,
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     @hypothesis.given(cases)
     def try_one(case: Any) -> None:
-        nonlocal failing
-        found.problems += not failing  # making a failing problem smaller draws no new ones
+        nonlocal failing, end
+        if time.monotonic() > end:
+            raise _TimeIsUp
+        found.problems += failing is None  # making a failing problem smaller draws no new ones
         for variant in variants:
             try:
                 took = bench.attempt(family, variant, case)
-            except _Wrong:
-                failing = True
+            except _Wrong as wrong:
+                if failing is None and seconds is not None:
+                    end = time.monotonic() + seconds
+                failing = wrong
                 raise
-            found.ran += took and not failing
-            found.refused += not took and not failing
+            found.ran += took and failing is None
+            found.refused += not took and failing is None
 
     try:
         try_one()
     except _Wrong as wrong:
         found.failure = str(wrong)
+    except _TimeIsUp:
+        if failing is None:
+            found.cut_after = seconds
+        else:
+            found.failure = str(failing)  # the smallest so far
     except hypothesis.errors.Flaky as error:
         found.failure = f"one problem failed and then passed, so the result depends on chance (a race?): {error}"
     finally:

@@ -27,6 +27,8 @@ _FOREIGN_STREAMS = 64  # foreign streams remembered of one kernel
 class Image:
     """What the driver loaded: the part of a module that its kernels need."""
 
+    again = "compile"  # what gives another when it was closed
+
     def __init__(self, context: Context, name: str, image: bytes) -> None:
         self.context = context
         self.name = name
@@ -45,7 +47,7 @@ class Image:
     def expect_open(self) -> None:
         """Raise Closed where it was closed."""
         if self.closed:
-            raise Closed(f"{self!r} was closed: compile it again")
+            raise Closed(f"{self!r} was closed: {self.again} it again")
 
     def close(self) -> None:
         """Unload it, once the work that uses it is done. Idempotent. Its kernels and arrays cannot be used any more."""
@@ -71,7 +73,7 @@ class Kernel:
         module: Image,
         mangled: str,
         name: str,
-        entry: tuple[PtxParameter, ...],
+        entry: tuple[PtxParameter, ...] | None,
         resources: Resources | None,
     ) -> None:
         self.module = module
@@ -83,7 +85,7 @@ class Kernel:
         context.call("cuFuncLoad", self.handle)
         if context.kind == "sim" and resources is not None:
             context.driver.simSetResources(self.handle, registers=resources.registers, local_bytes=resources.stack)
-        layout = [context.call("cuFuncGetParamInfo", self.handle, index) for index in range(len(entry))]
+        layout = self._layout(entry)
         self.parameters: tuple[Parameter, ...] = parameters(
             mangled, [(int(offset), int(size)) for offset, size in layout], entry
         )
@@ -109,6 +111,20 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"Kernel({self.signature!r}, {self.context.spec!r})"
+
+    def _layout(self, entry: tuple[PtxParameter, ...] | None) -> list[tuple[Any, Any]]:
+        """Offset and size of each parameter; without PTX, of as many as the driver has."""
+        context = self.context
+        if entry is not None:
+            return [context.call("cuFuncGetParamInfo", self.handle, index) for index in range(len(entry))]
+        layout: list[tuple[Any, Any]] = []
+        context.make_current()
+        while True:
+            code, offset, size = context.driver.cuFuncGetParamInfo(self.handle, len(layout))
+            if code == context.driver.CUresult.CUDA_ERROR_INVALID_VALUE:
+                return layout
+            context.check("cuFuncGetParamInfo", (code, offset, size))
+            layout.append((offset, size))
 
     def _attribute(self, name: str) -> int:
         member = getattr(self.context.driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
@@ -404,12 +420,7 @@ def _extended_config(kernel: Kernel, config: Config, cluster: Any, cooperative: 
 def _checked_cluster(kernel: Kernel, config: Config, cluster: Dim) -> Dim:
     name, context = kernel.name, kernel.context
     if not context.attribute("CLUSTER_LAUNCH"):
-        why = (
-            "the simulated device does not run thread block clusters yet: run this on a GPU"
-            if context.kind == "sim" and context.compute_capability >= (9, 0)
-            else f"{context.spec} has no thread block clusters (sm_90 and later do)"
-        )
-        raise LaunchError(f"{name}: {why}")
+        raise LaunchError(f"{name}: {context.spec} has no thread block clusters (sm_90 and later do)")
     for axis, blocks, group in zip("xyz", config.grid, cluster, strict=True):
         if blocks % group:
             raise LaunchError(

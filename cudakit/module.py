@@ -11,19 +11,20 @@ import difflib
 import re
 import threading
 import weakref
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from cudakit import memory
 from cudakit.allocation import Allocation
-from cudakit.compiler import Compiled
+from cudakit.compiler import Compiled, Resources
 from cudakit.context import Context
-from cudakit.errors import CudakitError
+from cudakit.errors import CudaError, CudakitError
 from cudakit.kernel import Image, Kernel
 from cudakit.mangling import Signature, demangle
 from cudakit.memory import DeviceArray
-from cudakit.signature import ptx_entries
+from cudakit.signature import PtxParameter, ptx_entries
 from cudakit.stream import LEGACY_DEFAULT, Stream
 
 # PTX's name of a variable's type, where it is a plain number. Arrays and structs are byte arrays there.
@@ -54,25 +55,71 @@ def _compact(name: str) -> str:
     return re.sub(r"\s*([<>,()*&])\s*", r"\1", name.strip()).removeprefix("void ")
 
 
+_MACHINE_CODE = (b"\x7fELF", b"\x50\xed\x55\xba")  # how a cubin starts, and a fat binary
+_JIT_LOG = 16384  # bytes
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What another compiler made: PTX text, or machine code (a cubin or fat binary); the other one is empty."""
+
+    name: str
+    ptx: str = ""
+    cubin: bytes = b""
+    log: str = ""
+    source: str = ""
+    lowered: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, Resources] = field(default_factory=dict)
+
+
+def foreign(image: str | bytes, name: str) -> Foreign:
+    """`image`, PTX as text or bytes or machine code, as a Foreign. Raises ValueError for what is neither."""
+    if isinstance(image, bytes) and image.startswith(_MACHINE_CODE):
+        return Foreign(name, cubin=image)
+    try:
+        text = image if isinstance(image, str) else image.rstrip(b"\0").decode()
+    except UnicodeDecodeError:
+        text = ""
+    if ".version" not in text:
+        raise ValueError(f"{name} is neither PTX (it has no .version), nor a cubin or fat binary")
+    return Foreign(name, ptx=text)
+
+
 class Module(Image):
     """A loaded module. `module["name"]` is a kernel; `constant` and `variable` are arrays over its memory.
 
     compiled: what it was made of. ptx, cubin, log: the compile's. name: the source's path or label.
     """
 
-    def __init__(self, context: Context, compiled: Compiled) -> None:
+    def __init__(self, context: Context, compiled: Compiled | Foreign) -> None:
         image = compiled.cubin
         if context.kind == "sim":
+            if not compiled.ptx:
+                raise CudakitError(
+                    f"{compiled.name} is machine code for GPUs, and {context.spec} runs PTX: give the PTX that it was "
+                    "made from"
+                )
             context.make_current()
-            # What is no file on disk can still be quoted in reports.
-            context.driver.simSource(compiled.name, compiled.source)
+            if isinstance(compiled, Compiled):
+                # What is no file on disk can still be quoted in reports.
+                context.driver.simSource(compiled.name, compiled.source)
+        if context.kind == "sim" or not image:
             image = compiled.ptx.encode() + b"\0"
-        super().__init__(context, compiled.name, image)
+        if isinstance(compiled, Foreign):
+            self.again = "load"
+        try:
+            super().__init__(context, compiled.name, image)
+        except CudaError as error:
+            if context.kind == "sim" or compiled.cubin or type(error) is not CudaError:
+                raise
+            raise _explained(error, context, image) from None
         self.compiled = compiled
         self.ptx = compiled.ptx
         self.cubin = compiled.cubin
         self.log = compiled.log
-        self._entries = ptx_entries(compiled.ptx)
+        self._entries: dict[str, tuple[PtxParameter, ...] | None] = {**ptx_entries(compiled.ptx)}
+        if not compiled.ptx:
+            self._entries = dict.fromkeys(self._names())
         self._signatures = {mangled: _signature(mangled) for mangled in self._entries}
         self._variables = {space: _ptx_variables(compiled.ptx, space) for space in ("const", "global")}
         self._kernels: dict[str, Kernel] = {}
@@ -92,11 +139,18 @@ class Module(Image):
         for allocation in list(self._handed_out):
             allocation.close()
 
+    def _names(self) -> list[str]:
+        """The kernels that the driver knows of."""
+        count = self.context.call("cuModuleGetFunctionCount", self.handle)
+        handles = self.context.call("cuModuleEnumerateFunctions", count, self.handle)
+        names = [self.context.call("cuFuncGetName", handle) for handle in handles]
+        return sorted(name.decode() for name in names)
+
     # Kernels ----------------------------------------------------------------------------------------------------------
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Every kernel, in the order of the PTX."""
+        """Every kernel, in the order of the PTX; by name where there is none."""
         return tuple(self._kernel(mangled) for mangled in self._entries)
 
     def __getitem__(self, name: str) -> Kernel:
@@ -140,6 +194,8 @@ class Module(Image):
         if matches:
             listed = "; ".join(self._signatures[mangled].text for mangled in matches)
             return UnknownName(f"{name!r} is several kernels of {self.name}: {listed}. Say which by its full text")
+        if not self._entries and isinstance(self.compiled, Foreign):
+            return UnknownName(f"{self.name} has no kernels, so not {name!r}")
         if not self._entries:
             return UnknownName(
                 f"{self.name} has no kernels, so not {name!r}. Templates are compiled where they are asked for by "
@@ -152,7 +208,7 @@ class Module(Image):
                 spellings.setdefault(spell(signature), signature.text)
         near = dict.fromkeys(spellings[close] for close in difflib.get_close_matches(name, spellings, n=3, cutoff=0.5))
         advice = f"Near it: {'; '.join(near)}" if near else f"It has: {'; '.join(texts)}"
-        if "<" in name:
+        if "<" in name and isinstance(self.compiled, Compiled):
             advice += f'. A template is compiled where it is asked for by name: compile(..., names=("{name}",))'
         return UnknownName(f"{self.name} has no kernel {name!r}. {advice}")
 
@@ -183,7 +239,8 @@ class Module(Image):
 
     def _global(self, space: str, name: str, dtype: Any, stream: Any) -> DeviceArray:
         self.expect_open()
-        declared = self._variables[space]
+        # a cubin says nothing of types
+        declared = self._variables[space] if self.ptx else {name: ("b8", True)}
         mangled = self.compiled.lowered.get(name, self.compiled.lowered.get(f"&{name}", name))
         if mangled not in declared:
             spelled = {_signature(known).name: known for known in declared}
@@ -225,6 +282,18 @@ class Module(Image):
             return memory.as_dtype(_C_DTYPES[match[1]])
         known = _PTX_DTYPES.get(declared[0])
         return np.dtype(known) if known is not None and not declared[1] else None
+
+
+def _explained(error: CudaError, context: Context, ptx: bytes) -> CudaError:
+    """The driver's refusal of PTX, with what its compiler says of it."""
+    driver = context.driver
+    log = bytearray(_JIT_LOG)
+    options = driver.CUjit_option
+    names = [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+    driver.cuModuleLoadDataEx(ptx, len(names), names, [log, len(log)])
+    said = log.partition(b"\0")[0].decode(errors="replace").strip()
+    text = f"{error.text}\n{said}" if said else error.text
+    return CudaError(error.routine, error.code, error.name, text, error.hint)
 
 
 def _signature(mangled: str) -> Signature:

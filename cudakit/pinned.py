@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cudakit.context import Context, Primary
+from cudakit.context import Context
 from cudakit.errors import OutOfMemory
 from cudakit.layout import as_shape
+from cudakit.primary import Primary
 
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every device of the process
 

@@ -167,6 +167,7 @@ class Stream:
         if self._finalizer is not None and self._finalizer.alive:
             try:
                 self.last = self.record(timing=False)
+                self.context.own.add(self.last)
             except CudakitError:
                 # A lost context, or a forked child: nothing will be freed on this stream any more.
                 self.last = None

@@ -9,6 +9,7 @@ import math
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -161,12 +162,142 @@ def test_check_of_a_file_of_ones_own_says_that_nothing_was_run(capsys, tmp_path)
     assert "nothing was run" in out
 
 
+def test_check_prints_occupancy_and_its_limit_for_the_blocks_it_knows(capsys, tmp_path):
+    source = tmp_path / "bounded.cu"
+    source.write_text(GOOD.replace("void scale", "void __launch_bounds__(1024) scale") + MANY_REGISTERS)
+    status, out, _ = run(capsys, "check", str(source), "--arch", "sm_90a", "--json", str(tmp_path / "out.json"))
+    assert status == 0
+    assert "occupancy: 100 % with 1024 threads (2 blocks, by threads)" in out
+    assert "12.5 % with 256 threads (1 block, by registers); 0 % with 512 threads" in out
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["ok"]
+    scale, many = found["architectures"][0]["kernels"]
+    assert (scale["max_threads"], many["max_threads"]) == (1024, None)
+    assert many["registers"] > 128
+    assert many["occupancy"][1] == {"threads": 256, "shared": 0, "blocks": 1, "occupancy": 0.125, "limit": "registers"}
+
+
+def test_check_shows_spills(capsys, tmp_path):
+    source = tmp_path / "spills.cu"
+    source.write_text(MANY_REGISTERS.replace("void many", "void __launch_bounds__(1024) many"))
+    status, out, _ = run(capsys, "check", str(source), "--arch", "sm_90a")
+    assert status == 0
+    assert re.search(r"many\(.*64 registers.*SPILLS \d+ bytes", out)
+
+
+MANY_REGISTERS = """
+__global__ void many(const float* x, float* y) {
+    float v[160];
+#pragma unroll
+    for (int k = 0; k < 160; k++) v[k] = x[threadIdx.x + 1000 * k];
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < 160; k++) y[threadIdx.x + 1000 * k] = v[k] + v[(k + 77) % 160];
+}
+"""
+
+
 def test_check_fails_where_it_does_not_compile(capsys, tmp_path):
     source = tmp_path / "bad.cu"
     source.write_text("__global__ void bad(float* y) { y[0] = nothing; }")
     status, out, _ = run(capsys, "check", str(source), "--arch", "sm_90a")
     assert status == cli.EXIT_FALSE
     assert "FAILED" in out
+
+
+# c = a + b, handed round through shared memory
+PLANTED = """
+__global__ void planted(const float* a, const float* b, float* c, long long n) {
+    __shared__ float sums[256];
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    sums[255 - threadIdx.x] = i < n ? a[i] + b[i] : 0.0f;
+    BARRIER
+    const float sum = sums[255 - threadIdx.x], other = sums[(threadIdx.x + 64) % 256];
+    if (i < n) c[i] = other == 12345.0f ? sum : sum + 0.0f;
+}
+"""
+HALF_A_BARRIER = """if (threadIdx.x % 2) __syncthreads();
+    __syncthreads();"""
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    """Writes PLANTED with some text for its barrier, and lets vector_add declare it; gives the path."""
+
+    def write(barrier):
+        path = tmp_path / "planted.cu"
+        path.write_text(PLANTED.replace("BARRIER", barrier))
+        launch = lambda problem: Config("planted", ceil_div(problem.n, 256), 256)  # noqa: E731
+        add = dataclasses.replace(
+            ops.families()["vector_add"], variants=(Variant(1, "planted", "wrong", str(path), launch),)
+        )
+        monkeypatch.setattr(ops, "families", lambda: {"vector_add": add})
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("barrier", "said", "at"),
+    [
+        ("", "shared memory race", "const float sum = "),
+        (HALF_A_BARRIER, "divergent barrier", "    __syncthreads();"),
+    ],
+)
+def test_check_fails_on_a_planted_bug_and_names_its_line(capsys, planted, barrier, said, at):
+    path = planted(barrier)
+    line = next(number for number, text in enumerate(path.read_text().splitlines(), 1) if at in text)
+    status, out, _ = run(capsys, "check", str(path), "--arch", "sm_90a", "--examples", "30", "--seed", "1")
+    assert status == cli.EXIT_FALSE
+    assert "seed 1: FAILED" in out
+    assert said in out
+    assert f"at {path}:{line}" in out
+
+
+def test_check_passes_the_kernel_without_the_bug(capsys, planted):
+    path = planted("__syncthreads();")
+    status, out, _ = run(capsys, "check", str(path), "--arch", "sm_80,sm_90a", "--examples", "30", "--seed", "1")
+    assert status == 0
+    assert "vector_add/planted on Simulated H200 (sm_90): 30 problems, 30 runs, 0 refused with a reason, seed 1" in out
+    assert "100 % with 256 threads (8 blocks, by threads)" in out
+
+
+def test_check_runs_with_the_checks_asked_for_alone(capsys, planted):
+    path = planted("")
+    common = ["check", str(path), "--arch", "sm_90a", "--examples", "5", "--seed", "1", "--checks"]
+    assert run(capsys, *common, "init,warp")[0] == 0
+    assert run(capsys, *common, "race")[0] == cli.EXIT_FALSE
+
+
+def test_check_as_json_carries_the_report(capsys, planted):
+    path = planted(HALF_A_BARRIER)
+    status, out, err = run(capsys, "check", str(path), "--arch", "sm_90a", "--examples", "30", "--json", "-")
+    assert status == cli.EXIT_FALSE
+    found = json.loads(out)
+    assert not found["ok"]
+    assert found["architectures"][0]["ok"]
+    assert "divergent barrier" in found["fuzzed"][0]["failure"]
+    assert "FAILED" in err
+
+
+def test_fuzzing_ends_in_time():
+    add = ops.families()["vector_add"]
+    found = fuzzing.run("sim", add, ["vector_add"], 100_000, seed=1, seconds=0.5)
+    assert found.ok
+    assert found.cut_after == 0.5
+    assert 0 < found.ran < 100_000
+    assert "ended after 0.5 seconds" in found.text()
+
+
+def test_fuzzing_that_ends_in_time_still_shows_the_failure(wrong_family):
+    family = wrong_family("wrong_from_100_on")
+    slow = dataclasses.replace(family, plain=lambda inputs: time.sleep(0.1) or add_plain(inputs))
+    add_plain = family.plain
+    began = time.monotonic()
+    found = fuzzing.run("sim", slow, [], 200, seed=1, seconds=1.0)
+    assert not found.ok
+    assert "is 12345.0" in found.failure
+    assert time.monotonic() - began < 10
 
 
 def test_fuzz_counts_its_problems(capsys):

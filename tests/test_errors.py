@@ -80,19 +80,19 @@ def test_every_usual_error_has_a_hint(driver):
 
 
 UNSUPPORTED = {
-    "wmma": (
-        """#include <mma.h>
-        __global__ void k(const half* a) {
-            nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, half, nvcuda::wmma::row_major> f;
-            nvcuda::wmma::load_matrix_sync(f, a, 16);
+    "barrier": (
+        """#include <cuda_awbarrier_primitives.h>
+        __global__ void k() {
+            __shared__ __mbarrier_t barrier;
+            __mbarrier_init(&barrier, 1);
         }""",
-        r"does not execute 'wmma\.load.*\n  at wmma\.cu:4\n +nvcuda::wmma::load_matrix_sync\(f, a, 16\);\n",
+        r"does not execute 'mbarrier\.init.*\n  in the kernel .*\n  at barrier\.cu:4\n +__mbarrier_init\(&barrier, 1\);\n",
     ),
     "bulk": (
         """__global__ void k() {
             asm volatile("cp.async.bulk.commit_group;");
         }""",
-        r"does not execute 'cp\.async\.bulk.*\n  at bulk\.cu:2\n",
+        r"does not execute 'cp\.async\.bulk.*\n  in the kernel .*\n  at bulk\.cu:2\n",
     ),
     "pointers": (
         """__device__ float a(float x) { return x; }
@@ -100,7 +100,7 @@ UNSUPPORTED = {
         __device__ float (*t[2])(float) = {a, b};
         __global__ void k(float* x, int i) { x[0] = t[i](x[0]); }""",
         r"'t' holds the address of the function '_Z1af': function pointer tables, .* are not supported.*\n"
-        r"  at pointers\.cu:4\n",
+        r"  in the kernel .*\n  at pointers\.cu:4\n",
     ),
 }
 

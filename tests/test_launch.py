@@ -566,6 +566,7 @@ def test_refused_streams(device: cudakit.Device, sim: cudakit.Device, module: cu
             with pytest.raises(LaunchError, match=r"^scale: .*stream"):
                 prepared.launch(wrong)
     closed = device.stream()
+    closed.wait(x.stream)
     kernel.launch(closed, grid=1, block=1, args=(x, y, 1.0, 1))
     prepared.launch(closed)
     closed.close()

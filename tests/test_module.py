@@ -11,7 +11,7 @@ import pytest
 
 import cudakit
 from cudakit import UnknownName
-from cudakit.errors import Closed, CudaError, LaunchError
+from cudakit.errors import Closed, CudaError, CudakitError, LaunchError
 
 SOURCE = r"""
 #include <cuda_fp16.h>
@@ -404,3 +404,138 @@ def test_device_printf(device: cudakit.Device, capfd: Any) -> None:
     device.compile(source=source, name="hello.cu")["hello"].launch(device.default_stream, grid=1, block=2, args=(2,))
     device.synchronize()
     assert sorted(capfd.readouterr().out.split("\n")) == ["", "hello 0 of 2", "hello 1 of 2"]
+
+
+# What other compilers made --------------------------------------------------------------------------------------------
+
+PTX = """
+.version 7.0
+.target sm_75
+.address_size 64
+
+.visible .const .align 4 .f32 factor = 0f40000000;
+
+.visible .entry scaled(
+    .param .u64 .ptr .global .align 4 x,
+    .param .u64 y,
+    .param .f32 shift,
+    .param .u32 n
+)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<4>;
+    .reg .f32 %f<5>;
+    .reg .b64 %rd<6>;
+    ld.param.u64 %rd1, [x];
+    ld.param.u64 %rd2, [y];
+    ld.param.f32 %f1, [shift];
+    ld.param.u32 %r1, [n];
+    mov.u32 %r2, %tid.x;
+    setp.ge.u32 %p1, %r2, %r1;
+    @%p1 bra done;
+    mul.wide.u32 %rd3, %r2, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    add.s64 %rd5, %rd2, %rd3;
+    ld.global.f32 %f2, [%rd4];
+    ld.const.f32 %f3, [factor];
+    fma.rn.f32 %f4, %f2, %f3, %f1;
+    st.global.f32 [%rd5], %f4;
+done:
+    ret;
+}
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "bytes", "path", "str path"])
+def test_foreign_ptx(device: cudakit.Device, tmp_path: Path, form: str) -> None:
+    path = tmp_path / "scaled.ptx"
+    path.write_text(PTX)
+    image: Any = {"text": PTX, "bytes": PTX.encode(), "path": path, "str path": str(path)}[form]
+    with device.load(image) as module:
+        assert module.name == {"text": "module.ptx", "bytes": "module"}.get(form, str(path))
+        kernel = module["scaled"]
+        assert kernel.signature == "scaled(void*, 64 bits (a pointer or an integer), float, 32-bit integer)"
+        assert module.kernels == (kernel,)
+        x, y = device.array(np.arange(8, dtype=np.float32)), device.full((8,), -1, np.float32)
+        device.synchronize()
+        with device.stream() as stream:
+            kernel.launch(stream, grid=1, block=32, args=(x, y, 0.5, 7))
+            assert y.numpy(stream=stream).tolist() == [0.5, 2.5, 4.5, 6.5, 8.5, 10.5, 12.5, -1]
+            module.constant("factor").fill(3)
+            device.synchronize()
+            kernel.prepare(grid=1, block=32, args=(x, y, 0, 8)).launch(stream)
+            assert y.numpy(stream=stream).tolist() == [0, 3, 6, 9, 12, 15, 18, 21]
+    with pytest.raises(Closed, match="was closed: load it again"):
+        module["scaled"].prepare(grid=1, block=32, args=(x, y, 0, 8))
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "match"),
+    [
+        (0, 1.5, r"parameter 0 is void\*, but float 1.5"),
+        (1, "text", "parameter 1 is 64 bits"),
+        (2, None, "parameter 2 is float, but None"),
+        (3, 2.0, "parameter 3 is 32-bit integer, but float 2.0"),
+        (3, 1 << 33, "parameter 3 is 32-bit integer"),
+    ],
+)
+def test_launches_of_foreign_ptx_are_checked(device: cudakit.Device, index: int, value: Any, match: str) -> None:
+    kernel = device.load(PTX, name="other.ptx")["scaled"]
+    x = device.zeros((8,))
+    arguments: list[Any] = [x, x, 0.0, 8]
+    with pytest.raises(LaunchError, match="takes 4 arguments"):
+        kernel.launch(device.default_stream, grid=1, block=32, args=tuple(arguments[:3]))
+    arguments[index] = value
+    with pytest.raises(LaunchError, match=match):
+        kernel.launch(device.default_stream, grid=1, block=32, args=tuple(arguments))
+
+
+def test_each_load_is_a_module_of_its_own(device: cudakit.Device) -> None:
+    first, second = device.load(PTX), device.load(PTX)
+    assert first is not second
+    first.constant("factor").fill(5)
+    first.close()
+    assert second.constant("factor").numpy() == 2
+
+
+def test_wrong_images(device: cudakit.Device, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.ptx"):
+        device.load("nowhere.ptx")
+    with pytest.raises(ValueError, match=r"neither PTX .* nor a cubin"):
+        device.load(b"\x01\xff\xfe")
+    (tmp_path / "kernel.cu").write_text("__global__ void k() {}\n")
+    with pytest.raises(ValueError, match=r"kernel\.cu is neither PTX"):
+        device.load(tmp_path / "kernel.cu")
+    # the compiler's own words are in the error: which line, and what
+    line = next(number for number, text in enumerate(PTX.splitlines(), 1) if "mul.wide" in text)
+    with pytest.raises(CudaError, match=rf"INVALID_PTX[\s\S]*line {line}\b"):
+        device.load(PTX.replace("mul.wide", "mul.wild"))
+    with pytest.raises(UnknownName, match=r"^module.ptx has no kernel 'scale'\. Near it: scaled$"):
+        device.load(PTX)["scale"]
+
+
+def test_a_cubin_needs_a_gpu(sim: cudakit.Device) -> None:
+    before = sim.context.driver.simStats().modules
+    compiled = sim.compile(source=SOURCE, name="module.cu", names=NAMES)
+    with pytest.raises(CudakitError, match=r"made.cubin is machine code for GPUs, and sim.* runs PTX: give the PTX"):
+        sim.load(compiled.cubin, name="made.cubin")
+    assert sim.context.driver.simStats().modules == before + 1
+
+
+@pytest.mark.gpu
+def test_a_bare_cubin(gpu: cudakit.Device, tmp_path: Path) -> None:
+    path = tmp_path / "module.cubin"
+    path.write_bytes(gpu.compile(source=SOURCE, name="module.cu", names=NAMES).cubin)
+    module = gpu.load(path)
+    assert sorted(kernel.mangled for kernel in module.kernels)[0] == "_Z4fillILi4EfEvPT0_"
+    assert module["ns::scale"].signature == "ns::scale(float*, int)"
+    assert module["plain"].signature == "plain(64 bits (a pointer or a number))"
+    x = gpu.full((4,), 2)
+    module.constant("table", "float32").copy_from(np.arange(4, dtype=np.float32))
+    gpu.synchronize()
+    module["ns::scale"].launch(gpu.default_stream, grid=1, block=32, args=(x, 3))
+    assert x.numpy().tolist() == [0, 2, 4, 2]
+    with pytest.raises(LaunchError, match=r"parameter 1 is int, but float 1.5"):
+        module["ns::scale"].launch(gpu.default_stream, grid=1, block=32, args=(x, 1.5))
+    with pytest.raises(ValueError, match="give its dtype"):
+        module.constant("table")

@@ -1007,8 +1007,6 @@ PTX = """
         "mbarrier.init.shared.b64 [buffer], 1;",
         "cp.async.bulk.commit_group;",
         "tex.1d.v4.f32.f32 {%r1, %r2, %r3, %r4}, [p, {%r5}];",
-        "ld.shared::cluster.u32 %r1, [%r2];",
-        "barrier.cluster.arrive;",
         "mov.u32 %r1, %pm0;",
     ],
 )

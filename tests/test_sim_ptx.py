@@ -261,7 +261,7 @@ def test_text_that_is_no_ptx_or_ends_early_is_an_error():
         ptx.parse("\x7fELF")
 
 
-@pytest.mark.parametrize("text", [".reg .b128 %q<2>;", ".shared .texref t;"])
+@pytest.mark.parametrize("text", [".reg .b256 %q<2>;", ".shared .texref t;"])
 def test_types_that_are_not_supported_are_named(text):
     with pytest.raises(ptx.UnsupportedPtx, match="PTX line 5"):
         _body(text)

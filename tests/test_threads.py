@@ -175,6 +175,7 @@ def test_rubbish_collected_in_the_middle_of_a_call():
                 node.source = memory.pinned(context, (16,), np.int32)
                 node.source[:] = number
                 node.stream = Stream(context)
+                node.stream.wait(node.array.stream)
                 node.array.copy_from(node.source, node.stream)
                 if number % 7 == 0:
                     context.synchronize()

@@ -10,12 +10,15 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from cudakit.sim.clusters import offsets_in_cluster
 from cudakit.sim.fragment import SHARED_START, Batch, Fragment, Site
 from cudakit.sim.lanes import Array, Choice, LaneSet, choose
 from cudakit.sim.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, Allocation, MemoryFault
-from cudakit.sim.traffic import count_sectors, count_uniform, count_wavefronts
+from cudakit.sim.traffic import count_local, count_same_sector, count_same_word, count_sectors, count_wavefronts
 
 GLOBAL, SHARED, LOCAL, CONST, PARAM, GENERIC = "global", "shared", "local", "const", "param", "generic"
+# shared memory of any block of the cluster
+CLUSTER = "shared::cluster"
 ELEMENTS: dict[int, np.dtype[Any]] = {
     1: np.dtype(np.uint8),
     2: np.dtype(np.uint16),
@@ -24,22 +27,28 @@ ELEMENTS: dict[int, np.dtype[Any]] = {
 }
 _WINDOWS = ((PARAM_WINDOW, PARAM), (LOCAL_WINDOW, LOCAL), (SHARED_WINDOW, SHARED))
 _WRAP = 1 << 64
+_STRONG = frozenset(("volatile", "relaxed", "acquire", "release", "mmio"))
 
 
 class Piece(NamedTuple):
     """Elements of ``view`` (rows of it where the access is a vector): ``index`` is an int where all lanes mean the same
-    one, a slice where they are consecutive, else positions. ``choice`` says which lanes; None: all."""
+    one, a slice where they are consecutive, else positions. ``choice`` says which lanes; None: all. ``home`` is what
+    holds the bytes: an allocation, the batch's shared or local store; None for parameters."""
 
     view: Array
     index: Any
     choice: Choice | None
     lanes: LaneSet
+    home: Any = None
 
 
 class Access:
-    """One access instruction: ``count`` elements of ``width`` bytes at ``address + offset`` in a state space."""
+    """One access instruction: ``count`` elements of ``width`` bytes at ``address + offset`` in a state space.
 
-    __slots__ = ("count", "dtype", "offset", "shift", "site", "size", "space", "width")
+    ``strong``: it may go together with others of the same place at the same time (volatile, relaxed, acquire, release,
+    atomic); ``releases``: it publishes what came before it without a fence."""
+
+    __slots__ = ("count", "dtype", "offset", "releases", "shift", "site", "size", "space", "strong", "width")
 
     def __init__(self, site: Site, space: str, offset: int, width: int, count: int) -> None:
         self.site = site
@@ -50,6 +59,9 @@ class Access:
         self.size = width * count
         self.shift = self.size.bit_length() - 1
         self.dtype = ELEMENTS[width]
+        instruction = site.instruction
+        self.strong = instruction.opcode in ("atom", "red") or not _STRONG.isdisjoint(instruction.modifiers)
+        self.releases = "release" in instruction.modifiers or "acq_rel" in instruction.modifiers
 
     # ---- finding the bytes ----
 
@@ -60,7 +72,7 @@ class Access:
             return self._generic(f, lanes, address)
         if space in (GLOBAL, CONST):
             return self._global(f, lanes, address)
-        if space == SHARED:
+        if space in (SHARED, CLUSTER):
             return self._shared(f, lanes, address, 0)
         if space == LOCAL:
             return self._local(f, lanes, address, 0)
@@ -82,8 +94,8 @@ class Access:
             if start & (size - 1):
                 self._misaligned(f, start, allocation, 0, lanes.count)
             if run.counting:
-                count_uniform(f, run.tally(self.site), lanes, size)
-            return [Piece(self._view(allocation), (start - allocation.base) >> shift, None, lanes)]
+                count_same_sector(run.tally(self.site), lanes, size)
+            return [Piece(self._view(allocation), (start - allocation.base) >> shift, None, lanes, allocation)]
         low, high = int(address.min()) + self.offset, int(address.max()) + self.offset
         try:
             allocation = space.covering(low, high - low + size)
@@ -93,7 +105,7 @@ class Access:
         if size > 1 and int(np.bitwise_or.reduce(offsets)) & (size - 1):
             wrong = np.flatnonzero(offsets & np.uint64(size - 1))
             start = int(address[wrong[0]]) + self.offset
-            self._misaligned(f, start, allocation, int(wrong[0]), len(wrong))
+            self._misaligned(f, start, allocation, int(wrong[0]), wrong)
         index: Any = (offsets >> np.uint64(shift)).view(np.int64)
         breaks: Array | None = None
         straight = index[1:] - index[:-1] == 1
@@ -104,9 +116,11 @@ class Access:
             index = slice(first, first + lanes.count)
         if run.counting:
             count_sectors(run.tally(self.site), lanes, offsets, size, breaks)
-        return [Piece(self._view(allocation), index, None, lanes)]
+        return [Piece(self._view(allocation), index, None, lanes, allocation)]
 
-    def _misaligned(self, f: Fragment, start: int, allocation: Allocation, position: int, lanes: int) -> NoReturn:
+    def _misaligned(
+        self, f: Fragment, start: int, allocation: Allocation, position: int, lanes: int | Array
+    ) -> NoReturn:
         fault = MemoryFault("misaligned", start, self.size, allocation)
         f.fail_access(self.site, fault, self.space, position, lanes)
 
@@ -144,7 +158,7 @@ class Access:
             left &= ~inside
         if wrong:
             position, first = min(wrong, key=lambda w: w[0])
-            f.fail_access(self.site, first, self.space, position, int(bad.sum()))
+            f.fail_access(self.site, first, self.space, position, np.flatnonzero(bad))
         pieces: list[Piece] = []
         for allocation, inside in parts:
             offsets = address[inside] + np.uint64((self.offset - allocation.base) % _WRAP)
@@ -154,7 +168,7 @@ class Access:
                 self._misaligned(f, int(address[position]) + self.offset, allocation, position, len(crooked))
             index = (offsets >> np.uint64(self.shift)).view(np.int64)
             choice, part = lanes.subset(inside)
-            pieces.append(Piece(self._view(allocation), index, choice, part))
+            pieces.append(Piece(self._view(allocation), index, choice, part, allocation))
         if run.counting:
             offsets = address + np.uint64(self.offset % _WRAP)
             # sectors are numbered from the lowest address, to fit 32 bits
@@ -165,6 +179,8 @@ class Access:
     def _shared(self, f: Fragment, lanes: LaneSet, address: Array, window: int) -> list[Piece]:
         batch, size, shift = f.batch, self.size, self.shift
         store, limit = batch.shared, batch.run.shared_bytes
+        if batch.run.cluster_size > 1:
+            return self._cluster(f, lanes, address, window)
         move = self.offset - SHARED_START - window
         one = lanes.geometry.blocks == 1
         if address.ndim == 0:
@@ -172,26 +188,39 @@ class Access:
             if start < 0 or start + size > limit or start & (size - 1) or store is None:
                 self._bad_shared(f, start, limit, 0, lanes.count)
             if batch.run.counting:
-                count_uniform(f, batch.run.tally(self.site), lanes, size)
+                count_same_word(batch.run.tally(self.site), lanes, size)
             view = store.view(self.dtype) if self.count == 1 else store.view(self.dtype).reshape(-1, self.count)
             index = start >> shift
-            return [Piece(view, index if one else index + self._bases(lanes, store.stride), None, lanes)]
+            return [Piece(view, index if one else index + self._bases(lanes, store.stride), None, lanes, store)]
         offsets = address.astype(np.int64)
         offsets += move
         low, high = int(offsets.min()), int(offsets.max())
         if low < 0 or high + size > limit or store is None:
             wrong = np.flatnonzero((offsets < 0) | (offsets > limit - size))
-            self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), len(wrong))
+            self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), wrong)
         if size > 1 and int(np.bitwise_or.reduce(offsets)) & (size - 1):
             wrong = np.flatnonzero(offsets & (size - 1))
-            self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), len(wrong))
+            self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), wrong)
         if batch.run.counting:
             count_wavefronts(batch.run.tally(self.site), lanes, offsets, size)
         positions = offsets >> shift
         if not one:
             positions += self._bases(lanes, store.stride)
         view = store.view(self.dtype) if self.count == 1 else store.view(self.dtype).reshape(-1, self.count)
-        return [Piece(view, positions, None, lanes)]
+        return [Piece(view, positions, None, lanes, store)]
+
+    def _cluster(self, f: Fragment, lanes: LaneSet, address: Array, window: int) -> list[Piece]:
+        """``_shared`` in a cluster, where an address names the block as well."""
+        batch, size, shift = f.batch, self.size, self.shift
+        store, limit = batch.shared, batch.run.shared_bytes
+        offsets, block = offsets_in_cluster(self, f, lanes, address, window, self.space != SHARED)
+        wrong = np.flatnonzero((offsets < 0) | (offsets > limit - size) | (offsets & (size - 1) != 0))
+        if len(wrong) or store is None:
+            self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), wrong)
+        if batch.run.counting:
+            count_wavefronts(batch.run.tally(self.site), lanes, offsets, size)
+        view = store.view(self.dtype) if self.count == 1 else store.view(self.dtype).reshape(-1, self.count)
+        return [Piece(view, (block * store.stride + offsets) >> shift, None, lanes, store)]
 
     def _bases(self, lanes: LaneSet, stride: int) -> Array:
         """Where each lane's block starts in the shared store, in elements."""
@@ -201,7 +230,7 @@ class Access:
             found = lanes.cache[key] = lanes.block * (stride >> self.shift)
         return found
 
-    def _bad_shared(self, f: Fragment, start: int, limit: int, position: int, lanes: int) -> NoReturn:
+    def _bad_shared(self, f: Fragment, start: int, limit: int, position: int, lanes: int | Array) -> NoReturn:
         address = start + SHARED_START
         if start >= 0 and start + self.size <= limit:
             kind, what = "misaligned", f"byte {start} of the block's {limit} bytes of shared memory"
@@ -229,29 +258,27 @@ class Access:
         low, high = int(offsets.min()), int(offsets.max())
         if low < 0 or high + size > limit or store is None:
             wrong = np.flatnonzero((offsets < 0) | (offsets > limit - size))
-            self._bad_local(f, "out of bounds", int(offsets.flat[wrong[0]]), limit, int(wrong[0]), len(wrong))
+            self._bad_local(f, "out of bounds", limit, offsets, wrong)
         if (low | high | int(np.bitwise_or.reduce(offsets, axis=None))) & (size - 1):
             wrong = np.flatnonzero(offsets & (size - 1))
-            self._bad_local(f, "misaligned", int(offsets.flat[wrong[0]]), limit, int(wrong[0]), len(wrong))
+            self._bad_local(f, "misaligned", limit, offsets, wrong)
         if batch.run.counting:
-            tally = batch.run.tally(self.site)
-            tally.requests += lanes.warp_count
-            tally.lanes += lanes.count
-            tally.bytes += lanes.count * size
+            count_local(batch.run.tally(self.site), lanes, size)
         key = ("local", store.stride, shift)
         bases = lanes.cache.get(key)
         if bases is None:
             bases = lanes.cache[key] = lanes.lanes * (store.stride >> shift)
         view = store.view(self.dtype) if self.count == 1 else store.view(self.dtype).reshape(-1, self.count)
-        return [Piece(view, bases + (offsets >> shift), None, lanes)]
+        return [Piece(view, bases + (offsets >> shift), None, lanes, store)]
 
-    def _bad_local(self, f: Fragment, kind: str, start: int, limit: int, position: int, lanes: int) -> NoReturn:
+    def _bad_local(self, f: Fragment, kind: str, limit: int, offsets: Array, wrong: Array) -> NoReturn:
+        start = int(offsets.flat[wrong[0]])
         f.fail(
             self.site.instruction,
             kind,
             f"{self.site.kind} of {self.size} bytes at byte {start} of the thread's {limit} bytes of local memory",
-            position,
-            lanes,
+            int(wrong[0]),
+            wrong if offsets.ndim else f.lanes.count,
             address=start,
             size=self.size,
             space=LOCAL,
@@ -270,7 +297,7 @@ class Access:
                 "misaligned" if start & (self.size - 1) else "out of bounds",
                 f"{self.site.kind} of {self.size} bytes at byte {start} of the kernel's {limit} bytes of parameters",
                 int(wrong[0]),
-                len(wrong),
+                wrong if offsets.ndim else lanes.count,
             )
         view = params.view(self.dtype) if self.count == 1 else params.view(self.dtype).reshape(-1, self.count)
         index = offsets >> self.shift
@@ -293,7 +320,9 @@ class Access:
             mask = (address >= np.uint64(bounds[number])) & (address < np.uint64(bounds[number + 1]))
             if mask.any():
                 choice, part = lanes.subset(mask)
-                found = self._in_window(f, part, choose(address, choice), bounds[number], space)
+                # a fragment of those lanes alone, so that a report names the right ones
+                there = f.borrow(choice, part, ())
+                found = self._in_window(there, part, choose(address, choice), bounds[number], space)
                 pieces.extend(_within(piece, choice, lanes.count) for piece in found)
         return pieces
 
@@ -313,7 +342,9 @@ class Access:
         dimension where all lanes mean the same."""
         lanes = f.lanes
         pieces = self.locate(f, lanes, address)
-        view, index, choice, _ = pieces[0]
+        if f.batch.guard is not None:
+            f.batch.guard.read(f, self, pieces)
+        view, index, choice, *_ = pieces[0]
         if choice is None:
             if isinstance(index, slice):
                 run: Array = view[index].copy()
@@ -324,7 +355,7 @@ class Access:
             gathered: Array = view.take(index, axis=0)
             return gathered
         out = np.empty((lanes.count, self.count) if self.count > 1 else lanes.count, self.dtype)
-        for view, index, choice, _ in pieces:
+        for view, index, choice, *_ in pieces:
             out[choice] = view[index]
         return out
 
@@ -338,7 +369,10 @@ class Access:
     def store(self, f: Fragment, address: Array, value: Array) -> None:
         """Write each lane's value; of several lanes that write the same place the last wins."""
         f.batch.progress += 1
-        for view, index, choice, _ in self.locate(f, f.lanes, address):
+        pieces = self.locate(f, f.lanes, address)
+        if f.batch.guard is not None:
+            f.batch.guard.write(f, self, pieces, value)
+        for view, index, choice, *_ in pieces:
             part = value if choice is None else choose(value, choice)
             if isinstance(index, int) and part.ndim:
                 part = part[-1]
@@ -353,7 +387,10 @@ class Access:
 
     def store_rows(self, f: Fragment, address: Array, rows: Array) -> None:
         f.batch.progress += 1
-        for view, index, choice, _ in self.locate(f, f.lanes, address):
+        pieces = self.locate(f, f.lanes, address)
+        if f.batch.guard is not None:
+            f.batch.guard.write(f, self, pieces, rows)
+        for view, index, choice, *_ in pieces:
             part = rows if choice is None else rows[choice]
             view[index] = part[-1] if isinstance(index, int) else part
 
@@ -362,7 +399,7 @@ def _within(piece: Piece, choice: Choice, count: int) -> Piece:
     """A piece of a part as a piece of the whole."""
     positions = np.arange(count)[choice]
     inner = positions if piece.choice is None else positions[piece.choice]
-    return Piece(piece.view, piece.index, inner, piece.lanes)
+    return piece._replace(choice=inner)
 
 
 class PendingCopies:
@@ -371,29 +408,32 @@ class PendingCopies:
     def __init__(self, batch: Batch) -> None:
         # how many groups each lane has committed
         self.committed = np.zeros(batch.geometry.lanes, np.int64)
-        self.copies: list[tuple[Array, Array, Array, Array, Array]] = []
+        self.copies: list[tuple[Array, Array, Array, Array, Array, Access]] = []
 
-    def issue(self, lanes: LaneSet, view: Array, index: Array, data: Array) -> None:
+    def issue(self, lanes: LaneSet, view: Array, index: Array, data: Array, access: Access) -> None:
+        """Copies of ``data`` by these lanes to places of a view of shared memory, as ``access`` asks for them."""
         ids = lanes.lanes
-        self.copies.append((ids, self.committed[ids], view, index, data))
+        self.copies.append((ids, self.committed[ids], view, index, data, access))
 
     def commit(self, lanes: LaneSet) -> None:
         self.committed[lanes.lanes] += 1
 
-    def wait(self, lanes: LaneSet, pending: int | None) -> None:
-        """Finish the lanes' copies but for the newest ``pending`` groups; None: all, committed or not."""
+    def wait(self, f: Fragment, pending: int | None) -> None:
+        """Finish the copies of the lanes here but for the newest ``pending`` groups; None: all, committed or not."""
+        lanes, guard = f.lanes, f.batch.guard
         waiting = np.full(len(self.committed), -1, np.int64)
         ids = lanes.lanes
         waiting[ids] = np.iinfo(np.int64).max if pending is None else self.committed[ids] - pending
         left = []
-        for ids, group, view, index, data in self.copies:
+        for ids, group, view, index, data, access in self.copies:
             done = group < waiting[ids]
-            if done.all():
-                view[index] = data
-            elif done.any():
-                view[index[done]] = data[done]
-                rest = ~done
-                left.append((ids[rest], group[rest], view, index[rest], data[rest]))
-            else:
-                left.append((ids, group, view, index, data))
+            if not done.any():
+                left.append((ids, group, view, index, data, access))
+                continue
+            view[index[done]] = data[done]
+            if guard is not None:
+                guard.land(ids[done], index[done], access)
+            rest = ~done
+            if rest.any():
+                left.append((ids[rest], group[rest], view, index[rest], data[rest], access))
         self.copies = left

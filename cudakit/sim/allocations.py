@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
-from cudakit.sim.faults import Refused, Result, caller, caller_text
+from cudakit.sim.faults import Refused, Result, caller, host_report, other_access
 from cudakit.sim.memory import Allocation
+from cudakit.sim.order import OrderChecks
+from cudakit.sim.report import HostReport, Origin
 from cudakit.sim.state import (
     Context,
-    DriverState,
     Handle,
     Memory,
     Pool,
@@ -46,7 +47,7 @@ def host_bytes(address: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.asarray(HostView(address, size))
 
 
-class MemoryCalls(DriverState):
+class MemoryCalls(OrderChecks):
     """cuMem*Alloc*, cuMemFree*, cuMemHost*, cuMemPool*, cuPointer*."""
 
     # ---- records ----
@@ -58,8 +59,7 @@ class MemoryCalls(DriverState):
             return memory
         near = self._space.find(address)
         if memory is not None or (near is not None and not near.live and near.address == address):
-            freed = near.free_origin if near is not None and near.free_origin else "(the free is queued)"
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{what} {address:#x} was freed already, {freed}")
+            raise Refused.by(Result.CUDA_ERROR_INVALID_VALUE, self._freed_twice(what, address, memory, near))
         if near is not None and near.live and near.address < address < near.end:
             raise Refused(
                 Result.CUDA_ERROR_INVALID_VALUE,
@@ -67,12 +67,13 @@ class MemoryCalls(DriverState):
             )
         raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{what} {address:#x} was not allocated here")
 
-    def _covering(self, address: int) -> Memory | None:
-        """The live allocation that holds the byte at ``address``."""
-        near = self._space.find(address)
-        if near is None or not near.live or not near.address <= address < near.end:
-            return None
-        return self._memory.get(near.address)
+    @staticmethod
+    def _freed_twice(what: str, address: int, memory: Memory | None, near: Allocation | None) -> HostReport:
+        allocation = near if memory is None else memory.allocation
+        first = memory.freed_at if memory is not None else allocation and allocation.free_origin
+        others = (other_access("first free", first),) if isinstance(first, Origin) else ()
+        detail = f"{what} {address:#x} was freed already"
+        return host_report("double free", detail, "", caller(), others=others, allocation=allocation)
 
     def _keep(self, allocation: Allocation, context: Context, **details: Any) -> Memory:
         self._allocations_made += 1
@@ -100,7 +101,7 @@ class MemoryCalls(DriverState):
                     f" {device.ordinal} (the simulated memory is set with memory=...)",
                 )
         try:
-            allocation = self._space.allocate(size, "device", caller_text())
+            allocation = self._space.allocate(size, "device", caller())
         except MemoryError:
             raise Refused(Result.CUDA_ERROR_OUT_OF_MEMORY, f"the host has no {size} bytes to back it") from None
         if pool is None:
@@ -152,8 +153,11 @@ class MemoryCalls(DriverState):
         memory = self._device_memory(dptr)
         if memory.pool is None:
             # freeing waits for the device; what came from a pool is not waited for
-            self._finish_context(context)
-        self._release(memory, caller_text())
+            self._finish(self._scheduler.pending_of(context))
+        else:
+            self._check_free(memory, None)
+        self._release(memory, caller())
+        self._settle(context)
 
     def _device_memory(self, dptr: Handle) -> Memory:
         memory = self._live(as_handle(dptr), "device pointer")
@@ -174,16 +178,16 @@ class MemoryCalls(DriverState):
 
     def _allocate_on(self, stream: Stream, bytesize: int, pool: Pool) -> Any:
         memory = self._reserve(stream.context, self._size(bytesize), pool)
-        self._scheduler.enqueue(stream, "allocate", place=caller())
+        memory.made = self._scheduler.enqueue(stream, "cuMemAllocAsync", place=caller())
         return cu.CUdeviceptr(memory.allocation.address)
 
     @call(context=False)
     def cuMemFreeAsync(self, dptr: Handle, hStream: Handle) -> None:
         stream = self._stream(hStream)
         memory = self._device_memory(dptr)
-        memory.freeing = True
-        origin = caller_text()
-        self._scheduler.enqueue(stream, "free", lambda: self._release(memory, origin), place=caller())
+        origin = memory.freed_at = caller()
+        free = self._scheduler.enqueue(stream, "cuMemFreeAsync", lambda: self._release(memory, origin), place=origin)
+        self._check_free(memory, free)
 
     # ---- pools ----
 
@@ -282,7 +286,7 @@ class MemoryCalls(DriverState):
         except MemoryError:
             raise Refused(Result.CUDA_ERROR_OUT_OF_MEMORY, f"the host has no {size} bytes") from None
         skip = -raw.ctypes.data % PAGE
-        allocation = self._space.register_host(raw[skip : skip + size], caller_text())
+        allocation = self._space.register_host(raw[skip : skip + size], caller())
         return self._keep(allocation, self._context(), flags=flags).allocation.address
 
     @call()
@@ -290,8 +294,7 @@ class MemoryCalls(DriverState):
         memory = self._host_memory(p)
         if memory.registered:
             raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "this memory was registered: cuMemHostUnregister it")
-        self._finish_context(self._context())
-        self._release(memory, caller_text())
+        self._release_host(memory)
 
     def _host_memory(self, p: Any) -> Memory:
         memory = self._live(as_handle(p), "host pointer")
@@ -306,7 +309,7 @@ class MemoryCalls(DriverState):
         if address == 0 or flags & ~15:
             raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"nothing to register: pointer {address:#x}, flags {flags}")
         try:
-            allocation = self._space.register_host(host_bytes(address, size), caller_text())
+            allocation = self._space.register_host(host_bytes(address, size), caller())
         except ValueError as error:
             raise Refused(Result.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, str(error)) from None
         self._keep(allocation, self._context(), registered=True, flags=flags)
@@ -316,8 +319,14 @@ class MemoryCalls(DriverState):
         memory = self._memory.get(as_handle(p))
         if memory is None or not memory.registered:
             raise Refused(Result.CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "this pointer was not registered")
-        self._finish_context(self._context())
-        self._release(memory, caller_text())
+        self._release_host(memory)
+
+    def _release_host(self, memory: Memory) -> None:
+        context = self._context()
+        self._finish(self._scheduler.pending_of(context))
+        self._release(memory, caller())
+        # freed whatever the work that was waited for did wrong, which is told all the same
+        self._settle(context)
 
     @call(1)
     def cuMemHostGetDevicePointer(self, p: Any, Flags: int) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim import approximations, bits, conversions, floats, integers, selection
+from cudakit.sim import approximations, bits, conversions, floats, integers, selection, video
 from cudakit.sim.ir import Immediate, Instruction, Negated, Operand, PtxError, Register, UnsupportedPtx, Vector
 from cudakit.sim.lanewise import BUILDERS, Form, Run, Spec, constant, flatten, storage, width
 
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 # importing a family registers it
-_FAMILIES = (approximations, bits, conversions, floats, integers, selection)
+_FAMILIES = (approximations, bits, conversions, floats, integers, selection, video)
 
 
 def is_lanewise(instruction: Instruction) -> bool:

@@ -11,45 +11,141 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim.access import SHARED, Access
+from cudakit.sim.access import CLUSTER, GENERIC, GLOBAL, SHARED, Access
 from cudakit.sim.arithmetic import compile_lanewise
-from cudakit.sim.fragment import Fragment
-from cudakit.sim.ir import Instruction, Register
+from cudakit.sim.fragment import Fragment, Site
+from cudakit.sim.ir import Instruction, Operand, Register
 from cudakit.sim.lanes import Array, choose
 from cudakit.sim.lanewise import width
-from cudakit.sim.loads import is_hint, space_of
+from cudakit.sim.loads import elements, space_of
 from cudakit.sim.lowering import Compiler
+from cudakit.sim.modifiers import SCOPES, Modifiers
+from cudakit.sim.traffic import count_contention
 
 # old values, operand, compare value -> new values
 Update = Callable[[Array, Array, Any], Array]
 
+_HALVES = ("f16", "f16x2", "bf16", "bf16x2")
+_SWAPS = ("exch", "cas")
+# the types that each operation takes
+_TYPES: dict[str, tuple[str, ...]] = {"and": ("b32", "b64"), "or": ("b32", "b64"), "xor": ("b32", "b64")}
+_TYPES |= {"exch": ("b32", "b64", "b128"), "cas": ("b16", "b32", "b64", "b128"), "inc": ("u32",), "dec": ("u32",)}
+_TYPES |= dict.fromkeys(("min", "max"), ("u32", "s32", "u64", "s64", *_HALVES))
+_TYPES |= {"add": ("u32", "s32", "u64", "f32", "f64", *_HALVES)}
+_KINDS = tuple({kind for kinds in _TYPES.values() for kind in kinds})
 _ROUNDS = 24
 _RUNNING: dict[str, Any] = {"add": np.add, "min": np.minimum, "max": np.maximum}
 _RUNNING |= {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
 def build_atomic(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = list(instruction.modifiers)
-    kind = modifiers.pop()
-    space = space_of(c, instruction, modifiers)
-    modifiers = [m for m in modifiers if not is_hint(m)]
-    if "noftz" in modifiers:
-        modifiers.remove("noftz")
-    bits = width(kind)
-    if len(modifiers) != 1 or bits not in (16, 32, 64):
-        raise c.refuse(instruction)
-    operation = modifiers[0]
+    modifiers = Modifiers(c, instruction)
+    kind = modifiers.kind(*_KINDS)
+    space = space_of(modifiers)
+    modifiers.one_of("relaxed", "release", *(("acquire", "acq_rel") if instruction.opcode == "atom" else ()))
+    modifiers.one_of(*SCOPES)
+    operation = modifiers.one_of(*_TYPES)
+    vector = int(modifiers.one_of("v2", "v4", "v8")[1:] or 1)
+    noftz = modifiers.flag("noftz")
+    policy = modifiers.flag("L2::cache_hint")
+    modifiers.finish()
+    if kind not in _TYPES.get(operation, ()) or noftz != (kind in _HALVES):
+        modifiers.refuse(f"{operation or 'no operation'} of .{kind}")
+    if space not in (GLOBAL, SHARED, CLUSTER, GENERIC) or (instruction.opcode == "red" and operation in _SWAPS):
+        modifiers.refuse("no such form is known")
+    if vector > 1 and (width(kind) * vector > 128 or kind not in (*_HALVES, "f32")):
+        modifiers.refuse(f"vectors of {vector} .{kind}")
+    if space not in (GLOBAL, GENERIC) and (vector > 1 or policy):
+        modifiers.refuse("vectors and cache policies are for global memory")
+    if kind in _HALVES and operation != "add" and vector == 1:
+        modifiers.refuse(f"{operation} of .{kind} is there for vectors alone")
     operands = list(instruction.operands)
     target = operands.pop(0) if instruction.opcode == "atom" else None
-    address, offset = c.address(operands[0], instruction)
+    if len(operands) != 2 + (operation == "cas") + policy:
+        modifiers.refuse(f"{len(instruction.operands)} operands")
     site = c.site(instruction, "atomic" if instruction.opcode == "atom" else "reduction")
-    access = Access(site, space, offset, bits // 8, 1)
+    address, offset = c.address(operands[0], instruction)
+    values = operands[1 : 2 + (operation == "cas")]
+    if kind == "b128":
+        return _build_wide(c, instruction, site, space, offset, address, target, values)
+    if vector > 1:
+        return _build_vector(c, instruction, site, space, offset, address, target, values[0], operation, vector)
+    access = Access(site, space, offset, width(kind) // 8, 1)
     atomic = Atomic(c, instruction, access, operation, kind, space, target is not None)
-    values = [c.source(operand, kind) for operand in operands[1:3]]
-    if operation != "cas":
-        values = values[:1]
-    call = f"{c.bind(atomic.run)}(f, {address}, {', '.join(values)})"
+    call = f"{c.bind(atomic.run)}(f, {address}, {', '.join(c.source(value, kind) for value in values)})"
     return [call] if target is None else c.store(target, kind, call)
+
+
+def _build_vector(
+    c: Compiler,
+    instruction: Instruction,
+    site: Site,
+    space: str,
+    offset: int,
+    address: str,
+    target: Operand | None,
+    value: Operand | None,
+    operation: str,
+    count: int,
+) -> list[str]:
+    """A vector of atomics: each element is updated for itself, and the whole must be aligned."""
+    kind = instruction.modifiers[-1]
+    size = width(kind) // 8
+    whole = Access(site, space, offset, size, count)
+    calls = []
+    for number, element in enumerate(elements(c, instruction, value, count)):
+        access = Access(site, space, offset + number * size, size, 1)
+        atomic = Atomic(c, instruction, access, operation, kind, space, target is not None)
+        calls.append(f"{c.bind(atomic.run)}(f, {address}, {c.source(element, kind)})")
+
+    def check(f: Fragment, at: Array) -> None:
+        crooked = np.flatnonzero((at + at.dtype.type(offset % (1 << 32))) & at.dtype.type(whole.size - 1))
+        if len(crooked):
+            whole.locate(f, f.lanes, at)
+
+    lines = [f"{c.bind(check)}(f, {address})"]
+    if target is None:
+        return [*lines, *calls]
+    return [*lines, *c.store_all(elements(c, instruction, target, count), (kind,) * count, f"({', '.join(calls)},)")]
+
+
+def _build_wide(
+    c: Compiler,
+    instruction: Instruction,
+    site: Site,
+    space: str,
+    offset: int,
+    address: str,
+    target: Operand | None,
+    values: list[Operand | None],
+) -> list[str]:
+    """exch and cas of 128 bits, lane by lane."""
+    access = Access(site, space, offset, 8, 2)
+    parts = [c.source(part, "b64") for value in values for part in elements(c, instruction, value, 2)]
+
+    def run(f: Fragment, at: Array, *columns: Array) -> tuple[Array, Array]:
+        lanes = f.lanes
+        given = np.stack([np.broadcast_to(column, lanes.count) for column in columns], axis=1)
+        found = np.empty((lanes.count, 2), np.uint64)
+        pieces = access.locate(f, lanes, at)
+        if f.batch.guard is not None:
+            f.batch.guard.update(f, access, pieces, reads=len(columns) > 2)
+        for view, index, choice, part, _ in pieces:
+            if isinstance(index, slice):
+                index = np.arange(index.start, index.stop)
+            places = np.broadcast_to(index, part.count)
+            members = np.arange(lanes.count) if choice is None else np.arange(lanes.count)[choice]
+            for place, lane in zip(places.tolist(), members.tolist(), strict=True):
+                found[lane] = view[place]
+                # PTX names the compare value first
+                if given.shape[1] == 2 or (given[lane, :2] == found[lane]).all():
+                    new = given[lane, -2:]
+                    f.batch.progress += bool((new != found[lane]).any())
+                    view[place] = new
+        return np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
+
+    call = f"{c.bind(run)}(f, {address}, {', '.join(parts)})"
+    return c.store_all(elements(c, instruction, target, 2), ("b64", "b64"), call)
 
 
 class Atomic:
@@ -64,7 +160,7 @@ class Atomic:
         self.running: Any = None
         self.dtype: np.dtype[Any] = access.dtype
         # f32 sums in global memory flush subnormal numbers, those in shared memory do not
-        self.flushes = kind == "f32" and space != SHARED
+        self.flushes = kind == "f32" and space not in (SHARED, CLUSTER)
         if operation in ("exch", "cas", "inc", "dec"):
             self.update: Update = {"exch": _exchange, "cas": _compare_and_swap, "inc": _increase, "dec": _decrease}[
                 operation
@@ -83,9 +179,9 @@ class Atomic:
 
     def _arithmetic(self, c: Compiler, instruction: Instruction, operation: str, kind: str, space: str) -> Update:
         modifiers: tuple[str, ...] = (kind,)
-        if kind == "f32" and space != SHARED:
+        if self.flushes:
             modifiers = ("ftz", kind)
-        elif kind in ("bf16", "bf16x2"):
+        elif kind in ("bf16", "bf16x2") and operation == "add":
             modifiers = ("rn", kind)
         if kind[0] == "b" and not kind.startswith("bf") and operation not in ("and", "or", "xor"):
             raise c.refuse(instruction)
@@ -106,6 +202,10 @@ class Atomic:
         """Do it for all lanes of a fragment, lowest lane first; gives what each lane found."""
         lanes = f.lanes
         pieces = self.access.locate(f, lanes, address)
+        if f.batch.guard is not None:
+            f.batch.guard.update(f, self.access, pieces, reads=self.operation != "exch")
+        if f.batch.run.counting:
+            count_contention(f.batch.run.tally(self.access.site), lanes, address)
         out: Array | None = None
         if self.wanted and (len(pieces) > 1 or pieces[0].choice is not None):
             out = np.empty(lanes.count, self.access.dtype)
@@ -113,7 +213,7 @@ class Atomic:
         compare = None
         if second is not None:
             compare, value = value, second
-        for view, index, choice, part in pieces:
+        for view, index, choice, part, _ in pieces:
             mine = value if choice is None else choose(value, choice)
             theirs = compare if choice is None or compare is None else choose(compare, choice)
             if isinstance(index, slice):

@@ -34,6 +34,11 @@ _SPECIAL = re.compile(
 _COMPONENTS = ("x", "y", "z", "w")
 
 
+def _wide(name: str) -> Vector:
+    """A register of 128 bits: the low and the high half."""
+    return Vector((Register(f"{name}.lo", "b64"), Register(f"{name}.hi", "b64")))
+
+
 class _Scope(NamedTuple):
     """A ``{ }`` of a function: its number (0 the body), what it declares, and its register families (prefix to type
     and count)."""
@@ -123,9 +128,9 @@ class Body:
                 digits = name[len(prefix) :]
                 if family is not None and digits and int(digits) < family[1]:
                     unique = name if scope.number == 0 else f"{name}#{scope.number}"
-                    register = Register(unique, family[0])
-                    scope.names[name] = register
-                    return register
+                    made = _wide(unique) if family[0] == "b128" else Register(unique, family[0])
+                    scope.names[name] = made
+                    return made
         if name[0] == "%" and _SPECIAL.fullmatch(name):
             return Special(name)
         base, dot, component = name.rpartition(".")
@@ -229,7 +234,7 @@ class Body:
                 lanes = int(word[1:])
             else:
                 kind = word
-        if kind != "pred" and (type_bytes(kind) or 16) > 8:
+        if (kind != "pred" and (type_bytes(kind) or 16) > 8 and kind != "b128") or (lanes > 1 and kind == "b128"):
             raise UnsupportedPtx(str(tokens.error(f"registers of type .{kind} are not supported")), tokens.line())
         while True:
             name = tokens.name()
@@ -241,6 +246,8 @@ class Body:
                 scope.names[name] = Vector(
                     tuple(Register(self.unique(f"{name}.{_COMPONENTS[i]}"), kind) for i in range(lanes))
                 )
+            elif kind == "b128":
+                scope.names[name] = _wide(self.unique(name))
             else:
                 scope.names[name] = Register(self.unique(name), kind)
             if not tokens.accept(","):
@@ -357,6 +364,7 @@ class Body:
             while tokens.accept(","):
                 inside.append(self.operand())
             tokens.expect("]")
+            tokens.accept(".unified")
             return inside[0] if len(inside) == 1 else tuple(inside)
         if head == "{":
             tokens.next()

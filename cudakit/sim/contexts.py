@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Container
 from typing import Any
 
 from cuda.bindings import driver as cu
 
 from cudakit.sim.faults import Refused, Result, result, text
 from cudakit.sim.properties import DRIVER_VERSION
+from cudakit.sim.report import Held, LeakReport, Origin, python_place
 from cudakit.sim.state import Context, DriverState, Handle, as_handle, call, size_t, unsigned
 from cudakit.sim.streams import Stream
 
@@ -25,10 +27,14 @@ LIMITS = {
 PRIORITIES = (0, -5)
 
 
+_MEMORY_NAMES = {"device": "device memory", "host": "pinned host memory", "heap": "memory of the device heap"}
+
+
 class ContextCalls(DriverState):
     """cuInit, cuDevice*, cuDevicePrimaryCtx*, cuCtx*, cuGetError*."""
 
-    _leaks: list[str]
+    checks: frozenset[str]
+    _leaks: list[Held]
 
     @call(context=False, initialised=False)
     def cuInit(self, Flags: int) -> None:
@@ -118,38 +124,54 @@ class ContextCalls(DriverState):
     def _clear_context(self, context: Context) -> None:
         """Destroy everything a context holds, and forget its faults. What was still there is a leak."""
         self._scheduler.cancel(context)
-        self._leaks.extend(self._describe_contents(context))
+        held = self._held(context)
+        self._leaks.extend(held)
+        if held and "leaks" in self.checks and context.sticky is None:
+            self._last_report = leak_report(context, held)
         for loaded in list(context.modules.values()):
             self._unload(loaded)
         for memory in [m for m in self._memory.values() if m.context is context]:
             self._release(memory, "with its context")
-        for held in (context.streams, context.events):
-            for handle in held:
+        for things in (context.streams, context.events):
+            for handle in things:
                 self._objects.pop(handle, None)
-            held.clear()
+            things.clear()
         context.per_thread.clear()
         context.legacy.last = None
         context.peers.clear()
         context.mistakes.clear()
+        context.told.clear()
         context.sticky = context.report = None
         context.limits = {int(limit): value for limit, value in LIMITS.items()}
 
-    def _describe_contents(self, context: Context) -> list[str]:
-        found = [
-            f"{m.allocation.kind} memory of {m.allocation.size} bytes made {m.allocation.origin}"
-            for m in self._memory.values()
-            if m.context is context and not m.freeing and m.allocation.kind in ("device", "host")
-        ]
-        holders: list[tuple[str, Any]] = [
+    def _held(self, context: Context, own: Container[int] = ()) -> tuple[Held, ...]:
+        """What is alive in a context, by the line that made it, most bytes first. ``own`` are handles and addresses to
+        leave out. Memory whose free is queued is as good as freed."""
+        groups: dict[tuple[str, str], Held] = {}
+
+        def add(what: str, origin: str | None, size: int = 0) -> None:
+            held = groups.get((what, str(origin)))
+            if held is None:
+                place = python_place(origin.file, origin.line) if isinstance(origin, Origin) else None
+                held = groups[what, str(origin)] = Held(what, 0, 0, place)
+            held.count += 1
+            held.bytes += size
+
+        for memory in self._memory.values():
+            what = _MEMORY_NAMES.get(memory.allocation.kind)
+            if what and memory.context is context and not memory.freeing and memory.allocation.address not in own:
+                what = "registered host memory" if memory.registered else what
+                add(what, memory.allocation.origin, memory.allocation.size)
+        holders: list[tuple[str, dict[int, Any]]] = [
             ("stream", context.streams),
             ("event", context.events),
             ("module", context.modules),
         ]
-        for what, held in holders:
-            for thing in held.values():
-                place = f" made at {thing.place[0]}:{thing.place[1]}" if thing.place else ""
-                found.append(f"{what}{place}")
-        return found
+        for name, things in holders:
+            for handle, thing in things.items():
+                if handle not in own:
+                    add(name, thing.place)
+        return tuple(sorted(groups.values(), key=lambda held: -held.bytes))
 
     @call(1, context=False)
     def cuDevicePrimaryCtxRetain(self, dev: Handle) -> Any:
@@ -296,3 +318,16 @@ class ContextCalls(DriverState):
         if peer.handle not in context.peers:
             raise Refused(Result.CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "peer access was not enabled")
         context.peers.discard(peer.handle)
+
+
+def leak_report(context: Context, held: tuple[Held, ...]) -> LeakReport:
+    """The report of what a context still holds as it ends."""
+    count = sum(h.count for h in held)
+    return LeakReport(
+        "leak",
+        f"{count} thing{'s are' if count > 1 else ' is'} still alive at the end of the context of device"
+        f" {context.device.ordinal}",
+        places=tuple(h.place for h in held[:1] if h.place is not None),
+        held=held,
+        notes=["close() each, use it in a `with` block, or drop it, before the device is closed"],
+    )

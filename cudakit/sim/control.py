@@ -11,9 +11,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from cudakit.sim.branches import run_aside
+from cudakit.sim.clusters import ClusterBarrier
 from cudakit.sim.fragment import Batch, Fragment, Frame, Registers, unite
 from cudakit.sim.lanes import Array, LaneSet
-from cudakit.sim.program import BARRIER, BRANCH, CALL, EXIT, FALL, JUMP, SWITCH, Block, Program
+from cudakit.sim.program import BARRIER, BRANCH, CALL, CLUSTER, EXIT, FALL, JUMP, SWITCH, Block, Program
+from cudakit.sim.report import Other
 
 Key = tuple[int, tuple[int, ...]]
 
@@ -74,6 +77,7 @@ class Scheduler:
         self.pending: dict[Key, list[Fragment]] = {}
         self.deferred: dict[tuple[int, ...], list[Fragment]] = {}
         self.barriers: dict[int, BarrierState] = {}
+        self.cluster = ClusterBarrier(batch) if batch.run.cluster_barriers else None
         self.counts = batch.run.block_counts
         # backward jumps since the batch last got on, in loops that do not wait for other lanes and in those that do
         self.idle_jumps = [0, 0]
@@ -146,10 +150,11 @@ class Scheduler:
                     taken = bool(held) != block.negated
                 else:
                     yes = int(np.count_nonzero(held))
-                    if 0 < yes < lanes.count:
+                    some = 0 < yes < lanes.count
+                    if some and not run_aside(self, f, block, held):
                         self.part(f, block, held)
                         return
-                    taken = (yes > 0) != block.negated
+                    taken = some or (yes > 0) != block.negated
                 if taken:
                     if block.target <= f.block and self.jumped_back(f, block):
                         f.block = block.target
@@ -170,6 +175,10 @@ class Scheduler:
                 return
             elif kind == SWITCH:
                 if not self.switch(f, block):
+                    return
+            elif kind == CLUSTER:
+                f.block = block.fall
+                if self.cluster is not None and not self.cluster.meet(self, f, block.barrier):
                     return
             elif not self.give_back(f):
                 self.batch.leave(lanes)
@@ -205,6 +214,10 @@ class Scheduler:
         if index.ndim == 0 or int(index.min()) == int(index.max()):
             f.block = targets[int(index if index.ndim == 0 else index[0])]
             return True
+        parted = np.unique(f.lanes.warp_rank[index != f.lanes.spread(index.take(f.lanes.warp_starts))])
+        count = self.counts[block.number]
+        if count is not None:
+            count[2] += len(parted)
         for value in np.unique(index):
             choice, lanes = f.lanes.subset(index == value)
             self.add(f.part(choice, lanes, targets[int(value)]))
@@ -231,6 +244,8 @@ class Scheduler:
         f.frames[-2] = Frame(f.program, f.regs, f.frames[-2].resume, f.frames[-2].local_base)
         f.program, f.regs, f.block = callee, regs, 0
         f.jumps = 0
+        if self.batch.guard is not None:
+            self.batch.guard.enter(f.lanes, base, callee.local_bytes)
 
     def give_back(self, f: Fragment) -> bool:
         """Return to the caller; False at the end of the kernel itself."""
@@ -278,8 +293,12 @@ class Scheduler:
         self.snapshot = state
 
     def hang(self, f: Fragment, block: Block, how: str) -> None:
-        notes = []
+        notes = [
+            "the compiler keeps a load or store of the loop only where it must: a flag that other threads change has to "
+            "be volatile or atomic"
+        ]
         waiting = sum(w.lanes.count for state in self.barriers.values() for w in state.waiting)
+        waiting += sum(w.lanes.count for w in self.cluster.waiting) if self.cluster is not None else 0
         if waiting:
             notes.append(f"{waiting} lanes wait at a barrier meanwhile")
         if self.remaining:
@@ -290,7 +309,7 @@ class Scheduler:
         f.fail(
             block.instructions[-1] if block.instructions else None,
             "hang",
-            f"a loop repeats {how}: no lane stores, exits or passes a barrier any more",
+            f"a loop repeats {how}: in the compiled code no lane stores, exits or passes a barrier any more",
             lanes=f.lanes.count,
             notes=notes,
         )
@@ -355,6 +374,7 @@ class Scheduler:
         bits = np.zeros(self.batch.geometry.warps, np.uint32)
         everyone = [f for fs in (*self.pending.values(), *self.deferred.values()) for f in fs]
         everyone += [f for state in self.barriers.values() for f in state.waiting]
+        everyone += self.cluster.waiting if self.cluster is not None else []
         for f in everyone:
             bits[f.lanes.warps] |= f.lanes.present
         return bits.take(lanes.warps)
@@ -378,6 +398,8 @@ class Scheduler:
             threads = int(count if count.ndim == 0 else count[0])
             if call.waits and threads == 0 and f.lanes.count == batch.live and which not in self.barriers:
                 batch.progress += 1
+                if batch.guard is not None:
+                    batch.guard.barrier(None)
                 if call.reduce:
                     f.regs[call.slot] = self.reduce(call, [(f, f.value)])[0]
                     f.value = None
@@ -395,12 +417,14 @@ class Scheduler:
         here = lanes.block_counts
         state.arrived += here
         state.expected[here > 0] = min(threads, self.batch.geometry.threads)
+        if self.batch.guard is not None:
+            self.batch.guard.arrive(lanes, number)
         if call.waits:
             state.waiting.append(f)
 
     def release(self) -> bool:
         """Let go of every block whose threads have all arrived at a barrier; True where there was one."""
-        released = False
+        released = self.cluster is not None and self.cluster.release(self)
         epoch = min((key[0] for key in self.pending), default=0)
         for number, state in list(self.barriers.items()):
             expected = np.where(state.expected, state.expected, self.batch.live_blocks)
@@ -421,41 +445,75 @@ class Scheduler:
                     staying.append(f.part(found.no, found.set_no, f.block))
                 else:
                     staying.append(f)
+            self.note_barrier(number, state, full, going)
             state.arrived[full] = 0
             state.waiting = staying
             if not staying and not state.arrived.any():
                 del self.barriers[number]
-            self.check_alignment(going)
+            self.check_alignment(going, state.expected == 0)
             self.finish_reduction(going)
             for f in going:
                 f.epoch, f.jumps, f.value = epoch, 0, None
                 self.add(f)
         return released
 
-    def check_alignment(self, going: list[Fragment]) -> None:
-        """An aligned barrier needs all lanes of a warp at the same instruction."""
+    def note_barrier(self, number: int, state: BarrierState, full: Array, going: list[Fragment]) -> None:
+        """Tell the checks who has met: whole blocks, or the warps that came and go on."""
+        guard, batch = self.batch.guard, self.batch
+        if guard is None:
+            return
+        waited = np.zeros(batch.geometry.blocks, np.int64)
+        for f in going:
+            waited += f.lanes.block_counts
+        # where a barrier is for all threads of a block, those that have exited hold nothing up: they are behind it, too
+        plain = (state.expected == 0) | (state.expected == batch.geometry.threads)
+        whole = full & plain & (waited == batch.live_blocks)
+        if whole.any():
+            guard.barrier(None if whole.all() else whole)
+        if (full & ~whole).any():
+            for f in going:
+                guard.depart(f.lanes, number)
+
+    def check_alignment(self, going: list[Fragment], plain: Array) -> None:
+        """An aligned barrier needs all lanes of a warp at the same instruction; __syncthreads(), which names no count
+        (``plain``, for each block), all threads of the block at the same one of the source."""
         if len(going) < 2 or "barrier" not in self.run.checks:
             return
-        seen: dict[tuple[int, ...], Array] = {}
+        seen: list[tuple[Fragment, BarrierCall]] = []
         for f in going:
             call: BarrierCall = f.program.blocks[f.block - 1].barrier
             if not call.aligned:
                 continue
-            path = f.path()
-            for other, warps in seen.items():
-                both = np.isin(f.lanes.warps, warps)
-                if other != path and both.any():
-                    warp = int(f.lanes.warps[np.flatnonzero(both)[0]])
-                    position = int(np.flatnonzero(f.lanes.warp == warp)[0])
-                    f.fail(
-                        call.instruction,
-                        "divergent barrier",
-                        "lanes of one warp wait at different barrier instructions: every thread of the block must "
-                        "reach the same __syncthreads()",
-                        position,
-                        int(both.sum()),
-                    )
-            seen[path] = np.union1d(seen[path], f.lanes.warps) if path in seen else f.lanes.warps
+            for other, theirs in seen:
+                if other.path() == f.path():
+                    continue
+                both = np.isin(f.lanes.warp, other.lanes.warps)
+                whose = "lanes of one warp"
+                if not both.any() and self.run.place(call.instruction) != self.run.place(theirs.instruction):
+                    both = plain[f.lanes.block] & (other.lanes.block_counts > 0)[f.lanes.block]
+                    whose = "threads of one block"
+                if both.any():
+                    self.apart(f, call, np.flatnonzero(both), other, theirs, whose)
+            seen.append((f, call))
+
+    def apart(
+        self, f: Fragment, call: BarrierCall, positions: Array, other: Fragment, theirs: BarrierCall, whose: str
+    ) -> NoReturn:
+        """Lanes of two fragments wait at different barriers that should be one."""
+        first = int(positions[0])
+        same = other.lanes.warp == f.lanes.warp[first]
+        if not same.any():
+            same = other.lanes.block == f.lanes.block[first]
+        block, thread = other.lane_place(int(np.argmax(same)))
+        f.fail(
+            call.instruction,
+            "divergent barrier",
+            f"{whose} wait at different barrier instructions: every thread of the block must reach the same "
+            "__syncthreads()",
+            first,
+            positions,
+            others=(Other("barrier", block, thread, self.run.place(theirs.instruction)),),
+        )
 
     def finish_reduction(self, going: list[Fragment]) -> None:
         reducing = [f for f in going if f.value is not None]
@@ -484,6 +542,8 @@ class Scheduler:
 
     def deadlock(self) -> None:
         """Nothing can move, and lanes are left: they wait at barriers that others will never reach."""
+        if not self.barriers and self.cluster is not None and self.cluster.waiting:
+            self.cluster.deadlock()
         number, state = next(iter(self.barriers.items()))
         f = state.waiting[0] if state.waiting else None
         if f is None:

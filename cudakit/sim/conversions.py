@@ -147,7 +147,7 @@ def _integer_to_float(spec: Spec, target: str, source: str) -> Callable[[Array],
     spec.flag("ftz")  # integers have no subnormals
     if target == "f64":
         if sat:
-            spec.refuse(".f64 does not saturate")
+            return lambda bits: np.clip(read(bits), 0, 1).astype(F64).view(U64)
         if mode == "rn" or width(source) < 64:
             return lambda bits: read(bits).astype(F64).view(U64)
         return lambda bits: _integers_to_f64(read(bits), mode)

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from cuda.bindings import driver as cu
 
 from cudakit.sim.allocations import MemoryCalls, host_bytes
-from cudakit.sim.faults import HostReport, OperationFault, Refused, Result, caller
-from cudakit.sim.memory import AddressSpace, MemoryFault, describe_place
+from cudakit.sim.faults import OperationFault, Refused, Result, caller, host_report, memory_report
+from cudakit.sim.memory import AddressSpace, MemoryFault
+from cudakit.sim.report import Origin
 from cudakit.sim.state import Handle, as_handle, call, size_t, unsigned
 from cudakit.sim.streams import Operation, Stream
 
@@ -47,6 +48,10 @@ class Region:
     def extent(self) -> tuple[int, int]:
         return self.address, self.span
 
+    @property
+    def rows(self) -> tuple[int, int, int, int]:
+        return self.address, self.width, self.height, self.pitch
+
     def view(self) -> Bytes:
         """The bytes now, writable, as (height, width); MemoryFault where they are no longer there."""
         if self.kind == "pageable":
@@ -55,6 +60,20 @@ class Region:
             flat = self.space.bytes(self.address, self.span)
         rows: Bytes = np.ndarray((self.height, self.width), np.uint8, buffer=flat, strides=(self.pitch, 1))
         return rows
+
+    def undefined(self) -> Bytes | None:
+        """Which of the bytes are undefined (not 0), as (height, width); None where none is."""
+        if self.kind != "device":
+            return None
+        found = self.space.covering(self.address, self.span)
+        rows = found.undefined_rows(self.address - found.address, self.width, self.height, self.pitch)
+        return None if rows is None else rows.copy()
+
+    def define(self, like: Bytes | None = None) -> None:
+        """The bytes have been written: they are as defined as those of another region, or all defined."""
+        if self.kind == "device":
+            found = self.space.covering(self.address, self.span)
+            found.define(self.address - found.address, self.width, self.height, self.pitch, like)
 
 
 class PinnedSource:
@@ -100,10 +119,10 @@ class CopyCalls(MemoryCalls):
         try:
             allocation = self._space.covering(address, region.span)
         except MemoryFault as fault:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, str(fault)) from None
+            raise Refused.by(Result.CUDA_ERROR_INVALID_VALUE, memory_report(fault, "", caller())) from None
         memory = self._memory.get(allocation.address)
         if memory is not None and memory.freeing:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{address:#x} was given to cuMemFreeAsync already")
+            raise self._refuse_freed(memory, address)
         if allocation.kind == "host":
             region.kind = "pinned"
         return region
@@ -153,10 +172,9 @@ class CopyCalls(MemoryCalls):
             return self._device_range(address, width)
         return self._host_range(address, width)
 
-    def _gone(self, label: str, fault: MemoryFault, place: tuple[str, int]) -> OperationFault:
+    def _gone(self, label: str, fault: MemoryFault, place: Origin) -> OperationFault:
         """Memory that was there when the work was enqueued and was freed before it ran."""
-        detail = f"{label}: {fault.size} bytes at {fault.address:#x}: {describe_place(fault)}"
-        return self._fault(Result.CUDA_ERROR_ILLEGAL_ADDRESS, HostReport(fault.kind, detail, *place))
+        return self._fault(Result.CUDA_ERROR_ILLEGAL_ADDRESS, memory_report(fault, label, place))
 
     # ---- the work ----
 
@@ -181,25 +199,36 @@ class CopyCalls(MemoryCalls):
         def run() -> None:
             try:
                 if source is not None and source.changed():
-                    report = HostReport(
+                    report = host_report(
                         "source changed in flight",
-                        f"{label}: the pinned host memory at {src.address:#x} ({src.span} bytes) was written after the"
-                        " copy was enqueued and before it ran: wait for the copy first",
-                        *place,
+                        f"the host wrote to the {src.span} bytes of pinned memory at {src.address:#x} after their copy"
+                        " was queued and before it ran: wait for the copy first",
+                        label,
+                        place,
+                        allocation=self._space.find(src.address),
+                    )
+                    self._mistake(stream.context, report)
+                if operation.poisoned and (dst.view() != POISON).any():
+                    report = host_report(
+                        "destination changed in flight",
+                        f"the host wrote to the {dst.span} bytes of pinned memory at {dst.address:#x} after a copy into"
+                        " them was queued and before it ran: the copy writes over it. Wait for the copy first",
+                        label,
+                        place,
+                        allocation=self._space.find(dst.address),
                     )
                     self._mistake(stream.context, report)
                 np.copyto(dst.view(), read())
+                dst.define(src.undefined())
             except MemoryFault as fault:
                 raise self._gone(label, fault, place) from None
 
         operation = self._scheduler.enqueue(stream, label, run, place=place, **details)
-        if src.kind == "pinned":
-            self._check_order(operation, src, "reads", "writes")
+        for region, does in ((src, "reads"), (dst, "writes")):
+            if region.kind != "pageable":
+                self._note(operation, does, region.rows)
         if dst.kind == "pageable":
             self._finish([operation], stream.context)
-        elif dst.kind == "pinned":
-            self._check_order(operation, dst, "writes", "reads")
-            self._check_order(operation, dst, "writes", "writes")
         return operation
 
     def _may_watch(self, region: Region, stream: Stream) -> bool:
@@ -209,41 +238,27 @@ class CopyCalls(MemoryCalls):
             for other in self._scheduler.pending()
         )
 
-    def _check_order(self, operation: Operation, region: Region, does: str, other_does: str) -> None:
-        """Report pending work on the same pinned memory that nothing orders against ``operation``."""
-        if "streams" not in self.checks:
-            return
-        for other in self._scheduler.pending():
-            if other is operation or not any(_overlap(region.extent, r) for r in getattr(other, other_does)):
-                continue
-            if not operation.comes_after(other):
-                where = f" (enqueued at {other.place[0]}:{other.place[1]})" if other.place else ""
-                self._mistake(
-                    operation.stream.context,
-                    HostReport(
-                        "race on pinned memory",
-                        f"{operation.label} {does} pinned memory at {region.address:#x} that {other.label}{where} on"
-                        f" another stream {other_does}, and neither waits for the other",
-                        *(operation.place or (None, None)),
-                    ),
-                )
-
     def _poison(self, operation: Operation, region: Region) -> None:
         """Fill the destination of a queued copy, so that reading it too early shows. Queued work that is still to read
         the old contents gets a copy of them."""
         if operation.done:
             return
         readers = []
+        alone = True
         for other in self._scheduler.pending():
             if other is operation:
                 continue
             if other.touches_host:
                 return
+            if any(_overlap(region.extent, r) for r in other.writes):
+                alone = other.poisoned = False
             if other.secure is not None and any(_overlap(region.extent, r) for r in other.reads):
                 readers.append(other.secure)
         for secure in readers:
             secure()
         region.view().fill(POISON)
+        # it is to be found as it was left, unless other work writes there too
+        operation.poisoned = alone and "streams" in self.checks
 
     def _copy_async(self, label: str, dst: Region, src: Region, hStream: Handle) -> None:
         operation = self._transfer(label, dst, src, self._stream(hStream))
@@ -422,12 +437,14 @@ class CopyCalls(MemoryCalls):
         def run() -> None:
             try:
                 region.view().view(pattern.dtype)[...] = pattern
+                region.define()
             except MemoryFault as fault:
                 raise self._gone(label, fault, place) from None
 
         host = region.kind == "pinned"
         writes = (region.extent,) if host else ()
         operation = self._scheduler.enqueue(stream, label, run, place=place, visible=host, writes=writes)
+        self._note(operation, "writes", region.rows)
         if host and not label.endswith("Async"):
             self._finish([operation], stream.context)
 

@@ -3,17 +3,28 @@
 A request is one warp-level instruction with at least one active lane that is not predicated off. Sectors are the
 distinct 32-byte pieces of global memory that one request touches. Wavefronts are the passes that shared memory (32
 banks of 4 bytes) needs for one request: lanes that read the same word share it; 64-bit accesses go by half warps and
-128-bit accesses by quarter warps. Bank conflicts are wavefronts beyond the fewest that the active lanes could need.
+128-bit accesses by quarter warps. Bank conflicts are wavefronts beyond the fewest that the active lanes could need. The
+contention of an atomic is how many lanes of a warp its busiest address has: they go one after another. Instructions are
+PTX's, before the last optimisations of ptxas.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from cudakit.sim.occupancy import Occupancy
+
+SourceLine = tuple[str, int]
+
 
 @dataclass
 class LineCounters:
-    """The part of a kernel's counters that one source line caused; the names mean what they mean in ``Counters``."""
+    """The part of a kernel's counters that one source line caused; the names mean what they mean in ``Counters``.
+
+    ``*_ideal_sectors`` are the fewest that the active lanes could need for bytes of their own. ``worst_bank_conflict``
+    and ``worst_contention`` are those of the worst request: n of n-way, and lanes at one address. ``mix`` are the
+    instructions by class (``cudakit.sim.mix.CLASSES``), those that occur.
+    """
 
     instructions: int = 0
     lane_instructions: int = 0
@@ -21,25 +32,44 @@ class LineCounters:
     divergent_branches: int = 0
     global_load_requests: int = 0
     global_load_sectors: int = 0
+    global_load_ideal_sectors: int = 0
     global_load_bytes: int = 0
     global_store_requests: int = 0
     global_store_sectors: int = 0
+    global_store_ideal_sectors: int = 0
     global_store_bytes: int = 0
+    global_atomic_requests: int = 0
+    global_atomic_sectors: int = 0
+    global_atomic_bytes: int = 0
     local_load_requests: int = 0
+    local_load_bytes: int = 0
     local_store_requests: int = 0
+    local_store_bytes: int = 0
     shared_load_requests: int = 0
     shared_load_wavefronts: int = 0
+    shared_load_ideal_wavefronts: int = 0
     shared_store_requests: int = 0
     shared_store_wavefronts: int = 0
+    shared_store_ideal_wavefronts: int = 0
+    shared_atomic_requests: int = 0
+    shared_bytes: int = 0
     bank_conflicts: int = 0
+    worst_bank_conflict: int = 0
     barriers: int = 0
     atomics: int = 0
+    atomic_depth: int = 0
+    worst_contention: int = 0
     shuffles: int = 0
+    mix: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: LineCounters) -> None:
-        """Add another record's figures to this one's."""
-        for name in _NAMES:
+        """Add another record's figures to this one's; of the worst, the worse stays."""
+        for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in _WORST:
+            setattr(self, name, max(getattr(self, name), getattr(other, name)))
+        for name, count in other.mix.items():
+            self.mix[name] = self.mix.get(name, 0) + count
 
     @property
     def branch_efficiency(self) -> float:
@@ -67,8 +97,22 @@ class LineCounters:
         """Active lanes of 32 in an instruction (0.0 where there are none)."""
         return self.lane_instructions / self.instructions if self.instructions else 0.0
 
+    @property
+    def mean_bank_conflict(self) -> float:
+        """n of the mean n-way conflict: shared wavefronts of loads and stores over the fewest (1.0: none; 0.0: no
+        request)."""
+        fewest = self.shared_load_ideal_wavefronts + self.shared_store_ideal_wavefronts
+        return (self.shared_load_wavefronts + self.shared_store_wavefronts) / fewest if fewest else 0.0
 
-_NAMES = tuple(f.name for f in fields(LineCounters))
+    @property
+    def mean_contention(self) -> float:
+        """Lanes at an atomic's busiest address, the mean of its requests (0.0 where there are none)."""
+        return self.atomic_depth / self.atomics if self.atomics else 0.0
+
+
+_NAMES = tuple(f.name for f in fields(LineCounters) if f.name != "mix")
+_WORST = ("worst_bank_conflict", "worst_contention")
+_SUMS = tuple(name for name in _NAMES if name not in _WORST)
 
 
 @dataclass
@@ -76,14 +120,19 @@ class Counters(LineCounters):
     """All figures of one launch, or of several added together.
 
     ``instructions`` counts warps, ``lane_instructions`` the lanes active in them; ``*_bytes`` are what lanes asked
-    for. ``per_line`` maps (file, line) to the share of each source line. ``launches``, ``blocks`` and ``threads`` add
-    up.
+    for. ``per_line`` maps (file, line) to the share of each source line: an instruction belongs to the line that a
+    report would name, which is the caller's where the code is from one of CUDA's headers. ``inlined`` maps a line to
+    the instructions that were inlined into it and belong to other lines. ``launches``, ``blocks`` and ``threads`` add
+    up. ``occupancy`` is the theoretical one, the lowest of several launches; None where nobody said what the kernel
+    needs.
     """
 
     launches: int = 0
     blocks: int = 0
     threads: int = 0
-    per_line: dict[tuple[str, int], LineCounters] = field(default_factory=dict)
+    per_line: dict[SourceLine, LineCounters] = field(default_factory=dict)
+    inlined: dict[SourceLine, int] = field(default_factory=dict)
+    occupancy: Occupancy | None = None
 
     def merge(self, other: Counters) -> None:
         """Add another launch's counters."""
@@ -93,13 +142,22 @@ class Counters(LineCounters):
         self.threads += other.threads
         for place, share in other.per_line.items():
             self.per_line.setdefault(place, LineCounters()).add(share)
+        for place, count in other.inlined.items():
+            self.inlined[place] = self.inlined.get(place, 0) + count
+        known = [found for found in (self.occupancy, other.occupancy) if found is not None]
+        self.occupancy = min(known, key=lambda found: found.fraction, default=None)
 
     def as_dict(self) -> dict[str, int | float]:
         """All totals and the derived figures, by name; JSON can hold it."""
         out: dict[str, int | float] = {n: int(getattr(self, n)) for n in ("launches", "blocks", "threads", *_NAMES)}
+        out |= {f"instructions_{name}": count for name, count in self.mix.items()}
         out["branch_efficiency"] = self.branch_efficiency
         out["sectors_per_request"] = self.sectors_per_request
         out["global_bytes"] = self.global_bytes
         out["global_sector_bytes"] = self.global_sector_bytes
         out["lanes_per_instruction"] = self.lanes_per_instruction
+        out["mean_bank_conflict"] = self.mean_bank_conflict
+        out["mean_contention"] = self.mean_contention
+        if self.occupancy is not None:
+            out["occupancy"] = self.occupancy.fraction
         return out

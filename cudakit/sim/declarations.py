@@ -7,6 +7,7 @@ import struct
 
 from cudakit.sim.ir import Immediate, UnsupportedPtx, Variable
 from cudakit.sim.tokens import Tokens
+from cudakit.sim.unsupported import TEXTURES
 
 SPACES = frozenset((".reg", ".local", ".shared", ".param", ".const", ".global", ".tex"))
 
@@ -50,7 +51,8 @@ class Declarations:
                 kind = word[1:]
         element = type_bytes(kind)
         if element is None:
-            raise UnsupportedPtx(str(tokens.error(f"variables of type {'.' + kind!r} are not supported")), line)
+            why = f": {TEXTURES}" if kind in ("texref", "samplerref", "surfref") else ""
+            raise UnsupportedPtx(str(tokens.error(f"variables of type .{kind} are not supported{why}")), line)
         name = tokens.name() if tokens.peek not in (")", ",") else ""
         count, unbounded = lanes, False
         while tokens.accept("["):

@@ -10,26 +10,28 @@ Names that start with "sim" are its own: launch records, fault injection, report
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver as cu
 
-from cudakit.sim.contexts import ContextCalls
+from cudakit.sim.contexts import ContextCalls, leak_report
 from cudakit.sim.events import StreamCalls
 from cudakit.sim.faults import Injector, Refused, Result, caller
 from cudakit.sim.launches import Count, LaunchCalls, LaunchRecord, write_stdout
 from cudakit.sim.memory import MemoryFault
 from cudakit.sim.properties import DEFAULT_MEMORY, attributes, chip
+from cudakit.sim.report import Finding, Held, HostReport, LeakReport
 from cudakit.sim.state import Context, Device, DriverState, Handle, Pool, call
-from cudakit.sim.streams import Scheduler
+from cudakit.sim.streams import Scheduler, Stream
 
 # "barrier" (divergent barriers) and "warp" (shuffles from lanes that are not there) are the machine's; "streams" are
-# mistakes of host code: a pinned buffer changed or shared while in flight. Accesses out of bounds, misaligned or to
-# freed memory end a kernel whatever is asked for.
-ALL_CHECKS = frozenset({"barrier", "warp", "streams"})
+# mistakes of host code: pinned memory changed in flight, work of two streams on the same bytes and frees that do not
+# wait for it (see `order`); "leaks" what a context still holds as it ends. Accesses out of bounds, misaligned or to
+# freed memory end a kernel, and double frees are told of, whatever is asked for.
+ALL_CHECKS = frozenset({"barrier", "warp", "race", "init", "streams", "leaks"})
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,13 @@ class Driver(LaunchCalls, StreamCalls, ContextCalls):
             raise ValueError(f"no checks {sorted(unknown)}; there are {', '.join(sorted(ALL_CHECKS))}")
         if memory <= 0 or devices <= 0:
             raise ValueError(f"memory and devices must be positive, got {memory} and {devices}")
+        self._space.track_undefined = "init" in self.checks
         self.arch = chip(arch).arch
         self.printf = printf
         self._scheduler = Scheduler(order, seed)
         self._injector = Injector()
         self._counts: list[Count] = []
-        self._leaks: list[str] = []
+        self._leaks: list[Held] = []
         self._sources: dict[str, str] = {}
         self.devices = []
         for ordinal in range(devices):
@@ -155,7 +158,12 @@ class Driver(LaunchCalls, StreamCalls, ContextCalls):
         with self._lock:
             self._injector.injections.clear()
 
-    def simLastReport(self) -> Any | None:
+    def simFailureReport(self) -> Finding | None:
+        """The report of the last call of this thread that failed; None where what it says is not a report."""
+        report: Finding | None = getattr(self._local, "report", None)
+        return report
+
+    def simLastReport(self) -> Finding | None:
         """The report of the last fault that a kernel or a queued operation met, or None. ``str`` of it is readable."""
         with self._lock:
             return self._last_report
@@ -189,23 +197,67 @@ class Driver(LaunchCalls, StreamCalls, ContextCalls):
     def simHostView(self, address: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """The host bytes behind ``size`` bytes of device memory, writable, for exchange with libraries of the CPU.
 
-        Nothing is waited for. It stays readable once the memory is freed, and is then nobody else's. ValueError where
-        no one live allocation holds the range."""
+        Nothing is waited for, and the bytes count as initialised from here on. It stays readable once the memory is
+        freed, and is then nobody else's. ValueError where no one live allocation holds the range."""
         with self._lock:
             try:
-                return self._space.bytes(int(address), int(size))
+                view = self._space.bytes(int(address), int(size))
+                if size:
+                    found = self._space.covering(int(address), int(size))
+                    found.define(int(address) - found.address, int(size))
+                return view
             except MemoryFault as fault:
                 raise ValueError(str(fault)) from None
 
-    def simAlive(self) -> list[str]:
-        """One line for each thing that is alive, with where it was made."""
+    def simHostReads(self, address: int, size: int) -> None:
+        """Say that the host reads memory now, by itself. Where it is pinned, and queued work is still to write it, the
+        next call that waits returns a report."""
         with self._lock:
-            return [line for context in self._contexts() for line in self._describe_contents(context)]
+            self._host_reads(int(address), int(size))
 
-    def simLeaks(self) -> list[str]:
-        """What contexts still held when they were released, reset or destroyed, one line each."""
+    def simAlive(self) -> list[Held]:
+        """What is alive, by the line that made it. ``str`` of each is readable."""
+        with self._lock:
+            return [held for context in self._contexts() for held in self._held(context)]
+
+    def simLeaks(self) -> list[Held]:
+        """What contexts still held when they were released, reset or destroyed, by the line that made it."""
         with self._lock:
             return list(self._leaks)
+
+    def simEndReport(self, context: Handle, own: Container[int] = ()) -> LeakReport | None:
+        """What ``context`` would leave behind if it were released now, as a report; None where that is nothing, where
+        "leaks" is not among the checks, or where others hold the context too. ``own`` are handles and addresses of the
+        caller's, which are not to be told of."""
+        with self._lock:
+            found = self._object(context, Context, "a context")
+            if "leaks" not in self.checks or found.sticky is not None or found.device.retained > 1:
+                return None
+            held = self._held(found, own)
+            return leak_report(found, held) if held else None
+
+    def simKeepReport(self) -> None:
+        """Have the next call that waits return the report of the last call of this thread that failed, too: for callers
+        that have nobody to tell, such as finalizers."""
+        with self._lock:
+            report, stack = self.simFailureReport(), self._stack()
+            if isinstance(report, HostReport) and stack and stack[-1].sticky is None:
+                stack[-1].mistakes.insert(0, report)
+
+    def simUnseenReports(self, context: Handle) -> list[Finding]:
+        """The reports of mistakes and of the fault, if any, that no call on ``context`` has returned, which are taken
+        out; none while others hold the context too."""
+        with self._lock:
+            found = self._object(context, Context, "a context")
+            if found.device.retained > 1:
+                return []
+            unseen, found.mistakes = found.mistakes, []
+            return unseen if found.report is None else [found.report]
+
+    def simNameStream(self, hStream: Handle, name: str) -> None:
+        """What reports call a stream; without it, they name the line that made it."""
+        with self._lock:
+            self._object(hStream, Stream, "a stream").name = name
 
     def simSource(self, name: str, text: str) -> None:
         """The text of a source file that is not on disk, for reports to quote."""

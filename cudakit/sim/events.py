@@ -67,8 +67,10 @@ class StreamCalls(DriverState):
         stream, event = self._stream(hStream), self._event(hEvent)
         if unsigned(Flags) not in (0, 1):
             raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"flags {Flags} are none of CUevent_wait_flags")
-        if event.operation is not None and not event.operation.done:
-            self._scheduler.enqueue(stream, "wait for an event", after=[event.operation])
+        if event.operation is None:
+            stream.vain = caller()
+        elif not event.operation.done:
+            self._scheduler.enqueue(stream, "wait for an event", after=[event.operation], place=caller())
 
     @call(1, context=False)
     def cuStreamGetPriority(self, hStream: Handle) -> int:

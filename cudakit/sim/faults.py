@@ -2,65 +2,78 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import sys
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
 from cuda.bindings import driver as cu
 
+from cudakit.sim.memory import MemoryFault
+from cudakit.sim.report import Finding, HostReport, Origin, Other, python_place
+
 Result = cu.CUresult
 SUCCESS = Result.CUDA_SUCCESS
 
-# frames of the package that holds `sim` are passed over: the user's own line is wanted
+# frames of the package that holds `sim` are passed over, and those of the modules through which it is called back (by
+# finalizers, by `with`): the user's own line is wanted
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_BETWEEN = frozenset(module.__file__ for module in (contextlib, functools, weakref))
 
 
 class Refused(Exception):
     """A call that ends with ``code``; the message says what was wrong, for ``simLastMessage``, and ``hint`` what to do
-    where the code's usual advice would be wrong, for ``simLastHint``."""
+    where the code's usual advice would be wrong, for ``simLastHint``. ``report`` is the report that the message is the
+    text of, for ``simFailureReport``, or None."""
 
-    def __init__(self, code: Any, message: str, hint: str | None = None) -> None:
+    def __init__(self, code: Any, message: str, hint: str | None = None, report: Finding | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.hint = hint
+        self.report = report
+
+    @classmethod
+    def by(cls, code: Any, report: Finding) -> Refused:
+        """A call that ends with a report."""
+        return cls(code, str(report), report=report)
 
 
 class OperationFault(Exception):
     """Queued work that failed when it ran and took its context with it."""
 
-    def __init__(self, code: Any, report: Any) -> None:
+    def __init__(self, code: Any, report: Finding) -> None:
         super().__init__(str(report))
         self.code = code
         self.report = report
 
 
-@dataclass
-class HostReport:
-    """A mistake of host code that the queues made visible. ``file`` and ``line`` are where the work was enqueued."""
-
-    kind: str
-    detail: str
-    file: str | None = None
-    line: int | None = None
-
-    def __str__(self) -> str:
-        place = f"\n  enqueued at {self.file}:{self.line}" if self.file else ""
-        return f"{self.kind}: {self.detail}{place}"
-
-
-def caller() -> tuple[str, int]:
-    """File and line of the innermost frame outside this package."""
+def caller() -> Origin:
+    """The line of the innermost frame outside this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith(_PACKAGE) or frame.f_code.co_filename in _BETWEEN
+    ):
         frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+    return Origin(frame.f_code.co_filename, frame.f_lineno)
 
 
-def caller_text() -> str:
-    """``caller`` as text for an allocation's origin: "at FILE:LINE"."""
-    file, line = caller()
-    return f"at {file}:{line}"
+def host_report(kind: str, detail: str, call: str, place: Origin | None, **more: Any) -> HostReport:
+    """A report of a mistake of host code. ``call`` is the driver's function, ``place`` the line that called it."""
+    places = () if place is None else (python_place(place.file, place.line),)
+    return HostReport(kind, detail, call=call, places=places, **more)
+
+
+def other_access(access: str, place: Origin | None) -> Other:
+    """What a host-side mistake conflicts with: queued work, by the line that queued it."""
+    return Other(access, places=() if place is None else (python_place(place.file, place.line),))
+
+
+def memory_report(fault: MemoryFault, call: str, place: Origin | None) -> HostReport:
+    """The report of a host call, or of the work that it queued, that asks for memory that is not there."""
+    return host_report(fault.kind, fault.where, call, place, allocation=fault.allocation)
 
 
 _TEXTS = {

@@ -68,9 +68,9 @@ _NAN: dict[str, Any] = {"f16": NAN16, "bf16": NAN16, "f32": NAN32}
 
 def saturate32(bits: Array) -> Array:
     """float32 patterns clamped to [+0, 1], NaN to +0."""
-    value = bits.view(F32)
-    clamped: Array = np.where(value > 0, np.minimum(value, np.float32(1)), np.float32(0)).view(U32)
-    return clamped
+    # adding +0 makes it of -0
+    clamped: Array = np.minimum(np.fmax(bits.view(F32), np.float32(0)), np.float32(1)) + np.float32(0)
+    return clamped.view(U32)
 
 
 def saturate16(bits: Array) -> Array:
@@ -155,6 +155,7 @@ def _form16(
     as for ``_form32``."""
     is_bfloat = kind.startswith("bf16")
     ftz, sat, relu = spec.flag("ftz"), spec.flag("sat"), spec.flag("relu")
+    oob = count == 3 and spec.flag("oob")
     spec.finish()
     if is_bfloat and (ftz or sat):
         spec.refuse("bf16 takes neither .ftz nor .sat")
@@ -171,6 +172,8 @@ def _form16(
                 bits = np.where(smallest & below, bits & np.uint16(0x8000), bits)
         if relu:
             bits = rectify16(bits)
+        if oob:  # the NaN that marks what lies outside of a tensor
+            bits = np.where((operands[0] == NAN16) | (operands[1] == NAN16), np.uint16(0), bits)
         return saturate16(bits) if sat else bits
 
     return Form(spread(packed(run) if kind.endswith("x2") else run), (kind,), (kind,) * count)
@@ -359,12 +362,15 @@ def _extremum(spec: Spec) -> Form:
     def run(a: Array, b: Array) -> Array:
         if ftz:
             a, b = flush(a), flush(b)
-        sign = (a ^ b) & bit
         if signs:
+            sign = (a ^ b) & bit
             a, b = a & ~bit, b & ~bit
         x, y = read(a), read(b)
         if native:
-            chosen = (propagating if nan else ignoring)(x, y).view(a.dtype)
+            value = (propagating if nan else ignoring)(x, y)
+            chosen: Array = value.view(a.dtype)
+            if not signs and (np.abs(value) > 0).all():
+                return chosen  # neither zero nor NaN
         else:
             first = (x < y if is_min else x > y) | (y != y)
             chosen = np.where(first, a, b)

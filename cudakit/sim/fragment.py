@@ -8,15 +8,18 @@ arrays are never written in place; they may be shared between registers, fragmen
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from cudakit.sim.heap import Heap
 from cudakit.sim.ir import Instruction
 from cudakit.sim.lanes import Array, Choice, Geometry, LaneSet, choose
 from cudakit.sim.memory import AddressSpace, MemoryFault
 from cudakit.sim.report import Index3, KernelFault, Place, Report
+from cudakit.sim.traffic import Tally
 
 if TYPE_CHECKING:
     from cudakit.sim.machine import DeviceProperties
@@ -36,15 +39,6 @@ class Site:
         self.number = number
         self.instruction = instruction
         self.kind = kind
-
-
-class Tally:
-    """What one site did: requests (warps), sectors or wavefronts, bytes that lanes asked for, fewest wavefronts."""
-
-    __slots__ = ("bytes", "ideal", "lanes", "requests", "units")
-
-    def __init__(self) -> None:
-        self.requests = self.units = self.bytes = self.ideal = self.lanes = 0
 
 
 class Run:
@@ -71,6 +65,10 @@ class Run:
         blocks: int,
         place: Callable[[Instruction], tuple[Place, ...]],
         environment: dict[int, int],
+        heap: Heap,
+        cluster: Index3 = (1, 1, 1),
+        explicit_cluster: bool = False,
+        cluster_barriers: bool = False,
     ) -> None:
         self.kernel = kernel
         self.program = program
@@ -90,10 +88,22 @@ class Run:
         self.counting = counting
         self.place = place
         self.environment = environment
+        self.heap = heap
+        # blocks of a cluster along each axis, and together
+        self.cluster = cluster
+        self.cluster_size = cluster[0] * cluster[1] * cluster[2]
+        self.explicit_cluster = explicit_cluster
+        self.cluster_barriers = cluster_barriers
         self.tallies: list[Tally | None] = [None] * sites
         # warps, lanes, and warps that parted at the end, for each basic block
         self.block_counts: list[list[int] | None] = [None] * blocks
         self.ticks = 0
+
+    def block_indices(self, numbers: Array) -> Array:
+        """The grid index of each of these blocks of the launch, (numbers, 3) of int64."""
+        grid, dims = np.array(self.grid), np.array(self.cluster)
+        cluster, rank = np.divmod(numbers, self.cluster_size)
+        return _unravel(cluster, grid // dims) * dims + _unravel(rank, dims)
 
     def tally(self, site: Site) -> Tally:
         found = self.tallies[site.number]
@@ -120,7 +130,10 @@ class Store:
 
 
 class Batch:
-    """Some consecutive blocks of a launch, run together: their shared and local memory, and who is still alive."""
+    """Some blocks of a launch, run together: their shared and local memory, and who is still alive.
+
+    Blocks are numbered cluster by cluster, and within a cluster by rank; without clusters that is the grid's order.
+    """
 
     def __init__(self, run: Run, geometry: Geometry, first_block: int) -> None:
         self.run = run
@@ -131,27 +144,48 @@ class Batch:
         self.live = geometry.lanes
         self.live_blocks = geometry.all.block_counts.copy()
         self.live_warps = geometry.all.warp_counts
+        # which lanes are left, where cluster barriers need to know
+        self.alive = np.ones(geometry.lanes if run.cluster_barriers else 0, np.bool_)
         # whatever shows that the batch gets on: a store, an exit, a barrier passed
         self.progress = 0
         self.specials: dict[str, Any] = {}
         self.copies: Any = None
+        # the checks of its accesses, None where there are none
+        self.guard: Any = None
 
     def leave(self, lanes: LaneSet) -> None:
         """Lanes that have exited hold nothing up any more."""
         self.live -= lanes.count
         self.live_blocks = self.live_blocks - lanes.block_counts
         self.live_warps = self.live_warps - lanes.warp_counts
+        if len(self.alive):
+            self.alive[lanes.lanes] = False
         self.progress += 1
 
     def block_index(self, block: int) -> Index3:
         """The grid index of a block of this batch."""
-        x, y, _ = self.run.grid
-        linear = self.first_block + block
-        return linear % x, linear // x % y, linear // (x * y)
+        x, y, z = self.indices[block].tolist()
+        return x, y, z
+
+    @cached_property
+    def indices(self) -> Array:
+        """The grid index of each block, (blocks, 3) of int64."""
+        return self.run.block_indices(self.first_block + np.arange(self.geometry.blocks))
+
+    def grid_index(self, number: int) -> Index3:
+        """The grid index of the launch's block with this number, of whatever batch."""
+        x, y, z = self.run.block_indices(np.array([number]))[0].tolist()
+        return x, y, z
 
     def thread_index(self, thread: int) -> Index3:
         x, y, _ = self.geometry.dims
         return thread % x, thread // x % y, thread // (x * y)
+
+
+def _unravel(number: Array, dims: Array) -> Array:
+    """Three-dimensional indices of numbers that count x first, (numbers, 3)."""
+    x, y = int(dims[0]), int(dims[1])
+    return np.stack((number % x, number // x % y, number // (x * y)), axis=1)
 
 
 class Frame:
@@ -232,14 +266,35 @@ class Fragment:
         block, thread = divmod(int(self.lanes.lanes[position]), geometry.threads)
         return self.batch.block_index(block), self.batch.thread_index(thread)
 
+    def spread(self, positions: Array) -> str:
+        """How far the lanes at some positions reach, in words."""
+        if len(positions) < 2:
+            return ""
+        linear = self.lanes.lanes[positions] // self.batch.geometry.threads
+        blocks = len(np.unique(linear))
+        last = positions[int(np.argmax(self.lanes.lanes[positions]))]
+        block, thread = self.lane_place(int(last))
+        return f"in {blocks} blocks, up to block {block}" if blocks > 1 else f"up to thread {thread}"
+
     def fail(
-        self, instruction: Instruction | None, kind: str, detail: str, position: int = 0, lanes: int = 1, **more: Any
+        self,
+        instruction: Instruction | None,
+        kind: str,
+        detail: str,
+        position: int = 0,
+        lanes: int | Array = 1,
+        **more: Any,
     ) -> NoReturn:
-        """Stop the kernel with a report about the lane at ``position``."""
+        """Stop the kernel with a report about the lane at ``position``. ``lanes`` are the positions of the lanes that do
+        the same, or how many they are."""
         block, thread = self.lane_place(position)
+        if isinstance(lanes, int) and lanes == self.lanes.count:
+            lanes = np.arange(lanes)
+        if not isinstance(lanes, int):
+            more["spread"] = self.spread(lanes)
+            lanes = len(lanes)
         run = self.batch.run
         places = run.place(instruction) if instruction is not None else ()
-        first = places[0] if places else None
         raise KernelFault(
             Report(
                 kind=kind,
@@ -247,9 +302,6 @@ class Fragment:
                 kernel=run.kernel,
                 block=block,
                 thread=thread,
-                file=first.file if first else None,
-                line=first.line if first else None,
-                text=first.text if first else None,
                 places=places,
                 instruction=instruction.text.strip() if instruction is not None else "",
                 lanes=lanes,
@@ -257,12 +309,12 @@ class Fragment:
             )
         )
 
-    def fail_access(self, site: Site, fault: MemoryFault, space: str, position: int, lanes: int) -> NoReturn:
+    def fail_access(self, site: Site, fault: MemoryFault, space: str, position: int, lanes: int | Array) -> NoReturn:
         """Stop the kernel because of a memory access of one lane."""
         self.fail(
             site.instruction,
             fault.kind,
-            f"{site.kind} of {fault}".replace(f"{fault.kind}: ", "", 1),
+            f"{site.kind} of {fault.where}",
             position,
             lanes,
             address=fault.address,

@@ -15,6 +15,7 @@ from cudakit.sim.faults import Refused, Result, caller
 from cudakit.sim.ir import PtxError, UnsupportedPtx
 from cudakit.sim.occupancy import active_blocks, active_clusters, available_shared, max_threads
 from cudakit.sim.properties import Chip
+from cudakit.sim.report import Origin
 from cudakit.sim.state import Context, Handle, Memory, as_handle, call, member, name_bytes, signed, unsigned
 
 Index3 = tuple[int, int, int]
@@ -23,6 +24,11 @@ _LAUNCH = cu.CUlaunchAttributeID
 _CLUSTER_SETTINGS = range(
     int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH),
     int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE) + 1,
+)
+_REQUIRED_CLUSTER = (
+    _ATTRIBUTE.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
+    _ATTRIBUTE.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+    _ATTRIBUTE.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH,
 )
 PORTABLE_CLUSTER = 8
 LARGEST_CLUSTER = 16
@@ -35,7 +41,7 @@ class Module:
     handle: int
     context: Context
     loaded: machine.LoadedModule
-    place: tuple[str, int]
+    place: Origin
     functions: dict[str, Function] = field(default_factory=dict)
 
 
@@ -235,7 +241,10 @@ class FunctionCalls(CopyCalls):
             _ATTRIBUTE.CU_FUNC_ATTRIBUTE_PTX_VERSION: 10 * major + minor,
             _ATTRIBUTE.CU_FUNC_ATTRIBUTE_BINARY_VERSION: 10 * major + minor,
             _ATTRIBUTE.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: function.max_dynamic,
+            _ATTRIBUTE.CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: int(function.loaded.cluster_must_be_set),
         }
+        if function.loaded.required_cluster is not None:
+            values.update(zip(_REQUIRED_CLUSTER, function.loaded.required_cluster, strict=True))
         number = int(attrib)
         for key, value in values.items():
             if int(key) == number:
@@ -325,8 +334,7 @@ class FunctionCalls(CopyCalls):
         if config is None:
             raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "config is None")
         grid, block, cluster, _ = read_config(config)
-        self._check_cluster(function, grid, cluster or (1, 1, 1))
-        size = int(np.prod(cluster or (1, 1, 1)))
+        size = int(np.prod(self._cluster(function, grid, cluster) or (1, 1, 1)))
         resident = self._resident(function, int(np.prod(block)), int(config.sharedMemBytes))
         return active_clusters(function.chip, size, resident)
 
@@ -339,20 +347,30 @@ class FunctionCalls(CopyCalls):
         return LARGEST_CLUSTER if free else PORTABLE_CLUSTER
 
     @staticmethod
-    def _check_cluster(function: Function, grid: Index3, cluster: Index3) -> None:
-        name, size = function.loaded.name, int(np.prod(cluster))
+    def _cluster(function: Function, grid: Index3, asked: Index3 | None) -> Index3 | None:
+        """The cluster that a launch has, checked: the one asked for or compiled in, None where there is neither."""
+        loaded, settings = function.loaded, function.settings
+        name, invalid = loaded.name, Result.CUDA_ERROR_INVALID_CLUSTER_SIZE
+        required = loaded.required_cluster
+        if asked is not None and required is not None and asked != required:
+            raise Refused(invalid, f"{name}: a cluster of {asked}, and the kernel is compiled for {required}")
+        cluster = asked or required
+        if cluster is None:
+            if loaded.cluster_must_be_set:
+                raise Refused(invalid, f"{name}: the kernel is compiled for clusters, and the launch gives no size")
+            return None
+        size = int(np.prod(cluster))
         if size == 1:
-            return
+            return cluster
         if not function.chip.has_clusters:
             raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, f"{name}: {function.chip.arch} has no clusters")
-        allowed = function.settings.get(int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED), 0)
-        most = LARGEST_CLUSTER if allowed else PORTABLE_CLUSTER
+        allowed = settings.get(int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED), 0)
+        most = min(LARGEST_CLUSTER if allowed else PORTABLE_CLUSTER, loaded.max_cluster or LARGEST_CLUSTER)
         if not 0 < size <= most:
-            raise Refused(
-                Result.CUDA_ERROR_INVALID_CLUSTER_SIZE, f"{name}: a cluster of {size} blocks; the most is {most}"
-            )
+            raise Refused(invalid, f"{name}: a cluster of {size} blocks; the most is {most}")
         if any(g % c for g, c in zip(grid, cluster, strict=True)):
             raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{name}: grid {grid} is no multiple of cluster {cluster}")
+        return cluster
 
 
 def _image_bytes(image: Any) -> bytes:

@@ -95,12 +95,14 @@ def build_sum(spec: Spec) -> Form:
 
     def run(operands: Any) -> Array | tuple[Array, ...]:
         a, b = operands[0], operands[1]
-        carry = operands[2] if reads else np.bool_(False)
+        # a difference is a + ~b + carry: the flag is set where nothing was borrowed, which shows where addc reads it
+        flag = operands[2] if reads else np.bool_(subtracts)
+        carry = ~flag if subtracts else flag
         result = function(function(a, b), carry.astype(a.dtype))
         if not writes:
             return result  # type: ignore[no-any-return]
         if subtracts:
-            return result, (a < b) | (carry & (a == b))
+            return result, ~((a < b) | (carry & (a == b)))
         return result, (result < a) | (carry & (result == a))
 
     return Form(run, (kind, "pred") if writes else (kind,), (kind, kind, "pred") if reads else (kind, kind))

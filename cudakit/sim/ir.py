@@ -11,11 +11,17 @@ from typing import Union
 
 
 class PtxError(Exception):
-    """PTX text that cannot be read; the message names the line and its text."""
+    """PTX text that cannot be read; the message names the line and its text.
+
+    ``function`` says which kernel or function the text stands in ("the kernel add"), ``location`` what it was compiled
+    from; None where nothing tells.
+    """
 
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
         self.line = line
+        self.function: str | None = None
+        self.location: Location | None = None
 
 
 class UnsupportedPtx(PtxError):
@@ -125,7 +131,7 @@ class Instruction:
     """One instruction. ``ld.global.nc.v4.f32`` has opcode "ld" and modifiers ("global", "nc", "v4", "f32").
 
     Operands stand in PTX order; one is None where PTX has the sink ``_``. Vector registers (``.reg .v4 .f32 %v``) are
-    split: ``%v`` is a ``Vector`` of registers, ``%v.x`` a ``Register``. A bracket with a comma (``[map, {x, y}]``,
+    split: ``%v`` is a ``Vector`` of registers, ``%v.x`` a ``Register``; so are those of 128 bits, into two of 64. A bracket with a comma (``[map, {x, y}]``,
     tensors and textures) is a plain tuple of operands. ``call`` always has three or four: (tuple of returns, Symbol or
     Register of the callee, tuple of parameters[, Symbol of the prototype, target list or call table]). Returns and
     parameters are ``Symbol`` (a ``.param`` variable), ``Register`` or ``Immediate``. Targets of ``bra`` and the list
@@ -196,6 +202,11 @@ class Function:
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     line: int = 0
     body: bool = True
+
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return f"the {'kernel' if self.entry else 'function'} {self.name}"
 
 
 @dataclass(slots=True)

@@ -13,10 +13,14 @@ from cuda.bindings import driver as cu
 
 from cudakit.sim import machine
 from cudakit.sim.contexts import LIMITS
-from cudakit.sim.faults import HostReport, Refused, Result, caller
+from cudakit.sim.faults import Refused, Result, caller, host_report
 from cudakit.sim.functions import Function, FunctionCalls, Index3, read_config
+from cudakit.sim.heap import Heap
+from cudakit.sim.memory import Allocation
+from cudakit.sim.occupancy import active_blocks
 from cudakit.sim.properties import Chip
-from cudakit.sim.state import Context, Handle, as_handle, call, read_c_array, unsigned
+from cudakit.sim.report import plain_name
+from cudakit.sim.state import Context, Handle, Memory, as_handle, call, read_c_array, unsigned
 from cudakit.sim.streams import Stream
 
 # the driver makes room for recursion as it sees fit until told how much
@@ -37,12 +41,16 @@ FAULT_RESULTS = {
 
 @dataclass
 class LaunchRecord:
-    """A kernel that ran to its end."""
+    """A kernel that ran to its end. ``shared`` is the dynamic and ``static_shared`` the static shared memory of a block
+    in bytes, ``registers`` those of a thread."""
 
     name: str
     grid: Index3
     block: Index3
     counters: machine.Counters
+    shared: int = 0
+    static_shared: int = 0
+    registers: int = 0
 
 
 @dataclass(eq=False)
@@ -123,13 +131,7 @@ class LaunchCalls(FunctionCalls):
         if stream.context is not function.module.context:
             raise Refused(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the kernel are of different contexts")
         self._check_launch(function, grid, block, shared)
-        if cluster is not None:
-            self._check_cluster(function, grid, cluster)
-            if int(np.prod(cluster)) > 1:
-                raise Refused(
-                    Result.CUDA_ERROR_NOT_SUPPORTED,
-                    f"{function.loaded.name}: the simulated device runs no clusters of more than one block yet",
-                )
+        cluster = self._cluster(function, grid, cluster)
         if cooperative:
             room = self._resident(function, int(np.prod(block)), shared) * function.chip.multiprocessors
             if int(np.prod(grid)) > room:
@@ -144,8 +146,10 @@ class LaunchCalls(FunctionCalls):
 
         def run() -> None:
             if injected is not None:
-                report = HostReport("injected fault", f"{injected.fault} in kernel {function.loaded.name}", *place)
+                detail = f"{injected.fault} in kernel {plain_name(function.loaded.name)}"
+                report = host_report("injected fault", detail, f"kernel {plain_name(function.loaded.name)}", place)
                 raise self._fault(injected.code, report)
+            before, prints = self._before(operation)
             try:
                 counters = machine.launch(
                     function.loaded,
@@ -158,18 +162,42 @@ class LaunchCalls(FunctionCalls):
                     cluster=cluster,
                     checks=self.checks,
                     printf=self.printf,
+                    counters=bool(self._counts),
                     stack_limit=stack if stack > DEFAULT_STACK else None,
+                    heap=self._heap(function.module.context) if function.loaded.allocates else None,
+                    prints=prints,
                 )
             except machine.KernelFault as fault:
+                self._explain(operation, fault.report)
                 code = FAULT_RESULTS.get(fault.report.kind, Result.CUDA_ERROR_LAUNCH_FAILED)
                 raise self._fault(code, fault.report) from None
-            record = LaunchRecord(function.loaded.name, grid, block, counters)
+            self._after(operation, function.loaded.module.place, before, prints)
+            if not self._counts:
+                return
+            static = function.loaded.static_shared
+            counters.occupancy = active_blocks(function.chip, int(np.prod(block)), function.registers, static + shared)
+            record = LaunchRecord(function.loaded.name, grid, block, counters, shared, static, function.registers)
             for count in self._counts:
                 if count.context is None or count.context is stream.context:
                     count.records.append(record)
 
         touches = self._pinned_count > 0 and self._mentions_pinned(params)
-        self._scheduler.enqueue(stream, f"kernel {function.loaded.name}", run, place=place, touches_host=touches)
+        label = f"kernel {plain_name(function.loaded.name)}"
+        operation = self._scheduler.enqueue(stream, label, run, place=place, touches_host=touches)
+        self._note_kernel(operation, params)
+
+    def _heap(self, context: Context) -> Heap:
+        """The heap of a context's kernels. What they leave there is the context's, like any other memory."""
+
+        def made(allocation: Allocation) -> None:
+            self._memory[allocation.address] = Memory(allocation, context)
+
+        def freed(address: int) -> None:
+            del self._memory[address]
+
+        mine = [m.allocation for m in self._memory.values() if m.context is context and m.allocation.kind == "heap"]
+        limit = context.limits[int(cu.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE)]
+        return Heap(self._space, limit, sum(allocation.size for allocation in mine), made, freed)
 
     def _mentions_pinned(self, params: list[bytes]) -> bool:
         """Whether a parameter looks like a pointer to pinned host memory."""

@@ -1,84 +1,108 @@
-"""Builders for instructions that move data or addresses: ld, st, mov, cvta, isspacep, prefetch, fences, cp.async."""
+"""Builders for instructions that move data or addresses: ld, st, mov, cvta, isspacep, cp.async."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudakit.sim.access import CONST, ELEMENTS, GENERIC, GLOBAL, LOCAL, PARAM, SHARED, Access, PendingCopies
+from cudakit.sim import clusters
+from cudakit.sim.access import CLUSTER, CONST, ELEMENTS, GENERIC, GLOBAL, LOCAL, PARAM, SHARED, Access, PendingCopies
 from cudakit.sim.fragment import Fragment
 from cudakit.sim.ir import Address, Instruction, Operand, PtxError, Register, Symbol, Vector
 from cudakit.sim.lanes import Array, choose
 from cudakit.sim.lanewise import storage, width
 from cudakit.sim.lowering import Compiler
 from cudakit.sim.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, MemoryFault
+from cudakit.sim.modifiers import LOAD_CACHES, PREFETCH_SIZES, STORE_CACHES, Modifiers
+from cudakit.sim.params import entry_param, get_param, put_param
+from cudakit.sim.shadow import positions
 
-_SPACES = {"global": GLOBAL, "shared": SHARED, "shared::cta": SHARED, "local": LOCAL, "const": CONST}
-_SPACES |= {"param": PARAM, "param::entry": PARAM, "param::func": PARAM}
-# what changes neither the value nor, in a machine that keeps memory in step, the order
-_HINTS = frozenset(
-    ("nc", "volatile", "weak", "relaxed", "acquire", "release", "acq_rel", "sc", "cta", "cluster", "gpu", "sys", "mmio")
-)
-_HINTS |= {"ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"}
-_HINT_STEMS = ("L1::", "L2::", "level::")
-_WINDOWS = {"shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW, "local": LOCAL_WINDOW}
-_WINDOWS |= {"param": PARAM_WINDOW, "param::entry": PARAM_WINDOW, "global": 0, "const": 0}
-
-
-def is_hint(modifier: str) -> bool:
-    return modifier in _HINTS or modifier.startswith(_HINT_STEMS)
+_SPACES = {"global": GLOBAL, "shared": SHARED, "shared::cta": SHARED, "shared::cluster": CLUSTER, "local": LOCAL}
+_SPACES |= {"const": CONST, "param": PARAM, "param::entry": PARAM, "param::func": PARAM}
+_TYPES = (*(f"{letter}{bits}" for letter in "bus" for bits in (8, 16, 32, 64)), "f32", "f64", "b128")
+_MOVED = ("pred", "b16", "b32", "b64", "b128", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64")
+_WINDOWS = {"shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW, "shared::cluster": SHARED_WINDOW}
+_WINDOWS |= {"local": LOCAL_WINDOW, "param": PARAM_WINDOW, "param::entry": PARAM_WINDOW, "global": 0, "const": 0}
 
 
-def space_of(c: Compiler, instruction: Instruction, modifiers: list[str]) -> str:
+def space_of(modifiers: Modifiers) -> str:
     """Take the state space out of the modifiers; generic where there is none."""
-    for modifier in modifiers:
-        if modifier in _SPACES:
-            modifiers.remove(modifier)
-            return _SPACES[modifier]
-    if any(m.startswith("shared::") for m in modifiers):
-        raise c.refuse(instruction, "distributed shared memory is not there yet")
-    return GENERIC
+    return _SPACES.get(modifiers.one_of(*_SPACES), GENERIC)
 
 
-def _shape(c: Compiler, instruction: Instruction) -> tuple[str, str, int]:
-    """State space, element type and vector length of a load or store."""
-    modifiers = list(instruction.modifiers)
-    kind = modifiers.pop()
-    space = space_of(c, instruction, modifiers)
-    count = 1
-    for modifier in list(modifiers):
-        if modifier in ("v2", "v4", "v8"):
-            count = int(modifier[1:])
-            modifiers.remove(modifier)
-    rest = [m for m in modifiers if not is_hint(m)]
-    if rest or width(kind) not in (8, 16, 32, 64):
-        raise c.refuse(instruction, f"modifier .{rest[0]}" if rest else f"type .{kind}")
-    return space, kind, count
+def noun(space: str) -> str:
+    """What reports and counters call a state space."""
+    return SHARED if space == CLUSTER else space
 
 
-def _elements(operand: Operand | None, count: int) -> tuple[Operand | None, ...]:
-    if isinstance(operand, Vector):
-        return operand.elements
-    return (operand,)
+class _Shape(NamedTuple):
+    """State space, element type and length of a load or store."""
+
+    space: str
+    kind: str
+    length: int
+
+
+def _shape(c: Compiler, instruction: Instruction, caches: tuple[str, ...], orders: tuple[str, ...]) -> _Shape:
+    modifiers = Modifiers(c, instruction)
+    kind = modifiers.kind(*_TYPES)
+    space = space_of(modifiers)
+    if modifiers.flag("mmio") and ("relaxed" not in modifiers.rest or "sys" not in modifiers.rest):
+        modifiers.refuse(".mmio without .relaxed.sys")
+    order = modifiers.order(*orders)
+    count = int(modifiers.one_of("v2", "v4", "v8")[1:] or 1)
+    if modifiers.flag("nc") and (instruction.opcode != "ld" or space != GLOBAL):
+        modifiers.refuse(".nc without .global")
+    cached, hinted, policy = modifiers.hints(*caches)
+    modifiers.flag("unified")
+    modifiers.finish()
+    if order not in ("", "weak") and (cached or space == CONST):
+        modifiers.refuse(f".{order} with a cache operator or constant memory")
+    if hinted and space not in (GLOBAL, GENERIC):
+        modifiers.refuse("cache hints are for global memory")
+    if policy != (len(instruction.operands) == 3):
+        modifiers.refuse(".L2::cache_hint and a cache policy go together")
+    if kind == "b128":
+        kind, count = "b64", 2 * count
+    if count * width(kind) > 256:
+        modifiers.refuse(f"{count * width(kind)} bits at once")
+    return _Shape(space, kind, count)
+
+
+def elements(c: Compiler, instruction: Instruction, operand: Operand | None, count: int) -> list[Operand | None]:
+    """The operands of a vector; a register of 128 bits is two of 64."""
+    parts: list[Operand | None] = []
+    for element in operand.elements if isinstance(operand, Vector) else (operand,):
+        parts += element.elements if isinstance(element, Vector) else (element,)
+    if len(parts) != count:
+        raise c.refuse(instruction, f"{len(parts)} registers where {count} are due")
+    return parts
 
 
 def build_ld(c: Compiler, instruction: Instruction) -> list[str]:
-    space, kind, count = _shape(c, instruction)
+    if instruction.opcode == "ldu":
+        space, kind, count = _shape(c, instruction, (), ())
+        if space not in (GLOBAL, GENERIC):
+            raise c.refuse(instruction, f"ldu of .{space}")
+    else:
+        space, kind, count = _shape(c, instruction, LOAD_CACHES, ("relaxed", "acquire"))
     target, source = instruction.operands[0], instruction.operands[1]
-    registers = _elements(target, count)
+    registers = elements(c, instruction, target, count)
     base = source.base if isinstance(source, Address) else source
     offset = source.offset if isinstance(source, Address) else 0
     size = width(kind) // 8
+    if space == PARAM and isinstance(base, Symbol) and base.name in c.taken:
+        space = LOCAL
     if space == PARAM and isinstance(base, Symbol):
         if base.name in c.call_params:
-            value = f"{c.bind(_get_param(offset, size, count))}(r[{c.slots[base.name]}])"
+            value = f"{c.bind(get_param(offset, size, count))}(r[{c.slots[base.name]}])"
         else:
-            value = f"{c.bind(_entry_param(c.param_offsets[base.name] + offset, size, count))}(f)"
+            value = f"{c.bind(entry_param(c.param_offsets[base.name] + offset, size, count))}(f)"
     else:
         address, offset = c.address(source, instruction)
-        access = Access(c.site(instruction, f"{space} load"), space, offset, size, count)
+        access = Access(c.site(instruction, f"{noun(space)} load"), space, offset, size, count)
         value = f"{c.bind(access.load if count == 1 else access.load_vector)}(f, {address})"
     if count == 1:
         return _widen(c, registers[0], kind, value)
@@ -91,10 +115,13 @@ def build_ld(c: Compiler, instruction: Instruction) -> list[str]:
 def _widen(c: Compiler, register: Operand | None, kind: str, value: str) -> list[str]:
     """Write memory bits to a register that may be wider: sign-extended where the type is signed."""
     if register is None:
-        return []
+        # nobody wants it, but the access happens
+        return [value]
     if not isinstance(register, Register):
         raise PtxError(f"{register!r} is not a register")
     want, bits = storage(register.type), width(kind)
+    if want.itemsize * 8 < bits or register.type == "pred":
+        raise PtxError(f"register {register.name} of type .{register.type} does not hold a .{kind}")
     if want.itemsize * 8 > bits and kind.startswith("s"):
         narrow, wide = c.bind(np.dtype(f"i{bits // 8}")), c.bind(np.dtype(f"i{want.itemsize}"))
         value = f"{value}.view({narrow}).astype({wide}).view({c.bind(want)})"
@@ -104,19 +131,21 @@ def _widen(c: Compiler, register: Operand | None, kind: str, value: str) -> list
 
 
 def build_st(c: Compiler, instruction: Instruction) -> list[str]:
-    space, kind, count = _shape(c, instruction)
+    space, kind, count = _shape(c, instruction, STORE_CACHES, ("relaxed", "release"))
+    if space == CONST:
+        raise c.refuse(instruction, "constant memory is written by the host")
     target, source = instruction.operands[0], instruction.operands[1]
     size = width(kind) // 8
-    values = [_narrow(c, element, kind) for element in _elements(source, count)]
+    values = [_narrow(c, element, kind) for element in elements(c, instruction, source, count)]
     base = target.base if isinstance(target, Address) else target
     if space == PARAM:
         if not isinstance(base, Symbol) or base.name not in c.call_params:
             raise c.refuse(instruction, "only call parameters can be stored to")
         offset = target.offset if isinstance(target, Address) else 0
         slot = c.slots[base.name]
-        return [f"r[{slot}] = {c.bind(_put_param(offset, size))}(r[{slot}], f.lanes.count, ({', '.join(values)},))"]
+        return [f"r[{slot}] = {c.bind(put_param(offset, size))}(r[{slot}], f.lanes.count, ({', '.join(values)},))"]
     address, offset = c.address(target, instruction)
-    access = Access(c.site(instruction, f"{space} store"), space, offset, size, count)
+    access = Access(c.site(instruction, f"{noun(space)} store"), space, offset, size, count)
     if count == 1:
         return [f"{c.bind(access.store)}(f, {address}, {values[0]})"]
     return [f"{c.bind(access.store_vector)}(f, {address}, ({', '.join(values)},))"]
@@ -124,65 +153,23 @@ def build_st(c: Compiler, instruction: Instruction) -> list[str]:
 
 def _narrow(c: Compiler, operand: Operand | None, kind: str) -> str:
     """An expression for an operand's bits in memory's own width."""
+    if isinstance(operand, Register) and (register_bits := width(operand.type)) < width(kind):
+        raise PtxError(f"register {operand.name} has {register_bits} bits, and .{kind} is stored")
     value = c.source(operand, kind)
     return f"{value}.astype({c.bind(ELEMENTS[1])})" if width(kind) == 8 else value
-
-
-# ---- parameters ----
-
-
-def _entry_param(offset: int, size: int, count: int) -> Callable[[Fragment], Any]:
-    dtype = ELEMENTS[size]
-
-    def get(f: Fragment) -> Any:
-        store = f.batch.run.param_store
-        found = np.frombuffer(store, dtype, count, offset)
-        return found[0] if count == 1 else tuple(found)
-
-    return get
-
-
-def _get_param(offset: int, size: int, count: int) -> Callable[[Any], Any]:
-    """Read a call's parameter, held as bytes: a void scalar where all lanes agree, else (lanes, bytes) of uint8."""
-    dtype = ELEMENTS[size]
-
-    def get(value: Any) -> Any:
-        if value.ndim == 0:
-            found = np.frombuffer(value.tobytes(), dtype, count, offset)
-            return found[0] if count == 1 else tuple(found)
-        columns = [
-            np.ascontiguousarray(value[:, offset + k * size :][:, :size]).view(dtype)[:, 0] for k in range(count)
-        ]
-        return columns[0] if count == 1 else tuple(columns)
-
-    return get
-
-
-def _put_param(offset: int, size: int) -> Callable[[Any, int, tuple[Any, ...]], Any]:
-    def put(old: Any, lanes: int, values: tuple[Any, ...]) -> Any:
-        if old.ndim == 0 and all(v.ndim == 0 for v in values):
-            data = bytearray(old.tobytes())
-            for k, value in enumerate(values):
-                data[offset + k * size : offset + (k + 1) * size] = value.tobytes()
-            return np.frombuffer(bytes(data), old.dtype)[0]
-        if old.ndim == 0:
-            out = np.tile(np.frombuffer(old.tobytes(), np.uint8), (lanes, 1))
-        else:
-            out = old.copy()
-        for k, value in enumerate(values):
-            column = np.broadcast_to(value, (lanes,))
-            out[:, offset + k * size : offset + (k + 1) * size] = np.ascontiguousarray(column)[:, None].view(np.uint8)
-        return out
-
-    return put
 
 
 # ---- addresses ----
 
 
 def build_mov(c: Compiler, instruction: Instruction) -> list[str]:
+    modifiers = Modifiers(c, instruction)
+    kind = modifiers.kind(*_MOVED)
+    modifiers.finish()
     target, source = instruction.operands
-    kind = instruction.modifiers[-1]
+    if kind == "b128":
+        pairs = zip(elements(c, instruction, target, 2), elements(c, instruction, source, 2), strict=True)
+        return [line for to, part in pairs if to is not None for line in c.store(to, "b64", c.source(part, "b64"))]
     if isinstance(target, Vector) or isinstance(source, Vector):
         return c.lanewise(instruction)
     if isinstance(source, Address):
@@ -196,13 +183,14 @@ def build_mov(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def build_cvta(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = list(instruction.modifiers)
-    kind = modifiers.pop()
-    backwards = "to" in modifiers
-    spaces = [m for m in modifiers if m != "to"]
-    if kind != "u64" or len(spaces) != 1 or spaces[0] not in _WINDOWS:
-        raise c.refuse(instruction)
-    window = _WINDOWS[spaces[0]]
+    modifiers = Modifiers(c, instruction)
+    kind = modifiers.kind("u64")
+    backwards = modifiers.flag("to")
+    space = modifiers.one_of(*_WINDOWS)
+    modifiers.finish()
+    if not space:
+        modifiers.refuse("no state space")
+    window = _WINDOWS[space]
     source = instruction.operands[1]
     if isinstance(source, Address):
         base, offset = c.address(source, instruction)
@@ -215,30 +203,38 @@ def build_cvta(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def build_isspacep(c: Compiler, instruction: Instruction) -> list[str]:
-    space = instruction.modifiers[-1]
+    modifiers = Modifiers(c, instruction)
+    space = modifiers.one_of(*_WINDOWS)
+    modifiers.finish()
     value = c.source(instruction.operands[1], "u64")
-    if space == "global":
-        low, high = 0, SHARED_WINDOW
-    elif _WINDOWS.get(space):
-        low = _WINDOWS[space]
-        high = low << 1
-    elif space == "shared::cluster":
-        low, high = SHARED_WINDOW, SHARED_WINDOW << 1
-    elif space == "const":
-        low, high = 0, 0
+    if not space:
+        modifiers.refuse("no state space")
+    if space in ("global", "const"):
+        inside = c.bind(_is_constant if space == "const" else _is_global)
+    elif space in ("shared", "shared::cta"):
+        inside = c.bind(clusters.in_own_shared)
     else:
-        raise c.refuse(instruction)
-    inside = c.bind(_in_range(np.uint64(low), np.uint64(high)))
-    return c.store(instruction.operands[0], "pred", f"{inside}({value})")
+        low = _WINDOWS[space]
+        inside = c.bind(_in_range(np.uint64(low), np.uint64(low << 1)))
+    return c.store(instruction.operands[0], "pred", f"{inside}(f, {value})")
 
 
-def _in_range(low: np.uint64, high: np.uint64) -> Callable[[Array], Array]:
-    return lambda value: (value >= low) & (value < high)
+def _in_range(low: np.uint64, high: np.uint64) -> Callable[[Fragment, Array], Array]:
+    return lambda f, value: (value >= low) & (value < high)
 
 
-def build_nothing(c: Compiler, instruction: Instruction) -> list[str]:
-    """Fences, prefetches and hints: memory is always in step here."""
-    return []
+def _is_constant(f: Fragment, value: Array) -> Array:
+    """Constant variables are allocations among the others."""
+    inside = np.zeros(value.shape, np.bool_)
+    for allocation in f.batch.run.space.allocations():
+        if allocation.kind == "constant":
+            inside = inside | ((value >= np.uint64(allocation.address)) & (value < np.uint64(allocation.end)))
+    return inside[()]
+
+
+def _is_global(f: Fragment, value: Array) -> Array:
+    inside: Array = (value < np.uint64(SHARED_WINDOW)) & ~_is_constant(f, value)
+    return inside
 
 
 def build_trap(c: Compiler, instruction: Instruction) -> list[str]:
@@ -252,20 +248,30 @@ def build_trap(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def build_cp(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = instruction.modifiers
-    if modifiers[:1] != ("async",) or any(m in modifiers for m in ("bulk", "mbarrier")):
-        raise c.refuse(instruction, "bulk copies and mbarriers are not there yet")
-    if "commit_group" in modifiers:
+    modifiers = Modifiers(c, instruction)
+    modifiers.flag("async")
+    what = modifiers.one_of("commit_group", "wait_all", "wait_group")
+    if what:
+        modifiers.finish()
+        if len(instruction.operands) != (what == "wait_group"):
+            modifiers.refuse(f"{len(instruction.operands)} operands")
+    if what == "commit_group":
         return [f"{c.bind(_commit)}(f)"]
-    if "wait_all" in modifiers:
+    if what == "wait_all":
         return [f"{c.bind(_wait(None))}(f)"]
-    if "wait_group" in modifiers:
-        count = instruction.operands[0]
-        return [f"{c.bind(_wait_for)}(f, {c.source(count, 'u64')})"]
-    rest = [m for m in modifiers[1:] if not is_hint(m) and m not in ("shared", "shared::cta", "global")]
-    if rest:
-        raise c.refuse(instruction, f"modifier .{rest[0]}")
-    target, source, size = instruction.operands[:3]
+    if what == "wait_group":
+        return [f"{c.bind(_wait_for)}(f, {c.source(instruction.operands[0], 'u64')})"]
+    cache = modifiers.one_of("ca", "cg")
+    shared, source_space = modifiers.one_of("shared", "shared::cta"), modifiers.flag("global")
+    policy = modifiers.flag("L2::cache_hint")
+    modifiers.one_of(*PREFETCH_SIZES)
+    modifiers.finish()
+    operands = instruction.operands[: len(instruction.operands) - policy]
+    if not (cache and shared and source_space and 3 <= len(operands) <= 4):
+        modifiers.refuse("no such form is known")
+    if cache == "cg" and getattr(operands[2], "bits", 0) != 16:
+        modifiers.refuse(".cg copies 16 bytes")
+    target, source, size = operands[:3]
     total = getattr(size, "bits", 0)
     if total not in (4, 8, 16):
         raise c.refuse(instruction, "the copy size must be 4, 8 or 16 bytes")
@@ -275,8 +281,8 @@ def build_cp(c: Compiler, instruction: Instruction) -> list[str]:
     reading = Access(site, GLOBAL, at_offset, 4, total // 4)
     writing = Access(c.site(instruction, "shared store"), SHARED, to_offset, 4, total // 4)
     limit = "None"
-    if len(instruction.operands) > 3:
-        extra = instruction.operands[3]
+    if len(operands) > 3:
+        extra = operands[3]
         predicate = isinstance(extra, Register) and extra.type == "pred"
         limit = c.source(extra, "pred" if predicate else "u32")
         if predicate:
@@ -301,13 +307,13 @@ def _commit(f: Fragment) -> None:
 
 def _wait(pending: int | None) -> Callable[[Fragment], None]:
     def wait(f: Fragment) -> None:
-        _copies(f).wait(f.lanes, pending)
+        _copies(f).wait(f, pending)
 
     return wait
 
 
 def _wait_for(f: Fragment, pending: Any) -> None:
-    _copies(f).wait(f.lanes, int(pending))
+    _copies(f).wait(f, int(pending))
 
 
 def _copy(reading: Access, writing: Access) -> Callable[[Fragment, Array, Array, Any], None]:
@@ -318,13 +324,12 @@ def _copy(reading: Access, writing: Access) -> Callable[[Fragment, Array, Array,
         else:
             data = _read_part(f, reading, at, np.broadcast_to(limit, lanes.count))
         f.batch.progress += 1
-        for view, index, choice, part in writing.locate(f, lanes, to):
-            positions = index
-            if isinstance(index, slice):
-                positions = np.arange(index.start, index.stop)
-            elif isinstance(index, int):
-                positions = np.full(part.count, index)
-            _copies(f).issue(part, view, positions, data if choice is None else data[choice])
+        for piece in writing.locate(f, lanes, to):
+            if f.batch.guard is not None:
+                f.batch.guard.issue(f, writing, piece)
+            choice, part = piece.choice, piece.lanes
+            places = positions(piece.index, part.count)
+            _copies(f).issue(part, piece.view, places, data if choice is None else data[choice], writing)
 
     return copy
 
@@ -352,7 +357,3 @@ def _read_part(f: Fragment, reading: Access, at: Array, limit: Array) -> Array:
 
 BUILDERS = {"ld": build_ld, "ldu": build_ld, "st": build_st, "mov": build_mov, "cvta": build_cvta}
 BUILDERS |= {"isspacep": build_isspacep, "cp": build_cp, "trap": build_trap, "brkpt": build_trap}
-BUILDERS |= dict.fromkeys(
-    ("membar", "fence", "prefetch", "prefetchu", "nanosleep", "discard", "applypriority", "pmevent"), build_nothing
-)
-BUILDERS |= {"griddepcontrol": build_nothing, "setmaxnreg": build_nothing}

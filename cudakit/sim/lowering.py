@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cudakit.sim.branches import find_asides
+from cudakit.sim.clusters import shared_address
 from cudakit.sim.fragment import Site, round_up
 from cudakit.sim.ir import (
     Address,
@@ -29,6 +31,7 @@ from cudakit.sim.ir import (
     Variable,
 )
 from cudakit.sim.lanewise import constant, storage
+from cudakit.sim.params import addressed, keep_param
 from cudakit.sim.program import (
     BRANCH,
     CALL,
@@ -36,6 +39,7 @@ from cudakit.sim.program import (
     EXIT,
     FALL,
     JUMP,
+    RESERVED_SHARED,
     RETURN,
     SWITCH,
     Block,
@@ -46,11 +50,25 @@ from cudakit.sim.program import (
     reads_of,
     writes_of,
 )
+from cudakit.sim.unsupported import unsupported
 
 if TYPE_CHECKING:
     from cudakit.sim.machine import LoadedModule
 
 Builder = Callable[["Compiler", Instruction], "list[str]"]
+
+# fewest and most operands of what is not lane-wise
+OPERANDS: dict[str, tuple[int, int]] = {"ld": (2, 3), "ldu": (2, 2), "st": (2, 3), "mov": (2, 2), "cvta": (2, 2)}
+OPERANDS |= {"isspacep": (2, 2), "mapa": (3, 3), "getctarank": (2, 2), "shfl": (4, 5), "vote": (2, 3), "match": (3, 3)}
+OPERANDS |= {"redux": (3, 3), "elect": (2, 2), "activemask": (1, 1), "bar": (0, 4), "barrier": (0, 4)}
+OPERANDS |= {"atom": (3, 5), "red": (2, 3), "prefetch": (1, 1), "prefetchu": (1, 1), "nanosleep": (1, 1)}
+OPERANDS |= {"discard": (2, 2), "applypriority": (2, 2), "createpolicy": (1, 4), "membar": (0, 0), "fence": (0, 0)}
+OPERANDS |= {"setmaxnreg": (1, 1), "griddepcontrol": (0, 0), "pmevent": (1, 1), "trap": (0, 0), "brkpt": (0, 0)}
+OPERANDS |= {"bra": (1, 1), "brx": (2, 2), "ret": (0, 0), "exit": (0, 0)}
+
+# all modifiers that control flow may have
+_FLOW: dict[str, tuple[tuple[str, ...], ...]] = dict.fromkeys(("bra", "ret", "call"), ((), ("uni",)))
+_FLOW |= {"brx": (("idx",), ("idx", "uni"))} | dict.fromkeys(("exit", "trap", "brkpt"), ((),))
 
 _SIGNED = {"s8": np.int8, "s16": np.int16, "s32": np.int32}
 
@@ -63,8 +81,8 @@ class Compiler:
         self.function = function
         self.builders = builders
         self.program = Program(function)
-        self.slots: dict[str, int] = {}
-        self.kinds: list[str] = []
+        self.slots = self.program.slots
+        self.kinds = self.program.slot_kinds
         self.names = 0
         self.variables = {v.name: v for v in function.variables}
         self.call_params: dict[str, Variable] = {}
@@ -92,6 +110,16 @@ class Compiler:
                 local = round_up(local, max(variable.align, 1))
                 self.program.local_offsets[variable.name] = local
                 local += variable.size
+        # parameters whose address is taken live in local memory from the start: name to offset
+        self.taken: dict[str, int] = {}
+        names = {} if function.entry else {p.name: p for p in function.params}
+        for instruction in function.instructions:
+            for name in addressed(instruction):
+                if name in names and name not in self.taken:
+                    local = round_up(local, 16)
+                    self.taken[name] = local
+                    local += round_up(names[name].size, 8)
+        self.program.local_offsets.update(self.taken)
         self.program.local_bytes = round_up(local, 16)
 
     def _add_slot(self, name: str, kind: str, initial: Any) -> None:
@@ -133,6 +161,8 @@ class Compiler:
             return self.bind(constant(operand, kind))
         elif isinstance(operand, Special):
             getter, have = self.module.special(operand.name)
+            if operand.name.startswith(RESERVED_SHARED):
+                self.program.symbols.add(RESERVED_SHARED)
             text = f"{self.bind(getter)}(f)"
         elif isinstance(operand, Symbol):
             text, have = self.symbol(operand.name), np.dtype(np.uint64)
@@ -149,6 +179,8 @@ class Compiler:
             variable = self.module.module.variables.get(name)
         if name in self.param_offsets:
             return self.bind(np.uint64(self.param_offsets[name]))
+        if name in self.taken:
+            variable = self.call_params[name]
         if variable is None:
             if name in self.module.module.functions:
                 raise UnsupportedPtx(
@@ -157,8 +189,8 @@ class Compiler:
             raise UnsupportedPtx(f"{name!r} as an operand: this symbol is not supported")
         if variable.space == "shared":
             program.symbols.add(name)
-            return f"{self.bind(np.uint64)}(f.batch.run.shared_symbols[{name!r}])"
-        if variable.space == "local":
+            return f"{self.bind(shared_address(name))}(f)"
+        if variable.space == "local" or name in self.taken:
             return f"{self.bind(np.uint64)}(f.frames[-1].local_base + {program.local_offsets[name]})"
         if variable.space in ("global", "const"):
             return self.bind(np.uint64(self.module.place_variable(variable)))
@@ -212,19 +244,27 @@ class Compiler:
         targets: dict[str, int] = {}
         blocks = program.blocks
         current = self._block()
+        if self.taken:
+            current.lines.extend(self._keep_parameters())
+            current = self._block()
         for place, instruction in enumerate(function.instructions):
-            syncs = self.module.sync_of(self, instruction)
-            if place in labels or syncs is not None or instruction.opcode in ("bar", "barrier"):
-                current = self._next(current)
-                for label in labels.get(place, ()):
-                    targets[label] = len(blocks) - 1
-            if instruction.opcode in ENDS and "warp" not in instruction.modifiers:
-                current = self._end(current, instruction)
-                continue
-            if syncs is not None:
-                current.sync = syncs
-            current.instructions.append(instruction)
-            current.lines.extend(self._lines(instruction))
+            try:
+                syncs = self._checked(instruction)
+                # lanes that have met stay together to the end of a block
+                meets = syncs is not None and syncs is not current.sync
+                if place in labels or meets or instruction.opcode in ("bar", "barrier"):
+                    current = self._next(current)
+                    for label in labels.get(place, ()):
+                        targets[label] = len(blocks) - 1
+                if instruction.opcode in ENDS and "warp" not in instruction.modifiers:
+                    current = self._end(current, instruction)
+                    continue
+                if syncs is not None:
+                    current.sync = syncs
+                current.instructions.append(instruction)
+                current.lines.extend(self._lines(instruction))
+            except PtxError as error:
+                raise self._explained(error, instruction) from None
         if current.instructions or len(function.instructions) in labels:
             current = self._next(current)
             for label in labels.get(len(function.instructions), ()):
@@ -239,7 +279,18 @@ class Compiler:
                 block.target = block.targets[0]
         find_spins(program)
         program.live = liveness(program, self.slots)
+        find_asides(program)
         return program
+
+    def _keep_parameters(self) -> list[str]:
+        """Lines that put the parameters whose address is taken where it says."""
+        lines = []
+        for name, offset in self.taken.items():
+            taker = next(i for i in self.function.instructions if name in addressed(i))
+            keep = keep_param(self.site(taker, "local store"), offset, self.call_params[name].size)
+            lines.append(f"{self.bind(keep)}(f, r[{self.slots[name]}])")
+        self.program.kept = tuple(self.slots[name] for name in self.taken)
+        return lines
 
     def _block(self) -> Block:
         block = Block(self.module.new_block())
@@ -252,26 +303,35 @@ class Compiler:
             return current
         return self._block()
 
+    def _checked(self, instruction: Instruction) -> Callable[[Any, Any], Any] | None:
+        """Refuse what is not executed, or has operands too few or too many; else the member mask of an instruction by
+        which the lanes of a warp wait for each other."""
+        reason = unsupported(instruction)
+        if reason is not None:
+            raise self.refuse(instruction, reason)
+        least, most = OPERANDS.get(instruction.opcode, (0, 99))
+        if not least <= len(instruction.operands) <= most:
+            due = f"{least}" if least == most else f"{least} to {most}"
+            raise PtxError(f"{instruction.name} takes {due} operands, not {len(instruction.operands)}")
+        if instruction.modifiers not in _FLOW.get(instruction.opcode, (instruction.modifiers,)):
+            raise self.refuse(instruction, "no such form is known")
+        return self.module.sync_of(self, instruction)
+
     def _lines(self, instruction: Instruction) -> list[str]:
         builder = self.builders.get(instruction.opcode)
-        try:
-            lines = self.lanewise(instruction) if builder is None else builder(self, instruction)
-        except PtxError as error:
-            said = str(error)
-            if not error.line:
-                said = f"PTX line {instruction.line}: {said}: {instruction.text.strip()}"
-            raise type(error)(said + self._place(instruction), instruction.line) from None
+        lines = self.lanewise(instruction) if builder is None else builder(self, instruction)
         if instruction.guard is None or not lines:
             return lines
         return self._guarded(instruction, lines)
 
-    def _place(self, instruction: Instruction) -> str:
-        """Lines that say where in the source an instruction is; "" where the PTX does not tell."""
-        places = self.module.place(instruction)
-        if not places:
-            return ""
-        quoted = f"\n      {places[0].text.strip()}" if places[0].text is not None else ""
-        return f"\n  at {places[0].file}:{places[0].line}{quoted}"
+    def _explained(self, error: PtxError, instruction: Instruction) -> PtxError:
+        """An error about an instruction with its PTX line, its kernel and its source."""
+        said = str(error)
+        if not error.line:
+            said = f"PTX line {instruction.line}: {said}: {instruction.text.strip()}"
+        explained = type(error)(said, instruction.line)
+        explained.function, explained.location = self.function.title, instruction.location
+        return self.module.explained(explained)
 
     def lanewise(self, instruction: Instruction) -> list[str]:
         """Lines for an instruction that the arithmetic executes; UnsupportedPtx where it does not."""
@@ -345,7 +405,11 @@ class Compiler:
     def _call(self, current: Block, instruction: Instruction) -> None:
         returns, callee, params = instruction.operands[:3]
         if not isinstance(callee, Symbol):
-            raise self.refuse(instruction, "indirect calls are not supported")
+            raise self.refuse(
+                instruction,
+                "indirect calls, by which function pointers and virtual functions work, are not simulated: call the "
+                "function by name, or choose with a switch or a template",
+            )
         returns = returns if isinstance(returns, tuple) else ()
         params = params if isinstance(params, tuple) else ()
         arguments = [self.slots[p.name] for p in params if isinstance(p, (Symbol, Register))]
@@ -354,6 +418,7 @@ class Compiler:
             raise self.refuse(instruction, "calls that pass registers instead of .param variables are not supported")
         system = self.module.system_call(callee.name)
         if system is not None:
+            self.program.symbols.add(callee.name)
             values = ", ".join(f"r[{slot}]" for slot in arguments)
             call = f"{self.bind(system(self, instruction))}(f, ({values},))"
             current.lines.append(f"r[{results[0]}] = {call}" if results else call)

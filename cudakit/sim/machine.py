@@ -9,25 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from cudakit.sim import atomics, loads, special, warp
+from cudakit.sim import atomics, clusters, hints, loads, matrix, special, tensor, warp
 from cudakit.sim.arithmetic import compile_lanewise, flatten, operand_types
+from cudakit.sim.calls import SYSTEM_CALLS, Call
+from cudakit.sim.collect import collect
 from cudakit.sim.control import Scheduler
-from cudakit.sim.counters import Counters, LineCounters
+from cudakit.sim.counters import Counters
+from cudakit.sim.footprints import Footprints
 from cudakit.sim.fragment import SHARED_START, Batch, Registers, Run, Site, round_up
-from cudakit.sim.ir import Function, Instruction, Location, UnsupportedPtx, Variable
+from cudakit.sim.guard import Guard, LaunchGuard, wanted
+from cudakit.sim.heap import Heap
+from cudakit.sim.ir import Function, Instruction, Location, Module, PtxError, UnsupportedPtx, Variable
 from cudakit.sim.lanes import Geometry
 from cudakit.sim.lanewise import Form
 from cudakit.sim.lowering import Builder, Compiler
 from cudakit.sim.memory import AddressSpace
-from cudakit.sim.program import BRANCH, CALL, Block, Program
-from cudakit.sim.ptx import parse
+from cudakit.sim.program import CALL, CLUSTER, RESERVED_SHARED, Block, Program
+from cudakit.sim.ptx import parse, source_files
+from cudakit.sim.reach import Reach
 from cudakit.sim.report import Index3, KernelFault, Place, Report
-from cudakit.sim.special import Call, Getter
+from cudakit.sim.special import RESERVED_BYTES, Getter
 
 __all__ = ["Counters", "DeviceProperties", "KernelFault", "LoadedFunction", "LoadedModule", "Report", "launch"]
 
@@ -40,7 +46,9 @@ _BATCH_BYTES = 64 << 20
 # local memory for calls that recurse, as cuCtxGetLimit's default
 _RECURSION_BYTES = 8192
 
-_BUILDERS: dict[str, Builder] = {**loads.BUILDERS, **atomics.BUILDERS, **warp.BUILDERS}
+_BUILDERS: dict[str, Builder] = {**loads.BUILDERS, **hints.BUILDERS, **atomics.BUILDERS, **warp.BUILDERS}
+_BUILDERS |= clusters.BUILDERS
+_BUILDERS |= {**matrix.BUILDERS, **tensor.BUILDERS}
 
 
 @dataclass(frozen=True)
@@ -84,10 +92,28 @@ class LoadedFunction:
         limit = directives.get("maxntid") or self.required_threads
         self.max_threads = int(np.prod(limit)) if limit else 1024
         self.registers = min(255, 8 + max(sum(_weight(p, s) for s in live) for p in self.reachable for live in p.live))
+        # the cluster that it was compiled for, and whether a launch must give one
+        required = directives.get("reqnctapercluster")
+        self.required_cluster: Index3 | None = _three(required) if required else None
+        self.max_cluster = (directives.get("maxclusterrank") or (0,))[0]
+        self.cluster_must_be_set = "explicitcluster" in directives and required is None
+        self.cluster_barriers = any(b.kind == CLUSTER for p in self.reachable for b in p.blocks)
+        self.allocates = any(name in p.symbols for p in self.reachable for name in ("malloc", "free"))
+        self.reserves_shared = any(RESERVED_SHARED in p.symbols for p in self.reachable)
         self.spins = any(p.spins for p in self.reachable)
+
+    @cached_property
+    def reach(self) -> Reach:
+        """What its instructions can touch, for the checks."""
+        return Reach(self)
 
     def __repr__(self) -> str:
         return f"LoadedFunction({self.name!r})"
+
+
+def _three(values: tuple[int, ...]) -> Index3:
+    x, y, z = (*values, 1, 1)[:3]
+    return x, y, z
 
 
 def _weight(program: Program, slot: int) -> int:
@@ -101,7 +127,6 @@ class LoadedModule:
     instruction and its PTX line. ``source`` gives the text of a source file by the name that PTX has for it."""
 
     def __init__(self, ptx_text: str, space: AddressSpace, source: SourceLookup | None = None) -> None:
-        self.module = parse(ptx_text)
         self.space = space
         self.source = source
         self.sites: list[Site] = []
@@ -110,6 +135,11 @@ class LoadedModule:
         self._placed: dict[str, int] = {}
         self._sources: dict[str, list[str] | None] = {}
         self.programs: dict[str, Program] = {}
+        try:
+            self.module = parse(ptx_text)
+        except PtxError as error:
+            self.module = Module("", "", 64, source_files(ptx_text))
+            raise self.explained(error) from None
         try:
             for name, function in self.module.functions.items():
                 if function.body:
@@ -161,7 +191,7 @@ class LoadedModule:
         warp.end_with_barrier(c, block, instruction)
 
     def system_call(self, name: str) -> Callable[[Compiler, Instruction], Call] | None:
-        return special.SYSTEM_CALLS.get(name)
+        return SYSTEM_CALLS.get(name)
 
     # ---- variables ----
 
@@ -215,7 +245,7 @@ class LoadedModule:
                 if name in self.module.variables:
                     variables[name] = self.module.variables[name]
         symbols: dict[str, int] = {}
-        size = 0
+        reserved = size = RESERVED_BYTES if any(RESERVED_SHARED in program.symbols for program in programs) else 0
         for variable in variables.values():
             if not variable.extern and variable.size:
                 size = round_up(size, max(variable.align, 1))
@@ -225,7 +255,7 @@ class LoadedModule:
         align = max((v.align for v in dynamic), default=1)
         for variable in dynamic:
             symbols[variable.name] = SHARED_START + round_up(size, max(align, 16))
-        return symbols, size, max(align, 16)
+        return symbols, size - reserved, max(align, 16)
 
     def stack(self, program: Program) -> tuple[int, bool]:
         """Bytes of local memory that the deepest chain of calls needs, and whether calls recurse."""
@@ -252,8 +282,21 @@ class LoadedModule:
     def place(self, instruction: Instruction) -> tuple[Place, ...]:
         """The source lines of an instruction: its own, then those it was inlined into. Lines of CUDA's own headers are
         left out where the user's code follows."""
+        return self._places(instruction.location)
+
+    def explained(self, error: PtxError) -> PtxError:
+        """An error with the kernel or function, and the source lines, that it is about."""
+        message = str(error)
+        if error.function is not None:
+            message += f"\n  in {error.function}"
+        for place in self._places(error.location):
+            message += f"\n  at {place.file}:{place.line}"
+            if place.text is not None:
+                message += f"\n      {place.text.strip()}"
+        return type(error)(message, error.line)
+
+    def _places(self, location: Location | None) -> tuple[Place, ...]:
         places = []
-        location: Location | None = instruction.location
         while location is not None:
             file = self.module.files.get(location.file, f"file {location.file}")
             places.append(Place(file, location.line, self._line(file, location.line), location.function))
@@ -322,20 +365,27 @@ def launch(
     printf: Callable[[str], None] = lambda text: None,
     counters: bool = True,
     stack_limit: int | None = None,
+    heap: Heap | None = None,
+    prints: Footprints | None = None,
 ) -> Counters:
     """Run a kernel to its end. ``shared`` is the dynamic shared memory in bytes, ``params`` one value per parameter.
 
-    ``checks`` may hold "barrier" (divergent barriers) and "warp" (member masks that name lanes which never come);
-    bounds, alignment and freed memory are always checked. ``counters=False`` leaves memory traffic uncounted.
-    ``stack_limit`` is the local memory of a thread whose calls recurse, in bytes.
+    ``checks`` may hold "barrier" (divergent barriers), "warp" (member masks that name lanes which never come), "race"
+    (accesses of shared and global memory that nothing orders, cp.async results touched before their wait) and "init"
+    (uninitialised reads; of device memory, where the address space tracks them); bounds, alignment and freed memory are
+    always checked. ``counters=False`` leaves memory traffic uncounted. ``stack_limit`` is the local memory of a thread
+    whose calls recurse, in bytes. ``heap`` serves malloc. ``prints`` notes which bytes of some allocations are read and
+    written; it needs "race" or "init" among the checks.
 
     Raises KernelFault; ValueError for what cannot be run at all. Limits of the device and types of parameters are the
     caller's to check.
     """
     if len(params) != len(function.params):
         raise ValueError(f"{function.name} takes {len(function.params)} parameters, got {len(params)}")
-    if cluster is not None and tuple(cluster) != (1, 1, 1):
-        raise ValueError("clusters of more than one block are not there yet on the simulated device")
+    explicit = cluster or function.required_cluster
+    cluster = explicit or (1, 1, 1)
+    if any(blocks % group for blocks, group in zip(grid, cluster, strict=True)):
+        raise ValueError(f"{function.name}: grid {grid} is no multiple of cluster {cluster}")
     data = bytearray(function.param_bytes)
     for number, ((offset, size), value) in enumerate(zip(function.params, params, strict=True)):
         if len(value) != size:
@@ -346,6 +396,7 @@ def launch(
     threads, blocks = block[0] * block[1] * block[2], grid[0] * grid[1] * grid[2]
     static = function.static_shared
     shared_bytes = round_up(static, function.dynamic_align) + shared if shared else static
+    shared_bytes += RESERVED_BYTES * function.reserves_shared
     local = function.local_bytes
     if function.recursive:
         local = round_up(max(local, stack_limit or _RECURSION_BYTES), 32)
@@ -370,18 +421,29 @@ def launch(
         blocks=function.module.blocks,
         place=function.module.place,
         environment=environment,
+        heap=heap or Heap(function.module.space),
+        cluster=cluster,
+        explicit_cluster=explicit is not None,
+        cluster_barriers=function.cluster_barriers,
     )
     together = _batch_blocks(function, blocks, threads, shared_bytes, local, cooperative, properties)
+    # the blocks of a cluster run together
+    together = round_up(together, run.cluster_size)
+    guard = LaunchGuard(run, function.reach, prints) if wanted(checks) else None
     try:
         with np.errstate(all="ignore"):
             for first in range(0, blocks, together):
                 count = min(together, blocks - first)
                 batch = Batch(run, _geometry(count, block), first)
+                if guard is not None:
+                    batch.guard = Guard(guard, batch)
                 Scheduler(batch, function.program, blocks - first - count).loop()
     finally:
+        if guard is not None:
+            guard.memory.finish()
         if workspace is not None:
             function.module.space.free(workspace)
-    return _collect(function, run, blocks, threads)
+    return collect(function, run, blocks, threads)
 
 
 def _batch_blocks(
@@ -414,74 +476,6 @@ def _grid_workspace(function: LoadedFunction, environment: dict[int, int]) -> in
     allocation = function.module.space.allocate(64, "device", "for the grid barrier")
     allocation.data[:] = 0
     allocation.data[0] = 64
+    allocation.define()
     environment[1], environment[2] = allocation.address >> 32, allocation.address & 0xFFFFFFFF
     return allocation.address
-
-
-_LOADS = {"global load", "generic load"}
-_STORES = {"global store", "generic store"}
-
-
-def _collect(function: LoadedFunction, run: Run, blocks: int, threads: int) -> Counters:
-    """Add up what sites and basic blocks counted."""
-    total = Counters(launches=1, blocks=blocks, threads=blocks * threads)
-    module = function.module
-    lines: dict[Location | None, LineCounters] = {}
-
-    def share(instruction: Instruction) -> LineCounters:
-        found = lines.get(instruction.location)
-        if found is None:
-            found = lines[instruction.location] = LineCounters()
-        return found
-
-    for program in function.reachable:
-        for block in program.blocks:
-            counted = run.block_counts[block.number]
-            if counted is None:
-                continue
-            warps, lanes, parted = counted
-            for instruction in block.instructions:
-                line = share(instruction)
-                line.instructions += warps
-                line.lane_instructions += lanes
-            if block.kind == BRANCH:
-                line = share(block.instructions[-1])
-                line.branches += warps
-                line.divergent_branches += parted
-    for site, tally in zip(module.sites, run.tallies, strict=True):
-        if tally is None:
-            continue
-        line = share(site.instruction)
-        kind = site.kind
-        if kind in _LOADS:
-            line.global_load_requests += tally.requests
-            line.global_load_sectors += tally.units
-            line.global_load_bytes += tally.bytes
-        elif kind in _STORES:
-            line.global_store_requests += tally.requests
-            line.global_store_sectors += tally.units
-            line.global_store_bytes += tally.bytes
-        elif kind == "shared load":
-            line.shared_load_requests += tally.requests
-            line.shared_load_wavefronts += tally.units
-            line.bank_conflicts += tally.units - tally.ideal
-        elif kind == "shared store":
-            line.shared_store_requests += tally.requests
-            line.shared_store_wavefronts += tally.units
-            line.bank_conflicts += tally.units - tally.ideal
-        elif kind == "local load":
-            line.local_load_requests += tally.requests
-        elif kind == "local store":
-            line.local_store_requests += tally.requests
-        elif kind == "barrier":
-            line.barriers += tally.requests
-        elif kind == "shuffle":
-            line.shuffles += tally.requests
-        elif kind in ("atomic", "reduction"):
-            line.atomics += tally.requests
-    for location, line in lines.items():
-        total.add(line)
-        if location is not None:
-            place = (module.module.files.get(location.file, f"file {location.file}"), location.line)
-            total.per_line.setdefault(place, LineCounters()).add(line)
-    return total

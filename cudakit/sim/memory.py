@@ -47,7 +47,15 @@ class MemoryFault(Exception):
         self.size = size
         self.allocation = allocation
         self.distance = _distance(allocation, address, size) if allocation is not None else 0
-        super().__init__(f"{kind}: {size} byte{'s' * (size != 1)} at {address:#x}: {describe_place(self)}")
+        super().__init__(f"{kind}: {self._sentence(origins=True)}")
+
+    @property
+    def where(self) -> str:
+        """What was asked for and where that lies, for a report that says by itself who made the allocation."""
+        return self._sentence(origins=False)
+
+    def _sentence(self, *, origins: bool) -> str:
+        return f"{self.size} byte{'s' * (self.size != 1)} at {self.address:#x}: {describe_place(self, origins=origins)}"
 
 
 class Allocation:
@@ -56,7 +64,20 @@ class Allocation:
     freed it.
     """
 
-    __slots__ = ("_views", "address", "base", "data", "end", "free_origin", "kind", "origin", "owner", "size", "store")
+    __slots__ = (
+        "_undefined",
+        "_views",
+        "address",
+        "base",
+        "data",
+        "end",
+        "free_origin",
+        "kind",
+        "origin",
+        "owner",
+        "size",
+        "store",
+    )
 
     def __init__(self, address: int, size: int, store: Bytes, base: int, kind: str, origin: str, owner: Any) -> None:
         self.address = address
@@ -71,6 +92,8 @@ class Allocation:
         self.origin = origin
         self.free_origin: str | None = None
         self.owner = owner
+        # 0xFF for each byte that nobody has stored to; True: for all; None: for none
+        self._undefined: Bytes | bool | None = None
         self._views: dict[Any, npt.NDArray[Any]] = {}
 
     @property
@@ -84,8 +107,56 @@ class Allocation:
             view = self._views[dtype] = self.store.view(dtype)
         return view
 
+    # ---- which bytes are undefined ----
+
+    def undefine(self) -> None:
+        """Nothing has been stored here yet."""
+        self._undefined = True
+
+    def define(
+        self, start: int = 0, size: int | None = None, height: int = 1, pitch: int = 0, like: Bytes | None = None
+    ) -> None:
+        """``height`` rows of ``size`` bytes, ``pitch`` bytes apart, from byte ``start`` on have been stored to (all that
+        follow where ``size`` is None). ``like``, of (height, size): only those that are 0 in it; the others are
+        undefined now."""
+        if self._undefined is None and (like is None or not like.any()):
+            return
+        size = self.size - start if size is None else size
+        if like is None and size == self.size:
+            self._undefined = None
+            return
+        if self._undefined is None:
+            self._undefined = np.zeros(len(self.store), np.uint8)
+        rows = self.undefined_rows(start, size, height, pitch)
+        if rows is not None:
+            rows[:] = 0 if like is None else like
+            self.forget_if_defined()
+
+    def undefined_rows(self, start: int, size: int, height: int = 1, pitch: int = 0) -> Bytes | None:
+        """``undefined_bytes`` of rows as ``define`` names them, as (height, size)."""
+        found = self.undefined_bytes()
+        if found is None:
+            return None
+        first = self.address - self.base + start
+        return np.ndarray((height, size), np.uint8, buffer=found, offset=first, strides=(pitch or size, 1))
+
+    def undefined_bytes(self) -> Bytes | None:
+        """0xFF for each byte of the store that is undefined, else 0, writable; None where all are defined."""
+        if self._undefined is True:
+            self._undefined = np.full(len(self.store), 0xFF, np.uint8)
+            # what pads the store is nobody's
+            self._undefined[self.address - self.base + self.size :] = 0
+        found = self._undefined
+        return found if isinstance(found, np.ndarray) else None
+
+    def forget_if_defined(self) -> None:
+        """Keep no note of undefined bytes where there are none any more."""
+        if isinstance(self._undefined, np.ndarray) and not self._undefined.any():
+            self._undefined = None
+
     def drop(self, origin: str) -> None:
         """Forget the bytes; keep what a report says about the allocation."""
+        self._undefined = None
         self.free_origin = origin
         self.store = self.data = np.empty(0, np.uint8)
         self._views = {}
@@ -99,7 +170,9 @@ class Allocation:
 class AddressSpace:
     """All memory of one simulated device (or of several that share addresses)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, track_undefined: bool = False) -> None:
+        """``track_undefined``: remember of device memory which bytes have been stored to."""
+        self.track_undefined = track_undefined
         self._next = FIRST_ADDRESS
         self._starts: list[int] = []
         self._by_start: dict[int, Allocation] = {}
@@ -122,7 +195,10 @@ class AddressSpace:
             store.fill(POISON)
         address = self._next
         self._next = _round_up(address + size + GAP, ALIGNMENT)
-        return self._add(Allocation(address, size, store, address, kind, origin, raw))
+        made = Allocation(address, size, store, address, kind, origin, raw)
+        if self.track_undefined and kind in ("device", "heap"):
+            made.undefine()
+        return self._add(made)
 
     def register_host(self, buffer: npt.NDArray[Any], origin: str = "", *, kind: str = "host") -> Allocation:
         """Make host memory readable and writable by kernels at its real address. ``buffer`` must be contiguous and is
@@ -225,15 +301,17 @@ class AddressSpace:
         return allocation.data[address - allocation.address : address - allocation.address + size]
 
 
-def describe_place(fault: MemoryFault) -> str:
-    """Where a fault's address lies relative to its allocation, as a clause of a report."""
+def describe_place(fault: MemoryFault, *, origins: bool = True) -> str:
+    """Where a fault's address lies relative to its allocation, as a clause. ``origins``: and who made and freed it."""
     allocation = fault.allocation
     if allocation is None:
         return "no memory is allocated on this device"
-    made = f", made {allocation.origin}" if allocation.origin else ""
-    what = f"{allocation.kind} allocation of {allocation.size} bytes at {allocation.address:#x}{made}"
+    what = f"{allocation.kind} allocation of {allocation.size} bytes"
+    if origins:
+        made = f", made {allocation.origin}" if allocation.origin else ""
+        what = f"{what} at {allocation.address:#x}{made}"
     if fault.kind in ("use after free", "double free"):
-        freed = f" and freed {allocation.free_origin}" if allocation.free_origin else " and freed since"
+        freed = f" and freed {allocation.free_origin}" if origins and allocation.free_origin else " that was freed"
         return f"{fault.address - allocation.address} bytes into the {what}{freed}"
     if fault.address < 1 << 16:
         return "a null pointer, or an offset from one"
@@ -249,7 +327,7 @@ def describe_place(fault: MemoryFault) -> str:
     if fault.kind == "misaligned":
         return f"{fault.address - allocation.address} bytes into the {what}"
     over = fault.address + fault.size - allocation.end
-    return f"its last {over} byte{'s' * (over != 1)} lie behind the end of the {state}{what}"
+    return f"its last {over} byte{'s lie' if over != 1 else ' lies'} behind the end of the {state}{what}"
 
 
 def _distance(allocation: Allocation, address: int, size: int) -> int:

@@ -13,10 +13,18 @@ QUARTERS = 4
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks a multiprocessor, and what limits them: "threads", "registers", "shared memory" or "blocks"."""
+    """Blocks a multiprocessor, and what limits them: "threads", "registers", "shared memory" or "blocks". ``warps`` are
+    those blocks', ``most_warps`` what a multiprocessor holds."""
 
     blocks: int
     limit: str
+    warps: int
+    most_warps: int
+
+    @property
+    def fraction(self) -> float:
+        """Warps at once over the most that a multiprocessor holds: theoretical occupancy."""
+        return self.warps / self.most_warps
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -44,10 +52,10 @@ def shared_footprint(chip: Chip, shared: int) -> int:
 def active_blocks(chip: Chip, threads: int, registers: int, shared: int) -> Occupancy:
     """Blocks of ``threads`` threads that fit, at ``registers`` a thread and ``shared`` bytes (static and dynamic) a
     block. 0 where a single one does not fit."""
-    warps = -(-threads // chip.warp_size)
+    warps, most_warps = -(-threads // chip.warp_size), chip.max_threads_per_multiprocessor // chip.warp_size
     per_quarter = chip.registers_per_multiprocessor // QUARTERS // registers_per_warp(chip, registers)
     by = {
-        "threads": chip.max_threads_per_multiprocessor // chip.warp_size // warps,
+        "threads": most_warps // warps,
         "blocks": chip.max_blocks_per_multiprocessor,
         "registers": per_quarter * QUARTERS // warps,
     }
@@ -55,9 +63,9 @@ def active_blocks(chip: Chip, threads: int, registers: int, shared: int) -> Occu
     if footprint:
         by["shared memory"] = chip.shared_per_multiprocessor // footprint
     if threads > chip.max_threads_per_block or shared > chip.shared_per_block_optin:
-        return Occupancy(0, "threads" if threads > chip.max_threads_per_block else "shared memory")
+        return Occupancy(0, "threads" if threads > chip.max_threads_per_block else "shared memory", 0, most_warps)
     limit = min(by, key=lambda name: by[name])
-    return Occupancy(by[limit], limit)
+    return Occupancy(by[limit], limit, by[limit] * warps, most_warps)
 
 
 def available_shared(chip: Chip, blocks: int, static: int) -> int:

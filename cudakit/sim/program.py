@@ -14,9 +14,10 @@ import numpy as np
 from cudakit.sim.fragment import Fragment, Registers
 from cudakit.sim.ir import Address, Function, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
 from cudakit.sim.lanes import Choice
+from cudakit.sim.registers import place_registers
 
 # what happens at the end of a block
-FALL, JUMP, BRANCH, EXIT, RETURN, CALL, BARRIER, SWITCH = range(8)
+FALL, JUMP, BRANCH, EXIT, RETURN, CALL, BARRIER, SWITCH, CLUSTER = range(9)
 
 # operands[0] of these is read, not written
 _NO_DESTINATION = frozenset(
@@ -24,6 +25,8 @@ _NO_DESTINATION = frozenset(
 )
 _NO_DESTINATION |= {"prefetch", "prefetchu", "nanosleep", "discard", "applypriority", "griddepcontrol", "setmaxnreg"}
 _NO_DESTINATION |= {"pmevent", "bar", "barrier", "stmatrix"}
+# a program that reads registers of this name uses the shared memory that the system reserves
+RESERVED_SHARED = "%reserved_smem"
 ENDS = frozenset(("bra", "brx", "call", "ret", "exit", "bar", "barrier"))
 
 
@@ -33,6 +36,7 @@ class Block:
     __slots__ = (
         "after",
         "arguments",
+        "aside",
         "barrier",
         "body",
         "callee",
@@ -69,6 +73,8 @@ class Block:
         # the barrier's operands, for kind BARRIER: a function of the fragment
         self.barrier: Any = None
         self.after: Any = None
+        # how to run the block that this one's branch jumps over without parting the lanes, where that can be
+        self.aside: Any = None
         # whether the loop closed by this block's backward jump waits for what other lanes do
         self.spins = False
 
@@ -83,10 +89,14 @@ class Program:
         self.template: Registers = []
         self.live: list[tuple[int, ...]] = []
         self.namespace: dict[str, Any] = {}
+        self.slots: dict[str, int] = {}
+        self.slot_kinds: list[str] = []
         self.params: tuple[int, ...] = ()
         self.returns: tuple[int, ...] = ()
         self.local_offsets: dict[str, int] = {}
         self.local_bytes = 0
+        # slots of the parameters that block 0 puts into local memory
+        self.kept: tuple[int, ...] = ()
         self.callees: set[str] = set()
         self.symbols: set[str] = set()
         self.spins = False
@@ -99,12 +109,25 @@ class Program:
         source = []
         for index, block in enumerate(self.blocks):
             if block.lines:
+                live_out = {slot for after in follows(block) if after < len(self.live) for slot in self.live[after]}
+                lines = place_registers(block.lines, self.namespace, live_out, self._read_at_end(block))
                 source.append(f"def block_{index}(f, r):")
-                source.extend("    " + line for line in block.lines)
+                source.extend("    " + line for line in lines)
         exec(compile("\n".join(source), f"<ptx {self.name}>", "exec"), self.namespace)
         for index, block in enumerate(self.blocks):
             block.body = self.namespace.get(f"block_{index}")
         self.ready = True
+
+    def _read_at_end(self, block: Block) -> set[int]:
+        """The slots that what ends a block reads or writes."""
+        held = {block.slot, *block.arguments, *block.results}
+        if block.kind == RETURN:
+            held.update(self.returns)
+        if block.kind != FALL and block.instructions:
+            ending = block.instructions[-1]
+            names = [operand.name for operand in (*reads_of(ending), *writes_of(ending))]  # type: ignore[union-attr]
+            held.update(self.slots[name] for name in names if name in self.slots)
+        return held
 
 
 def reads_of(instruction: Instruction) -> list[Operand]:
@@ -131,6 +154,8 @@ def writes_of(instruction: Instruction) -> list[Register]:
 def _has_no_destination(instruction: Instruction) -> bool:
     if instruction.opcode in ("bar", "barrier") and "red" in instruction.modifiers:
         return False
+    if instruction.opcode == "wmma":
+        return "store" in instruction.modifiers
     return instruction.opcode in _NO_DESTINATION
 
 
@@ -190,21 +215,15 @@ def liveness(program: Program, slots: dict[str, int]) -> list[tuple[int, ...]]:
                 reads, written = reads | written, 0
             use |= reads & ~kill
             kill |= written
+        if block is blocks[0]:
+            for slot in program.kept:
+                use |= 1 << slot
         if block.kind == RETURN:
             for slot in program.returns:
                 use |= (1 << slot) & ~kill
         uses.append(use)
         kills.append(kill)
-        after: tuple[int, ...] = ()
-        if block.kind in (FALL, CALL, BARRIER):
-            after = (block.fall,)
-        elif block.kind == JUMP:
-            after = (block.target,)
-        elif block.kind == BRANCH:
-            after = (block.target, block.fall)
-        elif block.kind == SWITCH:
-            after = block.targets
-        follow.append(after)
+        follow.append(follows(block))
     live = list(uses)
     changed = True
     while changed:
@@ -219,6 +238,17 @@ def liveness(program: Program, slots: dict[str, int]) -> list[tuple[int, ...]]:
                 live[index] = new
                 changed = True
     return [tuple(_bits(mask)) for mask in live]
+
+
+def follows(block: Block) -> tuple[int, ...]:
+    """The blocks that can run after one, in the same function."""
+    if block.kind in (FALL, CALL, BARRIER, CLUSTER):
+        return (block.fall,)
+    if block.kind == JUMP:
+        return (block.target,)
+    if block.kind == BRANCH:
+        return (block.target, block.fall)
+    return block.targets if block.kind == SWITCH else ()
 
 
 def _bits(mask: int) -> Iterable[int]:
@@ -252,6 +282,7 @@ class Guarded:
         self.source, self.name, self.namespace = source, name, namespace
         self.slot, self.negated = slot, negated
         self.reads, self.writes = sorted({*reads, *writes}), writes
+        self.touched = {*self.reads, slot}
         self.run: Callable[[Fragment, Registers], None] | None = None
 
     def __call__(self, f: Fragment, r: Registers) -> None:
@@ -274,10 +305,11 @@ class Guarded:
             part = f.borrow(found.yes, found.set_yes, self.reads)
             run(part, part.regs)
             for slot in self.writes:
-                r[slot] = _put(r[slot], found.yes, part.regs[slot], len(held))
+                r[slot] = put_back(r[slot], found.yes, part.regs[slot], len(held))
 
 
-def _put(old: Any, choice: Choice, new: Any, count: int) -> Any:
+def put_back(old: Any, choice: Choice, new: Any, count: int) -> Any:
+    """A register of ``count`` lanes with the values of some of them replaced."""
     if old.dtype.kind == "V" or old.ndim == 2:
         rows = np.frombuffer(old.tobytes(), np.uint8) if old.ndim == 0 else old
         out = np.empty((count, rows.shape[-1]), np.uint8)

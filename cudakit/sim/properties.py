@@ -147,7 +147,7 @@ def attributes(chip: Chip, ordinal: int) -> dict[int, int]:
         "MAX_ACCESS_POLICY_WINDOW_SIZE": 128 * MIB if major >= 8 else 0,
         "RESERVED_SHARED_MEMORY_PER_BLOCK": chip.reserved_shared_per_block,
         "MEMORY_POOLS_SUPPORTED": 1,
-        "CLUSTER_LAUNCH": 0,  # the machine runs no clusters of more than one block yet
+        "CLUSTER_LAUNCH": hopper,
         "MEM_SYNC_DOMAIN_COUNT": 4 if hopper else 1,
         "NUMA_ID": -1,
         "HOST_NUMA_ID": 0,

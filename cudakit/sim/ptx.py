@@ -50,15 +50,32 @@ __all__ = [
     "Variable",
     "Vector",
     "parse",
+    "source_files",
 ]
 
 _LINKAGE = frozenset((".visible", ".weak", ".extern", ".common"))
+# what may stand between a function's parameters and its body
+_DIRECTIVES = frozenset(("maxntid", "reqntid", "minnctapersm", "maxnctapersm", "maxnreg", "noreturn", "pragma"))
+_DIRECTIVES |= {"attribute", "explicitcluster", "reqnctapercluster", "maxclusterrank", "abi_preserve"}
+_DIRECTIVES |= {"abi_preserve_control", "retain_instruction"}
+_FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"\n]*)"', re.MULTILINE)
 _STRING = re.compile(r"^[ \t]*([\w$]+):|^[ \t]*\.b8[ \t]+([\d, \t]+)", re.MULTILINE)
 
 
 def parse(text: str) -> Module:
     """Read PTX text; raise ``PtxError`` naming the line and its text."""
-    return _Parser(text).module()
+    parser = _Parser(text)
+    try:
+        return parser.module()
+    except PtxError as error:
+        if parser.body is not None:
+            error.function, error.location = parser.body.function.title, parser.body.location
+        raise
+
+
+def source_files(text: str) -> dict[int, str]:
+    """The source files of PTX text, which stand behind the functions: also of text that cannot be read."""
+    return {int(number): name.replace("\\\\", "\\") for number, name in _FILE.findall(text)}
 
 
 class _Parser:
@@ -68,6 +85,7 @@ class _Parser:
         self.strings = _debug_strings(self.tokens.text)
         self.result = Module("", "", 64)
         self.aliases: dict[str, str] = {}
+        self.body: Body | None = None
 
     # ---- the module ----
 
@@ -82,6 +100,8 @@ class _Parser:
                 while tokens.accept(","):
                     tokens.name()
             elif word == ".address_size":
+                if tokens.peek != "64":
+                    raise UnsupportedPtx(str(tokens.error("only addresses of 64 bits are supported")), tokens.line())
                 result.address_size = tokens.integer()
             elif word == ".file":
                 number = tokens.integer()
@@ -150,6 +170,11 @@ class _Parser:
         function = Function(name, entry, params, returns, line=line)
         while tokens.peek[:1] == ".":
             directive = tokens.next()[1:]
+            if directive not in _DIRECTIVES:
+                tokens.position -= 1
+                error = UnsupportedPtx(str(tokens.error(f"the directive .{directive} is not supported")), tokens.line())
+                error.function = function.title
+                raise error
             values: list[int] = []
             if directive in ("pragma", "attribute"):
                 while tokens.peek[:1] in ('"', "(", ")", ",") or tokens.peek[:1].isalnum():
@@ -166,7 +191,9 @@ class _Parser:
             return
         tokens.expect("{")
         self.result.functions[name] = function
-        Body(self.declarations, self.strings, function).read()
+        self.body = Body(self.declarations, self.strings, function)
+        self.body.read()
+        self.body = None
 
 
 def _debug_strings(text: str) -> dict[tuple[str, int], str]:

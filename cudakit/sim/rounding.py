@@ -8,7 +8,6 @@ direction. Only float64 itself needs more: ``fma64`` for the nearest, ``exact64`
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +20,8 @@ NAN16, NAN32, NAN64 = np.uint16(0x7FFF), np.uint32(0x7FFFFFFF), np.uint64(0xFFF8
 MAGNITUDE64, INFINITY64 = np.uint64((1 << 63) - 1), np.uint64(0x7FF << 52)
 QUIET64 = np.uint64(1 << 51)
 _ONE64 = np.int64(1)
-_TIE, _TIE_MASK = np.uint32(0x10000000), np.uint32(0x1FFFFFFF)
-_ONE32, _SIZE32 = np.uint32(1), np.uint32(0x7FFFFFFF)
-_NORMAL_HIGH = np.uint32((1023 - 126 << 20) - 1)  # one less than the upper word of the least normal float32, as float64
-_LOW, _HIGH = (0, 1) if sys.byteorder == "little" else (1, 0)
+_TIE, _TIE_MASK = np.uint64(0x10000000), np.uint64(0x1FFFFFFF)
+_SIZE32, _NORMAL = np.uint32(0x7FFFFFFF), np.uint32(0x00800000)
 
 
 def canonical32(value: Array) -> Array:
@@ -118,20 +115,39 @@ def fma32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     """a * b + c of float32, rounded once, as patterns; NaN not canonical."""
     product = a.astype(F64) * b.astype(F64)  # exact: 48 bits
     addend = c.astype(F64)
-    if mode == "rn":
-        total = product + addend
-        # rounding twice goes wrong only from a tie made by the first rounding, or below the normal range
-        words = total.reshape(-1).view(U32)
-        hard = (words[_LOW::2] & _TIE_MASK) == _TIE
-        hard |= (words[_HIGH::2] & _SIZE32) - _ONE32 < _NORMAL_HIGH
-        if hard.any():
-            total = odd_sum(product, addend)
-        patterns: Array = total.astype(F32).view(U32)
-        return patterns
-    total = odd_sum(product, addend)
-    if mode == "rm":
-        total = sum_zero(total, product, addend)
-    return to_f32(total, mode)
+    total = product + addend
+    nearest = total.astype(F32)
+    patterns: Array = nearest.view(U32)
+    if mode != "rn":
+        return _moved(patterns, nearest.astype(F64), total, product, addend, mode)
+    # rounding twice goes wrong only from a tie made by the first rounding, or below the normal range
+    hard = (total.view(U64) & _TIE_MASK) == _TIE
+    small = (patterns & _SIZE32) <= _NORMAL
+    if (hard | small).any() and (hard | (small & (total != 0))).any():
+        patterns = odd_sum(product, addend).astype(F32).view(U32)
+    return patterns
+
+
+def _moved(nearest: Array, value: Array, total: Array, product: Array, addend: Array, mode: str) -> Array:
+    """Sums moved from the nearest float32 (``nearest`` as patterns, ``value`` in float64) to where ``mode`` wants them.
+    ``total`` is the sum in float64, which lies on the exact sum's side of every float32 that it is not itself."""
+    one = nearest.dtype.type(1)
+    negative = nearest >> np.uint32(31)
+    same = value == total
+    error = two_sum(product, addend)[1] if same.any() else np.float64(0)
+    if mode == "rz":
+        inward = ((error < 0) & (total > 0)) | ((error > 0) & (total < 0))
+        moved: Array = nearest - ((np.abs(value) > np.abs(total)) | (same & inward))
+        return moved
+    if mode == "rp":
+        moved = nearest + ((value < total) | (same & (error > 0))) * (one - (negative << one))
+        return moved
+    moved = nearest + ((value > total) | (same & (error < 0))) * ((negative << one) - one)
+    zero = total == 0
+    if not zero.any():
+        return moved
+    # a sum that is exactly zero is -0 unless both terms are +0
+    return np.where(zero & (np.signbit(product) | np.signbit(addend)), np.uint32(1 << 31), moved)
 
 
 def add32(a: Array, b: Array, mode: str) -> Array:

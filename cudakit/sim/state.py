@@ -7,15 +7,17 @@ import functools
 import operator
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from cudakit.sim.faults import SUCCESS, Injector, OperationFault, Refused, Result
+from cudakit.sim.faults import SUCCESS, Injector, OperationFault, Refused, Result, caller, host_report
 from cudakit.sim.lock import DriverLock
 from cudakit.sim.memory import AddressSpace, Allocation
 from cudakit.sim.properties import Chip
-from cudakit.sim.streams import Event, Operation, Scheduler, Stream
+from cudakit.sim.report import Finding, HostReport, Origin
+from cudakit.sim.streams import Event, Operation, Scheduler, Stream, Use
 
 Handle = Any
 Reply = tuple[Any, ...]
@@ -47,6 +49,9 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
                 except Refused as refusal:
                     self._local.message = f"{name}: {refusal}"
                     self._local.hint = refusal.hint
+                    self._local.report = refusal.report
+                    if isinstance(refusal.report, HostReport) and not refusal.report.call:
+                        refusal.report.call = name
                     return (refusal.code, *nothing)
             if values == 0:
                 return (SUCCESS,)
@@ -69,7 +74,7 @@ class Pool:
     reserved: int = 0
     reserved_high: int = 0
     flags: dict[int, int] = field(default_factory=dict)
-    place: tuple[str, int] | None = None
+    place: Origin | None = None
 
     def take(self, size: int) -> None:
         self.used += size
@@ -84,15 +89,25 @@ class Pool:
 
 @dataclass(eq=False)
 class Memory:
-    """One allocation as the driver knows it: device memory (``pool`` when stream-ordered) or pinned host memory."""
+    """One allocation as the driver knows it: device memory (``pool`` when stream-ordered) or pinned host memory.
+
+    ``made`` is the operation that allocates it, while that is pending; ``uses`` the pending work on it, by the stream's
+    number; ``freed_at`` where a free was queued that has not run yet.
+    """
 
     allocation: Allocation
     context: Context
     pool: Pool | None = None
-    freeing: bool = False
+    made: Operation | None = None
+    uses: dict[int, deque[Use]] = field(default_factory=dict)
+    freed_at: Origin | None = None
     registered: bool = False
     flags: int = 0
     number: int = 0
+
+    @property
+    def freeing(self) -> bool:
+        return self.freed_at is not None
 
     @property
     def size(self) -> int:
@@ -130,8 +145,9 @@ class Context:
     flags: int = 0
     active: bool = True
     sticky: Any = None
-    report: Any = None
-    mistakes: list[Any] = field(default_factory=list)
+    report: Finding | None = None
+    mistakes: list[Finding] = field(default_factory=list)
+    told: set[Any] = field(default_factory=set)
     streams: dict[int, Stream] = field(default_factory=dict)
     per_thread: dict[int, Stream] = field(default_factory=dict)
     events: dict[int, Event] = field(default_factory=dict)
@@ -144,7 +160,7 @@ class Context:
         yield from self.streams.values()
         yield from self.per_thread.values()
 
-    def lose(self, code: Any, report: Any) -> None:
+    def lose(self, code: Any, report: Finding) -> None:
         """End the context: every later call that needs it gets ``code``."""
         if self.sticky is None:
             self.sticky = code
@@ -171,7 +187,7 @@ class DriverState:
         self._memory: dict[int, Memory] = {}
         self._allocations_made = 0
         self._pinned_count = 0
-        self._last_report: Any = None
+        self._last_report: Finding | None = None
 
     # ---- the door ----
 
@@ -183,7 +199,7 @@ class DriverState:
         hit = self._injector.hit(name, needs_context=context) if self._injector.injections else None
         if hit is not None:
             if hit.fault == "context_lost":
-                self._context().lose(hit.code, f"injected fault: context lost at {name}")
+                self._context().lose(hit.code, host_report("injected fault", "the context is lost", name, caller()))
             else:
                 raise Refused(hit.code, f"injected fault: {hit.fault}")
         if context:
@@ -205,7 +221,8 @@ class DriverState:
                 f"the context of device {context.device.ordinal} was released or destroyed",
             )
         if context.sticky is not None:
-            raise Refused(context.sticky, f"the context was lost by an earlier fault:\n{context.report}")
+            text = f"the context was lost by an earlier fault:\n{context.report}"
+            raise Refused(context.sticky, text, report=context.report)
         return context
 
     def _stack(self) -> list[Context]:
@@ -281,21 +298,25 @@ class DriverState:
             self._settle(context)
 
     def _settle(self, context: Context) -> None:
-        if context.sticky is not None:
-            raise Refused(context.sticky, str(context.report))
+        if context.report is not None:
+            raise Refused.by(context.sticky, context.report)
         if context.mistakes:
-            report = context.mistakes.pop(0)
-            raise Refused(Result.CUDA_ERROR_ILLEGAL_STATE, str(report))
+            raise Refused.by(Result.CUDA_ERROR_ILLEGAL_STATE, context.mistakes.pop(0))
 
     def _finish_context(self, context: Context) -> None:
         self._finish(self._scheduler.pending_of(context), context)
 
-    def _mistake(self, context: Context, report: Any) -> None:
-        """Keep a host-side mistake: the next call that waits on the context returns it, once."""
+    def _mistake(self, context: Context, report: Finding) -> None:
+        """Keep a host-side mistake: the next call that waits on the context returns it, once. One that a loop makes
+        again and again, between the same two lines, is kept the first time."""
+        key = (report.kind, report.file, report.line, *((p.file, p.line) for o in report.others for p in o.places))
+        if key in context.told:
+            return
+        context.told.add(key)
         self._last_report = report
         context.mistakes.append(report)
 
-    def _fault(self, code: Any, report: Any) -> OperationFault:
+    def _fault(self, code: Any, report: Finding) -> OperationFault:
         self._last_report = report
         return OperationFault(code, report)
 

@@ -8,18 +8,22 @@ that the host can see (copies to host memory, host functions) only when somebody
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cudakit.sim.faults import HostReport, OperationFault, Result
+from cudakit.sim.faults import OperationFault, Result, host_report
+from cudakit.sim.report import Origin
 
 if TYPE_CHECKING:
     from cudakit.sim.state import Context
 
 ORDERS = ("newest", "oldest", "random")
+
+_numbers = itertools.count()
 
 
 @dataclass(eq=False, slots=True)
@@ -28,7 +32,10 @@ class Operation:
 
     ``after`` are the operations that must be done first; ``visible`` says that the host sees it happen. ``reads`` and
     ``writes`` are ranges (address, size) of pinned host memory; ``touches_host`` that it may touch any of it.
-    ``secure`` takes a copy of what it will read from the host, before something else overwrites it.
+    ``secure`` takes a copy of what it will read from the host, before something else overwrites it. ``clock`` says what
+    is certain to be done before this starts: the last such operation of each stream, by stream number and serial.
+    ``watched`` are a kernel's memories, each with its use and another's that nothing orders; ``poisoned`` says that its
+    destination was filled with poison, which nothing but a mistake of the host changes before it runs.
     """
 
     stream: Stream
@@ -41,7 +48,10 @@ class Operation:
     writes: tuple[tuple[int, int], ...] = ()
     touches_host: bool = False
     secure: Callable[[], None] | None = None
-    place: tuple[str, int] | None = None
+    place: Origin | None = None
+    clock: dict[int, int] = field(default_factory=dict)
+    watched: list[tuple[Any, Use, Use]] = field(default_factory=list)
+    poisoned: bool = False
     done: bool = False
 
     @property
@@ -53,25 +63,39 @@ class Operation:
         # let go of everything: events keep done operations
         self.run = self.secure = None
         self.after = ()
+        self.clock = {}
+        self.watched = []
+
+    def wait_for(self, others: Iterable[Operation]) -> None:
+        """Start only once ``others``, all older, are done."""
+        waited = tuple(other for other in others if not other.done)
+        self.after += waited
+        for other in waited:
+            for number, serial in (*other.clock.items(), (other.stream.number, other.serial)):
+                if self.clock.get(number, -1) < serial:
+                    self.clock[number] = serial
 
     def comes_after(self, other: Operation) -> bool:
         """Whether ``other`` is certain to be done before this operation starts."""
-        seen: set[int] = set()
-        stack = list(self.after)
-        while stack:
-            operation = stack.pop()
-            if operation is other:
-                return True
-            if operation.done or operation.serial in seen or operation.serial < other.serial:
-                continue
-            seen.add(operation.serial)
-            stack.extend(operation.after)
-        return other.done
+        return other.done or self.clock.get(other.stream.number, -1) >= other.serial
+
+
+@dataclass(eq=False, slots=True)
+class Use:
+    """What an operation does to one allocation. ``does`` is "reads" or "writes", to the bytes ``rows`` (address, width,
+    height, pitch); or "uses", for a kernel that was given an address in it, and who knows what it does with it:
+    ``marks`` are its footprint there (`footprints`), once it has run."""
+
+    operation: Operation
+    does: str
+    rows: tuple[int, int, int, int] | None = None
+    marks: Any = None
 
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """A stream of a context. ``blocking``: ordered with the legacy default stream."""
+    """A stream of a context. ``blocking``: ordered with the legacy default stream. ``vain`` is the line of the
+    last wait for an event that had not been recorded: legal, and without effect."""
 
     context: Context
     handle: int
@@ -80,11 +104,21 @@ class Stream:
     legacy: bool = False
     last: Operation | None = None
     pending: deque[Operation] = field(default_factory=deque)
-    place: tuple[str, int] | None = None
+    place: Origin | None = None
+    vain: Origin | None = None
+    name: str = ""
+    number: int = field(default_factory=lambda: next(_numbers))
 
     @property
     def blocking(self) -> bool:
         return not self.flags & 1 and not self.legacy
+
+    def __str__(self) -> str:
+        if self.name:
+            return self.name
+        if self.legacy:
+            return "the legacy default stream"
+        return f"the stream made {self.place}" if self.place is not None else "a thread's own default stream"
 
 
 @dataclass(eq=False, slots=True)
@@ -95,7 +129,7 @@ class Event:
     handle: int
     flags: int
     operation: Operation | None = None
-    place: tuple[str, int] | None = None
+    place: Origin | None = None
 
 
 class Scheduler:
@@ -129,9 +163,8 @@ class Scheduler:
         elif stream.blocking and context.legacy.last is not None:
             earlier.append(context.legacy.last)
         self._serial += 1
-        operation = Operation(
-            stream, label, run, tuple(o for o in earlier if not o.done), self._serial, **details
-        )  # fmt: skip
+        operation = Operation(stream, label, run, (), self._serial, **details)
+        operation.wait_for(earlier)
         stream.last = operation
         stream.pending.append(operation)
         self._busy[id(stream)] = stream
@@ -208,7 +241,7 @@ class Scheduler:
             # a bug of the simulator, or Ctrl-C: leave the queues consistent, then say so
             context.lose(
                 Result.CUDA_ERROR_UNKNOWN,
-                HostReport("interrupted", f"{operation.label} did not end", *_place(operation)),
+                host_report("interrupted", f"{operation.label} did not end", operation.label, operation.place),
             )
             self.cancel(context)
             raise
@@ -216,7 +249,3 @@ class Scheduler:
         operation.finish()
         if not stream.pending:
             del self._busy[id(stream)]
-
-
-def _place(operation: Operation) -> tuple[str | None, int | None]:
-    return operation.place if operation.place is not None else (None, None)

@@ -1,23 +1,109 @@
-"""What memory accesses cost: global sectors and shared-memory wavefronts, counted by warp as Nsight Compute does."""
+"""What memory accesses cost: global sectors, shared-memory wavefronts and same-address atomics, counted by warp as
+Nsight Compute does."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from cudakit.sim.fragment import Fragment, Tally
 from cudakit.sim.lanes import Array, LaneSet
 
 _PATTERNS_KEPT = 4096
-_patterns: dict[tuple[bytes, int], tuple[int, int]] = {}
+_patterns: dict[tuple[bytes, int], tuple[int, int, int]] = {}
 
 
-def count_uniform(f: Fragment, tally: Tally, lanes: LaneSet, size: int) -> None:
-    """All lanes access the same address."""
-    tally.requests += lanes.warp_count
-    tally.units += lanes.warp_count
-    tally.ideal += lanes.warp_count
-    tally.lanes += lanes.count
-    tally.bytes += lanes.count * size
+class Tally:
+    """What one site did. A request is an instruction of one warp.
+
+    ``requests`` and ``lanes`` are of sites that are no memory accesses. Accesses are counted by where their bytes were
+    (one with a generic address may have been to several spaces): global ones in sectors, shared ones in wavefronts,
+    each beside the fewest that the active lanes and their width could need. ``worst_ways`` is the most passes that a
+    group of lanes needed, ``depth`` the lanes that an atomic's busiest address had, added up over its requests.
+    """
+
+    __slots__ = (
+        "depth",
+        "global_bytes",
+        "ideal_sectors",
+        "ideal_wavefronts",
+        "lanes",
+        "local_bytes",
+        "local_requests",
+        "requests",
+        "sector_requests",
+        "sectors",
+        "shared_bytes",
+        "wavefront_requests",
+        "wavefronts",
+        "worst_depth",
+        "worst_ways",
+    )
+
+    def __init__(self) -> None:
+        self.requests = self.lanes = 0
+        self.sector_requests = self.sectors = self.ideal_sectors = self.global_bytes = 0
+        self.wavefront_requests = self.wavefronts = self.ideal_wavefronts = self.worst_ways = self.shared_bytes = 0
+        self.local_requests = self.local_bytes = 0
+        self.depth = self.worst_depth = 0
+
+
+def count_same_sector(tally: Tally, lanes: LaneSet, size: int) -> None:
+    """Add one global request in which all lanes access the same address."""
+    tally.sector_requests += lanes.warp_count
+    tally.sectors += lanes.warp_count
+    tally.ideal_sectors += lanes.warp_count
+    tally.global_bytes += lanes.count * size
+
+
+def count_same_word(tally: Tally, lanes: LaneSet, size: int) -> None:
+    """Add one shared request in which all lanes access the same address."""
+    tally.wavefront_requests += lanes.warp_count
+    tally.wavefronts += lanes.warp_count
+    tally.ideal_wavefronts += lanes.warp_count
+    tally.worst_ways = max(tally.worst_ways, 1)
+    tally.shared_bytes += lanes.count * size
+
+
+def count_local(tally: Tally, lanes: LaneSet, size: int) -> None:
+    """Add one local-memory request."""
+    tally.local_requests += lanes.warp_count
+    tally.local_bytes += lanes.count * size
+
+
+def count_contention(tally: Tally, lanes: LaneSet, address: Array) -> None:
+    """Add one request of an atomic: the lanes of a warp that mean one address go one after another. ``address``: a
+    number a lane that is equal where they mean the same, or one for all."""
+    if address.ndim == 0:
+        depths = lanes.warp_counts
+        tally.depth += lanes.count
+    else:
+        depths = _deepest(lanes, address)
+        tally.depth += int(depths.sum())
+    tally.worst_depth = max(tally.worst_depth, int(depths.max()))
+
+
+def _deepest(lanes: LaneSet, address: Array) -> Array:
+    """How many lanes the address that most lanes of a warp mean has, a warp."""
+    order = np.lexsort((address, lanes.warp_rank))
+    ranks, places = lanes.warp_rank[order], address[order]
+    fresh = np.ones(len(order), np.bool_)
+    fresh[1:] = (ranks[1:] != ranks[:-1]) | (places[1:] != places[:-1])
+    starts = np.flatnonzero(fresh)
+    lengths = np.diff(np.append(starts, len(order)))
+    firsts = np.searchsorted(ranks[starts], np.arange(lanes.warp_count))
+    found: Array = np.maximum.reduceat(lengths, firsts)
+    return found
+
+
+def ideal_sectors(lanes: LaneSet, size: int) -> int:
+    """The fewest sectors for one access of ``size`` bytes a lane to bytes that no two lanes share, over all warps."""
+    if lanes.complete:
+        return lanes.warp_count * size
+    key = ("ideal sectors", size)
+    found: int | None = lanes.cache.get(key)
+    if found is None:
+        counts = lanes.warp_counts[lanes.warps]
+        found = lanes.cache[key] = int((-(-counts * size // 32)).sum())
+    return found
 
 
 def count_sectors(tally: Tally, lanes: LaneSet, offsets: Array, size: int, breaks: Array | None) -> None:
@@ -25,9 +111,9 @@ def count_sectors(tally: Tally, lanes: LaneSet, offsets: Array, size: int, break
 
     ``breaks``: the positions after which the next lane's address is not the next element; None where there are none.
     """
-    tally.requests += lanes.warp_count
-    tally.lanes += lanes.count
-    tally.bytes += lanes.count * size
+    tally.sector_requests += lanes.warp_count
+    tally.ideal_sectors += ideal_sectors(lanes, size)
+    tally.global_bytes += lanes.count * size
     starts = lanes.warp_starts
     if breaks is None or (len(breaks) < len(starts) and _are_starts(lanes, breaks)):
         # consecutive within every warp
@@ -35,11 +121,11 @@ def count_sectors(tally: Tally, lanes: LaneSet, offsets: Array, size: int, break
         last = first + np.uint64(31 * size) if lanes.complete else offsets.take(np.append(starts[1:], lanes.count) - 1)
         # aligned elements of at most 32 bytes never straddle a sector
         sectors = (last >> np.uint64(5)) - (first >> np.uint64(5))
-        tally.units += int(sectors.sum()) + len(starts)
+        tally.sectors += int(sectors.sum()) + len(starts)
         return
     rows = _rows(lanes, (offsets >> np.uint64(5)).astype(np.uint32))
     rows.sort(axis=1)
-    tally.units += lanes.warp_count + int(np.count_nonzero(rows[:, 1:] != rows[:, :-1]))
+    tally.sectors += lanes.warp_count + int(np.count_nonzero(rows[:, 1:] != rows[:, :-1]))
 
 
 def _are_starts(lanes: LaneSet, breaks: Array) -> bool:
@@ -60,9 +146,8 @@ def _rows(lanes: LaneSet, values: Array) -> Array:
 
 def count_wavefronts(tally: Tally, lanes: LaneSet, offsets: Array, size: int) -> None:
     """Add one shared-memory request; ``offsets``: int64 byte offsets within each lane's own block."""
-    tally.requests += lanes.warp_count
-    tally.lanes += lanes.count
-    tally.bytes += lanes.count * size
+    tally.wavefront_requests += lanes.warp_count
+    tally.shared_bytes += lanes.count * size
     repeat = 1
     blocks = lanes.geometry.blocks
     if blocks > 1 and lanes.periodic:
@@ -84,8 +169,9 @@ def count_wavefronts(tally: Tally, lanes: LaneSet, offsets: Array, size: int) ->
             if len(_patterns) >= _PATTERNS_KEPT:
                 _patterns.clear()
             _patterns[key] = found
-    tally.units += found[0] * repeat
-    tally.ideal += found[1] * repeat
+    tally.wavefronts += found[0] * repeat
+    tally.ideal_wavefronts += found[1] * repeat
+    tally.worst_ways = max(tally.worst_ways, found[2])
 
 
 def _first_block(lanes: LaneSet) -> LaneSet:
@@ -96,8 +182,9 @@ def _first_block(lanes: LaneSet) -> LaneSet:
     return found
 
 
-def wavefronts(lanes: LaneSet, offsets: Array, size: int) -> tuple[int, int]:
-    """Passes that a request needs, and the fewest that its lanes could need (one for each group with a lane in it).
+def wavefronts(lanes: LaneSet, offsets: Array, size: int) -> tuple[int, int, int]:
+    """Passes that a request needs, the fewest that its lanes could need (one for each group with a lane in it), and the
+    most that one group needs: n of an n-way bank conflict.
 
     Lanes go together in groups of 32 (up to 4 bytes each), 16 (8 bytes) or 8 (16 bytes and more).
     """
@@ -118,4 +205,5 @@ def wavefronts(lanes: LaneSet, offsets: Array, size: int) -> tuple[int, int]:
     fresh[:, 1:] = rows[:, 1:] != rows[:, :-1]
     slots = np.arange(len(rows))[:, None] * 32 + (rows & 31)
     per_bank = np.bincount(slots[fresh], minlength=len(rows) * 32).reshape(-1, 32)
-    return int(per_bank.max(axis=1).sum()), len(rows)
+    ways = per_bank.max(axis=1)
+    return int(ways.sum()), len(rows), int(ways.max())

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from cudakit.sim.arithmetic import compile_lanewise
+from cudakit.sim.clusters import end_with_cluster_barrier
 from cudakit.sim.control import BarrierCall
 from cudakit.sim.fragment import Fragment, Registers, Site
 from cudakit.sim.ir import Immediate, Instruction, Operand, Pair, Register
 from cudakit.sim.lanes import Array, LaneSet
-from cudakit.sim.lanewise import width
 from cudakit.sim.lowering import Compiler
+from cudakit.sim.modifiers import Modifiers
 from cudakit.sim.program import BARRIER, Block
 
 _LANE = np.arange(32, dtype=np.int64)
@@ -25,6 +26,8 @@ _BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
 _ALL = np.uint32(0xFFFFFFFF)
 # position of the member mask among the operands
 _MASK_AT = {"shfl": 4, "vote": 2, "match": 2, "redux": 2, "elect": 1}
+# these are for whole warps
+_WHOLE = ("mma", "wmma", "ldmatrix", "stmatrix", "movmatrix")
 
 
 def sync_of(c: Compiler, instruction: Instruction) -> Callable[[Fragment, Registers], Any] | None:
@@ -33,9 +36,15 @@ def sync_of(c: Compiler, instruction: Instruction) -> Callable[[Fragment, Regist
         operand = instruction.operands[0]
     elif instruction.opcode in _MASK_AT and "sync" in instruction.modifiers:
         operand = instruction.operands[_MASK_AT[instruction.opcode]]
+    elif instruction.opcode in _WHOLE:
+        return _whole_warp
     else:
         return None
     return function(c, operand, "u32")
+
+
+def _whole_warp(f: Fragment, r: Registers) -> Any:
+    return _ALL
 
 
 def function(c: Compiler, operand: Operand | None, kind: str) -> Callable[[Fragment, Registers], Any]:
@@ -59,16 +68,25 @@ def _count(f: Fragment, site: Site) -> None:
         tally.lanes += f.lanes.count
 
 
+def _synchronous(modifiers: Modifiers, *modes: str) -> str:
+    """The mode of an instruction for which the lanes of a warp wait; nothing else may be left of its modifiers."""
+    waits, mode = modifiers.flag("sync"), modifiers.one_of(*modes)
+    modifiers.finish()
+    if not waits or not mode:
+        modifiers.refuse("only the .sync forms are left since sm_70")
+    return mode
+
+
 # ---- shuffles ----
 
 
 def build_shfl(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = instruction.modifiers
-    if len(modifiers) != 3 or modifiers[0] != "sync" or modifiers[1] not in ("up", "down", "bfly", "idx"):
-        raise c.refuse(instruction, "only shfl.sync is left since sm_70")
+    modifiers = Modifiers(c, instruction)
+    modifiers.kind("b32")
+    mode = _synchronous(modifiers, "up", "down", "bfly", "idx")
     value, held = _targets(instruction.operands[0])
     sources = [c.source(o, "b32") for o in instruction.operands[1:5]]
-    shuffle = _Shuffle(c.site(instruction, "shuffle"), modifiers[1])
+    shuffle = _Shuffle(c.site(instruction, "shuffle"), mode)
     return c.store_all((value, held), ("b32", "pred"), f"{c.bind(shuffle)}(f, {', '.join(sources)})")
 
 
@@ -142,10 +160,12 @@ def ballot(lanes: LaneSet, held: Array) -> Array:
 
 
 def build_vote(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = instruction.modifiers
-    if len(modifiers) != 3 or modifiers[0] != "sync" or modifiers[1] not in ("all", "any", "uni", "ballot"):
-        raise c.refuse(instruction, "only vote.sync is left since sm_70")
-    site, mode = c.site(instruction, "vote"), modifiers[1]
+    modifiers = Modifiers(c, instruction)
+    kind = modifiers.kind("pred", "b32")
+    mode = _synchronous(modifiers, "all", "any", "uni", "ballot")
+    if (mode == "ballot") != (kind == "b32"):
+        modifiers.refuse(f"type .{kind}")
+    site = c.site(instruction, "vote")
 
     def vote(f: Fragment, held: Array, mask: Array) -> Array:
         lanes = f.lanes
@@ -164,6 +184,10 @@ def build_vote(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def build_activemask(c: Compiler, instruction: Instruction) -> list[str]:
+    modifiers = Modifiers(c, instruction)
+    modifiers.kind("b32")
+    modifiers.finish()
+
     def active(f: Fragment) -> Array:
         return f.lanes.spread(f.lanes.present)
 
@@ -171,9 +195,9 @@ def build_activemask(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def build_match(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = instruction.modifiers
-    if len(modifiers) != 3 or modifiers[1] != "sync" or modifiers[0] not in ("any", "all"):
-        raise c.refuse(instruction)
+    modifiers = Modifiers(c, instruction)
+    kind = modifiers.kind("b32", "b64")
+    mode = _synchronous(modifiers, "any", "all")
     site = c.site(instruction, "match")
 
     def match(f: Fragment, value: Array, mask: Array) -> tuple[Array, Array]:
@@ -184,27 +208,30 @@ def build_match(c: Compiler, instruction: Instruction) -> list[str]:
         equal = table[:, :, None] == table[:, None, :]
         packed = np.packbits(equal, axis=2, bitorder="little").view(np.uint32)[:, :, 0]
         bits = lanes.unpad(packed) & present
-        if modifiers[0] == "any":
+        if mode == "any":
             return bits, bits == present
         same = bits == present
         return np.where(same, bits, np.uint32(0)), same
 
-    kind = modifiers[-1]
     value, mask = c.source(instruction.operands[1], kind), c.source(instruction.operands[2], "b32")
     targets = _targets(instruction.operands[0])
+    if mode == "any" and isinstance(instruction.operands[0], Pair):
+        modifiers.refuse("match.any gives no predicate")
     return c.store_all(targets, ("b32", "pred"), f"{c.bind(match)}(f, {value}, {mask})")
 
 
 def build_redux(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = instruction.modifiers
-    operation, kind = modifiers[1], modifiers[-1]
-    if modifiers[0] != "sync" or len(modifiers) != 3 or width(kind) != 32:
-        raise c.refuse(instruction)
+    modifiers = Modifiers(c, instruction)
+    kind = modifiers.kind("u32", "s32", "b32", "f32")
+    absolute, nan = modifiers.flag("abs"), modifiers.flag("NaN")
+    operation = _synchronous(modifiers, "add", "min", "max", "and", "or", "xor")
+    allowed = ("and", "or", "xor") if kind == "b32" else ("min", "max") if kind == "f32" else ("add", "min", "max")
+    if operation not in allowed or (kind != "f32" and (absolute or nan)):
+        modifiers.refuse(f"{operation} of .{kind}")
     register = Register("%v", "b32")
-    run = compile_lanewise(
-        Instruction(operation, (kind,), (register, register, register), None, None, instruction.line)
-    )
-    if run is None or operation not in ("add", "min", "max", "and", "or", "xor"):
+    kinds = ("NaN", kind) if nan else (kind,)
+    run = compile_lanewise(Instruction(operation, kinds, (register, register, register), None, None, instruction.line))
+    if run is None:
         raise c.refuse(instruction)
     combine = run
     site = c.site(instruction, "reduction")
@@ -212,7 +239,7 @@ def build_redux(c: Compiler, instruction: Instruction) -> list[str]:
     def redux(f: Fragment, value: Array, mask: Array) -> Array:
         lanes = f.lanes
         _count(f, site)
-        values = np.broadcast_to(value, (lanes.count,))
+        values = np.broadcast_to(value & np.uint32(0x7FFFFFFF) if absolute else value, (lanes.count,))
         masks = np.broadcast_to(mask, (lanes.count,))
         out = np.empty(lanes.count, np.uint32)
         for member_mask in np.unique(masks):
@@ -236,6 +263,12 @@ def build_redux(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def build_elect(c: Compiler, instruction: Instruction) -> list[str]:
+    modifiers = Modifiers(c, instruction)
+    synchronous = modifiers.flag("sync")
+    modifiers.finish()
+    if not synchronous or not isinstance(instruction.operands[0], Pair):
+        modifiers.refuse("it gives a lane and a predicate, lane|p")
+
     def elect(f: Fragment, mask: Array) -> tuple[Array, Array]:
         lanes = f.lanes
         members = lanes.spread(lanes.present) & mask
@@ -253,22 +286,30 @@ def build_elect(c: Compiler, instruction: Instruction) -> list[str]:
 
 def end_with_barrier(c: Compiler, block: Block, instruction: Instruction) -> None:
     """Make a block end with a barrier among the block's threads."""
-    modifiers = list(instruction.modifiers)
-    if "cluster" in modifiers:
-        raise c.refuse(instruction, "cluster barriers are not there yet")
+    if "cluster" in instruction.modifiers:
+        site = c.site(instruction, "barrier")
+        end_with_cluster_barrier(c, block, instruction, lambda f: _count(f, site))
+        return
     # bar.x is barrier.x.aligned
-    aligned = instruction.opcode == "bar" or "aligned" in modifiers
-    modifiers = [m for m in modifiers if m not in ("cta", "aligned")]
+    aligned = instruction.opcode == "bar"
+    read = Modifiers(c, instruction)
+    read.flag("cta")
+    if not aligned:
+        aligned = read.flag("aligned")
+    what = read.one_of("sync", "arrive", "red")
+    reduce = read.one_of("popc", "and", "or") if what == "red" else ""
+    if reduce:
+        read.kind("u32" if reduce == "popc" else "pred")
+    read.finish()
     operands = list(instruction.operands)
+    due = {"sync": (1, 2), "arrive": (2, 2), "red": (3, 4)}.get(what, (0, 0))
+    if (what == "red") != bool(reduce) or not due[0] <= len(operands) <= due[1]:
+        read.refuse(f"{len(operands)} operands")
     block.kind = BARRIER
     site = c.site(instruction, "barrier")
-    if modifiers[:1] == ["red"]:
-        if len(modifiers) != 3 or modifiers[1] not in ("popc", "and", "or"):
-            raise c.refuse(instruction)
+    if reduce:
         target = operands.pop(0)
         predicate = operands.pop()
-    elif modifiers not in (["sync"], ["arrive"]):
-        raise c.refuse(instruction)
     number = function(c, operands[0] if operands else Immediate(0, "s64"), "u32")
     count = function(c, operands[1] if len(operands) > 1 else Immediate(0, "s64"), "u32")
 
@@ -276,10 +317,10 @@ def end_with_barrier(c: Compiler, block: Block, instruction: Instruction) -> Non
         _count(f, site)
         return number(f, f.regs)
 
-    call = BarrierCall(instruction, which, lambda f: count(f, f.regs), modifiers[0] != "arrive", aligned)
-    if modifiers[0] == "red":
+    call = BarrierCall(instruction, which, lambda f: count(f, f.regs), what != "arrive", aligned)
+    if reduce:
         held = function(c, predicate, "pred")
-        call.reduce = modifiers[1]
+        call.reduce = reduce
         call.value = lambda f: held(f, f.regs)
         if not isinstance(target, Register):
             raise c.refuse(instruction, "no destination")
@@ -289,9 +330,14 @@ def end_with_barrier(c: Compiler, block: Block, instruction: Instruction) -> Non
 
 def build_bar(c: Compiler, instruction: Instruction) -> list[str]:
     """bar.warp.sync: its block has already waited for the lanes of its mask."""
-    if "warp" not in instruction.modifiers:
+    if instruction.modifiers != ("warp", "sync"):
         raise c.refuse(instruction)
-    return []
+
+    def sync(f: Fragment) -> None:
+        if f.batch.guard is not None:
+            f.batch.guard.warp_sync(f.lanes)
+
+    return [f"{c.bind(sync)}(f)"]
 
 
 BUILDERS = {"shfl": build_shfl, "vote": build_vote, "activemask": build_activemask, "match": build_match}

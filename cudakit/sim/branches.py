@@ -1,0 +1,76 @@
+"""Short branches run in place: `if (t < half) sum += other[t]` without parting the lanes and uniting them again.
+
+A block that can only be passed over, and after which all go on at one place, is run on the lanes that enter it while
+the others wait: the order in which things happen is the same, but only the registers that the block touches are taken
+apart and put together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cudakit.sim.lanes import Array
+from cudakit.sim.program import BRANCH, FALL, JUMP, Block, Program, put_back, reads_of, writes_of
+
+if TYPE_CHECKING:
+    from cudakit.sim.control import Scheduler
+    from cudakit.sim.fragment import Fragment
+
+
+class Aside(NamedTuple):
+    """What running a block in place needs: the slots that it finds in registers, and those it leaves changed."""
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+def find_asides(program: Program) -> None:
+    """Note at each forward branch whether the block that it jumps over can be run in place. Needs ``live``."""
+    blocks = program.blocks
+    for index, block in enumerate(blocks):
+        if block.kind != BRANCH or block.fall != index + 1 or block.target <= block.fall:
+            continue
+        inner = blocks[block.fall]
+        after = {FALL: inner.fall, JUMP: inner.target}.get(inner.kind)
+        if after != block.target or inner.sync is not None or after >= len(blocks):
+            continue
+        read = {operand.name for i in inner.instructions for operand in reads_of(i)}  # type: ignore[union-attr]
+        written = {register.name for i in inner.instructions for register in writes_of(i)}
+        touched = {program.slots[name] for name in read | written if name in program.slots}
+        changed = {program.slots[name] for name in written if name in program.slots}
+        if any(program.slot_kinds[slot] == "param" for slot in touched):
+            continue  # parameters of calls are written in part
+        block.aside = Aside(
+            tuple(sorted(touched.intersection(program.live[block.fall]))),
+            tuple(sorted(changed.intersection(program.live[block.target]))),
+        )
+
+
+def run_aside(scheduler: Scheduler, f: Fragment, block: Block, held: Array) -> bool:
+    """Run the block that a branch jumps over on the lanes that do not jump; False where they must part instead, because
+    other lanes are on their way there."""
+    aside: Aside | None = block.aside
+    if aside is None:
+        return False
+    if scheduler.pending or scheduler.deferred:
+        path = (*f.path()[:-1], block.fall)
+        if path in scheduler.deferred or (scheduler.pending and min(scheduler.pending) <= (f.epoch, path)):
+            return False
+    found = f.lanes.split(held)
+    choice, lanes = (found.yes, found.set_yes) if block.negated else (found.no, found.set_no)
+    inner = f.program.blocks[block.fall]
+    counts = scheduler.counts
+    count = counts[inner.number]
+    if count is None:
+        count = counts[inner.number] = [0, 0, 0]
+    count[0] += lanes.warp_count
+    count[1] += lanes.count
+    parted = counts[block.number]
+    if parted is not None:
+        parted[2] += found.parted
+    if inner.body is not None:
+        part = f.borrow(choice, lanes, aside.reads)
+        inner.body(part, part.regs)
+        for slot in aside.writes:
+            f.regs[slot] = put_back(f.regs[slot], choice, part.regs[slot], f.lanes.count)
+    return True

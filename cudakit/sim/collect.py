@@ -1,0 +1,181 @@
+"""Adds up what a launch counted: basic blocks and sites to counters of the kernel and of each source line.
+
+What is the same for every launch of a kernel (which instruction belongs to which line and class) is worked out once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from cudakit.sim.counters import Counters, LineCounters, SourceLine
+from cudakit.sim.fragment import Run, Site
+from cudakit.sim.ir import Instruction, Location
+from cudakit.sim.mix import CLASSES, class_of
+from cudakit.sim.program import BRANCH, SWITCH
+from cudakit.sim.traffic import Tally
+
+if TYPE_CHECKING:
+    from cudakit.sim.lanes import Array
+    from cudakit.sim.machine import LoadedFunction
+
+# they name memory and move none
+_CACHES_ONLY = frozenset({"prefetch", "prefetchu", "discard", "applypriority"})
+_CLASS_NUMBER = {name: number for number, name in enumerate(CLASSES)}
+
+
+class Plan:
+    """What a kernel's counted blocks and sites mean.
+
+    ``places`` are the source lines, the first of them None for code without one. ``rows`` are (line, class, block,
+    instructions) of all code; ``inlined`` (line, block, instructions) of what was inlined into lines; ``branches`` the
+    line of each block that ends with a branch.
+    """
+
+    def __init__(self, function: LoadedFunction) -> None:
+        self.module = function.module
+        self.places: list[SourceLine | None] = [None]
+        self._numbers: dict[SourceLine, int] = {}
+        self._located: dict[Location | None, tuple[int, ...]] = {None: (0,)}
+        self._sites: dict[int, int] = {}
+        self.branches: dict[int, int] = {}
+        rows: dict[tuple[int, int, int], int] = {}
+        inlined: dict[tuple[int, int], int] = {}
+        for program in function.reachable:
+            skipped: Instruction | None = None
+            for block in program.blocks:
+                for instruction in block.instructions:
+                    if instruction is skipped:
+                        continue  # a guarded ret or exit, which was counted where its guard was read
+                    first, *outer = self.lines_of(instruction)
+                    key = (first, _CLASS_NUMBER[class_of(instruction)], block.number)
+                    rows[key] = rows.get(key, 0) + 1
+                    for line in set(outer) - {first}:
+                        inlined[line, block.number] = inlined.get((line, block.number), 0) + 1
+                if block.kind in (BRANCH, SWITCH):
+                    skipped = block.instructions[-1]
+                    self.branches[block.number] = self.lines_of(skipped)[0]
+        self.rows = np.array([(*key, count) for key, count in rows.items()], np.int64).reshape(-1, 4)
+        self.inlined = np.array([(*key, count) for key, count in inlined.items()], np.int64).reshape(-1, 3)
+
+    def lines_of(self, instruction: Instruction) -> tuple[int, ...]:
+        """The numbers of an instruction's source line and of the lines into which it was inlined."""
+        found = self._located.get(instruction.location)
+        if found is None:
+            places = [(place.file, place.line) for place in self.module.place(instruction)]
+            found = self._located[instruction.location] = tuple(map(self._number, places)) or (0,)
+        return found
+
+    def line_of(self, site: Site) -> int:
+        """The number of a site's source line."""
+        found = self._sites.get(site.number)
+        if found is None:
+            found = self._sites[site.number] = self.lines_of(site.instruction)[0]
+        return found
+
+    def _number(self, place: SourceLine) -> int:
+        found = self._numbers.get(place)
+        if found is None:
+            found = self._numbers[place] = len(self.places)
+            self.places.append(place)
+        return found
+
+
+_plans: WeakKeyDictionary[LoadedFunction, Plan] = WeakKeyDictionary()
+
+
+def collect(function: LoadedFunction, run: Run, blocks: int, threads: int) -> Counters:
+    """The counters of a launch that has ended."""
+    plan = _plans.get(function)
+    if plan is None:
+        plan = _plans[function] = Plan(function)
+    counted = np.array([count or (0, 0, 0) for count in run.block_counts], np.int64).reshape(-1, 3)
+    lines = _instructions(plan, counted)
+    for block, number in plan.branches.items():
+        warps, _, parted = counted[block].tolist()
+        if warps:
+            line = lines[number]
+            line.branches += warps
+            line.divergent_branches += parted
+    for site, tally in zip(function.module.sites, run.tallies, strict=True):
+        if tally is not None:
+            number = plan.line_of(site)
+            if number not in lines:
+                lines[number] = LineCounters()
+            _add_site(lines[number], site, tally)
+    total = Counters(launches=1, blocks=blocks, threads=blocks * threads)
+    for number, line in lines.items():
+        total.add(line)
+        place = plan.places[number]
+        if place is not None:
+            total.per_line[place] = line
+    executed = plan.inlined[:, 2] * counted[plan.inlined[:, 1], 0]
+    sums = np.bincount(plan.inlined[:, 0], executed, len(plan.places)).astype(np.int64)
+    for place, count in zip(plan.places, sums.tolist(), strict=True):
+        if place is not None and count:
+            total.inlined[place] = count
+    return total
+
+
+def _instructions(plan: Plan, counted: Array) -> dict[int, LineCounters]:
+    """Instructions by line: those lines whose code ran."""
+    line, kind, block, count = plan.rows.T
+    mix = np.zeros((len(plan.places), len(CLASSES)), np.int64)
+    np.add.at(mix, (line, kind), count * counted[block, 0])
+    lanes = np.zeros(len(plan.places), np.int64)
+    np.add.at(lanes, line, count * counted[block, 1])
+    lines = {}
+    for number in np.flatnonzero(lanes):
+        row = mix[number].tolist()
+        classes = {name: n for name, n in zip(CLASSES, row, strict=True) if n}
+        lines[int(number)] = LineCounters(sum(row), int(lanes[number]), mix=classes)
+    return lines
+
+
+def _add_site(line: LineCounters, site: Site, tally: Tally) -> None:
+    """Add what one site did to its line."""
+    kind, opcode = site.kind, site.instruction.opcode
+    if kind == "barrier":
+        line.barriers += tally.requests
+    elif kind == "shuffle":
+        line.shuffles += tally.requests
+    elif opcode in ("atom", "red"):
+        line.atomics += tally.sector_requests + tally.wavefront_requests
+        line.atomic_depth += tally.depth
+        line.worst_contention = max(line.worst_contention, tally.worst_depth)
+        line.global_atomic_requests += tally.sector_requests
+        line.global_atomic_sectors += tally.sectors
+        line.global_atomic_bytes += tally.global_bytes
+        line.shared_atomic_requests += tally.wavefront_requests
+    elif opcode in _CACHES_ONLY:
+        return
+    elif kind.endswith("load") and not kind.startswith("const"):
+        line.global_load_requests += tally.sector_requests
+        line.global_load_sectors += tally.sectors
+        line.global_load_ideal_sectors += tally.ideal_sectors
+        line.global_load_bytes += tally.global_bytes
+        line.local_load_requests += tally.local_requests
+        line.local_load_bytes += tally.local_bytes
+        line.shared_load_requests += tally.wavefront_requests
+        line.shared_load_wavefronts += tally.wavefronts
+        line.shared_load_ideal_wavefronts += tally.ideal_wavefronts
+        _add_conflicts(line, tally)
+    elif kind.endswith("store"):
+        line.global_store_requests += tally.sector_requests
+        line.global_store_sectors += tally.sectors
+        line.global_store_ideal_sectors += tally.ideal_sectors
+        line.global_store_bytes += tally.global_bytes
+        line.local_store_requests += tally.local_requests
+        line.local_store_bytes += tally.local_bytes
+        line.shared_store_requests += tally.wavefront_requests
+        line.shared_store_wavefronts += tally.wavefronts
+        line.shared_store_ideal_wavefronts += tally.ideal_wavefronts
+        _add_conflicts(line, tally)
+
+
+def _add_conflicts(line: LineCounters, tally: Tally) -> None:
+    line.shared_bytes += tally.shared_bytes
+    line.bank_conflicts += tally.wavefronts - tally.ideal_wavefronts
+    line.worst_bank_conflict = max(line.worst_bank_conflict, tally.worst_ways)

@@ -1,0 +1,66 @@
+"""Which bytes of some allocations a launch reads and writes, for what runs beside it on another stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cudakit.sim.memory import Allocation
+
+if TYPE_CHECKING:
+    from cudakit.sim.access import Access, Piece
+    from cudakit.sim.fragment import Site
+
+READ, WRITE = 1, 2
+# the same by accesses that are volatile, relaxed, acquire, release or atomic
+_STRONG = 2
+# bytes of the largest allocation in which the accesses are known again
+_NAMED = 1 << 28
+Marks = npt.NDArray[np.uint8]
+
+
+class Footprints:
+    """The bytes that one launch touches: an array of marks for each allocation looked at, one a byte of its store; and,
+    for those that are not too large, the access that was there last."""
+
+    def __init__(self, allocations: Iterable[Allocation]) -> None:
+        self.marks: dict[Allocation, Marks] = {a: np.zeros(len(a.store), np.uint8) for a in allocations}
+        self._last = {a: np.zeros(len(a.store), np.int32) for a in self.marks if len(a.store) <= _NAMED}
+        # 0 stands for no access
+        self._sites: list[Site | None] = [None]
+        self._numbers: dict[Site, int] = {}
+
+    def note(self, access: Access, piece: Piece, does: int) -> None:
+        """An access is about to read or write (``does``) the elements of a piece."""
+        marks = self.marks.get(piece.home)
+        if marks is None:
+            return
+        marks.reshape(-1, access.size)[piece.index] |= np.uint8(does << _STRONG * access.strong)
+        last = self._last.get(piece.home)
+        if last is not None:
+            number = self._numbers.get(access.site)
+            if number is None:
+                number = self._numbers[access.site] = len(self._sites)
+                self._sites.append(access.site)
+            last.reshape(-1, access.size)[piece.index] = number
+
+    def site(self, allocation: Allocation, byte: int) -> Site | None:
+        """The last access to a byte of an allocation's store, where it is known."""
+        last = self._last.get(allocation)
+        return None if last is None else self._sites[int(last[byte])]
+
+
+def conflict(one: Marks, other: Marks, changed: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.bool_]:
+    """The bytes that both touch, at least one of them writing, and not both strongly. Where both do nothing but write,
+    it is one only if ``changed``: storing what is there already harms nobody."""
+    weak = READ | WRITE
+    strong_both = (one & weak == 0) & (other & weak == 0)
+    writes = WRITE | WRITE << _STRONG
+    reads = READ | READ << _STRONG
+    found: npt.NDArray[np.bool_] = (one != 0) & (other != 0) & ((one | other) & writes != 0) & ~strong_both
+    if changed is not None:
+        found &= changed | ((one | other) & reads != 0)
+    return found

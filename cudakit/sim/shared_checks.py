@@ -1,0 +1,321 @@
+"""Races and uninitialised reads in the shared memory of a batch's blocks.
+
+Two accesses of one granule by different threads conflict when one of them writes, not both are strong, and nothing
+orders them. What orders: program order of one thread; a barrier of the whole block (``floor``); within a warp,
+bar.warp.sync by both threads since; between warps, barriers of part of a block and chains of releases and acquires
+(chains.py). Shuffles and votes order nothing: PTX gives them no memory ordering. Between blocks of a cluster, only
+barrier.cluster orders, taken to order all before its completion. Stores of what is there already are no conflict with
+other stores, as many kernels let every thread store the same value.
+
+A granule is 4 bytes, or 1 where the kernel accesses shared memory in smaller units. Reads are entered in the table of
+reads only once somebody writes in the same interval: most intervals between two barriers only read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from cudakit.sim.chains import Chains
+from cudakit.sim.fragment import Batch, Fragment, Site
+from cudakit.sim.lanes import Array, LaneSet
+from cudakit.sim.shadow import IN_FLIGHT, LANES, STRONG, Table, gather, positions
+
+if TYPE_CHECKING:
+    from cudakit.sim.access import Access, Piece
+    from cudakit.sim.guard import Guard
+
+# reads kept aside in an interval without writes before they are entered anyway
+_READS_KEPT = 256
+_READ_LANES_KEPT = 1 << 21
+# how often memory that is not wholly initialised is looked through for that
+_LOOKS = 8
+
+
+class _Read(NamedTuple):
+    event: int
+    index: Any
+    lanes: LaneSet
+    count: int
+    strong: bool
+
+
+class SharedChecks:
+    """The shared memory of one batch. Events up to ``floor`` of a block happened before its last barrier."""
+
+    def __init__(self, guard: Guard, batch: Batch, granule: int) -> None:
+        store = batch.shared
+        if store is None:
+            raise ValueError("the blocks have no shared memory")
+        run = batch.run
+        self.guard, self.batch = guard, batch
+        self.race, self.init = "race" in run.checks, "init" in run.checks
+        self.shift = granule.bit_length() - 1
+        self.granules = store.stride >> self.shift
+        self.writes = Table(batch.geometry.blocks * self.granules, LANES)
+        self.reads = Table(batch.geometry.blocks * self.granules, LANES)
+        # padding behind each block's memory counts as written
+        rows = self.writes.first.reshape(-1, self.granules)
+        rows[:, -(-run.shared_bytes >> self.shift) :] = STRONG
+        rows[:, : guard.launch.reach.reserved >> self.shift] = STRONG
+        self.full = False
+        self.looks = _LOOKS
+        self.floor = np.zeros(batch.geometry.blocks, np.int64)
+        # all blocks have passed a barrier since this event; words below `low` are before it
+        self.low_event = 0
+        self.low = 1 << LANES.shift
+        self.pending: list[_Read] = []
+        self.pending_lanes = 0
+        self.last_write = self.last_read = 0
+        # granules that copies in flight will write
+        self.flying = 0
+        # of each lane: its last bar.warp.sync
+        self.synced = np.zeros(batch.geometry.lanes, np.int64)
+        self.chains = Chains()
+        cluster = run.cluster_size
+        self.cluster_size = cluster
+        self.cluster_floor = np.zeros(batch.geometry.blocks // cluster, np.int64) if cluster > 1 else None
+
+    # ---- what orders ----
+
+    def passed(self, blocks: Array | None, event: int) -> None:
+        """All threads of these blocks (None: of all) have passed a barrier."""
+        if not self.full and self.last_write > self.low_event and self.looks:
+            self.looks -= 1
+            self.full = bool(self.writes.first.all())
+        if blocks is None:
+            self.floor[:] = event
+        else:
+            self.floor[blocks] = event
+        if self.cluster_floor is None:
+            self._lower(blocks is None)
+
+    def passed_cluster(self, clusters: Array, event: int) -> None:
+        """All threads of these clusters have arrived at their barrier."""
+        if self.cluster_floor is not None:
+            self.cluster_floor[clusters] = event
+            self.floor.reshape(-1, self.cluster_size)[clusters] = event
+            self._lower(False)
+
+    def _lower(self, all_blocks: bool) -> None:
+        floors = self.floor if self.cluster_floor is None else np.repeat(self.cluster_floor, self.cluster_size)
+        if not all_blocks:
+            floors = floors[self.batch.live_blocks > 0]
+        self.low_event = int(floors.min()) if len(floors) else self.low_event
+        self.low = (self.low_event + 1) << LANES.shift
+        if self.pending:
+            self.pending = [read for read in self.pending if read.event > self.low_event]
+            self.pending_lanes = sum(read.lanes.count for read in self.pending)
+
+    # ---- accesses ----
+
+    def read(self, f: Fragment, access: Access, piece: Piece, event: int) -> None:
+        count = access.size >> self.shift
+        if not self.full or self.flying or self.last_write > self.low_event:
+            words = self.writes.words(piece.index, count)
+            if self.init and not self.full and not words.all():
+                self._undefined(f, access, piece, words)
+            if int(words.max()) >= self.low and (self.race or self.flying):
+                self._compare(f, access, piece, count, self.writes, True)
+        if not self.race:
+            return
+        self.pending.append(_Read(event, piece.index, piece.lanes, count, access.strong))
+        self.pending_lanes += piece.lanes.count
+        if len(self.pending) > _READS_KEPT or self.pending_lanes > _READ_LANES_KEPT:
+            self._enter_reads()
+
+    def check_defined(self, f: Fragment, access: Access, piece: Piece) -> None:
+        if self.init and not self.full:
+            words = self.writes.words(piece.index, access.size >> self.shift)
+            if not words.all():
+                self._undefined(f, access, piece, words)
+
+    def write(self, f: Fragment, access: Access, piece: Piece, event: int, values: Array | None) -> None:
+        """A store of ``values`` (for each lane, or for all), which are not there yet; None for atomics."""
+        count = access.size >> self.shift
+        index = positions(piece.index, piece.lanes.count)
+        lost = self._entered(f, access, piece, index, count, event, values, 0)
+        if lost is None or values is None or access.strong or values.ndim < (1 if access.count == 1 else 2):
+            return
+        winner = np.searchsorted(piece.lanes.lanes, LANES.owner(gather(self.writes.first, index[lost], count)))
+        if count > 1:
+            winner = winner[:, 0]
+        differ = values[winner] != values[lost]
+        if differ.ndim > 1:
+            differ = differ.any(axis=1)
+        if self.race and differ.any():
+            one, other = int(lost[differ][0]), int(winner[differ][0])
+            lane = int(piece.lanes.lanes[other])
+            self._report(f, access, piece, one, lost[differ], access.site, lane, False, same=True)
+
+    def issue(self, f: Fragment, access: Access, piece: Piece, event: int) -> None:
+        """A cp.async into shared memory, which is in flight from now on."""
+        count = access.size >> self.shift
+        index = positions(piece.index, piece.lanes.count)
+        self._entered(f, access, piece, index, count, event, None, IN_FLIGHT)
+        self.flying += len(index)
+
+    def land(self, ids: Array, index: Array, access: Access, event: int) -> None:
+        """Copies have been waited for by the lanes that issued them: it is as if these wrote now."""
+        count = access.size >> self.shift
+        self.flying -= len(index)
+        self.last_write = event
+        self.writes.note(index, count, (event << LANES.shift) + (ids << 1), self.low)
+
+    def _entered(
+        self,
+        f: Fragment,
+        access: Access,
+        piece: Piece,
+        index: Array,
+        count: int,
+        event: int,
+        values: Array | None,
+        flight: int,
+    ) -> Array | None:
+        if self.pending:
+            self._enter_reads()
+        if self.flying or self.last_write > self.low_event:
+            words = self.writes.words(index, count)
+            if int(words.max()) >= self.low:
+                self._compare(f, access, piece, count, self.writes, False, values)
+        if self.last_read > self.low_event:
+            words = self.reads.words(index, count)
+            if int(words.max()) >= self.low:
+                self._compare(f, access, piece, count, self.reads, False)
+        self.last_write = event
+        return self.writes.note(index, count, self._words(event, piece.lanes, access.strong) | flight, self.low)
+
+    def _words(self, event: int, lanes: LaneSet, strong: bool) -> Array:
+        return (lanes.lanes << 1) + ((event << LANES.shift) | strong)
+
+    def _enter_reads(self) -> None:
+        pending, self.pending, self.pending_lanes = self.pending, [], 0
+        for event, index, lanes, count, strong in pending:
+            self.reads.note(positions(index, lanes.count), count, self._words(event, lanes, strong), self.low)
+            self.last_read = event
+
+    # ---- what is wrong ----
+
+    def _undefined(self, f: Fragment, access: Access, piece: Piece, words: Array) -> NoReturn:
+        wrong = np.broadcast_to(_any(words == 0, access, self.shift), (piece.lanes.count,))
+        first = int(np.argmax(wrong))
+        place = int(positions(piece.index, piece.lanes.count)[first]) * access.size
+        byte = place % (self.granules << self.shift)
+        self.guard.fail(
+            f,
+            access,
+            piece,
+            first,
+            np.flatnonzero(wrong),
+            "uninitialised read",
+            f"{access.site.kind} of {access.size} byte{'s' * (access.size != 1)} at byte {byte} of shared memory, "
+            "where nothing has been stored yet",
+            address=byte,
+        )
+
+    def _compare(
+        self,
+        f: Fragment,
+        access: Access,
+        piece: Piece,
+        count: int,
+        table: Table,
+        reading: bool,
+        values: Array | None = None,
+    ) -> None:
+        """Look closely at an access some of whose granules were accessed since the last barrier of all blocks."""
+        places = positions(piece.index, piece.lanes.count)
+        for words in (table.words(places, count), table.others(places, count)):
+            if words is None:
+                continue
+            wrong = self._unordered(words, piece.lanes, access.strong)
+            if wrong is None:
+                continue
+            if values is not None and table is self.writes:
+                # storing what is there already is no conflict, but for copies in flight
+                same = gather(piece.view, places, 1) == values
+                if same.ndim > 1:
+                    same = same.all(axis=1)
+                moving = words >= IN_FLIGHT
+                wrong &= moving | ~(same if wrong.ndim == 1 else same[:, None])
+            lanes = wrong if wrong.ndim == 1 else wrong.any(axis=1)
+            if not lanes.any():
+                continue
+            first = int(np.argmax(lanes))
+            word = words[first] if wrong.ndim == 1 else words[first][wrong[first]][0]
+            site = self.guard.site(int(LANES.event(word)))
+            self._report(
+                f, access, piece, first, np.flatnonzero(lanes), site, int(LANES.owner(word)), int(word) >= IN_FLIGHT
+            )
+
+    def _unordered(self, words: Array, lanes: LaneSet, strong: bool) -> Array | None:
+        """Where an access by these lanes conflicts with the one that a word names; None: nowhere."""
+        own = lanes.lanes if words.ndim == 1 else lanes.lanes[:, None]
+        owner, event = LANES.owner(words), LANES.event(words)
+        moving = words >= IN_FLIGHT
+        wrong: Array = (words >= self.low) & ((owner != own) | moving)
+        if strong:
+            wrong &= (words & STRONG == 0) | moving
+        if not self.race:
+            wrong &= moving
+        threads = self.batch.geometry.threads
+        cells = np.nonzero(wrong & ~moving)
+        if len(cells[0]):
+            mine, other, since = lanes.lanes[cells[0]], owner[cells], event[cells]
+            block, theirs = mine // threads, other // threads
+            if self.cluster_floor is None:
+                ordered = since <= self.floor[block]
+            else:
+                far = self.cluster_floor[block // self.cluster_size]
+                ordered = since <= np.where(block == theirs, np.maximum(self.floor[block], far), far)
+            warps = self.batch.geometry.warp
+            one, another = warps[mine], warps[other]
+            ordered |= (one == another) & (self.synced[mine] >= since) & (self.synced[other] >= since)
+            rest = np.flatnonzero(~ordered & (one != another) & (block == theirs))
+            if len(rest):
+                triples = np.stack([another[rest], since[rest], one[rest]])
+                unique, back = np.unique(triples, axis=1, return_inverse=True)
+                found = [self.chains.ordered(*triple) for triple in unique.T.tolist()]
+                ordered[rest] = np.array(found)[back.reshape(-1)]
+            wrong[tuple(axis[ordered] for axis in cells)] = False
+        return wrong if wrong.any() else None
+
+    def _report(
+        self,
+        f: Fragment,
+        access: Access,
+        piece: Piece,
+        first: int,
+        lanes: Array,
+        site: Site,
+        lane: int,
+        moving: bool,
+        same: bool = False,
+    ) -> NoReturn:
+        place = int(positions(piece.index, piece.lanes.count)[first]) * access.size
+        byte = place % (self.granules << self.shift)
+        what = f"{access.site.kind} of {access.size} byte{'s' * (access.size != 1)} at byte {byte} of shared memory"
+        block, thread = divmod(lane, self.batch.geometry.threads)
+        mine = int(piece.lanes.lanes[first])
+        if moving:
+            whose = "which the thread itself" if mine == lane else "which another thread"
+            kind = "read before cp.async wait"
+            detail = f"{what}, {whose} has a cp.async on its way to and has not waited for"
+        else:
+            kind = "shared memory race"
+            whose = "another thread of the block"
+            if mine // self.batch.geometry.threads != block:
+                whose = "a thread of another block of the cluster"
+            elif self.batch.geometry.warp[mine] == self.batch.geometry.warp[lane]:
+                whose = "another thread of the warp"
+            how = "in the same instruction stores something else" if same else "accesses with nothing to order the two"
+            detail = f"{what}, which {whose} {how}"
+        self.guard.fail(f, access, piece, first, lanes, kind, detail, site, block, thread, address=byte)
+
+
+def _any(wrong: Array, access: Access, shift: int) -> Array:
+    """Per lane, of something per granule."""
+    return wrong.any(axis=-1) if access.size >> shift > 1 else wrong
+

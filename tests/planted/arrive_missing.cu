@@ -1,0 +1,30 @@
+// A producer warp and a consumer warp; the producer may find nothing to do. Wrong: then it does not arrive, and the
+// consumer waits for ever.
+// x: (32,), y: (32,): y[t] = x[31 - t], or -1 where there is nothing; some: whether there is; one block of 64
+#include "sync.cuh"
+
+__global__ void wrong(const int* x, int* y, int some) {
+    __shared__ int tile[32];
+    const int lane = threadIdx.x % 32;
+    if (threadIdx.x < 32) {
+        tile[lane] = -1;
+        if (!some) return;
+        tile[lane] = x[lane];
+        bar_arrive(1, 64);
+    } else {
+        bar_sync(1, 64);  // BUG
+        y[lane] = tile[31 - lane];
+    }
+}
+
+__global__ void right(const int* x, int* y, int some) {
+    __shared__ int tile[32];
+    const int lane = threadIdx.x % 32;
+    if (threadIdx.x < 32) {
+        tile[lane] = some ? x[lane] : -1;
+        bar_arrive(1, 64);
+    } else {
+        bar_sync(1, 64);
+        y[lane] = tile[31 - lane];
+    }
+}

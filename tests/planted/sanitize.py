@@ -1,0 +1,149 @@
+"""Every planted case under compute-sanitizer on a GPU, beside what the simulated device says of it.
+
+    cd tests && python -m planted.sanitize --json ../profiles/h200/planted.json
+
+A wrong half is a process of its own for each tool; the right halves run one after another, a process for each tool.
+Runs that hang are stopped by the clock. `python -m planted.table FILE.json` makes the table of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import cudakit
+
+from . import CASES, Case, seen_by_sim
+from .verdicts import Verdict, by_case, read
+
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+# option to value, used where `compute-sanitizer --help` knows the option
+OPTIONS = {"print-limit": "20", "show-backtrace": "no", "launch-timeout": "60", "max-connections": "64"}
+OF_TOOL = {"memcheck": {"track-stream-ordered-races": "all"}}
+RIGHT = "all"  # the correct twins that one process runs
+STUCK = {"hang", "deadlock", "divergent barrier"}  # these may run to the clock, so they start first
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--only", nargs="*", default=list(CASES), metavar="CASE")
+    parser.add_argument("--tools", nargs="*", default=list(TOOLS), choices=TOOLS)
+    parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1), help="processes at a time")
+    parser.add_argument("--timeout", type=float, default=30, help="seconds for one wrong half")
+    parser.add_argument("--budget", type=float, default=330, help="seconds after which no further process starts")
+    parser.add_argument("--device", default="gpu")
+    parser.add_argument("--sanitizer", default=shutil.which("compute-sanitizer") or "compute-sanitizer")
+    options = parser.parse_args()
+    begun = time.monotonic()
+    cases = [CASES[name] for name in options.only]
+    # First, since it compiles every kernel into the cache that the other processes share.
+    ours = {case.name: {half: _ours(case, half == "wrong") for half in ("wrong", "right")} for case in cases}
+    known = subprocess.run([options.sanitizer, "--help"], capture_output=True, text=True, check=True).stdout
+    print(f"simulated in {time.monotonic() - begun:.0f} s", flush=True)
+
+    def under(tool: str, name: str, half: str, timeout: float, more: dict[str, str]) -> tuple[str, bool, float]:
+        if time.monotonic() - begun > options.budget:
+            return "", False, 0.0
+        flags = {**OPTIONS, **OF_TOOL.get(tool, {}), **more}
+        said = [text for option, value in flags.items() if f"--{option}" in known for text in (f"--{option}", value)]
+        program = [sys.executable, "-m", "planted.run", name, half, "--device", options.device]
+        return _watched([options.sanitizer, "--tool", tool, *said, *program], timeout)
+
+    def wrong(job: tuple[str, Case]) -> dict[str, Any]:
+        tool, case = job
+        more = {"leak-check": "full"} if tool == "memcheck" and case.kind == "leak" else {}
+        output, stopped, seconds = under(tool, case.name, "wrong", options.timeout, more)
+        return _verdict(output, stopped, seconds)
+
+    def right(tool: str) -> dict[str, str]:
+        limit = max(options.budget - (time.monotonic() - begun), 60.0)
+        return by_case(under(tool, RIGHT, "right", limit, {})[0])
+
+    jobs = [(tool, case) for case in sorted(cases, key=lambda c: c.kind not in STUCK) for tool in options.tools]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        rights = [pool.submit(right, tool) for tool in options.tools]
+        wrongs = dict(zip(((t, c.name) for t, c in jobs), pool.map(wrong, jobs), strict=True))
+        right_of = {tool: future.result() for tool, future in zip(options.tools, rights, strict=True)}
+    rows = [
+        {
+            "name": case.name,
+            "class": case.kind,
+            "idea": case.idea,
+            "file": case.file.name,
+            "marked": sorted(case.marked("BUG")),
+            "wrong": {"sim": ours[case.name]["wrong"], **{t: wrongs[t, case.name] for t in options.tools}},
+            "right": {
+                "sim": ours[case.name]["right"],
+                **{t: _verdict(right_of[t].get(case.name, ""), False, None) for t in options.tools},
+            },
+        }
+        for case in cases
+    ]
+    with cudakit.Device(options.device) as device:
+        info = device.info()
+    version = subprocess.run([options.sanitizer, "--version"], capture_output=True, text=True).stdout.strip()
+    told = {"device": info, "sanitizer": version.splitlines()[-1:], "seconds": round(time.monotonic() - begun)}
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps({**told, "cases": rows}, indent=1) + "\n")
+    print(f"{len(rows)} cases in {told['seconds']} s: {options.json}")
+    return 0
+
+
+def _ours(case: Case, wrong: bool) -> dict[str, Any]:
+    seen = seen_by_sim(case, wrong)
+    at = [f"{Path(file).name}:{line}" for file, line in seen.lines]
+    return {"finding": seen.kind, "places": at, "others": [f"{Path(f).name}:{n}" for f, n in seen.others]}
+
+
+def _watched(command: list[str], timeout: float) -> tuple[str, bool, float]:
+    """What a command prints, whether the clock stopped it, and its seconds."""
+    begun = time.monotonic()
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command,
+        cwd=Path(__file__).parent.parent,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, stopped = process.communicate(timeout=timeout)[0], False
+        except subprocess.TimeoutExpired:
+            # its children too: the tool is the parent of the program that hangs
+            os.killpg(process.pid, signal.SIGKILL)
+            output, stopped = process.communicate()[0], True
+    return output, stopped, time.monotonic() - begun
+
+
+def _verdict(output: str, stopped: bool, seconds: float | None) -> dict[str, Any]:
+    if not output and not stopped:
+        return {"finding": None, "places": [], "errors": 0, "raw": []}  # not run
+    verdict: Verdict = read(output)
+    finding = verdict.finding or ("hang" if stopped else "")
+    said = [line for line in output.splitlines() if line and not line.startswith("=========")]
+    return {
+        "finding": finding,
+        "places": list(verdict.places),
+        "errors": verdict.errors,
+        "stopped": stopped,
+        "seconds": None if seconds is None else round(seconds, 1),
+        "raw": list(verdict.raw),
+        "program": said[-3:],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

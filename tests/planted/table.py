@@ -1,0 +1,73 @@
+"""The table of what `planted.sanitize` wrote: `python -m planted.table FILE.json > FILE.md`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+
+
+def table(data: dict[str, Any]) -> str:
+    """Markdown: both verdicts on every planted bug, and what either says of the correct twins."""
+    rows = data["cases"]
+    tools = [tool for tool in TOOLS if all(tool in row["wrong"] for row in rows)]
+    silent = {None, ""}
+    found = [row for row in rows if any(row["wrong"][tool]["finding"] not in {*silent, "hang"} for tool in tools)]
+    hung = [row for row in rows if row not in found and any(row["wrong"][t]["finding"] == "hang" for t in tools)]
+    ours = [row for row in rows if _right_line(row)]
+    false = {tool: [row["name"] for row in rows if row["right"][tool]["finding"] not in silent] for tool in tools}
+    device, version = data["device"], " ".join(data["sanitizer"])
+    lines = [
+        f"# Planted bugs: the simulated device and compute-sanitizer ({device['name']})",
+        "",
+        f"{len(rows)} bugs, each in a kernel or in host code of its own, and as many correct twins. The simulated"
+        f" device reports {len(ours)} with the class and the line that are marked in the source. One tool or more of"
+        f" compute-sanitizer reports {len(found)}; {len(hung)} more were stopped by the clock without a report.",
+        "",
+        "Reports on correct twins: the simulated device "
+        f"{sum(row['right']['sim']['finding'] not in silent for row in rows)}"
+        + "".join(f", {tool} {len(names)}" + _names(names) for tool, names in false.items())
+        + ".",
+        "",
+        f"| bug | class | simulated device | {' | '.join(tools)} |",
+        "|---" * (3 + len(tools)) + "|",
+    ]
+    for row in rows:
+        cells = [_cell(row["wrong"][tool]) for tool in ("sim", *tools)]
+        lines.append(f"| {row['idea']} | {row['class']} | {' | '.join(cells)} |")
+    lines += ["", f"{device['name']}, {device['arch']}, driver {device['driver']}, nvrtc {device['nvrtc']}; {version}"]
+    return "\n".join(lines) + "\n"
+
+
+def _right_line(row: dict[str, Any]) -> bool:
+    said = row["wrong"]["sim"]
+    marked = {f"{row['file']}:{line}" for line in row["marked"]}
+    return said["finding"] == row["class"] and bool(marked & set(said["places"]))
+
+
+def _names(names: list[str]) -> str:
+    return f" ({', '.join(names)})" if names else ""
+
+
+def _cell(said: dict[str, Any]) -> str:
+    if said["finding"] is None:
+        return "not run"
+    if not said["finding"]:
+        return "-"
+    at = f", {said['places'][0]}" if said["places"] else ""
+    return f"{said['finding']}{at}".replace("|", "\\|")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("json", type=Path)
+    sys.stdout.write(table(json.loads(parser.parse_args().json.read_text())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
