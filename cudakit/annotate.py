@@ -75,7 +75,7 @@ def kernels(launches: Iterable[Any], spills: Mapping[str, int]) -> list[Annotate
             )
         kernel.counters.merge(record.counters)
         shape = (tuple(record.grid), tuple(record.block), record.shared)
-        kernel.shapes[shape] = kernel.shapes.get(shape, 0) + 1
+        kernel.shapes[shape] = kernel.shapes.get(shape, 0) + record.counters.launches
     return list(found.values())
 
 
@@ -119,8 +119,9 @@ def _kernel(anchor: str, source: Path, kernel: AnnotatedKernel) -> list[str]:
         parts.append('<ol class="look">' + "\n".join(items) + "</ol>")
     else:
         parts.append("<p>Nothing stands out: accesses are coalesced, no bank conflicts, no divergent branches.</p>")
+    columns = _columns(counters)
     for number, file in enumerate(files):
-        parts.append(_source(file, anchors[file], counters, whole=number == 0))
+        parts.append(_source(file, anchors[file], counters, columns, whole=number == 0))
     parts.append("</section>")
     return parts
 
@@ -256,7 +257,14 @@ _HEAD = (
 )
 
 
-def _source(file: str, anchor: str, counters: Any, *, whole: bool) -> str:
+def _columns(counters: Any) -> list[int]:
+    """The columns of a kernel's tables: those in which some line has something to say."""
+    rows = [_cells(line, 0, counters.instructions) for line in counters.per_line.values()]
+    return [number for number in range(len(_HEAD)) if number < 3 or any(row[number] != _cell("") for row in rows)]
+
+
+def _source(file: str, anchor: str, counters: Any, columns: Sequence[int], *, whole: bool) -> str:
+    """A file's lines with their counters as a table: the whole file, or what lies around counted lines."""
     try:
         text = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -268,17 +276,18 @@ def _source(file: str, anchor: str, counters: Any, *, whole: bool) -> str:
         shown = set(range(1, last + 1))
     else:
         shown = {near for line in lines for near in range(line - _AROUND, line + _AROUND + 1) if 1 <= near <= last}
-    head = "".join(f'<th scope="col" title="{escape(meaning)}">{escape(name)}</th>' for name, meaning in _HEAD)
+    named = (_HEAD[column] for column in columns)
+    head = "".join(f'<th scope="col" title="{escape(meaning)}">{escape(name)}</th>' for name, meaning in named)
     rows = []
     previous = 0
     for number in sorted(shown):
         if number != previous + 1:
-            rows.append(f'<tr class="gap"><td colspan="{len(_HEAD) + 2}">...</td></tr>')
+            rows.append(f'<tr class="gap"><td colspan="{len(columns) + 2}">...</td></tr>')
         previous = number
         code = text[number - 1] if number <= len(text) else ""
         cells = _cells(lines.get(number), inlined.get(number, 0), counters.instructions)
         rows.append(
-            f'<tr id="{anchor}l{number}">{"".join(cells)}<td class="line">{number}</td>'
+            f'<tr id="{anchor}l{number}">{"".join(cells[column] for column in columns)}<td class="line">{number}</td>'
             f'<td class="code">{escape(code)}</td></tr>'
         )
     return (
@@ -293,7 +302,9 @@ def _cells(line: Any, inlined: int, total: int) -> list[str]:
     """The cells before a source line; empty where there is nothing to say."""
     own = line.instructions if line is not None else 0
     bar = "".join(
-        f'<span style="width:{100 * count / total / 17:.3f}rem"></span>' for count in (own, inlined) if total and count
+        f'<span class="{kind}" style="width:{100 * count / total / 17:.3f}rem"></span>'
+        for kind, count in (("own", own), ("inlined", inlined))
+        if count
     )
     share = f"{100 * own / total:.1f} %" if own else ""
     if inlined:

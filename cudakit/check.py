@@ -239,7 +239,8 @@ def _run_all(
         return
     spills = {kernel.mangled: kernel.spilled for one in compiled if one for kernel in files.kernel_facts(one)}
     mine = [record for record in watch.launches() if _is_of(record, path)]
-    print(f"{said}: all right, {len(mine)} launch{'es' * (len(mine) != 1)} of kernels of this file", file=out)
+    launches = sum(record.counters.launches for record in mine)
+    print(f"{said}: all right, {launches} launch{'es' * (launches != 1)} of kernels of this file", file=out)
     found = annotate.kernels(mine, spills)
     outcome.kernels = [kernel.as_dict() for kernel in found]
     for kernel in found:
@@ -250,7 +251,7 @@ def _run_all(
         if not found:
             raise cli.Refused(
                 f"--annotate {arguments.annotate}: {said}, no kernel of {path.name} was launched on a simulated "
-                "device. Compile it by its path, and launch on cudakit.Device()"
+                "device. Compile it by its path with line info (the default), and launch on cudakit.Device()"
             )
         facts = [f"{annotate.shown_path(str(path))}: {said} on the simulated device, {arch}"]
         Path(arguments.annotate).write_text(annotate.page(path, found, facts), encoding="utf-8")
@@ -275,7 +276,7 @@ def _fuzz(arguments: argparse.Namespace, arch: str, family: Any, variant: Any, o
 
 
 def _is_of(record: Any, path: Path) -> bool:
-    return any(annotate.same_file(file, path) for file, _ in record.counters.per_line)
+    return any(annotate.same_file(file, path) for file in {file for file, _ in record.counters.per_line})
 
 
 @contextlib.contextmanager

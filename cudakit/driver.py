@@ -118,7 +118,7 @@ class Watch:
 
     def add(self, driver: Any) -> None:
         self.drivers.append(driver)
-        self._counts.append(driver.simCount())
+        self._counts.append(driver.simCount(together=True))
 
     def finish(self) -> None:
         """Run what is still queued. Raises CudaError where some of it fails."""
@@ -134,7 +134,8 @@ class Watch:
                         driver.cuDevicePrimaryCtxRelease(ordinal)
 
     def launches(self) -> list[Any]:
-        """A record of each kernel that ran to its end: its name, grid, block, shared memory, registers and counters."""
+        """A record of each kernel and shape that ran to its end: name, grid, block, shared memory, registers, counters
+        added up over its launches."""
         return [record for count in self._counts for record in count.records]
 
     def reports(self) -> list[Any]:

@@ -12,6 +12,7 @@ from cudakit.sim.machine import DeviceProperties, LoadedModule, launch
 from cudakit.sim.memory import AddressSpace
 
 CHECKS = frozenset({"barrier", "warp"})
+ALL_CHECKS = CHECKS | {"race", "init"}
 
 
 def _check(result):
@@ -57,6 +58,7 @@ class SimDevice:
     def upload(self, array):
         allocation = self.space.allocate(max(array.nbytes, 1), "device", "by the test")
         allocation.data[: array.nbytes] = np.ascontiguousarray(array).view(np.uint8).ravel()
+        allocation.define()
         return allocation
 
     def launch(self, name, grid, block, *args, shared=0, checks=CHECKS, **more):
@@ -90,6 +92,13 @@ class SimDevice:
             for array, allocation in arrays:
                 array[...] = allocation.data[: array.nbytes].view(array.dtype).reshape(array.shape)
                 self.space.free(allocation.address, "by the test")
+
+
+class CheckedDevice(SimDevice):
+    """A device on which every check of the machine is on."""
+
+    def launch(self, *args, **more):
+        return super().launch(*args, **{"checks": ALL_CHECKS, **more})
 
 
 def _three(value):

@@ -69,7 +69,7 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.open, self.rows, self.links, self.ids, self.loads = [], {}, [], set(), []
-        self.anchor, self.cells, self.bad = None, [], []
+        self.anchor, self.cells, self.bad, self.names = None, [], [], []
         self.feed(text)
         assert not self.open
 
@@ -89,8 +89,11 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
-        if tag == "tr":
-            self.rows[self.anchor] = (self.cells, self.bad)
+        if tag == "thead":
+            self.names = self.cells
+        elif tag == "tr" and self.anchor is not None:
+            bad = {name for name, is_bad in zip(self.names, self.bad, strict=True) if is_bad}
+            self.rows[self.anchor] = dict(zip(self.names, self.cells, strict=True)), bad
 
     def handle_data(self, data):
         if self.open[-1:] in (["td"], ["th"]):
@@ -99,9 +102,7 @@ class Page(HTMLParser):
 
 def row(page, kernel, line, file=0):
     """Column name to text of a source line's row, and the columns that stand out."""
-    cells, bad = page.rows[f"k{kernel}f{file}l{line}"]
-    names = page.rows[None][0]
-    return dict(zip(names, cells, strict=True)), {name for name, is_bad in zip(names, bad, strict=True) if is_bad}
+    return page.rows[f"k{kernel}f{file}l{line}"]
 
 
 def line_of(text, source=SOURCE):
@@ -133,6 +134,7 @@ def test_the_page_shows_each_trouble_on_its_line(capsys, mine):
     assert guarded["lanes"] == "16.0"
     assert "lanes" in bad
     assert row(page, 0, 1)[0]["source"] == "// <not a tag> & more"
+    assert "bank conflict" not in load, "a column in which no line has anything is left out"
 
     assert "3 x 32 (2 launches)" in text
     assert "50 %: 32 blocks a multiprocessor, 32 of 64 warps, limited by the blocks" in text
@@ -145,6 +147,7 @@ def test_an_inlined_header_has_its_lines_and_its_share_of_the_caller(capsys, min
     assert own["instructions"] == "1"
     caller = row(page, 0, line_of("twice(x"))[0]
     assert re.search(r"\d %.* \+\d+\.\d %", caller["share of the kernel"])
+    assert row(page, 1, line_of("atomicAdd"))[0]["line"] == str(line_of("atomicAdd"))
 
 
 def test_the_page_stands_alone_and_its_links_lead_somewhere(capsys, mine):
@@ -196,6 +199,20 @@ def test_a_fault_in_the_script_fails_the_check_with_its_line(capsys, mine):
     assert "out of bounds: global load of 4 bytes" in out
     assert f"mine.cu:{line_of('twice(x')}" in out
     assert not (mine / "out.html").exists()
+
+
+def test_launches_of_one_shape_are_one_record_and_other_counts_do_not_see_it(sim):
+    kernel = sim.compile(source=SOURCE.replace('#include "twice.cuh"', HEADER), name="mine.cu")["crowded"]
+    driver, y, hits = sim.context.driver, sim.zeros(32), sim.zeros(1, "int32")
+    apart, together = driver.simCount(), driver.simCount(together=True)
+    for grid in (1, 3, 3, 3):
+        kernel.launch(sim.default_stream, grid=grid, block=32, args=(y, hits))
+    sim.synchronize()
+    assert [record.counters.launches for record in driver.simEndCount(together)] == [1, 3]
+    found = driver.simEndCount(apart)
+    assert [(record.grid[0], record.counters.atomics) for record in found] == [(1, 1), (3, 3), (3, 3), (3, 3)]
+    assert found[0].counters.occupancy.limit == "blocks"
+    assert (found[0].shared, found[0].static_shared) == (0, 4096)
 
 
 @pytest.mark.parametrize("after", ["pass", "device.close()"])

@@ -86,7 +86,8 @@ UNSUPPORTED = {
             __shared__ __mbarrier_t barrier;
             __mbarrier_init(&barrier, 1);
         }""",
-        r"does not execute 'mbarrier\.init.*\n  in the kernel .*\n  at barrier\.cu:4\n +__mbarrier_init\(&barrier, 1\);\n",
+        r"does not execute 'mbarrier\.init.*\n  in the kernel .*\n  at barrier\.cu:4\n"
+        r" +__mbarrier_init\(&barrier, 1\);\n",
     ),
     "bulk": (
         """__global__ void k() {

@@ -8,22 +8,17 @@ import pytest
 from planted import CASES, Case, seen_by_sim
 from planted.catalogue import FOLDER
 
-ALL = [pytest.param(case, id=name) for name, case in CASES.items()]
 
-
-@pytest.mark.parametrize("case", ALL)
-def test_wrong_is_reported_with_its_class_and_its_line(case: Case) -> None:
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+def test_wrong_is_reported_and_right_is_silent(case: Case) -> None:
+    """Both halves in one test: they share a compile."""
     seen = seen_by_sim(case, wrong=True)
     assert seen.kind == case.kind, seen.text or "no report"
     at = {line for file, line in seen.lines if file == str(case.file)}
     assert at & case.marked("BUG"), f"marked are {sorted(case.marked('BUG'))}:\n{seen.text}"
-    other = case.marked("OTHER")
-    if other:
+    if other := case.marked("OTHER"):
         assert other & {line for file, line in seen.others if file == str(case.file)}, seen.text
 
-
-@pytest.mark.parametrize("case", ALL)
-def test_right_is_right_and_runs_in_silence(case: Case) -> None:
     seen = seen_by_sim(case, wrong=False)
     assert seen.kind == "", seen.text
 

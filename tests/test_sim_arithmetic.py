@@ -543,7 +543,7 @@ def _instruction(text, registers=".reg .b16 h<9>; .reg .b32 r<9>; .reg .b64 q<9>
         "mov.b128 q1, q2;",
         "add.sat.u32 r1, r2, r3;",
         "add.cc.u16 h1, h2, h3;",
-        "vabsdiff4.u32.s32.u32 r1, r2, r3, r4;",
+        "vabsdiff4.u32.s16.u32 r1, r2, r3, r4;",
         "rcp.approx.f64 q1, q2;",
     ],
 )

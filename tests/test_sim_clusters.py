@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from simdevice import SimDevice
+from simdevice import CheckedDevice
 
 from cudakit.sim.machine import KernelFault
 
@@ -132,6 +132,66 @@ __global__ void phases(int* out, int rounds) {
     cluster.sync();
 }
 
+// threads that arrive and then exit are waited for no more
+__global__ void leavers(int* out) {
+    __shared__ int value;
+    cg::cluster_group cluster = cg::this_cluster();
+    if (threadIdx.x == 0) value = 0;
+    cluster.sync();
+    cluster.barrier_arrive();
+    if (threadIdx.x < 16) return;
+    for (int i = 0; i < (int)(100 * cluster.block_rank()); ++i) asm volatile("");
+    if (threadIdx.x == 16) *(volatile int*)&value = 5 + cluster.block_rank();
+    cluster.barrier_wait();
+    cluster.sync();
+    out[blockIdx.x * 32 + threadIdx.x] = *cluster.map_shared_rank(&value, cluster.block_rank() ^ 1);
+    cluster.sync();
+}
+__global__ void leave_early(int* out) {
+    __shared__ int value;
+    cg::cluster_group cluster = cg::this_cluster();
+    if (threadIdx.x == 0) value = 0;
+    cluster.sync();
+    if (threadIdx.x < 16) { cluster.barrier_arrive(); asm volatile("exit;"); }
+    if (threadIdx.x == 16) value = 5 + cluster.block_rank();
+    cluster.sync();
+    out[blockIdx.x * 32 + threadIdx.x] = *cluster.map_shared_rank(&value, cluster.block_rank() ^ 1);
+    cluster.sync();
+}
+
+// the blocks of a cluster hand on a value through global memory, round by round; bug: without the barrier
+__global__ void relay(int* out, int rounds, int bug) {
+    cg::cluster_group cluster = cg::this_cluster();
+    int first = blockIdx.x - cluster.block_rank();
+    for (int round = 0; round < rounds; ++round) {
+        if (round % cluster.num_blocks() == cluster.block_rank() && threadIdx.x == 0)
+            out[first] = out[first] * 2 + round;  // line: relay
+        if (!bug) cluster.sync();
+    }
+}
+
+// the first barrier orders what the blocks do before it; bug: the last one is left out
+__global__ void exchange(int* out, int bug) {
+    __shared__ int value[32];
+    cg::cluster_group cluster = cg::this_cluster();
+    value[threadIdx.x] = threadIdx.x + 100 * cluster.block_rank();
+    if (bug != 1) cluster.sync(); else __syncthreads();
+    int theirs = cluster.map_shared_rank(value, cluster.block_rank() ^ 1)[threadIdx.x];  // line: exchange
+    if (bug != 2) cluster.sync(); else __syncthreads();
+    value[31 - threadIdx.x] = theirs;  // line: exchange
+    __syncthreads();
+    out[blockIdx.x * 32 + threadIdx.x] = value[threadIdx.x];
+    cluster.sync();
+}
+
+__global__ void unwritten(int* out) {
+    __shared__ int value[64];
+    value[threadIdx.x] = 1;
+    cg::this_cluster().sync();
+    out[threadIdx.x] = cg::this_cluster().map_shared_rank(value, 0)[threadIdx.x + 1];  // line: unwritten
+    cg::this_cluster().sync();
+}
+
 __global__ void far(int* out, int rank) {
     __shared__ int value;
     value = 7;
@@ -196,7 +256,7 @@ __global__ void parted(int* out) {
 
 @pytest.fixture(scope="module")
 def device():
-    return SimDevice(SOURCE, name="clusters.cu")
+    return CheckedDevice(SOURCE, name="clusters.cu")
 
 
 def line_of(mark):
@@ -294,6 +354,55 @@ def test_mistakes_are_reported_with_their_line(device, kernel, arguments, kind, 
         assert report.line in line_of(kernel), str(report)
 
 
+@pytest.mark.parametrize("kernel", ["leavers", "leave_early"])
+def test_threads_that_arrive_and_exit_are_not_waited_for(device, kernel):
+    out = np.zeros((4, 32), np.int32)
+    device.launch(kernel, 4, 32, out, cluster=(2, 1, 1))
+    assert (out[:, 16:] == np.array([6, 5, 6, 5])[:, None]).all()
+    assert (out[:, :16] == 0).all()
+
+
+def test_batches_hold_whole_clusters(device):
+    out = np.zeros(1200, np.int32)
+    device.launch("relay", 1200, 32, out, 7, 0, cluster=(6, 1, 1))
+    want = 0
+    for turn in range(7):
+        want = want * 2 + turn
+    assert (out.reshape(-1, 6) == [want, 0, 0, 0, 0, 0]).all()
+
+
+def test_a_cluster_barrier_orders_global_memory(device):
+    out = np.zeros(8, np.int32)
+    device.launch("relay", 8, 32, out, 9, 0, cluster=(4, 1, 1))
+    want = 0
+    for turn in range(9):
+        want = want * 2 + turn
+    assert out.tolist() == [want, 0, 0, 0] * 2
+
+
+def test_a_cluster_barrier_orders_shared_memory(device):
+    out = np.zeros(128, np.int32)
+    device.launch("exchange", 4, 32, out, 0, cluster=(2, 1, 1))
+    assert (out.reshape(4, 32) == np.arange(31, -1, -1) + np.array([100, 0, 100, 0])[:, None]).all()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arguments", "kind"),
+    [
+        ("relay", (4, 1), "global memory race"),
+        ("exchange", (1,), "shared memory race"),
+        ("exchange", (2,), "shared memory race"),
+        ("unwritten", (), "uninitialised read"),
+    ],
+)
+def test_what_no_cluster_barrier_orders_is_a_race(device, kernel, arguments, kind):
+    with pytest.raises(KernelFault) as caught:
+        device.launch(kernel, 2, 32, np.zeros(64, np.int32), *arguments, cluster=(2, 1, 1))
+    report = caught.value.report
+    assert report.kind == kind
+    assert report.line in line_of(kernel)
+
+
 def test_a_block_that_leaves_the_cluster_to_wait_is_a_deadlock(device):
     source = r"""
     __global__ void stuck(int* out) {
@@ -303,7 +412,7 @@ def test_a_block_that_leaves_the_cluster_to_wait_is_a_deadlock(device):
     }
     """
     with pytest.raises(KernelFault, match="none can move") as caught:
-        SimDevice(source).launch("stuck", 2, 32, np.zeros(1, np.int32), cluster=(2, 1, 1))
+        CheckedDevice(source).launch("stuck", 2, 32, np.zeros(1, np.int32), cluster=(2, 1, 1))
     assert caught.value.report.kind == "deadlock"
 
 

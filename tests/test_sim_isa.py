@@ -7,8 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from simdevice import SimDevice
+from simdevice import CheckedDevice
 
+from cudakit import Device
 from cudakit.sim.machine import KernelFault
 
 LANGUAGE = r"""
@@ -101,16 +102,17 @@ __global__ void heap(int* o, int** kept) {
 __global__ void heap_later(int* o, int** kept) { o[0] = **kept; delete *kept; }
 __global__ void heap_twice(int* o) { int* p = (int*)malloc(16); *p = 1; o[0] = *p; free(p); free(p); }
 __global__ void heap_inside(int* o) { int* p = (int*)malloc(16); *p = 1; o[0] = *p; free(p + 1); }
+__global__ void heap_foreign(int* o) { free(o); }
 __global__ void heap_beyond(int* o) { int* p = (int*)malloc(16); o[0] = p[4 + o[1]]; free(p); }
 __global__ void heap_after(int* o) { int* p = (int*)malloc(16); *p = 3; free(p); o[0] = *(volatile int*)p; }
 
 __global__ void prints(int n, double d, const char* null) {
     printf("%d %i %u %x %X %o %c %s|", n, n, n, n, n, n, 65, "text");
-    printf("%f %e %E %g %G %a %A %.3a|", d, d, d, d, d, d, 1.5, 0.0);
+    printf("%f %e %E %g %G %a %A %.3a %.3a %12.1a|", d, d, d, d, d, d, 1.5, 0.0, d, -1.97);
     printf("%p %p %%|%5d|%-5d|%05d|%+d|% d|%#x|%#o|", (void*)16, null, n, n, 7, n, n, 255, 8);
     printf("%.3f|%10.3e|%*d|%.*f|%-*d|%.5d|%10s|%.2s|%-8sx|", d, d, 8, n, 2, d, 6, n, 42, "right", "cut", "left");
-    printf("%lld %llu %hd %hhd %hu %ld %zu %+u %#x %5c|\n", -(1LL << 40), 1ULL << 63, 70000, 300, 70000, 5L, sizeof(n), 3, 0,
-           'z');
+    printf("%lld %llu %hd %hhd %hu %ld %zu %+u %#x %5c|\n", -(1LL << 40), 1ULL << 63, 70000, 300, 70000, 5L, sizeof(n),
+           3, 0, 'z');
 }
 __global__ void asserts(int n) { assert(n > 0 && "positive"); }
 __global__ void traps(int n) { if (n == 3) __trap(); }
@@ -148,7 +150,8 @@ __global__ void dynamic_shared(double* o) {
 }
 __global__ void __launch_bounds__(128, 4) wide_integers(long long* l, u64* q) {
     int i = threadIdx.x;
-    l[i] = l[i] / (l[i + 32] | 1) + l[i] % (l[i + 32] | 1) + __mul64hi(l[i], l[i + 32]) + __clzll(l[i]) + __popcll(l[i]);
+    l[i] = l[i] / (l[i + 32] | 1) + l[i] % (l[i + 32] | 1) + __mul64hi(l[i], l[i + 32]) + __clzll(l[i])
+        + __popcll(l[i]);
     q[i] = q[i] / (q[i + 32] | 1) + q[i] % (q[i + 32] | 1) + __umul64hi(q[i], q[i + 32]);
     __int128 a = (__int128)l[i + 32] * l[i + 64];
     l[i + 64] = (long long)(a >> 64) + (long long)(a / (l[i + 32] | 1));
@@ -159,7 +162,7 @@ OPTIONS = {"optimised": ("--device-int128",), "debug": ("--device-int128", "-G")
 
 @lru_cache
 def language(kind):
-    return SimDevice(LANGUAGE, name="language.cu", options=OPTIONS[kind])
+    return CheckedDevice(LANGUAGE, name="language.cu", options=OPTIONS[kind])
 
 
 @pytest.fixture(params=list(OPTIONS))
@@ -197,7 +200,8 @@ def test_structs_as_kernel_parameters(device):
     s, big, out = structs(1), np.arange(64, dtype=np.float32), np.zeros(16, S)
     device.launch("by_value", 1, 16, s.tobytes(), big.tobytes(), 40, out)
     assert (out["b"] == np.arange(40, 56)).all()
-    assert (out["a"] == s["a"]).all() and (out["c"] == s["c"]).all()
+    assert (out["a"] == s["a"]).all()
+    assert (out["c"] == s["c"]).all()
     sums = np.zeros(16, np.int32)
     device.launch("grid_constant", 1, 16, s.tobytes(), sums)
     assert (sums == s["a"][0] + s["c"][0][np.arange(16) % 13]).all()
@@ -259,6 +263,7 @@ def test_the_device_heap(device):
     [
         ("heap_twice", "double free"),
         ("heap_inside", "invalid free"),
+        ("heap_foreign", "invalid free"),
         ("heap_beyond", "out of bounds"),
         ("heap_after", "use after free"),
     ],
@@ -267,7 +272,7 @@ def test_mistakes_with_the_heap_are_reported(device, kernel, kind):
     with pytest.raises(KernelFault) as caught:
         device.launch(kernel, 1, 1, np.zeros(2, np.int32))
     assert caught.value.report.kind == kind
-    assert "malloc() in the kernel at" in str(caught.value.report)
+    assert ("malloc() in the kernel at" in str(caught.value.report)) == (kernel != "heap_foreign")
     assert "language.cu" in str(caught.value.report)
 
 
@@ -276,7 +281,8 @@ def test_printf_formats_as_c_does(device):
     device.launch("prints", 1, 1, -7, 3.14159265, 0)
     wanted = (
         "-7 -7 4294967289 fffffff9 FFFFFFF9 37777777771 A text|"
-        "3.141593 3.141593e+00 3.141593E+00 3.14159 3.14159 0x1.921fb53c8d4f1p+1 0X1.8P+0 0x0.000p+0|"
+        "3.141593 3.141593e+00 3.141593E+00 3.14159 3.14159 0x1.921fb53c8d4f1p+1 0X1.8P+0 "
+        "0x0.000p+0 0x1.922p+1    -0x2.0p+0|"
         "0x10 (nil) %|   -7|-7   |00007|-7|-7|0xff|010|"
         "3.142| 3.142e+00|      -7|3.14|-7    |00042|     right|cu|left    x|"
         "-1099511627776 9223372036854775808 4464 44 4464 5 4 3 0     z|\n"
@@ -344,12 +350,14 @@ def test_wide_integer_division_and_128_bits(device):
 
 MACHINE = r"""
 typedef unsigned long long u64;
+extern "C" { __constant__ unsigned lookup_table[4] = {10, 20, 30, 40}; }
 __global__ void warps(int* o, const int* in, u64* q) {
     int i = threadIdx.x, v = in[i], *r = o + i * 20, p;
     r[0] = __shfl_sync(~0u, v, 3); r[1] = __shfl_up_sync(~0u, v, 1); r[2] = __shfl_down_sync(~0u, v, 1, 8);
     r[3] = __shfl_xor_sync(~0u, v, 4, 16); r[4] = __all_sync(~0u, v < 90); r[5] = __any_sync(~0u, v == in[7]);
     r[6] = __ballot_sync(~0u, v & 1); r[7] = __match_any_sync(~0u, v & 3); r[8] = __match_all_sync(~0u, 5, &p) + p;
-    r[9] = __reduce_add_sync(~0u, v); r[10] = __reduce_max_sync(~0u, v - 50); r[11] = __reduce_min_sync(~0u, (unsigned)v);
+    r[9] = __reduce_add_sync(~0u, v); r[10] = __reduce_max_sync(~0u, v - 50);
+    r[11] = __reduce_min_sync(~0u, (unsigned)v);
     r[12] = __reduce_xor_sync(~0u, v); r[13] = __uni_sync(~0u, i < 99); q[i] = __shfl_sync(~0u, q[i] * 3, 31 - i);
     if (i & 1) { r[14] = __activemask(); r[15] = __shfl_sync(0xaaaaaaaa, v, 5); }
     unsigned leader; int chosen;
@@ -369,11 +377,13 @@ __global__ void barriers(int* o, const int* in) {
 }
 __global__ void atoms(int* i, unsigned* u, u64* q, float* f, double* d, long long* l, unsigned short* h) {
     atomicAdd(i, 1); atomicSub(i + 1, 2); atomicMin(i + 2, -(int)threadIdx.x); atomicMax(i + 3, threadIdx.x);
-    atomicAnd(i + 4, ~(1 << (threadIdx.x & 15))); atomicOr(i + 5, 1 << (threadIdx.x & 15)); atomicXor(i + 6, threadIdx.x);
+    atomicAnd(i + 4, ~(1 << (threadIdx.x & 15))); atomicOr(i + 5, 1 << (threadIdx.x & 15));
+    atomicXor(i + 6, threadIdx.x);
     atomicInc(u, 9); atomicDec(u + 1, 9); atomicAdd_block(u + 2, 3); atomicAdd_system(u + 3, 4);
     atomicAdd(q, 1ull << 33); atomicMax(q + 1, (u64)threadIdx.x << 40); atomicMin(l, -(long long)threadIdx.x << 40);
     atomicAdd(f, 0.5f); atomicAdd(d, 0.25);
-    u[8 + threadIdx.x] = atomicExch(u + 4, threadIdx.x); q[8 + threadIdx.x] = atomicCAS(q + 2, threadIdx.x, threadIdx.x + 1);
+    u[8 + threadIdx.x] = atomicExch(u + 4, threadIdx.x);
+    q[8 + threadIdx.x] = atomicCAS(q + 2, threadIdx.x, threadIdx.x + 1);
     unsigned short old = atomicCAS(h, (unsigned short)5, (unsigned short)threadIdx.x);
     h[8 + threadIdx.x] = old;
     atomicAdd((float2*)(f + 2), make_float2(1, 2));
@@ -382,8 +392,8 @@ __global__ void atoms(int* i, unsigned* u, u64* q, float* f, double* d, long lon
 }
 __global__ void vectors(unsigned* h, unsigned* g, u64* w, unsigned bf) {
     asm volatile("red.global.add.noftz.v2.f16x2 [%0], {%1, %1};" :: "l"(h), "r"(0x40003C00) : "memory");
-    asm volatile("red.global.max.noftz.v4.bf16x2 [%0], {%1, %1, %2, %2};" :: "l"(g), "r"(bf + (threadIdx.x << 7)), "r"(bf)
-        : "memory");
+    asm volatile("red.global.max.noftz.v4.bf16x2 [%0], {%1, %1, %2, %2};" :: "l"(g),
+        "r"(bf + (threadIdx.x << 7)), "r"(bf) : "memory");
     asm volatile("red.global.add.noftz.bf16x2 [%0], %1;" :: "l"(g + 4), "r"(0x3F803F80) : "memory");
     u64 lo, hi;
     asm volatile("{ .reg .b128 d, c, n; mov.b128 c, {%2, %3}; mov.b128 n, {%4, %3}; atom.global.cas.b128 d, [%5], c, n;"
@@ -409,7 +419,8 @@ __global__ void memory(unsigned* o, unsigned* g, const unsigned* __restrict__ k)
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 0.5;" : "=l"(policy));
     asm volatile("ld.global.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(a) : "l"(k + i), "l"(policy));
     r[5] = a;
-    asm volatile("st.global.L1::no_allocate.L2::cache_hint.u32 [%0], %1, %2;" :: "l"(r + 6), "r"(a + 1), "l"(policy) : "memory");
+    asm volatile("st.global.L1::no_allocate.L2::cache_hint.u32 [%0], %1, %2;"
+        :: "l"(r + 6), "r"(a + 1), "l"(policy) : "memory");
     asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(wide) : "l"(k + 2 * (i & 7)));
     r[7] = wide >> 32;
     asm volatile("ld.mmio.relaxed.sys.global.u32 %0, [%1];" : "=r"(a) : "l"(k + 3));
@@ -418,11 +429,14 @@ __global__ void memory(unsigned* o, unsigned* g, const unsigned* __restrict__ k)
         :: "r"(at + 16 * (i & 7)), "l"(k + 4 * (i & 7)) : "memory");
     __syncthreads();
     r[9] = s[i];
-    asm volatile("prefetch.global.L2 [%0];\nprefetchu.L1 [%0];\napplypriority.global.L2::evict_normal [%0], 128;" :: "l"(k));
+    asm volatile("prefetch.global.L2 [%0];\nprefetchu.L1 [%0];\n"
+        "applypriority.global.L2::evict_normal [%0], 128;" :: "l"(k));
     asm volatile("ld.global.s8 %0, [%1];" : "=r"(a) : "l"((const char*)k + i));
-    asm volatile("ld.const.u32 %0, [lookup+8];" : "=r"(b));
-    asm volatile("{ .reg .u64 a; mov.u64 a, lookup; cvta.const.u64 a, a; ld.u32 %0, [a+4]; }" : "=r"(c));
-    asm volatile("{ .reg .u32 a; mov.u32 a, buffer+4; st.shared.u32 [a], 55; ld.shared.u32 %0, [buffer+4]; }" : "=r"(d));
+    asm volatile("ld.const.u32 %0, [lookup_table+8];" : "=r"(b));
+    asm volatile("{ .reg .u64 a; mov.u64 a, lookup_table; cvta.const.u64 a, a; ld.u32 %0, [a+4]; }" : "=r"(c));
+    asm volatile("{ .shared .align 4 .b8 buffer[16]; .reg .u32 a; mov.u32 a, buffer+4; st.shared.u32 [a], 55;"
+        " bar.warp.sync -1;"
+        " ld.shared.u32 %0, [buffer+4]; }" : "=r"(d));
     r[10] = a; r[11] = b; r[12] = c; r[13] = d;
     asm volatile("ld.volatile.global.v2.b32 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "l"(k + 2 * (i & 3)));
     r[14] = a + b;
@@ -431,33 +445,22 @@ __global__ void memory(unsigned* o, unsigned* g, const unsigned* __restrict__ k)
     asm volatile("membar.cta;\nmembar.gl;\nmembar.sys;\nfence.sc.sys;\nfence.acq_rel.cluster;\nfence.proxy.async;\n"
         "nanosleep.u32 20;\npmevent 1;\ngriddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
 }
-__constant__ unsigned lookup_table[4] = {10, 20, 30, 40};
-__global__ void names(unsigned* o) {
-    __shared__ unsigned here[4];
-    o[threadIdx.x] = lookup_table[threadIdx.x & 3];
-    here[0] = 1;
-}
 __global__ void simd(unsigned* o, const unsigned* a, const unsigned* b) {
     int i = threadIdx.x;
-    unsigned* r = o + 8 * i;
+    unsigned* r = o + 10 * i;
     r[0] = __vabsdiffu4(a[i], b[i]); r[1] = __vsadu4(a[i], b[i]); r[2] = __vabsdiffs2(a[i], b[i]);
-    r[3] = __vaddus4(a[i], b[i]); r[4] = __vcmpgtu4(a[i], b[i]); r[5] = __vmaxs2(a[i], b[i]); r[6] = __vsads4(a[i], b[i]);
+    r[3] = __vaddus4(a[i], b[i]); r[4] = __vcmpgtu4(a[i], b[i]); r[5] = __vmaxs2(a[i], b[i]);
+    r[6] = __vsads4(a[i], b[i]);
     asm("vset4.s32.s32.lt.add %0, %1, %2, %3;" : "=r"(r[7]) : "r"(a[i]), "r"(b[i]), "r"(1000));
+    asm("vadd4.u32.u32.u32.sat %0, %1, %2, %3;" : "=r"(r[8]) : "r"(a[i]), "r"(b[i]), "r"(0));
+    asm("vsub2.s32.s32.s32.sat %0, %1, %2, %3;" : "=r"(r[9]) : "r"(a[i]), "r"(b[i]), "r"(0));
 }
 """
-# the buffers that its PTX names
-MACHINE = MACHINE.replace("lookup+", "lookup_table+").replace("a, lookup;", "a, lookup_table;")
 
 
 @pytest.fixture(scope="module")
 def machine():
-    source = MACHINE.replace("__constant__ unsigned lookup_table[4] = {10, 20, 30, 40};\n", "")
-    source = 'extern "C" { __constant__ unsigned lookup_table[4] = {10, 20, 30, 40}; }\n' + source
-    source = source.replace(
-        "unsigned a, b, c, d, i = threadIdx.x,",
-        'asm volatile(".shared .align 4 .b8 buffer[16];"); unsigned a, b, c, d, i = threadIdx.x,',
-    )
-    return SimDevice(source, name="machine.cu")
+    return CheckedDevice(MACHINE, name="machine.cu")
 
 
 def signed(value):
@@ -475,16 +478,21 @@ def test_warp_operations(machine):
     assert (out[:, 1] == values[np.maximum(lane - 1, 0)]).all()
     assert (out[:, 2] == values[np.where(lane % 8 == 7, lane, lane + 1)]).all()
     assert (out[:, 3] == values[lane ^ 4]).all()
-    assert (out[:, 4] == 1).all() and (out[:, 5] == 1).all()
+    assert (out[:, 4] == 1).all()
+    assert (out[:, 5] == 1).all()
     assert (out[:, 6] == signed(sum(1 << int(k) for k in np.flatnonzero(values & 1)))).all()
     assert out[:, 7].tolist() == [signed(sum(1 << k for k in range(32) if values[k] % 4 == v % 4)) for v in values]
     assert (out[:, 8] == 0).all()  # all ones, plus one
-    assert (out[:, 9] == values.sum()).all() and (out[:, 10] == values.max() - 50).all()
-    assert (out[:, 11] == values.min()).all() and (out[:, 12] == np.bitwise_xor.reduce(values)).all()
+    assert (out[:, 9] == values.sum()).all()
+    assert (out[:, 10] == values.max() - 50).all()
+    assert (out[:, 11] == values.min()).all()
+    assert (out[:, 12] == np.bitwise_xor.reduce(values)).all()
     assert (out[:, 13] == 1).all()
     assert (wide == (before * np.uint64(3))[::-1]).all()
-    assert (out[1::2, 14] == signed(0xAAAAAAAA)).all() and (out[1::2, 15] == values[5]).all()
-    assert (out[:, 16] == 0).all() and out[:, 17].tolist() == [1] + [0] * 31
+    assert (out[1::2, 14] == signed(0xAAAAAAAA)).all()
+    assert (out[1::2, 15] == values[5]).all()
+    assert (out[:, 16] == 0).all()
+    assert out[:, 17].tolist() == [1] + [0] * 31
     assert out[:, 18].tolist() == [signed((1 << k) - 1) for k in range(32)]
 
 
@@ -505,12 +513,14 @@ def test_atomics_of_every_operation(machine):
     assert i[:7].tolist() == [64, -128, -63, 63, ~0xFFFF, 0xFFFF, 0]
     assert u[:4].tolist() == [64 % 10, (-64) % 10, 192, 256]
     assert sorted([*u[8:].tolist(), int(u[4])]) == sorted([0, *range(64)])
-    assert q[:3].tolist() == [64 << 33, 63 << 40, 64] and q[8:].tolist() == list(range(64))
+    assert q[:3].tolist() == [64 << 33, 63 << 40, 64]
+    assert q[8:].tolist() == list(range(64))
     assert words[0] == -(63 << 40)
     assert f[:8].tolist() == [32, 0, 64, 128, 64, 128, 192, 256]
     assert sorted(f[8:].tolist()) == [3 * k for k in range(64)]
     assert d[0] == 16
-    assert h[0] == 0 and h[8:].tolist() == [5, *[0] * 63]
+    assert h[0] == 0
+    assert h[8:].tolist() == [5, *[0] * 63]
 
 
 def test_vector_and_wide_atomics(machine):
@@ -523,7 +533,8 @@ def test_vector_and_wide_atomics(machine):
     assert g[4] == 0x42004200  # 32 in bf16
     assert w[:2].tolist() == [32, 7]
     assert w[4:68].reshape(32, 2).tolist() == [[k, 7] for k in range(32)]
-    assert w[2:4].tolist() == [31, 31] and w[80:].tolist() == [0, *range(31)]
+    assert w[2:4].tolist() == [31, 31]
+    assert w[80:].tolist() == [0, *range(31)]
     with pytest.raises(KernelFault) as caught:
         machine.launch("vectors", 1, 32, h, g, w.view(np.uint8)[8:].copy().view(np.uint64), 0)
     assert caught.value.report.kind == "out of bounds"
@@ -537,8 +548,10 @@ def test_loads_and_stores_of_every_kind(machine):
     shared = np.concatenate((i, i + 100))
     assert (out[:, :3] == k[(4 + 4 * (i & 3))[:, None] + [0, 1, 3]]).all()
     assert (out[:, 3:5] == shared[(32 + 2 * (i & 7))[:, None] + [0, 1]]).all()
-    assert (out[:, 5] == k[:32]).all() and (out[:, 6] == k[:32] + np.uint32(1)).all()
-    assert (out[:, 7] == k[2 * (i & 7) + 1]).all() and (out[:, 8] == k[3]).all()
+    assert (out[:, 5] == k[:32]).all()
+    assert (out[:, 6] == k[:32] + np.uint32(1)).all()
+    assert (out[:, 7] == k[2 * (i & 7) + 1]).all()
+    assert (out[:, 8] == k[3]).all()
     assert (out[:, 9] == k[:32]).all()
     assert (out[:, 10].view(np.int32) == k.view(np.int8)[:32]).all()
     assert (out[:, 11:14] == [30, 20, 55]).all()
@@ -550,7 +563,7 @@ def test_simd_video_instructions(machine):
     rng = np.random.default_rng(7)
     a, b = (rng.integers(0, 1 << 32, 32, np.uint32) for _ in range(2))
     a[0], b[0], a[1], b[1] = 0, 0xFFFFFFFF, 0x80007FFF, 0x7FFF8000
-    out = np.zeros((32, 8), np.uint32)
+    out = np.zeros((32, 10), np.uint32)
     machine.launch("simd", 1, 32, out, a, b)
     x, y = (v.view(np.uint8).reshape(-1, 4).astype(np.int64) for v in (a, b))
     sx, sy = (v.view(np.int8).reshape(-1, 4).astype(np.int64) for v in (a, b))
@@ -567,3 +580,65 @@ def test_simd_video_instructions(machine):
     assert (out[:, 5] == pack(np.maximum(hx, hy), np.int16)).all()
     assert (out[:, 6] == np.abs(sx - sy).sum(axis=1)).all()
     assert (out[:, 7] == 1000 + (sx < sy).sum(axis=1)).all()
+    assert (out[:, 8] == pack(np.minimum(x + y, 255), np.uint8)).all()
+    assert (out[:, 9] == pack(np.clip(hx - hy, -(1 << 15), (1 << 15) - 1), np.int16)).all()
+
+
+REDUX = """.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry k(.param .u64 p)
+{
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<4>;
+    .reg .f32 %f<8>;
+    ld.param.u64 %rd1, [p];
+    mov.u32 %r1, %tid.x;
+    mad.wide.u32 %rd2, %r1, 16, %rd1;
+    ld.global.f32 %f1, [%rd2];
+    redux.sync.max.f32 %f2, %f1, -1;
+    redux.sync.min.abs.f32 %f3, %f1, -1;
+    redux.sync.max.NaN.f32 %f4, %f1, -1;
+    redux.sync.max.abs.NaN.f32 %f5, %f1, -1;
+    st.global.v4.f32 [%rd2], {%f2, %f3, %f4, %f5};
+    ret;
+}
+"""
+
+
+def test_float_reductions_of_a_warp():
+    """redux of .f32, which sm_100 has."""
+    device = CheckedDevice(REDUX, ptx=True)
+    values = np.random.default_rng(12).standard_normal(32).astype(np.float32)
+    out = np.zeros((32, 4), np.float32)
+    out[:, 0] = values
+    device.launch("k", 1, 32, out)
+    assert (out == [values.max(), np.abs(values).min(), values.max(), np.abs(values).max()]).all()
+    out[:, 0] = values
+    out[5, 0] = np.nan
+    device.launch("k", 1, 32, out)
+    others = np.delete(values, 5)
+    assert (out[:, :2] == [others.max(), np.abs(others).min()]).all()
+    assert np.isnan(out[:, 2:]).all()
+
+
+def test_what_kernels_leave_on_the_heap_is_the_contexts():
+    source = """
+    __global__ void take(int** p, int n) { *p = (int*)malloc(n); if (*p) **p = 7; }
+    __global__ void give(int** p, int* o) { o[0] = **p; free(*p); }
+    """
+    with Device("sim", fresh=True) as device:
+        module = device.compile(source=source, name="heap.cu")
+        pointer, out = device.zeros(1, np.uint64), device.zeros(1, np.int32)
+        module["take"].launch(device.default_stream, grid=1, block=1, args=(pointer, 4 << 20))
+        first = pointer.numpy()[0]
+        module["take"].launch(device.default_stream, grid=1, block=1, args=(pointer, 5 << 20))
+        assert pointer.numpy()[0] == 0  # the heap has 8 MiB
+        pointer.copy_from(np.array([first], np.uint64))
+        module["give"].launch(device.default_stream, grid=1, block=1, args=(pointer, out))
+        assert out.numpy()[0] == 7
+        module["take"].launch(device.default_stream, grid=1, block=1, args=(pointer, 5 << 20))
+        assert pointer.numpy()[0] != 0
+        driver = device.context.driver
+        assert any("memory of the device heap" in str(line) for line in driver.simAlive())
+    assert any("memory of the device heap" in str(line) for line in driver.simLeaks())

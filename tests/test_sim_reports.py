@@ -23,19 +23,19 @@ from cudakit.sim.report import Origin, Other, Place, Report
 
 ILLEGAL_STATE = cu.CUresult.CUDA_ERROR_ILLEGAL_STATE
 
-# out[i] = 1 for every thread where `write` is 1; reads out[i] where it is 2, and does nothing where it is 0
+# each thread, by `what`: 0 does nothing, 2 reads out[i], 4 adds to it by an atomic; all else is stored there
 PTX = b"""
 .version 7.0
 .target sm_75
 .address_size 64
 
-.visible .entry fill(.param .u64 out, .param .u32 write)
+.visible .entry fill(.param .u64 out, .param .u32 what)
 {
-    .reg .pred %p<3>;
+    .reg .pred %p<4>;
     .reg .b32 %r<4>;
     .reg .b64 %rd<4>;
     ld.param.u64 %rd1, [out];
-    ld.param.u32 %r1, [write];
+    ld.param.u32 %r1, [what];
     setp.eq.u32 %p1, %r1, 0;
     @%p1 bra done;
     mov.u32 %r2, %tid.x;
@@ -44,7 +44,10 @@ PTX = b"""
     setp.eq.u32 %p2, %r1, 2;
     @%p2 ld.global.u32 %r3, [%rd3];
     @%p2 bra done;
-    st.global.u32 [%rd3], 1;
+    setp.eq.u32 %p3, %r1, 4;
+    @%p3 red.global.add.u32 [%rd3], 1;
+    @%p3 bra done;
+    st.global.u32 [%rd3], %r1;
 done:
     ret;
 }
@@ -57,6 +60,32 @@ __global__ void mixed(float* data)
     __shared__ float tile[64];
     float* where = threadIdx.x % 2 ? data + threadIdx.x : tile + threadIdx.x;
     *(volatile float*)where = 1.0f;
+}
+"""
+
+HOARD = """
+__global__ void hoard(int keep)
+{
+    int* mine = (int*)malloc(16);
+    mine[0] = keep;
+    if (!mine[0])
+        free(mine);
+}
+"""
+
+# writes the second half of an array, and adds all of it up
+PAIR = """
+__global__ void half(float* data)
+{
+    data[32 + threadIdx.x] = 1.0f;
+}
+
+__global__ void total(const float* data, float* sums)
+{
+    float sum = 0.0f;
+    for (int i = 0; i < 64; ++i)
+        sum += data[i];
+    *sums = sum;
 }
 """
 
@@ -311,6 +340,19 @@ def test_what_a_context_still_holds_at_its_end_is_told_by_the_line_that_made_it(
     assert driver.simStats().allocations == 0
 
 
+def test_what_kernels_allocate_and_leave_is_a_leak() -> None:
+    device = opened()
+    kernel = device.compile(source=HOARD, name="hoard.cu")["hoard"]
+    kernel.launch(device.default_stream, grid=1, block=8, args=(0,))
+    device.synchronize()
+    kernel.launch(device.default_stream, grid=1, block=8, args=(1,))
+    (caught,) = closing(device)
+    (held,) = caught.message.report.held
+    assert str(held) == (
+        "8 times memory of the device heap of 128 bytes in all, made by malloc() in the kernel at hoard.cu:4"
+    )
+
+
 def test_leaks_are_told_of_only_where_they_are_checked() -> None:
     host = start(checks=["streams"])
     host.cuMemAlloc(100)
@@ -455,8 +497,8 @@ class Streams:
         self.host.cuEventRecord(event, self.one)
         self.host.cuStreamWaitEvent(self.two, event, 0)
 
-    def launch(self, pointer: Any, stream: Any, write: int = 1) -> None:
-        values = ((int(pointer), write), (ctypes.c_void_p, ctypes.c_uint32))
+    def launch(self, pointer: Any, stream: Any, what: int = 1) -> None:
+        values = ((int(pointer), what), (ctypes.c_void_p, ctypes.c_uint32))
         self.host.cuLaunchKernel(self.kernel, 1, 1, 1, 4, 1, 1, 0, stream, values, 0)
 
     def told(self) -> list[str]:
@@ -534,7 +576,7 @@ def test_a_kernel_given_memory_that_was_freed_in_stream_order() -> None:
     it = Streams()
     pointer = it.host.cuMemAllocAsync(16, it.one)
     it.host.cuMemFreeAsync(pointer, it.one)
-    it.launch(pointer, it.one, write=0)
+    it.launch(pointer, it.one, what=0)
     assert it.told() == ["use after free"]
     again = it.host.cuMemAllocAsync(16, it.one)
     it.host.cuMemFreeAsync(again, it.one)
@@ -545,28 +587,35 @@ def test_a_kernel_given_memory_that_was_freed_in_stream_order() -> None:
     assert "conflicts with the free that is queued" in str(report)
 
 
+KERNELS = {"idle kernel": 0, "kernel": 1, "reading kernel": 2, "other kernel": 3, "atomic kernel": 4}
+PAIRS = [
+    ("write", "write", True),
+    ("write", "read", True),
+    ("read", "read", False),
+    ("write", "write elsewhere", False),
+    ("write", "kernel", True),
+    ("write", "reading kernel", True),
+    ("write", "idle kernel", False),
+    ("write half", "kernel", True),
+    ("write half", "reading kernel", True),
+    ("write half", "idle kernel", False),
+    ("read", "kernel", True),
+    ("read", "atomic kernel", True),
+    ("read", "reading kernel", False),
+    ("read", "idle kernel", False),
+    ("kernel", "other kernel", True),
+    ("kernel", "kernel", False),  # the same values
+    ("kernel", "reading kernel", True),
+    ("kernel", "atomic kernel", True),
+    ("kernel", "idle kernel", False),
+    ("reading kernel", "reading kernel", False),
+    ("atomic kernel", "atomic kernel", False),
+]
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(
-    ("first", "second", "bad"),
-    [
-        ("write", "write", True),
-        ("write", "read", True),
-        ("read", "write", True),
-        ("read", "read", False),
-        ("write", "write elsewhere", False),
-        ("write", "kernel", True),
-        ("kernel", "write", True),
-        ("write half", "kernel", True),
-        ("write half", "idle kernel", False),
-        ("read", "kernel", True),
-        ("kernel", "read", True),
-        ("read", "idle kernel", False),
-        ("idle kernel", "read", False),
-        ("write", "reading kernel", True),
-        ("reading kernel", "write", True),
-        ("read", "reading kernel", False),
-        ("kernel", "kernel", False),
-    ],
+    ("first", "second", "bad"), [*PAIRS, *((second, first, bad) for first, second, bad in PAIRS if first != second)]
 )
 def test_work_on_two_streams_and_the_same_bytes(first: str, second: str, bad: bool, ordered: bool) -> None:
     it = Streams()
@@ -582,13 +631,84 @@ def test_work_on_two_streams_and_the_same_bytes(first: str, second: str, bad: bo
         elif what == "read":
             it.host.cuMemcpyDtoDAsync(int(other) + (0 if stream is it.one else 32), memory, 16, stream)
         else:
-            it.launch(memory, stream, {"kernel": 1, "reading kernel": 2, "idle kernel": 0}[what])
+            it.launch(memory, stream, KERNELS[what])
 
     do(first, it.one)
     if ordered:
         it.wait()
     do(second, it.two)
     assert it.told() == (["race between streams"] if bad and not ordered else [])
+
+
+def test_storing_what_is_there_conflicts_with_a_copy() -> None:
+    it = Streams()
+    memory = it.host.upload(np.ones(4, np.uint32))
+    it.host.cuMemsetD8Async(memory, 0, 16, it.one)
+    it.launch(memory, it.two, 1)  # runs first, and changes nothing
+    assert it.told() == ["race between streams"]
+
+
+@pytest.mark.parametrize(
+    ("copy", "kernel", "bad"),
+    [
+        ("all", 0, True),  # taken to use what it is given
+        ("all", 2, True),
+        ("half", 1, True),
+        ("half", 2, False),  # what it reads is not known
+    ],
+)
+def test_without_the_checks_of_kernels_what_they_change_is_known(copy: str, kernel: int, bad: bool) -> None:
+    it = Streams(checks=["streams"])
+    memory = it.host.upload(np.zeros(4, np.uint32))
+    it.host.cuMemsetD8Async(memory, 0, 16 if copy == "all" else 8, it.one)
+    it.launch(memory, it.two, kernel)
+    assert it.told() == (["race between streams"] if bad else [])
+
+
+def test_a_race_of_two_kernels_names_the_line_of_each_launch_and_of_the_access(sim: cudakit.Device) -> None:
+    module = sim.compile(source=PAIR, name="pair.cu")
+    data, sums = sim.zeros(64, np.float32), sim.zeros(1, np.float32)
+    sim.synchronize()
+    with sim.stream() as one, sim.stream() as two:
+        for _ in range(2):  # so that what follows are launches known again
+            module["half"].launch(one, grid=1, block=32, args=(data,))
+            module["total"].launch(one, grid=1, block=1, args=(data, sums))
+        sim.synchronize()
+        line = here() + 1
+        module["half"].launch(one, grid=1, block=32, args=(data,))
+        module["total"].launch(two, grid=1, block=1, args=(data, sums))
+        with pytest.raises(cudakit.CudaError) as caught:
+            sim.synchronize()
+    report = caught.value.report
+    assert report.kind == "race between streams"
+    lines = {report.line, report.others[0].places[0].line}
+    assert lines == {line, line + 1}
+    (note,) = [note for note in report.notes if "touched by both" in note]
+    assert "at <string>" not in str(report)
+    assert note.startswith("128 bytes are touched by both, the first of them byte 128 of the allocation: kernel ")
+    # that of the kernel that ran second
+    assert note.endswith(
+        (
+            "does a global store there at pair.cu:4\n      data[32 + threadIdx.x] = 1.0f;",
+            "does a global load there at pair.cu:11\n      sum += data[i];",
+        )
+    )
+
+
+def test_an_uninitialised_read_says_what_the_kernel_did_not_wait_for(sim: cudakit.Device) -> None:
+    module = sim.compile(source=PAIR, name="pair.cu")
+    data, sums = sim.empty(64, np.float32), sim.zeros(1, np.float32)
+    sim.synchronize()
+    with sim.stream() as stream:
+        line = here() + 1
+        data.copy_from(np.ones(64, np.float32))
+        module["total"].launch(stream, grid=1, block=1, args=(data, sums))
+        with pytest.raises(cudakit.DeviceFault) as caught:
+            stream.synchronize()
+    report = caught.value.report
+    assert (report.kind, report.line) == ("uninitialised read", 11)
+    assert report.others[0].places[0].line == line
+    assert "conflicts with the cuMemcpyHtoDAsync on the device's default stream\n" in str(report)
 
 
 def test_a_race_names_both_lines_and_a_wait_that_did_nothing() -> None:
@@ -689,7 +809,7 @@ def test_a_kernel_on_pinned_memory_that_a_copy_of_another_stream_fills() -> None
     it = Streams()
     out, memory = it.host.pinned(4, np.uint32), it.host.upload(np.zeros(4, np.uint32))
     it.host.cuMemcpyDtoHAsync(address_of(out), memory, 16, it.one)
-    it.launch(address_of(out), it.two, write=2)
+    it.launch(address_of(out), it.two, what=2)
     assert it.told() == ["race on pinned memory"]
     it.host.cuMemcpyDtoHAsync(address_of(out), memory, 16, it.one)
     it.wait()

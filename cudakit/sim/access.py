@@ -46,9 +46,10 @@ class Access:
     """One access instruction: ``count`` elements of ``width`` bytes at ``address + offset`` in a state space.
 
     ``strong``: it may go together with others of the same place at the same time (volatile, relaxed, acquire, release,
-    atomic); ``releases``: it publishes what came before it without a fence."""
+    atomic); ``releases``: it publishes what came before it without a fence; ``unused`` are the elements whose values
+    nobody reads, such as the padding of a structure."""
 
-    __slots__ = ("count", "dtype", "offset", "releases", "shift", "site", "size", "space", "strong", "width")
+    __slots__ = ("count", "dtype", "offset", "releases", "shift", "site", "size", "space", "strong", "unused", "width")
 
     def __init__(self, site: Site, space: str, offset: int, width: int, count: int) -> None:
         self.site = site
@@ -61,7 +62,17 @@ class Access:
         self.dtype = ELEMENTS[width]
         instruction = site.instruction
         self.strong = instruction.opcode in ("atom", "red") or not _STRONG.isdisjoint(instruction.modifiers)
+        self.unused: tuple[int, ...] = ()
         self.releases = "release" in instruction.modifiers or "acq_rel" in instruction.modifiers
+
+    def matter(self, missing: Array) -> Array:
+        """Of granules that miss their values, as rows a lane or one for all: those whose values are used."""
+        if not self.unused:
+            return missing
+        used = np.ones(self.count, np.bool_)
+        used[list(self.unused)] = False
+        found: Array = missing & used.repeat(missing.shape[-1] // self.count)
+        return found
 
     # ---- finding the bytes ----
 

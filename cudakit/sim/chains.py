@@ -20,6 +20,8 @@ from cudakit.sim.lanes import Array
 Key = Hashable
 # past this many lanes, locations that nobody has released at are sorted out first
 _MANY = 64
+# a search for a chain that has looked at so many releases gives up and says that there is one
+_STEPS = 200_000
 
 
 class Chains:
@@ -83,14 +85,36 @@ class Chains:
             mine[place] = seen
             self._readers.setdefault(place, []).append((seen, party, event))
 
+    def all_ordered(self, parties: Array, events: Array, others: Array) -> Array:
+        """``ordered`` for many at once."""
+        out = np.zeros(len(parties), np.bool_)
+        if not self._count:
+            return out
+        pairs = (parties << 31) | others
+        order = np.argsort(pairs, kind="stable")
+        sorted_pairs = pairs[order]
+        starts = np.flatnonzero(np.append(True, sorted_pairs[1:] != sorted_pairs[:-1]))
+        last = np.maximum.reduceat(events[order], starts)
+        ends = np.append(starts[1:], len(order))
+        for start, end, event in zip(starts.tolist(), ends.tolist(), last.tolist(), strict=True):
+            members = order[start:end]
+            party, other = int(parties[members[0]]), int(others[members[0]])
+            # what holds for the last event holds for those before it
+            if self.ordered(party, event, other):
+                out[members] = True
+            else:
+                out[members] = [self.ordered(party, one, other) for one in events[members].tolist()]
+        return out
+
     def ordered(self, party: int, event: int, other: int) -> bool:
         """Whether what ``party`` did at ``event`` happens before what ``other`` does now."""
         released, acquired = self._released.get(party), self._acquired.get(other)
         if not released or not acquired:
             return False
-        for place, (numbers, events) in released.items():
-            seen = acquired.get(place)
-            if seen is not None:
+        for place in released if len(released) <= len(acquired) else acquired:
+            seen, mine = acquired.get(place), released.get(place)
+            if seen is not None and mine is not None:
+                numbers, events = mine
                 first = bisect_left(events, event)
                 if first < len(events) and numbers[first] < seen:
                     return True
@@ -100,8 +124,12 @@ class Chains:
         """``ordered`` by way of further parties."""
         known = {party: event}
         queue = [(event, party)]
+        steps = 0
         while queue:
             since, one = heappop(queue)
+            steps += 1 + len(self._released.get(one, ()))
+            if steps > _STEPS:
+                return True
             if one == other and one != party:
                 return True
             if known[one] < since:

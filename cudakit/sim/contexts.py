@@ -153,7 +153,7 @@ class ContextCalls(DriverState):
             held = groups.get((what, str(origin)))
             if held is None:
                 place = python_place(origin.file, origin.line) if isinstance(origin, Origin) else None
-                held = groups[what, str(origin)] = Held(what, 0, 0, place)
+                held = groups[what, str(origin)] = Held(what, 0, 0, str(origin or ""), place)
             held.count += 1
             held.bytes += size
 

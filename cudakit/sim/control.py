@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from cudakit.sim.barriers import BarrierCall, BarrierState, check_alignment, tell_checks
 from cudakit.sim.branches import run_aside
 from cudakit.sim.clusters import ClusterBarrier
 from cudakit.sim.fragment import Batch, Fragment, Frame, Registers, unite
 from cudakit.sim.lanes import Array, LaneSet
 from cudakit.sim.program import BARRIER, BRANCH, CALL, CLUSTER, EXIT, FALL, JUMP, SWITCH, Block, Program
-from cudakit.sim.report import Other
 
 Key = tuple[int, tuple[int, ...]]
 
@@ -27,35 +27,6 @@ _TIRED = 4096
 _HANG_SPIN = 20_000
 _HANG = 20_000_000
 _STACK_DEPTH = 4096
-
-
-class BarrierState:
-    """One barrier number of all blocks of a batch."""
-
-    __slots__ = ("arrived", "expected", "waiting")
-
-    def __init__(self, blocks: int) -> None:
-        self.arrived = np.zeros(blocks, np.int64)
-        # threads to wait for in each block; 0: all that are alive
-        self.expected = np.zeros(blocks, np.int64)
-        self.waiting: list[Fragment] = []
-
-
-class BarrierCall:
-    """What a barrier instruction asks: the number and count as functions of the fragment, whether it waits, what it
-    reduces and where the result goes, and whether all lanes of a warp must be there (``aligned``)."""
-
-    __slots__ = ("aligned", "count", "instruction", "number", "reduce", "slot", "value", "waits")
-
-    def __init__(self, instruction: Any, number: Any, count: Any, waits: bool, aligned: bool) -> None:
-        self.instruction = instruction
-        self.number = number
-        self.count = count
-        self.waits = waits
-        self.aligned = aligned
-        self.reduce = ""
-        self.value: Any = None
-        self.slot = -1
 
 
 def _varies(values: Array) -> bool:
@@ -171,7 +142,7 @@ class Scheduler:
             elif kind == CALL:
                 self.call(f, block)
             elif kind == EXIT:
-                self.batch.leave(lanes)
+                self.leave(f)
                 return
             elif kind == SWITCH:
                 if not self.switch(f, block):
@@ -181,13 +152,18 @@ class Scheduler:
                 if self.cluster is not None and not self.cluster.meet(self, f, block.barrier):
                     return
             elif not self.give_back(f):
-                self.batch.leave(lanes)
+                self.leave(f)
                 return
             if pending or self.deferred:
                 key = (f.epoch, f.path())
                 if (pending and key >= min(pending)) or key[1] in self.deferred:
                     self.add(f)
                     return
+
+    def leave(self, f: Fragment) -> None:
+        self.batch.leave(f.lanes)
+        if self.batch.guard is not None:
+            self.batch.guard.leave(f)
 
     def part(self, f: Fragment, block: Block, held: Array) -> None:
         """Send the lanes of a fragment two ways."""
@@ -445,75 +421,17 @@ class Scheduler:
                     staying.append(f.part(found.no, found.set_no, f.block))
                 else:
                     staying.append(f)
-            self.note_barrier(number, state, full, going)
+            tell_checks(self.batch, number, state, full, going)
             state.arrived[full] = 0
             state.waiting = staying
             if not staying and not state.arrived.any():
                 del self.barriers[number]
-            self.check_alignment(going, state.expected == 0)
+            check_alignment(self.run, going, state.expected == 0)
             self.finish_reduction(going)
             for f in going:
                 f.epoch, f.jumps, f.value = epoch, 0, None
                 self.add(f)
         return released
-
-    def note_barrier(self, number: int, state: BarrierState, full: Array, going: list[Fragment]) -> None:
-        """Tell the checks who has met: whole blocks, or the warps that came and go on."""
-        guard, batch = self.batch.guard, self.batch
-        if guard is None:
-            return
-        waited = np.zeros(batch.geometry.blocks, np.int64)
-        for f in going:
-            waited += f.lanes.block_counts
-        # where a barrier is for all threads of a block, those that have exited hold nothing up: they are behind it, too
-        plain = (state.expected == 0) | (state.expected == batch.geometry.threads)
-        whole = full & plain & (waited == batch.live_blocks)
-        if whole.any():
-            guard.barrier(None if whole.all() else whole)
-        if (full & ~whole).any():
-            for f in going:
-                guard.depart(f.lanes, number)
-
-    def check_alignment(self, going: list[Fragment], plain: Array) -> None:
-        """An aligned barrier needs all lanes of a warp at the same instruction; __syncthreads(), which names no count
-        (``plain``, for each block), all threads of the block at the same one of the source."""
-        if len(going) < 2 or "barrier" not in self.run.checks:
-            return
-        seen: list[tuple[Fragment, BarrierCall]] = []
-        for f in going:
-            call: BarrierCall = f.program.blocks[f.block - 1].barrier
-            if not call.aligned:
-                continue
-            for other, theirs in seen:
-                if other.path() == f.path():
-                    continue
-                both = np.isin(f.lanes.warp, other.lanes.warps)
-                whose = "lanes of one warp"
-                if not both.any() and self.run.place(call.instruction) != self.run.place(theirs.instruction):
-                    both = plain[f.lanes.block] & (other.lanes.block_counts > 0)[f.lanes.block]
-                    whose = "threads of one block"
-                if both.any():
-                    self.apart(f, call, np.flatnonzero(both), other, theirs, whose)
-            seen.append((f, call))
-
-    def apart(
-        self, f: Fragment, call: BarrierCall, positions: Array, other: Fragment, theirs: BarrierCall, whose: str
-    ) -> NoReturn:
-        """Lanes of two fragments wait at different barriers that should be one."""
-        first = int(positions[0])
-        same = other.lanes.warp == f.lanes.warp[first]
-        if not same.any():
-            same = other.lanes.block == f.lanes.block[first]
-        block, thread = other.lane_place(int(np.argmax(same)))
-        f.fail(
-            call.instruction,
-            "divergent barrier",
-            f"{whose} wait at different barrier instructions: every thread of the block must reach the same "
-            "__syncthreads()",
-            first,
-            positions,
-            others=(Other("barrier", block, thread, self.run.place(theirs.instruction)),),
-        )
 
     def finish_reduction(self, going: list[Fragment]) -> None:
         reducing = [f for f in going if f.value is not None]
@@ -544,7 +462,8 @@ class Scheduler:
         """Nothing can move, and lanes are left: they wait at barriers that others will never reach."""
         if not self.barriers and self.cluster is not None and self.cluster.waiting:
             self.cluster.deadlock()
-        number, state = next(iter(self.barriers.items()))
+        # where somebody waits, rather than where some have only arrived
+        number, state = max(self.barriers.items(), key=lambda item: len(item[1].waiting))
         f = state.waiting[0] if state.waiting else None
         if f is None:
             raise RuntimeError("lanes are left, and none of them waits anywhere")

@@ -129,13 +129,14 @@ class Driver(LaunchCalls, StreamCalls, ContextCalls):
 
     # ---- extensions ----
 
-    def simCount(self, context: Handle | None = None) -> Count:
+    def simCount(self, context: Handle | None = None, *, together: bool = False) -> Count:
         """Begin to count: what this gives collects a record (kernel name, grid, block, Counters) of every kernel that
         runs to its end from here on, in one context or in all, until ``simEndCount``. Launches made before this that
-        have not run are counted too: wait for them first."""
+        have not run are counted too: wait for them first. ``together``: launches of one kernel with one grid, block
+        and shared memory make one record."""
         with self._lock:
             owner = None if context is None else self._object(context, Context, "a context")
-            count = Count(owner)
+            count = Count(owner, together)
             self._counts.append(count)
             return count
 

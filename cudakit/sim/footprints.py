@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 READ, WRITE = 1, 2
 # the same by accesses that are volatile, relaxed, acquire, release or atomic
 _STRONG = 2
-# bytes of the largest allocation in which the accesses are known again
-_NAMED = 1 << 28
+# bytes of the largest allocation that is looked at: a footprint takes five for each
+LARGEST = 1 << 28
 Marks = npt.NDArray[np.uint8]
 
 
 class Footprints:
-    """The bytes that one launch touches: an array of marks for each allocation looked at, one a byte of its store; and,
-    for those that are not too large, the access that was there last."""
+    """The bytes that one launch touches: an array of marks for each allocation looked at, one a byte of its store, and
+    the access that was there last."""
 
     def __init__(self, allocations: Iterable[Allocation]) -> None:
         self.marks: dict[Allocation, Marks] = {a: np.zeros(len(a.store), np.uint8) for a in allocations}
-        self._last = {a: np.zeros(len(a.store), np.int32) for a in self.marks if len(a.store) <= _NAMED}
+        self._last = {a: np.zeros(len(a.store), np.int32) for a in self.marks}
         # 0 stands for no access
         self._sites: list[Site | None] = [None]
         self._numbers: dict[Site, int] = {}
@@ -39,18 +39,20 @@ class Footprints:
         if marks is None:
             return
         marks.reshape(-1, access.size)[piece.index] |= np.uint8(does << _STRONG * access.strong)
-        last = self._last.get(piece.home)
-        if last is not None:
-            number = self._numbers.get(access.site)
-            if number is None:
-                number = self._numbers[access.site] = len(self._sites)
-                self._sites.append(access.site)
-            last.reshape(-1, access.size)[piece.index] = number
+        number = self._numbers.get(access.site)
+        if number is None:
+            number = self._numbers[access.site] = len(self._sites)
+            self._sites.append(access.site)
+        self._last[piece.home].reshape(-1, access.size)[piece.index] = number
 
     def site(self, allocation: Allocation, byte: int) -> Site | None:
-        """The last access to a byte of an allocation's store, where it is known."""
-        last = self._last.get(allocation)
-        return None if last is None else self._sites[int(last[byte])]
+        """The last access to a byte of an allocation's store, None where none was noted."""
+        return self._sites[int(self._last[allocation][byte])]
+
+
+def wrote(marks: Marks) -> bool:
+    """Whether a footprint has anything but reads."""
+    return bool((marks & (WRITE | WRITE << _STRONG)).any())
 
 
 def conflict(one: Marks, other: Marks, changed: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.bool_]:

@@ -103,7 +103,8 @@ class Run:
         """The grid index of each of these blocks of the launch, (numbers, 3) of int64."""
         grid, dims = np.array(self.grid), np.array(self.cluster)
         cluster, rank = np.divmod(numbers, self.cluster_size)
-        return _unravel(cluster, grid // dims) * dims + _unravel(rank, dims)
+        found: Array = _unravel(cluster, grid // dims) * dims + _unravel(rank, dims)
+        return found
 
     def tally(self, site: Site) -> Tally:
         found = self.tallies[site.number]

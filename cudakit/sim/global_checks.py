@@ -152,7 +152,7 @@ class GlobalChecks:
     def _check_defined(self, f: Fragment, access: Access, piece: Piece, shadow: _Shadow, count: int) -> None:
         if shadow.undefined is None or not (undefined := gather(shadow.undefined, piece.index, count)).any():
             return
-        wrong = undefined != 0
+        wrong = access.matter(undefined != 0)
         if shadow.writes is not None:
             wrong = wrong & (shadow.writes.words(piece.index, count) == 0)
         lanes = np.broadcast_to(wrong.any(axis=-1) if count > 1 else wrong, (piece.lanes.count,))
@@ -190,8 +190,10 @@ class GlobalChecks:
             if found is None:
                 continue
             wide = found if found.ndim == (2 if count > 1 else 1) else found[None]
-            own = ((piece.lanes.block + f.batch.first_block) << 1)[:, None] if count > 1 else (
-                (piece.lanes.block + f.batch.first_block) << 1
+            own = (
+                ((piece.lanes.block + f.batch.first_block) << 1)[:, None]
+                if count > 1
+                else ((piece.lanes.block + f.batch.first_block) << 1)
             )
             wrong = (wide != 0) & ((wide & BLOCKS.who) != own)
             if access.strong:
@@ -219,9 +221,7 @@ class GlobalChecks:
             return
         found = words[cells]
         mine = lanes.block[cells[0]] + f.batch.first_block
-        triples = np.stack([BLOCKS.owner(found), BLOCKS.event(found), mine])
-        unique, back = np.unique(triples, axis=1, return_inverse=True)
-        ordered = np.array([self.chains.ordered(*triple) for triple in unique.T.tolist()])[back.reshape(-1)]
+        ordered = self.chains.all_ordered(BLOCKS.owner(found), BLOCKS.event(found), mine)
         wrong[tuple(axis[ordered] for axis in cells)] = False
 
     @staticmethod

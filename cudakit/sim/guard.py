@@ -42,7 +42,13 @@ class LaunchGuard:
         self.memory = GlobalChecks(self, run, reach.global_granule, written)
 
     def event(self, site: Site) -> int:
+        """The number of an access that happens now."""
         self.sites.append(site)
+        return len(self.sites) - 1
+
+    def tick(self) -> int:
+        """A number between the accesses so far and those that come."""
+        self.sites.append(None)
         return len(self.sites) - 1
 
     def site(self, event: int) -> Site:
@@ -99,7 +105,8 @@ class Guard:
         run = batch.run
         self.race, self.init = "race" in run.checks, "init" in run.checks
         self.shared = SharedChecks(self, batch, launch.reach.shared_granule) if batch.shared is not None else None
-        self.written = np.zeros(len(batch.local.bytes) if batch.local is not None and self.init else 0, np.uint8)
+        self.local = batch.local is not None and self.init and launch.reach.local
+        self.written = np.zeros(len(batch.local.bytes) if batch.local is not None and self.local else 0, np.uint8)
 
     def site(self, event: int) -> Site:
         return self.launch.site(event)
@@ -136,7 +143,7 @@ class Guard:
                         self._strong(access, piece, event, True, False)
                     self.shared.read(f, access, piece, event)
             elif home is self.batch.local:
-                if self.init:
+                if self.local:
                     self._read_local(f, access, piece)
             else:
                 if access.strong:
@@ -156,7 +163,7 @@ class Guard:
             if piece.choice is not None and values.ndim >= (1 if access.count == 1 else 2):
                 part = values[piece.choice]
             if home is self.batch.local:
-                if self.init:
+                if self.local:
                     ones = np.iinfo(access.dtype).max
                     self.written.view(access.dtype).reshape(-1, access.count)[piece.index] = ones
                 continue
@@ -189,7 +196,9 @@ class Guard:
         found = gather(self.written.view(access.dtype), piece.index, access.count)
         if found.all():
             return
-        wrong = found == 0
+        wrong = access.matter(found == 0)
+        if not wrong.any():
+            return
         lanes = np.broadcast_to(wrong.any(axis=-1) if access.count > 1 else wrong, (piece.lanes.count,))
         first = int(np.argmax(lanes))
         store = piece.home
@@ -245,7 +254,7 @@ class Guard:
         """A fence; ``wide``: beyond the block."""
         if not self.race:
             return
-        event = len(self.launch.sites) - 1
+        event = self.launch.tick()
         if self.shared is not None:
             self.shared.chains.fence(f.lanes.warps, event)
         if wide and self.memory.race:
@@ -256,7 +265,12 @@ class Guard:
         """bar.warp.sync by these lanes."""
         if self.shared is not None:
             # accesses up to here are before, those that come are after
-            self.shared.synced[lanes.lanes] = len(self.launch.sites) - 1
+            self.shared.synchronised(lanes, len(self.launch.sites) - 1)
+
+    def warp_vote(self, lanes: LaneSet) -> None:
+        """A shuffle, vote, match or redux by these lanes."""
+        if self.shared is not None:
+            self.shared.voted[lanes.lanes] = len(self.launch.sites) - 1
 
     def barrier(self, blocks: Array | None) -> None:
         """All threads of these blocks of the batch (a mask; None: of all) have met at a barrier."""
@@ -265,13 +279,24 @@ class Guard:
 
     def cluster_barrier(self, clusters: Array) -> None:
         """All threads of these clusters of the batch (a mask) have arrived at their barrier."""
+        event = len(self.launch.sites) - 1
         if self.shared is not None:
-            self.shared.passed_cluster(clusters, len(self.launch.sites) - 1)
+            self.shared.passed_cluster(clusters, event)
+        if self.memory.race:
+            # global memory is ordered among the blocks of a cluster as well
+            size, chains = self.batch.run.cluster_size, self.memory.chains
+            for cluster in np.flatnonzero(clusters).tolist():
+                first = self.batch.first_block + cluster * size
+                place = ("cluster", first)
+                for block in range(first, first + size):
+                    chains.release(block, place, event)
+                for block in range(first, first + size):
+                    chains.acquire(event, block, place)
 
     def arrive(self, lanes: LaneSet, number: int) -> None:
         """Lanes come to a barrier that part of a block may meet at."""
         if self.shared is not None and self.race:
-            event = len(self.launch.sites) - 1
+            event = self.launch.tick()
             for warp in lanes.warps.tolist():
                 place = (warp // self.batch.geometry.warps_per_block, number)
                 self.shared.chains.release(warp, place, event)
@@ -279,9 +304,14 @@ class Guard:
     def depart(self, lanes: LaneSet, number: int) -> None:
         """Lanes go on that have waited there."""
         if self.shared is not None and self.race:
-            event = len(self.launch.sites) - 1
+            event = self.launch.tick()
             for warp in lanes.warps.tolist():
                 self.shared.chains.acquire(event, warp, (warp // self.batch.geometry.warps_per_block, number))
+
+    def leave(self, f: Fragment) -> None:
+        """The lanes of a fragment have exited."""
+        if self.shared is not None and self.race:
+            self.shared.leave(f, self.memory.chains)
 
     def enter(self, lanes: LaneSet, base: int, size: int) -> None:
         """A call by these lanes: the callee's local memory holds nothing yet."""

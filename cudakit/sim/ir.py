@@ -131,11 +131,12 @@ class Instruction:
     """One instruction. ``ld.global.nc.v4.f32`` has opcode "ld" and modifiers ("global", "nc", "v4", "f32").
 
     Operands stand in PTX order; one is None where PTX has the sink ``_``. Vector registers (``.reg .v4 .f32 %v``) are
-    split: ``%v`` is a ``Vector`` of registers, ``%v.x`` a ``Register``; so are those of 128 bits, into two of 64. A bracket with a comma (``[map, {x, y}]``,
-    tensors and textures) is a plain tuple of operands. ``call`` always has three or four: (tuple of returns, Symbol or
-    Register of the callee, tuple of parameters[, Symbol of the prototype, target list or call table]). Returns and
-    parameters are ``Symbol`` (a ``.param`` variable), ``Register`` or ``Immediate``. Targets of ``bra`` and the list
-    of ``brx`` are ``Label``. ``guard`` is (register, negated) or None. ``line`` is the line of the PTX text, from 1.
+    split: ``%v`` is a ``Vector`` of registers, ``%v.x`` a ``Register``; so are those of 128 bits, into two of 64. A
+    bracket with a comma (``[map, {x, y}]``, tensors and textures) is a plain tuple of operands. ``call`` always has
+    three or four: (tuple of returns, Symbol or Register of the callee, tuple of parameters[, Symbol of the prototype,
+    target list or call table]). Returns and parameters are ``Symbol`` (a ``.param`` variable), ``Register`` or
+    ``Immediate``. Targets of ``bra`` and the list of ``brx`` are ``Label``. ``guard`` is (register, negated) or None.
+    ``line`` is the line of the PTX text, from 1.
     """
 
     opcode: str
@@ -211,7 +212,7 @@ class Function:
 
 @dataclass(slots=True)
 class Module:
-    """A parsed PTX module."""
+    """A parsed PTX module. ``debug``: compiled for a debugger (-G), with all variables in local memory."""
 
     version: str
     target: str
@@ -219,3 +220,4 @@ class Module:
     files: dict[int, str] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
+    debug: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -55,10 +55,25 @@ class LaunchRecord:
 
 @dataclass(eq=False)
 class Count:
-    """What somebody counts: the launches that run while it is open, of one context or of all (None)."""
+    """What somebody counts: the launches that run while it is open, of one context or of all (None). ``together``:
+    launches of one kernel and shape are added up in one record, so that any number of them can be counted."""
 
     context: Context | None
+    together: bool = False
     records: list[LaunchRecord] = field(default_factory=list)
+
+    def add(self, record: LaunchRecord) -> None:
+        if self.together:
+            shape = (record.name, record.grid, record.block, record.shared)
+            for known in self.records:
+                if (known.name, known.grid, known.block, known.shared) == shape:
+                    known.counters.merge(record.counters)
+                    return
+            # the counters are others' too, which must not see what is added to these
+            counters = machine.Counters()
+            counters.merge(record.counters)
+            record = replace(record, counters=counters)
+        self.records.append(record)
 
 
 class LaunchCalls(FunctionCalls):
@@ -179,7 +194,7 @@ class LaunchCalls(FunctionCalls):
             record = LaunchRecord(function.loaded.name, grid, block, counters, shared, static, function.registers)
             for count in self._counts:
                 if count.context is None or count.context is stream.context:
-                    count.records.append(record)
+                    count.add(record)
 
         touches = self._pinned_count > 0 and self._mentions_pinned(params)
         label = f"kernel {plain_name(function.loaded.name)}"

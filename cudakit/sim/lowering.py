@@ -84,6 +84,7 @@ class Compiler:
         self.slots = self.program.slots
         self.kinds = self.program.slot_kinds
         self.names = 0
+        self._read: set[str] | None = None
         self.variables = {v.name: v for v in function.variables}
         self.call_params: dict[str, Variable] = {}
         for name, kind in function.registers.items():
@@ -146,6 +147,12 @@ class Compiler:
 
     def site(self, instruction: Instruction, kind: str) -> Site:
         return self.module.new_site(instruction, kind)
+
+    def is_read(self, register: Operand | None) -> bool:
+        """Whether any instruction of the function reads a register."""
+        if self._read is None:
+            self._read = {o.name for i in self.function.instructions for o in reads_of(i) if isinstance(o, Register)}
+        return isinstance(register, Register) and register.name in self._read
 
     def slot(self, register: Register) -> int:
         return self.slots[register.name]

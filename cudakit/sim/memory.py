@@ -116,8 +116,8 @@ class Allocation:
     def define(
         self, start: int = 0, size: int | None = None, height: int = 1, pitch: int = 0, like: Bytes | None = None
     ) -> None:
-        """``height`` rows of ``size`` bytes, ``pitch`` bytes apart, from byte ``start`` on have been stored to (all that
-        follow where ``size`` is None). ``like``, of (height, size): only those that are 0 in it; the others are
+        """``height`` rows of ``size`` bytes, ``pitch`` bytes apart, from byte ``start`` on have been stored to (all
+        that follow where ``size`` is None). ``like``, of (height, size): only those that are 0 in it; the others are
         undefined now."""
         if self._undefined is None and (like is None or not like.any()):
             return
@@ -138,7 +138,8 @@ class Allocation:
         if found is None:
             return None
         first = self.address - self.base + start
-        return np.ndarray((height, size), np.uint8, buffer=found, offset=first, strides=(pitch or size, 1))
+        rows: Bytes = np.ndarray((height, size), np.uint8, buffer=found, offset=first, strides=(pitch or size, 1))
+        return rows
 
     def undefined_bytes(self) -> Bytes | None:
         """0xFF for each byte of the store that is undefined, else 0, writable; None where all are defined."""

@@ -1,19 +1,19 @@
 """The order of queued work on device and pinned memory: what two streams do to the same bytes without waiting.
 
-A copy and a fill say exactly which bytes they read or write. Of a kernel only the addresses among its arguments are
-known when it is queued, and it is taken to use each of their allocations. So between two operations of different streams, neither of
-which waits for the other, these are mistakes:
+A copy and a fill say exactly which bytes they read or write. Of a kernel the allocations are known whose addresses are
+among its arguments, and, once it has run, which of their bytes it read and wrote. So between two operations of
+different streams, neither of which waits for the other, these are mistakes:
 
-- a copy or fill that writes bytes which another copy or fill reads or writes;
-- a copy or fill that writes all of an allocation which a kernel was given;
-- a copy or fill that writes bytes which a kernel, as it runs, touches, or reads what the kernel writes;
-- two kernels that touch the same bytes, where one of them writes, and not both by atomics or volatile accesses;
+- both touch the same bytes, one of them writes, and they are not two kernels that do it by atomics or volatile
+  accesses, or store the same values;
 - work on memory whose stream-ordered allocation it does not wait for, or after its free was queued;
-- a free that does not wait for work on the memory.
+- a free that does not wait for work on the memory. A kernel is taken to use all that it is given.
 
-What kernels read is known where "race" or "init" is among the checks too; without them, what they change is. Nobody
-sees the host look at pinned memory that a copy has yet to fill, but for cudakit's own calls: it holds poison until then. What the
-host writes to pinned memory in flight is seen when the copy runs (`copies`).
+What a kernel reads is known where "race" or "init" is among the checks too, and of allocations up to 256 MiB. Else what
+it changes is, up to there, and it is taken to use the whole of an allocation that a copy or fill writes as a whole.
+
+Nobody sees the host look at pinned memory that a copy has yet to fill, but for cudakit's own calls: it holds poison
+until then. What the host writes to pinned memory in flight is seen when the copy runs (`copies`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.sim.faults import Refused, Result, caller, host_report, other_access
-from cudakit.sim.footprints import READ, WRITE, Footprints, conflict
+from cudakit.sim.footprints import LARGEST, READ, WRITE, Footprints, conflict, wrote
 from cudakit.sim.memory import Allocation
 from cudakit.sim.report import HostReport, Place, Report
 from cudakit.sim.state import DriverState, Memory
@@ -33,7 +33,7 @@ from cudakit.sim.streams import Operation, Stream, Use
 
 Rows = tuple[int, int, int, int]
 # pending work remembered for each stream and allocation: the older is nearly always in the same order as the newer
-_KEPT = 64
+_KEPT = 16
 _ADVICE = "order them: other.wait(stream.record()) before the second is queued, or synchronize the first stream"
 
 
@@ -108,7 +108,7 @@ class OrderChecks(DriverState):
             other.operation.watched.append((memory, other, use))
             return
         exact, kernel = (other, use) if use.rows is None else (use, other)
-        exactly = "race" in self.checks or "init" in self.checks
+        exactly = not self.checks.isdisjoint(("race", "init")) and memory.allocation.size <= LARGEST
         if not exactly and exact.does == "writes" and exact.rows is not None and _covers(exact.rows, memory):
             self._mistake(use.operation.stream.context, _race(use, other, memory))
         else:
@@ -139,7 +139,7 @@ class OrderChecks(DriverState):
     def _before(self, operation: Operation) -> tuple[dict[Memory, Any], Footprints | None]:
         """What is in the memory that a kernel which is about to run shares with work that nothing orders, and what to
         note its footprint in."""
-        memories = {memory for memory, _, _ in operation.watched if memory.allocation.live}
+        memories = {memory for memory, _, _ in operation.watched if 0 < len(memory.allocation.store) <= LARGEST}
         if not memories:
             return {}, None
         allocations = [memory.allocation for memory in memories]
@@ -153,17 +153,29 @@ class OrderChecks(DriverState):
         prints: Footprints | None,
     ) -> None:
         """Report what of it the kernel touched and must not. ``place`` gives an instruction's lines."""
-        for memory, own, other in operation.watched if prints is not None else ():
+        if prints is None:
+            return
+        changes: dict[Memory, Any] = {}
+        for memory, old in before.items():
             allocation = memory.allocation
-            if prints is None or memory not in before or not allocation.live:
+            if allocation.live:
+                changes[memory] = changed = allocation.store != old
+                # without the checks that note footprints, what it changed is what it wrote
+                marks = prints.marks[allocation]
+                marks[changed & (marks == 0)] = WRITE
+        for memory, own, other in operation.watched:
+            if memory not in changes:
                 continue
-            changed = allocation.store != before[memory]
-            # without the checks that note footprints, what it changed is what it wrote
-            own.marks = prints.marks[allocation] | np.where(changed, np.uint8(WRITE), np.uint8(0))
+            allocation, changed = memory.allocation, changes[memory]
+            if own.marks is None:
+                own.marks = prints.marks[allocation]
+                own.wrote = wrote(own.marks)
             if other.rows is not None:
-                other.marks = marks_of(other.rows, np.uint8(WRITE if other.does == "writes" else READ), allocation)
-            if other.marks is None:
-                continue  # a kernel that has not run yet: it will find this one's
+                other.wrote = other.does == "writes"
+                other.marks = marks_of(other.rows, np.uint8(WRITE if other.wrote else READ), allocation)
+            # a kernel that has not run yet will find this one's marks
+            if other.marks is None or not (own.wrote or other.wrote):
+                continue
             bytes_ = np.flatnonzero(conflict(own.marks, other.marks, changed if other.rows is None else None))
             if len(bytes_):
                 first = int(bytes_[0])

@@ -58,6 +58,7 @@ _LINKAGE = frozenset((".visible", ".weak", ".extern", ".common"))
 _DIRECTIVES = frozenset(("maxntid", "reqntid", "minnctapersm", "maxnctapersm", "maxnreg", "noreturn", "pragma"))
 _DIRECTIVES |= {"attribute", "explicitcluster", "reqnctapercluster", "maxclusterrank", "abi_preserve"}
 _DIRECTIVES |= {"abi_preserve_control", "retain_instruction"}
+_DIRECTIVES_REFUSED = {"blocksareclusters": " (__block_size__ with a cluster): use __cluster_dims__"}
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"\n]*)"', re.MULTILINE)
 _STRING = re.compile(r"^[ \t]*([\w$]+):|^[ \t]*\.b8[ \t]+([\d, \t]+)", re.MULTILINE)
 
@@ -98,7 +99,7 @@ class _Parser:
             elif word == ".target":
                 result.target = tokens.name()
                 while tokens.accept(","):
-                    tokens.name()
+                    result.debug |= tokens.name() == "debug"
             elif word == ".address_size":
                 if tokens.peek != "64":
                     raise UnsupportedPtx(str(tokens.error("only addresses of 64 bits are supported")), tokens.line())
@@ -172,7 +173,10 @@ class _Parser:
             directive = tokens.next()[1:]
             if directive not in _DIRECTIVES:
                 tokens.position -= 1
-                error = UnsupportedPtx(str(tokens.error(f"the directive .{directive} is not supported")), tokens.line())
+                why = _DIRECTIVES_REFUSED.get(directive, "")
+                error = UnsupportedPtx(
+                    str(tokens.error(f"the directive .{directive} is not supported{why}")), tokens.line()
+                )
                 error.function = function.title
                 raise error
             values: list[int] = []

@@ -30,8 +30,9 @@ _ANY = -1
 
 
 class Reach:
-    """Granules in bytes (1 or 4); ``params`` are the offsets of the parameters through which it may store to global
-    memory, None where that may be anywhere, and ``symbols`` the module's variables that it names and may store to."""
+    """Granules in bytes (1 or 4); ``local``: whether reads of local memory can be checked; ``params`` are the offsets
+    of the parameters through which it may store to global memory, None where that may be anywhere, and ``symbols`` the
+    module's variables that it names and may store to."""
 
     def __init__(self, function: LoadedFunction) -> None:
         self.shared_granule = self.global_granule = 4
@@ -46,6 +47,8 @@ class Reach:
         # bytes of shared memory at the start that are the system's, and always hold something
         self.reserved = RESERVED_BYTES * function.reserves_shared
         self.module = function.module
+        # code for a debugger copies structures with their padding, which nobody has stored
+        self.local = not function.module.module.debug
         self.params: set[int] | None = set()
         self.symbols: set[str] = set()
         for program in function.reachable:
@@ -60,7 +63,7 @@ class Reach:
         if self.params is None:
             return None
         addresses = [int.from_bytes(run.params[offset : offset + 8], "little") for offset in self.params]
-        addresses += [self.module.globals[name][0] for name in self.symbols]
+        addresses += [self.module.globals[name][0] for name in self.symbols if name in self.module.globals]
         found = set()
         for address in addresses:
             try:
@@ -118,8 +121,6 @@ def _stored(program: Program, entry: bool, symbols: set[str]) -> set[int]:
                 continue
             if instruction.opcode in ("ld", "ldu", "atom"):
                 source = _source(instruction, offsets, entry)
-            elif instruction.opcode in ("call", "shfl", "redux"):
-                source = {_ANY} if instruction.opcode == "call" else meant(reads_of(instruction))
             else:
                 source = meant(reads_of(instruction))
             for target in targets:

@@ -248,17 +248,18 @@ class HostReport(Finding):
 @dataclass
 class Held:
     """What is alive and was made by one line: ``count`` of ``what`` ("device memory", "stream"), of ``bytes`` in all.
-    ``place`` is the line of Python."""
+    ``made`` says where, and ``place`` is the line of Python where it is one."""
 
     what: str
     count: int
     bytes: int
+    made: str
     place: Place | None
 
     def __str__(self) -> str:
         times = f"{self.count} times " if self.count > 1 else ""
         size = f" of {self.bytes} bytes{' in all' * (self.count > 1)}" if self.bytes else ""
-        return f"{times}{self.what}{size}" + (f", made at {self.place.file}:{self.place.line}" if self.place else "")
+        return f"{times}{self.what}{size}" + (f", made {self.made}" if self.made else "")
 
 
 @dataclass

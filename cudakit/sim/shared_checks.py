@@ -3,9 +3,13 @@
 Two accesses of one granule by different threads conflict when one of them writes, not both are strong, and nothing
 orders them. What orders: program order of one thread; a barrier of the whole block (``floor``); within a warp,
 bar.warp.sync by both threads since; between warps, barriers of part of a block and chains of releases and acquires
-(chains.py). Shuffles and votes order nothing: PTX gives them no memory ordering. Between blocks of a cluster, only
-barrier.cluster orders, taken to order all before its completion. Stores of what is there already are no conflict with
-other stores, as many kernels let every thread store the same value.
+(chains.py). PTX gives shuffles and votes no memory ordering, so they do not make a store visible; but what their
+members read before them may be overwritten after them, on which cooperative groups rely. Between blocks of a cluster,
+only barrier.cluster orders, taken to order all before its completion. Stores of what is there already are no conflict
+with other stores, as many kernels let every thread store the same value.
+
+Reading what nobody has stored is reported where the loaded element is used at all: a vector load may take the padding
+of a structure along, but what copies it on uses it.
 
 A granule is 4 bytes, or 1 where the kernel accesses shared memory in smaller units. Reads are entered in the table of
 reads only once somebody writes in the same interval: most intervals between two barriers only read.
@@ -31,13 +35,15 @@ _READS_KEPT = 256
 _READ_LANES_KEPT = 1 << 21
 # how often memory that is not wholly initialised is looked through for that
 _LOOKS = 8
+# the bits of a word that are equal for the lanes of one warp
+_WARPS = LANES.who & ~(31 << 1)
 
 
 class _Read(NamedTuple):
     event: int
     index: Any
     lanes: LaneSet
-    count: int
+    granules: int
     strong: bool
 
 
@@ -70,12 +76,20 @@ class SharedChecks:
         self.last_write = self.last_read = 0
         # granules that copies in flight will write
         self.flying = 0
-        # of each lane: its last bar.warp.sync
+        # of each lane: its last bar.warp.sync; of each warp: the last by all its lanes, as a word
         self.synced = np.zeros(batch.geometry.lanes, np.int64)
+        self.warp_low = np.zeros(batch.geometry.warps, np.int64)
+        # and its last shuffle, vote, match or redux: what its members have read by then may be overwritten
+        self.voted = np.zeros(batch.geometry.lanes, np.int64)
         self.chains = Chains()
+        # of each warp: until when what each warp of its block did is known to be before what it does now
+        self.known = np.zeros((batch.geometry.warps, batch.geometry.warps_per_block), np.int64)
         cluster = run.cluster_size
         self.cluster_size = cluster
         self.cluster_floor = np.zeros(batch.geometry.blocks // cluster, np.int64) if cluster > 1 else None
+        # the last access of each block's memory by another block: its event and lane
+        self.far_event = np.zeros(batch.geometry.blocks, np.int64)
+        self.far_lane = np.zeros(batch.geometry.blocks, np.int64)
 
     # ---- what orders ----
 
@@ -91,9 +105,17 @@ class SharedChecks:
         if self.cluster_floor is None:
             self._lower(blocks is None)
 
+    def synchronised(self, lanes: LaneSet, event: int) -> None:
+        """bar.warp.sync by these lanes."""
+        self.synced[lanes.lanes] = event
+        if lanes.complete:
+            self.warp_low[lanes.warps] = (event + 1) << LANES.shift
+
     def passed_cluster(self, clusters: Array, event: int) -> None:
         """All threads of these clusters have arrived at their barrier."""
-        if self.cluster_floor is not None:
+        if self.cluster_floor is None:
+            self.passed(clusters, event)
+        else:
             self.cluster_floor[clusters] = event
             self.floor.reshape(-1, self.cluster_size)[clusters] = event
             self._lower(False)
@@ -108,9 +130,44 @@ class SharedChecks:
             self.pending = [read for read in self.pending if read.event > self.low_event]
             self.pending_lanes = sum(read.lanes.count for read in self.pending)
 
+    def leave(self, f: Fragment, chains: Chains) -> None:
+        """Blocks whose last lanes have exited take their shared memory along: what other blocks of the cluster did with
+        it must be over. ``chains`` are those between blocks."""
+        if self.cluster_floor is None:
+            return
+        gone = (f.lanes.block_counts > 0) & (self.batch.live_blocks == 0)
+        floors = np.repeat(self.cluster_floor, self.cluster_size)
+        threads, before = self.batch.geometry.threads, self.batch.first_block
+        for block in np.flatnonzero(gone & (self.far_event > floors)).tolist():
+            event, lane = int(self.far_event[block]), int(self.far_lane[block])
+            if chains.ordered(before + lane // threads, event, before + block):
+                continue
+            site = self.guard.site(event)
+            culprit = LaneSet(self.batch.geometry, np.array([lane]), 1)
+            Fragment(self.batch, culprit, f.frames, f.block, f.epoch).fail(
+                site.instruction,
+                "use after free",
+                f"{site.kind} of the shared memory of block {self.batch.block_index(block)} of the cluster, which may "
+                "have exited by then: its threads must wait, at a cluster barrier, for the last access",
+                space="shared",
+                access=site.kind,
+            )
+
+    def _note_far(self, access: Access, piece: Piece, event: int) -> None:
+        """Remember accesses of other blocks' shared memory."""
+        if self.cluster_floor is None:
+            return
+        store = piece.home
+        block = positions(piece.index, piece.lanes.count) * access.size // store.stride
+        far = block != piece.lanes.block
+        if far.any():
+            self.far_event[block[far]] = event
+            self.far_lane[block[far]] = piece.lanes.lanes[far]
+
     # ---- accesses ----
 
     def read(self, f: Fragment, access: Access, piece: Piece, event: int) -> None:
+        self._note_far(access, piece, event)
         count = access.size >> self.shift
         if not self.full or self.flying or self.last_write > self.low_event:
             words = self.writes.words(piece.index, count)
@@ -174,6 +231,7 @@ class SharedChecks:
         values: Array | None,
         flight: int,
     ) -> Array | None:
+        self._note_far(access, piece, event)
         if self.pending:
             self._enter_reads()
         if self.flying or self.last_write > self.low_event:
@@ -198,8 +256,11 @@ class SharedChecks:
 
     # ---- what is wrong ----
 
-    def _undefined(self, f: Fragment, access: Access, piece: Piece, words: Array) -> NoReturn:
-        wrong = np.broadcast_to(_any(words == 0, access, self.shift), (piece.lanes.count,))
+    def _undefined(self, f: Fragment, access: Access, piece: Piece, words: Array) -> None:
+        missing = access.matter(words == 0)
+        if not missing.any():
+            return
+        wrong = np.broadcast_to(_any(missing, access, self.shift), (piece.lanes.count,))
         first = int(np.argmax(wrong))
         place = int(positions(piece.index, piece.lanes.count)[first]) * access.size
         byte = place % (self.granules << self.shift)
@@ -230,7 +291,7 @@ class SharedChecks:
         for words in (table.words(places, count), table.others(places, count)):
             if words is None:
                 continue
-            wrong = self._unordered(words, piece.lanes, access.strong)
+            wrong = self._unordered(words, piece.lanes, access.strong, table is self.reads)
             if wrong is None:
                 continue
             if values is not None and table is self.writes:
@@ -250,12 +311,17 @@ class SharedChecks:
                 f, access, piece, first, np.flatnonzero(lanes), site, int(LANES.owner(word)), int(word) >= IN_FLIGHT
             )
 
-    def _unordered(self, words: Array, lanes: LaneSet, strong: bool) -> Array | None:
-        """Where an access by these lanes conflicts with the one that a word names; None: nowhere."""
+    def _unordered(self, words: Array, lanes: LaneSet, strong: bool, were_reads: bool) -> Array | None:
+        """Where an access by these lanes conflicts with the one (a read or not) that a word names; None: nowhere."""
         own = lanes.lanes if words.ndim == 1 else lanes.lanes[:, None]
         owner, event = LANES.owner(words), LANES.event(words)
         moving = words >= IN_FLIGHT
         wrong: Array = (words >= self.low) & ((owner != own) | moving)
+        if self.batch.geometry.whole_warps:
+            # most of what is left is of warps that go in step
+            apart = (words ^ (own << 1)) & _WARPS != 0
+            low = self.warp_low.take(lanes.warp)
+            wrong &= apart | (words >= (low if words.ndim == 1 else low[:, None]))
         if strong:
             wrong &= (words & STRONG == 0) | moving
         if not self.race:
@@ -272,15 +338,25 @@ class SharedChecks:
                 ordered = since <= np.where(block == theirs, np.maximum(self.floor[block], far), far)
             warps = self.batch.geometry.warp
             one, another = warps[mine], warps[other]
-            ordered |= (one == another) & (self.synced[mine] >= since) & (self.synced[other] >= since)
+            met = np.maximum(self.synced, self.voted) if were_reads else self.synced
+            ordered |= (one == another) & (met[mine] >= since) & (met[other] >= since)
             rest = np.flatnonzero(~ordered & (one != another) & (block == theirs))
             if len(rest):
-                triples = np.stack([another[rest], since[rest], one[rest]])
-                unique, back = np.unique(triples, axis=1, return_inverse=True)
-                found = [self.chains.ordered(*triple) for triple in unique.T.tolist()]
-                ordered[rest] = np.array(found)[back.reshape(-1)]
+                ordered[rest] = self._chained(another[rest], since[rest], one[rest])
             wrong[tuple(axis[ordered] for axis in cells)] = False
         return wrong if wrong.any() else None
+
+    def _chained(self, other: Array, since: Array, one: Array) -> Array:
+        """Whether what warps ``other`` did at events ``since`` is before what warps ``one`` do now."""
+        inner = other % self.batch.geometry.warps_per_block
+        found: Array = since <= self.known[one, inner]
+        if found.all():
+            return found
+        left = np.flatnonzero(~found)
+        found[left] = self.chains.all_ordered(other[left], since[left], one[left])
+        held = np.flatnonzero(found)
+        np.maximum.at(self.known, (one[held], inner[held]), since[held])
+        return found
 
     def _report(
         self,
@@ -317,5 +393,7 @@ class SharedChecks:
 
 def _any(wrong: Array, access: Access, shift: int) -> Array:
     """Per lane, of something per granule."""
-    return wrong.any(axis=-1) if access.size >> shift > 1 else wrong
-
+    if access.size >> shift == 1:
+        return wrong
+    found: Array = np.logical_or.reduce(wrong, axis=-1)
+    return found

@@ -84,12 +84,13 @@ class Operation:
 class Use:
     """What an operation does to one allocation. ``does`` is "reads" or "writes", to the bytes ``rows`` (address, width,
     height, pitch); or "uses", for a kernel that was given an address in it, and who knows what it does with it:
-    ``marks`` are its footprint there (`footprints`), once it has run."""
+    ``marks`` are its footprint there (`footprints`) and ``wrote`` whether there are writes in it, once it has run."""
 
     operation: Operation
     does: str
     rows: tuple[int, int, int, int] | None = None
     marks: Any = None
+    wrote: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from cudakit.sim.arithmetic import compile_lanewise
+from cudakit.sim.barriers import BarrierCall
 from cudakit.sim.clusters import end_with_cluster_barrier
-from cudakit.sim.control import BarrierCall
 from cudakit.sim.fragment import Fragment, Registers, Site
 from cudakit.sim.ir import Immediate, Instruction, Operand, Pair, Register
 from cudakit.sim.lanes import Array, LaneSet
@@ -68,6 +68,13 @@ def _count(f: Fragment, site: Site) -> None:
         tally.lanes += f.lanes.count
 
 
+def _meet(f: Fragment, site: Site) -> None:
+    """Note an operation by which the lanes of a warp speak to each other."""
+    _count(f, site)
+    if f.batch.guard is not None:
+        f.batch.guard.warp_vote(f.lanes)
+
+
 def _synchronous(modifiers: Modifiers, *modes: str) -> str:
     """The mode of an instruction for which the lanes of a warp wait; nothing else may be left of its modifiers."""
     waits, mode = modifiers.flag("sync"), modifiers.one_of(*modes)
@@ -97,7 +104,7 @@ class _Shuffle:
 
     def __call__(self, f: Fragment, value: Array, lane: Array, clamp: Array, mask: Array) -> tuple[Array, Array]:
         lanes = f.lanes
-        _count(f, self.site)
+        _meet(f, self.site)
         if lane.ndim == 0 and clamp.ndim == 0:
             key = ("shfl", self.mode, int(lane), int(clamp))
             plan = lanes.cache.get(key)
@@ -169,7 +176,7 @@ def build_vote(c: Compiler, instruction: Instruction) -> list[str]:
 
     def vote(f: Fragment, held: Array, mask: Array) -> Array:
         lanes = f.lanes
-        _count(f, site)
+        _meet(f, site)
         bits: Array = lanes.spread(ballot(lanes, held)) & mask
         if mode == "ballot":
             return bits
@@ -202,7 +209,7 @@ def build_match(c: Compiler, instruction: Instruction) -> list[str]:
 
     def match(f: Fragment, value: Array, mask: Array) -> tuple[Array, Array]:
         lanes = f.lanes
-        _count(f, site)
+        _meet(f, site)
         table = lanes.pad(np.broadcast_to(value, (lanes.count,)))
         present = lanes.spread(lanes.present) & mask
         equal = table[:, :, None] == table[:, None, :]
@@ -238,7 +245,7 @@ def build_redux(c: Compiler, instruction: Instruction) -> list[str]:
 
     def redux(f: Fragment, value: Array, mask: Array) -> Array:
         lanes = f.lanes
-        _count(f, site)
+        _meet(f, site)
         values = np.broadcast_to(value & np.uint32(0x7FFFFFFF) if absolute else value, (lanes.count,))
         masks = np.broadcast_to(mask, (lanes.count,))
         out = np.empty(lanes.count, np.uint32)

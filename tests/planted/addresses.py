@@ -221,3 +221,12 @@ def tree_uneven(wrong: bool) -> Launch:
     """Tree that takes 96 threads for a power of two"""
     x = integers((4, 96), dtype=np.int32)
     return Launch(4, 96, (x, Empty(4, np.int32)), {1: x.max(1)})
+
+
+@kernel(UNSET)
+def aligned_record(wrong: bool) -> Launch:
+    """Field of a padded record left unset"""
+    x, flat = integers((2, 64, 3)), integers((2, 64), 0, 2, np.int32)
+    points = x.copy()
+    points[flat == 1, 2] = 0
+    return Launch(2, 64, (x, flat, Empty((2, 64))), {2: ((points - points[:, ::-1]) ** 2).sum(2)})

@@ -145,3 +145,18 @@ def result_of_all(wrong: bool) -> Launch:
 def any_in_grid(wrong: bool) -> Launch:
     """Blocks that store different values to one cell; right: the same value"""
     return Launch(4, 64, (integers(250, dtype=np.int32), zeros(1), 250), {1: [1]})
+
+
+@kernel(RACE)
+def flag_relaxed(wrong: bool) -> Launch:
+    """Flag between blocks with relaxed accesses; right: release and acquire"""
+    x = integers(32, dtype=np.int32)
+    return Launch(2, 32, (x, Empty(32, np.int32), zeros(1), Empty(32, np.int32)), {3: 2 * x[::-1]})
+
+
+@kernel(RACE)
+def last_block_relaxed(wrong: bool) -> Launch:
+    """Last-block reduction with a relaxed count; right: one that releases and acquires"""
+    x = integers((40, 32), -1000, 1000, np.int32)
+    args = (x, Empty(40, np.int32), np.zeros(1, np.uint32), Empty(1, np.int32))
+    return Launch(40, 32, args, {3: [x.max()]})

@@ -14,7 +14,7 @@ __device__ __forceinline__ void pair_sum(const int* x, int* y) {
         const int* other = cluster.map_shared_rank(tile, 1);
         int sum = 0;
 #pragma unroll 1
-        for (int i = 0; i < 2000; ++i) sum += (tile[(t + i) % 32] ^ i) + (other[(t + i) % 32] ^ i);  // BUG
+        for (int i = 0; i < 5000; ++i) sum += tile[(t + i) % 32] ^ other[(t + i) % 32] ^ i;  // BUG
         sum = __reduce_add_sync(0xffffffffu, sum);
         if (t == 0) y[blockIdx.x / 2] = sum;
     }

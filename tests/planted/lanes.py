@@ -183,8 +183,8 @@ def cluster_histogram(wrong: bool) -> Launch:
 @kernel("use after free")
 def cluster_left_early(wrong: bool) -> Launch:
     """Distributed shared memory read after its block has ended"""
-    x, steps = ints((4, 32)), np.arange(2000)
-    want = (x.reshape(2, 64)[:, :, None] ^ steps).sum((1, 2))
+    x, steps = ints((2, 2, 32)), np.arange(5000)
+    want = (x[:, 0, :, None] ^ x[:, 1, :, None] ^ steps).sum((1, 2))
     return Launch(4, 32, (x, Empty(2, np.int32)), {1: want}, cluster=2)
 
 

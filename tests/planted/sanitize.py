@@ -69,7 +69,8 @@ def main() -> int:
         limit = max(options.budget - (time.monotonic() - begun), 60.0)
         return by_case(under(tool, RIGHT, "right", limit, {})[0])
 
-    jobs = [(tool, case) for case in sorted(cases, key=lambda c: c.kind not in STUCK) for tool in options.tools]
+    order = sorted(cases, key=lambda case: (case.kind not in STUCK, case.host is not None))
+    jobs = [(tool, case) for case in order for tool in options.tools]
     with ThreadPoolExecutor(options.jobs) as pool:
         rights = [pool.submit(right, tool) for tool in options.tools]
         wrongs = dict(zip(((t, c.name) for t, c in jobs), pool.map(wrong, jobs), strict=True))

@@ -183,3 +183,64 @@ def any_in_block(wrong: bool) -> Launch:
     x = integers((4, 64), dtype=np.int32)
     x[2] = 1
     return Launch(4, 64, (x, Empty(4, np.int32)), {1: (x < 0).any(1)})
+
+
+@kernel(RACE)
+def histogram_zeroing(wrong: bool) -> Launch:
+    """Shared counts cleared without a barrier before counting"""
+    x = integers(2000, 0, 256, np.uint8)
+    return Launch(3, 128, (x, np.zeros(256, np.int32), x.size), {1: np.bincount(x, minlength=256)})
+
+
+@kernel(RACE)
+def warp_results(wrong: bool) -> Launch:
+    """Warps' results read by the first warp without a barrier"""
+    x = integers((3, 256))
+    return Launch(3, 256, (x, Empty(3)), {1: x.max(1)})
+
+
+@kernel(RACE)
+def loop_flag_reset(wrong: bool) -> Launch:
+    """Shared loop flag cleared while others still test it"""
+    x = integers((2, 64), 0, 1000, np.int32)
+    return Launch(2, 64, (x,), {0: np.minimum.accumulate(x, 1)})
+
+
+@kernel(RACE)
+def compaction_base(wrong: bool) -> Launch:
+    """Block's place from an atomic read without a barrier"""
+    x = integers(300, dtype=np.int32)
+    want = np.zeros(300, np.int32)
+    want[: (x > 0).sum()] = x[x > 0]
+    args = (x, np.zeros(300, np.int32), np.zeros(1, np.int32), 300)
+    return Launch(5, 64, args, {1: want, 2: [(x > 0).sum()]}, unordered=(1,))
+
+
+@kernel(RACE)
+def tile_sync(wrong: bool) -> Launch:
+    """Tile of a cooperative group not synchronized"""
+    x = integers((2, 64), dtype=np.int32)
+    return Launch(2, 64, (x, Empty((2, 64), np.int32)), {1: x.reshape(2, 8, 8)[:, :, ::-1].reshape(2, 64)})
+
+
+@kernel(EARLY)
+def pipeline_wait_prior(wrong: bool) -> Launch:
+    """Pipeline primitives, one stage too few waited for"""
+    x = integers((6, 64))
+    return Launch(1, 64, (x, Empty((5, 64)), 5), {1: x[:-1] + x[1:, ::-1]})
+
+
+@kernel(RACE)
+def cub_storage_reused(wrong: bool) -> Launch:
+    """CUB's storage shared by two collectives without a barrier between"""
+    x = integers((2, 256), -1000, 1000, np.int32)
+    return Launch(2, 64, (x, Empty((2, 256), np.int32)), {1: np.sort(x, 1)})
+
+
+@kernel(RACE)
+def tile_of_warps(wrong: bool) -> Launch:
+    """Tile of two warps not synchronized"""
+    x = integers((3, 128), dtype=np.int32)
+    groups = x.reshape(3, 2, 64)
+    want = groups[:, :, ::-1] - groups.sum(2, keepdims=True) + groups.cumsum(2)
+    return Launch(3, 128, (x, Empty((3, 128), np.int32)), {1: want.reshape(3, 128)})
