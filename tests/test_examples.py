@@ -22,6 +22,7 @@ ROW = {
 
 # What makes an example short enough for a test beside its defaults for the simulated device.
 SHORT = {
+    "simulator_speed": ["--cases", "softmax:2x100,matmul:20,vector_add:300"],
     "launch_overhead": ["--repeats", "1", "--bursts", "1"],
     "softmax_compare": ["--shapes", "4x100,1x33"],
     "vector_add": ["--shapes", "1000,3x5x7"],
@@ -62,7 +63,7 @@ def test_every_example_keeps_the_contract_on_the_simulated_device(path):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [p for p in EXAMPLES if p.stem != "simulator_speed"], ids=lambda path: path.stem)
 def test_every_example_keeps_the_contract_on_the_gpu(path, gpu):
     done = run(path.stem, "--device", "gpu", "--json", "-", *SHORT.get(path.stem, []))
     assert done.returncode == 0, done.stderr
@@ -143,3 +144,51 @@ def test_launch_overhead_finds_a_warm_cache_without_nvrtc():
     assert result["import"]["seconds"]["cudakit"] > 0
     assert {row["variant"] for row in result["rows"]} == {"bare", "checked", "checked-varied", "prepared"}
     assert all(row["host_us"]["median"] > 0 for row in result["rows"])
+
+
+def test_simulator_speed_checks_counts_and_compares():
+    """A peer that is not there is a row that says so; what there is was checked, and its instructions counted."""
+    arguments = ["--cases", "softmax:3x300,matmul:40,vector_add:1000", "--json", "-", "--quiet"]
+    done = run("simulator_speed", *arguments, "--peer-python", sys.executable)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert {(row["family"], row["variant"]) for row in rows} == {
+        (family, variant)
+        for family in ("softmax", "matmul", "vector_add")
+        for variant in ("sim", "sim:checked", "peer:numba", "peer:triton")
+    }
+    for row in rows:
+        if row["variant"].startswith("peer"):
+            assert row["skipped"] or row["over_ours"] > 0
+            continue
+        assert row["ok"] is True
+        assert row["lane_instructions_per_second"] == row["lane_instructions"] / row["seconds"]["median"]
+        assert (row["over_unchecked"] is None) == (row["variant"] == "sim")
+
+
+def test_simulator_speed_counts_large_cases_from_small_ones():
+    """What is not counted, since counting takes long, is worked out from blocks that do the same: exactly."""
+    code = """
+import runpy, sys
+names = runpy.run_path(sys.argv[1])
+for family, shape in (("softmax", (5, 700)), ("matmul", (64,)), ("vector_add", (1000,))):
+    assert names["scaled_count"](family, shape) == names["count"](family, shape), family
+"""
+    path = str(ROOT / "examples" / "simulator_speed.py")
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--device", "gpu"], "this measures the simulated device"),
+        (["--cases", "fft:8"], "the families are"),
+        (["--cases", "softmax:8"], "write softmax:ROWSxCOLUMNS"),
+    ],
+)
+def test_simulator_speed_refuses_what_it_cannot_measure(arguments, words):
+    done = run("simulator_speed", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -270,8 +270,8 @@ class Scheduler:
 
     def hang(self, f: Fragment, block: Block, how: str) -> None:
         notes = [
-            "the compiler keeps a load or store of the loop only where it must: a flag that other threads change has to "
-            "be volatile or atomic"
+            "the compiler keeps a load or store of the loop only where it must: a flag that other threads change has "
+            "to be volatile or atomic"
         ]
         waiting = sum(w.lanes.count for state in self.barriers.values() for w in state.waiting)
         waiting += sum(w.lanes.count for w in self.cluster.waiting) if self.cluster is not None else 0

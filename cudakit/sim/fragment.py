@@ -286,8 +286,8 @@ class Fragment:
         lanes: int | Array = 1,
         **more: Any,
     ) -> NoReturn:
-        """Stop the kernel with a report about the lane at ``position``. ``lanes`` are the positions of the lanes that do
-        the same, or how many they are."""
+        """Stop the kernel with a report about the lane at ``position``. ``lanes`` are the positions of the lanes that
+        do the same, or how many they are."""
         block, thread = self.lane_place(position)
         if isinstance(lanes, int) and lanes == self.lanes.count:
             lanes = np.arange(lanes)

@@ -4,7 +4,8 @@
 of barriers, the builders of fences and bar.warp.sync. Without these checks a batch has no guard.
 
 Local memory is looked after here: an element none of whose bytes have been stored is an uninitialised read. An element
-of which some have is not, since compilers copy structures with their padding.
+of which some have is not, since compilers copy structures with their padding. A kernel that loads what nobody has
+stored and then makes no use of it is reported all the same: what becomes of a loaded value is not followed.
 """
 
 from __future__ import annotations

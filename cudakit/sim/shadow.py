@@ -54,6 +54,11 @@ class Table:
         """The accesses by somebody else, as ``words``."""
         return None if self.second is None else gather(self.second, index, count)
 
+    def taken(self, index: Array, count: int, low: int) -> bool:
+        """Whether all these places hold two words from ``low`` on."""
+        others = self.others(index, count)
+        return others is not None and int(others.min()) >= low and int(self.words(index, count).min()) >= low
+
     def note(self, index: Array, count: int, words: Array, low: int) -> Array | None:
         """Enter one access of each lane at its place. Words below ``low`` are forgotten, not kept beside the new ones.
 

@@ -180,7 +180,7 @@ class SharedChecks:
         self.pending.append(_Read(event, piece.index, piece.lanes, count, access.strong))
         self.pending_lanes += piece.lanes.count
         if len(self.pending) > _READS_KEPT or self.pending_lanes > _READ_LANES_KEPT:
-            self._enter_reads()
+            self._enter_reads(crowded=True)
 
     def check_defined(self, f: Fragment, access: Access, piece: Piece) -> None:
         if self.init and not self.full:
@@ -248,11 +248,15 @@ class SharedChecks:
     def _words(self, event: int, lanes: LaneSet, strong: bool) -> Array:
         return (lanes.lanes << 1) + ((event << LANES.shift) | strong)
 
-    def _enter_reads(self) -> None:
+    def _enter_reads(self, crowded: bool = False) -> None:
+        """Enter the reads kept aside. ``crowded``: there are very many, and those of cells for which two readers are
+        known already are left out."""
         pending, self.pending, self.pending_lanes = self.pending, [], 0
         for event, index, lanes, count, strong in pending:
-            self.reads.note(positions(index, lanes.count), count, self._words(event, lanes, strong), self.low)
+            places = positions(index, lanes.count)
             self.last_read = event
+            if not (crowded and self.reads.taken(places, count, self.low)):
+                self.reads.note(places, count, self._words(event, lanes, strong), self.low)
 
     # ---- what is wrong ----
 

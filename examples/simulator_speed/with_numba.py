@@ -1,6 +1,6 @@
 """The same kernels on Numba's CUDA simulator: one line of JSON. Run by simulator_speed.py, in a process of its own.
 
-    NUMBA_ENABLE_CUDASIM=1 python with_numba.py softmax 8x512
+NUMBA_ENABLE_CUDASIM=1 python with_numba.py softmax 8x512
 """
 
 import json

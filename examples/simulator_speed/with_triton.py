@@ -1,6 +1,6 @@
 """The same work in Triton's interpreter: one line of JSON. Run by simulator_speed.py, in a process of its own.
 
-    TRITON_INTERPRET=1 python with_triton.py softmax 256x512
+TRITON_INTERPRET=1 python with_triton.py softmax 256x512
 """
 
 import json
@@ -35,7 +35,9 @@ def matmul(a, b, c, n, TILE: tl.constexpr):
     for start in range(0, n, TILE):
         k = start + tl.arange(0, TILE)
         left = tl.load(a + rows[:, None] * n + k[None, :], mask=(rows[:, None] < n) & (k[None, :] < n), other=0.0)
-        right = tl.load(b + k[:, None] * n + columns[None, :], mask=(k[:, None] < n) & (columns[None, :] < n), other=0.0)
+        right = tl.load(
+            b + k[:, None] * n + columns[None, :], mask=(k[:, None] < n) & (columns[None, :] < n), other=0.0
+        )
         total = tl.dot(left, right, total)
     tl.store(c + rows[:, None] * n + columns[None, :], total, mask=(rows[:, None] < n) & (columns[None, :] < n))
 

@@ -1,0 +1,278 @@
+"""How fast the simulated device runs kernels, checks off and on, beside the simulators of others.
+
+The same work on the same shapes: a row softmax by a tree in shared memory (256 threads a row), a product of square
+matrices in 16x16 tiles, a vector sum. Beside ours, where they are installed: Numba's CUDA simulator, which runs a
+Python thread a lane, and Triton's interpreter, which runs tiles of numpy. Every result is checked. Seconds are this
+machine's clock for a launch and the wait for it, and say nothing of a GPU; lane-instructions are PTX instructions times
+lanes.
+
+    python examples/simulator_speed.py
+    python examples/simulator_speed.py --large --json speed.json
+    python examples/simulator_speed.py --peer-python ~/peers/bin/python
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cudakit
+from cudakit import cli, tables
+from cudakit.bench import Report, Row
+from cudakit.timing import Spread
+
+HERE = Path(__file__).resolve().parent / "simulator_speed"
+CASES = ["softmax:8x512", "softmax:256x512", "softmax:1024x1024", "matmul:64", "matmul:256", "vector_add:1000000"]
+LARGE = "matmul:1024"
+THREADS = 256
+TILE = 16
+BUDGET = 1.0  # seconds of repeats a case, after the first
+SLOW = 5.0  # seconds after which one launch is enough
+
+# package, environment that switches its simulator on, script, and the shapes that it ends within a minute
+PEERS = {
+    "peer:numba": (
+        "numba",
+        {"NUMBA_ENABLE_CUDASIM": "1"},
+        "with_numba.py",
+        {"softmax": 8 * 512, "matmul": 64, "vector_add": 4096},
+    ),
+    "peer:triton": (
+        "triton",
+        {"TRITON_INTERPRET": "1"},
+        "with_triton.py",
+        {"softmax": 1 << 20, "matmul": 256, "vector_add": 1 << 24},
+    ),
+}
+
+
+@dataclass
+class Speed(Row):
+    """A row with this machine's seconds a launch, and what they are compared with."""
+
+    seconds: dict[str, float] | None = None
+    lane_instructions: int | None = None
+    lane_instructions_per_second: float | None = None
+    over_unchecked: float | None = None  # with all checks, over without any
+    over_ours: float | None = None  # a peer's seconds over ours without checks
+
+
+@dataclass
+class Work:
+    """One case on one device: how to launch it, and what must come out."""
+
+    launch: Any
+    result: Any
+    expected: Any
+    bound: Any
+
+
+def parse_case(text):
+    family, _, shape = text.partition(":")
+    if family not in ("softmax", "matmul", "vector_add"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: the families are softmax, matmul and vector_add, as in softmax:8x512"
+        )
+    extents = cli.parse_shapes(shape)[0]
+    if len(extents) != (2 if family == "softmax" else 1) or min(extents) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: write softmax:ROWSxCOLUMNS, matmul:N or vector_add:N")
+    return family, extents
+
+
+def prepare(device, family, shape):
+    """The arrays of a case on a device, the output full of NaN."""
+    stream, random = device.default_stream, np.random.default_rng(0)
+    if family == "softmax":
+        rows, columns = shape
+        x = random.standard_normal(shape, dtype=np.float32)
+        powers = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
+        expected = powers / powers.sum(axis=1, keepdims=True)
+        source, target = device.array(x), device.full(shape, np.nan, np.float32)
+        kernel = device.compile("softmax/05_tree_reduce.cu")["tree_reduce"]
+        args = (source, target, columns, 1, columns, 1, rows, columns)
+        launch = lambda: kernel.launch(stream, grid=rows, block=THREADS, shared=4 * THREADS, args=args)  # noqa: E731
+        return Work(launch, target, expected, 1e-5 * expected + 1e-30)
+    if family == "matmul":
+        n = shape[0]
+        a, b = (random.standard_normal((n, n), dtype=np.float32) for _ in range(2))
+        target = device.full((n, n), np.nan, np.float32)
+        kernel = device.compile(HERE / "tiled_matmul.cu")["tiled_matmul"]
+        blocks, args = -(-n // TILE), (device.array(a), device.array(b), target, n)
+        launch = lambda: kernel.launch(stream, grid=(blocks, blocks), block=(TILE, TILE), args=args)  # noqa: E731
+        wide = a.astype(np.float64), b.astype(np.float64)
+        return Work(launch, target, wide[0] @ wide[1], (n + 1) * 2.0**-24 * (np.abs(wide[0]) @ np.abs(wide[1])))
+    n = shape[0]
+    a, b = (random.standard_normal(n, dtype=np.float32) for _ in range(2))
+    target = device.full((n,), np.nan, np.float32)
+    kernel = device.compile("elementwise/01_vector_add.cu")["vector_add"]
+    args = (device.array(a), device.array(b), target, n)
+    launch = lambda: kernel.launch(stream, grid=-(-n // THREADS), block=THREADS, args=args)  # noqa: E731
+    return Work(launch, target, a + b, np.zeros(n))
+
+
+def time_ours(row, family, shape, **options):
+    """Seconds a launch on a simulated device of its own; the result is checked."""
+    with cudakit.Device("sim", fresh=True, **options) as device:
+        work = prepare(device, family, shape)
+        device.synchronize()
+        seconds = []
+        while not seconds or (seconds[0] < SLOW and (len(seconds) < 4 or sum(seconds[1:]) < BUDGET)):
+            begin = time.perf_counter()
+            work.launch()
+            device.synchronize()
+            seconds.append(time.perf_counter() - begin)
+        got = work.result.numpy().astype(np.float64)
+        error = np.abs(got - work.expected)
+        row.ok = bool((error <= work.bound).all())
+        row.max_abs_error = float(error.max())
+        if not row.ok:
+            row.why = f"the worst error is {row.max_abs_error:.3g}"
+        # the first launch makes the kernel ready
+        row.seconds = Spread.of(seconds[1:] or seconds).as_dict()
+
+
+def count(family, shape):
+    """PTX instructions times lanes of one launch."""
+    with cudakit.Device("sim", fresh=True, checks=()) as device:
+        work = prepare(device, family, shape)
+        with device.counters() as counters:
+            work.launch()
+        return sum(counted.lane_instructions for counted in counters.values())
+
+
+def time_peer(row, python, family, shape, limit):
+    """Seconds a launch of another simulator, in a process of its own with a time limit."""
+    package, switches, script, sizes = PEERS[row.variant]
+    size = int(np.prod(shape)) if family != "matmul" else shape[0]
+    if size > sizes[family]:
+        row.skipped = f"takes {package} too long"
+        return
+    there = subprocess.run([python, "-c", f"import {package}"], capture_output=True, text=True)
+    if there.returncode:
+        row.skipped = f"{package} is not installed for {python}"
+        return
+    command = [python, str(HERE / script), family, cli.shape_text(shape)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env={**os.environ, **switches})
+    except subprocess.TimeoutExpired:
+        row.skipped = f"no result within {limit:.0f} s"
+        return
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        row.skipped = f"{package} failed: {said[-1] if said else done.returncode}"
+        return
+    told = json.loads(done.stdout.splitlines()[-1])
+    row.ok, row.seconds = told["ok"], Spread.of(told["seconds"]).as_dict()
+
+
+def measure(cases, arguments, step):
+    """Rows of every case: ours without and with checks, then the peers'."""
+    rows = []
+    for family, shape in cases:
+        text = f"{family} {cli.shape_text(shape)}"
+        step(f"{text}, counting")
+        lanes = None if np.prod(shape) > 1 << 20 or (family == "matmul" and shape[0] > 256) else count(family, shape)
+        if lanes is None:
+            lanes = scaled_count(family, shape)
+        made = {}
+        for variant, idea, options in (("sim", "checks off", {"checks": ()}), ("sim:checked", "all checks", {})):
+            step(f"{text}, {idea}")
+            row = made[variant] = Speed(family, variant, None, shape, "float32", idea)
+            time_ours(row, family, shape, **options)
+            row.lane_instructions = lanes
+            row.lane_instructions_per_second = lanes / row.seconds["median"]
+        base = made["sim"].seconds["median"]
+        made["sim:checked"].over_unchecked = made["sim:checked"].seconds["median"] / base
+        for variant in PEERS if arguments.peers else ():
+            step(f"{text}, {variant.removeprefix('peer:')}")
+            row = made[variant] = Speed(family, variant, None, shape, "float32", "another simulator")
+            time_peer(row, arguments.peer_python, family, shape, arguments.limit)
+            if row.seconds is not None:
+                row.over_ours = row.seconds["median"] / base
+        rows += made.values()
+    return rows
+
+
+def scaled_count(family, shape):
+    """`count` of a large case, from what a smaller one of the same kind does: exact where its blocks do the same."""
+    if family == "vector_add":
+        whole, rest = divmod(shape[0], THREADS)
+        return whole * count(family, (THREADS,)) + (count(family, (rest,)) if rest else 0)
+    if family == "softmax":
+        return shape[0] * count(family, (1, shape[1]))
+    n = shape[0]
+    # instructions are cubic in the tiles: a block's loop has as many turns as there are blocks in a row
+    tiles, one, two = -(-n // TILE), count(family, (TILE,)), count(family, (2 * TILE,)) // 4
+    return tiles * tiles * (one + (tiles - 1) * (two - one))
+
+
+def show(result, console):
+    from rich.table import Table
+
+    table = Table(title="seconds a launch, by this machine's clock", title_justify="left")
+    for heading in ("work", "shape", "simulator", "seconds", "lane-instructions/s", "checks cost", "ours is faster by"):
+        table.add_column(heading, justify="left" if heading in ("work", "shape", "simulator") else "right")
+    for row in result["rows"]:
+        first = (row["family"], cli.shape_text(row["shape"]), row["variant"])
+        if row["seconds"] is None:
+            table.add_row(*first, f"skipped: {row['skipped']}", "", "", "", style="dim")
+            continue
+        rate, checks, ours = row["lane_instructions_per_second"], row["over_unchecked"], row["over_ours"]
+        table.add_row(
+            *first,
+            f"{row['seconds']['median']:.4g}" + ("" if row["ok"] else " WRONG"),
+            f"{rate / 1e6:.1f} M" if rate else "",
+            f"{checks:.2f}x" if checks else "",
+            f"{ours:,.0f}x" if ours else "",
+        )
+    console.print(table)
+    console.print(tables.device_line(result))
+
+
+def run(arguments):
+    cli.check_destination("--json", arguments.json)
+    if arguments.device not in ("auto", "sim"):
+        raise cli.Refused(
+            f"--device {arguments.device}: this measures the simulated device; a GPU has other benchmarks"
+        )
+    table, progress = cli.consoles(arguments)
+    cases = arguments.cases or [parse_case(text) for text in (*CASES, *([LARGE] if arguments.large else []))]
+    with cudakit.Device("sim", fresh=True) as device:
+        report = Report(device.info())
+    with cli.progress(progress, len(cases) * (3 + len(PEERS) * arguments.peers)) as step:
+        rows = measure(cases, arguments, step)
+    result = {**report.as_dict(), "cores": os.cpu_count(), "rows": [vars(row) for row in rows]}
+    if not arguments.quiet:
+        show(result, table)
+    if arguments.json:
+        cli.write_json(result, arguments.json)
+    return cli.EXIT_OK if all(row.ok is not False for row in rows) else cli.EXIT_FALSE
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_common_arguments(parser)
+    parser.add_argument(
+        "--cases",
+        type=lambda text: [parse_case(part) for part in cli.parse_names(text)],
+        metavar="CASE,...",
+        help=f"what to run (default: {','.join(CASES)})",
+    )
+    parser.add_argument("--large", action="store_true", help=f"{LARGE} as well, which takes minutes")
+    parser.add_argument("--no-peers", dest="peers", action="store_false", help="ours alone")
+    parser.add_argument(
+        "--peer-python", default=sys.executable, metavar="EXE", help="the Python that has numba, triton and torch"
+    )
+    parser.add_argument("--limit", type=float, default=60, help="seconds a peer may take for a case (default: 60)")
+    return cli.guarded(lambda: run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
