@@ -184,6 +184,28 @@ __global__ void exchange(int* out, int bug) {
     cluster.sync();
 }
 
+// the last cell of out is a flag between the blocks; bug: raised without a fence
+__global__ void flagged(int* out, int bug) {
+    __shared__ int value[32];
+    cg::cluster_group cluster = cg::this_cluster();
+    int* flag = out + 63;
+    if (cluster.block_rank() == 0 && threadIdx.x == 0) *flag = 0;
+    cluster.sync();
+    if (cluster.block_rank() == 1) {
+        value[threadIdx.x] = threadIdx.x + 7;
+        __syncwarp();
+        if (!bug) __threadfence();
+        if (threadIdx.x == 0) atomicExch(flag, 1);
+    } else {
+        if (threadIdx.x == 0)
+            while (atomicAdd(flag, 0) == 0) {}
+        __syncwarp();
+        __threadfence();
+        out[threadIdx.x] = cluster.map_shared_rank(value, 1)[threadIdx.x];  // line: flagged
+    }
+    cluster.sync();
+}
+
 __global__ void unwritten(int* out) {
     __shared__ int value[64];
     value[threadIdx.x] = 1;
@@ -386,9 +408,16 @@ def test_a_cluster_barrier_orders_shared_memory(device):
     assert (out.reshape(4, 32) == np.arange(31, -1, -1) + np.array([100, 0, 100, 0])[:, None]).all()
 
 
+def test_a_flag_with_fences_orders_the_shared_memory_of_a_cluster(device):
+    out = np.zeros(64, np.int32)
+    device.launch("flagged", 2, 32, out, 0, cluster=(2, 1, 1))
+    assert (out[:32] == np.arange(32) + 7).all()
+
+
 @pytest.mark.parametrize(
     ("kernel", "arguments", "kind"),
     [
+        ("flagged", (1,), "shared memory race"),
         ("relay", (4, 1), "global memory race"),
         ("exchange", (1,), "shared memory race"),
         ("exchange", (2,), "shared memory race"),

@@ -92,6 +92,26 @@ __global__ void structs(const int* x, int* y, int n) {
   for (int i = 0; i < 4; ++i) q[i] = p[3 - i];
   y[threadIdx.x] = look(q, x[threadIdx.x] % 4);
 }
+struct Mark { double d; char t; };
+__device__ __noinline__ Mark mark(int v) {
+  Mark m;
+  m.d = v;
+  m.t = 1;
+  return m;
+}
+__global__ void marks(const int* x, int* y, int n) {
+  __shared__ Mark s[4];
+  Mark p[4], q[4];
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i) p[i] = mark(x[i]);
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i) q[i] = p[x[i] % 4];
+  s[threadIdx.x].d = q[threadIdx.x].d;
+  s[threadIdx.x].t = q[threadIdx.x].t;
+  __syncthreads();
+  if (threadIdx.x < n) p[threadIdx.x] = s[3 - threadIdx.x];
+  y[threadIdx.x] = p[x[threadIdx.x] % 4].d + p[threadIdx.x].t;
+}
 __device__ __noinline__ int frame(const int* x, int n) {
   int s[8];
   if (n) for (int i = 0; i < 8; ++i) s[x[i] % 8] = i;
@@ -232,6 +252,12 @@ def test_structures_may_be_copied_with_their_padding(device):
     y = zeros(4)
     device.launch("structs", 1, 4, X.copy(), y, 0, checks=CHECKS)
     np.testing.assert_array_equal(y, [3, 2, 1, 0])
+
+
+def test_padding_goes_along_when_a_structure_is_copied_or_returned(device):
+    y = zeros(4)
+    device.launch("marks", 1, 4, np.arange(4, dtype=np.int32), y, 4, checks=CHECKS)
+    np.testing.assert_array_equal(y, [4, 3, 2, 1])
 
 
 def test_each_call_has_a_fresh_frame(device):

@@ -47,9 +47,9 @@ class Access:
 
     ``strong``: it may go together with others of the same place at the same time (volatile, relaxed, acquire, release,
     atomic); ``releases``: it publishes what came before it without a fence; ``unused`` are the elements whose values
-    nobody reads, such as the padding of a structure."""
+    nobody reads, such as the padding of a structure, ``copied`` those whose values are only stored again."""
 
-    __slots__ = ("count", "dtype", "offset", "releases", "shift", "site", "size", "space", "strong", "unused", "width")
+    __slots__ = ("copied", "count", "dtype", "offset", "releases", "shift", "site", "size", "space", "strong", "unused", "width")
 
     def __init__(self, site: Site, space: str, offset: int, width: int, count: int) -> None:
         self.site = site
@@ -63,15 +63,23 @@ class Access:
         instruction = site.instruction
         self.strong = instruction.opcode in ("atom", "red") or not _STRONG.isdisjoint(instruction.modifiers)
         self.unused: tuple[int, ...] = ()
+        self.copied: tuple[int, ...] = ()
         self.releases = "release" in instruction.modifiers or "acq_rel" in instruction.modifiers
 
-    def matter(self, missing: Array) -> Array:
-        """Of granules that miss their values, as rows a lane or one for all: those whose values are used."""
-        if not self.unused:
+    def matter(self, missing: Array, granules: int) -> Array:
+        """Which elements of each lane (or of all together) miss a value that is used, of ``granules`` that miss theirs.
+
+        An element that is there in part does not: compilers load a structure's padding along. Nor does one that is only
+        copied where others of its access are there."""
+        if granules == 1:
             return missing
-        used = np.ones(self.count, np.bool_)
-        used[list(self.unused)] = False
-        found: Array = missing & used.repeat(missing.shape[-1] // self.count)
+        found: Array = missing.reshape(*missing.shape[:-1], self.count, -1).all(axis=-1)
+        if self.unused:
+            found[..., list(self.unused)] = False
+        if self.copied:
+            there = ~missing.all(axis=-1)
+            for element in self.copied:
+                found[..., element] &= ~there
         return found
 
     # ---- finding the bytes ----

@@ -152,9 +152,12 @@ class GlobalChecks:
     def _check_defined(self, f: Fragment, access: Access, piece: Piece, shadow: _Shadow, count: int) -> None:
         if shadow.undefined is None or not (undefined := gather(shadow.undefined, piece.index, count)).any():
             return
-        wrong = access.matter(undefined != 0)
+        missing = undefined != 0
         if shadow.writes is not None:
-            wrong = wrong & (shadow.writes.words(piece.index, count) == 0)
+            missing = missing & (shadow.writes.words(piece.index, count) == 0)
+        if not missing.any():
+            return
+        wrong = access.matter(missing, count)
         lanes = np.broadcast_to(wrong.any(axis=-1) if count > 1 else wrong, (piece.lanes.count,))
         if not lanes.any():
             return

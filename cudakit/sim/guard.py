@@ -3,9 +3,11 @@
 ``Access`` and the atomics tell the guard of a batch what they are about to do, piece by piece; the scheduler tells it
 of barriers, the builders of fences and bar.warp.sync. Without these checks a batch has no guard.
 
-Local memory is looked after here: an element none of whose bytes have been stored is an uninitialised read. An element
-of which some have is not, since compilers copy structures with their padding. A kernel that loads what nobody has
-stored and then makes no use of it is reported all the same: what becomes of a loaded value is not followed.
+An element none of whose bytes have been stored is an uninitialised read; one of which some have is not, nor one that is
+only copied beside others that have been, since compilers copy structures with their padding. A kernel that loads what
+nobody has stored and then makes no use of it is reported all the same: what becomes of a loaded value is not followed.
+
+Local memory is looked after here, where an access (a vector as a whole) is uninitialised if none of its bytes are there.
 """
 
 from __future__ import annotations
@@ -197,10 +199,12 @@ class Guard:
         found = gather(self.written.view(access.dtype), piece.index, access.count)
         if found.all():
             return
-        wrong = access.matter(found == 0)
+        wrong = found == 0
+        if access.count > 1:
+            wrong = wrong.all(axis=-1)
         if not wrong.any():
             return
-        lanes = np.broadcast_to(wrong.any(axis=-1) if access.count > 1 else wrong, (piece.lanes.count,))
+        lanes = np.broadcast_to(wrong, (piece.lanes.count,))
         first = int(np.argmax(lanes))
         store = piece.home
         byte = int(positions(piece.index, piece.lanes.count)[first]) * access.size % store.stride

@@ -105,6 +105,7 @@ def build_ld(c: Compiler, instruction: Instruction) -> list[str]:
         access = Access(c.site(instruction, f"{noun(space)} load"), space, offset, size, count)
         if count > 1:
             access.unused = tuple(number for number, register in enumerate(registers) if not c.is_read(register))
+        access.copied = tuple(number for number, register in enumerate(registers) if not c.is_used(register))
         value = f"{c.bind(access.load if count == 1 else access.load_vector)}(f, {address})"
     if count == 1:
         return _widen(c, registers[0], kind, value)

@@ -29,6 +29,7 @@ from cudakit.sim.ir import (
     Symbol,
     UnsupportedPtx,
     Variable,
+    Vector,
 )
 from cudakit.sim.lanewise import constant, storage
 from cudakit.sim.params import addressed, keep_param
@@ -85,6 +86,7 @@ class Compiler:
         self.kinds = self.program.slot_kinds
         self.names = 0
         self._read: set[str] | None = None
+        self._used: set[str] | None = None
         self.variables = {v.name: v for v in function.variables}
         self.call_params: dict[str, Variable] = {}
         for name, kind in function.registers.items():
@@ -153,6 +155,19 @@ class Compiler:
         if self._read is None:
             self._read = {o.name for i in self.function.instructions for o in reads_of(i) if isinstance(o, Register)}
         return isinstance(register, Register) and register.name in self._read
+
+    def is_used(self, register: Operand | None) -> bool:
+        """Whether an instruction does more with a register's value than to store it."""
+        if self._used is None:
+            self._used = set()
+            for instruction in self.function.instructions:
+                read = {o.name for o in reads_of(instruction) if isinstance(o, Register)}
+                if instruction.opcode == "st":
+                    value = instruction.operands[1]
+                    stored = value.elements if isinstance(value, Vector) else (value,)
+                    read -= {o.name for o in stored if isinstance(o, Register)}
+                self._used |= read
+        return isinstance(register, Register) and register.name in self._used
 
     def slot(self, register: Register) -> int:
         return self.slots[register.name]

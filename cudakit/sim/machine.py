@@ -438,6 +438,9 @@ def launch(
                 if guard is not None:
                     batch.guard = Guard(guard, batch)
                 Scheduler(batch, function.program, blocks - first - count).loop()
+                if batch.guard is not None:
+                    # they hold each other: without this their shadows would outlive the batch by many others
+                    batch.guard.shared = batch.guard = None
     finally:
         if guard is not None:
             guard.memory.finish()

@@ -261,7 +261,7 @@ class SharedChecks:
     # ---- what is wrong ----
 
     def _undefined(self, f: Fragment, access: Access, piece: Piece, words: Array) -> None:
-        missing = access.matter(words == 0)
+        missing = access.matter(words == 0, access.size >> self.shift)
         if not missing.any():
             return
         wrong = np.broadcast_to(_any(missing, access, self.shift), (piece.lanes.count,))
@@ -347,6 +347,12 @@ class SharedChecks:
             rest = np.flatnonzero(~ordered & (one != another) & (block == theirs))
             if len(rest):
                 ordered[rest] = self._chained(another[rest], since[rest], one[rest])
+            rest = np.flatnonzero(~ordered & (block != theirs))
+            if len(rest):
+                # flags and fences between the blocks of a cluster
+                first = self.batch.first_block
+                chains = self.guard.memory.chains
+                ordered[rest] = chains.all_ordered(first + theirs[rest], since[rest], first + block[rest])
             wrong[tuple(axis[ordered] for axis in cells)] = False
         return wrong if wrong.any() else None
 
