@@ -11,10 +11,17 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from cudakit.sim.clusters import offsets_in_cluster
-from cudakit.sim.fragment import SHARED_START, Batch, Fragment, Site
+from cudakit.sim.fragment import SHARED_START, Fragment, Site
 from cudakit.sim.lanes import Array, Choice, LaneSet, choose
 from cudakit.sim.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, Allocation, MemoryFault
-from cudakit.sim.traffic import count_local, count_same_sector, count_same_word, count_sectors, count_wavefronts
+from cudakit.sim.traffic import (
+    count_local,
+    count_same_sector,
+    count_same_word,
+    count_sectors,
+    count_wavefronts,
+    request_wavefronts,
+)
 
 GLOBAL, SHARED, LOCAL, CONST, PARAM, GENERIC = "global", "shared", "local", "const", "param", "generic"
 # shared memory of any block of the cluster
@@ -27,6 +34,7 @@ ELEMENTS: dict[int, np.dtype[Any]] = {
 }
 _WINDOWS = ((PARAM_WINDOW, PARAM), (LOCAL_WINDOW, LOCAL), (SHARED_WINDOW, SHARED))
 _WRAP = 1 << 64
+_ADDRESSES_KEPT = 8
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "release", "mmio"))
 
 
@@ -42,6 +50,31 @@ class Piece(NamedTuple):
     home: Any = None
 
 
+class SharedAddresses:
+    """What the accesses through one register of shared addresses have in common: unrolled loops make many of them, with
+    one constant offset each. Registers are never written in place, so what holds of the array goes on holding."""
+
+    __slots__ = ("_wavefronts", "address", "high", "index", "lanes", "low", "rest", "size")
+
+    def __init__(self, address: Array, lanes: LaneSet, size: int, bases: Array | int) -> None:
+        self.address, self.lanes, self.size = address, lanes, size
+        offsets = address.astype(np.int64)
+        self.low, self.high = int(offsets.min()), int(offsets.max())
+        # what every address leaves over when divided by the size of the access; -1 where they differ
+        self.rest = self.low & (size - 1)
+        if size > 1 and ((offsets - self.rest) & (size - 1)).any():
+            self.rest = -1
+        # elements from the start of the store, when the constant offset is the negative of what is left over
+        self.index: Array = ((offsets - self.rest) >> (size.bit_length() - 1)) + bases
+        self._wavefronts: tuple[int, int, int] | None = None
+
+    def wavefronts(self, move: int) -> tuple[int, int, int]:
+        """What a request at these addresses ``+ move`` needs, for ``count_wavefronts``."""
+        if self._wavefronts is None or self.size < 4:
+            self._wavefronts = request_wavefronts(self.lanes, self.address.astype(np.int64) + move, self.size)
+        return self._wavefronts
+
+
 class Access:
     """One access instruction: ``count`` elements of ``width`` bytes at ``address + offset`` in a state space.
 
@@ -49,7 +82,20 @@ class Access:
     atomic); ``releases``: it publishes what came before it without a fence; ``unused`` are the elements whose values
     nobody reads, such as the padding of a structure, ``copied`` those whose values are only stored again."""
 
-    __slots__ = ("copied", "count", "dtype", "offset", "releases", "shift", "site", "size", "space", "strong", "unused", "width")
+    __slots__ = (
+        "copied",
+        "count",
+        "dtype",
+        "offset",
+        "releases",
+        "shift",
+        "site",
+        "size",
+        "space",
+        "strong",
+        "unused",
+        "width",
+    )
 
     def __init__(self, site: Site, space: str, offset: int, width: int, count: int) -> None:
         self.site = site
@@ -73,11 +119,11 @@ class Access:
         copied where others of its access are there."""
         if granules == 1:
             return missing
-        found: Array = missing.reshape(*missing.shape[:-1], self.count, -1).all(axis=-1)
+        found: Array = np.all(missing.reshape(*missing.shape[:-1], self.count, -1), axis=-1)
         if self.unused:
             found[..., list(self.unused)] = False
         if self.copied:
-            there = ~missing.all(axis=-1)
+            there: Array = np.any(~missing, axis=-1)
             for element in self.copied:
                 found[..., element] &= ~there
         return found
@@ -211,22 +257,27 @@ class Access:
             view = store.view(self.dtype) if self.count == 1 else store.view(self.dtype).reshape(-1, self.count)
             index = start >> shift
             return [Piece(view, index if one else index + self._bases(lanes, store.stride), None, lanes, store)]
-        offsets = address.astype(np.int64)
-        offsets += move
-        low, high = int(offsets.min()), int(offsets.max())
-        if low < 0 or high + size > limit or store is None:
-            wrong = np.flatnonzero((offsets < 0) | (offsets > limit - size))
-            self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), wrong)
-        if size > 1 and int(np.bitwise_or.reduce(offsets)) & (size - 1):
-            wrong = np.flatnonzero(offsets & (size - 1))
-            self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), wrong)
+        known = batch.shared_addresses.get(id(address))
+        if known is None or known.address is not address or known.lanes is not lanes or known.size != size:
+            bases = 0 if one or store is None else self._bases(lanes, store.stride)
+            known = SharedAddresses(address, lanes, size, bases)
+            if len(batch.shared_addresses) >= _ADDRESSES_KEPT:
+                batch.shared_addresses.clear()
+            batch.shared_addresses[id(address)] = known
+        in_bounds = known.low + move >= 0 and known.high + move + size <= limit
+        if not in_bounds or known.rest < 0 or (known.rest + move) & (size - 1) or store is None:
+            self._bad_addresses(f, address.astype(np.int64) + move, limit)
         if batch.run.counting:
-            count_wavefronts(batch.run.tally(self.site), lanes, offsets, size)
-        positions = offsets >> shift
-        if not one:
-            positions += self._bases(lanes, store.stride)
+            count_wavefronts(batch.run.tally(self.site), lanes, size, known.wavefronts(move))
         view = store.view(self.dtype) if self.count == 1 else store.view(self.dtype).reshape(-1, self.count)
-        return [Piece(view, positions, None, lanes, store)]
+        return [Piece(view, known.index + ((known.rest + move) >> shift), None, lanes, store)]
+
+    def _bad_addresses(self, f: Fragment, offsets: Array, limit: int) -> NoReturn:
+        """Some of these offsets are out of bounds or, failing that, misaligned."""
+        wrong = np.flatnonzero((offsets < 0) | (offsets > limit - self.size))
+        if not len(wrong):
+            wrong = np.flatnonzero(offsets & (self.size - 1))
+        self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), wrong)
 
     def _cluster(self, f: Fragment, lanes: LaneSet, address: Array, window: int) -> list[Piece]:
         """``_shared`` in a cluster, where an address names the block as well."""
@@ -237,7 +288,8 @@ class Access:
         if len(wrong) or store is None:
             self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), wrong)
         if batch.run.counting:
-            count_wavefronts(batch.run.tally(self.site), lanes, offsets, size)
+            found = request_wavefronts(lanes, offsets, size)
+            count_wavefronts(batch.run.tally(self.site), lanes, size, found)
         view = store.view(self.dtype) if self.count == 1 else store.view(self.dtype).reshape(-1, self.count)
         return [Piece(view, (block * store.stride + offsets) >> shift, None, lanes, store)]
 
@@ -419,40 +471,3 @@ def _within(piece: Piece, choice: Choice, count: int) -> Piece:
     positions = np.arange(count)[choice]
     inner = positions if piece.choice is None else positions[piece.choice]
     return piece._replace(choice=inner)
-
-
-class PendingCopies:
-    """cp.async copies of a batch: each takes effect when its own thread waits for it, so a missing wait shows."""
-
-    def __init__(self, batch: Batch) -> None:
-        # how many groups each lane has committed
-        self.committed = np.zeros(batch.geometry.lanes, np.int64)
-        self.copies: list[tuple[Array, Array, Array, Array, Array, Access]] = []
-
-    def issue(self, lanes: LaneSet, view: Array, index: Array, data: Array, access: Access) -> None:
-        """Copies of ``data`` by these lanes to places of a view of shared memory, as ``access`` asks for them."""
-        ids = lanes.lanes
-        self.copies.append((ids, self.committed[ids], view, index, data, access))
-
-    def commit(self, lanes: LaneSet) -> None:
-        self.committed[lanes.lanes] += 1
-
-    def wait(self, f: Fragment, pending: int | None) -> None:
-        """Finish the copies of the lanes here but for the newest ``pending`` groups; None: all, committed or not."""
-        lanes, guard = f.lanes, f.batch.guard
-        waiting = np.full(len(self.committed), -1, np.int64)
-        ids = lanes.lanes
-        waiting[ids] = np.iinfo(np.int64).max if pending is None else self.committed[ids] - pending
-        left = []
-        for ids, group, view, index, data, access in self.copies:
-            done = group < waiting[ids]
-            if not done.any():
-                left.append((ids, group, view, index, data, access))
-                continue
-            view[index[done]] = data[done]
-            if guard is not None:
-                guard.land(ids[done], index[done], access)
-            rest = ~done
-            if rest.any():
-                left.append((ids[rest], group[rest], view, index[rest], data[rest], access))
-        self.copies = left

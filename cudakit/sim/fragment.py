@@ -150,6 +150,8 @@ class Batch:
         # whatever shows that the batch gets on: a store, an exit, a barrier passed
         self.progress = 0
         self.specials: dict[str, Any] = {}
+        # what is known of the registers that shared memory was last addressed by
+        self.shared_addresses: dict[int, Any] = {}
         self.copies: Any = None
         # the checks of its accesses, None where there are none
         self.guard: Any = None

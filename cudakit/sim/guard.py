@@ -7,7 +7,8 @@ An element none of whose bytes have been stored is an uninitialised read; one of
 only copied beside others that have been, since compilers copy structures with their padding. A kernel that loads what
 nobody has stored and then makes no use of it is reported all the same: what becomes of a loaded value is not followed.
 
-Local memory is looked after here, where an access (a vector as a whole) is uninitialised if none of its bytes are there.
+Local memory is looked after here: there an access (a vector as a whole) is uninitialised if none of its bytes are
+there.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim import atomics, clusters, hints, loads, matrix, special, tensor, warp
+from cudakit.sim import async_copies, atomics, clusters, hints, loads, matrix, special, tensor, warp
 from cudakit.sim.arithmetic import compile_lanewise, flatten, operand_types
 from cudakit.sim.calls import SYSTEM_CALLS, Call
 from cudakit.sim.collect import collect
@@ -47,7 +47,7 @@ _BATCH_BYTES = 64 << 20
 _RECURSION_BYTES = 8192
 
 _BUILDERS: dict[str, Builder] = {**loads.BUILDERS, **hints.BUILDERS, **atomics.BUILDERS, **warp.BUILDERS}
-_BUILDERS |= clusters.BUILDERS
+_BUILDERS |= {**clusters.BUILDERS, **async_copies.BUILDERS}
 _BUILDERS |= {**matrix.BUILDERS, **tensor.BUILDERS}
 
 

@@ -144,10 +144,18 @@ def _rows(lanes: LaneSet, values: Array) -> Array:
     return out.reshape(-1, 32)
 
 
-def count_wavefronts(tally: Tally, lanes: LaneSet, offsets: Array, size: int) -> None:
-    """Add one shared-memory request; ``offsets``: int64 byte offsets within each lane's own block."""
+def count_wavefronts(tally: Tally, lanes: LaneSet, size: int, found: tuple[int, int, int]) -> None:
+    """Add one shared-memory request, of which ``request_wavefronts`` found this."""
     tally.wavefront_requests += lanes.warp_count
     tally.shared_bytes += lanes.count * size
+    tally.wavefronts += found[0]
+    tally.ideal_wavefronts += found[1]
+    tally.worst_ways = max(tally.worst_ways, found[2])
+
+
+def request_wavefronts(lanes: LaneSet, offsets: Array, size: int) -> tuple[int, int, int]:
+    """``wavefronts`` of a whole request; ``offsets``: int64 byte offsets within each lane's own block. The same for all
+    that differ by a multiple of 4 bytes."""
     repeat = 1
     blocks = lanes.geometry.blocks
     if blocks > 1 and lanes.periodic:
@@ -169,9 +177,7 @@ def count_wavefronts(tally: Tally, lanes: LaneSet, offsets: Array, size: int) ->
             if len(_patterns) >= _PATTERNS_KEPT:
                 _patterns.clear()
             _patterns[key] = found
-    tally.wavefronts += found[0] * repeat
-    tally.ideal_wavefronts += found[1] * repeat
-    tally.worst_ways = max(tally.worst_ways, found[2])
+    return found[0] * repeat, found[1] * repeat, found[2]
 
 
 def _first_block(lanes: LaneSet) -> LaneSet:
