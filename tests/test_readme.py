@@ -55,6 +55,25 @@ def test_the_report_is_real(run, tmp_path):
     assert block("out of bounds") in said
 
 
+def test_the_race_report_is_real(tmp_path):
+    (tmp_path / "count.cu").write_text(
+        "__global__ void count(int* total) {\n    if (threadIdx.x == 0) *total = *total + 1;\n}\n"
+    )
+    script = """
+    import numpy as np
+    import cudakit
+
+    dev = cudakit.Device("sim")
+    count = dev.compile("count.cu")["count"]
+    total = dev.array(np.zeros(1, np.int32))
+    count.launch(dev.default_stream, grid=2, block=32, args=(total,))
+    dev.synchronize()
+    """
+    (tmp_path / "count.py").write_text(textwrap.dedent(script).lstrip())
+    done = subprocess.run([sys.executable, "count.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert block("global memory race") in re.sub(rf"{tmp_path}/", "", done.stderr), done.stderr
+
+
 def test_tables_are_up_to_date(monkeypatch):
     monkeypatch.chdir(ROOT)
     pages = [str(page) for page in (Path("README.md"), *Path("profiles").rglob("*.md"))]
