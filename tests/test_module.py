@@ -530,7 +530,7 @@ def test_a_bare_cubin(gpu: cudakit.Device, tmp_path: Path) -> None:
     assert sorted(kernel.mangled for kernel in module.kernels)[0] == "_Z4fillILi4EfEvPT0_"
     assert module["ns::scale"].signature == "ns::scale(float*, int)"
     assert module["plain"].signature == "plain(64 bits (a pointer or a number))"
-    x = gpu.full((4,), 2)
+    x = gpu.full((4,), 2, np.float32)
     module.constant("table", "float32").copy_from(np.arange(4, dtype=np.float32))
     gpu.synchronize()
     module["ns::scale"].launch(gpu.default_stream, grid=1, block=32, args=(x, 3))

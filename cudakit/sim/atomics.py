@@ -160,13 +160,16 @@ class Atomic:
         self.running: Any = None
         self.dtype: np.dtype[Any] = access.dtype
         # f32 sums in global memory flush subnormal numbers, those in shared memory do not
-        self.flushes = kind == "f32" and space not in (SHARED, CLUSTER)
+        self.flushes = kind == "f32"
+        # in global memory, and in the memory of a block
+        self.far: Update
+        self.near: Update
         if operation in ("exch", "cas", "inc", "dec"):
-            self.update: Update = {"exch": _exchange, "cas": _compare_and_swap, "inc": _increase, "dec": _decrease}[
-                operation
-            ]
+            update = {"exch": _exchange, "cas": _compare_and_swap, "inc": _increase, "dec": _decrease}[operation]
+            self.far = self.near = update
         elif operation in _RUNNING:
-            self.update = self._arithmetic(c, instruction, operation, kind, space)
+            self.far = self._arithmetic(c, instruction, operation, kind, False)
+            self.near = self._arithmetic(c, instruction, operation, kind, True)
             if kind[0] in "usb" and kind not in ("bf16", "bf16x2"):
                 self.running = _RUNNING[operation]
                 if kind[0] == "s":
@@ -177,9 +180,9 @@ class Atomic:
         else:
             raise c.refuse(instruction)
 
-    def _arithmetic(self, c: Compiler, instruction: Instruction, operation: str, kind: str, space: str) -> Update:
+    def _arithmetic(self, c: Compiler, instruction: Instruction, operation: str, kind: str, near: bool) -> Update:
         modifiers: tuple[str, ...] = (kind,)
-        if self.flushes:
+        if self.flushes and not near and operation == "add":
             modifiers = ("ftz", kind)
         elif kind in ("bf16", "bf16x2") and operation == "add":
             modifiers = ("rn", kind)
@@ -196,6 +199,13 @@ class Atomic:
             result = compute([old, value])
             return result  # type: ignore[return-value]
 
+        def swapped(old: Array, value: Array, compare: Any) -> Array:
+            result = compute([value, old])
+            return result  # type: ignore[return-value]
+
+        if kind == "f64":
+            # the NaN that is kept: in shared memory that of the memory, in global memory the operand's as it is
+            return swapped if near else _keep_nan(update)
         return update
 
     def run(self, f: Fragment, address: Array, value: Array, second: Any = None) -> Array:
@@ -213,14 +223,15 @@ class Atomic:
         compare = None
         if second is not None:
             compare, value = value, second
-        for view, index, choice, part, _ in pieces:
+        for view, index, choice, part, home in pieces:
+            near = home is f.batch.shared or home is f.batch.local
             mine = value if choice is None else choose(value, choice)
             theirs = compare if choice is None or compare is None else choose(compare, choice)
             if isinstance(index, slice):
                 index = np.arange(index.start, index.stop)
             elif isinstance(index, int):
                 index = np.full(part.count, index)
-            old = self.apply(f, view, index, mine, theirs)
+            old = self.apply(f, view, index, mine, theirs, near)
             if out is None:
                 out = old
             else:
@@ -229,15 +240,16 @@ class Atomic:
             raise RuntimeError("an atomic without pieces")
         return out
 
-    def apply(self, f: Fragment, view: Array, index: Array, value: Array, compare: Any) -> Array:
+    def apply(self, f: Fragment, view: Array, index: Array, value: Array, compare: Any, near: bool) -> Array:
         count = len(index)
+        update = self.near if near else self.far
         order = np.argsort(index, kind="stable") if count > 1 else np.zeros(1, np.intp)
         places = index[order]
         first = np.ones(count, np.bool_)
         np.not_equal(places[1:], places[:-1], out=first[1:])
         if first.all():
             old = view[index]
-            new = self.update(old, value, compare)
+            new = update(old, value, compare)
             self._write(f, view, index, old, new)
             return old
         starts = np.flatnonzero(first)
@@ -251,7 +263,7 @@ class Atomic:
                 part = slice(int(start), int(start + size))
                 place = int(places[start])
                 old = view[place]
-                found[part], new = self.queue(old, values[part], None if compares is None else compares[part])
+                found[part], new = self.queue(old, values[part], None if compares is None else compares[part], near)
                 self._write(f, view, place, old, new)
         rank = np.arange(count) - np.repeat(starts, sizes)
         quiet = np.repeat(~crowded, sizes)
@@ -259,7 +271,7 @@ class Atomic:
             now = np.flatnonzero(quiet & (rank == turn))
             where = places[now]
             old = view[where]
-            new = self.update(old, values[now], None if compares is None else compares[now])
+            new = update(old, values[now], None if compares is None else compares[now])
             self._write(f, view, where, old, new)
             found[now] = old
         out = np.empty_like(found)
@@ -272,13 +284,13 @@ class Atomic:
             f.batch.progress += 1
             view[where] = new
 
-    def queue(self, old: Any, values: Array, compares: Any) -> tuple[Array, Any]:
+    def queue(self, old: Any, values: Array, compares: Any, near: bool) -> tuple[Array, Any]:
         """Many lanes at one element: what each finds, and what is there in the end."""
         count = len(values)
         if self.running is not None:
             chain = np.concatenate(([old], values)).view(self.dtype)
             totals = self.running.accumulate(chain, dtype=self.dtype)
-            if not self._delicate(chain, totals):
+            if not self._delicate(chain, totals, near):
                 bits = totals.view(self.access.dtype)
                 return bits[:-1], bits[-1]
         found = np.empty(count, values.dtype)
@@ -299,10 +311,10 @@ class Atomic:
             return found, old
         for position in range(count):
             found[position] = old
-            old = self.update(np.asarray(old)[()], values[position], None)
+            old = (self.near if near else self.far)(np.asarray(old)[()], values[position], None)
         return found, old
 
-    def _delicate(self, chain: Array, totals: Array) -> bool:
+    def _delicate(self, chain: Array, totals: Array, near: bool) -> bool:
         """Whether a float sum meets NaN, whose bits, or subnormals, whose flushing, a running total would get wrong."""
         if totals.dtype.kind != "f":
             return False
@@ -310,7 +322,21 @@ class Atomic:
             return True
         tiny = np.finfo(totals.dtype).tiny
         both = np.abs(np.concatenate((chain, totals)))
-        return self.flushes and bool(((both < tiny) & (both > 0)).any())
+        return self.flushes and not near and bool(((both < tiny) & (both > 0)).any())
+
+
+def _keep_nan(update: Update) -> Update:
+    """A float64 sum that gives a NaN operand as it is."""
+
+    def kept(old: Array, value: Array, compare: Any) -> Array:
+        result = update(old, value, compare)
+        for operand in (old, value):
+            wrong = np.isnan(operand.view(np.float64))
+            if wrong.any():
+                result = np.where(wrong, operand, result)
+        return result
+
+    return kept
 
 
 def _exchange(old: Array, value: Array, compare: Any) -> Array:

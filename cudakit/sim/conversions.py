@@ -321,7 +321,7 @@ def _quiet_bit(bits: Array, source: str) -> Array:
 # ---- packed forms ----
 
 
-def _byte_table(to: Format) -> Array:
+def byte_table(to: Format) -> Array:
     """The float16 patterns of the 256 values of an 8-bit format; NaN canonical."""
     codes = np.arange(256)
     size = codes & 0x7F
@@ -336,8 +336,8 @@ def _byte_table(to: Format) -> Array:
 
 
 _BYTES: dict[str, tuple[Format, Array]] = {
-    "e4m3x2": (E4M3, _byte_table(E4M3)),
-    "e5m2x2": (E5M2, _byte_table(E5M2)),
+    "e4m3x2": (E4M3, byte_table(E4M3)),
+    "e5m2x2": (E5M2, byte_table(E5M2)),
 }
 
 
@@ -398,7 +398,9 @@ def _tf32(spec: Spec, mode: str, relu: bool, satfinite: bool) -> Form:
         result = narrow(bits, _TF32, mode, satfinite) << np.uint32(13)
         if mode == "rna":
             nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-            result = np.where(nan, bits & np.uint32(0xFFFFE000), result)
+            # an H200's .satfinite takes every pattern above the largest number one step down, those of NaN too
+            kept = (bits & np.uint32(0xFFFFE000)) - np.uint32(0x2000 if satfinite else 0)
+            result = np.where(nan, kept, result)
         rectified: Array = np.where((result >> np.uint32(31)) != 0, np.uint32(0), result) if relu else result
         return rectified
 

@@ -155,7 +155,6 @@ def _form16(
     as for ``_form32``."""
     is_bfloat = kind.startswith("bf16")
     ftz, sat, relu = spec.flag("ftz"), spec.flag("sat"), spec.flag("relu")
-    oob = count == 3 and spec.flag("oob")
     spec.finish()
     if is_bfloat and (ftz or sat):
         spec.refuse("bf16 takes neither .ftz nor .sat")
@@ -172,8 +171,6 @@ def _form16(
                 bits = np.where(smallest & below, bits & np.uint16(0x8000), bits)
         if relu:
             bits = rectify16(bits)
-        if oob:  # the NaN that marks what lies outside of a tensor
-            bits = np.where((operands[0] == NAN16) | (operands[1] == NAN16), np.uint16(0), bits)
         return saturate16(bits) if sat else bits
 
     return Form(spread(packed(run) if kind.endswith("x2") else run), (kind,), (kind,) * count)

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim.access import GENERIC, GLOBAL, SHARED, Access
+from cudakit.sim.access import GENERIC, GLOBAL, SHARED, Access, Piece
 from cudakit.sim.fragment import Fragment
 from cudakit.sim.ir import Instruction, Operand, PtxError
 from cudakit.sim.lanes import Array, Choice, LaneSet
 from cudakit.sim.lowering import Compiler
-from cudakit.sim.memory import SHARED_WINDOW
+from cudakit.sim.memory import LOCAL_WINDOW, SHARED_WINDOW
 from cudakit.sim.modifiers import Modifiers
 from cudakit.sim.tensor import WMMA_SHAPES, build_wmma_mma, elements, family, named, register_kind, shape_of, wmma_tile
 from cudakit.sim.tiles import ELEMENT_BITS, Tile
@@ -29,6 +29,30 @@ _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 
 
 # ---- 8 x 8 matrices of 16-bit elements ----
+
+
+class _GenericRows(Access):
+    """Rows in shared memory, given by generic addresses."""
+
+    __slots__ = ()
+
+    def locate(self, f: Fragment, lanes: LaneSet, address: Array) -> list[Piece]:
+        start = np.broadcast_to(address, (lanes.count,)) + np.uint64(self.offset % (1 << 64))
+        wrong = np.flatnonzero((start < np.uint64(SHARED_WINDOW)) | (start >= np.uint64(LOCAL_WINDOW)))
+        if len(wrong):
+            f.fail(
+                self.site.instruction,
+                "out of bounds",
+                f"{self.site.kind} of a row of 16 bytes at the generic address {start[wrong[0]]:#x}, which is not in "
+                "shared memory: stage the matrix there first",
+                int(wrong[0]),
+                wrong,
+                address=int(start[wrong[0]]),
+                size=16,
+                space=SHARED,
+                access=self.site.kind,
+            )
+        return self._shared(f, lanes, address, SHARED_WINDOW)
 
 
 def _small(c: Compiler, instruction: Instruction, verb: str) -> tuple[int, bool, Callable[[Operand | None], Any]]:
@@ -47,10 +71,8 @@ def _small(c: Compiler, instruction: Instruction, verb: str) -> tuple[int, bool,
 
     def place(operand: Operand | None) -> tuple[str, Access]:
         address, offset = c.address(operand, instruction)
-        # a generic address must lie in the window of shared memory
-        return address, Access(
-            c.site(instruction, f"shared {verb}"), SHARED, offset - (0 if space else SHARED_WINDOW), 4, 4
-        )
+        kind = Access if space else _GenericRows
+        return address, kind(c.site(instruction, f"shared {verb}"), SHARED, offset, 4, 4)
 
     return count, transposed, place
 

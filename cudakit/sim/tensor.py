@@ -14,11 +14,14 @@ from cudakit.sim.fragment import Fragment, Site
 from cudakit.sim.ir import Instruction, Operand, PtxError, Vector
 from cudakit.sim.lanes import Array
 from cudakit.sim.lowering import Compiler
-from cudakit.sim.tiles import Tile, left, quads, right, sums
+from cudakit.sim.modifiers import Modifiers
+from cudakit.sim.tiles import ELEMENT_BITS, Tile, left, quads, right, sums
 
 _Multiply = Callable[[Array, Array, Array, str], Array]
 
 _FP8 = ("e4m3", "e5m2")
+# modifiers of products whose factors are scaled, before any "::"
+_SCALED = ("kind", "block_scale", "scale_vec")
 _SIGN = {"s8": 128, "u8": 0, "s4": 8, "u4": 0, "b1": 0}
 # shapes of mma.sync by the type of A: PTX ISA, "Matrix Shape"
 MMA_SHAPES: dict[str, tuple[tuple[int, int, int], ...]] = {
@@ -72,6 +75,10 @@ def register_kind(kind: str) -> str:
 def wmma_tile(role: str, kind: str, shape: tuple[int, int, int]) -> Tile:
     """The fragment of wmma for a matrix "a", "b", "c" or "d"."""
     m, n, k = shape
+    if n > m:
+        # hardware multiplies the transposed matrices
+        swapped = {"a": "b", "b": "a"}.get(role, role)
+        return wmma_tile(swapped, kind, (n, m, k)).transposed()
     copies = 8 if kind == "f16" else 0
     if role == "a":
         return left(kind, m, k, copies)
@@ -88,92 +95,97 @@ class _Types(NamedTuple):
 
 
 def build_mma(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = list(instruction.modifiers)
-    if any("::" in m or m in ("sp", "block_scale") for m in modifiers):
-        raise c.refuse(instruction, "sparse and block-scaled products are not there yet")
-    for word in ("sync", "aligned"):
-        if word not in modifiers:
-            raise c.refuse(instruction, f"no .{word}")
-        modifiers.remove(word)
-    shape = shape_of(modifiers)
-    combine = _bit_operation(modifiers)
-    saturate = _take(modifiers, "satfinite")
-    if len(modifiers) != 6 or any(layout not in ("row", "col") for layout in modifiers[:2]):
-        raise c.refuse(instruction)
-    types = _Types(modifiers[3], modifiers[4], modifiers[5], modifiers[2])
-    if shape is None or shape not in MMA_SHAPES.get(family(types.a), ()):
-        raise c.refuse(instruction, f"the shapes with .{types.a} are {named(MMA_SHAPES.get(family(types.a), ()))}")
-    m, n, k = shape
-    layouts = tuple(modifiers[:2])
-    multiply = _arithmetic(c, instruction, types, saturate, combine)
-    if shape == (8, 8, 4) and types.a == "f16":
-        tiles = tuple(
-            quads(role, kind, layout == "col") for role, kind, layout in zip("ab", types[:2], layouts, strict=True)
-        )
+    read = _Read(c, instruction, MMA_SHAPES)
+    m, n, k = read.shape
+    types = read.types
+    multiply = read.arithmetic(wmma=False)
+    if read.shape == (8, 8, 4) and types.a == "f16":
+        if (types.c, types.d) == ("f32", "f16"):
+            read.refuse("with C of .f32, D is of .f32 too")
+        columns = [layout == "col" for layout in read.layouts]
+        tiles = tuple(quads(role, kind, column) for role, kind, column in zip("ab", types[:2], columns, strict=True))
         tiles += tuple(quads(role, kind, False) for role, kind in (("c", types.c), ("d", types.d)))
         multiply = _by_quads(multiply)
     else:
-        if layouts != ("row", "col"):
-            raise c.refuse(instruction, "A is .row and B is .col in this shape")
+        if read.layouts != ("row", "col"):
+            read.refuse("A is .row and B is .col in this shape")
+        if types.c != types.d:
+            read.refuse("C and D are of one type in this shape")
         tiles = (left(types.a, m, k), right(types.b, k, n), sums(types.c, m, n), sums(types.d, m, n))
     return _product(c, instruction, tiles, types, multiply)
 
 
 def build_wmma_mma(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = [m for m in instruction.modifiers if m not in ("mma", "sync", "aligned")]
-    shape = shape_of(modifiers)
-    combine = _bit_operation(modifiers)
-    saturate = _take(modifiers, "satfinite")
-    kinds = modifiers[2:]
-    if len(kinds) == 2:
-        # only f16 leaves the types of A and B out
-        kinds = [kinds[0], "f16", "f16", kinds[1]]
-    if len(kinds) != 4 or any(layout not in ("row", "col") for layout in modifiers[:2]):
-        raise c.refuse(instruction)
-    types = _Types(kinds[1], kinds[2], kinds[3], kinds[0])
-    if shape is None or shape not in WMMA_SHAPES.get(family(types.a), ()) or types.a != types.b:
-        raise c.refuse(instruction, f"the shapes with .{types.a} are {named(WMMA_SHAPES.get(family(types.a), ()))}")
-    tiles = tuple(wmma_tile(role, kind, shape) for role, kind in zip("abcd", types, strict=True))
-    return _product(c, instruction, tiles, types, _arithmetic(c, instruction, types, saturate, combine))
+    read = _Read(c, instruction, WMMA_SHAPES)
+    types = read.types
+    if types.a != types.b:
+        read.refuse("A and B are of one type in wmma")
+    if ELEMENT_BITS[types.a] < 8 and read.layouts != ("row", "col"):
+        read.refuse("elements of less than 8 bits lie along k: A is .row and B is .col")
+    tiles = tuple(wmma_tile(role, kind, read.shape) for role, kind in zip("abcd", types, strict=True))
+    return _product(c, instruction, tiles, types, read.arithmetic(wmma=True))
+
+
+class _Read:
+    """The modifiers of mma.sync or wmma.mma: shape, layouts, types and what becomes of sums."""
+
+    def __init__(
+        self, c: Compiler, instruction: Instruction, shapes: dict[str, tuple[tuple[int, int, int], ...]]
+    ) -> None:
+        modifiers = Modifiers(c, instruction)
+        self.refuse = modifiers.refuse
+        if any(m.split("::")[0] in _SCALED for m in modifiers.rest):
+            modifiers.refuse("block-scaled products and .kind are for sm_100 and later, and not there yet")
+        modifiers.flag("mma")
+        if not (modifiers.flag("sync") and modifiers.flag("aligned")):
+            modifiers.refuse("matrix products are .sync.aligned")
+        shape = shape_of(modifiers.rest)
+        self.layouts = (modifiers.one_of("row", "col"), modifiers.one_of("row", "col"))
+        self.combine = modifiers.one_of("and", "xor")
+        if modifiers.flag("popc") != bool(self.combine):
+            modifiers.refuse("bits are combined by .and.popc or .xor.popc")
+        self.saturate = modifiers.flag("satfinite")
+        rounded = modifiers.flag("rn")
+        kinds = [modifiers.one_of(*ELEMENT_BITS) for _ in range(4)]
+        modifiers.finish()
+        if instruction.opcode == "wmma" and kinds[1] and not kinds[2]:
+            # only f16 leaves the types of A and B out
+            kinds = [kinds[0], "f16", "f16", kinds[1]]
+        if not all(kinds) or not all(self.layouts):
+            modifiers.refuse("it names two layouts and the types of D, A, B and C")
+        self.types = _Types(kinds[1], kinds[2], kinds[3], kinds[0])
+        there = shapes.get(family(self.types.a), ())
+        if shape is None or shape not in there:
+            modifiers.refuse(f"the shapes with .{self.types.a} are {named(there)}")
+        self.shape = shape
+        if rounded and self.types.a != "f64":
+            modifiers.refuse(".rn is a rounding of .f64 alone")
+
+    def arithmetic(self, wmma: bool) -> _Multiply:
+        """A function of A, B, C and the architecture for these types."""
+        types, saturate, combine = self.types, self.saturate, self.combine
+        kinds = family(types.a)
+        known = kinds == family(types.b) and (types.a == types.b or types.a in _SIGN or types.a in _FP8)
+        if not known or (kinds == "b1") != bool(combine):
+            self.refuse("these types do not go together")
+        if types.a in _SIGN:
+            if (types.c, types.d) != ("s32", "s32") or (saturate and kinds == "b1"):
+                self.refuse("integers are summed as .s32")
+            signs = (_SIGN[types.a], _SIGN[types.b])
+            return lambda a, b, c, arch: tensorcore.multiply_integers(a, b, c, signs, saturate, combine)
+        if types.a == "f64":
+            if (types.c, types.d) != ("f64", "f64") or saturate:
+                self.refuse("float64 is summed as .f64")
+            return lambda a, b, c, arch: tensorcore.multiply64(a, b, c)
+        allowed = ("f16", "f32") if types.a in ("f16", *_FP8) else ("f32",)
+        if types.c not in allowed or types.d not in allowed or saturate:
+            self.refuse(f"sums of .{types.a} are .{' or .'.join(allowed)}")
+        return lambda a, b, c, arch: tensorcore.multiply(types, a, b, c, arch, wmma)
 
 
 def named(shapes: tuple[tuple[int, int, int], ...]) -> str:
     """Shapes as PTX writes them."""
     return ", ".join(f".m{m}n{n}k{k}" for m, n, k in shapes) or "none"
-
-
-def _take(modifiers: list[str], name: str) -> bool:
-    if name in modifiers:
-        modifiers.remove(name)
-        return True
-    return False
-
-
-def _bit_operation(modifiers: list[str]) -> str:
-    if not _take(modifiers, "popc"):
-        return ""
-    return next((name for name in ("and", "xor") if _take(modifiers, name)), "")
-
-
-def _arithmetic(c: Compiler, instruction: Instruction, types: _Types, saturate: bool, combine: str) -> _Multiply:
-    """A function of A, B, C and the architecture for these types."""
-    kinds = family(types.a)
-    known = kinds == family(types.b) and (types.a == types.b or types.a in _SIGN or types.a in _FP8)
-    if not known or (kinds == "b1") != bool(combine):
-        raise c.refuse(instruction, "these types do not go together")
-    if types.a in _SIGN:
-        if (types.c, types.d) != ("s32", "s32") or (saturate and kinds == "b1"):
-            raise c.refuse(instruction, "integers are summed as .s32")
-        signs = (_SIGN[types.a], _SIGN[types.b])
-        return lambda a, b, c, arch: tensorcore.multiply_integers(a, b, c, signs, saturate, combine)
-    if types.a == "f64":
-        if (types.c, types.d) != ("f64", "f64") or saturate:
-            raise c.refuse(instruction, "float64 is summed as .f64")
-        return lambda a, b, c, arch: tensorcore.multiply64(a, b, c)
-    allowed = ("f16", "f32") if types.a in ("f16", *_FP8) else ("f32",)
-    if types.c not in allowed or types.d not in allowed or saturate:
-        raise c.refuse(instruction, f"sums of .{types.a} are .{' or .'.join(allowed)}")
-    return lambda a, b, c, arch: tensorcore.multiply(tuple(types), a, b, c, arch)
 
 
 def _by_quads(multiply: _Multiply) -> _Multiply:
@@ -185,7 +197,8 @@ def _by_quads(multiply: _Multiply) -> _Multiply:
         beside = b.reshape(4, 4, 8, warps).transpose(0, 2, 1, 3).reshape(4, 8, -1)
         added = c.reshape(4, 8, 8, warps).transpose(1, 2, 0, 3).reshape(8, 8, -1)
         result = multiply(apart, beside, added, arch)
-        return result.reshape(8, 8, 4, warps).transpose(2, 0, 1, 3).reshape(32, 8, warps)
+        above: Array = result.reshape(8, 8, 4, warps).transpose(2, 0, 1, 3).reshape(32, 8, warps)
+        return above
 
     return four
 

@@ -3,8 +3,8 @@
 A tile says for each register, lane and element of the register which place of the matrix it holds. The layouts of
 mma.sync are those of the PTX ISA ("Matrix Fragments for mma..."), which all follow one rule: lane ``4 * g + t`` holds
 row ``g`` (column ``g`` of B), a register's elements are neighbours along k, and the four lanes of a group hold the
-neighbouring registers. PTX leaves the layouts of wmma open; they are built here from the same pieces, as on hardware
-since sm_80.
+neighbouring registers. PTX leaves the layouts of wmma open; they are built here from the same pieces, and are those of
+an H200.
 
 Tables of a tile have the warps of a fragment as their last axis: (rows, columns, warps).
 """
@@ -45,6 +45,9 @@ class Tile:
         self.sources[self.places[::-1]] = np.arange(self.places.size)[::-1]
         if (self.sources < 0).any():
             raise ValueError(f"a {kind} tile of {shape} that leaves places out")
+
+    def transposed(self) -> Tile:
+        return Tile(self.kind, (self.shape[1], self.shape[0]), self.columns, self.rows)
 
     def read(self, lanes: LaneSet, registers: tuple[Array, ...]) -> Array:
         """The matrix of each warp, as patterns (rows, columns, warps) of the element's dtype. Lanes that are not there
@@ -97,7 +100,7 @@ def left(kind: str, m: int, k: int, registers: int = 0) -> Tile:
 
 @cache
 def right(kind: str, k: int, n: int, registers: int = 0) -> Tile:
-    """B: k rows of n columns (8, 16 or 32)."""
+    """B: k rows of n columns (8 or 16)."""
     bits = max(ELEMENT_BITS[kind], 32)
     elements = bits // ELEMENT_BITS[kind]
     count = k * n // (32 * elements)
@@ -111,7 +114,7 @@ def right(kind: str, k: int, n: int, registers: int = 0) -> Tile:
 
 @cache
 def sums(kind: str, m: int, n: int) -> Tile:
-    """C and D: m rows (8, 16 or 32) of n columns."""
+    """C and D: m rows (8, 16 or 32) of n columns (8 or 16)."""
     bits = max(ELEMENT_BITS[kind], 32)
     elements = bits // ELEMENT_BITS[kind]
     register, group, lane, element = _grid(m * n // (32 * elements), elements)

@@ -5,7 +5,7 @@ A form's statements read the registers a, b, c... and write d0, d1.... Around th
 
     %slot   the lane's number in the grid (b32)            %tid_  its number in the block (b32)
     %cell   the address of 64 bytes of global memory of its own, zeros when the module is loaded (b64)
-    %tile   the address of the block's 4 KB of shared memory, in the shared window (b32)
+    %tile   the address of the block's 8 KB of shared memory, in the shared window (b32)
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def entry(form: Form, name: str) -> str:
         *(f".reg .{register(kind)} d{k};" for k, kind in enumerate(form.outputs)),
     ]
     if "%tile" in used:
-        lines.append(".shared .align 128 .b8 tile[4096]; .reg .b32 %tile;")
+        lines.append(".shared .align 128 .b8 tile[8192]; .reg .b32 %tile;")
     if "%cell" in used:
         lines.append(".reg .b64 %cell;")
     lines += [

@@ -30,8 +30,6 @@ def _half() -> Iterator[Form]:
             for name in ("min", "max"):
                 for how in EXTREMES:
                     yield op(group, f"{name}{ftz}{how}.{t}", f"{t} {t}", t)
-        yield op(group, f"fma.rn.oob.{t}", f"{t} {t} {t}", t)
-        yield op(group, f"fma.rn.oob.relu.{t}", f"{t} {t} {t}", t)
 
 
 def _bfloat() -> Iterator[Form]:
@@ -40,7 +38,7 @@ def _bfloat() -> Iterator[Form]:
         for name in ("add", "sub", "mul"):
             for mode in ("", ".rn"):
                 yield op(group, f"{name}{mode}.{t}", f"{t} {t}", t)
-        for how in ("", ".relu", ".oob", ".oob.relu"):
+        for how in ("", ".relu"):
             yield op(group, f"fma.rn{how}.{t}", f"{t} {t} {t}", t)
         for name in ("abs", "neg"):
             yield op(group, f"{name}.{t}", t, t)

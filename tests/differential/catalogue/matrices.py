@@ -140,7 +140,7 @@ def _wmma_form(group: str, shape: str, a_layout: str, b_layout: str, kind: str, 
     of_a, of_b = _FRAGMENTS["s8" if kind == "u8" else kind][shape]
     of_c = 2 if c == "f64" else 4 if c == "f16" else 8
     size, c_size = _SIZES[kind], _SIZES[c]
-    # a warp's parts of the tile: A at 0, B at 512, C at 1024, each filled by its lanes' 8 (or 16) bytes
+    # a warp's parts of the tile: A at 0, B at 1024, C at 2048, each filled by its lanes' 8 (or 16) bytes
     values = {"f16": "f16x2:small", "bf16": "bf16x2:small", "tf32": "f32:small", "f64": "f64:small"}.get(kind, "b32")
     wide = kind == "f64"
     c_values = {"f16": "f16x2:small", "f32": "f32:small", "f64": "f64:small"}.get(c, "b32")
@@ -150,16 +150,16 @@ def _wmma_form(group: str, shape: str, a_layout: str, b_layout: str, kind: str, 
     words_b = ldb * (k if b_layout == "row" else n) * size // 32 // (8 if wide else 4)
     words_c = m * n * c_size // 32 // (8 if c == "f64" else 4)
     unit, unit_c = ("b64", 8) if wide else ("b32", 4), ("b64", 8) if c == "f64" else ("b32", 4)
-    text = "shr.u32 q, %tid_, 5; mad.lo.u32 q, q, 2048, %tile; and.b32 z, %tid_, 31; "
+    text = "shr.u32 q, %tid_, 5; mad.lo.u32 q, q, 4096, %tile; and.b32 z, %tid_, 31; "
     for letter, base, count, (register, step) in (
         ("a", 0, words, unit),
-        ("b", 512, words_b, unit),
-        ("c", 1024, words_c, unit_c),
+        ("b", 1024, words_b, unit),
+        ("c", 2048, words_c, unit_c),
     ):
         text += f"mad.lo.u32 w, z, {count * step}, q; "
         for part in range(count):
             text += f"st.shared.{register} [w+{base + part * step}], {letter}; "
-    text += "bar.warp.sync -1; add.u32 w, q, 512; add.u32 z, q, 1024; "
+    text += "bar.warp.sync -1; add.u32 w, q, 1024; add.u32 z, q, 2048; "
     fragments = {
         name: "{" + ", ".join(f"{name}{part}" for part in range(count)) + "}"
         for name, count in (("A", of_a), ("B", of_b), ("C", of_c))

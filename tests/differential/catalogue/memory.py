@@ -166,7 +166,7 @@ def _addresses() -> Iterator[Form]:
             text = f"{address}cvta.{where}.u64 w, p; st.u64 [w], a; cvta.to.{where}.u64 w, w; "
             text += f"ld.{where}.u64 d0, [w]; setp.eq.u64 d1, w, p;"
             yield statements(group, text, "u64", "u64 pred", declare=f"{declare} .reg .b64 w;")
-    text = "mov.u64 p, more$+4; sub.u64 p, p, 4; st.global.u32 [more$+8], a; ld.global.u32 d0, [p+8];"
+    text = "mov.u64 p, more$+4; sub.u64 p, p, 4; st.volatile.global.u32 [more$+8], a; ld.volatile.global.u32 d0, [p+8];"
     yield statements(group, text, "u32:below1", "u32", declare=_ADDRESS, outside=table)
 
 
