@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from planted import CASES
+from planted.catalogue import Case
+from planted.catalogue import run_case as run_planted
 
 import cudakit
 from cudakit import ops
+from cudakit.ops.variant import Variant
 from cudakit.testing import Refused, cases, run_case
 
 pytestmark = pytest.mark.gpu
@@ -47,6 +51,45 @@ def test_exact_arithmetic_agrees_bit_for_bit(gpu: cudakit.Device, sim: cudakit.D
         results.append((out.numpy().view(np.uint32), bits.numpy()))
     np.testing.assert_array_equal(results[0][1], results[1][1])
     np.testing.assert_array_equal(results[0][0], results[1][0])
+
+
+# Kernels of which only the tolerance is asked, and why; all others must agree bit for bit.
+LOOSE: dict[str, str] = {}
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES.values() if case.launch is not None], ids=lambda case: case.name
+)
+def test_correct_kernels_agree_bit_for_bit(gpu: cudakit.Device, sim: cudakit.Device, case: Case) -> None:
+    here, there = (run_planted(case, device, False, fmad=False) for device in (sim, gpu))
+    if case.name in LOOSE:
+        return
+    for number, found in here.items():
+        np.testing.assert_array_equal(found.view(np.uint8), there[number].view(np.uint8), f"argument {number}")
+
+
+@pytest.mark.parametrize("variant", ops.families()["vector_add"].variants, ids=lambda variant: variant.name)
+def test_vector_add_agrees_bit_for_bit(gpu: cudakit.Device, sim: cudakit.Device, variant: Variant) -> None:
+    rng = np.random.default_rng(1)
+    x, y = (rng.integers(0, 2**32, 1001, dtype=np.uint32).view(np.float32) for _ in range(2))
+    results = [
+        ops.add(device.array(x), device.array(y), variant=variant.name).numpy().view(np.uint32) for device in (gpu, sim)
+    ]
+    np.testing.assert_array_equal(*results)
+
+
+def test_a_tiled_product_agrees_bit_for_bit(gpu: cudakit.Device, sim: cudakit.Device) -> None:
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal((64, 64)).astype(np.float32) for _ in range(2))
+    results = []
+    for device in (gpu, sim):
+        c = device.empty((64, 64), np.float32)
+        kernel = device.compile(TILED, fmad=False)["tiled_matmul"]
+        kernel.launch(
+            device.default_stream, grid=(4, 4), block=(16, 16), args=(device.array(a), device.array(b), c, 64)
+        )
+        results.append(c.numpy().view(np.uint32))
+    np.testing.assert_array_equal(*results)
 
 
 @pytest.mark.parametrize("family", ops.families().values(), ids=lambda family: family.name)

@@ -595,3 +595,15 @@ def test_forms_are_checked_against_the_form_they_came_from():
     form = Form("lop3.b32 d0, a, b, c, 0x80; lop3.b32 d1, a, b, c, 0xFE;", ("b32",) * 3, ("b32", "b32"))
     low, high = simulate(form, [np.uint64(0b1100), np.uint64(0b1010), np.uint64(0b1001)])
     assert (int(low), int(high)) == (0b1000, 0b1111)
+
+
+@pytest.mark.parametrize("name", ["min.f32", "max.f32", "max.ftz.f32"])
+@pytest.mark.parametrize("count", [1, 3, 7, 64])
+def test_a_signalling_nan_gives_way_to_the_number_beside_it_in_every_lane(name, count):
+    number, signalling = 0x3F2468AC, 0xFF800001
+    for a, b in ((number, signalling), (signalling, number)):
+        for shape in ([a] * count, [b] * count), ([a], [b] * count):
+            found = evaluate(
+                f"{name} d0, a, b;", "f32 f32", "f32", *(np.array(s)[0] if len(s) == 1 else s for s in shape)
+            )
+            assert np.all(np.atleast_1d(found) == number)

@@ -368,6 +368,9 @@ def _extremum(spec: Spec) -> Form:
             chosen: Array = value.view(a.dtype)
             if not signs and (np.abs(value) > 0).all():
                 return chosen  # neither zero nor NaN
+            if not nan:
+                # numpy gives a signalling NaN for the number beside it in some of its loops and not in others
+                chosen = np.where(x != x, b, np.where(y != y, a, chosen))
         else:
             first = (x < y if is_min else x > y) | (y != y)
             chosen = np.where(first, a, b)

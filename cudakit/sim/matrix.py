@@ -20,7 +20,17 @@ from cudakit.sim.lanes import Array, Choice, LaneSet
 from cudakit.sim.lowering import Compiler
 from cudakit.sim.memory import LOCAL_WINDOW, SHARED_WINDOW
 from cudakit.sim.modifiers import Modifiers
-from cudakit.sim.tensor import WMMA_SHAPES, build_wmma_mma, elements, family, named, register_kind, shape_of, wmma_tile
+from cudakit.sim.tensor import (
+    WMMA_SHAPES,
+    build_wmma_mma,
+    elements,
+    family,
+    meet,
+    named,
+    register_kind,
+    shape_of,
+    wmma_tile,
+)
 from cudakit.sim.tiles import ELEMENT_BITS, Tile
 
 _SUMS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",), "s8": ("s32",)}
@@ -96,6 +106,7 @@ def build_ldmatrix(c: Compiler, instruction: Instruction) -> list[str]:
 
     def load(f: Fragment, address: Array) -> tuple[Array, ...]:
         lanes = f.lanes
+        meet(f, access.site)
         choice, givers = _givers(lanes, count)
         part = f if givers is lanes else f.borrow(choice, givers, ())
         rows = access.load(part, address if address.ndim == 0 else address[choice])
@@ -123,6 +134,7 @@ def build_stmatrix(c: Compiler, instruction: Instruction) -> list[str]:
 
     def store(f: Fragment, address: Array, values: tuple[Array, ...]) -> None:
         lanes = f.lanes
+        meet(f, access.site)
         choice, givers = _givers(lanes, count)
         words = np.empty((lanes.warp_count, count, 8, 4), np.uint32)
         for number, value in enumerate(values):
@@ -143,7 +155,10 @@ def build_movmatrix(c: Compiler, instruction: Instruction) -> list[str]:
     if instruction.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
         raise c.refuse(instruction, "only movmatrix.sync.aligned.m8n8.trans.b16 is there")
 
+    site = c.site(instruction, "matrix transposition")
+
     def move(f: Fragment, value: Array) -> Array:
+        meet(f, site)
         if value.ndim == 0:
             value = np.full(f.lanes.count, value)
         table = np.ascontiguousarray(f.lanes.pad(value)).view(np.uint16).reshape(-1, 8, 8)
@@ -228,6 +243,7 @@ def _load(c: Compiler, instruction: Instruction) -> list[str]:
         raise PtxError(f"a fragment of {len(registers)} registers where {tile.registers} are due")
 
     def load(f: Fragment, address: Array, stride: Array | None) -> tuple[Array, ...]:
+        meet(f, fragment.access.site)
         words: list[Array] = [np.zeros(f.lanes.count, tile.word)] * fragment.distinct
         places = fragment.addresses(f.lanes, address, stride)
         for (register, element), place in zip(fragment.pieces, places, strict=True):
@@ -248,6 +264,7 @@ def _store(c: Compiler, instruction: Instruction) -> list[str]:
         raise PtxError(f"a fragment of {len(registers)} registers where {tile.registers} are due")
 
     def store(f: Fragment, address: Array, stride: Array | None, values: tuple[Array, ...]) -> None:
+        meet(f, fragment.access.site)
         places = fragment.addresses(f.lanes, address, stride)
         for (register, element), place in zip(fragment.pieces, places, strict=True):
             value = values[register] >> tile.word.type(element * tile.bits)

@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from cudakit.sim import tensorcore
 from cudakit.sim.fragment import Fragment, Site
 from cudakit.sim.ir import Instruction, Operand, PtxError, Vector
@@ -70,6 +72,24 @@ def elements(operand: Operand | None) -> tuple[Operand | None, ...]:
 def register_kind(kind: str) -> str:
     """The PTX type of the registers that hold elements of a type."""
     return kind if kind in ("f32", "f64") else "b32"
+
+
+def meet(f: Fragment, site: Site) -> None:
+    """Check that whole warps are here, as instructions on matrices need: whoever has exited has no registers left."""
+    lanes = f.lanes
+    if lanes.complete or "warp" not in f.batch.run.checks:
+        return
+    short = np.flatnonzero(lanes.present != 0xFFFFFFFF)
+    present = int(lanes.present[short[0]])
+    absent = [str(lane) for lane in range(32) if not present >> lane & 1]
+    f.fail(
+        site.instruction,
+        "lanes missing from a warp operation",
+        f"{site.instruction.name} is for all 32 lanes of a warp, of which some have exited or were never there: "
+        f"{', '.join(absent)}",
+        int(lanes.warp_starts[short[0]]),
+        np.flatnonzero(np.isin(lanes.warp_rank, short)),
+    )
 
 
 def wmma_tile(role: str, kind: str, shape: tuple[int, int, int]) -> Tile:
@@ -215,6 +235,7 @@ class _Product:
         self, f: Fragment, a: tuple[Array, ...], b: tuple[Array, ...], c: tuple[Array, ...]
     ) -> tuple[Array, ...]:
         lanes, run = f.lanes, f.batch.run
+        meet(f, self.site)
         if run.counting:
             tally = run.tally(self.site)
             tally.requests += lanes.warp_count

@@ -235,9 +235,8 @@ def _step(factors: tuple[Array, Array, Array, Array], added: tuple[Array, Array]
     """One step's sum, exact in float64."""
     x, x_exponent, y, y_exponent = factors
     c, c_exponent = added
-    highest = max(x_exponent.max(), y_exponent.max())
-    finite = highest < _MOST and c_exponent.max() < _MOST
-    narrow = finite and highest <= _NARROW and _lowest(x_exponent) >= -_NARROW and _lowest(y_exponent) >= -_NARROW
+    # infinities and NaN are never narrow, and need no more care: float64 sums them as IEEE 754 would
+    narrow = all(e.max() <= _NARROW and _lowest(e) >= -_NARROW for e in (x_exponent, y_exponent))
     # k first: (k, m, n, warps)
     x, x_exponent = x.transpose(1, 0, 2)[:, :, None], x_exponent.transpose(1, 0, 2)[:, :, None]
     y, y_exponent = y[:, None], y_exponent[:, None]
@@ -256,13 +255,11 @@ def _step(factors: tuple[Array, Array, Array, Array], added: tuple[Array, Array]
         total: Array = products.astype(np.int32).sum(axis=0, dtype=wide).astype(_F64)
     else:
         products = x.astype(_F64) * y.astype(_F64)
-        # infinities and NaN take over; all that is finite is far from overflowing float64
-        plain = products.sum(axis=0) + c
         products *= up
         total = np.trunc(products, out=products).sum(axis=0)
     total += np.trunc(c * up)
     total *= down
-    return total if finite else np.where(np.isfinite(plain), total, plain)
+    return total
 
 
 def multiply64(a: Array, b: Array, c: Array) -> Array:

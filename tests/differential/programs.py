@@ -29,6 +29,7 @@ _WARP = ("shfl", "vote and activemask", "redux", "match")
 # The compiler of driver 580 gets these wrong among others, though not alone: with a guard that is false, set converts
 # what its destination held and testp writes to it; after a loop, set.f32.f32 gives the integer 1 for 1.0.
 _MISCOMPILED = re.compile(r"(set|testp)\.")
+_NARROW = re.compile(r"fns\.")  # not for all operands
 _FUSES = re.compile(r"(add|sub|mul)(\.ftz|\.sat)*\.(f16|bf16|f32|f64)")
 
 
@@ -67,7 +68,7 @@ def _drawable() -> tuple[tuple[Form, ...], tuple[Form, ...]]:
     for form in catalogue():
         if form.declare or form.outside or form.bound or not {register(k) for k in form.inputs + form.outputs} <= known:
             continue
-        if len(form.outputs) > 4 or _MISCOMPILED.match(form.text):
+        if len(form.outputs) > 4 or _MISCOMPILED.match(form.text) or _NARROW.match(form.text):
             continue
         if form.group in _GROUPS and not _FUSES.match(form.text) and form.text.count(";") <= 3:
             alone.append(form)

@@ -124,17 +124,18 @@ def _add(case: Case) -> None:
     CASES[case.name] = case
 
 
-def run_case(case: Case, device: cudakit.Device, wrong: bool) -> None:
-    """Run one half on a device and wait for it. Raises what the device reports, and AssertionError where the right half
-    ends with a wrong result."""
+def run_case(case: Case, device: cudakit.Device, wrong: bool, *, fmad: bool = True) -> dict[int, np.ndarray]:
+    """Run one half on a device and wait for it. Gives the right half's results, by the argument's number (sorted where
+    their order is free). Raises what the device reports, and AssertionError where the right half ends with a wrong
+    result."""
     if case.host is not None:
         case.host(device, wrong)
         device.synchronize()
-        return
+        return {}
     if case.launch is None:
         raise ValueError(f"{case.name} has nothing to run")
     launch = case.launch(wrong)
-    module = device.compile(case.file)
+    module = device.compile(case.file, fmad=fmad)
     for name, values in launch.constants.items():
         module.constant(name).copy_from(values)
     args = tuple(_argument(device, value) for value in launch.args)
@@ -148,12 +149,15 @@ def run_case(case: Case, device: cudakit.Device, wrong: bool) -> None:
         cooperative=launch.cooperative,
     )
     device.synchronize()
+    results: dict[int, np.ndarray] = {}
     if not wrong:
         for number, want in launch.want.items():
             got = args[number].numpy()
             if number in launch.unordered:
                 got, want = np.sort(got), np.sort(want)
+            results[number] = got
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=f"{case.name}: argument {number}")
+    return results
 
 
 def _argument(device: cudakit.Device, value: Any) -> Any:
