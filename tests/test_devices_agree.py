@@ -6,6 +6,8 @@ holds: both are within the tolerance of the float64 reference.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -55,6 +57,7 @@ def test_exact_arithmetic_agrees_bit_for_bit(gpu: cudakit.Device, sim: cudakit.D
 
 # Kernels of which only the tolerance is asked, and why; all others must agree bit for bit.
 LOOSE: dict[str, str] = {}
+TILED = Path(__file__).parent.parent / "examples" / "simulator_speed" / "tiled_matmul.cu"
 
 
 @pytest.mark.parametrize(
