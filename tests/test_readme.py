@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from differential.table import markdown as conformance_table
+from planted.table import table as planted_table
 
 from cudakit import __main__ as command_line
 
@@ -78,6 +81,13 @@ def test_tables_are_up_to_date(monkeypatch):
     monkeypatch.chdir(ROOT)
     pages = [str(page) for page in (Path("README.md"), *Path("profiles").rglob("*.md"))]
     assert command_line.main(["fill", "--check", *pages]) == 0, "run: python -m cudakit fill " + " ".join(pages)
+
+
+def test_the_tables_of_the_simulated_device_are_up_to_date():
+    profiles = ROOT / "profiles" / "h200"
+    found = conformance_table(json.loads((profiles / "conformance.json").read_text()))
+    assert (profiles / "conformance.md").read_text() == found + "\n"
+    assert (profiles / "planted.md").read_text() == planted_table(json.loads((profiles / "planted.json").read_text()))
 
 
 @pytest.mark.parametrize("command", ["info", "compile", "check", "bench", "fuzz", "profile", "fill"])

@@ -73,8 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 details.add(found)
             table.add(found.form.group, found)
         for found in differ([made for made, _ in of_program.values()], small, arguments.seed, ours, theirs):
+            known = len(table.unexplained)
             table.add(PROGRAMS, found)
-            if found.wrong.any() and shrunk < SHRINKS:
+            if len(table.unexplained) > known and found.wrong.any() and shrunk < SHRINKS:
                 shrunk += 1
                 print(_shrunk(of_program[found.form.name][1], found, ours, theirs))
     print(*lines_of(table.rows.values()), sep="\n")
@@ -100,9 +101,12 @@ def _shrunk(program: Program, found: Comparison, ours: Runner, theirs: Runner) -
         (here,), (there,) = ours.run([made], [operands]), theirs.run([made], [operands])
         return compare(made, operands, here, there)
 
-    program, operands = shrink(
-        program, found.operands, int(found.wrong.argmax()), lambda p, o: bool(both(p, o).wrong.any())
-    )
+    def differs(candidate: Program, operands: Words) -> bool:
+        table = Table()
+        table.add(PROGRAMS, both(candidate, operands))
+        return bool(table.unexplained)
+
+    program, operands = shrink(program, found.operands, int(found.wrong.argmax()), differs)
     least = both(program, operands)
     return "\n".join(
         ["", "A random program differs; the least of it that does:", *least.lines(1), module([least.form])]

@@ -27,8 +27,11 @@ _GROUPS = (
 )  # fmt: skip
 _WARP = ("shfl", "vote and activemask", "redux", "match")
 # The compiler of driver 580 gets these wrong among others, though not alone: with a guard that is false, set converts
-# what its destination held and testp writes to it; after a loop, set.f32.f32 gives the integer 1 for 1.0.
-_MISCOMPILED = re.compile(r"(set|testp)\.")
+# what its destination held and testp writes to it; after a loop, set.f32.f32 gives the integer 1 for 1.0; a loop in
+# which setp has two destinations and reads one of them ends with the wrong second one.
+_MISCOMPILED = re.compile(r"(set|testp)\.|setp\.\w+\.(and|or|xor)\..*\|")
+# It folds these into operands, or away where both are equal, and so changes which NaN comes out; PTX leaves that open.
+_FOLDED = re.compile(r"(min|max|neg|abs|copysign)[\w.]*\.b?f(16|32|64)")
 _NARROW = re.compile(r"fns\.")  # not for all operands
 _FUSES = re.compile(r"(add|sub|mul)(\.ftz|\.sat)*\.(f16|bf16|f32|f64)")
 
@@ -68,7 +71,7 @@ def _drawable() -> tuple[tuple[Form, ...], tuple[Form, ...]]:
     for form in catalogue():
         if form.declare or form.outside or form.bound or not {register(k) for k in form.inputs + form.outputs} <= known:
             continue
-        if len(form.outputs) > 4 or _MISCOMPILED.match(form.text) or _NARROW.match(form.text):
+        if len(form.outputs) > 4 or any(kind.match(form.text) for kind in (_MISCOMPILED, _FOLDED, _NARROW)):
             continue
         if form.group in _GROUPS and not _FUSES.match(form.text) and form.text.count(";") <= 3:
             alone.append(form)

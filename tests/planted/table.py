@@ -16,6 +16,7 @@ CORRECT = {
     "streams_not_ordered": _HOST_WAITS,
     "event_recorded_late": _HOST_WAITS,
     "pipe_refill": "bar.arrive and bar.sync of named barriers order the producer and the consumers",
+    "tile_of_warps": "cooperative groups' own collectives reuse a tile's scratch after a shuffle",
     "flag_before_data": "a flag in shared memory between two __threadfence_block orders the warps",
 }
 
