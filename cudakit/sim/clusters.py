@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from cudakit.sim.fragment import SHARED_START, Batch, Fragment
+from cudakit.sim.fragment import SHARED_START, Batch, Fragment, divide
 from cudakit.sim.ir import Address, Instruction, Symbol
 from cudakit.sim.lanes import Array, LaneSet
 from cudakit.sim.memory import LOCAL_WINDOW, SHARED_WINDOW
@@ -291,19 +291,7 @@ class ClusterBarrier:
             batch.progress += 1
             if batch.guard is not None:
                 batch.guard.cluster_barrier(full)
-        going: list[Fragment] = []
-        staying: list[Fragment] = []
-        for f in self.waiting:
-            ready = self.ready(f.lanes.lanes)
-            if ready.all():
-                going.append(f)
-            elif ready.any():
-                found = f.lanes.split(ready)
-                going.append(f.part(found.yes, found.set_yes, f.block))
-                staying.append(f.part(found.no, found.set_no, f.block))
-            else:
-                staying.append(f)
-        self.waiting = staying
+        going, self.waiting = divide(self.waiting, lambda lanes: self.ready(lanes.lanes))
         epoch = min((key[0] for key in scheduler.pending), default=0)
         for f in going:
             self.owing[f.lanes.lanes] = False

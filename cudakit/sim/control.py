@@ -14,7 +14,7 @@ import numpy as np
 from cudakit.sim.barriers import BarrierCall, BarrierState, check_alignment, tell_checks
 from cudakit.sim.branches import run_aside
 from cudakit.sim.clusters import ClusterBarrier
-from cudakit.sim.fragment import Batch, Fragment, Frame, Registers, unite
+from cudakit.sim.fragment import Batch, Fragment, Frame, Registers, divide, unite
 from cudakit.sim.lanes import Array, LaneSet
 from cudakit.sim.program import BARRIER, BRANCH, CALL, CLUSTER, EXIT, FALL, JUMP, SWITCH, Block, Program
 
@@ -409,18 +409,7 @@ class Scheduler:
                 continue
             released = True
             self.batch.progress += 1
-            going: list[Fragment] = []
-            staying: list[Fragment] = []
-            for f in state.waiting:
-                mask = full.take(f.lanes.block)
-                if mask.all():
-                    going.append(f)
-                elif mask.any():
-                    found = f.lanes.split(mask)
-                    going.append(f.part(found.yes, found.set_yes, f.block))
-                    staying.append(f.part(found.no, found.set_no, f.block))
-                else:
-                    staying.append(f)
+            going, staying = divide(state.waiting, lambda lanes, full=full: full.take(lanes.block))  # type: ignore[misc]
             tell_checks(self.batch, number, state, full, going)
             state.arrived[full] = 0
             state.waiting = staying

@@ -328,6 +328,24 @@ class Fragment:
         )
 
 
+def divide(waiting: list[Fragment], chosen: Callable[[LaneSet], Array]) -> tuple[list[Fragment], list[Fragment]]:
+    """Waiting fragments in two: those of the lanes that ``chosen`` (a mask over a set's lanes) lets go, and the rest.
+    Fragments with lanes of both kinds are parted."""
+    going: list[Fragment] = []
+    staying: list[Fragment] = []
+    for f in waiting:
+        mask = chosen(f.lanes)
+        if mask.all():
+            going.append(f)
+        elif mask.any():
+            found = f.lanes.split(mask)
+            going.append(f.part(found.yes, found.set_yes, f.block))
+            staying.append(f.part(found.no, found.set_no, f.block))
+        else:
+            staying.append(f)
+    return going, staying
+
+
 def unite(fragments: list[Fragment]) -> Fragment:
     """One fragment of several with equal paths."""
     first = fragments[0]
