@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import datetime
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudakit import nvtx
+from cudakit import memory, nvtx
 from cudakit.cli import Refused, Shape, shape_text
 from cudakit.compare import Comparison, compare
 from cudakit.errors import ContextLost, CudakitError, UnsupportedVariant
@@ -35,14 +36,16 @@ LARGE_COPY = 4 << 30
 
 @dataclass
 class Row:
-    """One variant on one shape: the contract's row, and beside it the idea, the place of the worst error, why it is
-    false, and the launch (grid, block, shared bytes, registers, occupancy)."""
+    """One variant on one shape: the contract's row, and beside it the mode, the idea, the place of the worst error, why
+    it is false, what its ceiling is, and the launch (grid, block, shared bytes, registers, occupancy) of its largest
+    kernel."""
 
     family: str
     variant: str
     rung: int | None
     shape: Shape
     dtype: str
+    mode: str = ""
     idea: str = ""
     ok: bool | None = None
     skipped: str | None = None
@@ -55,6 +58,7 @@ class Row:
     gbps: float | None = None
     tflops: float | None = None
     of_ceiling: float | None = None
+    ceiling: str = "copy"
     counters: dict[str, float] | None = None
     launch: dict[str, Any] | None = None
 
@@ -119,23 +123,36 @@ class Guarded:
 class _Case:
     """One shape of a family: its arrays on host and device, its reference, and the copies that timing rotates over."""
 
-    def __init__(self, device: Device, family: Family[Any], shape: Shape, stream: Stream, seed: int) -> None:
-        self.device, self.family, self.shape, self.stream = device, family, shape, stream
-        self.host = family.make_inputs(shape, np.dtype(np.float32), np.random.default_rng(seed))
-        self.reference = family.reference(self.host)
-        self.plain = family.plain(self.host)
-        self.inputs: list[DeviceArray] = [device.array(array, stream=stream) for array in self.host]
-        out_shape, self.dtype = family.output_like(self.host)
-        self.output = Guarded(device, out_shape, self.dtype, stream)
+    def __init__(
+        self, device: Device, family: Family[Any], shape: Shape, dtype: str, mode: str, stream: Stream, seed: int
+    ) -> None:
+        self.device, self.family, self.shape, self.stream = device, family, family.read_shape(shape), stream
+        self.dtype, self.mode, self.options = dtype, mode, family.modes[mode]
+        self.said = " ".join(part for part in (family.name, shape_text(self.shape), dtype, mode) if part)
         try:
-            self.problem = family.problem(self.inputs, self.output.array)
+            self.host = family.make_inputs(
+                self.shape, memory.as_dtype(dtype), np.random.default_rng(seed), **self.options
+            )
+        except ValueError as error:
+            raise Refused(f"{family.name} does not take the shape {shape_text(shape)}: {error}") from error
+        self.reference = family.reference(self.host, **self.options)
+        self.plain = family.plain(self.host, **self.options)
+        self.inputs: list[DeviceArray] = [device.array(array, stream=stream) for array in self.host]
+        self.output = Guarded(device, *family.output_like(self.host, **self.options), stream)
+        try:
+            self.problem = family.problem(self.inputs, self.output.array, **self.options)
         except ValueError as error:
             raise Refused(f"{family.name} does not take the shape {shape_text(shape)}: {error}") from error
         self.traffic = family.traffic(self.problem)
         self.sets: list[tuple[list[DeviceArray], DeviceArray]] = [(self.inputs, self.output.array)]
 
     def row(self, variant: str, rung: int | None, idea: str) -> Row:
-        return Row(self.family.name, variant, rung, self.shape, str(self.dtype), idea)
+        family = self.family
+        return Row(family.name, variant, rung, self.shape, self.dtype, self.mode, idea, ceiling=family.ceiling)
+
+    def launch(self, variant: Variant[Any]) -> None:
+        """Runs `variant` on the first set of arrays."""
+        self.family.launch(self.device, variant, self.inputs, self.output.array, self.stream, **self.options)
 
     def check(self, launch: Launch, row: Row) -> None:
         """Runs `launch` on the poisoned output and judges what it wrote."""
@@ -164,27 +181,32 @@ class _Case:
             inputs = [self.device.empty_like(array, stream=self.stream) for array in self.inputs]
             for copy, original in zip(inputs, self.inputs, strict=True):
                 copy.copy_from(original, self.stream)
-            output = self.device.empty(self.output.array.shape, self.dtype, stream=self.stream)
+            output = self.device.empty_like(self.output.array, stream=self.stream)
             self.sets.append((inputs, output))
 
     def prepared(self, variant: Variant[Any]) -> list[Launch]:
-        """A prepared launch of `variant` for each of the rotated copies."""
-        config = variant.configure(self.problem)
-        kernel = self.family.kernel(self.device, variant, config)
+        """A prepared run of `variant` for each of the rotated copies; they share their scratch memory, in turn."""
+        configs = variant.configs(self.problem)
+        scratch = self.family.scratch(self.device, variant, self.problem, self.stream)
         launches: list[Launch] = []
         for inputs, output in self.sets:
-            plan = kernel.prepare(
-                grid=config.grid,
-                block=config.block,
-                shared=config.shared,
-                args=(variant.arguments or self.family.arguments)(self.problem, inputs, output),
-            )
-            launches.append(_bound(plan.launch, self.stream))
+            plans = [
+                self.family.kernel(self.device, variant, config).prepare(
+                    grid=config.grid,
+                    block=config.block,
+                    shared=config.shared,
+                    cluster=config.cluster,
+                    args=(config.arguments or self.family.arguments)(self.problem, inputs, output, scratch),
+                )
+                for config in configs
+            ]
+            launches.append(_bound([plan.launch for plan in plans], self.stream, scratch))
         return launches
 
     def launched(self, variant: Variant[Any]) -> dict[str, Any]:
-        """How `variant` is launched here, and what share of a multiprocessor's threads can be resident."""
-        config = variant.configure(self.problem)
+        """How the largest kernel of `variant` is launched here, and what share of a multiprocessor's threads can be
+        resident."""
+        config = max(variant.configs(self.problem), key=lambda config: np.prod(config.grid) * np.prod(config.block))
         kernel = self.family.kernel(self.device, variant, config)
         threads = int(np.prod(config.block))
         blocks = kernel.occupancy(config.block, config.shared)
@@ -197,18 +219,26 @@ class _Case:
             "occupancy": blocks * threads / most,
         }
 
-    def timed(self, row: Row, spread: Spread, copy_gbps: float | None) -> None:
+    def timed(self, row: Row, spread: Spread) -> None:
         """Fills in a row's time and what follows from it."""
         row.time_ms = spread.as_dict()
         seconds = spread.median / 1000
         row.gbps = self.traffic / seconds / 1e9
         flops = self.family.flops(self.problem)
         row.tflops = flops / seconds / 1e12 if flops else None
-        row.of_ceiling = row.gbps / copy_gbps if copy_gbps else None
 
 
-def _bound(launch: Callable[[Stream], object], stream: Stream) -> Launch:
-    return lambda: launch(stream)
+def _bound(launches: Sequence[Callable[[Stream], object]], stream: Stream, scratch: Any) -> Launch:
+    """All of `launches` in one call. `scratch` is held for as long as the call may be made."""
+    if len(launches) == 1 and scratch is None:
+        (launch,) = launches
+        return lambda: launch(stream)
+
+    def run(_held: Any = scratch) -> None:
+        for launch in launches:
+            launch(stream)
+
+    return run
 
 
 def _counted(counters: Mapping[str, Any], elements: int) -> dict[str, float]:
@@ -239,12 +269,41 @@ def copy_ceiling(device: Device, timer: GpuTimer, traffic: int) -> dict[str, Any
     return {"bytes": 2 * half, "gbps": 2 * half / spread.median / 1e6, "time_ms": spread.as_dict()}
 
 
+def fp32_peak(device: Device) -> float:
+    """TFLOP/s of float32 fused multiply-adds at the highest clock: multiprocessors x lanes x 2 x clock."""
+    lanes = 64 if device.arch in ("sm_70", "sm_75", "sm_80") else 128
+    multiprocessors = int(device.attribute("MULTIPROCESSOR_COUNT"))
+    return multiprocessors * lanes * 2 * int(device.attribute("CLOCK_RATE")) * 1000 / 1e12
+
+
 def _copy(target: DeviceArray, source: DeviceArray, stream: Stream) -> Launch:
     return lambda: target.copy_from(source, stream)
 
 
 def _silent(text: str) -> None:
     """Says nothing."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What of a family a run is for; None is all variants, the usual dtype, the usual mode."""
+
+    variants: Sequence[str] | None = None
+    dtypes: Sequence[str] | None = None
+    modes: Sequence[str] | None = None
+
+    def of(self, family: Family[Any]) -> tuple[list[Variant[Any]], Sequence[str], Sequence[str]]:
+        """The variants, dtypes and modes. Raises Refused for a name that is none."""
+        try:
+            ours = [family.variant(name) for name in self.variants] if self.variants else list(family.variants)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        for what, asked, known in (("dtype", self.dtypes, family.dtypes), ("mode", self.modes, family.modes)):
+            wrong = [name for name in asked or () if name not in known]
+            if wrong:
+                have = ", ".join(map(repr, known))
+                raise Refused(f"{family.name} has no {what} {wrong[0]!r}; it has {have}")
+        return ours, self.dtypes or family.dtypes[:1], self.modes or list(family.modes)[:1]
 
 
 @dataclass
@@ -264,86 +323,82 @@ class Bench:
     def times(self) -> bool:
         return not self.once and (self.device.kind == "gpu" or self.timer is not GpuTimer)
 
-    def peers(self, family: Family[Any]) -> list[Peer]:
+    def peers(self, family: Family[Any], options: Mapping[str, Any]) -> list[Peer]:
         """The peers that can run here."""
-        return peers_of(family.name, self.device.ordinal) if self.times and self.device.kind == "gpu" else []
+        on_gpu = self.times and self.device.kind == "gpu"
+        return peers_of(family.name, self.device.ordinal, options) if on_gpu else []
 
-    def steps(self, family: Family[Any], shapes: Sequence[Shape], variants: Sequence[str] | None = None) -> int:
+    def steps(self, family: Family[Any], shapes: Sequence[Shape], asked: Asked | None = None) -> int:
         """How often a run calls `step`, for a progress bar."""
-        rows = len(self._chosen(family, variants)) + len(self.peers(family))
-        return len(shapes) * (rows * (2 if self.times else 1) + (not self.once)) + self.times
+        asked = asked or Asked()
+        ours, dtypes, modes = asked.of(family)
+        rows = sum(
+            (len(ours) + len(self.peers(family, family.modes[mode]))) * (2 if self.times else 1) + (not self.once)
+            for mode in modes
+        )
+        return len(shapes) * len(dtypes) * rows + self.times
 
-    def run(self, family: Family[Any], shapes: Sequence[Shape], variants: Sequence[str] | None = None) -> Report:
-        """Every variant (or those named) on every shape. Raises Refused for a shape or a name that is none.
+    def run(self, family: Family[Any], shapes: Sequence[Shape], asked: Asked | None = None) -> Report:
+        """What was asked for of a family on every shape. Raises Refused for a shape or a name that is none.
 
         A kernel that faults loses the device: the run ends there, with a report that is not ok.
         """
-        chosen = self._chosen(family, variants)
+        ours, dtypes, modes = (asked or Asked()).of(family)
         report = Report(self.device.info())
         with self.device.stream() as stream:
             timer = self.timer(self.device, stream) if self.times else None
             if timer is not None:
                 self.step("copy of a large array")
                 size = min(LARGE_COPY, self.device.memory_info()[0] // 4)
-                report.ceilings = {"copy_large": copy_ceiling(self.device, timer, size), "copy": []}
+                report.ceilings = {
+                    "copy_large": copy_ceiling(self.device, timer, size),
+                    "copy": [],
+                    "fp32_tflops": fp32_peak(self.device),
+                }
             try:
-                for shape in shapes:
-                    self._shape(report, family, shape, chosen, stream, timer)
+                for mode, dtype, shape in itertools.product(modes, dtypes, shapes):
+                    case = _Case(self.device, family, shape, dtype, mode, stream, self.seed)
+                    self._case(report, case, ours, timer)
             except ContextLost:
                 # A kernel ended all work on this device. Its row says so, and what was measured before is still shown.
                 if report.ok:
                     raise
         return report
 
-    def _chosen(self, family: Family[Any], variants: Sequence[str] | None) -> list[Variant[Any]]:
-        try:
-            return list(family.variants) if not variants else [family.variant(name) for name in variants]
-        except ValueError as error:
-            raise Refused(str(error)) from error
-
-    def _shape(
-        self,
-        report: Report,
-        family: Family[Any],
-        shape: Shape,
-        variants: Sequence[Variant[Any]],
-        stream: Stream,
-        timer: GpuTimer | None,
-    ) -> None:
-        case = _Case(self.device, family, shape, stream, self.seed)
+    def _case(self, report: Report, case: _Case, variants: Sequence[Variant[Any]], timer: GpuTimer | None) -> None:
         ours = [case.row(variant.name, variant.rung, variant.idea) for variant in variants]
-        peers = self.peers(family)
-        theirs = [case.row(peer.name, None, peer.idea) for peer in peers]
+        peers = self.peers(case.family, case.options)
+        theirs = [case.row(peer.name, peer.rung, peer.idea) for peer in peers]
         if not self.once:
             report.rows.append(self._cpu(case))
         report.rows += [*ours, *theirs]
 
         # Everything is checked before anything is timed.
         for variant, row in zip(variants, ours, strict=True):
-            self.step(f"{family.name} {shape_text(shape)} {variant.name}")
+            self.step(f"{case.said} {variant.name}")
             self._check(case, variant, row)
         if timer is None:
             return
         for peer, row in zip(peers, theirs, strict=True):
-            self.step(f"{family.name} {shape_text(shape)} {peer.name}")
+            self.step(f"{case.said} {peer.name}")
             _check_peer(case, peer, row, timer)
-        if not family.empty(case.problem):
-            self._time(report, case, timer, zip(variants, ours, strict=True), zip(peers, theirs, strict=True))
+        if not case.family.empty(case.problem):
+            self._time(
+                report, case, timer, list(zip(variants, ours, strict=True)), list(zip(peers, theirs, strict=True))
+            )
 
     def _cpu(self, case: _Case) -> Row:
         row = case.row("cpu", None, "numpy on the host")
-        self.step(f"{case.family.name} {shape_text(case.shape)} cpu")
-        row.judge(compare(case.family.baseline(case.host), case.reference, case.plain))
-        spread = wall_clock(lambda: case.family.baseline(case.host))
+        self.step(f"{case.said} cpu")
+        row.judge(compare(case.family.baseline(case.host, **case.options), case.reference, case.plain))
+        spread = wall_clock(lambda: case.family.baseline(case.host, **case.options))
         if not case.family.empty(case.problem):
-            case.timed(row, spread, None)
+            case.timed(row, spread)
         return row
 
     def _check(self, case: _Case, variant: Variant[Any], row: Row) -> None:
         try:
-            case.check(
-                lambda: case.family.launch(case.device, variant, case.inputs, case.output.array, case.stream), row
-            )
+            case.check(lambda: case.launch(variant), row)
             if not case.family.empty(case.problem):
                 row.launch = case.launched(variant)
         except UnsupportedVariant:
@@ -356,29 +411,39 @@ class Bench:
         report: Report,
         case: _Case,
         timer: GpuTimer,
-        ours: Iterable[tuple[Variant[Any], Row]],
-        theirs: Iterable[tuple[Peer, Row]],
+        ours: Sequence[tuple[Variant[Any], Row]],
+        theirs: Sequence[tuple[Peer, Row]],
     ) -> None:
-        copy = copy_ceiling(self.device, timer, case.traffic)
-        report.ceilings["copy"].append({"shape": case.shape, **copy})
+        """Times what was right. A peer that is the ceiling goes first, where the chip is coolest."""
+        family = case.family
         case.rotate()
-        transfers = _Transfers(case)
-        for variant, row in ours:
-            self.step(f"{case.family.name} {shape_text(case.shape)} {variant.name}, timed")
-            if row.ok:
-                launches = case.prepared(variant)
-                with nvtx.range(f"bench {case.family.name}.{variant.name}"):
-                    case.timed(row, timer.time(launches), copy["gbps"])
-                row.end_to_end_ms = transfers.time(launches[0])
-        for peer, row in theirs:
-            self.step(f"{case.family.name} {shape_text(case.shape)} {peer.name}, timed")
+        ceiling: float | None = None
+        if family.ceiling == "copy":
+            copy = copy_ceiling(self.device, timer, case.traffic)
+            report.ceilings["copy"].append({"shape": case.shape, "dtype": case.dtype, "mode": case.mode, **copy})
+            ceiling = copy["time_ms"]["median"]
+        for peer, row in sorted(theirs, key=lambda pair: pair[0].name != family.ceiling):
+            self.step(f"{case.said} {peer.name}, timed")
             if row.ok:
                 with peer.on(case.stream):
-                    case.timed(row, timer.time(peer.bind(case.sets, timer)), copy["gbps"])
+                    case.timed(row, timer.time(peer.bind(case.sets, timer)))
+                if peer.name == family.ceiling and row.time_ms is not None:
+                    ceiling = row.time_ms["median"]
+        transfers = _Transfers(case)
+        for variant, row in ours:
+            self.step(f"{case.said} {variant.name}, timed")
+            if row.ok:
+                launches = case.prepared(variant)
+                with nvtx.range(f"bench {family.name}.{variant.name}"):
+                    case.timed(row, timer.time(launches))
+                row.end_to_end_ms = transfers.time(launches[0])
+        for row in (row for _, row in (*ours, *theirs)):
+            if ceiling is not None and row.time_ms is not None:
+                row.of_ceiling = ceiling / row.time_ms["median"]
 
 
 def _check_peer(case: _Case, peer: Peer, row: Row, timer: GpuTimer) -> None:
-    row.skipped = peer.refusal(case.shape)
+    row.skipped = peer.refusal(case.shape, case.dtype)
     if row.skipped is not None:
         return
     try:
@@ -397,7 +462,7 @@ class _Transfers:
         self._from = [case.device.pinned(array.shape, array.dtype) for array in case.host]
         for pinned, array in zip(self._from, case.host, strict=True):
             pinned[...] = array
-        self._to = case.device.pinned(case.output.array.shape, case.dtype)
+        self._to = case.device.pinned(case.output.array.shape, case.output.array.dtype)
 
     def time(self, launch: Launch) -> float:
         """Milliseconds by the host's clock, which is the right one for work that starts and ends on the host."""

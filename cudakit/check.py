@@ -289,8 +289,6 @@ def _quietly(wanted: bool) -> Iterator[None]:
 def _run_variants(arch: str, pairs: Sequence[tuple[Any, Any]]) -> tuple[str, dict[str, Any]]:
     """Launches each variant once, on the first of its family's shapes that it takes. Gives what was run, and the
     outcome."""
-    import numpy as np
-
     import cudakit
 
     said: list[str] = []
@@ -298,14 +296,11 @@ def _run_variants(arch: str, pairs: Sequence[tuple[Any, Any]]) -> tuple[str, dic
     with cudakit.Device(f"sim:{arch}") as device:
         stream = device.default_stream
         for family, variant in pairs:
-            for shape in family.shapes["sim"]:
-                hosts = family.make_inputs(shape, np.dtype(np.float32), np.random.default_rng(0))
-                inputs = [device.array(host) for host in hosts]
-                output = device.empty(*family.output_like(hosts))
-                if variant.refusal(family.problem(inputs, output), device.arch) is None:
-                    said.append(f"{family.name}/{variant.name} {cli.shape_text(shape)}")
+            for problem, inputs, output, options, words in files.problems(device, family):
+                if variant.refusal(problem, device.arch) is None:
+                    said.append(f"{family.name}/{variant.name} {words}")
                     try:
-                        family.launch(device, variant, inputs, output, stream)
+                        family.launch(device, variant, inputs, output, stream, **options)
                         device.synchronize()
                     except CudakitError as error:
                         run |= {"ok": False, "failure": str(error)}

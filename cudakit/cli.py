@@ -73,6 +73,13 @@ def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x
     what.add_argument("--shapes", type=parse_shapes, metavar="S,...", help=f"the shapes to run, such as {shapes}")
     what.add_argument("--sweep", action="store_true", help="run the family's whole list of shapes")
     parser.add_argument("--variants", type=parse_names, metavar="NAME,...", help="only these variants (default: all)")
+    parser.add_argument("--dtypes", type=parse_names, metavar="DTYPE,...", help="these dtypes (default: the usual one)")
+    parser.add_argument(
+        "--modes",
+        type=lambda text: text.split(","),
+        metavar="MODE,...",
+        help="these modes of the family, such as causal; the usual one has no name (default: the usual one)",
+    )
     parser.add_argument(
         "--plot", metavar="FILE.png", help="draw the result against the row length; needs the plot extra"
     )

@@ -4,6 +4,7 @@ The tolerance is derived, never picked: twice the error that the plain algorithm
 against the float64 reference, plus a floor for the order of the sums, which a kernel may choose. Both are taken along
 the last axis, so that one bad row cannot hide behind the scale of another. Rightness is asserted positively
 (`error <= tolerance`, which NaN does not pass), and NaN and infinities must stand exactly where the reference has them.
+Whole numbers (indices, counts) must be equal.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class _Piece:
 
 
 def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain: np.ndarray[Any, Any]) -> Comparison:
-    """Compares `result` with a float64 `reference`, by the error of `plain`: all three of one shape."""
+    """Compares `result` with a float64 (or integer) `reference`, by the error of `plain`: all three of one shape."""
     if result.shape != reference.shape or plain.shape != reference.shape:
         shapes = f"result {result.shape}, plain {plain.shape}, reference {reference.shape}"
         raise ValueError(f"only arrays of one shape can be compared: {shapes}")
@@ -53,7 +54,7 @@ def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain
     rows = [array.reshape(-1, cols) for array in (result, reference, plain)]
     step = max(1, _PIECE // cols)
     starts = range(0, rows[0].shape[0], step)
-    epsilon = float(np.finfo(plain.dtype).eps) if plain.dtype.kind == "f" else _epsilon(plain.dtype)
+    epsilon = _epsilon(plain.dtype)
 
     def piece(start: int) -> _Piece:
         ours, theirs, own = (array[start : start + step] for array in rows)
@@ -68,6 +69,9 @@ def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain
 
 
 def _epsilon(dtype: np.dtype[Any]) -> float:
+    """The distance from 1 to the next number; 0 for whole numbers, which have no rounding."""
+    if dtype.kind in "iub":
+        return 0.0
     import ml_dtypes
 
     return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]

@@ -6,16 +6,17 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cudakit import cache, cli, compiler, headers, signature
+from cudakit import cache, cli, compiler, headers, memory, signature
 from cudakit.mangling import demangle
 
 if TYPE_CHECKING:
-    from cudakit.ops.variant import Config
+    from cudakit.device import Device
+    from cudakit.ops.variant import Config, Family
 
 
 def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,20 +63,30 @@ def declared_configs(path: Path) -> list[Config]:
     pairs = declared(path)
     if not pairs:
         return []
-    import numpy as np
-
     import cudakit
 
     configs: dict[Config, None] = {}
     with cudakit.Device("sim") as device:
         for family, variant in pairs:
-            for shape in family.shapes["sim"]:
-                hosts = family.make_inputs(shape, np.dtype(np.float32), np.random.default_rng(0))
-                inputs = [device.array(host) for host in hosts]
-                problem = family.problem(inputs, device.empty(*family.output_like(hosts)))
+            for problem, *_ in problems(device, family):
                 if variant.supports(problem) is True:
-                    configs[variant.configure(problem)] = None
+                    configs |= dict.fromkeys(variant.configs(problem))
     return list(configs)
+
+
+def problems(device: Device, family: Family[Any]) -> Iterator[tuple[Any, list[Any], Any, Mapping[str, Any], str]]:
+    """A family's problems of its shapes for the simulated device, in each dtype and mode: the problem, its inputs and
+    output on `device`, the options, and what it is in words."""
+    import numpy as np
+
+    for mode, options in family.modes.items():
+        for name in family.dtypes:
+            for shape in family.shapes["sim"]:
+                hosts = family.make_inputs(shape, memory.as_dtype(name), np.random.default_rng(0), **options)
+                inputs = [device.array(host) for host in hosts]
+                output = device.empty(*family.output_like(hosts, **options))
+                said = " ".join(part for part in (cli.shape_text(shape), name, mode) if part)
+                yield family.problem(inputs, output, **options), inputs, output, options, said
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ ELEMENTS = {"gpu": 20_000, "sim": 4_000}
 @dataclass
 class Found:
     """What a run of fuzzing found. `ran` and `refused` count pairs of a problem and a variant. `cut_after`: the seconds
-    after which no more problems were tried, None where all that were asked for were."""
+    after which no more problems were tried, None where all that were asked for were. `replay`: the command that draws
+    the same problems again."""
 
     family: str
     variants: list[str]
@@ -35,6 +36,7 @@ class Found:
     refused: int = 0
     failure: str | None = None
     cut_after: float | None = None
+    replay: str = ""
 
     @property
     def ok(self) -> bool:
@@ -50,7 +52,7 @@ class Found:
         if self.cut_after is not None:
             line += f"ended after {self.cut_after:g} seconds, "
         if self.failure is not None:
-            return f"{line}FAILED\n{self.failure}"
+            return f"{line}FAILED\n{self.failure}\nreplay: {self.replay}"
         return line + ("all right" if self.ran else "NOTHING RAN, every problem was refused")
 
 
@@ -122,13 +124,16 @@ def run(
     from cudakit import testing
 
     bench = _Bench(spec, checks)
+    elements = elements or ELEMENTS[bench.device.kind]
     try:
         variants = [family.variant(name) for name in names] if names else list(family.variants)
-        cases = testing.cases(family.name, elements or ELEMENTS[bench.device.kind])
+        cases = testing.cases(family.name, elements)
     except ValueError as error:
         raise cli.Refused(str(error)) from error
     number = random.SystemRandom().randrange(2**32) if seed is None else seed
     found = Found(family.name, [variant.name for variant in variants], bench.device.name, number)
+    found.replay = f"cudakit fuzz {family.name} --device {spec} --examples {examples} --seed {number}"
+    found.replay += f" --elements {elements}" + (f" --variants {','.join(names)}" if names else "")
     failing: _Wrong | None = None
     end = time.monotonic() + seconds if seconds is not None else float("inf")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cudakit import cli, plots, tables
-from cudakit.bench import Bench, Report
+from cudakit.bench import Asked, Bench, Report
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,11 +52,12 @@ def _measure(
 ) -> Report:
     bench = Bench(device, once=arguments.once or cli.under_profiler())
     report = Report(device.info())
+    asked = Asked(arguments.variants, arguments.dtypes, arguments.modes)
     work = [(family, _shapes(family, device.kind, arguments)) for family in families]
-    total = sum(bench.steps(family, shapes, arguments.variants) for family, shapes in work)
+    total = sum(bench.steps(family, shapes, asked) for family, shapes in work)
     with cli.progress(console, total) as bench.step:
         for family, shapes in work:
-            report.merge(bench.run(family, shapes, arguments.variants))
+            report.merge(bench.run(family, shapes, asked))
     return report
 
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Row = Mapping[str, Any]
+# A heading, and the text of a row's cell beside the row it is compared with.
 Column = tuple[str, Callable[[Row, Mapping[str, Any]], str]]
+Group = tuple[str, tuple[int, ...], str, str]  # family, shape, dtype, mode
 
 NOTHING = "-"
 
@@ -50,8 +52,8 @@ def _share(row: Row, _: Mapping[str, Any]) -> str:
     return NOTHING if row["of_ceiling"] is None else f"{100 * row['of_ceiling']:.1f} %"
 
 
-def _speedup(row: Row, first: Mapping[str, Any]) -> str:
-    base = first.get("time_ms")
+def _speedup(row: Row, other: Mapping[str, Any]) -> str:
+    base = other.get("time_ms")
     if base is None or row["time_ms"] is None:
         return NOTHING
     return f"{number(base['median'] / row['time_ms']['median'])} x"
@@ -104,6 +106,18 @@ TIMED: list[Column] = [
     ("with transfers, ms", lambda row, _: number(row["end_to_end_ms"])),
     *_RIGHT,
 ]
+# For families whose measure is arithmetic.
+TIMED_FLOPS: list[Column] = [
+    *_WHO,
+    ("what it adds", _idea),
+    ("ms (p10 to p90)", _time),
+    ("TFLOP/s", lambda row, _: number(row["tflops"])),
+    ("of library", _share),
+    ("of fp32 peak", lambda row, _: NOTHING),
+    ("x rung before", _speedup),
+    ("with transfers, ms", lambda row, _: number(row["end_to_end_ms"])),
+    *_RIGHT,
+]
 COUNTED: list[Column] = [
     *_WHO,
     ("what it adds", _idea_and_host_time),
@@ -116,22 +130,46 @@ COUNTED: list[Column] = [
 ]
 
 
-def columns_of(report: Mapping[str, Any]) -> list[Column]:
+def counts_flops(rows: Sequence[Row]) -> bool:
+    """Whether these rows' measure is arithmetic, not bandwidth."""
+    return any(row.get("ceiling", "copy") != "copy" for row in rows)
+
+
+def columns_of(report: Mapping[str, Any], rows: Sequence[Row]) -> list[Column]:
     """Times for a GPU's report, counters for a simulated device's, which has no clock."""
-    return TIMED if report["device"]["kind"] == "gpu" else COUNTED
+    if report["device"]["kind"] != "gpu":
+        return COUNTED
+    if not counts_flops(rows):
+        return TIMED
+    peak = report["ceilings"].get("fp32_tflops")
+
+    def of_peak(row: Row, _: Mapping[str, Any]) -> str:
+        return f"{100 * row['tflops'] / peak:.1f} %" if peak and row["tflops"] is not None else NOTHING
+
+    return [(name, of_peak if name == "of fp32 peak" else text) for name, text in TIMED_FLOPS]
 
 
-def by_shape(rows: Iterable[Row]) -> dict[tuple[str, tuple[int, ...], str], list[Row]]:
-    """The rows of each (family, shape, dtype), in the report's order."""
-    groups: dict[tuple[str, tuple[int, ...], str], list[Row]] = {}
+def by_shape(rows: Iterable[Row]) -> dict[Group, list[Row]]:
+    """The rows of each (family, shape, dtype, mode), in the report's order."""
+    groups: dict[Group, list[Row]] = {}
     for row in rows:
-        groups.setdefault((row["family"], tuple(row["shape"]), row["dtype"]), []).append(row)
+        groups.setdefault((row["family"], tuple(row["shape"]), row["dtype"], row.get("mode", "")), []).append(row)
     return groups
 
 
-def first_rung(rows: Sequence[Row]) -> Row:
-    """The row speed-ups are counted from: rung 1, or nothing where it was not run."""
-    return next((row for row in rows if row["rung"] == 1), {})
+def group_text(group: Group) -> str:
+    """`softmax 8192x8192 float32`, and the mode where it has a name."""
+    family, shape, dtype, mode = group
+    return " ".join(part for part in (family, shape_text(shape), dtype, mode) if part)
+
+
+def compared_with(rows: Sequence[Row]) -> list[Row]:
+    """For each row the one its speed-up is counted from: rung 1, or where the measure is arithmetic the rung before;
+    nothing where that was not run."""
+    rungs = {row["rung"]: row for row in rows if row["rung"] is not None}
+    if not counts_flops(rows):
+        return [rungs.get(1, {})] * len(rows)
+    return [rungs.get(row["rung"] - 1, {}) if row["rung"] else {} for row in rows]
 
 
 def device_line(report: Mapping[str, Any]) -> str:
@@ -140,13 +178,18 @@ def device_line(report: Mapping[str, Any]) -> str:
     return ", ".join([device["name"], device["arch"], *versions, report["date"]])
 
 
-def ceiling_line(report: Mapping[str, Any], shape: Sequence[int]) -> str:
+def copy_group(copy: Mapping[str, Any]) -> tuple[tuple[int, ...], str, str]:
+    """The (shape, dtype, mode) that a copy was measured for."""
+    return tuple(copy["shape"]), copy.get("dtype", "float32"), copy.get("mode", "")
+
+
+def ceiling_line(report: Mapping[str, Any], group: Group) -> str:
     """The ceilings measured with these rows, or where the figures come from instead."""
     if report["device"]["kind"] == "sim":
         return "counted by the simulated device, which has no clock: no figure here is a time on a GPU"
     parts = []
     for copy in report["ceilings"].get("copy", []):
-        if tuple(copy["shape"]) == tuple(shape):
+        if copy_group(copy) == group[1:]:
             parts.append(f"copy of the same bytes {number(copy['gbps'])} GB/s")
     large = report["ceilings"].get("copy_large")
     if large:
@@ -156,9 +199,10 @@ def ceiling_line(report: Mapping[str, Any], shape: Sequence[int]) -> str:
 
 def cells(report: Mapping[str, Any], rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Headings and text cells of one shape's rows."""
-    columns = columns_of(report)
-    first = first_rung(rows)
-    return [name for name, _ in columns], [[text(row, first) for _, text in columns] for row in rows]
+    columns = columns_of(report, rows)
+    beside = compared_with(rows)
+    lines = [[text(row, other) for _, text in columns] for row, other in zip(rows, beside, strict=True)]
+    return [name for name, _ in columns], lines
 
 
 def show(report: Mapping[str, Any], console: Console) -> None:
@@ -166,9 +210,8 @@ def show(report: Mapping[str, Any], console: Console) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    for (family, shape, dtype), rows in by_shape(report["rows"]).items():
-        title = f"{family} {shape_text(shape)} {dtype}"
-        table: Table = Table(title=title, caption=ceiling_line(report, shape), title_justify="left")
+    for group, rows in by_shape(report["rows"]).items():
+        table: Table = Table(title=group_text(group), caption=ceiling_line(report, group), title_justify="left")
         headings, lines = cells(report, rows)
         for heading in headings:
             words = heading in ("variant", "what it adds", "right")
@@ -183,9 +226,10 @@ def show(report: Mapping[str, Any], console: Console) -> None:
 def markdown(report: Mapping[str, Any]) -> str:
     """The same tables as GitHub draws them."""
     parts = []
-    for (family, shape, dtype), rows in by_shape(report["rows"]).items():
+    for group, rows in by_shape(report["rows"]).items():
         headings, lines = cells(report, rows)
-        parts.append(f"**{family} {shape_text(shape)} {dtype}** ({ceiling_line(report, shape)})\n")
+        ceilings = ceiling_line(report, group)
+        parts.append(f"**{group_text(group)}**{f' ({ceilings})' if ceilings else ''}\n")
         parts.append("| " + " | ".join(headings) + " |")
         parts.append("|" + "---|" * len(headings))
         parts.extend("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
@@ -195,21 +239,29 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    """One line a shape: the best variant beside the copy and the peers of the same run. For a GPU's report."""
-    peers = sorted({row["variant"] for row in report["rows"] if row["variant"].startswith("peer:")})
-    headings = ["shape", "copy", "best variant", "GB/s", "of copy", *(f"{peer[5:]}" for peer in peers), "right"]
+    """One line a shape: the best variant beside its ceiling and the peers of the same run. For a GPU's report."""
+    groups = by_shape(report["rows"])
+    flops = counts_flops(report["rows"])
+    unit, key = ("TFLOP/s", "tflops") if flops else ("GB/s", "gbps")
+    copies = {copy_group(copy): copy["gbps"] for copy in report["ceilings"].get("copy", [])}
+    families = {group[0] for group in groups}
+    others = [row["variant"] for row in report["rows"] if row["variant"].startswith("peer:") or row["rung"] == 0]
+    peers = sorted(dict.fromkeys(others))
+    headings = ["shape", *(() if flops else ("copy",)), "best variant", unit, "of library" if flops else "of copy"]
+    headings += [*(peer.removeprefix("peer:") for peer in peers), "right"]
     lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    copies = {tuple(copy["shape"]): copy["gbps"] for copy in report["ceilings"].get("copy", [])}
-    for (_, shape, _), rows in by_shape(report["rows"]).items():
-        timed = [row for row in rows if row["rung"] is not None and row["ok"] and row["gbps"] is not None]
-        best = max(timed, key=lambda row: float(row["gbps"]), default=None)
-        beside = {row["variant"]: row["gbps"] for row in rows}
-        line = [shape_text(shape), number(copies.get(shape))]
-        line += [best["variant"], number(best["gbps"]), _share(best, {})] if best else [NOTHING] * 3
+    for (family, shape, dtype, mode), rows in groups.items():
+        timed = [row for row in rows if row["rung"] and row["ok"] and row[key] is not None]
+        best = max(timed, key=lambda row: float(row[key]), default=None)
+        beside = {row["variant"]: row[key] for row in rows}
+        parts = (family if len(families) > 1 else "", shape_text(shape), "" if dtype == "float32" else dtype, mode)
+        line = [" ".join(part for part in parts if part)]
+        line += [] if flops else [number(copies.get((shape, dtype, mode)))]
+        line += [best["variant"], number(best[key]), _share(best, {})] if best else [NOTHING] * 3
         line += [number(beside.get(peer)) for peer in peers]
         line.append("NO" if any(row["ok"] is False for row in rows) else "yes")
         lines.append("| " + " | ".join(line) + " |")
-    return "\n".join([*lines, "", f"GB/s; {device_line(report)}"])
+    return "\n".join([*lines, "", f"{unit}; {device_line(report)}"])
 
 
 def launches(report: Mapping[str, Any]) -> str:

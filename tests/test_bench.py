@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cudakit import bench, cli, ops
-from cudakit.bench import Bench
+from cudakit.bench import Asked, Bench
 from cudakit.compare import compare
 from cudakit.ops.variant import Config, Variant, ceil_div
 from cudakit.peers import peers_of
@@ -322,7 +322,14 @@ def test_times_become_bandwidth_and_shares_of_the_copy(device, family, monkeypat
     assert right.gbps == pytest.approx(12 * 1000 / 1e-3 / 1e9)
     assert right.tflops == pytest.approx(1000 / 1e-3 / 1e12)
     assert report.ceilings["copy"] == [
-        {"shape": (1000,), "bytes": 12000, "gbps": pytest.approx(0.012), "time_ms": right.time_ms}
+        {
+            "shape": (1000,),
+            "dtype": "float32",
+            "mode": "",
+            "bytes": 12000,
+            "gbps": pytest.approx(0.012),
+            "time_ms": right.time_ms,
+        }
     ]
     assert right.of_ceiling == pytest.approx(1.0)
     assert right.end_to_end_ms > 0
@@ -337,7 +344,7 @@ def test_every_copy_that_is_rotated_over_holds_the_problem(device, monkeypatch):
     monkeypatch.setattr(bench, "rotations", lambda *_, **__: 4)
     add = ops.families()["vector_add"]
     with device.stream() as stream:
-        case = bench._Case(device, add, (257,), stream, seed=1)
+        case = bench._Case(device, add, (257,), "float32", "", stream, seed=1)
         case.rotate()
         assert len(case.sets) == 4
         assert len({output.pointer for _, output in case.sets}) == 4
@@ -385,7 +392,7 @@ def test_reports_merge():
 
 def test_without_torch_there_are_no_peers(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert peers_of("softmax", 0) == []
+    assert peers_of("softmax", 0, {}) == []
 
 
 class FakePeer:
@@ -396,7 +403,9 @@ class FakePeer:
     def __init__(self, name):
         self.name = f"peer:{name}"
 
-    def refusal(self, shape):
+    rung = None
+
+    def refusal(self, shape, dtype):
         return "too large" if self.name == "peer:refuses" else None
 
     def on(self, stream):
@@ -412,7 +421,7 @@ class FakePeer:
 def test_peers_are_checked_and_timed_as_we_are(device, family, monkeypatch):
     monkeypatch.setattr(bench, "rotations", lambda *_, **__: 2)
     names = ("right", "wrong", "refuses", "fails")
-    monkeypatch.setattr(Bench, "peers", lambda self, family: [FakePeer(name) for name in names])
+    monkeypatch.setattr(Bench, "peers", lambda self, family, options: [FakePeer(name) for name in names])
     ones = dataclasses.replace(
         family(),
         make_inputs=lambda shape, dtype, rng: (np.full(shape, 1.0, dtype), np.full(shape, 2.0, dtype)),
@@ -434,7 +443,7 @@ def test_the_cpu_row_is_what_numpy_users_write_not_the_yardstick(sim):
         plain=lambda inputs: timed.append("plain") or family.plain(inputs),
         baseline=lambda inputs: timed.append("baseline") or family.baseline(inputs),
     )
-    report = Bench(sim).run(watched, [(8, 100)], ["tree_reduce"])
+    report = Bench(sim).run(watched, [(8, 100)], Asked(["tree_reduce"]))
     assert timed.count("plain") == 1, "once, for the tolerance"
     assert timed.count("baseline") >= 2, "once to be checked, and to be timed"
     assert report.rows[0].variant == "cpu"

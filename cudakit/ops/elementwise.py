@@ -48,7 +48,8 @@ def _flat(entry: str, per_thread: int, block: int) -> Any:
 
 def _volume(problem: AddProblem) -> Config:
     blocks = [ceil_div(n, b) for n, b in zip(problem.volume, BLOCK_3D, strict=True)]
-    return Config("vector_add_3d", (blocks[0], min(blocks[1], MAX_GRID_YZ), min(blocks[2], MAX_GRID_YZ)), BLOCK_3D)
+    grid = blocks[0], min(blocks[1], MAX_GRID_YZ), min(blocks[2], MAX_GRID_YZ)
+    return Config("vector_add_3d", grid, BLOCK_3D, arguments=_volume_arguments)
 
 
 def _grid_stride(problem: AddProblem) -> Config:
@@ -59,11 +60,11 @@ def _aligned(problem: AddProblem) -> bool | str:
     return problem.aligned or "float4 access needs all three arrays to start on a 16-byte boundary"
 
 
-def _arguments(problem: AddProblem, inputs: Sequence[Any], output: Any) -> tuple[Any, ...]:
+def _arguments(problem: AddProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
     return (*inputs, output, problem.n)
 
 
-def _volume_arguments(problem: AddProblem, inputs: Sequence[Any], output: Any) -> tuple[Any, ...]:
+def _volume_arguments(problem: AddProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
     return (*inputs, output, *problem.volume)
 
 
@@ -81,7 +82,6 @@ VARIANTS: tuple[Variant[AddProblem], ...] = (
         "a volume in blocks of 16x8x8",
         "elementwise/02_vector_add_3d.cu",
         _volume,
-        arguments=_volume_arguments,
     ),
     Variant(
         3,

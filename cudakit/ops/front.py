@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from cudakit.device import Device
 from cudakit.memory import DeviceArray
 from cudakit.ops.variant import Family
 from cudakit.stream import Stream
 
+_NONE: Mapping[str, Any] = {}
 
-def apply(family: Family[Any], inputs: Sequence[Any], out: Any, variant: str, stream: Any) -> Any:
+
+def apply(
+    family: Family[Any], inputs: Sequence[Any], out: Any, variant: str, stream: Any, options: Mapping[str, Any] = _NONE
+) -> Any:
     """Runs `family` on `inputs` into `out`, or into a new array of the inputs' library, and returns that."""
     library = _library(inputs, out)
     device = _device(inputs[0], library)
     on = library.current_stream(inputs[0]) if stream is None and library else stream
     chosen = device.default_stream if on is None else Stream.of(device.context, on)
     sources = [device.wrap(library.plain(x) if library else x, stream=chosen) for x in inputs]
-    shape, dtype = family.output_like(sources)
     if out is None:
-        out = library.empty_like(inputs[0], shape) if library else device.empty(shape, dtype, stream=chosen)
+        shape, dtype = family.output_like(sources, **options)
+        out = library.empty(inputs[0], shape, dtype) if library else device.empty(shape, dtype, stream=chosen)
     target = device.wrap(library.plain(out) if library else out, stream=chosen)
-    problem = family.problem(sources, target)
+    problem = family.problem(sources, target, **options)
     picked = family.pick(variant, problem, device.arch)
     family.launch(device, picked, sources, target, chosen, problem)
     return out
@@ -52,12 +58,12 @@ class _Library:
         """The array without what its library hangs on it: a torch tensor that records gradients is not exported."""
         return array.detach() if self.name == "torch" else array
 
-    def empty_like(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """A new array on the same GPU, of the same dtype."""
+    def empty(self, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """A new array on the GPU of `array`."""
         if self.name == "torch":
-            return self.module.empty(shape, dtype=array.dtype, device=array.device)
+            return self.module.empty(shape, dtype=getattr(self.module, dtype.name), device=array.device)
         with array.device:
-            return self.module.empty(shape, array.dtype)
+            return self.module.empty(shape, dtype)
 
 
 @dataclass(frozen=True)

@@ -259,7 +259,7 @@ def _same_places(x: Any, y: Any) -> bool:
     return x.pointer == y.pointer and all(n == 1 or a == b for n, a, b in steps)
 
 
-def _arguments(problem: RowProblem, inputs: Sequence[Any], output: Any) -> tuple[Any, ...]:
+def _arguments(problem: RowProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
     return (inputs[0], output, *problem.x_strides, *problem.y_strides, problem.rows, problem.cols)
 
 

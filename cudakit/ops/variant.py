@@ -7,7 +7,7 @@ about a kernel is written down a second time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -27,34 +27,45 @@ P = TypeVar("P")  # a family's problem: shapes, strides in elements, dtype, alig
 Dim = int | tuple[int, ...]
 
 
+# The arguments of a kernel: (problem, inputs, output, scratch), scratch being None where a variant asks for none.
+Arguments = Callable[[Any, Sequence[Any], Any, Any], tuple[Any, ...]]
+
+
 @dataclass(frozen=True)
 class Config:
-    """How one variant is launched for one problem: entry (a C++ name or name expression), blocks, threads, bytes of
-    dynamic shared memory."""
+    """How one kernel is launched for one problem: entry (a C++ name or name expression), blocks, threads, bytes of
+    dynamic shared memory, blocks a cluster. `arguments` is for a kernel whose parameters are not its family's."""
 
     entry: str
     grid: Dim
     block: Dim
     shared: int = 0
+    cluster: Dim | None = None
+    arguments: Arguments | None = None
 
 
 @dataclass(frozen=True)
 class Variant(Generic[P]):
     """One rung of a family's ladder.
 
-    `configure(problem)` gives the launch; `supports(problem)` is True or a sentence that says why not. `source` is a
-    path below `kernels/`. `since` is the first architecture it runs on. `arguments` is for a kernel whose parameters
-    are not the family's.
+    `configure(problem)` gives the launch, or several that follow each other on the stream; `supports(problem)` is True
+    or a sentence that says why not. `source` is a path below `kernels/`. `since` is the first architecture it runs on.
+    `scratch(problem)` is the bytes of device memory (not cleared) that its kernels share for one run.
     """
 
     rung: int
     name: str
     idea: str
     source: str
-    configure: Callable[[P], Config]
+    configure: Callable[[P], Config | tuple[Config, ...]]
     supports: Callable[[P], bool | str] = field(default=lambda problem: True)
     since: str = "sm_75"
-    arguments: Callable[[P, Sequence[Any], Any], tuple[Any, ...]] | None = None
+    scratch: Callable[[P], int] = field(default=lambda problem: 0)
+
+    def configs(self, problem: P) -> tuple[Config, ...]:
+        """Its launches for `problem`, in order."""
+        found = self.configure(problem)
+        return found if isinstance(found, tuple) else (found,)
 
     def refusal(self, problem: P, arch: str) -> str | None:
         """Why this variant cannot take `problem` on `arch` ("sm_90"), or None where it can."""
@@ -68,34 +79,46 @@ class Variant(Generic[P]):
 class Family(Generic[P]):
     """A ladder of variants that compute the same thing, with its float64 reference.
 
+    The functions of a family that has options (a scale, a mask, a causal limit) take them by name behind what stands
+    here; `modes` are the settings of them that benches and checks go through.
+
     - `make_inputs(shape, dtype, rng)`: host arrays of one problem, drawn anew.
     - `output_like(inputs)`: shape and dtype of the output.
-    - `reference(inputs)`: the output in float64 (numpy, on the host).
+    - `reference(inputs)`: the output in float64 (numpy, on the host), or in whole numbers.
     - `plain(inputs)`: the plain algorithm in the problem's own precision; tolerances derive from its error.
     - `baseline(inputs)`: what a numpy user would write, in the same precision: the CPU row of a table.
     - `problem(inputs, output)`: what the variants' `supports` and `configure` look at; raises ValueError for arrays the
       family refuses.
-    - `arguments(problem, inputs, output)`: the kernel's arguments, where the variant has none of its own.
+    - `arguments(problem, inputs, output, scratch)`: the kernel's arguments, where its Config has none of its own.
     - `traffic(problem)`: the fewest bytes that must move through device memory.
     - `flops(problem)`: operations, or 0 where bandwidth is the only measure.
     - `choose(problem, arch)`: the name of the variant that "auto" means.
-    - `shapes`: default shapes by device kind ("gpu", "sim"), and the sweep under "sweep".
+    - `empty(problem)`: whether nothing is to be launched.
+    - `shapes`: default shapes by device kind ("gpu", "sim"), and the whole list under "sweep" and "sim sweep".
+    - `dtypes`: the dtypes of inputs that it is for, the usual one first.
+    - `modes`: named options; the unnamed mode is the usual one.
+    - `ceiling`: what 100 % is: "copy" (a copy of the same bytes) or the name of a peer's row ("cublas").
+    - `read_shape(shape)`: the whole of a shape that a user wrote short (1024 for a square product).
     """
 
     name: str
     variants: tuple[Variant[P], ...]
-    make_inputs: Callable[[tuple[int, ...], np.dtype[Any], np.random.Generator], tuple[np.ndarray, ...]]
-    output_like: Callable[[Sequence[Any]], tuple[tuple[int, ...], np.dtype[Any]]]
-    reference: Callable[[Sequence[np.ndarray]], np.ndarray]
-    plain: Callable[[Sequence[np.ndarray]], np.ndarray]
-    baseline: Callable[[Sequence[np.ndarray]], np.ndarray]
-    problem: Callable[[Sequence[Any], Any], P]
-    arguments: Callable[[P, Sequence[Any], Any], tuple[Any, ...]]
+    make_inputs: Callable[..., tuple[np.ndarray, ...]]
+    output_like: Callable[..., tuple[tuple[int, ...], np.dtype[Any]]]
+    reference: Callable[..., np.ndarray]
+    plain: Callable[..., np.ndarray]
+    baseline: Callable[..., np.ndarray]
+    problem: Callable[..., P]
+    arguments: Arguments
     traffic: Callable[[P], int]
     flops: Callable[[P], int]
     choose: Callable[[P, str], str]
     empty: Callable[[P], bool]
     shapes: dict[str, tuple[tuple[int, ...], ...]]
+    dtypes: tuple[str, ...] = ("float32",)
+    modes: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
+    ceiling: str = "copy"
+    read_shape: Callable[[tuple[int, ...]], tuple[int, ...]] = field(default=lambda shape: shape)
 
     def __iter__(self) -> Iterator[Variant[P]]:
         return iter(self.variants)
@@ -135,26 +158,39 @@ class Family(Generic[P]):
         output: DeviceArray,
         stream: Stream,
         problem: P | None = None,
+        **options: Any,
     ) -> None:
         """Launches `variant` on the arrays, in its own NVTX range `family.variant`; launches nothing if empty.
 
         problem: theirs, where the caller has it already and has asked the variant whether it takes it.
         """
         if problem is None:
-            problem = self.problem(inputs, output)
+            problem = self.problem(inputs, output, **options)
             self._expect(variant, problem, device.arch)
         if self.empty(problem):
             return
-        config = variant.configure(problem)
-        kernel = self.kernel(device, variant, config)
-        with self.range(variant):
-            kernel.launch(
-                stream,
-                grid=config.grid,
-                block=config.block,
-                shared=config.shared,
-                args=(variant.arguments or self.arguments)(problem, inputs, output),
-            )
+        configs = variant.configs(problem)
+        kernels = [self.kernel(device, variant, config) for config in configs]
+        scratch = self.scratch(device, variant, problem, stream)
+        try:
+            with self.range(variant):
+                for kernel, config in zip(kernels, configs, strict=True):
+                    kernel.launch(
+                        stream,
+                        grid=config.grid,
+                        block=config.block,
+                        shared=config.shared,
+                        cluster=config.cluster,
+                        args=(config.arguments or self.arguments)(problem, inputs, output, scratch),
+                    )
+        finally:
+            if scratch is not None:
+                scratch.close()  # in stream order: behind the kernels
+
+    def scratch(self, device: Device, variant: Variant[P], problem: P, stream: Stream) -> DeviceArray | None:
+        """Memory for what `variant` asks for on `problem`, or None where it asks for none."""
+        count = variant.scratch(problem)
+        return device.empty((count,), np.uint8, stream=stream) if count else None
 
     def _expect(self, variant: Variant[P], problem: P, arch: str) -> None:
         refusal = variant.refusal(problem, arch)

@@ -7,7 +7,7 @@ and times our kernels.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,7 +30,12 @@ class Peer(Protocol):
         """What it is, in the table's words."""
         ...
 
-    def refusal(self, shape: tuple[int, ...]) -> str | None:
+    @property
+    def rung(self) -> int | None:
+        """0 for the vendor's library that a ladder is measured against, or None."""
+        ...
+
+    def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         """Why it cannot do `shape`, or None."""
         ...
 
@@ -43,17 +48,17 @@ class Peer(Protocol):
         ...
 
 
-def peers_of(family: str, ordinal: int) -> list[Peer]:
-    """The peers of `family` whose package is installed and sees GPU number `ordinal`."""
+def peers_of(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
+    """The peers of `family` at its `options` whose package is installed and sees GPU number `ordinal`."""
     if importlib.util.find_spec("torch") is None:
         return []
     from cudakit.peers import with_torch
 
     if not with_torch.sees(ordinal):
         return []
-    peers = with_torch.peers(family, ordinal)
+    peers = with_torch.peers(family, ordinal, options)
     if importlib.util.find_spec("triton") is not None:
         from cudakit.peers import with_triton
 
-        peers += with_triton.peers(family, ordinal)
+        peers += with_triton.peers(family, ordinal, options)
     return peers

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from cudakit.stream import Stream
     from cudakit.timing import GpuTimer, Launch
 
-# work(inputs, output) queues the whole job on torch's current stream
-Work = Callable[[Sequence[Any], Any], object]
+# work(inputs, output, **options) queues the whole job on torch's current stream
+Work = Callable[..., object]
 
 
 def sees(ordinal: int) -> bool:
@@ -45,19 +46,17 @@ class TorchPeer:
     idea: str
     work: Work
     ordinal: int
+    options: Mapping[str, Any]
+    rung: int | None = None
 
-    def refusal(self, shape: tuple[int, ...]) -> str | None:
+    def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         return None
 
     def on(self, stream: Stream) -> Any:
         return on_stream(stream, self.ordinal)
 
     def bind(self, sets: Sequence[tuple[list[DeviceArray], DeviceArray]], timer: GpuTimer) -> list[Launch]:
-        return [_bound(self.work, *tensors(inputs, output)) for inputs, output in sets]
-
-
-def _bound(work: Work, inputs: list[Any], output: Any) -> Launch:
-    return lambda: work(inputs, output)
+        return [functools.partial(self.work, *tensors(inputs, output), **self.options) for inputs, output in sets]
 
 
 def _softmax(inputs: Sequence[Any], output: Any) -> None:
@@ -83,6 +82,6 @@ _WORK: dict[str, list[tuple[str, str, Work]]] = {
 }
 
 
-def peers(family: str, ordinal: int) -> list[Peer]:
-    """torch's ways of doing `family`."""
-    return [TorchPeer(name, idea, work, ordinal) for name, idea, work in _WORK.get(family, [])]
+def peers(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
+    """torch's ways of doing `family` at its `options`."""
+    return [TorchPeer(name, idea, work, ordinal, options) for name, idea, work in _WORK.get(family, [])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import triton
@@ -65,6 +65,7 @@ class TritonPeer:
     """A Triton kernel at the number of warps that is fastest for the shape at hand."""
 
     name = "peer:triton"
+    rung = None
 
     def __init__(
         self, idea: str, work: Callable[[Sequence[Any], Any, int], Launch], widest: int | None, ordinal: int
@@ -72,7 +73,7 @@ class TritonPeer:
         self.idea = idea
         self._work, self._widest, self._ordinal = work, widest, ordinal
 
-    def refusal(self, shape: tuple[int, ...]) -> str | None:
+    def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         if self._widest is not None and (len(shape) != 2 or shape[-1] > self._widest):
             return f"the kernel holds one row of at most {self._widest} columns in a block"
         return None
@@ -91,8 +92,10 @@ class TritonPeer:
         return min((launches(warps) for warps in (4, 8, 16, 32)), key=lambda tried: timer.time(tried).median)
 
 
-def peers(family: str, ordinal: int) -> list[Peer]:
-    """Triton's way of doing `family`."""
+def peers(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
+    """Triton's way of doing `family`; it has none for a family's options."""
+    if options:
+        return []
     if family == "softmax":
         return [TritonPeer("fused, a row a program, best number of warps", _softmax, WIDEST_ROW, ordinal)]
     if family == "vector_add":

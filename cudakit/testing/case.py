@@ -1,19 +1,10 @@
-"""Hypothesis strategies for kernel problems, and the run that decides whether a variant was right on one.
-
-`cases("softmax")` draws problems of a family: odd shapes, any strides, offsets, hard values. `run_case` places the
-arrays in device memory exactly as drawn, poisons the output, runs one variant, and holds the result against the
-family's float64 reference; what the variant wrote outside its output is found too.
-
-    @given(cases("softmax"))
-    def test_mine(case):
-        verdict = run_case(device, family, family.variant("tree_reduce"), case)
-        assert verdict.ok, verdict.why
-"""
+"""A kernel problem as hypothesis draws it (layouts, values, options), and the run that decides whether a variant was
+right on one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,21 +19,21 @@ if TYPE_CHECKING:
     from cudakit.memory import DeviceArray
     from cudakit.ops.variant import Family, Variant
 
-__all__ = ["Case", "Layout", "Refused", "cases", "extents", "float32_values", "layouts", "run_case", "vector_add_cases"]
-
-# A float32 NaN no arithmetic produces: what an output or a guard still holds was not written.
-POISON = np.uint32(0x7FC0DEAD)
+# In every byte: a NaN that no arithmetic produces in each float type, -1 in integers. What an output or a guard still
+# holds was not written.
+POISON = 0xFF
 GUARD = 64  # elements on either side of every array
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where an array's elements lie: shape, strides in elements (any sign, zero too), and the elements before the
-    first byte that any index reaches."""
+    """Where an array's elements lie: shape, strides in elements (any sign, zero too), the elements before the first
+    byte that any index reaches, and what the elements are."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     lead: int = 0
+    dtype: str = "float32"
 
     @property
     def reach(self) -> tuple[int, int]:
@@ -60,6 +51,11 @@ class Layout:
         low, high = self.reach
         return 2 * GUARD + self.lead + high - low
 
+    def buffer(self) -> np.ndarray[Any, Any]:
+        """A poisoned host buffer of `extent` elements."""
+        dtype = memory.as_dtype(self.dtype)
+        return np.full(self.extent * dtype.itemsize, POISON, np.uint8).view(dtype)
+
     def of(self, buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The view of a host buffer of `extent` elements."""
         steps = tuple(stride * buffer.itemsize for stride in self.strides)
@@ -74,16 +70,38 @@ class Layout:
         )  # fmt: skip
 
 
+Filler = Callable[[tuple[int, ...]], np.ndarray[Any, Any]]
+
+
 @dataclass(frozen=True)
 class Case:
-    """One problem: the layout of each input, what fills it, the output's layout (None: over the first input)."""
+    """One problem: the layout of each input, what fills it, the output's layout, the family's options.
+
+    fill: one filler an input, or one for all (the inputs behind the first then get its values mirrored). output: None
+    where the variant works in place, over input number `over`.
+    """
 
     inputs: tuple[Layout, ...]
-    fill: Callable[[tuple[int, ...]], np.ndarray[Any, Any]]
+    fill: Filler | tuple[Filler, ...]
     output: Layout | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    over: int = 0
+
+    def values(self, index: int) -> np.ndarray[Any, Any]:
+        """What fills input number `index`."""
+        place = self.inputs[index]
+        if isinstance(self.fill, tuple):
+            values = self.fill[index](place.shape)
+        else:
+            values = self.fill(place.shape)
+            values = values[..., ::-1] if index and values.ndim else values
+        with np.errstate(over="ignore", invalid="ignore"):
+            return values.astype(memory.as_dtype(place.dtype))
 
     def __repr__(self) -> str:
-        return f"Case(inputs={self.inputs}, output={self.output or 'in place'}, fill={self.fill})"
+        options = f", options={dict(self.options)}" if self.options else ""
+        output = self.output or ("in place" if self.over == 0 else f"over input {self.over}")
+        return f"Case(inputs={self.inputs}, output={output}, fill={self.fill}{options})"
 
 
 @dataclass(frozen=True)
@@ -104,7 +122,7 @@ def extents(most: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, shape: tuple[int, ...], *, output: bool = False) -> Layout:
+def layouts(draw: st.DrawFn, shape: tuple[int, ...], *, output: bool = False, dtype: str = "float32") -> Layout:
     """Layouts of one shape: C order, transposed, gaps, negative and (inputs only) zero strides, any alignment.
 
     Half of them are contiguous or nearly so, since that is where the fast paths are.
@@ -112,18 +130,22 @@ def layouts(draw: st.DrawFn, shape: tuple[int, ...], *, output: bool = False) ->
     lead = draw(st.integers(0, 5))
     if draw(st.booleans()):
         gap = draw(st.sampled_from((0, 0, 0, 1, 3, 4)))
-        return Layout(
-            shape, _nested(shape, range(len(shape) - 1, -1, -1), lambda axis: gap * (axis == len(shape) - 2)), lead
-        )
-    order = draw(st.permutations(range(len(shape))))
-    strides = list(_nested(shape, order, lambda axis: draw(st.integers(0, 3))))
+        order = range(len(shape) - 1, -1, -1)
+        return Layout(shape, nested(shape, order, lambda axis: gap * (axis == len(shape) - 2)), lead, dtype)
+    shuffled = draw(st.permutations(range(len(shape))))
+    strides = list(nested(shape, shuffled, lambda axis: draw(st.integers(0, 3))))
     for axis in range(len(shape)):
         change = draw(st.sampled_from((1, 1, -1) if output else (1, 1, -1, 0)))
         strides[axis] *= change
-    return Layout(shape, tuple(strides), lead)
+    return Layout(shape, tuple(strides), lead, dtype)
 
 
-def _nested(shape: tuple[int, ...], order: Any, gap: Callable[[int], int]) -> tuple[int, ...]:
+def contiguous(shape: tuple[int, ...], lead: int = 0, dtype: str = "float32") -> Layout:
+    """C order without gaps, `lead` elements off the allocation's alignment."""
+    return Layout(shape, nested(shape, range(len(shape) - 1, -1, -1), lambda axis: 0), lead, dtype)
+
+
+def nested(shape: tuple[int, ...], order: Any, gap: Callable[[int], int]) -> tuple[int, ...]:
     """Strides that nest the axes in `order`, innermost first, with `gap(axis)` unused elements behind each step."""
     strides = [0] * len(shape)
     reach = 1
@@ -168,44 +190,6 @@ def float32_values(*, hard: bool = True) -> st.SearchStrategy[Values]:
     return st.builds(Values, st.integers(0, 2**32 - 1), scale, places, empty)
 
 
-@st.composite
-def softmax_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
-    """Problems of the softmax family with at most `elements` elements: 1-D and 2-D, in place and not."""
-    cols = draw(extents(elements))
-    if draw(st.integers(0, 7)) == 0:
-        shape: tuple[int, ...] = (cols,)
-    else:
-        shape = (draw(extents(max(1, min(elements // max(cols, 1), 300)))), cols)
-    in_place = draw(st.integers(0, 4)) == 0
-    source = draw(layouts(shape, output=in_place))
-    return Case((source,), draw(float32_values()), None if in_place else draw(layouts(shape, output=True)))
-
-
-@st.composite
-def vector_add_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
-    """Problems of the vector-add family: flat and volumes, contiguous, any alignment, in place and not."""
-    if draw(st.booleans()):
-        shape: tuple[int, ...] = (draw(extents(elements)),)
-    else:
-        shape = tuple(draw(extents(most)) for most in (20, 30, elements // 600))
-    strides = _nested(shape, range(len(shape) - 1, -1, -1), lambda axis: 0)
-    flat = [Layout(shape, strides, draw(st.integers(0, 4))) for _ in range(3)]
-    return Case((flat[0], flat[1]), draw(float32_values()), flat[2])
-
-
-_CASES: dict[str, Callable[..., st.SearchStrategy[Case]]] = {
-    "softmax": softmax_cases,
-    "vector_add": vector_add_cases,
-}
-
-
-def cases(family: str, elements: int = 20_000) -> st.SearchStrategy[Case]:
-    """The strategy of a family's problems, at most `elements` elements each. ValueError for a family that has none."""
-    if family not in _CASES:
-        raise ValueError(f"there are no strategies for {family!r}; there are for {', '.join(_CASES)}")
-    return _CASES[family](elements)
-
-
 # One run --------------------------------------------------------------------------------------------------------------
 
 
@@ -216,39 +200,35 @@ def run_case(device: Device, family: Family[Any], variant: Variant[Any] | None, 
     the output itself, so an element not written and a write beside the output are both found.
     """
     stream = device.default_stream
-    hosts = [_poisoned(place.extent) for place in case.inputs]
+    hosts = [place.buffer() for place in case.inputs]
     views = []
     for index, (place, host) in enumerate(zip(case.inputs, hosts, strict=True)):
         view = place.of(host)
-        values = case.fill(place.shape) if index == 0 else case.fill(place.shape)[..., ::-1]
-        view[...] = values
+        view[...] = case.values(index)
         views.append(view.copy())  # as placed: a zero stride keeps one of the values written to its place
     buffers = [device.array(host, stream=stream) for host in hosts]
     inputs = [place.on(buffer, stream) for place, buffer in zip(case.inputs, buffers, strict=True)]
-    place = case.output or case.inputs[0]
-    before = hosts[0] if case.output is None else _poisoned(place.extent)
-    target = buffers[0] if case.output is None else device.array(before, stream=stream)
-    output = inputs[0] if case.output is None else place.on(target, stream)
+    in_place = case.output is None
+    place = case.output or case.inputs[case.over]
+    before = hosts[case.over] if in_place else place.buffer()
+    target = buffers[case.over] if in_place else device.array(before, stream=stream)
+    output = inputs[case.over] if in_place else place.on(target, stream)
 
-    problem = family.problem(inputs, output)
+    problem = family.problem(inputs, output, **case.options)
     if variant is None:
         variant = family.pick("auto", problem, device.arch)
     refusal = variant.refusal(problem, device.arch)
     if refusal is not None:
         return Refused(refusal)
-    family.launch(device, variant, inputs, output, stream)
+    family.launch(device, variant, inputs, output, stream, **case.options)
     after = target.numpy(stream=stream)
 
     result = place.of(after).copy()
     place.of(after)[...] = place.of(before)
-    stray = np.flatnonzero(after.view(np.uint32) != before.view(np.uint32))
-    verdict = compare(result, family.reference(views), family.plain(views))
+    stray = np.flatnonzero(after.view(np.uint8) != before.view(np.uint8)) // after.itemsize
+    verdict = compare(result, family.reference(views, **case.options), family.plain(views, **case.options))
     if stray.size:
         at = int(stray[0]) - place.first
         why = f"{variant.name} wrote outside its output: element {at:+d} from the first, now {after[stray[0]]}"
         return Comparison(False, verdict.max_abs_error, verdict.max_rel_error, verdict.worst_at, why)
     return verdict
-
-
-def _poisoned(count: int) -> np.ndarray[Any, Any]:
-    return np.full(count, POISON, np.uint32).view(np.float32)

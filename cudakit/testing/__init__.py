@@ -1,0 +1,37 @@
+"""Hypothesis strategies for kernel problems, and the run that decides whether a variant was right on one.
+
+`cases("softmax")` draws problems of a family: odd shapes, any strides, offsets, hard values. `run_case` places the
+arrays in device memory exactly as drawn, poisons the output, runs one variant, and holds the result against the
+family's float64 reference; what the variant wrote outside its output is found too.
+
+    @given(cases("softmax"))
+    def test_mine(case):
+        verdict = run_case(device, family, family.variant("tree_reduce"), case)
+        assert verdict.ok, verdict.why
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+
+from cudakit.testing import elementwise, softmax
+from cudakit.testing.case import Case, Layout, Refused, Values, contiguous, extents, float32_values, layouts, run_case
+
+__all__ = [
+    "Case", "Layout", "Refused", "Values", "cases", "contiguous", "extents", "float32_values", "layouts", "run_case",
+]  # fmt: skip
+
+# The strategy of each family's problems, called with the most elements a problem may have.
+_CASES: dict[str, Callable[[int], st.SearchStrategy[Case]]] = {
+    "softmax": softmax.softmax_cases,
+    "vector_add": elementwise.vector_add_cases,
+}
+
+
+def cases(family: str, elements: int = 20_000) -> st.SearchStrategy[Case]:
+    """The strategy of a family's problems, at most `elements` elements each. ValueError for a family that has none."""
+    if family not in _CASES:
+        raise ValueError(f"there are no strategies for {family!r}; there are for {', '.join(_CASES)}")
+    return _CASES[family](elements)
