@@ -22,6 +22,12 @@ ROW = {
 
 # What makes an example short enough for a test beside its defaults for the simulated device.
 SHORT = {
+    "add_1d": ["--n", "3000"],
+    "add_2d": ["--shapes", "33x20,16x16"],
+    "batch": ["--shapes", "3x20x33"],
+    "block_shapes": ["--shapes", "3x8x40"],
+    "broadcast": ["--shapes", "4x5x36"],
+    "attention": ["--shapes", "1x2x1x17x33x32"],
     "simulator_speed": ["--cases", "softmax:2x100,matmul:20,vector_add:300"],
     "launch_overhead": ["--repeats", "1", "--bursts", "1"],
     "softmax_compare": ["--shapes", "4x100,1x33"],

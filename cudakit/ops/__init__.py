@@ -4,17 +4,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cudakit.ops.add_broadcast import FAMILY as _ADD_BROADCAST
+from cudakit.ops.add_broadcast import add_broadcast
+from cudakit.ops.attention import FAMILY as _ATTENTION
+from cudakit.ops.attention import attention
+from cudakit.ops.broadcast import FAMILY as _BROADCAST_ADD
+from cudakit.ops.broadcast import add
 from cudakit.ops.elementwise import FAMILY as _VECTOR_ADD
-from cudakit.ops.elementwise import add
+from cudakit.ops.gemm import FAMILY as _GEMM
+from cudakit.ops.gemm import gemm
+from cudakit.ops.matrix_add import FAMILY as _MATRIX_ADD
+from cudakit.ops.matrix_add import matrix_add
 from cudakit.ops.softmax import FAMILY as _SOFTMAX
 from cudakit.ops.softmax import softmax
+from cudakit.ops.unary import CAST as _CAST
+from cudakit.ops.unary import FILL as _FILL
+from cudakit.ops.unary import SCALE as _SCALE
+from cudakit.ops.unary import THRESHOLD as _THRESHOLD
+from cudakit.ops.unary import cast, fill, scale, threshold
 
 if TYPE_CHECKING:
     from cudakit.ops.variant import Family
 
-__all__ = ["add", "families", "softmax"]
+__all__ = [
+    "add",
+    "add_broadcast",
+    "attention",
+    "cast",
+    "families",
+    "fill",
+    "gemm",
+    "matrix_add",
+    "scale",
+    "softmax",
+    "threshold",
+]
 
 
 def families() -> dict[str, Family[Any]]:
     """Every family by name."""
-    return {family.name: family for family in (_VECTOR_ADD, _SOFTMAX)}
+    return {
+        family.name: family
+        for family in (
+            _VECTOR_ADD,
+            _MATRIX_ADD,
+            _ADD_BROADCAST,
+            _BROADCAST_ADD,
+            _SCALE,
+            _THRESHOLD,
+            _CAST,
+            _FILL,
+            _SOFTMAX,
+            _ATTENTION,
+            _GEMM,
+        )
+    }

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.ops import front
+from cudakit.ops import axes
 from cudakit.ops.variant import Config, Family, Variant, alignment, ceil_div
 
 MAX_GRID_YZ = 65535
 BLOCK_3D = (16, 8, 8)
 # Enough blocks of 256 to fill the largest chip we know (132 SMs x 8 blocks) twice; more only adds scheduling.
 GRID_STRIDE_BLOCKS = 2112
+# The L2 of the largest chip we know (an H200's 50 MB, a B200's 126).
+L2_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,14 @@ VARIANTS: tuple[Variant[AddProblem], ...] = (
         _flat("vector_add_vec4", 4, 256),
         _aligned,
     ),
+    Variant(
+        5,
+        "vector_add_streamed",
+        "marked as not to be kept in the L2",
+        "elementwise/05_vector_add_streamed.cu",
+        _flat("vector_add_streamed", 4, 1024),
+        _aligned,
+    ),
 )
 
 
@@ -113,20 +123,26 @@ def problem(inputs: Sequence[Any], output: Any) -> AddProblem:
             )
         if not array.is_contiguous:
             raise ValueError(f"vector add takes contiguous arrays, {name} has strides {tuple(array.strides)} bytes")
+    axes.expect_output("vector add", output, (("a", a), ("b", b)))
     shape = tuple(a.shape) or (1,)
     return AddProblem(shape, all(alignment(array) == 16 for array in (a, b, output)))
 
 
-def _make_inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def make_inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     return (rng.standard_normal(shape, dtype=np.float32), rng.standard_normal(shape, dtype=np.float32))
+
+
+def rounded_reference(exact: Any, dtype: np.dtype[Any]) -> Any:
+    """`exact` (float64), infinite where it is past the range of `dtype`, as a result in that dtype must be."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = np.asarray(exact).astype(dtype).astype(np.float64)
+    return np.where(np.isinf(rounded), rounded, exact)
 
 
 def reference(inputs: Sequence[np.ndarray]) -> Any:
     """a + b in float64; infinite where the sum is past float32's range, as a float32 sum must be."""
     with np.errstate(over="ignore", invalid="ignore"):
-        exact = np.add(inputs[0], inputs[1], dtype=np.float64)
-        rounded = exact.astype(np.float32)
-    return np.where(np.isinf(rounded), rounded, exact)
+        return rounded_reference(np.add(inputs[0], inputs[1], dtype=np.float64), np.dtype(np.float32))
 
 
 def plain(inputs: Sequence[np.ndarray]) -> Any:
@@ -135,10 +151,22 @@ def plain(inputs: Sequence[np.ndarray]) -> Any:
         return np.add(inputs[0], inputs[1])
 
 
+def streams(elements: int) -> bool:
+    """Whether a, b and c of so many elements are too large for the L2, so that keeping them there is no use."""
+    return 12 * elements > L2_BYTES
+
+
+def choose(problem: AddProblem, arch: str) -> str:
+    """The rung that "auto" means: the fastest on an H200 among those that support the problem."""
+    if not problem.aligned:
+        return "vector_add"
+    return "vector_add_streamed" if streams(problem.n) else "vector_add_vec4"
+
+
 FAMILY: Family[AddProblem] = Family(
     name="vector_add",
     variants=VARIANTS,
-    make_inputs=_make_inputs,
+    make_inputs=make_inputs,
     output_like=lambda inputs: (tuple(inputs[0].shape), np.dtype(np.float32)),
     reference=reference,
     plain=plain,
@@ -147,7 +175,7 @@ FAMILY: Family[AddProblem] = Family(
     arguments=_arguments,
     traffic=lambda problem: 12 * problem.n,
     flops=lambda problem: problem.n,
-    choose=lambda problem, arch: "vector_add_vec4" if problem.aligned else "vector_add",
+    choose=choose,
     empty=lambda problem: problem.n == 0,
     shapes={
         "gpu": ((10_000_000,), (200, 250, 200)),
@@ -156,13 +184,3 @@ FAMILY: Family[AddProblem] = Family(
         "sweep": ((1 << 16,), (1 << 20,), (10_000_000,), (1 << 26,), (1 << 28,)),
     },
 )
-
-
-def add(a: Any, b: Any, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
-    """a + b for contiguous float32 arrays of one shape: cudakit's, torch's or CuPy's, and so is the result.
-
-    out: where to write, which may be a or b; a new array unless given. variant: a rung by name, or "auto". stream: the
-    device's default stream, or torch's or CuPy's current one, unless given. Returns without waiting. Raises ValueError
-    for arrays it does not take, UnsupportedVariant for a rung that does not take them.
-    """
-    return front.apply(FAMILY, (a, b), out, variant, stream)

@@ -59,6 +59,47 @@ class TorchPeer:
         return [functools.partial(self.work, *tensors(inputs, output), **self.options) for inputs, output in sets]
 
 
+class ReturningPeer(TorchPeer):
+    """A torch function that writes into no array it is given: the first call of a launch copies its result to the
+    output, to be checked; the calls that follow leave it where torch put it, so that no copy is timed."""
+
+    def bind(self, sets: Sequence[tuple[list[DeviceArray], DeviceArray]], timer: GpuTimer) -> list[Launch]:
+        return [self._launch(*tensors(inputs, output)) for inputs, output in sets]
+
+    def _launch(self, inputs: list[Any], output: Any) -> Launch:
+        unchecked = [output]
+
+        def launch() -> None:
+            result = self.work(inputs, output, **self.options)
+            while unchecked:
+                unchecked.pop().copy_(result)
+
+        return launch
+
+
+class AttentionPeer(ReturningPeer):
+    """torch's scaled_dot_product_attention, whose causal limit is aligned at the first query and key."""
+
+    def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
+        if dtype == "float32" and self.name != "peer:torch-efficient":
+            return "it takes float16 and bfloat16"
+        if self.options.get("causal") and shape[3] != shape[4]:
+            return "torch aligns the causal limit at the beginning, so that the masks differ where queries and keys do"
+        return None
+
+
+def _attention(
+    backend: str, inputs: Sequence[Any], output: Any, causal: bool = False, scale: float | None = None
+) -> object:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q, k, v = inputs
+    with sdpa_kernel(getattr(SDPBackend, backend)):
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
+
+
 def _softmax(inputs: Sequence[Any], output: Any) -> None:
     torch.softmax(inputs[0], -1, out=output)
 
@@ -73,15 +114,60 @@ def _add(inputs: Sequence[Any], output: Any) -> None:
     torch.add(inputs[0], inputs[1], out=output)
 
 
+def _add_broadcast(inputs: Sequence[Any], output: Any) -> None:
+    volume, plane, line = inputs
+    torch.add(volume, plane[:, :, None], out=output)
+    output.add_(line[:, None, None])
+
+
+def _broadcast_add(inputs: Sequence[Any], output: Any, operand: str = "row") -> None:
+    torch.add(inputs[0], inputs[1], out=output)
+
+
+def _scale(inputs: Sequence[Any], output: Any, factor: float = 0.7) -> None:
+    torch.mul(inputs[0], factor, out=output)
+
+
+def _threshold(inputs: Sequence[Any], output: Any, limit: float = 0.3) -> None:
+    torch.where(inputs[0] < limit, _zero(inputs[0].device, inputs[0].dtype), inputs[0], out=output)
+
+
+@functools.cache
+def _zero(device: Any, dtype: Any) -> Any:
+    return torch.zeros((), device=device, dtype=dtype)
+
+
+def _cast(inputs: Sequence[Any], output: Any, to: str = "float16") -> None:
+    output.copy_(inputs[0])
+
+
+def _fill(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> None:
+    output.fill_(value)
+
+
 _WORK: dict[str, list[tuple[str, str, Work]]] = {
+    "attention": [
+        (f"peer:torch-{name}", f"scaled_dot_product_attention, {backend}", functools.partial(_attention, backend))
+        for name, backend in (
+            ("flash", "FLASH_ATTENTION"), ("cudnn", "CUDNN_ATTENTION"), ("efficient", "EFFICIENT_ATTENTION"),
+        )
+    ],
     "softmax": [
         ("peer:torch", "torch.softmax(out=)", _softmax),
         ("peer:torch-naive", "amax, sub, exp, sum, div as torch operations", _softmax_naive),
     ],
     "vector_add": [("peer:torch", "torch.add(out=)", _add)],
+    "matrix_add": [("peer:torch", "torch.add(out=)", _add)],
+    "add_broadcast": [("peer:torch", "torch.add(out=) and Tensor.add_", _add_broadcast)],
+    "broadcast_add": [("peer:torch", "torch.add(out=)", _broadcast_add)],
+    "scale": [("peer:torch", "torch.mul(out=)", _scale)],
+    "threshold": [("peer:torch", "comparison and torch.where(out=)", _threshold)],
+    "cast": [("peer:torch", "Tensor.copy_", _cast)],
+    "fill": [("peer:torch", "Tensor.fill_", _fill)],
 }
 
 
 def peers(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
     """torch's ways of doing `family` at its `options`."""
-    return [TorchPeer(name, idea, work, ordinal, options) for name, idea, work in _WORK.get(family, [])]
+    kind = AttentionPeer if family == "attention" else TorchPeer
+    return [kind(name, idea, work, ordinal, options) for name, idea, work in _WORK.get(family, [])]

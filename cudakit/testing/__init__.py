@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from cudakit.testing import elementwise, softmax
+from cudakit.testing import attention, elementwise, gemm, softmax
 from cudakit.testing.case import Case, Layout, Refused, Values, contiguous, extents, float32_values, layouts, run_case
 
 __all__ = [
@@ -26,7 +26,16 @@ __all__ = [
 # The strategy of each family's problems, called with the most elements a problem may have.
 _CASES: dict[str, Callable[[int], st.SearchStrategy[Case]]] = {
     "softmax": softmax.softmax_cases,
+    "gemm": gemm.gemm_cases,
+    "attention": attention.attention_cases,
     "vector_add": elementwise.vector_add_cases,
+    "matrix_add": elementwise.matrix_add_cases,
+    "add_broadcast": elementwise.add_broadcast_cases,
+    "broadcast_add": elementwise.broadcast_add_cases,
+    "scale": elementwise.scale_cases,
+    "threshold": elementwise.threshold_cases,
+    "cast": elementwise.cast_cases,
+    "fill": elementwise.fill_cases,
 }
 
 

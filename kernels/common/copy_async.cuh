@@ -11,6 +11,31 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(BYTES) : "memory");
 }
 
+// The same, or BYTES zeros where `wanted` is false; `global` is then not read. 16 bytes go past L1: other blocks read them
+// next, not this one.
+template <int BYTES>
+__device__ __forceinline__ void copy_async_or_zero(void* shared, const void* global, bool wanted) {
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "the sizes that cp.async takes");
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const int bytes = wanted ? BYTES : 0;
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+    else
+        asm volatile(
+            "cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(bytes) : "memory");
+}
+
 __device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// Copies are waited for in groups: those started since the last commit are one.
+__device__ __forceinline__ void copy_async_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most LATEST of the newest groups are still under way.
+template <int LATEST>
+__device__ __forceinline__ void copy_async_wait_for() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LATEST) : "memory");
 }

@@ -1,0 +1,227 @@
+"""The problem that both families of matrix products take: D = alpha * A @ B + beta * C, any strides, batched or not.
+
+A transposed operand is a view with its strides swapped; a 2-D operand beside 3-D ones is used for every batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cudakit import layout, memory
+from cudakit.ops.variant import alignment, ceil_div
+
+# Host work that a check may take: multiply-adds of the plain sum from left to right.
+PLAIN_WORK = 1 << 26
+SHORT_ROW = 64  # columns below which the errors of one row are too few to tell what is usual
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Strides in elements (of a row, a column, a batch), and the alignment in bytes (at most 16) of the first one."""
+
+    row: int
+    col: int
+    batch: int
+    alignment: int
+
+    def pieces(self, along: int, step: int, extent: int, batches: int, itemsize: int) -> bool:
+        """Whether an axis of stride `along` and `extent` elements is whole 16-byte pieces, wherever a step of `step`
+        or a batch leads."""
+        width = 16 // itemsize
+        whole = along == 1 and extent % width == 0 and step % width == 0 and self.alignment == 16
+        return whole and (batches == 1 or self.batch % width == 0)
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """m x n = m x k times k x n, `batch` times. sms: multiprocessors of the device."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    a: Operand
+    b: Operand
+    c: Operand
+    d: Operand
+    alpha: float
+    beta: float
+    dtype: str
+    sms: int
+
+    def __str__(self) -> str:
+        batches = f"{self.batch} x " if self.batch > 1 else ""
+        return (
+            f"{batches}{self.m}x{self.n}x{self.k} {self.dtype} product, strides A {self.a.row, self.a.col}, "
+            f"B {self.b.row, self.b.col}, D {self.d.row, self.d.col}"
+        )
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is written."""
+        return not (self.m and self.n and self.batch)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k * self.batch
+
+
+def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0) -> GemmProblem:
+    """The problem of (A, B) or (A, B, C) and D; ValueError says what it refuses."""
+    a, b, *rest = inputs
+    c = rest[0] if rest else output
+    if a.dtype != b.dtype:
+        raise ValueError(f"a product takes operands of one dtype, A is {a.dtype} and B is {b.dtype}")
+    if c.dtype != output.dtype:
+        raise ValueError(
+            f"C and the output of a product are of one dtype, C is {c.dtype} and the output {output.dtype}"
+        )
+    shape = output_shape(a.shape, b.shape)
+    for name, array in (("C", c), ("the output", output)):
+        if tuple(array.shape) != shape:
+            raise ValueError(
+                f"A {tuple(a.shape)} times B {tuple(b.shape)} is {shape}, and {name} is {tuple(array.shape)}: "
+                "give one of that shape"
+            )
+    if layout.overlaps_itself(output.shape, output.strides, output.itemsize):
+        raise ValueError(
+            f"the output of a product, {shape} with strides {output.strides_elements} (elements), may name one place "
+            "twice, and blocks would race for it: give an output whose elements are apart"
+        )
+    for name, array in (("A", a), ("B", b)):
+        if memory.touch(array, output):
+            raise ValueError(f"the output of a product lies over {name}, which is read throughout: give a separate one")
+    if beta != 0 and memory.touch(c, output) and (c.pointer, c.strides) != (output.pointer, output.strides):
+        raise ValueError("C and the output overlap without being the same array: give the same one, or a separate one")
+    m, n, k = shape[-2], shape[-1], a.shape[-1]
+    batch = shape[0] if len(shape) == 3 else 1
+    sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
+    of_a, of_b, of_c, of_d = (_operand(array) for array in (a, b, c, output))
+    return GemmProblem(m, n, k, batch, of_a, of_b, of_c, of_d, float(alpha), float(beta), str(a.dtype), sms)
+
+
+def _operand(array: Any) -> Operand:
+    *batch, row, col = array.strides_elements
+    return Operand(row, col, batch[0] if batch else 0, alignment(array))
+
+
+def output_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The shape of A @ B; ValueError where they do not fit."""
+    if len(a) not in (2, 3) or len(b) not in (2, 3):
+        raise ValueError(f"a product takes 2-D arrays, or 3-D ones for batches; A is {tuple(a)}, B is {tuple(b)}")
+    if a[-1] != b[-2]:
+        raise ValueError(f"A is {tuple(a)} and B is {tuple(b)}: A's columns, {a[-1]}, are not B's rows, {b[-2]}")
+    if len(a) == len(b) == 3 and a[0] != b[0]:
+        raise ValueError(f"A has {a[0]} batches and B has {b[0]}: give as many, or a 2-D array for all batches")
+    batches = (a[0],) if len(a) == 3 else (b[0],) if len(b) == 3 else ()
+    return (*batches, a[-2], b[-1])
+
+
+def arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
+    """What every kernel of both families takes."""
+    c = inputs[2] if len(inputs) == 3 else output
+    p = problem
+    strides = (stride for o in (p.a, p.b, p.c, p.d) for stride in (o.row, o.col, o.batch))
+    return (*inputs[:2], c, output, *strides, p.m, p.n, p.k, p.batch, p.alpha, p.beta)
+
+
+def read_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """(n,) is a square product, (m, n, k) one product, (batch, m, n, k) several."""
+    if len(shape) == 1:
+        return shape * 3
+    return shape
+
+
+def host_shapes(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of A and B for a bench's (m, n, k) or (batch, m, n, k); ValueError for others."""
+    if len(shape) not in (3, 4):
+        raise ValueError("write n, MxNxK or BATCHxMxNxK")
+    *batch, m, n, k = shape
+    return (*batch, m, k), (*batch, k, n)
+
+
+def reference(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, limit: Any = np.float32) -> Any:
+    """alpha * A @ B + beta * C in float64; infinite where it is past the range of dtype `limit`. C is not looked at
+    where beta is 0."""
+    a, b, *rest = (np.asarray(x, dtype=np.float64) for x in inputs)
+    with np.errstate(all="ignore"):
+        exact = alpha * (a @ b)
+        if beta:
+            exact = exact + beta * rest[0]
+        rounded = exact.astype(limit).astype(np.float64)
+    return np.where(np.isinf(rounded), rounded, exact)
+
+
+def plain(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, dtype: Any = np.float32) -> Any:
+    """The textbook sum in float32, from left to right, rounded to `dtype`.
+
+    A comparison takes the largest error of a row. Of a large product only some rows are made so, and a row of few sums
+    may be right by luck: there the largest error among all rows that were made, in units of the row of A's length, is
+    carried to each row as the error of its first column. Where rows are few too, sums are made in several
+    orders.
+    """
+    a, b, *rest = (np.asarray(x).astype(np.float32) for x in inputs)
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    with np.errstate(all="ignore"):
+        if a.ndim == b.ndim == 2 and m * n * k > PLAIN_WORK:
+            return _plain_of_sample(a, b, rest, alpha, beta, dtype)
+        if n < SHORT_ROW and a.size and b.size:
+            return _plain_of_short_rows(a, b, rest, alpha, beta, dtype)
+        return _finish(_left_to_right(a, b), rest, alpha, beta).astype(dtype)
+
+
+def _left_to_right(a: Any, b: Any) -> Any:
+    total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.float32)
+    for i in range(a.shape[-1]):
+        total += a[..., :, i, None] * b[..., i, None, :]
+    return total
+
+
+def _plain_of_sample(a: Any, b: Any, rest: Any, alpha: float, beta: float, dtype: Any) -> Any:
+    (m, k), n = a.shape, b.shape[1]
+    rows = np.random.default_rng(0).choice(m, size=max(1, min(m, PLAIN_WORK // (n * k))), replace=False)
+    some = b[:, : max(1, PLAIN_WORK // k)]
+    error = np.abs(_left_to_right(a[rows], some) - a[rows].astype(np.float64) @ some.astype(np.float64))
+    lengths = np.linalg.norm(a.astype(np.float64), axis=1)
+    result = _finish(a.astype(np.float64) @ b.astype(np.float64), [r.astype(np.float64) for r in rest], alpha, beta)
+    result[:, 0] += abs(alpha) * _worst_ratio(error, lengths[rows]) * lengths
+    return result.astype(dtype)
+
+
+def _plain_of_short_rows(a: Any, b: Any, rest: Any, alpha: float, beta: float, dtype: Any) -> Any:
+    k = a.shape[-1]
+    sums = max(a.size // k * b.shape[-1], b.size // k * a.shape[-2])
+    orders = max(1, min(ceil_div(SHORT_ROW, sums), PLAIN_WORK // (8 * max(a.size, b.size))))
+    rng = np.random.default_rng(0)
+    ways = [np.arange(k), *(rng.permutation(k) for _ in range(orders - 1))]
+    ranks = max(a.ndim, b.ndim)
+    several_a = np.stack([a[..., way].reshape((1,) * (ranks - a.ndim) + a.shape) for way in ways])
+    several_b = np.stack([b[..., way, :].reshape((1,) * (ranks - b.ndim) + b.shape) for way in ways])
+    totals = _left_to_right(several_a, several_b)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    error = np.nan_to_num(np.abs(totals - exact), nan=0.0, posinf=0.0)
+    worst = np.take_along_axis(totals, error.argmax(axis=0)[None], axis=0)[0]
+    result = _finish(worst, rest, alpha, beta).astype(dtype)
+    lengths = np.broadcast_to(np.linalg.norm(a.astype(np.float64), axis=-1), exact.shape[:-1])
+    carried = _worst_ratio(error.max(axis=0), lengths) * lengths
+    more = carried > error.max(axis=(0, -1))
+    first = _finish((exact[..., 0] + np.copysign(carried, alpha)), [r[..., 0] for r in rest], alpha, beta)
+    result[..., 0] = np.where(more & np.isfinite(exact[..., 0]), first.astype(dtype), result[..., 0])
+    return result
+
+
+def _worst_ratio(error: Any, lengths: Any) -> float:
+    """The largest error (..., row, column) over its row's length. A row next to nothing beside the others is not asked:
+    its numbers may be denormal."""
+    finite = np.where(np.isfinite(lengths), lengths, 0.0)
+    usual = (finite > 1e-3 * finite.max(initial=0.0))[..., None]
+    return float(np.max(error / lengths[..., None], initial=0.0, where=usual & np.isfinite(error)))
+
+
+def _finish(total: Any, rest: Any, alpha: float, beta: float) -> Any:
+    kind = total.dtype.type
+    return kind(alpha) * total + (kind(beta) * rest[0] if beta else kind(0))

@@ -1,0 +1,67 @@
+"""Problems of the attention family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from cudakit.testing.case import Case, Layout, nested
+
+# Head sizes: mostly small ones of the sizes with a tile of their own, some padded. Each costs compiling each rung.
+HEAD_SIZES = (32, 32, 32, 64, 64, 24, 128)
+
+
+@dataclass(frozen=True)
+class Normals:
+    """A filler: normal numbers of one scale from a seed, with specials at drawn places (fractions of the array)."""
+
+    seed: int
+    scale: float = 1.0
+    specials: tuple[tuple[float, float], ...] = ()
+
+    def __call__(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        values = (np.random.default_rng(self.seed).standard_normal(shape) * self.scale).astype(np.float32)
+        for place, special in self.specials if values.size else ():
+            values.flat[int(place * (values.size - 1))] = special
+        return values
+
+
+@st.composite
+def attention_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+    """Problems of the attention family: grouped heads, lengths that are no multiple of anything, more and fewer keys
+    than queries, (batch, head, length) and (batch, length, head) layouts with gaps, aligned and not.
+
+    Scores stay within some tens: beyond, a softmax makes the rounding of a score an error of any size, in every
+    algorithm differently. Specials are put into q and k only: what 0 * inf makes of v depends on what underflows.
+    """
+    d = draw(st.sampled_from(HEAD_SIZES))
+    key_heads, group = draw(st.sampled_from(((1, 1), (1, 1), (2, 1), (1, 2), (1, 3), (2, 2))))
+    heads, batches = key_heads * group, draw(st.sampled_from((1, 1, 1, 2, 0)))
+    most = max(2, elements // (d * heads * max(batches, 1) * 2))
+    edges = [n for n in (0, 1, 2, 5, 16, 17, 31, 33, 63, 64, 65, 127, 129, 130, 193) if n <= most]
+    lengths = st.one_of(st.sampled_from(edges), st.integers(0, most))
+    sq, skv = draw(lengths), draw(lengths)
+    dtype = draw(st.sampled_from(("float16", "bfloat16", "float32")))
+    aligned = draw(st.sampled_from((True, True, False)))
+
+    def place(heads: int, length: int) -> Layout:
+        order = draw(st.sampled_from(((3, 2, 1, 0), (3, 1, 2, 0), (3, 2, 0, 1))))
+        unit = 8 if aligned else 1
+        gaps = {axis: unit * draw(st.sampled_from((0, 0, 1, 3))) for axis in (0, 1, 2)}
+        shape = (batches, heads, length, d)
+        lead = 0 if aligned else draw(st.integers(0, 5))
+        return Layout(shape, nested(shape, order, lambda axis: gaps.get(axis, 0)), lead, dtype)
+
+    inputs = (place(heads, sq), place(key_heads, skv), place(key_heads, skv))
+    scale = draw(st.sampled_from((1.0, 1.0, 3.0, 1e-3)))
+    special = st.sampled_from((np.inf, -np.inf, np.nan, -0.0))
+    specials = draw(st.lists(st.tuples(st.floats(0, 1), special), max_size=2).map(tuple))
+    seed = draw(st.integers(0, 2**32 - 1))
+    fill = (Normals(seed, scale, specials), Normals(seed + 1, 1.0, specials[:1]), Normals(seed + 2))
+    options: dict[str, Any] = {"causal": draw(st.booleans())}
+    if draw(st.integers(0, 3)) == 0:
+        options["scale"] = draw(st.sampled_from((1.0, 0.0625, 0.3)))
+    return Case(inputs, fill, place(heads, sq), options)

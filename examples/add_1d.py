@@ -1,0 +1,99 @@
+"""The five steps of a CUDA program, c = a + b: allocate, copy in, launch, copy out, free.
+
+The grid is n / block rounded up, and the kernel's guard `if (i < n)` stops the last block's threads past the end. One
+block alone ends at 1,024 elements, with no error to tell of the rest: only a comparison of every element finds it. What
+happens without the guard is shown by the simulated device, which names the line.
+
+    python examples/add_1d.py
+    python examples/add_1d.py --n 10000000 --device gpu
+"""
+
+import argparse
+import sys
+
+import numpy as np
+
+import cudakit
+from cudakit import cli, tables
+from cudakit.bench import Report, Row
+from cudakit.compare import compare
+from cudakit.timing import GpuTimer, wall_clock
+
+BLOCK = 1024
+UNGUARDED = """
+__global__ void add(const float* a, const float* b, float* c) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    c[i] = a[i] + b[i];
+}
+"""
+
+
+def five_steps(kernel, stream, grid, x, y):
+    """x + y by way of the device. What was not written shows as NaN."""
+    device, n = cudakit.Device.of(stream.context), len(x)
+    with device.empty(n, stream=stream) as a, device.empty(n, stream=stream) as b, device.empty(n, stream=stream) as c:
+        a.copy_from(x, stream)
+        b.copy_from(y, stream)
+        c.fill(np.nan, stream)
+        kernel.launch(stream, grid=grid, block=BLOCK, args=(a, b, c, n))
+        return c.numpy(stream)  # waits, and the three arrays are freed
+
+
+def without_guard(n):
+    """What the simulated device says of a kernel that has no guard."""
+    with cudakit.Device("sim", fresh=True) as device:
+        a, b, c = (device.zeros(n) for _ in range(3))
+        device.compile(source=UNGUARDED, name="unguarded.cu")["add"].launch(
+            device.default_stream, grid=-(-n // BLOCK), block=BLOCK, args=(a, b, c)
+        )
+        try:
+            device.synchronize()
+        except cudakit.DeviceFault as fault:
+            return str(fault)
+    return "nothing: n is a multiple of the block"
+
+
+def run(arguments):
+    cli.check_destination("--json", arguments.json)
+    if arguments.n < 1:
+        raise cli.Refused(f"--n {arguments.n}: give at least one element")
+    table, _ = cli.consoles(arguments)
+    with cli.open_device(arguments.device) as device, device.stream() as stream:
+        report, n = Report(device.info()), arguments.n
+        x, y = np.random.default_rng(0).standard_normal((2, n), dtype=np.float32)
+        exact, blocks = x.astype(np.float64) + y, -(-n // BLOCK)
+        kernel = device.compile("elementwise/01_vector_add.cu")["vector_add"]
+        cpu = Row("add_1d", "cpu", None, (n,), "float32", idea="numpy on the host")
+        cpu.judge(compare(x + y, exact, x + y))
+        cpu.time_ms = wall_clock(lambda: x + y).as_dict()
+        report.rows.append(cpu)
+        for rung, (name, grid) in enumerate((("one_block", 1), ("many_blocks", blocks)), 1):
+            row = Row("add_1d", name, rung, (n,), "float32", idea=f"grid {grid:,}, block {BLOCK:,}")
+            result = five_steps(kernel, stream, grid, x, y)
+            missing = int(np.isnan(result).sum())
+            if grid < blocks:
+                row.skipped = f"{missing:,} of {n:,} elements were not written, and no call said so"
+            else:
+                row.judge(compare(result, exact, x + y))
+            if device.kind == "gpu" and row.ok:
+                a, b = device.array(x, stream=stream), device.array(y, stream=stream)
+                plan = kernel.prepare(grid=grid, block=BLOCK, args=(a, b, device.empty_like(a, stream=stream), n))
+                row.time_ms = GpuTimer(device, stream).time([lambda plan=plan: plan.launch(stream)]).as_dict()
+                row.gbps = 12 * n / row.time_ms["median"] / 1e6
+                row.end_to_end_ms = wall_clock(lambda grid=grid: five_steps(kernel, stream, grid, x, y)).median
+            report.rows.append(row)
+    result = report.as_dict()
+    if not arguments.quiet:
+        tables.show(result, table)
+        table.print(f"of {blocks * BLOCK:,} threads the guard stops {blocks * BLOCK - n:,}; without it:", style="bold")
+        table.print(without_guard(n), markup=False)
+    if arguments.json:
+        cli.write_json(result, arguments.json)
+    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_common_arguments(parser)
+    parser.add_argument("--n", type=int, default=100_003, help="elements (default: 100,003)")
+    sys.exit(cli.guarded(lambda: run(parser.parse_args())))

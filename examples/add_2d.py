@@ -1,0 +1,20 @@
+"""C = A + B for one matrix: one block of 16x16 threads, against as many blocks as the matrix has 16x16 tiles.
+
+256x256 is 256 tiles. 100x100 is 6.25 tiles a side: a grid rounded down to 6x6 leaves the last four rows and columns
+unwritten, so it is rounded up to 7x7 and the kernel guards the edge. One block of 256 threads is right for any size
+only because it strides over the matrix; it uses one multiprocessor of all.
+
+    python examples/add_2d.py
+    python examples/add_2d.py --shapes 4096x4096,1000x999 --json -
+"""
+
+import sys
+
+from cudakit import ladder
+
+DEFAULTS = {"--shapes": "256x256,100x100", "--variants": "one_block,many_blocks"}
+
+if __name__ == "__main__":
+    given = sys.argv[1:]
+    chosen = [f"{flag}={value}" for flag, value in DEFAULTS.items() if flag != "--shapes" or "--sweep" not in given]
+    sys.exit(ladder.main(__doc__, "matrix_add", [*chosen, *given]))

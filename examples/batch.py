@@ -1,0 +1,101 @@
+"""A batch of matrices, C[m] = A[m] + B[m]: a launch a matrix, against one launch with the matrix on the grid's z.
+
+A matrix of 256x256 keeps a large chip busy for about as long as its launch takes, so a thousand launches wait for the
+host; one launch does not. Two limits are in the way of large batches: z ends at 65,535 blocks, so the kernel takes
+every 65,535th matrix, and 32,768 matrices are 2^31 elements, more than an int counts, so offsets are 64-bit.
+
+    python examples/batch.py
+    python examples/batch.py --shapes 1000x256x256,70000x16x16 --json -
+"""
+
+import argparse
+import functools
+import sys
+
+import numpy as np
+
+from cudakit import cli, tables
+from cudakit.bench import Report, Row
+from cudakit.compare import compare
+from cudakit.ops.matrix_add import FAMILY
+from cudakit.timing import GpuTimer, wall_clock
+
+
+def prepared(device, name, a, b, c):
+    """The launches that do the batch by `name`, a rung of the ladder: one, or one a matrix where it takes no more."""
+    variant = FAMILY.variant(name)
+    parts = [(a, b, c)]
+    if variant.refusal(FAMILY.problem((a, b), c), device.arch) is not None:
+        parts = [(a[m], b[m], c[m]) for m in range(len(c))]
+    plans = []
+    for x, y, z in parts:
+        problem = FAMILY.problem((x, y), z)
+        (config,) = variant.configs(problem)
+        args = (config.arguments or FAMILY.arguments)(problem, (x, y), z, None)
+        plans.append(FAMILY.kernel(device, variant, config).prepare(grid=config.grid, block=config.block, args=args))
+    return plans
+
+
+def launch_all(plans, stream):
+    for plan in plans:
+        plan.launch(stream)
+
+
+def measure(device, stream, shape):
+    rng = np.random.default_rng(0)
+    hosts = FAMILY.make_inputs(shape, np.float32, rng)
+    exact, plain = FAMILY.reference(hosts), FAMILY.plain(hosts)
+    cpu = Row("batch", "cpu", None, shape, "float32", idea="numpy on the host")
+    cpu.judge(compare(plain, exact, plain))
+    cpu.time_ms = wall_clock(lambda: FAMILY.baseline(hosts)).as_dict()
+    yield cpu
+    a, b = (device.array(host, stream=stream) for host in hosts)
+    for rung, (name, idea) in enumerate(
+        (
+            ("many_blocks", f"{shape[0]:,} launches, one a matrix"),
+            ("batched", "one launch, z of the grid is the matrix"),
+            ("flat_vec4", "one launch, the batch as one vector"),
+        ),
+        1,
+    ):
+        row = Row("batch", name, rung, shape, "float32", idea=idea)
+        c = device.full(shape, np.nan, np.float32, stream=stream)
+        work = functools.partial(launch_all, prepared(device, name, a, b, c), stream)
+        if device.kind == "sim":
+            with device.counters() as counters:
+                work()
+            (counted,) = counters.values()
+            row.counters = counted.as_dict()
+        else:
+            work()
+        row.judge(compare(c.numpy(stream), exact, plain))
+        if device.kind == "gpu" and row.ok:
+            # A thousand launches fill the queue, so the host cannot be left out: this is the time by its clock.
+            host = wall_clock(lambda work=work: (work(), stream.synchronize()))
+            row.time_ms = (host if name == "many_blocks" else GpuTimer(device, stream).time([work])).as_dict()
+            row.gbps = 12 * c.size / row.time_ms["median"] / 1e6
+            row.end_to_end_ms = host.median
+        yield row
+
+
+def run(arguments):
+    cli.check_destination("--json", arguments.json)
+    table, _ = cli.consoles(arguments)
+    with cli.open_device(arguments.device) as device, device.stream() as stream:
+        report = Report(device.info())
+        for shape in arguments.shapes or ([(1000, 256, 256)] if device.kind == "gpu" else [(50, 32, 32)]):
+            if len(shape) != 3 or 0 in shape:
+                raise cli.Refused(f"{cli.shape_text(shape)} is no batch: write MATRICESxROWSxCOLS")
+            report.rows += measure(device, stream, shape)
+    if not arguments.quiet:
+        tables.show(report.as_dict(), table)
+    if arguments.json:
+        cli.write_json(report.as_dict(), arguments.json)
+    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_common_arguments(parser)
+    parser.add_argument("--shapes", type=cli.parse_shapes, metavar="S,...", help="batches, such as 1000x256x256")
+    sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -1,0 +1,89 @@
+"""c = a + b over a volume, by blocks of one size and many shapes: 1,024 threads as 1024x1x1, 16x8x8, 1x16x64, ...
+
+The shape of a block changes neither the arithmetic nor the occupancy, only which elements a warp of 32 threads holds,
+and with it how many 32-byte sectors a request touches: 4 where x covers whole runs of eight floats or more, 32 where
+every lane lies in a row of its own. A block longer than a row is no better: 1024x1x1 over rows of 200 leaves four
+threads of five without work. Occupancy, the same for all of them, tells none of this.
+
+    python examples/block_shapes.py
+    python examples/block_shapes.py --shapes 200x250x200 --blocks 256x1x1,32x8x1 --json -
+"""
+
+import argparse
+import math
+import sys
+
+import numpy as np
+
+from cudakit import cli, tables
+from cudakit.bench import Report, Row
+from cudakit.compare import compare
+from cudakit.ops.elementwise import FAMILY, MAX_GRID_YZ
+from cudakit.timing import GpuTimer, wall_clock
+
+BLOCKS = "1024x1x1,256x1x1,32x8x4,16x8x8,8x8x16,4x16x16,1x16x64"
+
+
+def measure(device, stream, shape, blocks):
+    hosts = FAMILY.make_inputs(shape, np.float32, np.random.default_rng(0))
+    exact, plain = FAMILY.reference(hosts), FAMILY.plain(hosts)
+    cpu = Row("block_shapes", "cpu", None, shape, "float32", idea="numpy on the host")
+    cpu.judge(compare(plain, exact, plain))
+    cpu.time_ms = wall_clock(lambda: FAMILY.baseline(hosts)).as_dict()
+    yield cpu
+    kernel = device.compile("elementwise/02_vector_add_3d.cu")["vector_add_3d"]
+    a, b = (device.array(host, stream=stream) for host in hosts)
+    for rung, block in enumerate(blocks, 1):
+        c = device.full(shape, np.nan, np.float32, stream=stream)
+        row = Row("block_shapes", cli.shape_text(block), rung, shape, "float32")
+        extents = FAMILY.problem((a, b), c).volume
+        x, y, z = (-(-n // along) for n, along in zip(extents, block, strict=True))
+        grid = x, min(y, MAX_GRID_YZ), min(z, MAX_GRID_YZ)
+        resident = kernel.occupancy(block, 0) * math.prod(block)
+        occupancy = resident / device.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
+        row.idea = f"grid {cli.shape_text(grid)}"
+        row.launch = {"grid": grid, "block": block, "shared": 0, "registers": kernel.registers, "occupancy": occupancy}
+        launch = kernel.prepare(grid=grid, block=block, args=(a, b, c, *extents)).launch
+        if device.kind == "sim":
+            with device.counters() as counters:
+                launch(stream)
+            (counted,) = counters.values()
+            row.counters = {**counted.as_dict(), "bytes_per_element": counted.global_sector_bytes / c.size}
+        else:
+            launch(stream)
+        row.judge(compare(c.numpy(stream), exact, plain))
+        if device.kind == "gpu" and row.ok:
+            row.time_ms = GpuTimer(device, stream).time([lambda launch=launch: launch(stream)]).as_dict()
+            row.gbps = 12 * c.size / row.time_ms["median"] / 1e6
+        yield row
+
+
+def run(arguments):
+    cli.check_destination("--json", arguments.json)
+    table, _ = cli.consoles(arguments)
+    with cli.open_device(arguments.device) as device, device.stream() as stream:
+        report = Report(device.info())
+        for shape in arguments.shapes or [(200, 250, 200) if device.kind == "gpu" else (16, 32, 64)]:
+            if 0 in shape:
+                raise cli.Refused(f"{cli.shape_text(shape)} has no elements")
+            report.rows += measure(device, stream, shape, arguments.blocks)
+    if not arguments.quiet:
+        tables.show(report.as_dict(), table)
+    if arguments.json:
+        cli.write_json(report.as_dict(), arguments.json)
+    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+
+
+def blocks_of(text):
+    blocks = cli.parse_shapes(text)
+    if any(len(block) != 3 for block in blocks):
+        raise argparse.ArgumentTypeError(f"{text!r}: write blocks as XxYxZ, such as 16x8x8")
+    return blocks
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_common_arguments(parser)
+    parser.add_argument("--shapes", type=cli.parse_shapes, metavar="S,...", help="volumes, such as 200x250x200")
+    parser.add_argument("--blocks", type=blocks_of, default=blocks_of(BLOCKS), metavar="B,...", help="XxYxZ threads")
+    sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -1,0 +1,183 @@
+// Online attention: no score is ever stored. A block's queries keep their output in registers and take the keys a tile
+// at a time, with a running maximum and sum for each query.
+//
+// Parameters as in problem.cuh, elements float, half or bfloat16, scale = log2(e) times the factor on the scores. 256
+// threads, 16 x 16, make ROWS queries of one head: thread (y, x) has the rows y, y + 16, ..., of the scores the keys x,
+// x + 16, ..., and of the output D / 16 columns. Everything is float in shared memory: ROWS x D queries, KEYS x D keys
+// and as many values, ROWS x (KEYS + 4) exponentiated scores. D is d rounded up to a size with a tile; what is past d,
+// sq or skv is zero there. Float tiles are copied by cp.async while the other product runs, other types through
+// registers.
+//
+// Source of the algorithm: Dao, Fu, Ermon, Rudra, Re, "FlashAttention: Fast and memory-efficient exact attention with
+// IO-awareness", 2022.
+//
+// Bound by: the float units, which it keeps at work about as a plain product of matrices does. The next rung has tensor
+// cores multiply.
+#include "../common/copy_async.cuh"
+#include "../common/online.cuh"
+#include "../common/pack.cuh"
+#include "../common/reduce.cuh"
+#include "problem.cuh"
+
+constexpr int kSide = 16, kThreads = kSide * kSide;
+
+// Lines of 16-byte pieces, piece p of line r at p ^ (r % 8): threads that read one piece of eight lines find them in
+// different banks.
+template <int D>
+__device__ __forceinline__ int place(int line, int piece) {
+    return line * D + (piece ^ line % 8) * 4;
+}
+
+// Starts copying `lines` lines of d elements to a shared tile of LINES lines of D floats; the rest is made zero.
+template <int LINES, int D, int VECTOR, class T>
+__device__ __forceinline__ void start_copy(float* tile, const T* from, int64 row, int lines, int d) {
+    constexpr int kAlong = D / VECTOR;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < LINES * kAlong; i += kThreads) {
+        const int line = i / kAlong, column = i % kAlong * VECTOR;
+        const bool inside = line < lines && column < d;
+        const T* const at = inside ? from + line * row + column : from;
+        if constexpr (sizeof(T) == 4) {
+            copy_async_or_zero<VECTOR * 4>(tile + place<D>(line, column / 4) + column % 4, at, inside);
+        } else {
+            Pack<T, VECTOR> pack = {};
+            if (inside) pack = *reinterpret_cast<const Pack<T, VECTOR>*>(at);
+#pragma unroll
+            for (int e = 0; e < VECTOR; ++e)
+                tile[place<D>(line, (column + e) / 4) + (column + e) % 4] = static_cast<float>(pack.at[e]);
+        }
+    }
+}
+
+// q, o: (batch, heads, sq, d); k, v: (batch, heads / group, skv, d); grid: all heads x blocks of queries, block: 256
+template <class T, int D, int ROWS, int KEYS, int VECTOR>
+__global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const T* v, T* o, int64 q_batch,
+    int64 q_head, int64 q_row, int64 k_batch, int64 k_head, int64 k_row, int64 v_batch, int64 v_head, int64 v_row,
+    int64 o_batch, int64 o_head, int64 o_row, int batches, int heads, int group, int sq, int skv, int d, float scale,
+    int causal) {
+    static_assert(ROWS % kSide == 0 && KEYS % kSide == 0 && D % 32 == 0, "whole tiles");
+    constexpr int kMine = ROWS / kSide, kKeys = KEYS / kSide, kLine = KEYS + 4;
+    constexpr int kWide = D % 64 == 0 ? 4 : 2, kGroups = D / kSide / kWide;  // columns side by side, and groups of them
+    extern __shared__ __align__(16) float shared[];
+    float *const queries = shared, *const keys = queries + ROWS * D, *const values = keys + KEYS * D;
+    float* const weights = values + KEYS * D;
+    const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
+
+    const int blocks = (sq + ROWS - 1) / ROWS, first_row = (blocks - 1 - blockIdx.x % blocks) * ROWS;
+    const Head head(blockIdx.x / blocks, heads, group);
+    k = head.keys(k, Strides{k_batch, k_head, k_row});
+    v = head.keys(v, Strides{v_batch, v_head, v_row});
+    const int limit = key_limit(first_row, sq, skv, causal), seen = max(min(limit + ROWS - 1, skv), 0);
+
+    float out[kMine][kGroups][kWide] = {}, maximum[kMine], sum[kMine] = {};  // of the sum, this thread's part
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) maximum[i] = -kInfinity;
+    start_copy<ROWS, D, VECTOR>(
+        queries, head.queries(q, Strides{q_batch, q_head, q_row}) + first_row * q_row, q_row, sq - first_row, d);
+    start_copy<KEYS, D, VECTOR>(keys, k, k_row, skv, d);
+
+    for (int first = 0; first < seen; first += KEYS) {
+        copy_async_wait();
+        __syncthreads();  // the keys are there, and the values and weights before are no longer read
+        start_copy<KEYS, D, VECTOR>(values, v + first * v_row, v_row, skv - first, d);
+
+        float score[kMine][kKeys] = {};
+#pragma unroll 2
+        for (int piece = 0; piece < D / 4; ++piece) {
+            float4 b[kKeys];
+#pragma unroll
+            for (int j = 0; j < kKeys; ++j)
+                b[j] = *reinterpret_cast<const float4*>(keys + place<D>(x, piece) + j * kSide * D);
+#pragma unroll
+            for (int i = 0; i < kMine; ++i) {
+                const float4 a = *reinterpret_cast<const float4*>(queries + place<D>(y, piece) + i * kSide * D);
+#pragma unroll
+                for (int j = 0; j < kKeys; ++j) {
+                    score[i][j] = fmaf(a.x, b[j].x, score[i][j]);
+                    score[i][j] = fmaf(a.y, b[j].y, score[i][j]);
+                    score[i][j] = fmaf(a.z, b[j].z, score[i][j]);
+                    score[i][j] = fmaf(a.w, b[j].w, score[i][j]);
+                }
+            }
+        }
+
+        const bool whole = first + KEYS <= min(limit, skv);
+#pragma unroll
+        for (int i = 0; i < kMine; ++i) {
+            float top = maximum[i];
+#pragma unroll
+            for (int j = 0; j < kKeys; ++j) {
+                const int key = first + x + j * kSide;
+                if (!whole && (key >= skv || (causal && key >= limit + y + i * kSide))) score[i][j] = -kInfinity;
+                top = fmaxf(top, score[i][j]);
+            }
+            top = lanes_reduce<kSide>(top, Max());
+            const float shift = online_shift(top), factor = exp2f((maximum[i] - shift) * scale);
+            maximum[i] = top;
+            sum[i] *= factor;
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g)
+#pragma unroll
+                for (int e = 0; e < kWide; ++e) out[i][g][e] *= factor;
+#pragma unroll
+            for (int j = 0; j < kKeys; ++j) {
+                const float weight = exp2f((score[i][j] - shift) * scale);
+                sum[i] += weight;
+                weights[(y + i * kSide) * kLine + x + j * kSide] = weight;
+            }
+        }
+        copy_async_wait();
+        __syncthreads();  // values and weights are there, and the keys are no longer read
+        if (first + KEYS < seen)
+            start_copy<KEYS, D, VECTOR>(keys, k + (first + KEYS) * k_row, k_row, skv - first - KEYS, d);
+
+#pragma unroll 2
+        for (int j = 0; j < KEYS; j += 4) {
+            Pack<float, kWide> b[4][kGroups];
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+#pragma unroll
+                for (int g = 0; g < kGroups; ++g) {
+                    const int column = (g * kSide + x) * kWide;
+                    b[e][g] =
+                        *reinterpret_cast<const Pack<float, kWide>*>(values + place<D>(j + e, column / 4) + column % 4);
+                }
+#pragma unroll
+            for (int i = 0; i < kMine; ++i) {
+                const float4 a = *reinterpret_cast<const float4*>(weights + (y + i * kSide) * kLine + j);
+#pragma unroll
+                for (int g = 0; g < kGroups; ++g)
+#pragma unroll
+                    for (int c = 0; c < kWide; ++c) {
+                        out[i][g][c] = fmaf(a.x, b[0][g].at[c], out[i][g][c]);
+                        out[i][g][c] = fmaf(a.y, b[1][g].at[c], out[i][g][c]);
+                        out[i][g][c] = fmaf(a.z, b[2][g].at[c], out[i][g][c]);
+                        out[i][g][c] = fmaf(a.w, b[3][g].at[c], out[i][g][c]);
+                    }
+            }
+        }
+    }
+    copy_async_wait();
+
+    o = head.queries(o, Strides{o_batch, o_head, o_row});
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+        const int row = first_row + y + i * kSide;
+        const float total = lanes_reduce<kSide>(sum[i], Sum());
+        if (row >= sq) continue;
+        const float factor = keys_seen(row, sq, skv, causal) > 0 ? 1.0f / total : 0.0f;
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+            const int column = (g * kSide + x) * kWide;
+            if (column >= d) continue;
+            constexpr int kStore = VECTOR == 1 ? 1 : kWide;
+#pragma unroll
+            for (int c = 0; c < kWide; c += kStore) {
+                Pack<T, kStore> pack;
+#pragma unroll
+                for (int e = 0; e < kStore; ++e) pack.at[e] = static_cast<T>(out[i][g][c + e] * factor);
+                *reinterpret_cast<Pack<T, kStore>*>(o + row * o_row + column + c) = pack;
+            }
+        }
+    }
+}

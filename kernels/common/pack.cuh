@@ -1,0 +1,7 @@
+// N elements that are moved as one, in accesses of at most 16 bytes.
+#pragma once
+
+template <class T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+    T at[N];
+};

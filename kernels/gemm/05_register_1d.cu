@@ -1,0 +1,49 @@
+// fp32 product, TM outputs of one column a thread.
+//
+// Parameters as in 01_naive_uncoalesced.cu.
+//
+// What it adds: a thread reads one float of B and uses it for TM rows, TM sums staying in registers. TM fused
+// multiply-adds take TM + 1 reads of shared memory, not 2 * TM, and the tile grows to 64 x 64 with 512 threads.
+//
+// Bound by: shared memory still: the floats of A are read once for each use. The next rung keeps columns too, so that a
+// float of A is used TN times.
+#include "output.cuh"
+
+// grid: tiles of all batches, block: BM * BN / TM
+template <int BM, int BN, int BK, int TM>
+__global__ void __launch_bounds__(BM* BN / TM) register_1d(const float* a, const float* b, const float* c, float* d,
+    int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
+    int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
+    float beta) {
+    constexpr int kThreads = BM * BN / TM;
+    static_assert(BM * BK == kThreads && BK * BN == kThreads, "every thread brings one float of A and one of B");
+    __shared__ float tile_a[BM][BK], tile_b[BK][BN];
+    const int thread = threadIdx.x;
+    const int line_a = thread / BK, k_a = thread % BK;  // what it brings of A,
+    const int k_b = thread / BN, line_b = thread % BN;  // and of B
+    const int row = thread / BN * TM, col = thread % BN;
+    const BlockTile<BM, BN> tile(m, n);
+    const float* of_a = a + tile.batch * a_batch + (tile.m0 + line_a) * a_row;
+    const float* of_b = b + tile.batch * b_batch + (tile.n0 + line_b) * b_col;
+    float sums[TM] = {};
+    for (int64 k0 = 0; k0 < k; k0 += BK) {
+        tile_a[line_a][k_a] = tile.m0 + line_a < m && k0 + k_a < k ? of_a[(k0 + k_a) * a_col] : 0.0f;
+        tile_b[k_b][line_b] = tile.n0 + line_b < n && k0 + k_b < k ? of_b[(k0 + k_b) * b_row] : 0.0f;
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < BK; ++i) {
+            const float value = tile_b[i][col];
+#pragma unroll
+            for (int r = 0; r < TM; ++r) sums[r] = fmaf(tile_a[row + r][i], value, sums[r]);
+        }
+        __syncthreads();
+    }
+    const int64 s = tile.n0 + col;
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        const int64 r = tile.m0 + row + i;
+        if (r < m && s < n)
+            d[tile.batch * d_batch + r * d_row + s * d_col] =
+                combined(sums[i], alpha, beta, c + tile.batch * c_batch + r * c_row + s * c_col);
+    }
+}

@@ -1,0 +1,50 @@
+// fp32 product, 8 x 8 outputs a thread, with 128-bit accesses to global and shared memory.
+//
+// Parameters as in 01_naive_uncoalesced.cu; one axis of A and one of B has stride 1 (template constants say which). An
+// operand or an output whose rows do not start on 16 bytes goes by 4 bytes, the rest stays as it is.
+//
+// What it adds: a load, a shared read or a store moves four floats. For the reads of A its tile lies turned in shared
+// memory, [k][row], so that a thread's 8 rows are two 16-byte reads: 4 reads for 64 fused multiply-adds, where the rung
+// before takes 16.
+//
+// Bound by: bank conflicts. Turning the tile writes 4 floats of a k to banks that lines of another k use as well, and
+// neighbouring threads read 8 columns apart, so that two of them meet in a bank. The next rung deals the threads out
+// otherwise.
+#include "wide_tile.cuh"
+
+// grid: tiles of all batches, block: BM * BN / 64
+template <int BM, int BN, int BK, bool A_K, bool B_K, int VEC_A, int VEC_B, int VEC_D>
+__global__ void __launch_bounds__(BM* BN / 64, 2) vec4(const float* a, const float* b, const float* c, float* d,
+    int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
+    int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
+    float beta) {
+    constexpr int TM = 8, TN = 8, kThreads = BM * BN / (TM * TN);
+    __shared__ __align__(16) float tile_a[BK * BM], tile_b[BK * BN];
+    const int row = threadIdx.x / (BN / TN) * TM, col = threadIdx.x % (BN / TN) * TN;
+    const BlockTile<BM, BN> tile(m, n);
+    float sums[TM][TN] = {};
+    for (int64 k0 = 0; k0 < k; k0 += BK) {
+        bring<BM, BK, A_K, VEC_A, BM, kThreads>(a + tile.batch * a_batch, a_row, a_col, tile.m0, m, k0, k, tile_a);
+        bring<BN, BK, B_K, VEC_B, BN, kThreads>(b + tile.batch * b_batch, b_col, b_row, tile.n0, n, k0, k, tile_b);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < BK; ++i) {
+            float values_a[TM], values_b[TN];
+#pragma unroll
+            for (int r = 0; r < TM; r += 4) read_four(tile_a + i * BM + row + r, values_a + r);
+#pragma unroll
+            for (int s = 0; s < TN; s += 4) read_four(tile_b + i * BN + col + s, values_b + s);
+#pragma unroll
+            for (int r = 0; r < TM; ++r)
+#pragma unroll
+                for (int s = 0; s < TN; ++s) sums[r][s] = fmaf(values_a[r], values_b[s], sums[r][s]);
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int r = 0; r < TM; ++r)
+#pragma unroll
+        for (int s = 0; s < TN; s += 4)
+            write_four<VEC_D>(sums[r] + s, c + tile.batch * c_batch, c_row, c_col, d + tile.batch * d_batch, d_row,
+                d_col, tile.m0 + row + r, tile.n0 + col + s, m, n, alpha, beta);
+}

@@ -1,0 +1,54 @@
+// fp32 product whose warps take tiles of their own, 64 x 32, without bank conflicts.
+//
+// Parameters as in 07_vec4.cu.
+//
+// What it adds: a place for every lane. A warp makes WM x WN of the block's tile, and its lanes stand 8 x 4 in it; the
+// 8 x 8 outputs of a lane are four groups of 4 x 4, the groups 32 rows and 16 columns apart. So neighbouring lanes read
+// neighbouring 16-byte pieces: the 8 lanes down a warp read 128 bytes of A in a row, the 4 across 64 bytes of B, and
+// lanes that share a piece are served together. A warp also reads less of the tile: 64 + 32 floats a k, not 16 + 128.
+// Rows of a turned tile are 4 floats longer than its lines, which puts the stores of k and k + 4 half the banks apart.
+//
+// Bound by: waiting. Between the barriers a tile is brought, then multiplied; the multiply-adds stand still while the
+// loads are on their way, but for the other block of the multiprocessor. The next rung brings tiles ahead.
+#include "wide_tile.cuh"
+
+// grid: tiles of all batches, block: 32 * (BM / WM) * (BN / WN)
+template <int BM, int BN, int BK, int WM, int WN, bool A_K, bool B_K, int VEC_A, int VEC_B, int VEC_D>
+__global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, 2) warp_tile(const float* a, const float* b,
+    const float* c, float* d, int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch,
+    int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k,
+    int64 batches, float alpha, float beta) {
+    constexpr int TM = 8, TN = 8, kThreads = BM / WM * (BN / WN) * kWarp;
+    constexpr int kDown = WM / TM, kAcross = WN / TN;  // lanes of a warp
+    static_assert(kDown * kAcross == kWarp, "a lane for every 8 x 8 outputs of a warp's tile");
+    constexpr int kPitchA = BM + (A_K ? 4 : 0), kPitchB = BN + (B_K ? 4 : 0);
+    __shared__ __align__(16) float tile_a[BK * kPitchA], tile_b[BK * kPitchB];
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    const int row = warp / (BN / WN) * WM + lane / kAcross * 4, col = warp % (BN / WN) * WN + lane % kAcross * 4;
+    const BlockTile<BM, BN> tile(m, n);
+    float sums[TM][TN] = {};
+    for (int64 k0 = 0; k0 < k; k0 += BK) {
+        bring<BM, BK, A_K, VEC_A, kPitchA, kThreads>(a + tile.batch * a_batch, a_row, a_col, tile.m0, m, k0, k, tile_a);
+        bring<BN, BK, B_K, VEC_B, kPitchB, kThreads>(b + tile.batch * b_batch, b_col, b_row, tile.n0, n, k0, k, tile_b);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < BK; ++i) {
+            float values_a[TM], values_b[TN];
+#pragma unroll
+            for (int r = 0; r < TM; r += 4) read_four(tile_a + i * kPitchA + row + r * kDown, values_a + r);
+#pragma unroll
+            for (int s = 0; s < TN; s += 4) read_four(tile_b + i * kPitchB + col + s * kAcross, values_b + s);
+#pragma unroll
+            for (int r = 0; r < TM; ++r)
+#pragma unroll
+                for (int s = 0; s < TN; ++s) sums[r][s] = fmaf(values_a[r], values_b[s], sums[r][s]);
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int r = 0; r < TM; ++r)
+#pragma unroll
+        for (int s = 0; s < TN; s += 4)
+            write_four<VEC_D>(sums[r] + s, c + tile.batch * c_batch, c_row, c_col, d + tile.batch * d_batch, d_row,
+                d_col, tile.m0 + row + r / 4 * 4 * kDown + r % 4, tile.n0 + col + s * kAcross, m, n, alpha, beta);
+}

@@ -1,0 +1,118 @@
+// fp32 product by as many blocks as the chip holds, each with the same number of steps of k, wherever they lie.
+//
+// Parameters as in 09_pipelined.cu, and `parts`: memory for two tiles a block. Two kernels in turn: stream_k, and
+// stream_k_join, with the same grid.
+//
+// What it adds: all steps of BK of all tiles stand in one line, and every block takes an equal stretch of it. Tiles
+// that lie in one stretch are finished on the spot. A block has at most two that do not, at the ends of its stretch; it
+// puts their sums into `parts`, and the second kernel adds up each shared tile in the order of k. So no wave is ever
+// partly filled, one tile of great depth is split among all blocks, and the result does not depend on timing.
+//
+// Source of the idea: Osama et al., "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix
+// Multiplication on the GPU", 2023.
+//
+// Groups of warps may share a stretch's k as in 10_sliced.cu, which makes fewer parts.
+//
+// Bound by: as 09, and the parts, two tiles a block, through the L2.
+#include "fma_tile.cuh"
+
+// How the line of steps is cut: `units` steps in all, `depth` a tile, `blocks` equal stretches.
+struct Cut {
+    int64 units, depth, blocks, tiles_m, tiles_n;
+
+    __device__ __forceinline__ Cut(int64 m, int64 n, int64 k, int64 batches, int bm, int bn, int bk)
+        : depth(k > 0 ? (k + bk - 1) / bk : 1),
+          blocks(gridDim.x),
+          tiles_m((m + bm - 1) / bm),
+          tiles_n((n + bn - 1) / bn) {
+        units = tiles_m * tiles_n * batches * depth;
+    }
+    __device__ __forceinline__ int64 begin(int64 block) const { return block * units / blocks; }
+};
+
+// grid: any, block: 32 * WARPS_M * WARPS_N * SLICES
+template <int BM, int BN, int TM, int TN, int WARPS_M, int WARPS_N, int STAGES, int SLICES, int RESIDENT, bool A_K,
+    bool B_K, int VEC_A, int VEC_B, int VEC_D>
+__global__ void __launch_bounds__(WARPS_M * WARPS_N * kWarp * SLICES, RESIDENT) stream_k(const float* a, const float* b,
+    const float* c, float* d, int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch,
+    int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k,
+    int64 batches, float alpha, float beta, float* parts) {
+    using Tile = FmaTile<BM, BN, TM, TN, WARPS_M, WARPS_N, STAGES, A_K, B_K, VEC_A, VEC_B>;
+    extern __shared__ float4 stages[];
+    float* const shared = reinterpret_cast<float*>(stages);
+    const int slice = threadIdx.x / Tile::kThreads;
+    const Cut cut(m, n, k, batches, BM, BN, Tile::BK);
+    const int64 begin = cut.begin(blockIdx.x), end = cut.begin(blockIdx.x + 1);
+    for (int64 unit = begin; unit < end;) {
+        const int64 index = unit / cut.depth, first = unit - index * cut.depth;
+        const int64 count = cut.depth - first < end - unit ? cut.depth - first : end - unit;
+        const int64 m0 = index % cut.tiles_m * BM, n0 = index / cut.tiles_m % cut.tiles_n * BN;
+        const int64 z = index / cut.tiles_m / cut.tiles_n;
+        const int64 steps = (count + SLICES - 1) / SLICES, from = first + slice * steps;  // of this slice
+        const int64 k0 = from * Tile::BK, last = first + count < from + steps ? first + count : from + steps;
+        const int64 k1 = last * Tile::BK < k ? last * Tile::BK : k;
+        const int64 end_k = (first + count) * Tile::BK < k ? (first + count) * Tile::BK : k;
+        const int64 whole = (end_k - (first + (SLICES - 1) * steps) * Tile::BK) / Tile::BK;  // of the last slice
+        Tile tile;
+        tile.product(shared + slice * STAGES * Tile::kStage, a + z * a_batch, a_row, a_col, b + z * b_batch, b_row,
+            b_col, m0, n0, m, n, k0, k1, steps, whole);
+        tile.gather(shared, SLICES);
+        if (slice == 0) {
+            if (count == cut.depth)
+                tile.template store<VEC_D>(
+                    c + z * c_batch, c_row, c_col, d + z * d_batch, d_row, d_col, m0, n0, m, n, alpha, beta);
+            else
+                tile.keep(parts + (2 * blockIdx.x + (unit != begin)) * (BM * BN), threadIdx.x);
+        }
+        unit += count;
+    }
+}
+
+// Adds up the tile that stretch blockIdx.x begins in the middle of, where it is the first to do so. SHARE warps of a
+// block take turns at the parts of the same 128 sums: 1 where a tile has few parts, 8 where it has hundreds.
+// grid: (that of stream_k, BM * BN * SHARE / 1024), block: 256
+template <int BM, int BN, int TM, int TN, int WARPS_M, int WARPS_N, int SHARE>
+__global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, int64 c_row, int64 c_col, int64 c_batch,
+    int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta,
+    const float* parts) {
+    using Tile = FmaTile<BM, BN, TM, TN, WARPS_M, WARPS_N, 2, false, false, 1, 1>;
+    static_assert(BM * BN * SHARE % 1024 == 0 && Tile::kThreads % 4 == 0, "four sums a thread");
+    __shared__ float4 shared[256];
+    const Cut cut(m, n, k, batches, BM, BN, Tile::BK);
+    const int64 begin = cut.begin(blockIdx.x), index = begin / cut.depth, start = index * cut.depth;
+    if (begin == start || blockIdx.x == 0 || cut.begin(blockIdx.x - 1) > start) return;
+
+    const int warp = threadIdx.x / kWarp, share = warp % SHARE;
+    const int first = ((blockIdx.y * (8 / SHARE) + warp / SHARE) * kWarp + threadIdx.x % kWarp) * 4;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+    for (int64 block = blockIdx.x - 1 + share; block < cut.blocks && cut.begin(block) < start + cut.depth;
+        block += SHARE) {
+        const int64 slot = 2 * block + (cut.begin(block) < start);  // its tile at the end, or the one it starts with
+        const float4 part = *reinterpret_cast<const float4*>(parts + slot * (BM * BN) + first);
+        sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+    }
+    if constexpr (SHARE > 1) {
+        shared[threadIdx.x] = sum;
+        __syncthreads();
+        if (share != 0) return;
+#pragma unroll
+        for (int other = 1; other < SHARE; ++other) {
+            const float4 part = shared[threadIdx.x + other * kWarp];
+            sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+        }
+    }
+    const int64 m0 = index % cut.tiles_m * BM, n0 = index / cut.tiles_m % cut.tiles_n * BN;
+    const int64 z = index / cut.tiles_m / cut.tiles_n;
+    const int i = first / Tile::kThreads / TN, j = first / Tile::kThreads % TN;
+    const float values[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        const Tile of(first % Tile::kThreads + e);
+        const int64 r = m0 + of.row_of(i), s = n0 + of.col_of(j);
+        if (r >= m || s >= n) continue;
+        float value = alpha * values[e];
+        if (beta != 0.0f) value = fmaf(beta, c[z * c_batch + r * c_row + s * c_col], value);
+        d[z * d_batch + r * d_row + s * d_col] = value;
+    }
+}

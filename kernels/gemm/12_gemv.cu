@@ -1,0 +1,118 @@
+// fp32 product of a matrix A and at most SMALL columns: A is read once, at the speed of memory.
+//
+// Parameters as in 01_naive_uncoalesced.cu, n <= SMALL. A product with few rows instead is given as its transpose, D^T
+// = B^T * A^T. Tiles of 64 or 128 columns would multiply zeros for most of them, and with 2 * n operations for every 4
+// bytes of A there is nothing to compute anyway: it is a matrix times a vector, n times over the same matrix.
+//
+// gemv_rows is for an A whose rows are contiguous (and takes any strides): a warp takes ROWS rows, its lanes go along k
+// 16 bytes at a time, and B lies turned in shared memory, a piece of k after the other, so that its reads are of 16
+// bytes too. gemv_columns is for an A whose columns are contiguous: lanes stand at neighbouring rows, the warps of a
+// block share k among them, and a float of B is one address for a whole warp. Their sums meet in shared memory.
+//
+// Bound by: memory, 4 bytes of A for 2 * n operations.
+#include "../common/reduce.cuh"
+#include "output.cuh"
+
+// grid: ceil(m / (8 * ROWS)) * batches, block: 256
+template <int SMALL, int ROWS, int VEC>
+__global__ void __launch_bounds__(256) gemv_rows(const float* a, const float* b, const float* c, float* d, int64 a_row,
+    int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch,
+    int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta) {
+    constexpr int kWarps = 8, kThreads = kWarps * kWarp, kChunk = 4096 / SMALL;
+    // 4 floats more a column: a column's piece still starts on 16 bytes, and neighbouring columns in other banks
+    __shared__ __align__(16) float columns[SMALL][kChunk + 4];
+    const int lane = threadIdx.x % kWarp;
+    const BlockTile<kWarps * ROWS, SMALL> tile(m, n);
+    const int64 row = tile.m0 + threadIdx.x / kWarp * ROWS;
+    float sums[ROWS][SMALL] = {};
+    for (int64 k0 = 0; k0 < k; k0 += kChunk) {
+        const int count = static_cast<int>(k - k0 < kChunk ? k - k0 : kChunk);
+        __syncthreads();  // the piece before is read
+        for (int at = threadIdx.x; at < (count + VEC - 1) / VEC * VEC * SMALL; at += kThreads) {
+            const int i = at / SMALL, j = at % SMALL;
+            columns[j][i] = j < n && i < count ? b[tile.batch * b_batch + (k0 + i) * b_row + j * b_col] : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll 4
+        for (int i = lane * VEC; i < count; i += kWarp * VEC) {
+            float of_a[ROWS][VEC];
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                const float* from = a + tile.batch * a_batch + (row + r) * a_row + (k0 + i) * a_col;
+                if constexpr (VEC == 4) {
+                    const float4 v = row + r < m ? *reinterpret_cast<const float4*>(from) : float4{};
+                    of_a[r][0] = v.x, of_a[r][1] = v.y, of_a[r][2] = v.z, of_a[r][3] = v.w;
+                } else {
+                    of_a[r][0] = row + r < m ? *from : 0.0f;
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < SMALL; ++j)
+#pragma unroll
+                for (int e = 0; e < VEC; ++e)
+#pragma unroll
+                    for (int r = 0; r < ROWS; ++r) sums[r][j] = fmaf(of_a[r][e], columns[j][i + e], sums[r][j]);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+        for (int j = 0; j < SMALL; ++j) {
+            const float sum = lanes_reduce<kWarp>(sums[r][j], Sum());
+            if (lane == 0 && row + r < m && j < n)
+                d[tile.batch * d_batch + (row + r) * d_row + j * d_col] =
+                    combined(sum, alpha, beta, c + tile.batch * c_batch + (row + r) * c_row + j * c_col);
+        }
+}
+
+// grid: ceil(m / (32 * VEC)) * batches, block: 32 * WARPS
+template <int SMALL, int WARPS, int VEC>
+__global__ void __launch_bounds__(WARPS* kWarp) gemv_columns(const float* a, const float* b, const float* c, float* d,
+    int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
+    int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
+    float beta) {
+    constexpr int kRows = kWarp * VEC;
+    static_assert(WARPS * kWarp >= kRows, "a thread for every row of the block");
+    __shared__ float parts[WARPS][kRows];
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    const BlockTile<kRows, SMALL> tile(m, n);
+    const int64 row = tile.m0 + lane * VEC;
+    const int64 share = (k + WARPS - 1) / WARPS;
+    const int64 begin = warp * share, end = begin + share < k ? begin + share : k;
+    float sums[SMALL][VEC] = {};
+    if (row < m) {
+        const float* of_a = a + tile.batch * a_batch + row * a_row;
+        const float* of_b = b + tile.batch * b_batch;
+#pragma unroll 8
+        for (int64 i = begin; i < end; ++i) {
+            float values[VEC];
+            if constexpr (VEC == 4) {
+                const float4 v = *reinterpret_cast<const float4*>(of_a + i * a_col);
+                values[0] = v.x, values[1] = v.y, values[2] = v.z, values[3] = v.w;
+            } else {
+                values[0] = of_a[i * a_col];
+            }
+#pragma unroll
+            for (int j = 0; j < SMALL; ++j) {
+                const float of_column = j < n ? of_b[i * b_row + j * b_col] : 0.0f;
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) sums[j][e] = fmaf(values[e], of_column, sums[j][e]);
+            }
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < SMALL; ++j) {
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) parts[warp][lane * VEC + e] = sums[j][e];
+        __syncthreads();
+        if (threadIdx.x < kRows && tile.m0 + threadIdx.x < m && j < n) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WARPS; ++w) sum += parts[w][threadIdx.x];
+            const int64 r = tile.m0 + threadIdx.x;
+            d[tile.batch * d_batch + r * d_row + j * d_col] =
+                combined(sum, alpha, beta, c + tile.batch * c_batch + r * c_row + j * c_col);
+        }
+        __syncthreads();
+    }
+}

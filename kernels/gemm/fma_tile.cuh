@@ -1,0 +1,283 @@
+// The inner loop of the fast fp32 products: one block makes a BM x BN tile of A * B over a range of k, with operands in
+// a ring of STAGES shared tiles and TM x TN sums a thread in registers.
+//
+// A "line" is a row of A or a column of B. Both operands lie in shared memory as [k][line], so that a thread reads four
+// neighbouring lines of one k in a 16-byte load, whatever they are in global memory:
+//   line by line (A column-major, B row-major): brought by cp.async, 16 bytes at a time, or 4 where rows are not
+//   aligned along k (A row-major, B column-major): turned on the way through registers, which hold the tile after next
+//   while this one is multiplied. (4-byte cp.async can turn it too, and keeps the load pipe twice as busy: 0.93 of
+//   cuBLAS at 4096 against 1.02.) LINES + 4 floats from k to k + 1 keep the stores of a warp within two passes over the
+//   banks.
+//
+// Bank conflicts of the reads: a 16-byte load takes one pass a half warp if neighbouring lanes (i, i ^ 1 or i, i ^ 2)
+// share their address and the others fall into different 16-byte columns of the banks. So the bits of the lane are
+// dealt in turn to the thread's column and row: lanes i, i ^ 1 share A, lanes i, i ^ 2 share B. Half the passes of the
+// usual 8 x 4 arrangement, and no conflict.
+//
+// What limits it is issue: 128 FFMA and 6 LDS a k, and a register file with two banks of one port each. An FFMA reads
+// three registers, so it takes a second cycle unless the reuse cache holds one of them and the other two lie in
+// different banks. The order of the sums (`multiply_add`) decides that; see there.
+#pragma once
+#include "../common/copy_async.cuh"
+#include "../common/numbers.cuh"
+
+// One operand's tile of LINES lines x BK. ALONG_K: its contiguous axis is k. VEC: floats an access to global memory.
+template <int LINES, int BK, bool ALONG_K, int VEC, int THREADS>
+struct OperandTile {
+    static_assert(VEC == 4 || VEC == 1, "accesses of 16 or of 4 bytes");
+    static constexpr int kPitch = LINES + (ALONG_K ? 4 : 0);  // floats from k to k + 1
+    static constexpr int kFloats = kPitch * BK;
+    // A thread brings kRuns runs of kRun pieces: neighbouring k, or one 16-byte piece, or lines a warp apart.
+    static constexpr int kRun = ALONG_K ? 4 : VEC == 4 ? 1 : LINES / kWarp;
+    static constexpr int kAcross = ALONG_K    ? BK / 4
+                                   : VEC == 4 ? LINES / 4
+                                              : kWarp;  // threads along the contiguous axis
+    static constexpr int kStep = THREADS / kAcross;     // lines (or k) between a thread's runs
+    static constexpr int kRuns = (ALONG_K ? LINES : BK) / kStep;
+    static_assert(THREADS % kAcross == 0 && (ALONG_K ? LINES : BK) % kStep == 0, "every thread brings the same share");
+
+    const float* from;  // this thread's first element of the next tile
+    int64 step;         // floats between a thread's runs
+    int64 advance;      // floats between tiles
+    int64 left;         // k not yet asked for
+    unsigned inside;    // bit i: run i (ALONG_K) or piece i of every run lies within the operand's lines
+    int place, k;       // where run 0 goes in the shared tile, and its first k
+    float held[ALONG_K ? kRuns : 1][4];
+
+    // `operand`: element (0, 0); `line`: first line of the tile, of `lines` in all; k in [k0, k1)
+    __device__ __forceinline__ OperandTile(
+        const float* operand, int64 line_stride, int64 k_stride, int64 line, int64 lines, int64 k0, int64 k1) {
+        const int thread = threadIdx.x % THREADS, at = thread % kAcross, row = thread / kAcross;
+        const int my_line = ALONG_K ? row : at * VEC;
+        k = ALONG_K ? at * 4 : row;
+        from = operand + (line + my_line) * line_stride + (k0 + k) * k_stride;
+        step = kStep * (ALONG_K ? line_stride : k_stride);
+        advance = BK * k_stride;
+        left = k1 - k0;
+        place = k * kPitch + my_line;
+        inside = 0;
+#pragma unroll
+        for (int i = 0; i < (ALONG_K ? kRuns : kRun); ++i)
+            if (line + my_line + i * (ALONG_K ? kStep : kWarp) < lines) inside |= 1u << i;
+    }
+
+    // Brings the next tile: to `tile` by copies, or (ALONG_K) to registers, for `put`. WHOLE: all its k are within the
+    // range; otherwise what lies past the last is zero, as what lies past the operand's lines always is.
+    template <bool WHOLE>
+    __device__ __forceinline__ void bring(float* tile) {
+        const int count = WHOLE || left >= BK ? BK : left > 0 ? static_cast<int>(left) : 0;
+        const float* at = from;
+#pragma unroll
+        for (int run = 0; run < kRuns; ++run, at += step) {
+            if constexpr (ALONG_K && VEC == 4) {
+                float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if ((inside >> run & 1) && (WHOLE || k < count)) v = *reinterpret_cast<const float4*>(at);
+                held[run][0] = v.x, held[run][1] = v.y, held[run][2] = v.z, held[run][3] = v.w;
+            } else if constexpr (ALONG_K) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e)
+                    held[run][e] = (inside >> run & 1) && (WHOLE || k + e < count) ? at[e] : 0.0f;
+            } else {
+                float* const to = tile + place + run * (kStep * kPitch);
+#pragma unroll
+                for (int e = 0; e < kRun; ++e)
+                    copy_async_or_zero<VEC * 4>(
+                        to + e * kWarp, at + e * kWarp, (inside >> e & 1) && (WHOLE || k + run * kStep < count));
+            }
+        }
+        from += advance;
+        if (!WHOLE) left -= BK;
+    }
+
+    // Writes what was brought to registers.
+    __device__ __forceinline__ void put(float* tile) const {
+#pragma unroll
+        for (int run = 0; run < kRuns; ++run)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) tile[place + e * kPitch + run * kStep] = held[run][e];
+    }
+
+    // N lines of one k, in groups of four, `apart` lines from group to group.
+    template <int N>
+    static __device__ __forceinline__ void read(const float* tile, int line, int apart, float (&values)[N]) {
+#pragma unroll
+        for (int g = 0; g < N / 4; ++g) {
+            const float4 v = *reinterpret_cast<const float4*>(tile + line + g * apart);
+            values[g * 4] = v.x, values[g * 4 + 1] = v.y, values[g * 4 + 2] = v.z, values[g * 4 + 3] = v.w;
+        }
+    }
+};
+
+// sums[i][j] += a[i] * b[j], in an order that suits the register file: along a row a[i] stays in the reuse cache, the
+// row after it runs the other way so that b[j] does at the turn, and even columns go before odd ones, so that b[j] and
+// the sum have their bank to themselves. By the machine code 1 in 9 still waits; in plain order, column by column, 1
+// in 3.
+template <int TM, int TN>
+__device__ __forceinline__ void multiply_add(const float (&a)[TM], const float (&b)[TN], float (&sums)[TM][TN]) {
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int step = 0; step < TN; ++step) {
+            const int s = i % 2 ? TN - 1 - step : step;
+            const int j = s < TN / 2 ? 2 * s : 2 * s - TN + 1;
+            sums[i][j] = fmaf(a[i], b[j], sums[i][j]);
+        }
+}
+
+template <int BM, int BN, int TM, int TN, int WARPS_M, int WARPS_N, int STAGES, bool A_K, bool B_K, int VEC_A,
+    int VEC_B>
+struct FmaTile {
+    static constexpr int BK = 16;
+    static constexpr int kThreads = WARPS_M * WARPS_N * kWarp;                  // of one slice
+    static constexpr int kRows = BM / WARPS_M / TM, kCols = BN / WARPS_N / TN;  // threads of a warp, down and across
+    static_assert(kRows * kCols == kWarp && (kRows == 4 || kRows == 8), "a warp tile is 4 x 8 or 8 x 4 threads");
+    static_assert(TM % 4 == 0 && TN % 4 == 0, "whole 16-byte reads");
+    using A = OperandTile<BM, BK, A_K, VEC_A, kThreads>;
+    using B = OperandTile<BN, BK, B_K, VEC_B, kThreads>;
+    static constexpr int kStage = A::kFloats + B::kFloats;  // floats of a stage
+
+    float sums[TM][TN];
+    int row, col;  // of the thread's first output in the tile
+
+    // Output (i, j) of the thread stands at row_of(i), col_of(j) of the tile.
+    __device__ __forceinline__ int row_of(int i) const { return row + i / 4 * (kRows * 4) + i % 4; }
+    __device__ __forceinline__ int col_of(int j) const { return col + j / 4 * (kCols * 4) + j % 4; }
+
+    __device__ __forceinline__ FmaTile() : FmaTile(threadIdx.x % kThreads) {}
+
+    // The place of thread `thread` of a slice.
+    __device__ __forceinline__ explicit FmaTile(int thread) {
+        const int lane = thread % kWarp, warp = thread / kWarp;
+        const int three = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4), two = (lane >> 1 & 1) | (lane >> 2 & 2);
+        row = warp / WARPS_N * (BM / WARPS_M) + (kRows == 8 ? three : two) * 4;
+        col = warp % WARPS_N * (BN / WARPS_N) + (kRows == 8 ? two : three) * 4;
+    }
+
+    __device__ __forceinline__ void read(const float* stage, int k, float (&of_a)[TM], float (&of_b)[TN]) const {
+        A::read(stage + k * A::kPitch, row, kRows * 4, of_a);
+        B::read(stage + A::kFloats + k * B::kPitch, col, kCols * 4, of_b);
+    }
+
+    // One tile: `at` is its stage. Brings what is to come, and leaves the first k of the next tile in registers.
+    template <bool WHOLE>
+    __device__ __forceinline__ void multiply(
+        A& in_a, B& in_b, float* shared, int& at, float (&of_a)[2][TM], float (&of_b)[2][TN]) {
+        constexpr int kEnd = STAGES * kStage;
+        const int next = at + kStage == kEnd ? 0 : at + kStage, free = at == 0 ? kEnd - kStage : at - kStage;
+        if constexpr (A_K) in_a.put(shared + next);
+        if constexpr (B_K) in_b.put(shared + next + A::kFloats);
+        in_a.template bring<WHOLE>(shared + free);
+        in_b.template bring<WHOLE>(shared + free + A::kFloats);
+        copy_async_commit();
+#pragma unroll
+        for (int k = 0; k < BK; ++k) {
+            if (k + 1 == BK) {  // this tile is read; the next must be there
+                copy_async_wait_for<STAGES - 2>();
+                __syncthreads();
+                at = next;
+            }
+            read(shared + at, (k + 1) % BK, of_a[(k + 1) % 2], of_b[(k + 1) % 2]);
+            multiply_add(of_a[k % 2], of_b[k % 2], sums);
+        }
+    }
+
+    // sums = A * B over k in [k0, k1) for the tile whose first row and column are m0, n0. Takes `tiles` steps of BK,
+    // which covers [k0, k1), at least `whole` of them wholly; both are the same for every thread of the block.
+    __device__ __forceinline__ void product(float* shared, const float* a, int64 a_row, int64 a_col, const float* b,
+        int64 b_row, int64 b_col, int64 m0, int64 n0, int64 m, int64 n, int64 k0, int64 k1, int64 tiles, int64 whole) {
+        A in_a(a, a_row, a_col, m0, m, k0, k1);
+        B in_b(b, b_col, b_row, n0, n, k0, k1);
+        float* const shared_b = shared + A::kFloats;
+        clear();
+
+        // Copies run STAGES - 1 tiles ahead; what goes through registers is one tile ahead in shared memory and one
+        // more in registers.
+#pragma unroll
+        for (int s = 0; s < STAGES - 1; ++s) {
+            if constexpr (!A_K) in_a.template bring<false>(shared + s * kStage);
+            if constexpr (!B_K) in_b.template bring<false>(shared_b + s * kStage);
+            copy_async_commit();
+        }
+        if constexpr (A_K) in_a.template bring<false>(nullptr), in_a.put(shared), in_a.template bring<false>(nullptr);
+        if constexpr (B_K) in_b.template bring<false>(nullptr), in_b.put(shared_b), in_b.template bring<false>(nullptr);
+        copy_async_wait_for<STAGES - 2>();
+        __syncthreads();
+
+        // Registers hold one k while the next is on its way from shared memory.
+        float of_a[2][TM], of_b[2][TN];
+        read(shared, 0, of_a[0], of_b[0]);
+        int at = 0;  // of the tile that is multiplied, in floats
+        // While whole tiles are brought nothing asks where k ends.
+        const int64 hot = whole - (STAGES - 1 > 2 ? STAGES - 1 : 2);
+        int64 t = 0;
+#pragma unroll 1
+        for (; t < hot; ++t) multiply<true>(in_a, in_b, shared, at, of_a, of_b);
+        if (hot > 0) in_a.left -= hot * BK, in_b.left -= hot * BK;
+#pragma unroll 1
+        for (; t < tiles; ++t) multiply<false>(in_a, in_b, shared, at, of_a, of_b);
+        copy_async_wait_for<0>();
+        __syncthreads();  // before anybody fills the stages again
+    }
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) sums[i][j] = 0.0f;
+    }
+
+    // Adds up the sums of `slices` groups of kThreads threads, which made the same tile from different k, in the first.
+    __device__ __forceinline__ void gather(float* shared, int slices) {
+        const int thread = threadIdx.x % kThreads, slice = threadIdx.x / kThreads;
+        for (int other = 1; other < slices; ++other) {
+            if (slice == other) keep(shared, thread);
+            __syncthreads();
+            if (slice == 0) add(shared, thread);
+            __syncthreads();
+        }
+    }
+
+    // The sums as kThreads x TM x TN floats in memory, each access one line a warp.
+    __device__ __forceinline__ void keep(float* part, int thread) const {
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) part[(i * TN + j) * kThreads + thread] = sums[i][j];
+    }
+
+    __device__ __forceinline__ void add(const float* part, int thread) {
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) sums[i][j] += part[(i * TN + j) * kThreads + thread];
+    }
+
+    // d = alpha * sums + beta * c, within m x n. c is not read where beta is 0. VEC: 4 where the columns of both are
+    // neighbours, n is a multiple of 4 and every row starts on 16 bytes.
+    template <int VEC>
+    __device__ __forceinline__ void store(const float* c, int64 c_row, int64 c_col, float* d, int64 d_row, int64 d_col,
+        int64 m0, int64 n0, int64 m, int64 n, float alpha, float beta) const {
+        static_assert(VEC == 1 || VEC == 4, "floats a store");
+#pragma unroll
+        for (int i = 0; i < TM; ++i) {
+            const int64 r = m0 + row_of(i);
+            if (r >= m) continue;
+#pragma unroll
+            for (int j = 0; j < TN; j += VEC) {
+                const int64 s = n0 + col_of(j);
+                if (s >= n) continue;
+                float values[VEC];
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) {
+                    values[e] = alpha * sums[i][j + e];
+                    if (beta != 0.0f) values[e] = fmaf(beta, c[r * c_row + (s + e) * c_col], values[e]);
+                }
+                if constexpr (VEC == 4)
+                    *reinterpret_cast<float4*>(d + r * d_row + s) =
+                        make_float4(values[0], values[1], values[2], values[3]);
+                else
+                    d[r * d_row + s * d_col] = values[0];
+            }
+        }
+    }
+};
