@@ -196,6 +196,7 @@ class _Case:
                     block=config.block,
                     shared=config.shared,
                     cluster=config.cluster,
+                    cooperative=config.cooperative,
                     args=(config.arguments or self.family.arguments)(self.problem, inputs, output, scratch),
                 )
                 for config in configs

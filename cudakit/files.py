@@ -70,7 +70,7 @@ def declared_configs(path: Path) -> list[Config]:
         for family, variant in pairs:
             for problem, *_ in problems(device, family):
                 if variant.supports(problem) is True:
-                    configs |= dict.fromkeys(variant.configs(problem))
+                    configs |= dict.fromkeys(c for c in variant.configs(problem) if c.source is None)
     return list(configs)
 
 

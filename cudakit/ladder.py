@@ -50,10 +50,11 @@ def run(arguments: argparse.Namespace, names: Sequence[str]) -> int:
 def _measure(
     device: Device, families: Sequence[Family[Any]], arguments: argparse.Namespace, console: Console
 ) -> Report:
-    bench = Bench(device, once=arguments.once or cli.under_profiler())
+    once = arguments.once or cli.under_profiler()
+    bench = Bench(device, once=once)
     report = Report(device.info())
     asked = Asked(arguments.variants, arguments.dtypes, arguments.modes)
-    work = [(family, _shapes(family, device.kind, arguments)) for family in families]
+    work = [(family, _shapes(family, device.kind, arguments, once)) for family in families]
     total = sum(bench.steps(family, shapes, asked) for family, shapes in work)
     with cli.progress(console, total) as bench.step:
         for family, shapes in work:
@@ -61,11 +62,12 @@ def _measure(
     return report
 
 
-def _shapes(family: Family[Any], kind: str, arguments: argparse.Namespace) -> Sequence[cli.Shape]:
-    """What was asked for, or the family's own shapes for this kind of device."""
+def _shapes(family: Family[Any], kind: str, arguments: argparse.Namespace, once: bool) -> Sequence[cli.Shape]:
+    """What was asked for, or the family's own shapes for this kind of device; fewer where it has fewer for a profile,
+    which takes tens of passes over each launch."""
     asked: Sequence[cli.Shape] | None = arguments.shapes
     if asked is not None:
         return asked
     if arguments.sweep:
         return family.shapes["sweep" if kind == "gpu" else "sim sweep"]
-    return family.shapes[kind]
+    return family.shapes.get(f"{kind} once", family.shapes[kind]) if once else family.shapes[kind]

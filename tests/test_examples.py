@@ -28,6 +28,8 @@ SHORT = {
     "block_shapes": ["--shapes", "3x8x40"],
     "broadcast": ["--shapes", "4x5x36"],
     "attention": ["--shapes", "1x2x1x17x33x32"],
+    "gemm": ["--shapes", "40,33x8x20"],
+    "tiled_matmul": ["--shapes", "33x40x20"],
     "simulator_speed": ["--cases", "softmax:2x100,matmul:20,vector_add:300"],
     "launch_overhead": ["--repeats", "1", "--bursts", "1"],
     "softmax_compare": ["--shapes", "4x100,1x33"],

@@ -32,9 +32,8 @@ LOG2_E = 1 / math.log(2)
 # H200, whose L2 has 50 MiB: 64 MiB is 2 to 14 % faster than 4, and no slower than more.
 SHARED_KEYS = 64 << 20
 
-# Queries of a block of 02_fused_rows.cu, and the shared memory a block of any supported chip may opt in to.
+# Queries of a block of 02_fused_rows.cu.
 FUSED_ROWS = 8
-SHARED_LIMIT = 96 * 1024
 # Scratch memory that 01_three_passes.cu may ask for.
 MOST_SCORES = 8 << 30
 
@@ -44,7 +43,8 @@ Strides = tuple[int, int, int]
 @dataclass(frozen=True)
 class AttentionProblem:
     """Extents; strides of (batch, head, row) of q, k, v and o in elements, the last axis being contiguous; the bytes
-    (at most 16) to which every row of all four is aligned; dtype by name; the causal limit; the factor on scores."""
+    (at most 16) to which every row of all four is aligned; dtype by name; the causal limit; the factor on scores; the
+    bytes of shared memory that a block of the device may have."""
 
     batches: int
     heads: int
@@ -57,6 +57,7 @@ class AttentionProblem:
     dtype: str
     causal: bool
     scale: float
+    shared: int
 
     def __str__(self) -> str:
         heads = f"{self.heads}" if self.heads == self.key_heads else f"{self.heads} on {self.key_heads}"
@@ -150,7 +151,8 @@ def problem(inputs: Sequence[Any], output: Any, causal: bool = False, scale: flo
     arrays = (q, k, v, output)
     strides: Any = tuple(tuple(array.strides_elements[:3]) for array in arrays)
     sizes = (batches, heads, key_heads, sq, skv, d)
-    return AttentionProblem(*sizes, strides, _row_alignment(arrays), q.dtype.name, bool(causal), factor)
+    shared = int(output.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
+    return AttentionProblem(*sizes, strides, _row_alignment(arrays), q.dtype.name, bool(causal), factor, shared)
 
 
 def _row_alignment(arrays: Sequence[Any]) -> int:
@@ -173,8 +175,7 @@ def _sizes(problem: AttentionProblem) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class FlashTile:
-    """The template constants of 05_flash.cu and 06_ping_pong.cu: head size, warps a block, tiles of 16 queries a warp,
-    keys a tile."""
+    """The template constants of 05_flash.cu: head size, warps a block, tiles of 16 queries a warp, keys a tile."""
 
     d: int
     warps: int
@@ -192,18 +193,25 @@ class FlashTile:
         return (self.queries + 4 * self.keys) * self.d * 2
 
 
-def _tiles(*tiles: tuple[int, int, int, int]) -> dict[int, FlashTile]:
-    return {tile[0]: FlashTile(*tile) for tile in tiles}
+# By head size, the best first (measured on an H200); the first whose shared memory the device has is taken.
+FLASH_TILES = {
+    32: (FlashTile(32, 4, 2, 64),),
+    64: (FlashTile(64, 4, 2, 64),),
+    96: (FlashTile(96, 4, 2, 64),),
+    128: (FlashTile(128, 4, 2, 64),),
+    256: (FlashTile(256, 8, 1, 64), FlashTile(256, 4, 1, 32)),
+}
 
 
-FLASH_TILES = _tiles((32, 4, 2, 64), (64, 4, 2, 64), (96, 4, 2, 64), (128, 4, 2, 64), (256, 4, 1, 32))
-PING_PONG_TILES = _tiles((32, 8, 2, 64), (64, 8, 2, 64), (96, 8, 2, 64), (128, 8, 2, 64), (256, 8, 1, 32))
+def _flash(problem: AttentionProblem) -> Config:
+    tiles = FLASH_TILES[problem.padded]
+    return flash_config(problem, next(tile for tile in tiles if tile.shared <= problem.shared))
 
 
-def flash_config(problem: AttentionProblem, kernel: str, tile: FlashTile) -> Config:
-    """The launch of `kernel`, flash or ping_pong, with a tile."""
+def flash_config(problem: AttentionProblem, tile: FlashTile) -> Config:
+    """The launch of 05_flash.cu with a tile."""
     guarded = str(problem.d != tile.d).lower()
-    entry = f"{kernel}<{CPP[problem.dtype]}, {tile.d}, {tile.warps}, {tile.tiles}, {tile.keys}, {guarded}>"
+    entry = f"flash<{CPP[problem.dtype]}, {tile.d}, {tile.warps}, {tile.tiles}, {tile.keys}, {guarded}>"
     blocks = ceil_div(problem.sq, tile.queries)
     bytes_a_head = max(2 * problem.skv * problem.d * problem.itemsize, 1)
     section = min(max(SHARED_KEYS // bytes_a_head, 1), problem.all_heads) if problem.causal else 1
@@ -273,16 +281,18 @@ def _fused_rows(problem: AttentionProblem) -> Config:
 
 def _takes_fused_rows(problem: AttentionProblem) -> bool | str:
     shared = _fused_shared(problem)
-    if shared > SHARED_LIMIT:
-        return f"the scores of {FUSED_ROWS} queries and {problem.skv} keys do not fit {SHARED_LIMIT} shared bytes"
+    if shared > problem.shared:
+        return f"the scores of {FUSED_ROWS} queries and {problem.skv} keys do not fit {problem.shared} shared bytes"
     return problem.all_heads * ceil_div(problem.sq, FUSED_ROWS) <= MAX_GRID_X or "it has more blocks than a grid"
 
 
 def _online(problem: AttentionProblem) -> Config:
     d = problem.padded
-    rows, keys = (64, 32) if d > 128 else (128, 64)
+    for rows, keys in ((128, 64), (64, 32), (32, 16)):  # the largest tiles that fit
+        shared = ((rows + 2 * keys) * d + rows * (keys + 4)) * 4
+        if shared <= problem.shared:
+            break
     vector = 16 // problem.itemsize if problem.alignment == 16 else 1
-    shared = ((rows + 2 * keys) * d + rows * (keys + 4)) * 4
     entry = f"online<{CPP[problem.dtype]}, {d}, {rows}, {keys}, {vector}>"
     return Config(entry, problem.all_heads * ceil_div(problem.sq, rows), 256, shared, arguments=_powers_of_two)
 
@@ -326,7 +336,6 @@ VARIANTS: tuple[Variant[AttentionProblem], ...] = (
         "attention/02_fused_rows.cu",
         _fused_rows,
         _takes_fused_rows,
-        since="sm_80",
     ),
     Variant(
         3,
@@ -350,16 +359,7 @@ VARIANTS: tuple[Variant[AttentionProblem], ...] = (
         "flash",
         "copies a tile ahead of the arithmetic; each fragment of keys and values used for 32 queries",
         "attention/05_flash.cu",
-        lambda problem: flash_config(problem, "flash", FLASH_TILES[problem.padded]),
-        _takes_flash,
-        since="sm_80",
-    ),
-    Variant(
-        6,
-        "ping_pong",
-        "two teams of warps take turns at the tensor cores: one multiplies while the other makes exponentials",
-        "attention/06_ping_pong.cu",
-        lambda problem: flash_config(problem, "ping_pong", PING_PONG_TILES[problem.padded]),
+        _flash,
         _takes_flash,
         since="sm_80",
     ),
@@ -368,10 +368,8 @@ VARIANTS: tuple[Variant[AttentionProblem], ...] = (
 
 def choose(problem: AttentionProblem, arch: str) -> str:
     """The rung that "auto" means: the highest that takes the problem, which is the fastest on an H200."""
-    for variant in reversed(VARIANTS):
-        if variant.refusal(problem, arch) is None:
-            return variant.name
-    raise AssertionError("a rung takes every problem")
+    supported = (variant.name for variant in reversed(VARIANTS) if variant.refusal(problem, arch) is None)
+    return next(supported, VARIANTS[0].name)
 
 
 def _traffic(problem: AttentionProblem) -> int:

@@ -12,7 +12,8 @@ from cudakit.ops import axes, elementwise, front, rows
 from cudakit.ops.elementwise import GRID_STRIDE_BLOCKS, MAX_GRID_YZ
 from cudakit.ops.variant import Config, Family, Variant, ceil_div
 
-TILE = 32  # kTile in 03_tiles.cu
+# 32x32 elements of 03_tiles.cu, by a block of 32x8 threads.
+TILE, TILE_ROWS = 32, 8
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,8 @@ def _tiles(problem: BroadcastProblem) -> Config:
     _, of_a, of_b = turned(problem) or (0, False, False)
     n0, n1, across, along = (problem.walk.extents[k] for k in _tile_order(problem))
     grid = ceil_div(along, TILE), min(ceil_div(across, TILE), MAX_GRID_YZ), min(n0 * n1, MAX_GRID_YZ)
-    entry = f"broadcast_tiles<{int(of_a)}, {int(of_b)}>"
-    return Config(entry, grid, (TILE, 8), arguments=_tile_arguments)
+    entry = f"broadcast_tiles<{TILE}, {TILE_ROWS}, {int(of_a)}, {int(of_b)}>"
+    return Config(entry, grid, (TILE, TILE_ROWS), arguments=_tile_arguments)
 
 
 def _tile_arguments(problem: BroadcastProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:

@@ -124,6 +124,12 @@ def is_skinny(problem: GemmProblem) -> bool | str:
     return _fits(8, SKINNY)(tall(problem))
 
 
+def prefers_gemv(problem: GemmProblem) -> bool:
+    """Whether "gemv" is the fastest: not where few lines are so long that other rungs have more blocks to split k."""
+    lines = max(problem.m, problem.n) * problem.batch
+    return is_skinny(problem) is True and (lines >= 8 * problem.sms or problem.k <= 4096)
+
+
 def _turned(operand: Operand) -> Operand:
     return replace(operand, row=operand.col, col=operand.row)
 
@@ -146,15 +152,14 @@ def _gemv(problem: GemmProblem) -> Config:
     p = tall(problem)
     small = next(size for size in (1, 2, 4, 8) if p.n <= size)
     if p.a.row == 1 and p.a.col != 1:
-        wide = p.a.pieces(p.a.row, p.a.col, p.m, p.batch, 4) and p.m >= 256 * p.sms
-        vec, warps = (4, 16) if wide else (1, 32)
-        entry = f"gemv_columns<{small}, {warps}, {vec}>"
-        return Config(entry, ceil_div(p.m, 32 * vec) * p.batch, 32 * warps, arguments=_gemv_arguments)
+        vec = 4 if p.a.pieces(p.a.row, p.a.col, p.m, p.batch, 4) and p.m * p.batch >= 256 * p.sms else 1
+        blocks = ceil_div(p.m, 32 * vec) * p.batch
+        warps = 8 if vec == 4 else 32 if small <= 2 and blocks <= 2 * p.sms else 16
+        return Config(f"gemv_columns<{small}, {warps}, {vec}>", blocks, 32 * warps, arguments=_gemv_arguments)
     vec = 4 if p.a.pieces(p.a.col, p.a.row, p.k, p.batch, 4) else 1
-    rows = 4 if p.m * p.batch >= 64 * p.sms else 1
-    return Config(
-        f"gemv_rows<{small}, {rows}, {vec}>", ceil_div(p.m, 8 * rows) * p.batch, 256, arguments=_gemv_arguments
-    )
+    rows = 1 if small == 1 or p.m * p.batch < 16 * p.sms else 8 if small == 4 and p.k >= 2048 else 4
+    blocks = ceil_div(p.m, 8 * rows) * p.batch
+    return Config(f"gemv_rows<{small}, {rows}, {vec}>", blocks, 256, arguments=_gemv_arguments)
 
 
 def gemv(rung: int) -> Variant[GemmProblem]:
@@ -163,7 +168,7 @@ def gemv(rung: int) -> Variant[GemmProblem]:
         rung,
         "gemv",
         "at most 8 columns or rows: the matrix is read once",
-        "gemm/12_gemv.cu",
+        "gemm/13_gemv.cu",
         _gemv,
         is_skinny,
     )

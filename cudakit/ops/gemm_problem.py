@@ -161,7 +161,7 @@ def plain(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, dtype: A
 
     A comparison takes the largest error of a row. Of a large product only some rows are made so, and a row of few sums
     may be right by luck: there the largest error among all rows that were made, in units of the row of A's length, is
-    carried to each row as the error of its first column. Where rows are few too, sums are made in several
+    carried to each row. Where rows are few too, sums are made in several
     orders.
     """
     a, b, *rest = (np.asarray(x).astype(np.float32) for x in inputs)
@@ -188,7 +188,7 @@ def _plain_of_sample(a: Any, b: Any, rest: Any, alpha: float, beta: float, dtype
     error = np.abs(_left_to_right(a[rows], some) - a[rows].astype(np.float64) @ some.astype(np.float64))
     lengths = np.linalg.norm(a.astype(np.float64), axis=1)
     result = _finish(a.astype(np.float64) @ b.astype(np.float64), [r.astype(np.float64) for r in rest], alpha, beta)
-    result[:, 0] += abs(alpha) * _worst_ratio(error, lengths[rows]) * lengths
+    result += (abs(alpha) * _worst_ratio(error, lengths[rows]) * lengths)[:, None]
     return result.astype(dtype)
 
 
@@ -208,10 +208,9 @@ def _plain_of_short_rows(a: Any, b: Any, rest: Any, alpha: float, beta: float, d
     result = _finish(worst, rest, alpha, beta).astype(dtype)
     lengths = np.broadcast_to(np.linalg.norm(a.astype(np.float64), axis=-1), exact.shape[:-1])
     carried = _worst_ratio(error.max(axis=0), lengths) * lengths
-    more = carried > error.max(axis=(0, -1))
-    first = _finish((exact[..., 0] + np.copysign(carried, alpha)), [r[..., 0] for r in rest], alpha, beta)
-    result[..., 0] = np.where(more & np.isfinite(exact[..., 0]), first.astype(dtype), result[..., 0])
-    return result
+    usual = _finish(exact + np.copysign(carried, alpha)[..., None], rest, alpha, beta).astype(dtype)
+    lucky = (carried > error.max(axis=(0, -1)))[..., None]
+    return np.where(lucky & np.isfinite(exact), usual, result)
 
 
 def _worst_ratio(error: Any, lengths: Any) -> float:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cudakit.ops.gemm_problem import GemmProblem
-from cudakit.ops.variant import ceil_div
+from cudakit.ops.variant import Config, ceil_div
 
 DEPTH = 16  # k of a shared tile
 
@@ -13,8 +15,12 @@ DEPTH = 16  # k of a shared tile
 @dataclass(frozen=True)
 class Tile:
     """bm x bn outputs a block, tm x tn a thread, warps_m x warps_n warps for each of `slices` shares of k, a ring of
-    `stages` tiles; `resident` blocks a multiprocessor. `rate`: the share of the FFMA peak that a full chip reaches in
-    the long run, measured on an H200."""
+    `stages` tiles; `resident` blocks a multiprocessor.
+
+    The rest is what it takes, in us, fitted to 40 shapes on an H200: a step of one block alone on a multiprocessor, of
+    each block where there are several, the start and end of a tile, and by how much a step is longer where an operand
+    is not aligned.
+    """
 
     bm: int
     bn: int
@@ -25,7 +31,10 @@ class Tile:
     stages: int
     slices: int
     resident: int
-    rate: float
+    alone_us: float
+    each_us: float
+    start_us: float
+    unaligned: float
 
     @property
     def threads(self) -> int:
@@ -46,17 +55,34 @@ class Tile:
         return ", ".join(map(str, (*shape, *((self.slices,) if sliced else ()), self.resident)))
 
 
-LARGE = Tile(128, 128, 16, 8, 2, 2, 3, 1, 2, 0.76)
-MIDDLE = Tile(64, 128, 8, 8, 2, 2, 3, 1, 4, 0.68)
-SMALL = Tile(64, 64, 8, 4, 2, 2, 4, 1, 4, 0.55)
-PLAIN_TILES = (LARGE, MIDDLE, SMALL)
-STREAM_TILES = (LARGE,)
-SLICED_TILES = (
-    Tile(64, 128, 8, 8, 2, 2, 3, 2, 1, 0.68),
-    Tile(64, 64, 8, 8, 2, 1, 3, 4, 1, 0.6),
-    Tile(64, 64, 8, 4, 2, 2, 3, 2, 2, 0.55),
-    Tile(32, 64, 4, 4, 2, 2, 3, 2, 2, 0.4),
+LARGE = Tile(128, 128, 16, 8, 2, 2, 3, 1, 2, 2.137, 1.305, 5.9, 1.18)
+PLAIN_TILES = (
+    LARGE,
+    Tile(256, 128, 16, 8, 4, 2, 3, 1, 1, 2.649, 2.649, 5.462, 1.11),
+    Tile(128, 128, 8, 8, 4, 2, 3, 1, 2, 1.4, 1.307, 5.514, 1.32),
+    Tile(64, 128, 8, 8, 2, 2, 3, 1, 4, 1.022, 0.678, 5.146, 1.24),
+    Tile(128, 64, 8, 8, 4, 1, 3, 1, 4, 1.225, 0.809, 4.518, 1.24),
+    Tile(64, 64, 8, 4, 2, 2, 4, 1, 4, 0.725, 0.409, 2.506, 0.95),
+    Tile(128, 32, 8, 4, 4, 1, 4, 1, 4, 0.782, 0.454, 2.447, 1.03),
+    Tile(32, 64, 4, 4, 2, 2, 4, 1, 4, 0.497, 0.224, 1.385, 1.06),
 )
+SLICED_TILES = (
+    Tile(64, 128, 8, 8, 2, 2, 3, 2, 1, 1.6, 1.6, 2.455, 1.05),
+    Tile(64, 64, 8, 8, 2, 1, 3, 2, 2, 1.145, 0.792, 2.7, 1.09),
+    Tile(64, 64, 8, 4, 2, 2, 3, 2, 2, 0.845, 0.845, 2.13, 1.07),
+    Tile(32, 64, 4, 4, 2, 2, 3, 2, 2, 0.573, 0.457, 1.604, 1.11),
+    Tile(32, 64, 4, 4, 2, 2, 3, 4, 1, 0.969, 0.969, 2.077, 1.23),
+    Tile(64, 32, 8, 4, 2, 1, 3, 4, 1, 1.033, 1.033, 2.15, 1.16),
+    Tile(32, 32, 8, 4, 1, 1, 3, 8, 1, 1.042, 1.042, 3.389, 1.29),
+)
+STREAM_TILES = (
+    Tile(128, 128, 8, 8, 4, 2, 3, 2, 1, 2.918, 2.918, 4.074, 1.32),
+    Tile(64, 64, 8, 4, 2, 2, 3, 1, 4, 0.748, 0.436, 1.572, 0.97),
+    Tile(64, 64, 8, 8, 2, 1, 3, 4, 1, 1.711, 1.711, 4.085, 1.21),
+)
+LAUNCH_US = 2.0
+JOIN_US = 2.5
+PARTS_BYTES_PER_US = 0.6e6  # written and read again
 
 
 @dataclass(frozen=True)
@@ -89,8 +115,13 @@ def layout(problem: GemmProblem) -> Layout | str:
     a_k, b_k = along
     whole_a = p.a.pieces(p.a.col, p.a.row, p.k, p.batch, f) if a_k else p.a.pieces(p.a.row, p.a.col, p.m, p.batch, f)
     whole_b = p.b.pieces(p.b.row, p.b.col, p.k, p.batch, f) if b_k else p.b.pieces(p.b.col, p.b.row, p.n, p.batch, f)
-    whole_d = p.d.pieces(p.d.col, p.d.row, p.n, p.batch, f)
-    return Layout(a_k, b_k, *(4 if whole else 1 for whole in (whole_a, whole_b, whole_d)))
+    return Layout(a_k, b_k, 4 if whole_a else 1, 4 if whole_b else 1, store_width(p))
+
+
+def store_width(problem: GemmProblem) -> int:
+    """Floats of a store to the output."""
+    d = problem.d
+    return 4 if d.pieces(d.col, d.row, problem.n, problem.batch, 4) else 1
 
 
 def expected_layout(problem: GemmProblem) -> Layout:
@@ -105,11 +136,6 @@ def has_layout(problem: GemmProblem) -> bool | str:
     """Whether a problem's operands have a layout, or why not."""
     found = layout(problem)
     return found if isinstance(found, str) else True
-
-
-def waves(tile: Tile, problem: GemmProblem) -> float:
-    """How many rounds of the whole chip the tiles take: the part of a round that is not full counts as a whole one."""
-    return ceil_div(tile.count(problem) * problem.batch, problem.sms * tile.resident)
 
 
 def steps(problem: GemmProblem) -> int:
@@ -127,6 +153,75 @@ def join_share(tile: Tile, problem: GemmProblem) -> int:
     return 8 if stream_blocks(tile, problem) >= 16 * tile.count(problem) * problem.batch else 1
 
 
-def best(tiles: tuple[Tile, ...], problem: GemmProblem) -> Tile:
-    """The tile whose time the model puts lowest."""
-    return min(tiles, key=lambda tile: waves(tile, problem) * tile.resident * tile.bm * tile.bn / tile.rate)
+def stream_configs(tile: Tile, problem: GemmProblem, lies: Layout) -> tuple[Config, Config]:
+    """The two launches of stream-K on `tile`, without their arguments."""
+    blocks, share = stream_blocks(tile, problem), join_share(tile, problem)
+    shape = (tile.bm, tile.bn, tile.tm, tile.tn, tile.warps_m, tile.warps_n, share)
+    main = f"stream_k<{tile.constants(True)}, {lies.constants}>"
+    join = f"stream_k_join<{', '.join(map(str, shape))}>"
+    shared = tile.shared((lies.a_along_k, lies.b_along_k))
+    return (
+        Config(main, blocks, tile.threads, shared),
+        Config(join, (blocks, tile.bm * tile.bn * share // 1024), 256),
+    )
+
+
+def join_arguments(main: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments of stream_k_join from those of stream_k: c, d and their strides, the sizes, alpha, beta, parts."""
+    operands, strides_of_a_and_b = 4, 6
+    return (*main[2:operands], *main[operands + strides_of_a_and_b :])
+
+
+def _step_us(tile: Tile, resident: int, aligned: bool) -> float:
+    longer = 1.0 if aligned else tile.unaligned
+    return longer * max(tile.alone_us, tile.each_us * resident)
+
+
+def _is_aligned(problem: GemmProblem) -> bool:
+    lies = layout(problem)
+    return isinstance(lies, str) or lies.vec_a == lies.vec_b == 4
+
+
+def wave_us(tile: Tile, problem: GemmProblem) -> float:
+    """The time the model gives a launch of a block a tile: full rounds of the busiest multiprocessor, and what is left
+    of the last one."""
+    aligned, depth = _is_aligned(problem), ceil_div(steps(problem), tile.slices)
+    rounds, left = divmod(ceil_div(tile.count(problem) * problem.batch, problem.sms), tile.resident)
+    full = tile.start_us + depth * _step_us(tile, tile.resident, aligned)
+    last = tile.start_us + depth * _step_us(tile, left, aligned) if left else 0.0
+    return LAUNCH_US + rounds * full + last
+
+
+def stream_us(tile: Tile, problem: GemmProblem) -> float:
+    """The time the model gives stream-K's two launches."""
+    blocks, tiles = stream_blocks(tile, problem), tile.count(problem) * problem.batch
+    share = tiles * steps(problem) / blocks
+    resident = min(tile.resident, ceil_div(blocks, problem.sms))
+    parts = blocks * 2 * tile.bm * tile.bn * 4 / PARTS_BYTES_PER_US
+    starts = tile.start_us * max(1.0, tiles / blocks)
+    return LAUNCH_US + JOIN_US + starts + share / tile.slices * _step_us(tile, resident, _is_aligned(problem)) + parts
+
+
+def best_plain(problem: GemmProblem) -> Tile:
+    """The tile of `pipelined` for a problem."""
+    return min(PLAIN_TILES, key=lambda tile: wave_us(tile, problem))
+
+
+def best_sliced(problem: GemmProblem) -> Tile:
+    """The tile of `sliced` for a problem."""
+    return min(SLICED_TILES, key=lambda tile: wave_us(tile, problem))
+
+
+def best_stream(problem: GemmProblem) -> Tile:
+    """The tile of `stream_k` for a problem."""
+    return min(STREAM_TILES, key=lambda tile: stream_us(tile, problem))
+
+
+def fastest(problem: GemmProblem) -> str:
+    """The rung among `pipelined`, `sliced` and `stream_k` whose time the model puts lowest."""
+    times = {
+        "pipelined": wave_us(best_plain(problem), problem),
+        "sliced": wave_us(best_sliced(problem), problem),
+        "stream_k": stream_us(best_stream(problem), problem),
+    }
+    return min(times, key=lambda name: times[name])

@@ -34,7 +34,9 @@ Arguments = Callable[[Any, Sequence[Any], Any, Any], tuple[Any, ...]]
 @dataclass(frozen=True)
 class Config:
     """How one kernel is launched for one problem: entry (a C++ name or name expression), blocks, threads, bytes of
-    dynamic shared memory, blocks a cluster. `arguments` is for a kernel whose parameters are not its family's."""
+    dynamic shared memory, blocks a cluster. `arguments` is for a kernel whose parameters are not its family's.
+    `cooperative`: all blocks are resident at once and may meet. `source`: where the kernel is, if not in the variant's
+    file."""
 
     entry: str
     grid: Dim
@@ -42,6 +44,8 @@ class Config:
     shared: int = 0
     cluster: Dim | None = None
     arguments: Arguments | None = None
+    cooperative: bool = False
+    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,8 @@ class Family(Generic[P]):
     - `flops(problem)`: operations, or 0 where bandwidth is the only measure.
     - `choose(problem, arch)`: the name of the variant that "auto" means.
     - `empty(problem)`: whether nothing is to be launched.
-    - `shapes`: default shapes by device kind ("gpu", "sim"), and the whole list under "sweep" and "sim sweep".
+    - `shapes`: default shapes by device kind ("gpu", "sim"), under "gpu once" those of a profile where it should take
+      fewer, and the whole list under "sweep" and "sim sweep".
     - `dtypes`: the dtypes of inputs that it is for, the usual one first.
     - `modes`: named options; the unnamed mode is the usual one.
     - `ceiling`: what 100 % is: "copy" (a copy of the same bytes) or the name of a peer's row ("cublas").
@@ -142,11 +147,12 @@ class Family(Generic[P]):
 
     def kernel(self, device: Device, variant: Variant[P], config: Config) -> Kernel:
         """The compiled kernel of `variant`, kept on the device after the first call."""
-        key = (variant.source, config.entry)
+        source = config.source or variant.source
+        key = (source, config.entry)
         found: Kernel | None = device.kept.get(key)
         if found is None:
             expression = "<" in config.entry
-            module = device.compile(variant.source, names=(config.entry,) if expression else ())
+            module = device.compile(source, names=(config.entry,) if expression else ())
             found = device.kept[key] = module[config.entry]
         return found
 
@@ -181,6 +187,7 @@ class Family(Generic[P]):
                         block=config.block,
                         shared=config.shared,
                         cluster=config.cluster,
+                        cooperative=config.cooperative,
                         args=(config.arguments or self.arguments)(problem, inputs, output, scratch),
                     )
         finally:

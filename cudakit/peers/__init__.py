@@ -1,4 +1,4 @@
-"""What others offer for the same work, timed beside ours in the same run: torch and Triton, where installed.
+"""What others offer for the same work, timed beside ours in the same run: cuBLAS, torch and Triton, where installed.
 
 A peer works on our arrays, without a copy, and on our stream, so it is checked and timed by the very code that checks
 and times our kernels.
@@ -49,14 +49,18 @@ class Peer(Protocol):
 
 
 def peers_of(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
-    """The peers of `family` at its `options` whose package is installed and sees GPU number `ordinal`."""
+    """The peers of `family` at its `options` whose package is installed and sees GPU number `ordinal`. cuBLAS, which is
+    what 100 % means for a product, is among them even where its bindings are not installed: its row then says so."""
+    from cudakit.peers import with_cublas
+
+    peers: list[Peer] = [*with_cublas.peers(family, ordinal, options)]
     if importlib.util.find_spec("torch") is None:
-        return []
+        return peers
     from cudakit.peers import with_torch
 
     if not with_torch.sees(ordinal):
-        return []
-    peers = with_torch.peers(family, ordinal, options)
+        return peers
+    peers += with_torch.peers(family, ordinal, options)
     if importlib.util.find_spec("triton") is not None:
         from cudakit.peers import with_triton
 

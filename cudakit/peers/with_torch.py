@@ -83,6 +83,8 @@ class AttentionPeer(ReturningPeer):
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         if dtype == "float32" and self.name != "peer:torch-efficient":
             return "it takes float16 and bfloat16"
+        if self.name == "peer:torch-efficient" and shape[1] != shape[2]:
+            return "it has no grouped queries"
         if self.options.get("causal") and shape[3] != shape[4]:
             return "torch aligns the causal limit at the beginning, so that the masks differ where queries and keys do"
         return None
@@ -145,13 +147,22 @@ def _fill(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> None:
     output.fill_(value)
 
 
+def _matmul(inputs: Sequence[Any], output: Any) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32
+    torch.matmul(inputs[0], inputs[1], out=output)
+
+
 _WORK: dict[str, list[tuple[str, str, Work]]] = {
     "attention": [
         (f"peer:torch-{name}", f"scaled_dot_product_attention, {backend}", functools.partial(_attention, backend))
         for name, backend in (
-            ("flash", "FLASH_ATTENTION"), ("cudnn", "CUDNN_ATTENTION"), ("efficient", "EFFICIENT_ATTENTION"),
+            ("flash", "FLASH_ATTENTION"),
+            ("cudnn", "CUDNN_ATTENTION"),
+            ("efficient", "EFFICIENT_ATTENTION"),
         )
     ],
+    "gemm": [("peer:torch", "torch.matmul(out=), no TF32", _matmul)],
+    "gemm_half": [("peer:torch", "torch.matmul(out=)", _matmul)],
     "softmax": [
         ("peer:torch", "torch.softmax(out=)", _softmax),
         ("peer:torch-naive", "amax, sub, exp, sum, div as torch operations", _softmax_naive),

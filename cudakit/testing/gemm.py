@@ -12,8 +12,9 @@ _SPECIALS = (float("inf"), float("-inf"), float("nan"), 1e-45, -0.0)
 
 
 def gemm_values() -> st.SearchStrategy[Values]:
-    """Fillers whose products do not leave float32's range on the way: what overflows depends on the order of a sum."""
-    scale = st.sampled_from((1.0, 1.0, 10.0, 1e-3, 1e4, 1e15, 1e-20))
+    """Fillers whose products stay normal numbers of float32: what overflows depends on the order of a sum, and of a
+    denormal an error of one place may be all there is."""
+    scale = st.sampled_from((1.0, 1.0, 10.0, 1e-3, 1e4, 1e15, 1e-15))
     places = st.lists(st.tuples(st.floats(0, 1), st.sampled_from(_SPECIALS)), max_size=2).map(tuple)
     return st.builds(Values, st.integers(0, 2**32 - 1), scale, places)
 

@@ -1,12 +1,12 @@
 // out[x, y, z] = volume[x, y, z] + plane[x, y] + line[x], a row of z to a group of lanes.
 //
 // volume and out are (nx, ny, nz) with z contiguous, plane (nx, ny), line (nx,); other strides are any, in elements;
-// out may be volume. LANES lanes share a row and read its two scalars once; each has four vectors of VEC floats in
-// flight. A long row is split into pieces of LANES * 4 vectors. VEC 4 needs every row of volume and out to lie alike
+// out may be volume. LANES lanes share a row and read its two scalars once; each has DEEP vectors of VEC floats in
+// flight. A long row is split into pieces of LANES * DEEP vectors. VEC 4 needs every row of volume and out to lie alike
 // against the 16-byte boundaries (not on one); VEC 1 takes any.
 //
-// Bound by: memory, at 8 bytes an element: volume once, out once. Rows of a few floats leave lanes without work, and odd
-// ones leave the vectors; the next rung is for those.
+// Bound by: memory, at 8 bytes an element: volume once, out once. Rows of a few floats leave lanes without work, and
+// odd ones leave the vectors; the next rung is for those.
 #include "../common/row_pieces.cuh"
 
 struct Shifted {

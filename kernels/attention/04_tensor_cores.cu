@@ -49,7 +49,6 @@ __global__ void __launch_bounds__(WARPS* kWarp) tensor_cores(const T* q, const T
         rows.multiply_keys(shared_address(shared), shared_address(keys));
         if (first + KEYS > min(limit, skv)) rows.mask(lane_limit - first, skv - first);
         rows.exponentiate(scale);
-        rows.round();
         rows.multiply_values(shared_address(values));
         __syncthreads();
     }

@@ -5,15 +5,55 @@
 // of KEYS through two buffers each, by cp.async, from the last tile that any of its queries sees to the first. One
 // barrier a tile: behind it the tile is there for all, and the other buffer, which everyone has left, is filled.
 //
-// Work is even: tiles that no query sees are not loaded, a warp passes over tiles that none of its own rows sees, and
-// only tiles on the diagonal or past the end are masked. GUARDED: d is less than D.
+// Work is even: tiles that no query sees are not loaded, a warp passes over tiles that none of its own rows sees, only
+// tiles on the diagonal or past the end are masked, and blocks with the most tiles start first (a short one at the end
+// of the launch keeps few waiting). `section` heads advance together, as many as the L2 holds keys and values of.
 //
 // Source of the algorithm: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning",
 // 2023.
 //
-// Bound by: the tensor cores standing idle. The two warps of a scheduler use them at the same time, at half the rate
-// each, and then both make their exponentials. The next rung lets them take turns.
-#include "flash.cuh"
+// Bound by: waiting. The tensor cores are busy 62 % of the time (H200, head size 128): the output and the scores of 32
+// queries fill a warp's registers, so that a scheduler has two warps to cover the waits for fragments and exponentials.
+// On Hopper wgmma does better: it reads its operands from shared memory and runs beside the warp's other work.
+#include "../common/copy_async.cuh"
+#include "warp_rows.cuh"
+
+// Copies of LINES lines of D elements to a shared tile. A line past `lines` is made zero: its values must be finite,
+// since 0 times NaN would reach the output.
+template <class T, int D, int LINES, int THREADS>
+struct TileCopy {
+    static constexpr int kAlong = D % 64 == 0 ? 8 : 4;  // pieces side by side that neighbouring threads copy
+    static constexpr int kStep = THREADS / kAlong;      // lines at once
+    static_assert(LINES % kStep == 0 && kStep % 8 == 0, "every thread copies the same share, all of one swizzle");
+
+    const T* from;  // this thread's first piece
+    int64 row;      // elements between lines
+    unsigned to;    // bytes within the tile
+    int line, lines;
+    int pieces;  // of a line, those of this thread's column on
+
+    __device__ __forceinline__ TileCopy(const T* base, int64 row_, int lines_, int d) : row(row_), lines(lines_) {
+        const int piece = threadIdx.x % kAlong;
+        line = threadIdx.x / kAlong;
+        from = base + line * row + piece * 8;
+        to = Swizzled<D>::place(line, piece);
+        pieces = d / 8 - piece;
+    }
+
+    // GUARDED: the tile may reach past the end, or lines are shorter than D.
+    template <bool GUARDED>
+    __device__ __forceinline__ void start(char* tile, int first) const {
+        const T* at = from + first * row;
+#pragma unroll
+        for (int i = 0; i < LINES / kStep; ++i, at += kStep * row)
+#pragma unroll
+            for (int j = 0; j < D / 8 / kAlong; ++j) {
+                char* const place = tile + to + i * kStep * D * 2 + j * kAlong * 16;
+                const bool inside = !GUARDED || (first + line + i * kStep < lines && j * kAlong < pieces);
+                copy_async_or_zero<16>(place, inside ? at + j * kAlong * 8 : from, inside);
+            }
+    }
+};
 
 // q, o: (batch, heads, sq, d); k, v: (batch, heads / group, skv, d); grid: all heads x blocks of queries
 template <class T, int D, int WARPS, int TILES, int KEYS, bool GUARDED>
@@ -22,14 +62,25 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
     int64 v_row, int64 o_batch, int64 o_head, int64 o_row, int batches, int heads, int group, int sq, int skv, int d,
     float scale, int causal, int section) {
     constexpr int kThreads = WARPS * kWarp, kRows = WARPS * TILES * 16;
+    // Whether copies are started behind a tile's first product: a block alone on its multiprocessor so begins the
+    // product at once (4 % on an H200 at head size 256), where two share it, it is the other way round (5 % at 64).
+    constexpr bool kLate = kThreads > 128;
     constexpr unsigned kTile = KEYS * D * 2;         // bytes
     extern __shared__ __align__(128) char shared[];  // queries, then keys and values, twice
     char* const ring = shared + kRows * D * 2;
-    const BlockWork<kRows, KEYS> work(batches * heads, section, sq, skv, causal);
-    const Head head(work.head, heads, group);
-    const int tiles = work.tiles;
+
+    const int blocks = (sq + kRows - 1) / kRows, all = batches * heads;
+    const int before = blockIdx.x / (section * blocks) * section, rest = blockIdx.x % (section * blocks);
+    const int abreast = min(section, all - before);
+    const Head head(before + rest % abreast, heads, group);
+    const int first_row = (blocks - 1 - rest / abreast) * kRows;
+
+    // How many tiles any of the block's queries sees, and how many of these all of them see to the last key.
+    const int limit = key_limit(first_row, sq, skv, causal);
+    const int tiles = (max(min(limit + kRows - 1, skv), 0) + KEYS - 1) / KEYS, whole = max(min(limit, skv), 0) / KEYS;
+
     const TileCopy<T, D, kRows, kThreads> queries(
-        head.queries(q, Strides{q_batch, q_head, q_row}) + work.first_row * q_row, q_row, sq - work.first_row, d);
+        head.queries(q, Strides{q_batch, q_head, q_row}) + first_row * q_row, q_row, sq - first_row, d);
     const TileCopy<T, D, KEYS, kThreads> keys(head.keys(k, Strides{k_batch, k_head, k_row}), k_row, skv, d);
     const TileCopy<T, D, KEYS, kThreads> values(head.keys(v, Strides{v_batch, v_head, v_row}), v_row, skv, d);
     const auto fill = [&](int tile) {
@@ -47,25 +98,45 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
         fill(tiles - 1);
     }
 
-    const int warp_row = threadIdx.x / kWarp * TILES * 16;
+    const int lane = threadIdx.x % kWarp, warp_row = threadIdx.x / kWarp * TILES * 16;
     WarpRows<T, D, TILES, KEYS, Swizzled<D>> rows(warp_row);
     const unsigned query_tile = shared_address(shared), key_tiles = shared_address(ring);
-    const int warp_limit = work.limit + (causal ? warp_row : 0), lane_limit = warp_limit + threadIdx.x % kWarp / 4;
+    const int warp_limit = limit + (causal ? warp_row : 0), lane_limit = warp_limit + lane / 4;
 
     for (int tile = tiles - 1; tile >= 0; --tile) {
         copy_async_wait();
         __syncthreads();  // this tile is there, and nobody reads the other one any more
-        if (tile > 0) fill(tile - 1);
-        if (tile * KEYS >= warp_limit + TILES * 16 - 1) continue;
+        const bool seen = tile * KEYS < warp_limit + TILES * 16 - 1;
         const unsigned at = key_tiles + tile % 2 * 2 * kTile;
-        rows.multiply_keys(query_tile, at);
-        if (tile >= work.whole) rows.mask(lane_limit - tile * KEYS, skv - tile * KEYS);
+        if (!kLate && tile > 0) fill(tile - 1);
+        if (seen) rows.multiply_keys(query_tile, at);
+        if (kLate && tile > 0) fill(tile - 1);
+        if (!seen) continue;
+        if (tile >= whole) rows.mask(lane_limit - tile * KEYS, skv - tile * KEYS);
         rows.exponentiate(scale);
-        rows.round();
         rows.multiply_values(at + kTile);
     }
     rows.divide(lane_limit, skv);
-    const int row = work.first_row + warp_row;
-    store_rows<T, D, TILES>(
-        rows, shared, warp_row, head.queries(o, Strides{o_batch, o_head, o_row}) + row * o_row, o_row, sq - row, d);
+
+    // Through the shared memory of the warp's own queries, so that whole lines are written, 16 bytes a lane.
+#pragma unroll
+    for (int i = 0; i < TILES; ++i)
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const unsigned place = Swizzled<D>::place(warp_row + i * 16 + half * 8 + lane / 4, n) + lane % 4 * 4;
+                *reinterpret_cast<unsigned*>(shared + place) =
+                    pack<T>(rows.out[i][n][2 * half], rows.out[i][n][2 * half + 1]);
+            }
+    __syncwarp();
+    T* const to = head.queries(o, Strides{o_batch, o_head, o_row}) + (first_row + warp_row) * o_row;
+    constexpr int kPieces = D / 8;
+#pragma unroll 4
+    for (int i = lane; i < TILES * 16 * kPieces; i += kWarp) {
+        const int line = i / kPieces, piece = i % kPieces;
+        if (first_row + warp_row + line < sq && piece * 8 < d)
+            *reinterpret_cast<uint4*>(to + line * o_row + piece * 8) =
+                *reinterpret_cast<const uint4*>(shared + Swizzled<D>::place(warp_row + line, piece));
+    }
 }

@@ -160,18 +160,8 @@ struct WarpRows {
             }
     }
 
-    // The exponentiated scores rounded to T, in pairs: of each tile of scores only the first two places are used then.
-    __device__ __forceinline__ void round() {
-#pragma unroll
-        for (int i = 0; i < TILES; ++i)
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; ++n)
-#pragma unroll
-                for (int half = 0; half < 2; ++half)
-                    score[i][n][half] = __uint_as_float(pack<T>(score[i][n][2 * half], score[i][n][2 * half + 1]));
-    }
-
-    // out += P V, P being the rounded scores. value_tile: the address of a shared tile of KEYS values.
+    // out += P V, P being the exponentiated scores rounded to T. value_tile: the address of a shared tile of KEYS
+    // values.
     __device__ __forceinline__ void multiply_values(unsigned value_tile) {
 #pragma unroll
         for (int k = 0; k < KEYS / 16; ++k) {
@@ -179,7 +169,10 @@ struct WarpRows {
 #pragma unroll
             for (int i = 0; i < TILES; ++i)
 #pragma unroll
-                for (int j = 0; j < 4; ++j) a[i][j] = __float_as_uint(score[i][2 * k + j / 2][j % 2]);
+                for (int j = 0; j < 4; ++j) {
+                    const float* pair = &score[i][2 * k + j / 2][j % 2 * 2];
+                    a[i][j] = pack<T>(pair[0], pair[1]);
+                }
 #pragma unroll
             for (int n = 0; n < D / 16; ++n) {
                 unsigned b[4];

@@ -1,11 +1,11 @@
 // c = a + b over four axes, a row of the last one to a group of lanes: its place is worked out once, vectors follow.
 //
 // Along the last axis c and a are contiguous, and b is contiguous too (B = 1) or one value (B = 0); the other strides
-// are any. LANES lanes share a row, or a piece of a long one. VEC 4 needs every row of
+// are any. LANES lanes share a row, or a piece of a long one, DEEP vectors of VEC floats each. VEC 4 needs every row of
 // the arrays walked to lie alike against the 16-byte boundaries (not on one); VEC 1 takes any.
 //
-// Bound by: memory, for each array the bytes it has. It does not take an operand that is transposed; the next rung
-// does.
+// Bound by: memory, for each array the bytes it has. It takes no operand that is transposed; the next rung does. Short
+// and odd rows are slow; the one behind it is for those.
 #include "../common/row_pieces.cuh"
 
 template <int B>

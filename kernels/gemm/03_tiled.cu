@@ -7,18 +7,25 @@
 // memory. Global traffic falls by TILE. Two barriers a tile: the first ends the writing before anybody reads, the
 // second ends the reading before anybody writes the next tile.
 //
-// Tiles of 32 halve the traffic of 16 and fill a block to its limit of 1,024 threads, two blocks a multiprocessor. A
-// tile of 64 would ask for 4,096 threads, four times what a block may have: one output a thread ends here.
+// Tiles of 32 halve the traffic of 16 and fill a block to its limit of 1,024 threads; a tile of 64 would ask for 4,096:
+// one output a thread ends here. They gain little (H200, 4096: 8.0 TFLOP/s both), since traffic is not what limits them
+// any more. __launch_bounds__ asks for registers few enough that a multiprocessor holds all its 2,048 threads: left
+// alone the compiler takes 40 each, one block of 32 x 32 is then all that fits, and it stands still at every barrier
+// (5.4).
 //
 // Bound by: shared memory. Each fused multiply-add still reads two floats, from shared memory instead of the L1. The
 // next rung keeps several outputs in each thread's registers, so that a read is used more than once.
 #include "output.cuh"
 
+constexpr int kMostThreads = 1024;  // of a block
+
 // grid: tiles of all batches, block: TILE x TILE
 template <int TILE>
-__global__ void tiled(const float* a, const float* b, const float* c, float* d, int64 a_row, int64 a_col, int64 a_batch,
-    int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col,
-    int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta) {
+__global__ void __launch_bounds__(TILE* TILE < kMostThreads ? TILE * TILE : kMostThreads,
+    TILE* TILE < kMostThreads ? 2 * kMostThreads / (TILE * TILE) : 2)
+tiled(const float* a, const float* b, const float* c, float* d, int64 a_row, int64 a_col, int64 a_batch, int64 b_row,
+    int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col, int64 d_batch,
+    int64 m, int64 n, int64 k, int64 batches, float alpha, float beta) {
     __shared__ float tile_a[TILE][TILE], tile_b[TILE][TILE];
     const int x = threadIdx.x, y = threadIdx.y;
     const BlockTile<TILE, TILE> tile(m, n);

@@ -11,7 +11,7 @@
 
 // grid: tiles of all batches, block: BM * BN / TM
 template <int BM, int BN, int BK, int TM>
-__global__ void __launch_bounds__(BM* BN / TM) register_1d(const float* a, const float* b, const float* c, float* d,
+__global__ void __launch_bounds__(BM* BN / TM, 2) register_1d(const float* a, const float* b, const float* c, float* d,
     int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
     int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
     float beta) {
@@ -23,14 +23,15 @@ __global__ void __launch_bounds__(BM* BN / TM) register_1d(const float* a, const
     const int k_b = thread / BN, line_b = thread % BN;  // and of B
     const int row = thread / BN * TM, col = thread % BN;
     const BlockTile<BM, BN> tile(m, n);
-    const float* of_a = a + tile.batch * a_batch + (tile.m0 + line_a) * a_row;
-    const float* of_b = b + tile.batch * b_batch + (tile.n0 + line_b) * b_col;
+    const float* of_a = a + tile.batch * a_batch + (tile.m0 + line_a) * a_row + k_a * a_col;
+    const float* of_b = b + tile.batch * b_batch + (tile.n0 + line_b) * b_col + k_b * b_row;
+    const bool inside_a = tile.m0 + line_a < m, inside_b = tile.n0 + line_b < n;
     float sums[TM] = {};
-    for (int64 k0 = 0; k0 < k; k0 += BK) {
-        tile_a[line_a][k_a] = tile.m0 + line_a < m && k0 + k_a < k ? of_a[(k0 + k_a) * a_col] : 0.0f;
-        tile_b[k_b][line_b] = tile.n0 + line_b < n && k0 + k_b < k ? of_b[(k0 + k_b) * b_row] : 0.0f;
+    for (int64 left = k; left > 0; left -= BK, of_a += BK * a_col, of_b += BK * b_row) {
+        tile_a[line_a][k_a] = inside_a && k_a < left ? *of_a : 0.0f;
+        tile_b[k_b][line_b] = inside_b && k_b < left ? *of_b : 0.0f;
         __syncthreads();
-#pragma unroll
+#pragma unroll 4  // all of BK at once is more values of A than there are registers
         for (int i = 0; i < BK; ++i) {
             const float value = tile_b[i][col];
 #pragma unroll

@@ -3,13 +3,13 @@
 // Parameters as in 01_naive_uncoalesced.cu; one axis of A and one of B has stride 1 (template constants say which). An
 // operand or an output whose rows do not start on 16 bytes goes by 4 bytes, the rest stays as it is.
 //
-// What it adds: a load, a shared read or a store moves four floats. For the reads of A its tile lies turned in shared
-// memory, [k][row], so that a thread's 8 rows are two 16-byte reads: 4 reads for 64 fused multiply-adds, where the rung
-// before takes 16.
+// What it adds: a load from global memory and a store to it move four floats, so that a thread brings its share of a
+// tile in 2 loads, where the rung before takes 8. The tile of A lies turned in shared memory, [k][row], so that a
+// thread's 8 rows of one k are two 16-byte reads and 8 registers.
 //
-// Bound by: bank conflicts. Turning the tile writes 4 floats of a k to banks that lines of another k use as well, and
-// neighbouring threads read 8 columns apart, so that two of them meet in a bank. The next rung deals the threads out
-// otherwise.
+// Bound by: bank conflicts. Turning the tile writes k and k + 4 of a line to one bank, and neighbouring threads read 8
+// columns apart, so that two of them meet in a bank: 302 of 744 million passes over shared memory at 4096 are for
+// that (ncu). The next rung deals the threads out otherwise.
 #include "wide_tile.cuh"
 
 // grid: tiles of all batches, block: BM * BN / 64

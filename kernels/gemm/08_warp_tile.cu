@@ -7,9 +7,11 @@
 // neighbouring 16-byte pieces: the 8 lanes down a warp read 128 bytes of A in a row, the 4 across 64 bytes of B, and
 // lanes that share a piece are served together. A warp also reads less of the tile: 64 + 32 floats a k, not 16 + 128.
 // Rows of a turned tile are 4 floats longer than its lines, which puts the stores of k and k + 4 half the banks apart.
+// At 4096 that leaves 443 million passes over shared memory, 6 million of them for conflicts (ncu).
 //
 // Bound by: waiting. Between the barriers a tile is brought, then multiplied; the multiply-adds stand still while the
-// loads are on their way, but for the other block of the multiprocessor. The next rung brings tiles ahead.
+// loads are on their way, but for the other block of the multiprocessor (the pipes are busy 55 % of the time). The next
+// rung brings tiles ahead.
 #include "wide_tile.cuh"
 
 // grid: tiles of all batches, block: 32 * (BM / WM) * (BN / WN)

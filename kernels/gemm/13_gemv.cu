@@ -6,8 +6,11 @@
 //
 // gemv_rows is for an A whose rows are contiguous (and takes any strides): a warp takes ROWS rows, its lanes go along k
 // 16 bytes at a time, and B lies turned in shared memory, a piece of k after the other, so that its reads are of 16
-// bytes too. gemv_columns is for an A whose columns are contiguous: lanes stand at neighbouring rows, the warps of a
-// block share k among them, and a float of B is one address for a whole warp. Their sums meet in shared memory.
+// bytes too. A single column is read where it lies: to wait for it at a barrier would keep A waiting.
+//
+// gemv_columns is for an A whose columns are contiguous: lanes stand at neighbouring rows, the warps of a block share k
+// among them, and each brings a piece of B at a time to shared memory, where a float of it is one address for all
+// lanes. Their sums meet in shared memory.
 //
 // Bound by: memory, 4 bytes of A for 2 * n operations.
 #include "../common/reduce.cuh"
@@ -18,21 +21,25 @@ template <int SMALL, int ROWS, int VEC>
 __global__ void __launch_bounds__(256) gemv_rows(const float* a, const float* b, const float* c, float* d, int64 a_row,
     int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch,
     int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta) {
-    constexpr int kWarps = 8, kThreads = kWarps * kWarp, kChunk = 4096 / SMALL;
+    constexpr int kWarps = 8, kThreads = kWarps * kWarp, kChunk = 8192 / SMALL;
     // 4 floats more a column: a column's piece still starts on 16 bytes, and neighbouring columns in other banks
-    __shared__ __align__(16) float columns[SMALL][kChunk + 4];
+    __shared__ __align__(16) float columns[SMALL > 1 ? SMALL : 1][SMALL > 1 ? kChunk + 4 : 1];
     const int lane = threadIdx.x % kWarp;
     const BlockTile<kWarps * ROWS, SMALL> tile(m, n);
     const int64 row = tile.m0 + threadIdx.x / kWarp * ROWS;
     float sums[ROWS][SMALL] = {};
     for (int64 k0 = 0; k0 < k; k0 += kChunk) {
         const int count = static_cast<int>(k - k0 < kChunk ? k - k0 : kChunk);
-        __syncthreads();  // the piece before is read
-        for (int at = threadIdx.x; at < (count + VEC - 1) / VEC * VEC * SMALL; at += kThreads) {
-            const int i = at / SMALL, j = at % SMALL;
-            columns[j][i] = j < n && i < count ? b[tile.batch * b_batch + (k0 + i) * b_row + j * b_col] : 0.0f;
+        const float* of_b = b + tile.batch * b_batch + k0 * b_row;
+        if constexpr (SMALL > 1) {
+            __syncthreads();  // the piece before is read
+#pragma unroll 4
+            for (int at = threadIdx.x; at < (count + VEC - 1) / VEC * VEC * SMALL; at += kThreads) {
+                const int i = at / SMALL, j = at % SMALL;
+                columns[j][i] = j < n && i < count ? of_b[i * b_row + j * b_col] : 0.0f;
+            }
+            __syncthreads();
         }
-        __syncthreads();
 #pragma unroll 4
         for (int i = lane * VEC; i < count; i += kWarp * VEC) {
             float of_a[ROWS][VEC];
@@ -49,9 +56,11 @@ __global__ void __launch_bounds__(256) gemv_rows(const float* a, const float* b,
 #pragma unroll
             for (int j = 0; j < SMALL; ++j)
 #pragma unroll
-                for (int e = 0; e < VEC; ++e)
+                for (int e = 0; e < VEC; ++e) {
+                    const float of_column = SMALL > 1 ? columns[j][i + e] : of_b[(i + e) * b_row];
 #pragma unroll
-                    for (int r = 0; r < ROWS; ++r) sums[r][j] = fmaf(of_a[r][e], columns[j][i + e], sums[r][j]);
+                    for (int r = 0; r < ROWS; ++r) sums[r][j] = fmaf(of_a[r][e], of_column, sums[r][j]);
+                }
         }
     }
 #pragma unroll
@@ -71,34 +80,46 @@ __global__ void __launch_bounds__(WARPS* kWarp) gemv_columns(const float* a, con
     int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
     int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
     float beta) {
-    constexpr int kRows = kWarp * VEC;
+    constexpr int kRows = kWarp * VEC, kPiece = kWarp / VEC;
     static_assert(WARPS * kWarp >= kRows, "a thread for every row of the block");
     __shared__ float parts[WARPS][kRows];
+    __shared__ __align__(16) float pieces[WARPS][kPiece][SMALL];
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     const BlockTile<kRows, SMALL> tile(m, n);
     const int64 row = tile.m0 + lane * VEC;
     const int64 share = (k + WARPS - 1) / WARPS;
     const int64 begin = warp * share, end = begin + share < k ? begin + share : k;
+    const float* of_a = a + tile.batch * a_batch + row * a_row;
+    const float* of_b = b + tile.batch * b_batch;
     float sums[SMALL][VEC] = {};
-    if (row < m) {
-        const float* of_a = a + tile.batch * a_batch + row * a_row;
-        const float* of_b = b + tile.batch * b_batch;
-#pragma unroll 8
-        for (int64 i = begin; i < end; ++i) {
-            float values[VEC];
+    for (int64 k0 = begin; k0 < end; k0 += kPiece) {
+        const int count = static_cast<int>(end - k0 < kPiece ? end - k0 : kPiece);
+        float values[kPiece][VEC], of_columns[SMALL];  // all on their way before anything waits
+#pragma unroll
+        for (int i = 0; i < kPiece; ++i) {
+            const bool inside = i < count && row < m;
+            const float* from = of_a + (k0 + i) * a_col;
             if constexpr (VEC == 4) {
-                const float4 v = *reinterpret_cast<const float4*>(of_a + i * a_col);
-                values[0] = v.x, values[1] = v.y, values[2] = v.z, values[3] = v.w;
+                const float4 v = inside ? *reinterpret_cast<const float4*>(from) : float4{};
+                values[i][0] = v.x, values[i][1] = v.y, values[i][2] = v.z, values[i][3] = v.w;
             } else {
-                values[0] = of_a[i * a_col];
-            }
-#pragma unroll
-            for (int j = 0; j < SMALL; ++j) {
-                const float of_column = j < n ? of_b[i * b_row + j * b_col] : 0.0f;
-#pragma unroll
-                for (int e = 0; e < VEC; ++e) sums[j][e] = fmaf(values[e], of_column, sums[j][e]);
+                values[i][0] = inside ? *from : 0.0f;
             }
         }
+#pragma unroll
+        for (int j = 0; j < SMALL; ++j)
+            of_columns[j] = lane < count && j < n ? of_b[(k0 + lane) * b_row + j * b_col] : 0.0f;
+        __syncwarp();  // the piece before is read
+#pragma unroll
+        for (int j = 0; j < SMALL; ++j)
+            if (lane < kPiece) pieces[warp][lane][j] = of_columns[j];
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < kPiece; ++i)
+#pragma unroll
+            for (int j = 0; j < SMALL; ++j)
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) sums[j][e] = fmaf(values[i][e], pieces[warp][i][j], sums[j][e]);
     }
 #pragma unroll
     for (int j = 0; j < SMALL; ++j) {

@@ -1,0 +1,62 @@
+"""Problems of the families sum, max and argmax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from cudakit.testing.case import Case, Values, contiguous, extents, layouts
+
+
+@dataclass(frozen=True)
+class Ties:
+    """A filler of few different values, so that maxima are many."""
+
+    seed: int
+
+    def __call__(self, shape: tuple[int, ...]) -> np.ndarray:
+        return np.random.default_rng(self.seed).integers(0, 3, shape).astype(np.float32)
+
+
+def _values() -> st.SearchStrategy[Values]:
+    """Values whose sums overflow in no order, with infinities, NaN and rows of -inf."""
+    special = st.sampled_from((np.inf, -np.inf, np.nan, 1e-45, -0.0))
+    places = st.lists(st.tuples(st.floats(0, 1), special), max_size=2).map(tuple)
+    scale = st.sampled_from((1.0, 1.0, 1e-3, 1e30, 1e-40))
+    return st.builds(Values, st.integers(0, 2**32 - 1), scale, places, st.one_of(st.none(), st.floats(0, 1)))
+
+
+def _cases(draw: st.DrawFn, elements: int, dtype: str, least: int) -> Case:
+    cols = max(draw(extents(elements)), least)
+    if draw(st.integers(0, 4)) == 0:
+        shape: tuple[int, ...] = (cols,)
+    else:
+        rows = max(draw(extents(max(1, min(elements // max(cols, 1), 300)))), least)
+        shape = draw(st.sampled_from(((rows, cols), (cols, rows))))
+    axis = draw(st.sampled_from((-1, 0, None)))
+    along = axis if len(shape) == 2 else None
+    kept = () if along is None else (shape[1 + along] if along else shape[1],)
+    source = draw(st.one_of(layouts(shape), st.just(contiguous(shape)), st.just(contiguous(shape, 1))))
+    target = draw(layouts(kept, output=True, dtype=dtype)) if kept else contiguous((), 0, dtype)
+    fill = draw(st.one_of(_values(), _values(), st.builds(Ties, st.integers(0, 99))))
+    return Case((source,), fill, target, {"axis": axis})
+
+
+@st.composite
+def sum_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+    """Problems of sum: 1-D and 2-D over each axis and over all, any strides; sums of nothing too."""
+    return _cases(draw, elements, "float32", 0)
+
+
+@st.composite
+def max_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+    """Problems of max: as of sum, with elements, and with many equal ones."""
+    return _cases(draw, elements, "float32", 1)
+
+
+@st.composite
+def argmax_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+    """Problems of argmax: as of max."""
+    return _cases(draw, elements, "int64", 1)

@@ -1,0 +1,91 @@
+"""C = A @ B through tiles in shared memory, and what the size of the tile does: 8, 16, 32 and 64 against occupancy.
+
+A block brings a tile of A and one of B, waits (first barrier), multiplies, and waits again before the next (second
+barrier); past the edges it brings zeros. A tile of T x T takes T * T threads and uses every float T times, so larger
+tiles move less memory: global bytes an element of C fall by half from size to size. 32 x 32 is where that ends, since a
+block has at most 1,024 threads; 64 x 64 is refused before it reaches the driver, and the way on is several outputs a
+thread (examples/gemm.py). Occupancy tells nothing of it: all three sizes keep all 2,048 threads of a multiprocessor at
+work, and make 4.9, 7.7 and 8.0 TFLOP/s (H200, 1024).
+
+    python examples/tiled_matmul.py
+    python examples/tiled_matmul.py --shapes 1000x900x1100 --json -
+"""
+
+import argparse
+import sys
+
+import numpy as np
+
+import cudakit
+from cudakit import cli, tables
+from cudakit.bench import Report, Row, fp32_peak
+from cudakit.compare import compare
+from cudakit.ops.gemm import FAMILY
+from cudakit.timing import GpuTimer, wall_clock
+
+TILES = (8, 16, 32, 64)
+
+
+def measure(device, stream, shape):
+    m, n, k = shape
+    hosts = FAMILY.make_inputs(shape, np.float32, np.random.default_rng(0))
+    exact, plain = FAMILY.reference(hosts), FAMILY.plain(hosts)
+    cpu = Row("tiled_matmul", "cpu", None, shape, "float32", idea="numpy on the host", ceiling="peak")
+    cpu.judge(compare(FAMILY.baseline(hosts), exact, plain))
+    cpu.time_ms = wall_clock(lambda: FAMILY.baseline(hosts)).as_dict()
+    yield cpu
+    a, b = (device.array(host, stream=stream) for host in hosts)
+    entries = {tile: f"tiled<{tile}>" for tile in TILES}
+    module = device.compile("gemm/03_tiled.cu", names=tuple(entries.values()))
+    for rung, (tile, entry) in enumerate(entries.items(), 1):
+        row = Row("tiled_matmul", f"{tile}x{tile}", rung, shape, "float32", ceiling="peak")
+        yield row
+        c = device.full((m, n), np.nan, np.float32, stream=stream)
+        grid, block = -(-m // tile) * -(-n // tile), (tile, tile)
+        row.idea = f"{grid:,} blocks of {tile * tile:,} threads, {2 * tile * tile * 4:,} bytes shared"
+        # strides of a row, a column and a batch for A, B, C (not read: beta is 0) and D
+        args = (a, b, c, c, k, 1, 0, n, 1, 0, n, 1, 0, n, 1, 0, m, n, k, 1, 1.0, 0.0)
+        try:
+            launch = module[entry].prepare(grid=grid, block=block, args=args).launch
+        except cudakit.LaunchError as refusal:
+            row.skipped = str(refusal).splitlines()[0]
+            continue
+        resident = module[entry].occupancy(block, 0) * tile * tile
+        occupancy = resident / device.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
+        row.launch = {"grid": grid, "block": block, "registers": module[entry].registers, "occupancy": occupancy}
+        if device.kind == "sim":
+            with device.counters() as counters:
+                launch(stream)
+                stream.synchronize()
+            (counted,) = counters.values()
+            row.counters = {**counted.as_dict(), "bytes_per_element": counted.global_sector_bytes / c.size}
+        else:
+            launch(stream)
+        row.judge(compare(c.numpy(stream), exact, plain))
+        if device.kind == "gpu" and row.ok:
+            row.time_ms = GpuTimer(device, stream).time([lambda launch=launch: launch(stream)]).as_dict()
+            row.tflops = 2 * m * n * k / row.time_ms["median"] / 1e9
+
+
+def run(arguments):
+    cli.check_destination("--json", arguments.json)
+    table, _ = cli.consoles(arguments)
+    with cli.open_device(arguments.device) as device, device.stream() as stream:
+        report = Report(device.info(), ceilings={"fp32_tflops": fp32_peak(device)} if device.kind == "gpu" else {})
+        for shape in arguments.shapes or [(1024,) if device.kind == "gpu" else (64,)]:
+            shape = FAMILY.read_shape(shape)
+            if len(shape) != 3 or 0 in shape:
+                raise cli.Refused(f"{cli.shape_text(shape)}: write N or MxNxK, each at least 1")
+            report.rows += measure(device, stream, shape)
+    if not arguments.quiet:
+        tables.show(report.as_dict(), table)
+    if arguments.json:
+        cli.write_json(report.as_dict(), arguments.json)
+    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_common_arguments(parser)
+    parser.add_argument("--shapes", type=cli.parse_shapes, metavar="S,...", help="N or MxNxK (default: 1024 on a GPU)")
+    sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -1,0 +1,34 @@
+// Sum, maximum or its place of few long rows, or of a whole array: blocks reduce chunks, a second launch the chunks.
+//
+// x as in 01_thread_per_row.cu; `parts`: kept * chunks states. No atomics: a float sum that blocks add to in the order
+// of their arrival differs from run to run. Bound by memory, and by the second launch where the array is small.
+#include "vectors.cuh"
+
+// grid: kept * chunks, block: BLOCK; each chunk of `each` elements
+template <class Op, int BLOCK>
+__global__ void __launch_bounds__(BLOCK) reduce_chunks(const float* x, typename Op::State* parts, int64 kept_stride,
+    int64 along_stride, int64 kept_index, int64 along_index, int64 chunks, int64 each, int64 length) {
+    __shared__ typename Op::State shared[kWarp];
+    const Walk walk{kept_stride, along_stride, kept_index, along_index};
+    const int64 k = blockIdx.x / chunks, first = blockIdx.x % chunks * each;
+    const int64 left = length - first, count = left < 0 ? 0 : left < each ? left : each;
+    const float* from = x + k * kept_stride + first * along_stride;
+    const int64 base = k * kept_index + first * along_index;
+    const auto all = block_merge<Op>(fold_vectors<Op>(from, walk, base, count, threadIdx.x, BLOCK), shared);
+    if (threadIdx.x == 0) parts[blockIdx.x] = all;
+}
+
+// grid: one block a result, block: BLOCK; `chunks` states each
+template <class Op, int BLOCK>
+__global__ void __launch_bounds__(BLOCK) finish_chunks(
+    const typename Op::State* parts, typename Op::Result* y, int64 y_stride, int64 chunks) {
+    using State = typename Op::State;
+    __shared__ State shared[kWarp];
+    parts += blockIdx.x * chunks;
+    const State mine = fold<3>(
+        threadIdx.x, chunks, BLOCK, [](int64) { return Op::start(kNone); },
+        [&](State& state, int64 i) { state = Op::merge(state, parts[i]); },
+        [](State a, State b) { return Op::merge(a, b); });
+    const State all = block_merge<Op>(mine, shared);
+    if (threadIdx.x == 0) y[blockIdx.x * y_stride] = Op::result(all);
+}

@@ -1,0 +1,82 @@
+// Sum, maximum or its place down the columns: a warp reads neighbouring columns, blocks take slabs of rows.
+//
+// x as in 01_thread_per_row.cu, and with VEC = 4 neighbouring columns side by side on 16-byte boundaries; `parts`:
+// slabs * kept states, slab by slab. A block of 32 x 8 threads holds 32 * VEC columns, whose rows it deals to its eight
+// warps; a tree in shared memory joins these. Bound by memory.
+#include "../common/pack.cuh"
+#include "operators.cuh"
+
+template <class Op, int VEC>
+struct States {
+    typename Op::State at[VEC];
+};
+
+// The first of ROWS warps gets what all hold of the same columns.
+template <class Op, int VEC, int ROWS>
+__device__ __forceinline__ States<Op, VEC> merge_down(States<Op, VEC> mine, States<Op, VEC> (&shared)[ROWS][kWarp]) {
+    static_assert((ROWS & (ROWS - 1)) == 0, "the tree halves");
+    shared[threadIdx.y][threadIdx.x] = mine;
+    __syncthreads();
+    for (int half = ROWS / 2; half > 0; half /= 2) {
+        if (threadIdx.y < half) {
+#pragma unroll
+            for (int v = 0; v < VEC; ++v)
+                mine.at[v] = Op::merge(mine.at[v], shared[threadIdx.y + half][threadIdx.x].at[v]);
+            shared[threadIdx.y][threadIdx.x] = mine;
+        }
+        __syncthreads();
+    }
+    return mine;
+}
+
+// grid: tiles * slabs, block: (32, ROWS); slabs of `each` rows
+template <class Op, int VEC, int ROWS>
+__global__ void __launch_bounds__(kWarp* ROWS) column_slabs(const float* x, typename Op::State* parts,
+    int64 kept_stride, int64 along_stride, int64 kept_index, int64 along_index, int64 slabs, int64 each, int64 kept,
+    int64 length) {
+    using Held = States<Op, VEC>;
+    __shared__ Held shared[ROWS][kWarp];
+    const int64 slab = blockIdx.x % slabs, column = (blockIdx.x / slabs * kWarp + threadIdx.x) * VEC;
+    const int64 first = slab * each, last = first + each < length ? first + each : length;
+    const float* from = x + column * kept_stride;
+    const Held mine = fold<4>(
+        first + threadIdx.y, column < kept ? last : 0, ROWS,
+        [&](int64 i) {
+            Held held;
+#pragma unroll
+            for (int v = 0; v < VEC; ++v)
+                held.at[v] = Op::start(i == kNone ? kNone : (column + v) * kept_index + i * along_index);
+            return held;
+        },
+        [&](Held& held, int64 i) {
+            const auto values = *reinterpret_cast<const Pack<float, VEC>*>(from + i * along_stride);
+#pragma unroll
+            for (int v = 0; v < VEC; ++v)
+                Op::add(held.at[v], values.at[v], (column + v) * kept_index + i * along_index);
+        },
+        [](Held a, Held b) {
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) a.at[v] = Op::merge(a.at[v], b.at[v]);
+            return a;
+        });
+    const Held all = merge_down<Op, VEC, ROWS>(mine, shared);
+    if (threadIdx.y == 0 && column < kept) {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) parts[slab * kept + column + v] = all.at[v];
+    }
+}
+
+// grid: ceil(kept / 32), block: (32, ROWS)
+template <class Op, int ROWS>
+__global__ void __launch_bounds__(kWarp* ROWS) finish_columns(
+    const typename Op::State* parts, typename Op::Result* y, int64 y_stride, int64 slabs, int64 kept) {
+    using Held = States<Op, 1>;
+    __shared__ Held shared[ROWS][kWarp];
+    const int64 column = static_cast<int64>(blockIdx.x) * kWarp + threadIdx.x;
+    const Held mine = fold<2>(
+        threadIdx.y, column < kept ? slabs : 0, ROWS, [](int64) { return Held{{Op::start(kNone)}}; },
+        [&](Held& held, int64 i) { held.at[0] = Op::merge(held.at[0], parts[i * kept + column]); },
+        [](Held a, Held b) { return Held{{Op::merge(a.at[0], b.at[0])}}; });
+    const Held all = merge_down<Op, 1, ROWS>(mine, shared);
+    if (threadIdx.y == 0 && column < kept) y[column * y_stride] = Op::result(all.at[0]);
+}

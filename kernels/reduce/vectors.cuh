@@ -1,0 +1,34 @@
+// One thread's share of a run of neighbouring floats, read 16 bytes at once where they lie on a boundary.
+#pragma once
+#include "../common/row_vec4.cuh"
+#include "operators.cuh"
+
+// The state of what falls to `lane` of `lanes` in the `length` elements of `row`, the first of which has index `base`.
+// Any stride is right; neighbours are read in float4 behind a scalar head, eight loads in flight.
+template <class Op>
+__device__ __forceinline__ typename Op::State fold_vectors(
+    const float* row, Walk walk, int64 base, int64 length, int64 lane, int64 lanes) {
+    using State = typename Op::State;
+    if (walk.along_stride != 1) return fold_scalars<Op>(row, walk, base, lane, length, lanes);
+    const Split split = split_row(row, 1, length);
+    const float4* body = reinterpret_cast<const float4*>(row + split.head);
+    const int64 body_base = base + split.head * walk.along_index;
+    State state = fold<3>(
+        lane, split.body, lanes,
+        [&](int64 i) { return Op::start(i == kNone ? kNone : body_base + 4 * i * walk.along_index); },
+        [&](State& s, int64 i) {
+            Op::add4(s, body[i], body_base + 4 * i * walk.along_index, walk.along_index);
+        },
+        [](State a, State b) { return Op::merge(a, b); });
+    const auto one = [&](int64 i) {
+        const int64 index = base + i * walk.along_index;
+        State single = Op::start(index);
+        Op::add(single, row[i], index);
+        state = Op::merge(state, single);
+    };
+#pragma unroll 1
+    for (int64 i = lane; i < split.head; i += lanes) one(i);
+#pragma unroll 1
+    for (int64 i = split.tail + lane; i < length; i += lanes) one(i);
+    return state;
+}

@@ -1,0 +1,107 @@
+// Row softmax for few and very long rows: the blocks of a cluster share a row, each holds its part of it, and each
+// element is read once and written once.
+//
+// Parameters as in 01_thread_per_row.cu, for x_col = y_col = 1 and rows on 16-byte boundaries, cols a multiple of 4. A
+// row is shared by CLUSTER blocks of BLOCK threads. Each thread holds HELD float4 in registers and PARKED in its own
+// slots of dynamic shared memory, as in 09_registers.cu. CLUSTER * BLOCK * (HELD + PARKED) * 4 is at least cols.
+//
+// A block works out the maximum and the sum of its own part and shows both to the others through distributed shared
+// memory: one exchange a row, and nothing goes through device memory. The sums are brought to the common maximum there.
+//
+// Bound by: memory, 8 bytes an element. A row that the chip reads as one is also written as one, so reads and writes
+// overlap only between clusters. Rows that no cluster can hold take the next rung.
+#include <cooperative_groups.h>
+
+#include "../common/copy_async.cuh"
+#include "../common/online.cuh"
+#include "../common/reduce.cuh"
+
+namespace cg = cooperative_groups;
+
+// x, y: (rows, cols); grid: rows * CLUSTER, cluster: CLUSTER, block: BLOCK, shared: BLOCK * PARKED * 16 bytes
+template <int BLOCK, int CLUSTER, int HELD, int PARKED>
+__global__ void __launch_bounds__(BLOCK) split_row(
+    const float* x, float* y, int64 x_row, int64 x_col, int64 y_row, int64 y_col, int64 rows, int64 cols) {
+    static_assert(BLOCK % kWarp == 0, "whole warps");
+    extern __shared__ float4 slots[];
+    __shared__ float maxima[kWarp], sums[kWarp];
+    __shared__ Online mine;
+
+    const cg::cluster_group cluster = cg::this_cluster();
+    const int64 row = blockIdx.x / CLUSTER;
+    const int part = static_cast<int>(cluster.block_rank());
+    x += row * x_row;
+    y += row * y_row;
+    const auto column = [&](int i) { return ((static_cast<int64>(i) * CLUSTER + part) * BLOCK + threadIdx.x) * 4; };
+    float4* const parked = slots + threadIdx.x;
+
+#pragma unroll
+    for (int i = 0; i < PARKED; ++i) {
+        const int64 c = column(HELD + i);
+        if (c < cols)
+            copy_async<16>(&parked[i * BLOCK], x + c);
+        else
+            parked[i * BLOCK] = make_float4(-kInfinity, -kInfinity, -kInfinity, -kInfinity);
+    }
+    float held[HELD][4];
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) {
+        float4 v = make_float4(-kInfinity, -kInfinity, -kInfinity, -kInfinity);
+        if (column(i) < cols) v = *reinterpret_cast<const float4*>(x + column(i));
+        held[i][0] = v.x, held[i][1] = v.y, held[i][2] = v.z, held[i][3] = v.w;
+    }
+
+    float maximum = -kInfinity;
+#pragma unroll
+    for (int i = 0; i < HELD; ++i)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) maximum = fmaxf(maximum, held[i][k]);
+    if constexpr (PARKED > 0) copy_async_wait();
+#pragma unroll
+    for (int i = 0; i < PARKED; ++i) {
+        const float4 v = parked[i * BLOCK];
+        maximum = fmaxf(fmaxf(fmaxf(maximum, v.x), fmaxf(v.y, v.z)), v.w);
+    }
+    maximum = warps_reduce_block(maximum, maxima, Max());
+
+    // A part of -inf alone is shifted by 0: its sum is then 0 and does not spoil the row with -inf - -inf.
+    const float shift = online_shift(maximum);
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < HELD; ++i)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) sum += held[i][k] = __expf(held[i][k] - shift);
+#pragma unroll
+    for (int i = 0; i < PARKED; ++i) {
+        float4 v = parked[i * BLOCK];
+        sum += v.x = __expf(v.x - shift), sum += v.y = __expf(v.y - shift);
+        sum += v.z = __expf(v.z - shift), sum += v.w = __expf(v.w - shift);
+        parked[i * BLOCK] = v;
+    }
+    sum = warps_reduce_block(sum, sums, Sum());
+
+    if (threadIdx.x == 0) mine = {maximum, sum};
+    cluster.sync();
+    Online total = online_empty();
+#pragma unroll
+    for (int other = 0; other < CLUSTER; ++other) total = online_merge(total, *cluster.map_shared_rank(&mine, other));
+    cluster.sync();  // no block ends while another reads what it shows
+    // A part of -inf alone is zero in a row that has more, and NaN where the row's sum is; in a row of -inf alone the
+    // exponential is NaN, as the definition has it.
+    const bool nothing = maximum == -kInfinity && total.maximum > -kInfinity;
+    const float scale = nothing ? 0.0f * total.sum : expf(maximum - total.maximum) / total.sum;
+
+#pragma unroll
+    for (int i = 0; i < HELD + PARKED; ++i) {
+        const int64 c = column(i);
+        if (c >= cols) continue;
+        float4 v;
+        if (i < HELD) {
+            const float (&from)[4] = held[i < HELD ? i : 0];
+            v = make_float4(from[0], from[1], from[2], from[3]);
+        } else {
+            v = parked[(i - HELD) * BLOCK];
+        }
+        *reinterpret_cast<float4*>(y + c) = make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
+    }
+}

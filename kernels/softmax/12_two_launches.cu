@@ -1,0 +1,56 @@
+// Row softmax for few rows of any length and any strides: many blocks share a row, in two launches.
+//
+// Parameters as in 01_thread_per_row.cu, and `parts`: rows * CHUNKS pairs. The first kernel leaves the maximum and the
+// sum of each chunk of a row there, the second reads the pairs of its row, and writes its chunk. Chunks are handed out
+// from the end of the array in the second, so that it starts with what the first has left in the L2.
+//
+// Bound by: memory; x is read twice, 12 bytes an element where the L2 does not hold it.
+#include "../common/online.cuh"
+#include "../common/reduce.cuh"
+#include "../common/row_vec4.cuh"
+
+// The part of a row that a block takes: `length` floats from `first`, a multiple of 4 except for the last.
+struct Chunk {
+    int64 row, first, length;
+
+    __device__ __forceinline__ Chunk(int64 index, int64 cols, int chunks) {
+        const int64 each = ((cols + chunks - 1) / chunks + 3) / 4 * 4;
+        row = index / chunks;
+        first = index % chunks * each;
+        length = first >= cols ? 0 : first + each < cols ? each : cols - first;
+    }
+};
+
+__device__ __forceinline__ Online reduce_pairs(Online share, float* maxima, float* sums) {
+    const float maximum = warps_reduce_block(share.maximum, maxima, Max());
+    const float shift = online_shift(maximum);
+    return {maximum, warps_reduce_block(share.sum * expf(share.maximum - shift), sums, Sum())};
+}
+
+// grid: rows * CHUNKS, block: a multiple of 32
+template <int CHUNKS>
+__global__ void __launch_bounds__(1024) chunk_sums(
+    const float* x, Online* parts, int64 x_row, int64 x_col, int64 rows, int64 cols) {
+    __shared__ float maxima[kWarp], sums[kWarp];
+    const Chunk chunk(blockIdx.x, cols, CHUNKS);
+    x += chunk.row * x_row + chunk.first * x_col;
+    Online share = online_empty();
+    for_each_in_row(x, x_col, chunk.length, [&](float v) { share = online_add(share, v); });
+    const Online total = reduce_pairs(share, maxima, sums);
+    if (threadIdx.x == 0) parts[blockIdx.x] = total;
+}
+
+// grid: rows * CHUNKS, block: a multiple of 32
+template <int CHUNKS>
+__global__ void __launch_bounds__(1024) chunk_scale(const float* x, float* y, const Online* parts, int64 x_row,
+    int64 x_col, int64 y_row, int64 y_col, int64 rows, int64 cols) {
+    __shared__ float maxima[kWarp], sums[kWarp];
+    const Chunk chunk(gridDim.x - 1 - blockIdx.x, cols, CHUNKS);
+    Online share = online_empty();
+    for (int i = threadIdx.x; i < CHUNKS; i += blockDim.x) share = online_merge(share, parts[chunk.row * CHUNKS + i]);
+    const Online total = reduce_pairs(share, maxima, sums);
+    const float scale = 1.0f / total.sum;
+    x += chunk.row * x_row + chunk.first * x_col;
+    y += chunk.row * y_row + chunk.first * y_col;
+    map_row(x, x_col, y, y_col, chunk.length, [&](float v) { return expf(v - total.maximum) * scale; });
+}

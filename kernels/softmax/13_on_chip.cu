@@ -1,0 +1,109 @@
+// Row softmax for at most 32 very long rows: the whole grid holds them at once, and meets once.
+//
+// Parameters as in 01_thread_per_row.cu, for x_col = y_col = 1 and rows on 16-byte boundaries, cols a multiple of 4,
+// and `parts`: rows * gridDim.x * WARPS pairs. A cooperative launch of blocks of 1,024 threads, one a multiprocessor.
+//
+// Every block has an equal stretch of every row, WARPS warps a row, so that a thread knows one row only. Of its float4
+// it keeps HELD in registers and PARKED in its own slots of dynamic shared memory; what is left it reads a second time,
+// last in the first pass and first in the second, when the L2 still has it. A warp's maximum and sum go to `parts`, the
+// grid meets, and each warp adds up the pairs of its row.
+//
+// Bound by: memory, 8 bytes an element, and the meeting, which nothing overlaps. 16 rows of 4 MiB: the chip holds 46 of
+// their 64 MiB, the L2 the rest.
+#include <cooperative_groups.h>
+
+#include "../common/copy_async.cuh"
+#include "../common/online.cuh"
+#include "../common/reduce.cuh"
+
+// x, y: (rows, cols); grid: at most one block a multiprocessor, block: 1024, shared: 1024 * PARKED * 16 bytes
+template <int WARPS, int HELD, int PARKED>
+__global__ void __launch_bounds__(1024) on_chip(const float* x, float* y, Online* parts, int64 x_row, int64 x_col,
+    int64 y_row, int64 y_col, int64 rows, int64 cols) {
+    constexpr int kBlock = 1024;
+    static_assert(kBlock / kWarp % WARPS == 0, "as many warps for each row");
+    extern __shared__ float4 slots[];
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % WARPS;
+    const int64 row = threadIdx.x / kWarp / WARPS;
+    const bool inside = row < rows;  // the others only meet
+    x += row * x_row;
+    y += row * y_row;
+
+    // Piece i of the thread: float4 number place(i) of the row, if that is before `end`.
+    const int64 pieces = cols / 4, share = (pieces + gridDim.x - 1) / gridDim.x;
+    const int64 begin = blockIdx.x * share, last = begin + share < pieces ? begin + share : pieces;
+    const int64 end = inside ? last : 0;
+    const auto place = [&](int64 i) { return begin + (i * WARPS + warp) * kWarp + lane; };
+    const float4* from = reinterpret_cast<const float4*>(x);
+    float4* to = reinterpret_cast<float4*>(y);
+    float4* const parked = slots + threadIdx.x;
+    const float4 nothing = make_float4(-kInfinity, -kInfinity, -kInfinity, -kInfinity);
+
+#pragma unroll
+    for (int i = 0; i < PARKED; ++i) {
+        if (place(HELD + i) < end)
+            copy_async<16>(&parked[i * kBlock], from + place(HELD + i));
+        else
+            parked[i * kBlock] = nothing;
+    }
+    float4 held[HELD];
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) held[i] = place(i) < end ? from[place(i)] : nothing;
+    Online rest = online_empty();
+    const auto largest = [](float4 v) { return fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)); };
+#pragma unroll 4
+    for (int64 i = HELD + PARKED; place(i) < end; ++i) {
+        const float4 v = from[place(i)];
+        rest = online_add(online_add(online_add(online_add(rest, v.x), v.y), v.z), v.w);
+    }
+
+    float maximum = rest.maximum;
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) maximum = fmaxf(maximum, largest(held[i]));
+    if constexpr (PARKED > 0) copy_async_wait();
+#pragma unroll
+    for (int i = 0; i < PARKED; ++i) maximum = fmaxf(maximum, largest(parked[i * kBlock]));
+    maximum = lanes_reduce<kWarp>(maximum, Max());
+
+    const float shift = online_shift(maximum);
+    float sum = rest.sum * expf(rest.maximum - shift);
+    const auto exponential = [&](float4 v) {
+        v = make_float4(__expf(v.x - shift), __expf(v.y - shift), __expf(v.z - shift), __expf(v.w - shift));
+        sum += (v.x + v.y) + (v.z + v.w);
+        return v;
+    };
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) held[i] = exponential(held[i]);
+#pragma unroll
+    for (int i = 0; i < PARKED; ++i) parked[i * kBlock] = exponential(parked[i * kBlock]);
+    sum = lanes_reduce<kWarp>(sum, Sum());
+
+    const int count = gridDim.x * WARPS;
+    if (inside && lane == 0) parts[row * count + blockIdx.x * WARPS + warp] = {maximum, sum};
+    cooperative_groups::this_grid().sync();
+    if (!inside) return;
+    Online total = online_empty();
+    for (int i = lane; i < count; i += kWarp) total = online_merge(total, parts[row * count + i]);
+#pragma unroll
+    for (int distance = kWarp / 2; distance > 0; distance /= 2)
+        total = online_merge(total,
+            {__shfl_xor_sync(kAllLanes, total.maximum, distance), __shfl_xor_sync(kAllLanes, total.sum, distance)});
+
+#pragma unroll 4
+    for (int64 i = HELD + PARKED; place(i) < end; ++i) {
+        const float4 v = from[place(i)];
+        const auto part = [&](float e) { return expf(e - total.maximum) / total.sum; };
+        to[place(i)] = make_float4(part(v.x), part(v.y), part(v.z), part(v.w));
+    }
+    // A part of -inf alone is zero in a row that has more, and NaN where the row's sum is; in a row of -inf alone the
+    // exponential is NaN, as the definition has it.
+    const bool none = maximum == -kInfinity && total.maximum > -kInfinity;
+    const float scale = none ? 0.0f * total.sum : expf(maximum - total.maximum) / total.sum;
+    const auto scaled = [&](float4 v) { return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale); };
+#pragma unroll
+    for (int i = 0; i < HELD; ++i)
+        if (place(i) < end) to[place(i)] = scaled(held[i]);
+#pragma unroll
+    for (int i = 0; i < PARKED; ++i)
+        if (place(HELD + i) < end) to[place(HELD + i)] = scaled(parked[i * kBlock]);
+}
