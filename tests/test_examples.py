@@ -28,10 +28,13 @@ SHORT = {
     "block_shapes": ["--shapes", "3x8x40"],
     "broadcast": ["--shapes", "4x5x36"],
     "attention": ["--shapes", "1x2x1x17x33x32"],
+    "blur": ["--shapes", "2x20x36"],
+    "random_numbers": ["--count", "2", "--size", "30"],
     "gemm": ["--shapes", "40,33x8x20"],
     "tiled_matmul": ["--shapes", "33x40x20"],
     "simulator_speed": ["--cases", "softmax:2x100,matmul:20,vector_add:300"],
     "launch_overhead": ["--repeats", "1", "--bursts", "1"],
+    "reductions": ["--shapes", "12x100"],
     "softmax_compare": ["--shapes", "4x100,1x33"],
     "vector_add": ["--shapes", "1000,3x5x7"],
 }

@@ -139,7 +139,7 @@ def test_no_columns_of_a_give_beta_times_c(device: cudakit.Device, name: str, be
     np.testing.assert_array_equal(out.numpy(), beta * c)
 
 
-@pytest.mark.parametrize("shape", [(0, 5, 3), (5, 0, 3), (0, 0, 0)])
+@pytest.mark.parametrize("shape", [(0, 5, 3), (5, 0, 3), (0, 0, 0), (0, 40, 5000)])
 def test_an_empty_product_launches_nothing(sim: cudakit.Device, shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     with sim.counters() as counters:

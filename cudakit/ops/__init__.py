@@ -8,6 +8,8 @@ from cudakit.ops.add_broadcast import FAMILY as _ADD_BROADCAST
 from cudakit.ops.add_broadcast import add_broadcast
 from cudakit.ops.attention import FAMILY as _ATTENTION
 from cudakit.ops.attention import attention
+from cudakit.ops.blur import FAMILY as _BLUR
+from cudakit.ops.blur import blur
 from cudakit.ops.broadcast import FAMILY as _BROADCAST_ADD
 from cudakit.ops.broadcast import add
 from cudakit.ops.elementwise import FAMILY as _VECTOR_ADD
@@ -15,6 +17,13 @@ from cudakit.ops.gemm import FAMILY as _GEMM
 from cudakit.ops.gemm import gemm
 from cudakit.ops.matrix_add import FAMILY as _MATRIX_ADD
 from cudakit.ops.matrix_add import matrix_add
+from cudakit.ops.random import NORMAL as _NORMAL
+from cudakit.ops.random import UNIFORM as _UNIFORM
+from cudakit.ops.random import normal, uniform
+from cudakit.ops.reduce import ARGMAX as _ARGMAX
+from cudakit.ops.reduce import MAX as _MAX
+from cudakit.ops.reduce import SUM as _SUM
+from cudakit.ops.reduce import argmax, max, sum
 from cudakit.ops.softmax import FAMILY as _SOFTMAX
 from cudakit.ops.softmax import softmax
 from cudakit.ops.unary import CAST as _CAST
@@ -27,18 +36,10 @@ if TYPE_CHECKING:
     from cudakit.ops.variant import Family
 
 __all__ = [
-    "add",
-    "add_broadcast",
-    "attention",
-    "cast",
-    "families",
-    "fill",
-    "gemm",
-    "matrix_add",
-    "scale",
-    "softmax",
-    "threshold",
-]
+    "add", "add_broadcast", "argmax", "attention",
+    "blur", "cast", "families", "fill", "gemm", "matrix_add", "max", "normal", "scale",
+    "softmax", "sum", "threshold", "uniform",
+]  # fmt: skip
 
 
 def families() -> dict[str, Family[Any]]:
@@ -54,8 +55,14 @@ def families() -> dict[str, Family[Any]]:
             _THRESHOLD,
             _CAST,
             _FILL,
+            _SUM,
+            _MAX,
+            _ARGMAX,
             _SOFTMAX,
             _ATTENTION,
             _GEMM,
+            _BLUR,
+            _UNIFORM,
+            _NORMAL,
         )
     }

@@ -131,6 +131,8 @@ def baseline(inputs: Sequence[np.ndarray], alpha: float = 1.0, beta: float = 0.0
 
 def choose(problem: GemmProblem, arch: str) -> str:
     """The rung that "auto" means."""
+    if problem.empty:
+        return "naive"  # which takes anything; nothing is launched
     if gemm_ladder.prefers_gemv(problem):
         return "gemv"
     if gemm_tiles.has_layout(problem) is not True:

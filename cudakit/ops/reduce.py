@@ -7,6 +7,7 @@ equal values the first counts, as numpy has it.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,10 @@ class ReduceProblem:
         return _OPERATORS[self.what]
 
     @property
+    def operator_and_result(self) -> str:
+        return f"{self.operator}, {'long long' if self.what == 'argmax' else 'float'}"
+
+    @property
     def walk(self) -> tuple[int, int, int, int]:
         return (self.kept_stride, self.along_stride, self.kept_index, self.along_index)
 
@@ -72,11 +77,11 @@ class ReduceProblem:
 
 
 def _thread_a_row(problem: ReduceProblem) -> Config:
-    return Config(f"thread_per_row<{problem.operator}>", ceil_div(problem.kept, 128), 128)
+    return Config(f"thread_per_row<{problem.operator_and_result}>", ceil_div(problem.kept, 128), 128)
 
 
 def _block_a_row(name: str) -> Callable[[ReduceProblem], Config]:
-    return lambda problem: Config(f"{name}<{problem.operator}, {BLOCK}>", problem.kept, BLOCK)
+    return lambda problem: Config(f"{name}<{problem.operator_and_result}, {BLOCK}>", problem.kept, BLOCK)
 
 
 def _lanes(problem: ReduceProblem) -> int:
@@ -89,22 +94,22 @@ def _lanes(problem: ReduceProblem) -> int:
 
 def _vec4(problem: ReduceProblem) -> Config:
     lanes = _lanes(problem)
-    entry = f"vec4<{problem.operator}, {BLOCK}, {lanes}>"
+    entry = f"vec4<{problem.operator_and_result}, {BLOCK}, {lanes}>"
     return Config(entry, ceil_div(problem.kept, BLOCK // lanes), BLOCK)
 
 
 def chunks(problem: ReduceProblem) -> tuple[int, int]:
     """How many chunks 05_two_step.cu makes of a reduction, and their elements, a multiple of 4."""
-    wanted = ceil_div(16 * problem.sms, max(problem.kept, 1))
-    count = max(1, min(wanted, problem.length // CHUNK_LEAST), ceil_div(problem.length, CHUNK_MOST))
-    each = max(4, ceil_div(ceil_div(problem.length, count), 4) * 4)
-    return max(1, ceil_div(problem.length, each)), each
+    wanted = ceil_div(16 * problem.sms, builtins.max(problem.kept, 1))
+    count = builtins.max(1, min(wanted, problem.length // CHUNK_LEAST), ceil_div(problem.length, CHUNK_MOST))
+    each = builtins.max(4, ceil_div(ceil_div(problem.length, count), 4) * 4)
+    return builtins.max(1, ceil_div(problem.length, each)), each
 
 
 def _two_step(problem: ReduceProblem) -> tuple[Config, ...]:
     count, each = chunks(problem)
     results = 1 if problem.whole else problem.kept
-    states = problem.kept * count // max(results, 1)
+    states = problem.kept * count // builtins.max(results, 1)
 
     def first(problem: ReduceProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
         return (inputs[0], scratch, *problem.walk, count, each, problem.length)
@@ -115,17 +120,17 @@ def _two_step(problem: ReduceProblem) -> tuple[Config, ...]:
     finish = FINISH_BLOCK if states > BLOCK else 32 if states <= 32 else BLOCK
     return (
         Config(f"reduce_chunks<{problem.operator}, {BLOCK}>", problem.kept * count, BLOCK, arguments=first),
-        Config(f"finish_chunks<{problem.operator}, {finish}>", results, finish, arguments=second),
+        Config(f"finish_chunks<{problem.operator_and_result}, {finish}>", results, finish, arguments=second),
     )
 
 
 def slabs(problem: ReduceProblem) -> tuple[int, int]:
     """How many slabs of rows 06_columns.cu makes, and the rows of one."""
     tiles = ceil_div(problem.kept, 32 * (4 if problem.vectors else 1))
-    wanted = ceil_div(8 * problem.sms, max(tiles, 1))
-    count = max(1, min(wanted, problem.length // (8 * SLAB_ROWS)))
-    each = max(1, ceil_div(problem.length, count))
-    return max(1, ceil_div(problem.length, each)), each
+    wanted = ceil_div(8 * problem.sms, builtins.max(tiles, 1))
+    count = builtins.max(1, min(wanted, problem.length // (8 * SLAB_ROWS)))
+    each = builtins.max(1, ceil_div(problem.length, count))
+    return builtins.max(1, ceil_div(problem.length, each)), each
 
 
 def _columns(problem: ReduceProblem) -> tuple[Config, ...]:
@@ -142,7 +147,10 @@ def _columns(problem: ReduceProblem) -> tuple[Config, ...]:
     return (
         Config(entry, grid, (32, SLAB_ROWS), arguments=first),
         Config(
-            f"finish_columns<{problem.operator}, {rows}>", ceil_div(problem.kept, 32), (32, rows), arguments=second
+            f"finish_columns<{problem.operator_and_result}, {rows}>",
+            ceil_div(problem.kept, 32),
+            (32, rows),
+            arguments=second,
         ),
     )
 
@@ -163,7 +171,6 @@ def _fits_chunks(problem: ReduceProblem) -> bool | str:
     return True
 
 
-_SCALAR = "every element found by its strides"
 VARIANTS: tuple[Variant[ReduceProblem], ...] = (
     Variant(1, "thread_per_row", "one thread a row", "reduce/01_thread_per_row.cu", _thread_a_row, _one_axis),
     Variant(
@@ -240,7 +247,9 @@ def _problem(what: str, inputs: Sequence[Any], output: Any, axis: int | None) ->
     if tuple(output.shape) != expected:
         raise ValueError(f"{what} of shape {tuple(x.shape)} over axis {axis} has shape {expected}, not {output.shape}")
     if layout.overlaps_itself(output.shape, output.strides, output.itemsize):
-        raise ValueError(f"{what}: elements of the output may lie at one place: give an output whose elements are apart")
+        raise ValueError(
+            f"{what}: elements of the output may lie at one place: give an output whose elements are apart"
+        )
     if memory.touch(x, output):
         raise ValueError(f"{what}: the input and the output overlap or lie interleaved: give a separate output")
     strides = tuple(x.strides_elements)
@@ -259,7 +268,7 @@ def _problem(what: str, inputs: Sequence[Any], output: Any, axis: int | None) ->
         walk, whole = (rows, cols, down, across, cols, 1), True
     else:
         walk, whole = (cols, rows, across, down, 1, cols), True
-    if max(walk[0], 1) > MAX_GRID_X:
+    if builtins.max(walk[0], 1) > MAX_GRID_X:
         raise ValueError(f"{what} takes at most {MAX_GRID_X} results, got {walk[0]}")
     if whole and 0 in (walk[0], walk[1]):
         walk, whole = (1, 0, 0, 1, 0, 1), False
@@ -271,7 +280,7 @@ def _shape(what: str, shape: Sequence[int], axis: int | None) -> tuple[int, ...]
     along = _axis(what, len(shape), axis)
     kept = () if along is None else (shape[1 - along],)
     reduced = int(np.prod(shape)) if along is None else shape[along]
-    if what != "sum" and reduced == 0 and (what == "argmax" or 0 not in kept):
+    if what != "sum" and reduced == 0:
         raise ValueError(f"{what} of no elements: shape {tuple(shape)} over axis {axis} has none, and no identity")
     return kept
 
@@ -304,7 +313,7 @@ def _sum_plain(inputs: Sequence[np.ndarray], axis: int | None = -1) -> Any:
     sum that cancels may be right by luck, and a kernel may choose its own."""
     x = inputs[0]
     lines = x.reshape(1, -1) if axis is None or x.ndim == 1 else x.T if axis in (0, -2) else x
-    exact = lines.sum(axis=1, dtype=np.float64)
+    exact = _sum_reference((lines,))
     worst = None
     rng = np.random.default_rng(0)
     for trial in range(8 if x.size < 1 << 20 else 1):
@@ -368,11 +377,11 @@ def sum(x: Any, axis: int | None = None, out: Any = None, variant: str = "auto",
 
 
 def max(x: Any, axis: int | None = None, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
-    """The maximum over `axis`; NaN where there is one. ValueError where there are no elements. The rest as for `sum`."""
+    """The maximum over `axis`; NaN where there is one. ValueError where there are no elements. The rest is `sum`'s."""
     return front.apply(MAX, (x,), out, variant, stream, {"axis": axis})
 
 
 def argmax(x: Any, axis: int | None = None, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
     """The index (int64) of the first maximum over `axis`, or of the first NaN where there is one; over all of a 2-D
-    array the index in C order. ValueError where there are no elements. The rest as for `sum`."""
+    array the index in C order. ValueError where there are no elements. The rest is `sum`'s."""
     return front.apply(ARGMAX, (x,), out, variant, stream, {"axis": axis})

@@ -147,9 +147,25 @@ def _fill(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> None:
     output.fill_(value)
 
 
+def _reduced(function: Any, inputs: Sequence[Any], output: Any, axis: int | None = -1) -> None:
+    x = inputs[0].reshape(-1) if axis is None else inputs[0]
+    function(x, -1 if axis is None else axis, out=output)
+
+
 def _matmul(inputs: Sequence[Any], output: Any) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32
     torch.matmul(inputs[0], inputs[1], out=output)
+
+
+def _blur(inputs: Sequence[Any], output: Any, border: str = "zero") -> None:
+    (x,) = inputs
+    images = x.reshape(-1, 1, *x.shape[-2:])
+    if border != "zero":
+        mode = "replicate" if border == "clamp" else "reflect"
+        images = torch.nn.functional.pad(images, (1, 1, 1, 1), mode=mode)
+    line = torch.tensor([1.0, 2.0, 1.0], device=x.device)
+    weights = (line[:, None] * line / 16)[None, None]
+    output.copy_(torch.nn.functional.conv2d(images, weights, padding=int(border == "zero")).reshape(x.shape))
 
 
 _WORK: dict[str, list[tuple[str, str, Work]]] = {
@@ -175,6 +191,10 @@ _WORK: dict[str, list[tuple[str, str, Work]]] = {
     "threshold": [("peer:torch", "comparison and torch.where(out=)", _threshold)],
     "cast": [("peer:torch", "Tensor.copy_", _cast)],
     "fill": [("peer:torch", "Tensor.fill_", _fill)],
+    "blur": [("peer:torch", "conv2d and a copy into the output", _blur)],
+    "sum": [("peer:torch", "torch.sum(out=)", functools.partial(_reduced, torch.sum))],
+    "max": [("peer:torch", "torch.amax(out=)", functools.partial(_reduced, torch.amax))],
+    "argmax": [("peer:torch", "torch.argmax(out=)", functools.partial(_reduced, torch.argmax))],
 }
 
 

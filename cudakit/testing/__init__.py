@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from cudakit.testing import attention, elementwise, gemm, softmax
+from cudakit.testing import attention, blur, elementwise, gemm, random, reduce, softmax
 from cudakit.testing.case import Case, Layout, Refused, Values, contiguous, extents, float32_values, layouts, run_case
 
 __all__ = [
@@ -26,6 +26,9 @@ __all__ = [
 # The strategy of each family's problems, called with the most elements a problem may have.
 _CASES: dict[str, Callable[[int], st.SearchStrategy[Case]]] = {
     "softmax": softmax.softmax_cases,
+    "blur": blur.blur_cases,
+    "uniform": random.random_cases,
+    "normal": random.random_cases,
     "gemm": gemm.gemm_cases,
     "attention": attention.attention_cases,
     "vector_add": elementwise.vector_add_cases,
@@ -36,6 +39,9 @@ _CASES: dict[str, Callable[[int], st.SearchStrategy[Case]]] = {
     "threshold": elementwise.threshold_cases,
     "cast": elementwise.cast_cases,
     "fill": elementwise.fill_cases,
+    "sum": reduce.sum_cases,
+    "max": reduce.max_cases,
+    "argmax": reduce.argmax_cases,
 }
 
 

@@ -6,9 +6,9 @@
 #include "operators.cuh"
 
 // grid: 1-D, a thread each of `kept` reductions of `length` elements
-template <class Op>
-__global__ void thread_per_row(const float* x, typename Op::Result* y, int64 kept_stride, int64 along_stride,
-    int64 kept_index, int64 along_index, int64 y_stride, int64 kept, int64 length) {
+template <class Op, class Result>
+__global__ void thread_per_row(const float* x, Result* y, int64 kept_stride, int64 along_stride, int64 kept_index,
+    int64 along_index, int64 y_stride, int64 kept, int64 length) {
     const int64 k = global_thread();
     if (k >= kept) return;
     const Walk walk{kept_stride, along_stride, kept_index, along_index};

@@ -1,13 +1,13 @@
 // Sum, maximum or its place along one axis: one block a reduction, whose threads combine by a tree in shared memory.
 //
-// Parameters as in 01_thread_per_row.cu. A barrier for each halving, with fewer threads at work each time; the next rung
-// combines within warps, where no barrier is needed.
+// Parameters as in 01_thread_per_row.cu. A barrier for each halving, with fewer threads at work each time; the next
+// rung combines within warps, where no barrier is needed.
 #include "operators.cuh"
 
 // grid: kept, block: BLOCK
-template <class Op, int BLOCK>
-__global__ void __launch_bounds__(BLOCK) shared_tree(const float* x, typename Op::Result* y, int64 kept_stride,
-    int64 along_stride, int64 kept_index, int64 along_index, int64 y_stride, int64 kept, int64 length) {
+template <class Op, class Result, int BLOCK>
+__global__ void __launch_bounds__(BLOCK) shared_tree(const float* x, Result* y, int64 kept_stride, int64 along_stride,
+    int64 kept_index, int64 along_index, int64 y_stride, int64 kept, int64 length) {
     static_assert((BLOCK & (BLOCK - 1)) == 0, "the tree halves");
     __shared__ typename Op::State states[BLOCK];
     const Walk walk{kept_stride, along_stride, kept_index, along_index};

@@ -4,9 +4,9 @@
 #include "operators.cuh"
 
 // grid: kept, block: BLOCK
-template <class Op, int BLOCK>
-__global__ void __launch_bounds__(BLOCK) warp_shuffle(const float* x, typename Op::Result* y, int64 kept_stride,
-    int64 along_stride, int64 kept_index, int64 along_index, int64 y_stride, int64 kept, int64 length) {
+template <class Op, class Result, int BLOCK>
+__global__ void __launch_bounds__(BLOCK) warp_shuffle(const float* x, Result* y, int64 kept_stride, int64 along_stride,
+    int64 kept_index, int64 along_index, int64 y_stride, int64 kept, int64 length) {
     static_assert(BLOCK % kWarp == 0, "whole warps shuffle");
     __shared__ typename Op::State shared[kWarp];
     const Walk walk{kept_stride, along_stride, kept_index, along_index};

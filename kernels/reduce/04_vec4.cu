@@ -5,9 +5,9 @@
 #include "vectors.cuh"
 
 // grid: ceil(kept / (BLOCK / LANES)), block: BLOCK; LANES: a power of two up to 32, or BLOCK
-template <class Op, int BLOCK, int LANES>
-__global__ void __launch_bounds__(BLOCK) vec4(const float* x, typename Op::Result* y, int64 kept_stride,
-    int64 along_stride, int64 kept_index, int64 along_index, int64 y_stride, int64 kept, int64 length) {
+template <class Op, class Result, int BLOCK, int LANES>
+__global__ void __launch_bounds__(BLOCK) vec4(const float* x, Result* y, int64 kept_stride, int64 along_stride,
+    int64 kept_index, int64 along_index, int64 y_stride, int64 kept, int64 length) {
     static_assert(LANES == BLOCK || (LANES <= kWarp && (LANES & (LANES - 1)) == 0), "part of a warp, or a block");
     const Walk walk{kept_stride, along_stride, kept_index, along_index};
     const int lane = threadIdx.x % LANES;

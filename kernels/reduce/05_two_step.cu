@@ -19,9 +19,9 @@ __global__ void __launch_bounds__(BLOCK) reduce_chunks(const float* x, typename 
 }
 
 // grid: one block a result, block: BLOCK; `chunks` states each
-template <class Op, int BLOCK>
+template <class Op, class Result, int BLOCK>
 __global__ void __launch_bounds__(BLOCK) finish_chunks(
-    const typename Op::State* parts, typename Op::Result* y, int64 y_stride, int64 chunks) {
+    const typename Op::State* parts, Result* y, int64 y_stride, int64 chunks) {
     using State = typename Op::State;
     __shared__ State shared[kWarp];
     parts += blockIdx.x * chunks;

@@ -44,15 +44,13 @@ __global__ void __launch_bounds__(kWarp* ROWS) column_slabs(const float* x, type
         [&](int64 i) {
             Held held;
 #pragma unroll
-            for (int v = 0; v < VEC; ++v)
-                held.at[v] = Op::start(i == kNone ? kNone : (column + v) * kept_index + i * along_index);
+            for (int v = 0; v < VEC; ++v) held.at[v] = Op::start(i);
             return held;
         },
         [&](Held& held, int64 i) {
             const auto values = *reinterpret_cast<const Pack<float, VEC>*>(from + i * along_stride);
 #pragma unroll
-            for (int v = 0; v < VEC; ++v)
-                Op::add(held.at[v], values.at[v], (column + v) * kept_index + i * along_index);
+            for (int v = 0; v < VEC; ++v) Op::add(held.at[v], values.at[v], i);
         },
         [](Held a, Held b) {
 #pragma unroll
@@ -62,14 +60,15 @@ __global__ void __launch_bounds__(kWarp* ROWS) column_slabs(const float* x, type
     const Held all = merge_down<Op, VEC, ROWS>(mine, shared);
     if (threadIdx.y == 0 && column < kept) {
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) parts[slab * kept + column + v] = all.at[v];
+        for (int v = 0; v < VEC; ++v)
+            parts[slab * kept + column + v] = Op::at(all.at[v], (column + v) * kept_index, along_index);
     }
 }
 
 // grid: ceil(kept / 32), block: (32, ROWS)
-template <class Op, int ROWS>
+template <class Op, class Result, int ROWS>
 __global__ void __launch_bounds__(kWarp* ROWS) finish_columns(
-    const typename Op::State* parts, typename Op::Result* y, int64 y_stride, int64 slabs, int64 kept) {
+    const typename Op::State* parts, Result* y, int64 y_stride, int64 slabs, int64 kept) {
     using Held = States<Op, 1>;
     __shared__ Held shared[ROWS][kWarp];
     const int64 column = static_cast<int64>(blockIdx.x) * kWarp + threadIdx.x;

@@ -20,13 +20,12 @@ struct SumOf {
     using Result = float;
     __device__ __forceinline__ static State start(int64) { return 0.0f; }
     __device__ __forceinline__ static void add(State& sum, float value, int64) { sum += value; }
-    __device__ __forceinline__ static void add4(State& sum, float4 v, int64, int64) {
-        sum += (v.x + v.y) + (v.z + v.w);
-    }
+    __device__ __forceinline__ static void add4(State& sum, float4 v, int64) { sum += (v.x + v.y) + (v.z + v.w); }
     __device__ __forceinline__ static State merge(State a, State b) { return a + b; }
     __device__ __forceinline__ static State from(State a, int distance) {
         return __shfl_xor_sync(kAllLanes, a, distance);
     }
+    __device__ __forceinline__ static State at(State state, int64, int64) { return state; }
     __device__ __forceinline__ static Result result(State sum) { return sum; }
 };
 
@@ -37,12 +36,13 @@ struct MaxOf {
     __device__ __forceinline__ static State start(int64) { return -kInfinity; }
     __device__ __forceinline__ static State merge(State a, State b) { return a >= b || a != a ? a : b; }
     __device__ __forceinline__ static void add(State& best, float value, int64) { best = merge(best, value); }
-    __device__ __forceinline__ static void add4(State& best, float4 v, int64, int64) {
+    __device__ __forceinline__ static void add4(State& best, float4 v, int64) {
         best = merge(best, merge(merge(v.x, v.y), merge(v.z, v.w)));
     }
     __device__ __forceinline__ static State from(State a, int distance) {
         return __shfl_xor_sync(kAllLanes, a, distance);
     }
+    __device__ __forceinline__ static State at(State state, int64, int64) { return state; }
     __device__ __forceinline__ static Result result(State best) { return best; }
 };
 
@@ -60,11 +60,11 @@ struct ArgMaxOf {
     __device__ __forceinline__ static void add(State& best, float value, int64 index) {
         if (!(value <= best.value) && best.value == best.value) best = {value, index};
     }
-    __device__ __forceinline__ static void add4(State& best, float4 v, int64 index, int64 step) {
+    __device__ __forceinline__ static void add4(State& best, float4 v, int64 index) {
         add(best, v.x, index);
-        add(best, v.y, index + step);
-        add(best, v.z, index + 2 * step);
-        add(best, v.w, index + 3 * step);
+        add(best, v.y, index + 1);
+        add(best, v.z, index + 2);
+        add(best, v.w, index + 3);
     }
     __device__ __forceinline__ static State merge(State a, State b) {
         const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
@@ -74,6 +74,10 @@ struct ArgMaxOf {
     }
     __device__ __forceinline__ static State from(State a, int distance) {
         return {__shfl_xor_sync(kAllLanes, a.value, distance), __shfl_xor_sync(kAllLanes, a.index, distance)};
+    }
+    // With the element's number in its reduction made its index; a number costs no multiplication an element.
+    __device__ __forceinline__ static State at(State best, int64 base, int64 step) {
+        return {best.value, best.index == kNone ? kNone : base + best.index * step};
     }
     __device__ __forceinline__ static Result result(State best) { return best.index; }
 };
@@ -118,14 +122,14 @@ __device__ __forceinline__ typename Op::State block_merge(typename Op::State sta
     return lanes_merge<Op, kWarp>(lane < warps ? shared[lane] : Op::start(kNone));
 }
 
-// One thread's state of every `lanes`-th element of one reduction, from number `lane` on.
+// One thread's state of every `lanes`-th element of one reduction, from number `lane` on; `base`: index of number 0.
 template <class Op>
 __device__ __forceinline__ typename Op::State fold_scalars(
     const float* row, Walk walk, int64 base, int64 lane, int64 end, int64 lanes) {
-    return fold<4>(
-        lane, end, lanes, [&](int64 i) { return Op::start(i == kNone ? kNone : base + i * walk.along_index); },
-        [&](typename Op::State& state, int64 i) {
-            Op::add(state, row[i * walk.along_stride], base + i * walk.along_index);
-        },
-        [](typename Op::State a, typename Op::State b) { return Op::merge(a, b); });
+    using State = typename Op::State;
+    const State state = fold<4>(
+        lane, end, lanes, [](int64 i) { return Op::start(i); },
+        [&](State& s, int64 i) { Op::add(s, row[i * walk.along_stride], i); },
+        [](State a, State b) { return Op::merge(a, b); });
+    return Op::at(state, base, walk.along_index);
 }

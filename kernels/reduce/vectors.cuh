@@ -12,23 +12,18 @@ __device__ __forceinline__ typename Op::State fold_vectors(
     if (walk.along_stride != 1) return fold_scalars<Op>(row, walk, base, lane, length, lanes);
     const Split split = split_row(row, 1, length);
     const float4* body = reinterpret_cast<const float4*>(row + split.head);
-    const int64 body_base = base + split.head * walk.along_index;
     State state = fold<3>(
-        lane, split.body, lanes,
-        [&](int64 i) { return Op::start(i == kNone ? kNone : body_base + 4 * i * walk.along_index); },
-        [&](State& s, int64 i) {
-            Op::add4(s, body[i], body_base + 4 * i * walk.along_index, walk.along_index);
-        },
+        lane, split.body, lanes, [&](int64 i) { return Op::start(i == kNone ? kNone : split.head + 4 * i); },
+        [&](State& s, int64 i) { Op::add4(s, body[i], split.head + 4 * i); },
         [](State a, State b) { return Op::merge(a, b); });
     const auto one = [&](int64 i) {
-        const int64 index = base + i * walk.along_index;
-        State single = Op::start(index);
-        Op::add(single, row[i], index);
+        State single = Op::start(i);
+        Op::add(single, row[i], i);
         state = Op::merge(state, single);
     };
 #pragma unroll 1
     for (int64 i = lane; i < split.head; i += lanes) one(i);
 #pragma unroll 1
     for (int64 i = split.tail + lane; i < length; i += lanes) one(i);
-    return state;
+    return Op::at(state, base, walk.along_index);
 }

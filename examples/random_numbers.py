@@ -1,0 +1,78 @@
+"""Random matrices made on the device: element i of a stream depends on the seed and i alone, so chunk after chunk of a
+set far larger than the device's memory is made in one buffer, and any chunk can be made again by itself.
+
+    python examples/random_numbers.py
+    python examples/random_numbers.py --count 100000 --size 1024
+"""
+
+import argparse
+import sys
+import time
+
+import numpy as np
+
+from cudakit import cli, ops, tables
+from cudakit.bench import Report, Row
+from cudakit.ops.random import UNIFORM
+
+CHUNK_BYTES = 1 << 30
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_common_arguments(parser)
+    parser.add_argument("--count", type=int, help="how many matrices (default: 2,000; 4 on the simulated device)")
+    parser.add_argument("--size", type=int, help="rows and columns (default: 1,024; 64 on the simulated device)")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    cli.check_destination("--json", arguments.json)
+    with cli.open_device(arguments.device) as device:
+        gpu = device.kind == "gpu"
+        count, size = arguments.count or (2000 if gpu else 4), arguments.size or (1024 if gpu else 64)
+        each = size * size
+        chunk = max(1, min(count, CHUNK_BYTES // (4 * each)))
+        matrices = device.empty((chunk, size, size), np.float32)
+        row = Row("uniform", "counter_per_thread", 2, (count, size, size), "float32", idea=f"{chunk} matrices a chunk")
+
+        def make(first: int) -> int:
+            """Makes the chunk that begins with matrix `first`; gives how many matrices it has."""
+            here = min(chunk, count - first)
+            ops.uniform(out=matrices[:here], seed=arguments.seed, offset=first * each)
+            return here
+
+        make(0)  # compiles
+        device.synchronize()
+        begin = time.perf_counter()
+        for first in range(0, count, chunk):
+            last = make(first)
+        device.synchronize()
+        seconds = time.perf_counter() - begin
+
+        # the last matrix, by itself and by numpy
+        where = (count - 1) * each
+        last_one = matrices[last - 1].numpy()
+        expected = UNIFORM.plain([last_one], seed=arguments.seed, offset=where)
+        row.ok = last_one.tobytes() == expected.tobytes()
+        row.max_abs_error = float(np.abs(last_one - expected).max())
+        row.max_rel_error = 0.0 if row.ok else 1.0
+        if gpu:
+            row.time_ms = dict.fromkeys(("median", "p10", "p90"), seconds * 1e3) | {"n": 1}
+            row.gbps = 4 * each * count / seconds / 1e9
+        cpu = Row("uniform", "cpu", None, (1, size, size), "float32", idea="numpy.random, one matrix", ok=True)
+        cpu.max_abs_error = cpu.max_rel_error = 0.0
+        begin = time.perf_counter()
+        np.random.default_rng(1).random((size, size), np.float32)
+        spent = time.perf_counter() - begin
+        cpu.time_ms = dict.fromkeys(("median", "p10", "p90"), spent * 1e3) | {"n": 1}
+        cpu.gbps = 4 * each / spent / 1e9
+        report = Report(device.info(), rows=[cpu, row])
+    table, _ = cli.consoles(arguments)
+    if not arguments.quiet:
+        tables.show(report.as_dict(), table)
+    if arguments.json:
+        cli.write_json(report.as_dict(), arguments.json)
+    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+
+
+if __name__ == "__main__":
+    sys.exit(cli.guarded(main))

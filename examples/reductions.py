@@ -1,0 +1,18 @@
+"""Sum, max and argmax of a matrix six ways: a thread a row, trees, shuffles, 16-byte loads, two launches, columns.
+
+The three operations run the same kernels. --modes columns reduces down the columns, --modes all the whole array. numpy
+on the host is a row of each table; sums are held against float64, by the error of numpy's own pairwise sum.
+
+    python examples/reductions.py
+    python examples/reductions.py --shapes 8192x8192,65536x256 --modes columns --json -
+"""
+
+import argparse
+import sys
+
+from cudakit import cli, ladder
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_bench_arguments(parser)
+    sys.exit(cli.guarded(lambda: ladder.run(parser.parse_args(), ["sum", "max", "argmax"])))

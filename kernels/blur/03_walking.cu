@@ -1,0 +1,58 @@
+// 3 x 3 Gaussian blur, a warp walks down a strip of 128 columns with the sums of three rows in registers.
+//
+// Parameters as in 01_naive.cu, for columns that are neighbours, cols a multiple of 4, and rows that start on 16 bytes.
+//
+// The kernel is a product of (1 2 1) across and (1 2 1) down, so a row is summed across once and used in three outputs.
+// A lane has four columns, 16 bytes a load; the column beside them comes from the neighbouring lane, and at the ends of
+// the strip from memory.
+//
+// Bound by: memory, 8 bytes a pixel and two rows more a strip of ROWS.
+#include "border.cuh"
+
+// grid: ceil(strips of all images / warps of a block), block: a multiple of 32
+template <int BORDER, int ROWS>
+__global__ void __launch_bounds__(256) walking(const float* x, float* y, int64 images, int64 rows, int64 cols,
+    int64 x_image, int64 x_row, int64 x_col, int64 y_image, int64 y_row, int64 y_col) {
+    constexpr int kColumns = 4 * kWarp;
+    const int lane = threadIdx.x % kWarp;
+    const int64 strip = (static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+    const int64 across = (cols + kColumns - 1) / kColumns, down = (rows + ROWS - 1) / ROWS;
+    if (strip >= across * down * images) return;  // whole warps
+    const int64 c = strip % across * kColumns + lane * 4, r0 = strip / across % down * ROWS;
+    const int64 image = strip / across / down, last = r0 + ROWS < rows ? r0 + ROWS : rows;
+    x += image * x_image;
+    y += image * y_image;
+
+    // The sums across row r, one step outside the image at most. Every lane takes part in the shuffles.
+    const auto row = [&](int64 r) {
+        const int64 at = inside<BORDER>(r, rows);
+        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        const float* from = x + at * x_row;
+        if (at >= 0 && c < cols) v = *reinterpret_cast<const float4*>(from + c);
+        float left = __shfl_up_sync(kAllLanes, v.w, 1), right = __shfl_down_sync(kAllLanes, v.x, 1);
+        if (at >= 0 && c < cols) {
+            if (c == 0)
+                left = BORDER == ZERO ? 0.0f : BORDER == CLAMP ? v.x : v.y;
+            else if (lane == 0)
+                left = from[c - 1];
+            if (c + 4 == cols)
+                right = BORDER == ZERO ? 0.0f : BORDER == CLAMP ? v.w : v.z;
+            else if (lane == kWarp - 1)
+                right = from[c + 4];
+        }
+        return make_float4(
+            left + 2.0f * v.x + v.y, v.x + 2.0f * v.y + v.z, v.y + 2.0f * v.z + v.w, v.z + 2.0f * v.w + right);
+    };
+    const auto mix = [](float a, float b, float d) { return (a + 2.0f * b + d) * 0.0625f; };
+
+    float4 above = row(r0 - 1), here = row(r0);
+#pragma unroll 4
+    for (int64 r = r0; r < last; ++r) {
+        const float4 below = row(r + 1);
+        if (c < cols)
+            *reinterpret_cast<float4*>(y + r * y_row + c) = make_float4(mix(above.x, here.x, below.x),
+                mix(above.y, here.y, below.y), mix(above.z, here.z, below.z), mix(above.w, here.w, below.w));
+        above = here;
+        here = below;
+    }
+}

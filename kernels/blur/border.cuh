@@ -1,0 +1,23 @@
+// What stands outside an image: zero, the nearest element, or the image mirrored at its outermost elements (which are
+// not repeated; an image of one row or column repeats that one).
+#pragma once
+#include "../common/numbers.cuh"
+
+enum Border { ZERO = 0, CLAMP = 1, REFLECT = 2 };
+
+// The index that stands for i, one step outside 0..n-1 at most; -1 for a zero.
+template <int BORDER>
+__device__ __forceinline__ int64 inside(int64 i, int64 n) {
+    if (i >= 0 && i < n) return i;
+    if (BORDER == ZERO) return -1;
+    if (BORDER == CLAMP || n == 1) return i < 0 ? 0 : n - 1;
+    return i < 0 ? 1 : n - 2;
+}
+
+// The element at (r, c), which may be one step outside.
+template <int BORDER>
+__device__ __forceinline__ float element(
+    const float* image, int64 r, int64 c, int64 rows, int64 cols, int64 row, int64 col) {
+    const int64 at_row = inside<BORDER>(r, rows), at_col = inside<BORDER>(c, cols);
+    return at_row < 0 || at_col < 0 ? 0.0f : image[at_row * row + at_col * col];
+}

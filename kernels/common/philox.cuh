@@ -1,0 +1,44 @@
+// Philox4x32-10, a counter-based generator: four random words for each counter, so any element can be made by any
+// thread. Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011.
+#pragma once
+#include "numbers.cuh"
+
+struct Words {
+    uint32 word[4];
+};
+
+__device__ __forceinline__ Words philox(uint64 counter, uint64 key) {
+    Words w = {{static_cast<uint32>(counter), static_cast<uint32>(counter >> 32), 0u, 0u}};
+    uint32 k0 = static_cast<uint32>(key), k1 = static_cast<uint32>(key >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+        const uint64 a = static_cast<uint64>(w.word[0]) * 0xD2511F53u, b = static_cast<uint64>(w.word[2]) * 0xCD9E8D57u;
+        w = {{static_cast<uint32>(b >> 32) ^ w.word[1] ^ k0, static_cast<uint32>(b),
+            static_cast<uint32>(a >> 32) ^ w.word[3] ^ k1, static_cast<uint32>(a)}};
+        k0 += 0x9E3779B9u;  // Weyl sequences: the golden ratio, and sqrt(3) - 1
+        k1 += 0xBB67AE85u;
+    }
+    return w;
+}
+
+// The 24 bits that a float holds exactly, in [0, 1).
+struct Uniform {
+    __device__ __forceinline__ float4 operator()(Words w) const {
+        return make_float4(unit(w.word[0]), unit(w.word[1]), unit(w.word[2]), unit(w.word[3]));
+    }
+    static __device__ __forceinline__ float unit(uint32 word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
+};
+
+// Box and Muller's transform of pairs of words: the first in (0, 1] for the radius, the second for the angle.
+struct Normal {
+    __device__ __forceinline__ float4 operator()(Words w) const {
+        const float2 a = pair(w.word[0], w.word[1]), b = pair(w.word[2], w.word[3]);
+        return make_float4(a.x, a.y, b.x, b.y);
+    }
+    static __device__ __forceinline__ float2 pair(uint32 first, uint32 second) {
+        const float radius = sqrtf(-2.0f * logf(static_cast<float>((first >> 8) + 1) * 0x1p-24f));
+        float sine, cosine;
+        sincospif(2.0f * Uniform::unit(second), &sine, &cosine);
+        return make_float2(radius * cosine, radius * sine);
+    }
+};

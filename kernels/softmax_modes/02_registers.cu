@@ -1,0 +1,88 @@
+// Row softmax or log-softmax of scale * x + mask that reads each element once, 16 bytes at a time, and holds its row in
+// registers as floats.
+//
+// Parameters in rows.cuh. A row is shared by LANES threads, part of a warp or the whole block, each of which holds HELD
+// pieces of VEC elements; LANES * HELD * VEC is at least cols. VEC > 1 takes neighbouring columns, rows on 16-byte
+// boundaries, cols a multiple of VEC, and a mask that can be read in pieces of VEC too; VEC = 1 takes any strides.
+//
+// Bound by: memory; one read and one write of each element, and one read of a mask that is not broadcast.
+#include "rows.cuh"
+
+// x, y: (rows, cols); grid: ceil(rows / (BLOCK / LANES)), block: BLOCK
+template <class T, class M, int MASK, bool LOG, int BLOCK, int LANES, int HELD, int VEC>
+__global__ void __launch_bounds__(BLOCK) registers(const T* x, const M* mask, T* y, int64 x_row, int64 x_col,
+    int64 m_row, int64 m_col, int64 y_row, int64 y_col, int64 rows, int64 cols, float scale) {
+    static_assert(BLOCK % kWarp == 0 && BLOCK % LANES == 0, "whole warps, whole groups");
+    static_assert(LANES <= kWarp || LANES == BLOCK, "a group past a warp is the block: its barrier is the block's");
+    __shared__ float maxima[kWarp], sums[kWarp];
+    const int lane = threadIdx.x % LANES;
+    const int64 row = static_cast<int64>(blockIdx.x) * (BLOCK / LANES) + threadIdx.x / LANES;
+    const bool inside = row < rows;  // threads past the last row stay for the shuffles
+    const auto column = [&](int i) { return static_cast<int64>(i * LANES + lane) * VEC; };
+    x += row * x_row;
+    y += row * y_row;
+    if constexpr (MASK != kNoMask) mask += row * m_row;
+
+    // All loads before the first use, so that they are under way together.
+    Pack<T, VEC> pieces[HELD];
+    Pack<M, VEC> masks[MASK == kNoMask ? 1 : HELD];
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) {
+        if (!inside || column(i) >= cols) continue;
+        pieces[i] = *reinterpret_cast<const Pack<T, VEC>*>(x + column(i) * x_col);
+        if constexpr (MASK != kNoMask) masks[i] = *reinterpret_cast<const Pack<M, VEC>*>(mask + column(i) * m_col);
+    }
+    float held[HELD][VEC], maximum = -kInfinity;
+    bool seen = false;
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) {
+        const bool within = inside && column(i) < cols;
+#pragma unroll
+        for (int k = 0; k < VEC; ++k) {
+            held[i][k] = -kInfinity;
+            if constexpr (MASK == kNoMask) {
+                if (within) held[i][k] = score<MASK>(pieces[i].at[k], 0, scale, seen);
+            } else {
+                if (within) held[i][k] = score<MASK>(pieces[i].at[k], masks[i].at[k], scale, seen);
+            }
+            maximum = fmaxf(maximum, held[i][k]);
+        }
+    }
+    bool any = true;
+    if constexpr (LANES > kWarp) {
+        maximum = warps_reduce_block(maximum, maxima, Max());
+        if constexpr (MASK != kNoMask) any = __syncthreads_or(seen);
+    } else {
+        maximum = lanes_reduce<LANES>(maximum, Max());
+        if constexpr (MASK != kNoMask) any = lanes_reduce<LANES>(seen ? 1.0f : 0.0f, Max()) != 0.0f;
+    }
+
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < HELD; ++i)
+#pragma unroll
+        for (int k = 0; k < VEC; ++k) {
+            held[i][k] -= maximum;
+            const float exponential = __expf(held[i][k]);
+            sum += exponential;
+            if constexpr (!LOG) held[i][k] = exponential;
+        }
+    if constexpr (LANES > kWarp)
+        sum = warps_reduce_block(sum, sums, Sum());
+    else
+        sum = lanes_reduce<LANES>(sum, Sum());
+    const float last = LOG ? logf(sum) : 1.0f / sum;
+
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) {
+        if (!inside || column(i) >= cols) continue;
+        Pack<T, VEC> piece;
+#pragma unroll
+        for (int k = 0; k < VEC; ++k) {
+            const float result = LOG ? held[i][k] - last : held[i][k] * last;
+            // A row that the mask hides altogether is 0, its logarithm -inf: x has no say in it.
+            piece.at[k] = static_cast<T>(any ? result : LOG ? -kInfinity : 0.0f);
+        }
+        *reinterpret_cast<Pack<T, VEC>*>(y + column(i) * y_col) = piece;
+    }
+}
