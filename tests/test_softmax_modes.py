@@ -93,7 +93,7 @@ def test_every_tile_holds_its_row(device: cudakit.Device) -> None:
 @pytest.mark.parametrize(
     ("x", "options", "why"),
     [
-        (np.zeros((2, 3), np.float64), {}, "takes float32, float16, bfloat16"),
+        (np.zeros((2, 3), np.float64), {}, "bfloat16, float16 or float32 in and out, got float64"),
         (np.zeros((2, 3, 4), np.float16), {}, "1-D"),
         (np.zeros((2, 3), np.float16), {"scale": np.inf}, "finite"),
         (np.zeros((2, 3), np.float16), {"scale": 1e39}, "finite"),
@@ -106,6 +106,30 @@ def test_refuses(device: cudakit.Device, x, options, why) -> None:
     given = {name: device.array(v) if name == "mask" else v for name, v in options.items()}
     with pytest.raises(ValueError, match=why):
         ops.softmax(device.array(x), **given)
+
+
+def test_in_place_and_outputs_that_are_refused(device: cudakit.Device) -> None:
+    x = device.array(np.zeros((2, 9), np.float16))
+    mask = device.array(np.ones((2, 8), np.float32))
+    with pytest.raises(ValueError, match="overlap"):
+        ops.softmax(x[:, 1:], out=x[:, :8])
+    with pytest.raises(ValueError, match="overlaps the mask"):
+        ops.softmax(mask, out=mask, mask=mask)
+    assert ops.softmax(x, out=x) is x
+    assert (x.numpy() == np.float16(1 / 9)).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", NAMES)
+def test_offsets_past_two_to_the_31(gpu: cudakit.Device, variant) -> None:
+    apart = 2**30 + 64  # row * x_row in 32 bits would wrap in the last row
+    if gpu.memory_info()[0] < 2 * 3 * apart:
+        pytest.skip("the GPU has too little free memory for rows 2 GiB apart")
+    with gpu.empty((3, apart), np.float16) as buffer:
+        spread = buffer[:, :1000]
+        spread.copy_from(np.zeros((3, 1000), np.float16))
+        ops.softmax(spread, out=spread, variant=variant)
+        assert (spread.numpy() == np.float16(1 / 1000)).all()
 
 
 def test_empty_problems_launch_nothing(device: cudakit.Device) -> None:

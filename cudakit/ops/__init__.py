@@ -25,7 +25,8 @@ from cudakit.ops.reduce import MAX as _MAX
 from cudakit.ops.reduce import SUM as _SUM
 from cudakit.ops.reduce import argmax, max, sum
 from cudakit.ops.softmax import FAMILY as _SOFTMAX
-from cudakit.ops.softmax import softmax
+from cudakit.ops.softmax_modes import FAMILY as _SOFTMAX_MODES
+from cudakit.ops.softmax_modes import softmax
 from cudakit.ops.unary import CAST as _CAST
 from cudakit.ops.unary import FILL as _FILL
 from cudakit.ops.unary import SCALE as _SCALE
@@ -59,6 +60,7 @@ def families() -> dict[str, Family[Any]]:
             _MAX,
             _ARGMAX,
             _SOFTMAX,
+            _SOFTMAX_MODES,
             _ATTENTION,
             _GEMM,
             _BLUR,

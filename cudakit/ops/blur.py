@@ -15,12 +15,13 @@ from cudakit.ops.variant import Config, Family, Variant, alignment, ceil_div
 # Names of the borders, in the order of kernels/blur/border.cuh, and what numpy.pad calls them.
 BORDERS = {"zero": "constant", "clamp": "edge", "reflect": "reflect"}
 MAX_GRID_X = 2**31 - 1
-STRIP_ROWS, STRIP_COLS = 32, 128
+STRIP_COLS = 128
 
 
 @dataclass(frozen=True)
 class BlurProblem:
-    """Images of rows x cols; strides in elements (image, row, column); whether rows are whole float4; the border."""
+    """Images of rows x cols; strides in elements (image, row, column); whether rows are whole float4; the border;
+    multiprocessors."""
 
     images: int
     rows: int
@@ -29,6 +30,7 @@ class BlurProblem:
     y_strides: tuple[int, int, int]
     vectors: bool
     border: int
+    sms: int
 
     def __str__(self) -> str:
         return f"blur of {self.images}x{self.rows}x{self.cols}, strides {self.x_strides} to {self.y_strides}"
@@ -43,12 +45,19 @@ def _tiles(problem: BlurProblem) -> int:
     return problem.images * ceil_div(problem.rows, 16) * ceil_div(problem.cols, 32)
 
 
-def _strips(problem: BlurProblem) -> int:
-    return problem.images * ceil_div(problem.rows, STRIP_ROWS) * ceil_div(problem.cols, STRIP_COLS)
+def _strips(problem: BlurProblem, rows: int) -> int:
+    return problem.images * ceil_div(problem.rows, rows) * ceil_div(problem.cols, STRIP_COLS)
+
+
+def strip_rows(problem: BlurProblem) -> int:
+    """Rows a warp walks down: 64 where that leaves 16 warps for each multiprocessor (H200: 0.82 of a copy, against 0.79
+    with 16), fewer for small images."""
+    return next((rows for rows in (64, 16) if _strips(problem, rows) >= 16 * problem.sms), 4)
 
 
 def _walking(problem: BlurProblem) -> Config:
-    return Config(f"walking<{problem.border}, {STRIP_ROWS}>", ceil_div(_strips(problem), 4), 128)
+    rows = strip_rows(problem)
+    return Config(f"walking<{problem.border}, {rows}>", ceil_div(_strips(problem, rows), 8), 256)
 
 
 def _few_tiles(problem: BlurProblem) -> bool | str:
@@ -58,7 +67,10 @@ def _few_tiles(problem: BlurProblem) -> bool | str:
 def _whole_pieces(problem: BlurProblem) -> bool | str:
     if not problem.vectors:
         return "float4 access needs neighbouring columns, a multiple of 4 of them, and rows on 16-byte boundaries"
-    return ceil_div(_strips(problem), 4) <= MAX_GRID_X or "its strips are more than a grid has blocks for"
+    return (
+        ceil_div(_strips(problem, strip_rows(problem)), 8) <= MAX_GRID_X
+        or "its strips are more than a grid has blocks for"
+    )
 
 
 VARIANTS: tuple[Variant[BlurProblem], ...] = (
@@ -104,11 +116,12 @@ def problem(inputs: Sequence[Any], output: Any, border: str = "zero") -> BlurPro
         raise ValueError(
             "blur cannot work in place: a pixel is read after its neighbours are written. Give a separate output"
         )
+    sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
     images, rows, cols = (1, *x.shape) if len(x.shape) == 2 else tuple(x.shape)
     x_strides, y_strides = _strides(x), _strides(output)
     whole = all(strides[2] == 1 and strides[0] % 4 == strides[1] % 4 == 0 for strides in (x_strides, y_strides))
     vectors = whole and cols % 4 == 0 and alignment(x) == alignment(output) == 16
-    return BlurProblem(images, rows, cols, x_strides, y_strides, vectors, list(BORDERS).index(border))
+    return BlurProblem(images, rows, cols, x_strides, y_strides, vectors, list(BORDERS).index(border), sms)
 
 
 def _arguments(problem: BlurProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:

@@ -152,10 +152,9 @@ def _gemv(problem: GemmProblem) -> Config:
     p = tall(problem)
     small = next(size for size in (1, 2, 4, 8) if p.n <= size)
     if p.a.row == 1 and p.a.col != 1:
-        vec = 4 if p.a.pieces(p.a.row, p.a.col, p.m, p.batch, 4) and p.m * p.batch >= 256 * p.sms else 1
-        blocks = ceil_div(p.m, 32 * vec) * p.batch
-        warps = 8 if vec == 4 else 32 if small <= 2 and blocks <= 2 * p.sms else 16
-        return Config(f"gemv_columns<{small}, {warps}, {vec}>", blocks, 32 * warps, arguments=_gemv_arguments)
+        warps = 16 if small == 1 else 8  # measured on an H200; 16 bytes a lane leave too few blocks
+        blocks = ceil_div(p.m, 32) * p.batch
+        return Config(f"gemv_columns<{small}, {warps}, 1>", blocks, 32 * warps, arguments=_gemv_arguments)
     vec = 4 if p.a.pieces(p.a.col, p.a.row, p.k, p.batch, 4) else 1
     rows = 1 if small == 1 or p.m * p.batch < 16 * p.sms else 8 if small == 4 and p.k >= 2048 else 4
     blocks = ceil_div(p.m, 8 * rows) * p.batch

@@ -57,7 +57,7 @@ def _words(n: int, seed: int, offset: int) -> np.ndarray[Any, Any]:
     return philox(counters, seed)
 
 
-def _uniform(n: int, seed: int, offset: int, dtype: Any) -> np.ndarray[Any, Any]:
+def _uniform(n: int, seed: int, offset: int, dtype: Any) -> Any:
     words = _words(n, seed, offset).ravel() >> np.uint32(8)
     return (words[offset % 4 :][:n].astype(dtype)) * dtype(2.0**-24)
 

@@ -112,6 +112,17 @@ def _softmax_naive(inputs: Sequence[Any], output: Any) -> None:
     torch.div(exponentials, exponentials.sum(-1, keepdim=True), out=output)
 
 
+def _softmax_modes(
+    inputs: Sequence[Any], output: Any, log: bool = False, scale: float = 1.0, masked: bool = False
+) -> None:
+    x = inputs[0]
+    if scale != 1.0:
+        x = x * scale
+    if masked:
+        x = x.masked_fill(inputs[1].logical_not(), -torch.inf)
+    (torch.log_softmax if log else torch.softmax)(x, -1, out=output)
+
+
 def _add(inputs: Sequence[Any], output: Any) -> None:
     torch.add(inputs[0], inputs[1], out=output)
 
@@ -183,6 +194,7 @@ _WORK: dict[str, list[tuple[str, str, Work]]] = {
         ("peer:torch", "torch.softmax(out=)", _softmax),
         ("peer:torch-naive", "amax, sub, exp, sum, div as torch operations", _softmax_naive),
     ],
+    "softmax_modes": [("peer:torch", "mul, masked_fill, softmax(out=) or log_softmax(out=)", _softmax_modes)],
     "vector_add": [("peer:torch", "torch.add(out=)", _add)],
     "matrix_add": [("peer:torch", "torch.add(out=)", _add)],
     "add_broadcast": [("peer:torch", "torch.add(out=) and Tensor.add_", _add_broadcast)],

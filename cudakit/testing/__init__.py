@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from cudakit.testing import attention, blur, elementwise, gemm, random, reduce, softmax
+from cudakit.testing import attention, blur, elementwise, gemm, random, reduce, softmax, softmax_modes
 from cudakit.testing.case import Case, Layout, Refused, Values, contiguous, extents, float32_values, layouts, run_case
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
 # The strategy of each family's problems, called with the most elements a problem may have.
 _CASES: dict[str, Callable[[int], st.SearchStrategy[Case]]] = {
     "softmax": softmax.softmax_cases,
+    "softmax_modes": softmax_modes.softmax_modes_cases,
     "blur": blur.blur_cases,
     "uniform": random.random_cases,
     "normal": random.random_cases,

@@ -23,32 +23,40 @@ __global__ void __launch_bounds__(256) walking(const float* x, float* y, int64 i
     x += image * x_image;
     y += image * y_image;
 
-    // The sums across row r, one step outside the image at most. Every lane takes part in the shuffles.
-    const auto row = [&](int64 r) {
+    // What a lane brings of row r, one step outside the image at most: its four columns, and for the two lanes at the
+    // ends of the strip the column beside them. It is asked for one row ahead of its use.
+    const int64 beside = lane == 0 ? c - 1 : lane == kWarp - 1 && c + 4 < cols ? c + 4 : -1;
+    struct Piece {
+        float4 v;
+        float end;
+    };
+    const auto bring = [&](int64 r) {
         const int64 at = inside<BORDER>(r, rows);
-        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        Piece piece = {make_float4(0.0f, 0.0f, 0.0f, 0.0f), 0.0f};
         const float* from = x + at * x_row;
-        if (at >= 0 && c < cols) v = *reinterpret_cast<const float4*>(from + c);
+        if (at >= 0 && c < cols) piece.v = *reinterpret_cast<const float4*>(from + c);
+        if (at >= 0 && c < cols && beside >= 0) piece.end = from[beside];
+        return piece;
+    };
+    // The sums across a row. Every lane takes part in the shuffles.
+    const auto across_row = [&](const Piece& piece) {
+        const float4 v = piece.v;
         float left = __shfl_up_sync(kAllLanes, v.w, 1), right = __shfl_down_sync(kAllLanes, v.x, 1);
-        if (at >= 0 && c < cols) {
-            if (c == 0)
-                left = BORDER == ZERO ? 0.0f : BORDER == CLAMP ? v.x : v.y;
-            else if (lane == 0)
-                left = from[c - 1];
-            if (c + 4 == cols)
-                right = BORDER == ZERO ? 0.0f : BORDER == CLAMP ? v.w : v.z;
-            else if (lane == kWarp - 1)
-                right = from[c + 4];
-        }
+        if (lane == 0) left = piece.end;
+        if (lane == kWarp - 1) right = piece.end;
+        if (c == 0) left = BORDER == ZERO ? 0.0f : BORDER == CLAMP ? v.x : v.y;
+        if (c + 4 == cols) right = BORDER == ZERO ? 0.0f : BORDER == CLAMP ? v.w : v.z;
         return make_float4(
             left + 2.0f * v.x + v.y, v.x + 2.0f * v.y + v.z, v.y + 2.0f * v.z + v.w, v.z + 2.0f * v.w + right);
     };
     const auto mix = [](float a, float b, float d) { return (a + 2.0f * b + d) * 0.0625f; };
 
-    float4 above = row(r0 - 1), here = row(r0);
+    float4 above = across_row(bring(r0 - 1)), here = across_row(bring(r0));
+    Piece next = bring(r0 + 1);
 #pragma unroll 4
     for (int64 r = r0; r < last; ++r) {
-        const float4 below = row(r + 1);
+        const float4 below = across_row(next);
+        if (r + 1 < last) next = bring(r + 2);
         if (c < cols)
             *reinterpret_cast<float4*>(y + r * y_row + c) = make_float4(mix(above.x, here.x, below.x),
                 mix(above.y, here.y, below.y), mix(above.z, here.z, below.z), mix(above.w, here.w, below.w));

@@ -12,7 +12,8 @@
 // among them, and each brings a piece of B at a time to shared memory, where a float of it is one address for all
 // lanes. Their sums meet in shared memory.
 //
-// Bound by: memory, 4 bytes of A for 2 * n operations.
+// Bound by: memory with one or two columns, 4 bytes of A for 2 * n operations; with 8 by the waits for the pieces of B,
+// which nothing brings ahead.
 #include "../common/reduce.cuh"
 #include "output.cuh"
 

@@ -11,17 +11,22 @@ template <class Kind, bool ALIGNED>
 __global__ void __launch_bounds__(256) counter_per_thread(float* y, int64 n, uint64 seed, uint64 offset) {
     const uint64 first = offset / 4;
     const int64 lead = static_cast<int64>(offset % 4), counters = (n + lead + 3) / 4, step = global_threads();
-#pragma unroll 4
-    for (int64 c = global_thread(); c < counters; c += step) {
-        const float4 four = Kind()(philox(first + c, seed));
-        const int64 at = c * 4 - lead;
-        if (ALIGNED && at + 4 <= n) {
-            *reinterpret_cast<float4*>(y + at) = four;
-        } else {
-            const float words[4] = {four.x, four.y, four.z, four.w};
+    int64 c = global_thread();
+    if (ALIGNED) {  // four counters at a time that lie wholly within y: nothing is asked about them
+#pragma unroll 1
+        for (; (c + 3 * step) * 4 + 4 <= n; c += 4 * step)
 #pragma unroll
-            for (int k = 0; k < 4; ++k)
-                if (at + k >= 0 && at + k < n) y[at + k] = words[k];
+            for (int i = 0; i < 4; ++i)
+                reinterpret_cast<float4*>(y)[c + i * step] = Kind()(philox(first + c + i * step, seed));
+    }
+#pragma unroll 1
+    for (; c < counters; c += step) {
+        const float4 four = Kind()(philox(first + c, seed));
+        const float words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const int64 at = c * 4 - lead + k;
+            if (at >= 0 && at < n) y[at] = words[k];
         }
     }
 }

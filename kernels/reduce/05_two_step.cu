@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(BLOCK) finish_chunks(
     using State = typename Op::State;
     __shared__ State shared[kWarp];
     parts += blockIdx.x * chunks;
-    const State mine = fold<3>(
+    const State mine = fold<2>(
         threadIdx.x, chunks, BLOCK, [](int64) { return Op::start(kNone); },
         [&](State& state, int64 i) { state = Op::merge(state, parts[i]); },
         [](State a, State b) { return Op::merge(a, b); });

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kWarp* ROWS) column_slabs(const float* x, type
     const int64 slab = blockIdx.x % slabs, column = (blockIdx.x / slabs * kWarp + threadIdx.x) * VEC;
     const int64 first = slab * each, last = first + each < length ? first + each : length;
     const float* from = x + column * kept_stride;
-    const Held mine = fold<4>(
+    const Held mine = fold<2>(
         first + threadIdx.y, column < kept ? last : 0, ROWS,
         [&](int64 i) {
             Held held;

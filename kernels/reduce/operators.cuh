@@ -82,9 +82,9 @@ struct ArgMaxOf {
     __device__ __forceinline__ static Result result(State best) { return best.index; }
 };
 
-// One thread's states of steps first, first + step, ... before end, merged as a tree of 32 branches: no sum is longer
-// than 32 additions a level, so that rounding grows with the logarithm of the length. (Ones added from left to right in
-// float32 stop at 2^24.) start(i), add(state, i), merge(a, b).
+// One thread's states of steps first, first + step, ... before end, merged as a tree of LEVEL levels with 32 branches
+// below the topmost, so that rounding hardly grows with the length. (Ones added from left to right in float32 stop at
+// 2^24.) More levels than the length asks for cost registers. start(i), add(state, i), merge(a, b).
 template <int LEVEL, class Start, class Add, class Merge>
 __device__ __forceinline__ auto fold(int64 first, int64 end, int64 step, Start start, Add add, Merge merge) {
     if constexpr (LEVEL == 0) {
@@ -127,7 +127,7 @@ template <class Op>
 __device__ __forceinline__ typename Op::State fold_scalars(
     const float* row, Walk walk, int64 base, int64 lane, int64 end, int64 lanes) {
     using State = typename Op::State;
-    const State state = fold<4>(
+    const State state = fold<3>(
         lane, end, lanes, [](int64 i) { return Op::start(i); },
         [&](State& s, int64 i) { Op::add(s, row[i * walk.along_stride], i); },
         [](State a, State b) { return Op::merge(a, b); });

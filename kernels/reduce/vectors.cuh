@@ -12,7 +12,7 @@ __device__ __forceinline__ typename Op::State fold_vectors(
     if (walk.along_stride != 1) return fold_scalars<Op>(row, walk, base, lane, length, lanes);
     const Split split = split_row(row, 1, length);
     const float4* body = reinterpret_cast<const float4*>(row + split.head);
-    State state = fold<3>(
+    State state = fold<2>(
         lane, split.body, lanes, [&](int64 i) { return Op::start(i == kNone ? kNone : split.head + 4 * i); },
         [&](State& s, int64 i) { Op::add4(s, body[i], split.head + 4 * i); },
         [](State a, State b) { return Op::merge(a, b); });
