@@ -183,7 +183,7 @@ def test_annotate_of_a_declared_kernel_needs_no_script(capsys, tmp_path):
     out = tmp_path / "out.html"
     arguments = ["softmax/01_thread_per_row.cu", "--arch", "sm_90a", "--examples", "0", "--annotate", str(out)]
     assert command_line.main(["check", *arguments]) == 0
-    assert "softmax/thread_per_row 32x512: all right, 1 launch" in capsys.readouterr().out
+    assert "softmax/thread_per_row 32x512 float32: all right, 1 launch" in capsys.readouterr().out
     text = out.read_text()
     assert "<b>uncoalesced load</b>" in text
     assert "32.0 / 4.0" in text

@@ -300,6 +300,7 @@ def test_cublas_multiplies_a_by_b(gpu: cudakit.Device, dtype: Any, shape: tuple[
         left = gpu.array(np.ascontiguousarray(np.swapaxes(a, -1, -2))) if transposed else gpu.array(a)
         left = left.transpose(*range(len(batch)), len(batch) + 1, len(batch)) if transposed else left
         inputs, out = [left, gpu.array(b)], gpu.empty((*batch, m, n), dtype)
+        gpu.synchronize()  # the stream below is another one
         peer = with_cublas.CublasPeer(gpu.ordinal, {})
         with gpu.stream() as stream, peer.on(stream):
             (launch,) = peer.bind([(inputs, out)], None)  # type: ignore[arg-type]

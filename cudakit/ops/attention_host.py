@@ -21,7 +21,7 @@ DRAWN_WORK = 1 << 34
 _BLOCK = 1 << 22
 _THREADS = 4
 # The rows from which the plain algorithm's error is taken.
-PLAIN_ROWS = 64
+PLAIN_ROWS = 512
 
 
 def make_inputs(

@@ -139,15 +139,14 @@ def _blur(x: Any, border: str) -> Any:
             width = [pair if index == axis else (0, 0) for index, pair in enumerate(axes)]
             mode: Any = "edge" if border == "reflect" and x.shape[axis] == 1 else BORDERS[border]
             padded = np.pad(padded, width, mode=mode)
-        across = padded[..., :-2] + 2 * padded[..., 1:-1] + padded[..., 2:]
-        return (across[..., :-2, :] + 2 * across[..., 1:-1, :] + across[..., 2:, :]) / x.dtype.type(16)
+        quarter, half = x.dtype.type(0.25), x.dtype.type(0.5)  # weights that add up to 1 cannot overflow on the way
+        across = quarter * padded[..., :-2] + half * padded[..., 1:-1] + quarter * padded[..., 2:]
+        return quarter * across[..., :-2, :] + half * across[..., 1:-1, :] + quarter * across[..., 2:, :]
 
 
 def reference(inputs: Sequence[np.ndarray], border: str = "zero") -> Any:
-    """The blur in float64; infinite or NaN where sums of float32 are past its range on the way."""
-    exact = _blur(np.asarray(inputs[0], np.float64), border)
-    single = _blur(np.asarray(inputs[0], np.float32), border)
-    return np.where(np.isfinite(single), exact, single)
+    """The blur in float64."""
+    return _blur(np.asarray(inputs[0], np.float64), border)
 
 
 def plain(inputs: Sequence[np.ndarray], border: str = "zero") -> Any:

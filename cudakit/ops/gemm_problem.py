@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from cudakit import layout, memory
-from cudakit.ops.variant import alignment, ceil_div
+from cudakit.ops.variant import alignment
 
 # Host work that a check may take: multiply-adds of the plain sum from left to right.
 PLAIN_WORK = 1 << 26
-SHORT_ROW = 64  # columns below which the errors of one row are too few to tell what is usual
 
 
 @dataclass(frozen=True)
@@ -159,19 +158,22 @@ def reference(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, limi
 def plain(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, dtype: Any = np.float32) -> Any:
     """The textbook sum in float32, from left to right, rounded to `dtype`.
 
-    A comparison takes the largest error of a row. Of a large product only some rows are made so, and a row of few sums
-    may be right by luck: there the largest error among all rows that were made, in units of the row of A's length, is
-    carried to each row. Where rows are few too, sums are made in several
-    orders.
+    A sum may be right by luck, where its terms cancel or its roundings do, and no other order of it would be. So each
+    is given at least the error that is usual: roundings of partial sums that grow as a random walk of its terms, whose
+    spread is eps * sqrt(k) / 5 times the root of the sum of their squares. Of a large product only some rows are made,
+    and the largest error among them, in units of the row of A's length, is carried to each row.
     """
     a, b, *rest = (np.asarray(x).astype(np.float32) for x in inputs)
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     with np.errstate(all="ignore"):
         if a.ndim == b.ndim == 2 and m * n * k > PLAIN_WORK:
             return _plain_of_sample(a, b, rest, alpha, beta, dtype)
-        if n < SHORT_ROW and a.size and b.size:
-            return _plain_of_short_rows(a, b, rest, alpha, beta, dtype)
-        return _finish(_left_to_right(a, b), rest, alpha, beta).astype(dtype)
+        wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+        exact = wide_a @ wide_b
+        error = _left_to_right(a, b) - exact
+        usual = np.finfo(np.float32).eps * np.sqrt(k) / 5 * np.sqrt(np.square(wide_a) @ np.square(wide_b))
+        error = np.where(np.abs(error) < usual, np.copysign(usual, error), error)
+        return _finish(exact + error, [r.astype(np.float64) for r in rest], alpha, beta).astype(dtype)
 
 
 def _left_to_right(a: Any, b: Any) -> Any:
@@ -190,27 +192,6 @@ def _plain_of_sample(a: Any, b: Any, rest: Any, alpha: float, beta: float, dtype
     result = _finish(a.astype(np.float64) @ b.astype(np.float64), [r.astype(np.float64) for r in rest], alpha, beta)
     result += (abs(alpha) * _worst_ratio(error, lengths[rows]) * lengths)[:, None]
     return result.astype(dtype)
-
-
-def _plain_of_short_rows(a: Any, b: Any, rest: Any, alpha: float, beta: float, dtype: Any) -> Any:
-    k = a.shape[-1]
-    sums = max(a.size // k * b.shape[-1], b.size // k * a.shape[-2])
-    orders = max(1, min(ceil_div(SHORT_ROW, sums), PLAIN_WORK // (8 * max(a.size, b.size))))
-    rng = np.random.default_rng(0)
-    ways = [np.arange(k), *(rng.permutation(k) for _ in range(orders - 1))]
-    ranks = max(a.ndim, b.ndim)
-    several_a = np.stack([a[..., way].reshape((1,) * (ranks - a.ndim) + a.shape) for way in ways])
-    several_b = np.stack([b[..., way, :].reshape((1,) * (ranks - b.ndim) + b.shape) for way in ways])
-    totals = _left_to_right(several_a, several_b)
-    exact = a.astype(np.float64) @ b.astype(np.float64)
-    error = np.nan_to_num(np.abs(totals - exact), nan=0.0, posinf=0.0)
-    worst = np.take_along_axis(totals, error.argmax(axis=0)[None], axis=0)[0]
-    result = _finish(worst, rest, alpha, beta).astype(dtype)
-    lengths = np.broadcast_to(np.linalg.norm(a.astype(np.float64), axis=-1), exact.shape[:-1])
-    carried = _worst_ratio(error.max(axis=0), lengths) * lengths
-    usual = _finish(exact + np.copysign(carried, alpha)[..., None], rest, alpha, beta).astype(dtype)
-    lucky = (carried > error.max(axis=(0, -1)))[..., None]
-    return np.where(lucky & np.isfinite(exact), usual, result)
 
 
 def _worst_ratio(error: Any, lengths: Any) -> float:

@@ -196,6 +196,8 @@ def _split_row(problem: RowProblem) -> Config:
 
 
 def _fits_cluster(problem: RowProblem) -> bool | str:
+    if problem.rows * problem.cols == 0:
+        return True
     if not problem.vectors:
         return "it takes rows of neighbouring floats on 16-byte boundaries, a multiple of 4 in length"
     if problem.rows * 16 > MAX_GRID_X:
@@ -224,6 +226,8 @@ def _on_chip(problem: RowProblem) -> Config:
 
 
 def _few_rows(problem: RowProblem) -> bool | str:
+    if problem.rows * problem.cols == 0:
+        return True
     if not problem.vectors:
         return "it takes rows of neighbouring floats on 16-byte boundaries, a multiple of 4 in length"
     return problem.rows <= 32 or f"a block has warps for 32 rows, the problem has {problem.rows}"

@@ -16,7 +16,7 @@ __global__ void naive(const float* x, float* y, int64 images, int64 rows, int64 
         const int64 c = i % cols, r = i / cols % rows, image = i / cols / rows;
         const float* from = x + image * x_image;
         const auto at = [&](int dr, int dc) { return element<BORDER>(from, r + dr, c + dc, rows, cols, x_row, x_col); };
-        const auto across = [&](int dr) { return at(dr, -1) + 2.0f * at(dr, 0) + at(dr, 1); };
-        y[image * y_image + r * y_row + c * y_col] = (across(-1) + 2.0f * across(0) + across(1)) * 0.0625f;
+        const auto across = [&](int dr) { return 0.25f * at(dr, -1) + 0.5f * at(dr, 0) + 0.25f * at(dr, 1); };
+        y[image * y_image + r * y_row + c * y_col] = 0.25f * across(-1) + 0.5f * across(0) + 0.25f * across(1);
     }
 }

@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(kWide* kHigh) tiled(const float* x, float* y, 
     if (r >= rows || c >= cols) return;
     const auto over = [&](int row) {
         const float* at = &tile[row][threadIdx.x];
-        return at[0] + 2.0f * at[1] + at[2];
+        return 0.25f * at[0] + 0.5f * at[1] + 0.25f * at[2];
     };
-    const float sum = over(threadIdx.y) + 2.0f * over(threadIdx.y + 1) + over(threadIdx.y + 2);
-    y[image * y_image + r * y_row + c * y_col] = sum * 0.0625f;
+    const float sum = 0.25f * over(threadIdx.y) + 0.5f * over(threadIdx.y + 1) + 0.25f * over(threadIdx.y + 2);
+    y[image * y_image + r * y_row + c * y_col] = sum;
 }

@@ -38,6 +38,8 @@ __global__ void __launch_bounds__(256) walking(const float* x, float* y, int64 i
         if (at >= 0 && c < cols && beside >= 0) piece.end = from[beside];
         return piece;
     };
+    // Weights that add up to 1 cannot overflow on the way.
+    const auto mix = [](float a, float b, float d) { return 0.25f * a + 0.5f * b + 0.25f * d; };
     // The sums across a row. Every lane takes part in the shuffles.
     const auto across_row = [&](const Piece& piece) {
         const float4 v = piece.v;
@@ -46,10 +48,8 @@ __global__ void __launch_bounds__(256) walking(const float* x, float* y, int64 i
         if (lane == kWarp - 1) right = piece.end;
         if (c == 0) left = BORDER == ZERO ? 0.0f : BORDER == CLAMP ? v.x : v.y;
         if (c + 4 == cols) right = BORDER == ZERO ? 0.0f : BORDER == CLAMP ? v.w : v.z;
-        return make_float4(
-            left + 2.0f * v.x + v.y, v.x + 2.0f * v.y + v.z, v.y + 2.0f * v.z + v.w, v.z + 2.0f * v.w + right);
+        return make_float4(mix(left, v.x, v.y), mix(v.x, v.y, v.z), mix(v.y, v.z, v.w), mix(v.z, v.w, right));
     };
-    const auto mix = [](float a, float b, float d) { return (a + 2.0f * b + d) * 0.0625f; };
 
     float4 above = across_row(bring(r0 - 1)), here = across_row(bring(r0));
     Piece next = bring(r0 + 1);

@@ -10,10 +10,10 @@ __global__ void wrong(const float* x, float* y) {
         copy_async<4>(&halves[i][t], &x[i * 64 + t]);  // OTHER
         copy_async_commit();
     }
-    copy_async_wait_group<1>();
+    copy_async_wait_for<1>();
     __syncthreads();
     const float first = halves[0][t];
-    copy_async_wait_group<1>();
+    copy_async_wait_for<1>();
     __syncthreads();
     y[t] = first + halves[1][63 - t];  // BUG
 }
@@ -25,10 +25,10 @@ __global__ void right(const float* x, float* y) {
         copy_async<4>(&halves[i][t], &x[i * 64 + t]);
         copy_async_commit();
     }
-    copy_async_wait_group<1>();
+    copy_async_wait_for<1>();
     __syncthreads();
     const float first = halves[0][t];
-    copy_async_wait_group<0>();
+    copy_async_wait_for<0>();
     __syncthreads();
     y[t] = first + halves[1][63 - t];
 }

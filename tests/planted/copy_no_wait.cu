@@ -16,7 +16,7 @@ __global__ void right(const float* x, float* y) {
     const int t = threadIdx.x, first = blockIdx.x * blockDim.x;
     copy_async<4>(&tile[t], &x[first + t]);
     copy_async_commit();
-    copy_async_wait_group<0>();
+    copy_async_wait_for<0>();
     __syncthreads();
     y[first + t] = tile[blockDim.x - 1 - t];
 }

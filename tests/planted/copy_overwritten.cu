@@ -9,7 +9,7 @@ __global__ void wrong(const float* x, float* y) {
     copy_async<16>(&tile[4 * t], &x[first + 4 * t]);  // OTHER
     copy_async_commit();
     tile[4 * t + 3] = 0.0f;  // BUG
-    copy_async_wait_group<0>();
+    copy_async_wait_for<0>();
     __syncthreads();
     for (int i = t; i < 256; i += 64) y[first + i] = tile[i];
 }
@@ -19,7 +19,7 @@ __global__ void right(const float* x, float* y) {
     const int t = threadIdx.x, first = blockIdx.x * 256;
     copy_async<16>(&tile[4 * t], &x[first + 4 * t]);
     copy_async_commit();
-    copy_async_wait_group<0>();
+    copy_async_wait_for<0>();
     tile[4 * t + 3] = 0.0f;
     __syncthreads();
     for (int i = t; i < 256; i += 64) y[first + i] = tile[i];

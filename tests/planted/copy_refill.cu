@@ -17,7 +17,7 @@ __global__ void wrong(const float* x, float* y, int tiles) {
         const int next = i + kStages - 1;
         if (next < tiles) copy_async<4>(&stages[next % kStages][t], &x[next * kTile + t]);  // BUG
         copy_async_commit();
-        copy_async_wait_group<kStages - 1>();
+        copy_async_wait_for<kStages - 1>();
         __syncthreads();
         sum += stages[i % kStages][kTile - 1 - t] / (i + 1);  // OTHER
     }
@@ -33,7 +33,7 @@ __global__ void right(const float* x, float* y, int tiles) {
     }
     float sum = 0.0f;
     for (int i = 0; i < tiles; ++i) {
-        copy_async_wait_group<kStages - 2>();
+        copy_async_wait_for<kStages - 2>();
         __syncthreads();
         const int next = i + kStages - 1;
         if (next < tiles) copy_async<4>(&stages[next % kStages][t], &x[next * kTile + t]);
