@@ -1,10 +1,10 @@
 """Whether a result is right: the one comparison that tests, benches and fuzzing share.
 
 The tolerance is derived, never picked: twice the error that the plain algorithm (numpy in the same precision) makes
-against the float64 reference, plus a floor for the order of the sums, which a kernel may choose. Both are taken along
-the last axis, so that one bad row cannot hide behind the scale of another. Rightness is asserted positively
-(`error <= tolerance`, which NaN does not pass), and NaN and infinities must stand exactly where the reference has them.
-Whole numbers (indices, counts) must be equal.
+against the float64 reference, plus a floor for the order of the sums, which a kernel may choose, and for the steps of
+denormal numbers. Both are taken along the last axis, so that one bad row cannot hide behind the scale of another.
+Rightness is asserted positively (`error <= tolerance`, which NaN does not pass), and NaN and infinities must stand
+exactly where the reference has them. Whole numbers (indices, counts) must be equal.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain
     rows = [array.reshape(-1, cols) for array in (result, reference, plain)]
     step = max(1, _PIECE // cols)
     starts = range(0, rows[0].shape[0], step)
-    epsilon = _epsilon(plain.dtype)
+    epsilon, least = _epsilon(plain.dtype)
 
     def piece(start: int) -> _Piece:
         ours, theirs, own = (array[start : start + step] for array in rows)
-        return _compare_rows(ours, theirs, own, epsilon)
+        return _compare_rows(ours, theirs, own, epsilon, least)
 
     if len(starts) == 1:
         pieces = [piece(0)]
@@ -68,16 +68,17 @@ def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain
     return _verdict(pieces, [start * cols for start in starts], result, reference)
 
 
-def _epsilon(dtype: np.dtype[Any]) -> float:
-    """The distance from 1 to the next number; 0 for whole numbers, which have no rounding."""
+def _epsilon(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """The distance from 1 to the next number, and from 0; zeros for whole numbers, which have no rounding."""
     if dtype.kind in "iub":
-        return 0.0
+        return 0.0, 0.0
     import ml_dtypes
 
-    return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return float(info.eps), float(info.smallest_subnormal)
 
 
-def _compare_rows(result: Any, reference: Any, plain: Any, epsilon: float) -> _Piece:
+def _compare_rows(result: Any, reference: Any, plain: Any, epsilon: float, least: float) -> _Piece:
     finite = np.isfinite(reference)
     with np.errstate(all="ignore"):
         got = result.astype(np.float64)
@@ -88,7 +89,7 @@ def _compare_rows(result: Any, reference: Any, plain: Any, epsilon: float) -> _P
         own = np.where(finite, np.abs(plain.astype(np.float64) - reference), 0.0)
         magnitude = np.where(finite, np.abs(reference), 0.0)
         own[~np.isfinite(own)] = 0.0  # where the plain algorithm overflows it allows no error
-        floor = epsilon * math.sqrt(reference.shape[-1]) * magnitude.max(axis=-1, keepdims=True)
+        floor = epsilon * math.sqrt(reference.shape[-1]) * magnitude.max(axis=-1, keepdims=True) + 2 * least
         tolerance = 2 * own.max(axis=-1, keepdims=True) + floor
         excess = error - tolerance
         places = np.flatnonzero(misplaced)

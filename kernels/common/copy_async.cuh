@@ -11,8 +11,8 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(BYTES) : "memory");
 }
 
-// The same, or BYTES zeros where `wanted` is false; `global` is then not read. 16 bytes go past L1: other blocks read them
-// next, not this one.
+// The same, or BYTES zeros where `wanted` is false; `global` is then not read. 16 bytes go past L1: other blocks read
+// them next, not this one.
 template <int BYTES>
 __device__ __forceinline__ void copy_async_or_zero(void* shared, const void* global, bool wanted) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "the sizes that cp.async takes");
@@ -21,8 +21,8 @@ __device__ __forceinline__ void copy_async_or_zero(void* shared, const void* glo
     if constexpr (BYTES == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
     else
-        asm volatile(
-            "cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(bytes) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(bytes)
+            : "memory");
 }
 
 __device__ __forceinline__ void copy_async_wait() {

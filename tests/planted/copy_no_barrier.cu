@@ -10,7 +10,7 @@ __global__ void wrong(const float* x, float* y) {
     const int t = threadIdx.x;
     copy_async<16>(&tile[4 * t], &x[4 * t]);  // OTHER
     copy_async_commit();
-    copy_async_wait_for<0>();                                                             // OTHER
+    copy_async_wait_for<0>();                                                               // OTHER
     for (int i = 4 * t; i < 4 * t + 4; ++i) y[i] = tile[(i + 4) % (4 * kBlock)] - tile[i];  // BUG
 }
 
