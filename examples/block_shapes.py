@@ -18,7 +18,8 @@ import numpy as np
 from cudakit import cli, tables
 from cudakit.bench import Report, Row
 from cudakit.compare import compare
-from cudakit.ops.elementwise import FAMILY, MAX_GRID_YZ
+from cudakit.ops.elementwise import FAMILY
+from cudakit.ops.variant import MAX_GRID_YZ
 from cudakit.timing import GpuTimer, wall_clock
 
 BLOCKS = "1024x1x1,256x1x1,32x8x4,16x8x8,8x8x16,4x16x16,1x16x64"

@@ -21,12 +21,11 @@ import numpy as np
 from cudakit import layout, memory
 from cudakit.ops import front
 from cudakit.ops.attention_host import baseline, make_inputs, plain, reference
-from cudakit.ops.variant import Config, Family, Variant, alignment, ceil_div
+from cudakit.ops.variant import MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
 
 CPP = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 MAX_D = 256
 MAX_LENGTH = 2**30
-MAX_GRID_X = 2**31 - 1
 LOG2_E = 1 / math.log(2)
 # Bytes of keys and values of the heads that advance together under a causal limit (see 05_flash.cu). Measured on an
 # H200, whose L2 has 50 MiB: 64 MiB is 2 to 14 % faster than 4, and no slower than more.

@@ -94,14 +94,14 @@ def expect_output(what: str, output: Any, inputs: Sequence[tuple[str, Any]]) -> 
             f"{tuple(output.strides)} (bytes) may name one place twice: give another output"
         )
     for name, array in inputs:
-        if memory.touch(array, output) and not _same_places(array, output):
+        if memory.touch(array, output) and not same_places(array, output):
             raise ValueError(
                 f"{what}: {name} and the output overlap or lie interleaved without being the same array: give {name} "
                 "itself as the output to work in place, or a separate output"
             )
 
 
-def _same_places(one: Any, other: Any) -> bool:
+def same_places(one: Any, other: Any) -> bool:
     """Whether two arrays have one shape and each element at the same place."""
     if tuple(one.shape) != tuple(other.shape) or one.itemsize != other.itemsize or one.pointer != other.pointer:
         return False

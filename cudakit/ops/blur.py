@@ -10,11 +10,10 @@ import numpy as np
 
 from cudakit import layout, memory
 from cudakit.ops import front
-from cudakit.ops.variant import Config, Family, Variant, alignment, ceil_div
+from cudakit.ops.variant import MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
 
 # Names of the borders, in the order of kernels/blur/border.cuh, and what numpy.pad calls them.
 BORDERS = {"zero": "constant", "clamp": "edge", "reflect": "reflect"}
-MAX_GRID_X = 2**31 - 1
 STRIP_COLS = 128
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from cudakit.ops import axes, elementwise, front, rows
-from cudakit.ops.elementwise import GRID_STRIDE_BLOCKS, MAX_GRID_YZ
-from cudakit.ops.variant import Config, Family, Variant, ceil_div
+from cudakit.ops.elementwise import GRID_STRIDE_BLOCKS
+from cudakit.ops.variant import MAX_GRID_YZ, Config, Family, Variant, ceil_div
 
 # 32x32 elements of 03_tiles.cu, by a block of 32x8 threads.
 TILE, TILE_ROWS = 32, 8

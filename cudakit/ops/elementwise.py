@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from cudakit.ops import axes
-from cudakit.ops.variant import Config, Family, Variant, alignment, ceil_div
+from cudakit.ops.variant import MAX_GRID_YZ, Config, Family, Variant, alignment, ceil_div
 
-MAX_GRID_YZ = 65535
 BLOCK_3D = (16, 8, 8)
 # Enough blocks of 256 to fill the largest chip we know (132 SMs x 8 blocks) twice; more only adds scheduling.
 GRID_STRIDE_BLOCKS = 2112

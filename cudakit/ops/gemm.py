@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from cudakit.ops import front, gemm_ladder, gemm_packed, gemm_tiles
-from cudakit.ops.gemm_ladder import LADDER, MAX_GRID_Z, gemv
+from cudakit.ops.gemm_ladder import LADDER, gemv
 from cudakit.ops.gemm_problem import GemmProblem, arguments, host_shapes, output_shape, plain, read_shape, reference
 from cudakit.ops.gemm_problem import problem as any_problem
 from cudakit.ops.gemm_tiles import Tile
-from cudakit.ops.variant import Config, Family, Variant
+from cudakit.ops.variant import MAX_GRID_YZ, Config, Family, Variant
 
 # Where turning an operand once in memory begins to pay (H200: 1.025 of cuBLAS against 1.022 at 4096, 1.020 against
 # 1.010 at 8192).
@@ -27,7 +27,7 @@ def tile_config(kernel: str, tile: Tile, problem: GemmProblem) -> Config:
     """The launch of `pipelined` or `sliced` on `tile`."""
     lies = gemm_tiles.expected_layout(problem)
     entry = f"{kernel}<{tile.constants(kernel == 'sliced')}, {lies.constants}>"
-    grid = (tile.count(problem), 1, min(problem.batch, MAX_GRID_Z))
+    grid = (tile.count(problem), 1, min(problem.batch, MAX_GRID_YZ))
     return Config(entry, grid, tile.threads, tile.shared((lies.a_along_k, lies.b_along_k)))
 
 

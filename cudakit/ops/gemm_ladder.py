@@ -9,10 +9,8 @@ from typing import Any
 
 from cudakit.ops import gemm_tiles
 from cudakit.ops.gemm_problem import GemmProblem, Operand, arguments
-from cudakit.ops.variant import Config, Dim, Variant, ceil_div
+from cudakit.ops.variant import MAX_GRID_X, Config, Dim, Variant, ceil_div
 
-MAX_GRID_Z = 65535
-MAX_GRID_X = 2**31 - 1
 SKINNY = 8  # columns or rows that "gemv" takes at most
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.ops import axes, elementwise, front
-from cudakit.ops.elementwise import MAX_GRID_YZ
-from cudakit.ops.variant import Config, Family, Variant, alignment, ceil_div
+from cudakit.ops.variant import MAX_GRID_YZ, Config, Family, Variant, alignment, ceil_div
 
 TILE = 16
 

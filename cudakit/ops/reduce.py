@@ -16,9 +16,8 @@ import numpy as np
 
 from cudakit import layout, memory
 from cudakit.ops import front
-from cudakit.ops.variant import Config, Family, Variant, alignment, ceil_div
+from cudakit.ops.variant import MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
 
-MAX_GRID_X = 2**31 - 1
 BLOCK = 256
 FINISH_BLOCK = 1024
 # 06_columns.cu: warps of a block, and of a block of the second launch.

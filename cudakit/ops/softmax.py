@@ -14,7 +14,8 @@ import numpy as np
 
 from cudakit import layout, memory
 from cudakit.ops import front
-from cudakit.ops.variant import Config, Family, Variant, alignment, ceil_div
+from cudakit.ops.axes import same_places
+from cudakit.ops.variant import MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,6 @@ class RowProblem:
         return self.x_strides[1] == self.y_strides[1] == 1 and together and self.apart == 0
 
 
-MAX_GRID_X = 2**31 - 1
 # Dynamic shared memory a block of any supported chip from sm_80 on may opt in to (sm_86 and sm_89 have the least).
 PARKED_LIMIT = 96 * 1024
 # A warp of 10_span.cu holds a row in registers: 32 floats a lane.
@@ -407,7 +407,7 @@ def problem(inputs: Sequence[Any], output: Any) -> RowProblem:
             f"softmax output of {rows}x{cols} with strides {y_strides} (elements) may name one place twice, and blocks "
             "would race for it: give an output whose elements are apart"
         )
-    if memory.touch(x, output) and not _same_places(x, output):
+    if memory.touch(x, output) and not same_places(x, output):
         raise ValueError(
             "softmax input and output overlap or lie interleaved without being the same array: give the same array "
             "with the same strides to work in place, or a separate output"
@@ -415,12 +415,6 @@ def problem(inputs: Sequence[Any], output: Any) -> RowProblem:
     apart = (x.pointer - output.pointer) // 4 % 4
     sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
     return RowProblem(rows, cols, x_strides, y_strides, alignment(x), alignment(output), apart, sms)
-
-
-def _same_places(x: Any, y: Any) -> bool:
-    """Whether two arrays of one shape have each element at the same place."""
-    steps = zip(x.shape, x.strides, y.strides, strict=True)
-    return x.pointer == y.pointer and all(n == 1 or a == b for n, a, b in steps)
 
 
 def _arguments(problem: RowProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:

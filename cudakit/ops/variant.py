@@ -27,6 +27,9 @@ P = TypeVar("P")  # a family's problem: shapes, strides in elements, dtype, alig
 Dim = int | tuple[int, ...]
 
 
+# The most blocks of a grid along x, and along y and z.
+MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65535
+
 # The arguments of a kernel: (problem, inputs, output, scratch), scratch being None where a variant asks for none.
 Arguments = Callable[[Any, Sequence[Any], Any, Any], tuple[Any, ...]]
 
