@@ -146,7 +146,9 @@ def columns_of(report: Mapping[str, Any], rows: Sequence[Row]) -> list[Column]:
     def of_peak(row: Row, _: Mapping[str, Any]) -> str:
         return f"{100 * row['tflops'] / peak:.1f} %" if peak and row["tflops"] is not None else NOTHING
 
-    return [(name, of_peak if name == "of fp32 peak" else text) for name, text in TIMED_FLOPS]
+    ffma = all(row["dtype"] == "float32" for row in rows)  # tensor cores have another peak
+    columns = [column for column in TIMED_FLOPS if ffma or column[0] != "of fp32 peak"]
+    return [(name, of_peak if name == "of fp32 peak" else text) for name, text in columns]
 
 
 def by_shape(rows: Iterable[Row]) -> dict[Group, list[Row]]:

@@ -15,6 +15,7 @@ from cudakit.ops.broadcast import add
 from cudakit.ops.elementwise import FAMILY as _VECTOR_ADD
 from cudakit.ops.gemm import FAMILY as _GEMM
 from cudakit.ops.gemm import gemm
+from cudakit.ops.gemm_half import FAMILY as _GEMM_HALF
 from cudakit.ops.matrix_add import FAMILY as _MATRIX_ADD
 from cudakit.ops.matrix_add import matrix_add
 from cudakit.ops.random import NORMAL as _NORMAL
@@ -63,6 +64,7 @@ def families() -> dict[str, Family[Any]]:
             _SOFTMAX_MODES,
             _ATTENTION,
             _GEMM,
+            _GEMM_HALF,
             _BLUR,
             _UNIFORM,
             _NORMAL,

@@ -21,9 +21,8 @@ import numpy as np
 from cudakit import layout, memory
 from cudakit.ops import front
 from cudakit.ops.attention_host import baseline, make_inputs, plain, reference
-from cudakit.ops.variant import MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
+from cudakit.ops.variant import CPP, MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
 
-CPP = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 MAX_D = 256
 MAX_LENGTH = 2**30
 LOG2_E = 1 / math.log(2)

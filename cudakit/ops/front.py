@@ -36,6 +36,11 @@ def apply(
     return out
 
 
+def dtype_name(array: Any) -> str:
+    """The name of an array's dtype, of whatever library; "" of what has none."""
+    return str(getattr(array, "dtype", "")).rpartition(".")[2]
+
+
 @dataclass(frozen=True)
 class _Library:
     """A library whose arrays come in and go out."""

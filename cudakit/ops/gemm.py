@@ -1,6 +1,7 @@
-"""fp32 matrix products: D = alpha * A @ B + beta * C, any strides, batched or not.
+"""Matrix products: D = alpha * A @ B + beta * C, any strides, batched or not.
 
-`gemm(a, b)` picks the best rung; `FAMILY` is the ladder. The sums are IEEE fp32 (fused multiply-add), no TF32.
+`gemm(a, b)` picks the best rung; `FAMILY` is the ladder of the fp32 products, whose sums are IEEE fp32 (fused
+multiply-add), no TF32. That of float16 and bfloat16, on tensor cores, is in gemm_half.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.ops import front, gemm_ladder, gemm_packed, gemm_tiles
+from cudakit import memory
+from cudakit.ops import front, gemm_half, gemm_ladder, gemm_packed, gemm_tiles
 from cudakit.ops.gemm_ladder import LADDER, gemv
 from cudakit.ops.gemm_problem import GemmProblem, arguments, host_shapes, output_shape, plain, read_shape, reference
 from cudakit.ops.gemm_problem import problem as any_problem
@@ -110,7 +112,7 @@ def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float 
     """The problem of float32 operands; ValueError says what it refuses."""
     for name, array in (*zip("ABC", inputs, strict=False), ("the output", output)):
         if array.dtype != np.float32:
-            raise ValueError(f"an fp32 product takes float32, {name} is {array.dtype}")
+            raise ValueError(f"a product takes float32, float16 or bfloat16 throughout; {name} is {array.dtype}")
     return any_problem(inputs, output, alpha, beta)
 
 
@@ -185,19 +187,28 @@ def gemm(
     c: Any = None,
     alpha: float = 1.0,
     beta: float = 0.0,
+    dtype: Any = None,
     variant: str = "auto",
     stream: Any = None,
 ) -> Any:
-    """alpha * a @ b + beta * c for float32 arrays: cudakit's, torch's or CuPy's, and so is the result.
+    """alpha * a @ b + beta * c for arrays of float32, float16 or bfloat16: cudakit's, torch's or CuPy's, and so is the
+    result. float16 and bfloat16 go through tensor cores (sm_80 on), their sums are fp32.
 
     a: (m, k), b: (k, n), any strides, so a.T is a transposed operand; (batch, m, k) and (batch, k, n) for batches, and
     a 2-D one is used for all of them. out: (m, n) or (batch, m, n), where to write, which may be c; a new array unless
-    given. c: of the output's shape; out itself unless given, and not read where beta is 0. variant: a rung by name, or
-    "auto". stream: the device's default stream, or torch's or CuPy's current one, unless given. k = 0 gives beta * c.
-    Returns without waiting. Raises ValueError for arrays it does not take, UnsupportedVariant for a rung that does not
-    take them.
+    given. c: of the output's shape and dtype; out itself unless given, and not read where beta is 0. dtype: of a new
+    output: the operands', or "float32" for 16-bit operands. variant: a rung by name, or "auto". stream: the device's
+    default stream, or torch's or CuPy's current one, unless given. k = 0 gives beta * c. Returns without waiting.
+    Raises ValueError for arrays it does not take, UnsupportedVariant for a rung that does not take them.
     """
     if beta and c is None and out is None:
         raise ValueError(f"beta is {beta}, and there is no c for it: give c=, or out= to add to")
     inputs = (a, b) if c is None else (a, b, c)
-    return front.apply(FAMILY, inputs, out, variant, stream, {"alpha": alpha, "beta": beta})
+    options: dict[str, Any] = {"alpha": alpha, "beta": beta}
+    if front.dtype_name(a) not in gemm_half.DTYPES:
+        if dtype is not None and memory.as_dtype(dtype) != np.float32:
+            raise ValueError(f"a product of {front.dtype_name(a)} gives float32, {dtype} was asked for")
+        return front.apply(FAMILY, inputs, out, variant, stream, options)
+    if dtype is None and out is not None:
+        dtype = front.dtype_name(out)
+    return front.apply(gemm_half.FAMILY, inputs, out, variant, stream, {**options, "dtype": dtype})

@@ -4,11 +4,10 @@ columns or rows, which is a matter of memory."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from cudakit.ops import gemm_tiles
-from cudakit.ops.gemm_problem import GemmProblem, Operand, arguments
+from cudakit.ops.gemm_problem import GemmProblem, arguments
 from cudakit.ops.variant import MAX_GRID_X, Config, Dim, Variant, ceil_div
 
 SKINNY = 8  # columns or rows that "gemv" takes at most
@@ -128,16 +127,9 @@ def prefers_gemv(problem: GemmProblem) -> bool:
     return is_skinny(problem) is True and (lines >= 8 * problem.sms or problem.k <= 4096)
 
 
-def _turned(operand: Operand) -> Operand:
-    return replace(operand, row=operand.col, col=operand.row)
-
-
 def tall(problem: GemmProblem) -> GemmProblem:
     """`problem` with at least as many rows as columns: itself, or D^T = B^T * A^T."""
-    if problem.m >= problem.n:
-        return problem
-    a, b, c, d = (_turned(operand) for operand in (problem.b, problem.a, problem.c, problem.d))
-    return replace(problem, m=problem.n, n=problem.m, a=a, b=b, c=c, d=d)
+    return problem if problem.m >= problem.n else problem.turned
 
 
 def _gemv_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:

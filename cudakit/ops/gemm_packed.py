@@ -1,4 +1,5 @@
-"""The packed rung of the fp32 products: operands are turned and aligned once in memory, for the inner loop."""
+"""Operands of matrix products that are turned and aligned once in memory, for both families; and the rung of the fp32
+products that multiplies them."""
 
 from __future__ import annotations
 
@@ -6,44 +7,90 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
+from cudakit import memory
 from cudakit.ops import gemm_tiles
 from cudakit.ops.gemm_problem import GemmProblem, Operand, arguments
 from cudakit.ops.gemm_tiles import LARGE
-from cudakit.ops.variant import Config, ceil_div
+from cudakit.ops.variant import CPP, MAX_GRID_YZ, Config, ceil_div
 
-_TILE = 32  # of 12_packed.cu
+SOURCE = "gemm/12_packed.cu"
+_TILE = 32  # of its kernel
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One packed operand: its strides where it came from (of a line, of k, of a batch), its lines and batches, where it
+    begins in the scratch memory (in elements) and the elements from k to k + 1 there. A line is a row of A or a column
+    of B."""
+
+    index: int
+    of: Operand
+    lines: int
+    batches: int
+    start: int
+    pitch: int
 
 
 @dataclass(frozen=True)
 class Packing:
-    """What a problem becomes: `problem` with the packed operands' strides, and where in the scratch memory (in floats)
-    each packed operand begins, None for one that is used where it is; `end` is the first float behind them."""
+    """What a problem becomes: `problem` with the packed operands' strides, what is packed for it, and the first element
+    of the scratch memory behind that."""
 
     problem: GemmProblem
-    a: int | None
-    b: int | None
+    packed: tuple[Packed, ...]
     end: int
 
 
-def _pitch(lines: int) -> int:
-    return ceil_div(lines, 4) * 4
+def packing(problem: GemmProblem, along_k: bool = False) -> Packing:
+    """Packs each operand that does not lie in whole 16-byte pieces line by line, or (`along_k`) along k either."""
+    p, end, packed = problem, 0, []
+    itemsize = memory.as_dtype(p.dtype).itemsize
+    width = 16 // itemsize
+    lies = []
+    for index, (of, lines) in enumerate(((p.a, p.m), (p.b.turned, p.n))):
+        fits = of.pieces(of.row, of.col, lines, p.batch, itemsize)
+        if fits or (along_k and of.pieces(of.col, of.row, p.k, p.batch, itemsize)):
+            lies.append(of)
+            continue
+        pitch = ceil_div(lines, width) * width
+        batches = p.batch if of.batch else 1
+        packed.append(Packed(index, of, lines, batches, end, pitch))
+        lies.append(Operand(1, pitch, pitch * p.k if of.batch else 0, 16))
+        end += pitch * p.k * batches
+    return Packing(replace(p, a=lies[0], b=lies[1].turned), tuple(packed), end)
 
 
-def packing(problem: GemmProblem) -> Packing:
-    """Packs each operand that does not lie line by line in whole 16-byte pieces."""
-    p, end = problem, 0
-    a = b = None
-    if not p.a.pieces(p.a.row, p.a.col, p.m, 1, 4):
-        a, pitch = end, _pitch(p.m)
-        end += pitch * p.k
-        p = replace(p, a=Operand(1, pitch, 0, 16))
-    if not p.b.pieces(p.b.col, p.b.row, p.n, 1, 4):
-        b, pitch = end, _pitch(p.n)
-        end += pitch * p.k
-        p = replace(p, b=Operand(pitch, 1, 0, 16))
-    return Packing(p, a, b, end)
+def pack_configs(found: Packing) -> list[Config]:
+    """One launch for each operand that is packed."""
+    p = found.problem
+    configs = []
+    for each in found.packed if p.k else ():
+        entry = f"pack<{CPP[p.dtype]}, {'true' if each.of.col == 1 else 'false'}>"
+        tiles = ceil_div(each.pitch, _TILE) * ceil_div(p.k, _TILE)
+        grid = (min(tiles, 2**20), 1, min(each.batches, MAX_GRID_YZ))
+        configs.append(Config(entry, grid, (_TILE, 8), source=SOURCE, arguments=_pack_arguments(each)))
+    return configs
+
+
+def _pack_arguments(each: Packed) -> Callable[..., tuple[Any, ...]]:
+    def made(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
+        to = scratch.view(memory.as_dtype(problem.dtype))[each.start :]
+        of = each.of
+        sizes = (of.row, of.col, of.batch, each.lines, problem.k, each.pitch, each.batches)
+        return (inputs[each.index], to, *sizes)
+
+    return made
+
+
+def packed_inputs(found: Packing, inputs: Sequence[Any], elements: Any) -> list[Any]:
+    """`inputs` with packed operands in the place of those that were; `elements`: the scratch memory."""
+    result = list(inputs)
+    for each in found.packed:
+        result[each.index] = elements[each.start :]
+    return result
+
+
+# The rung of the fp32 products ----------------------------------------------------------------------------------------
 
 
 def fits(problem: GemmProblem) -> bool | str:
@@ -63,42 +110,21 @@ def scratch(problem: GemmProblem) -> int:
 def configure(problem: GemmProblem) -> tuple[Config, ...]:
     """One launch for each operand that is packed, and stream-K's two."""
     found = packing(problem)
-    configs = []
-    for index, (start, operand, lines) in enumerate(
-        ((found.a, problem.a, problem.m), (found.b, _turned(problem.b), problem.n))
-    ):
-        if start is not None and problem.k:
-            along_k = "true" if operand.col == 1 else "false"
-            grid = min(ceil_div(_pitch(lines), _TILE) * ceil_div(problem.k, _TILE), 2**20)
-            configs.append(Config(f"pack<{along_k}>", grid, (_TILE, 8), arguments=_pack_arguments(index)))
     # where a packed line ends inside a piece, zeros are behind it: all copies are of whole pieces
     lies = gemm_tiles.Layout(False, False, 4, 4, gemm_tiles.store_width(problem))
     main, join = gemm_tiles.stream_configs(LARGE, found.problem, lies)
     source = "gemm/11_stream_k.cu"
-    configs.append(replace(main, source=source, arguments=_main_arguments))
-    configs.append(replace(join, source=source, arguments=_join_arguments))
-    return tuple(configs)
-
-
-def _turned(operand: Operand) -> Operand:
-    return replace(operand, row=operand.col, col=operand.row)
-
-
-def _pack_arguments(index: int) -> Callable[..., tuple[Any, ...]]:
-    def made(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-        found = packing(problem)
-        start, operand, lines = ((found.a, problem.a, problem.m), (found.b, _turned(problem.b), problem.n))[index]
-        to = scratch.view(np.float32)[start:]
-        return (inputs[index], to, operand.row, operand.col, lines, problem.k, _pitch(lines))
-
-    return made
+    return (
+        *pack_configs(found),
+        replace(main, source=source, arguments=_main_arguments),
+        replace(join, source=source, arguments=_join_arguments),
+    )
 
 
 def _main_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    found, floats = packing(problem), scratch.view(np.float32)
-    a = inputs[0] if found.a is None else floats[found.a :]
-    b = inputs[1] if found.b is None else floats[found.b :]
-    return (*arguments(found.problem, (a, b, *inputs[2:]), output, scratch), floats[found.end :])
+    found, floats = packing(problem), scratch.view(memory.as_dtype(problem.dtype))
+    inputs = packed_inputs(found, inputs, floats)
+    return (*arguments(found.problem, inputs, output, scratch), floats[found.end :])
 
 
 def _join_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ A transposed operand is a view with its strides swapped; a 2-D operand beside 3-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,11 @@ class Operand:
     batch: int
     alignment: int
 
+    @property
+    def turned(self) -> Operand:
+        """The transposed operand."""
+        return replace(self, row=self.col, col=self.row)
+
     def pieces(self, along: int, step: int, extent: int, batches: int, itemsize: int) -> bool:
         """Whether an axis of stride `along` and `extent` elements is whole 16-byte pieces, wherever a step of `step`
         or a batch leads."""
@@ -37,7 +42,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """m x n = m x k times k x n, `batch` times. sms: multiprocessors of the device."""
+    """m x n = m x k times k x n, `batch` times. dtype: of A and B; result: of C and D. sms: multiprocessors of the
+    device, shared: bytes of shared memory a block may have there."""
 
     m: int
     n: int
@@ -50,7 +56,9 @@ class GemmProblem:
     alpha: float
     beta: float
     dtype: str
+    result: str
     sms: int
+    shared: int
 
     def __str__(self) -> str:
         batches = f"{self.batch} x " if self.batch > 1 else ""
@@ -67,6 +75,12 @@ class GemmProblem:
     @property
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def turned(self) -> GemmProblem:
+        """The same as a product of the transposed operands: D^T = B^T * A^T."""
+        a, b, c, d = (operand.turned for operand in (self.b, self.a, self.c, self.d))
+        return replace(self, m=self.n, n=self.m, a=a, b=b, c=c, d=d)
 
 
 def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0) -> GemmProblem:
@@ -99,8 +113,10 @@ def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float 
     m, n, k = shape[-2], shape[-1], a.shape[-1]
     batch = shape[0] if len(shape) == 3 else 1
     sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
+    shared = int(output.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
     of_a, of_b, of_c, of_d = (_operand(array) for array in (a, b, c, output))
-    return GemmProblem(m, n, k, batch, of_a, of_b, of_c, of_d, float(alpha), float(beta), str(a.dtype), sms)
+    dtypes = str(a.dtype), str(output.dtype)
+    return GemmProblem(m, n, k, batch, of_a, of_b, of_c, of_d, float(alpha), float(beta), *dtypes, sms, shared)
 
 
 def _operand(array: Any) -> Operand:

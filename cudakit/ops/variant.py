@@ -30,6 +30,9 @@ Dim = int | tuple[int, ...]
 # The most blocks of a grid along x, and along y and z.
 MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65535
 
+# The element types of kernels that take several.
+CPP = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+
 # The arguments of a kernel: (problem, inputs, output, scratch), scratch being None where a variant asks for none.
 Arguments = Callable[[Any, Sequence[Any], Any, Any], tuple[Any, ...]]
 

@@ -31,6 +31,7 @@ _CASES: dict[str, Callable[[int], st.SearchStrategy[Case]]] = {
     "uniform": random.random_cases,
     "normal": random.random_cases,
     "gemm": gemm.gemm_cases,
+    "gemm_half": gemm.gemm_half_cases,
     "attention": attention.attention_cases,
     "vector_add": elementwise.vector_add_cases,
     "matrix_add": elementwise.matrix_add_cases,

@@ -11,12 +11,12 @@ from cudakit.testing.case import Case, Layout, Values, extents, layouts
 _SPECIALS = (float("inf"), float("-inf"), float("nan"), 1e-45, -0.0)
 
 
-def gemm_values() -> st.SearchStrategy[Values]:
-    """Fillers whose products stay normal numbers of float32: what overflows depends on the order of a sum, and of a
+def gemm_values(dtype: str = "float32") -> st.SearchStrategy[Values]:
+    """Fillers whose products stay normal numbers of their dtype: what overflows depends on the order of a sum, and of a
     denormal an error of one place may be all there is."""
-    scale = st.sampled_from((1.0, 1.0, 10.0, 1e-3, 1e4, 1e15, 1e-15))
+    scales = (1.0, 1.0, 4.0, 0.1) if dtype == "float16" else (1.0, 1.0, 10.0, 1e-3, 1e4, 1e15, 1e-15)
     places = st.lists(st.tuples(st.floats(0, 1), st.sampled_from(_SPECIALS)), max_size=2).map(tuple)
-    return st.builds(Values, st.integers(0, 2**32 - 1), scale, places)
+    return st.builds(Values, st.integers(0, 2**32 - 1), st.sampled_from(scales), places)
 
 
 @st.composite
@@ -24,31 +24,42 @@ def gemm_cases(draw: st.DrawFn, elements: int = 20_000, dtypes: tuple[str, ...] 
     """Problems whose operands and output have at most about `elements` elements each, m * n * k at most 50 times that:
     transposed, with gaps, negative strides, batches, alpha and beta, in place over C."""
     dtype = draw(st.sampled_from(dtypes))
+    result = dtype if dtype == "float32" else draw(st.sampled_from((dtype, dtype, dtype, "float32")))
     batch = draw(st.sampled_from(((), (), (), (1,), (3,))))
     most = elements // max(1, *batch, 1)
     m = draw(extents(min(most, 400)))
     n = draw(extents(min(most // max(m, 1), 400)))
     k = draw(extents(min(most // max(m, n, 1), 50 * most // max(m * n, 1))))
+    pieces = 4 if dtype == "float32" else 8  # elements of 16 bytes
+    if dtype != "float32" and draw(st.booleans()):  # whose extents are whole pieces: few others are, of eight
+        m, n, k = (-(-extent // pieces) * pieces for extent in (m, n, k))
     alpha = draw(st.sampled_from((1.0, 1.0, -0.5, 0.0)))
     beta = draw(st.sampled_from((0.0, 0.0, 1.0, 0.25)))
 
     def placed(rows: int, cols: int, output: bool = False) -> Layout:
-        shape = (*batch, rows, cols)
+        shape, kind = (*batch, rows, cols), result if output else dtype
         if draw(st.booleans()):
-            return draw(layouts(shape, output=output, dtype=dtype))
+            return draw(layouts(shape, output=output, dtype=kind))
         # what products are mostly given: rows or columns of neighbours, 16-byte aligned or nearly
-        gap, lead = draw(st.sampled_from((0, 0, 4, 8, 1))), draw(st.sampled_from((0, 0, 0, 4, 1)))
+        gap = draw(st.sampled_from((0, 0, pieces, 8, 1)))
+        lead = draw(st.sampled_from((0, 0, 0, pieces, 1)))
         turned = draw(st.booleans())
         outer = (rows if turned else cols) + gap
         inner = (1, outer) if turned else (outer, 1)
-        return Layout(shape, (*((outer * (cols if turned else rows),) if batch else ()), *inner), lead, dtype)
+        return Layout(shape, (*((outer * (cols if turned else rows),) if batch else ()), *inner), lead, kind)
 
     inputs = [placed(m, k), placed(k, n)]
     in_place = False
     if beta or draw(st.integers(0, 7)) == 0:
         in_place = draw(st.booleans())
-        inputs.append(placed(m, n, output=in_place))
+        inputs.append(placed(m, n, output=True))
     options: dict[str, Any] = {"alpha": alpha, "beta": beta}
-    return Case(
-        tuple(inputs), draw(gemm_values()), None if in_place else placed(m, n, output=True), options, over=2
-    )  # fmt: skip
+    if result != dtype:
+        options["dtype"] = result
+    output = None if in_place else placed(m, n, output=True)
+    return Case(tuple(inputs), draw(gemm_values(dtype)), output, options, over=2)
+
+
+def gemm_half_cases(elements: int = 20_000) -> st.SearchStrategy[Case]:
+    """Problems of the products on tensor cores."""
+    return gemm_cases(elements, ("float16", "bfloat16"))

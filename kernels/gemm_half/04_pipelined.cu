@@ -1,0 +1,120 @@
+// Product of half or bfloat16 matrices by mma.sync, its copies STAGES - 1 tiles ahead of the arithmetic.
+//
+// Parameters as in 02_mma.cu. Dynamic shared memory: a ring of STAGES tiles of each operand.
+//
+// What it adds: cp.async fills a ring of tiles, a part of a tile with each part of the arithmetic, and one
+// barrier a tile says both that the next tile is there and that the oldest is free. A second set of fragments is on its
+// way from shared memory while one is multiplied. Larger tiles: a block's 128 x 256 outputs need 85 operations for each
+// byte that comes from the L2, 128 x 128 need 64. And blocks that run at one time make GROUP rows of tiles, about a
+// square of the output, so that what they read is in the L2 for each other.
+//
+// Bound by: mma.sync itself, which on Hopper reaches some 60 % of what wgmma does from shared memory.
+#include "tensor_tile.cuh"
+
+constexpr int kGroup = 16;  // rows of tiles that blocks make together
+constexpr int kSteps = kDepth / 16;
+
+// Multiplies one tile and brings another. WHOLE: nothing asks where k ends. `reading` and `filling`: bytes from the
+// start of the ring, of the tile that is multiplied and of the free one.
+template <bool WHOLE, int STAGES, class TILE>
+__device__ __forceinline__ void advance(TILE& tile, typename TILE::A& in_a, typename TILE::B& in_b, char* shared,
+    int& reading, int& filling, typename TILE::Fragments (&fragments)[2]) {
+    using A = typename TILE::A;
+    using B = typename TILE::B;
+    const unsigned ring = shared_address(shared);
+    char *const to_a = shared + filling, *const to_b = to_a + A::kBytes;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+        if (s == kSteps - 1) {
+            copy_async_commit();
+            copy_async_wait_for<STAGES - 2>();
+            __syncthreads();  // the next tile is there, and nobody reads this one any more
+            filling = reading;
+            reading = reading + TILE::kStage == STAGES * TILE::kStage ? 0 : reading + TILE::kStage;
+        }
+        tile.load(fragments[(s + 1) % 2], ring + reading, (s + 1) % kSteps);
+        if (s == 0) in_a.template bring<WHOLE, true, 0, A::kCopies / 2>(to_a);
+        if (s == 1) in_a.template bring<WHOLE, true, A::kCopies / 2>(to_a);
+        if (s == 1 && B::kCopies > A::kCopies) in_b.template bring<WHOLE, true, 0, B::kCopies / 2>(to_b);
+        if (s == 2 && B::kCopies > A::kCopies) in_b.template bring<WHOLE, true, B::kCopies / 2>(to_b);
+        if (s == 2 && B::kCopies <= A::kCopies) in_b.template bring<WHOLE, true>(to_b);
+        tile.multiply(fragments[s % 2]);
+    }
+    in_a.next(), in_b.next();
+}
+
+// Where the tile of a number begins: batch by batch, kGroup rows of tiles at a time, down these rows, then across.
+struct Place {
+    int64 m0, n0, batch;
+
+    __device__ __forceinline__ Place(int64 tile, int64 down, int64 across, int bm, int bn) {
+        batch = tile / (down * across), tile %= down * across;
+        const int64 first = tile / (kGroup * across) * kGroup;
+        const int64 rows = down - first < kGroup ? down - first : kGroup;
+        tile -= first * across;
+        m0 = (first + tile % rows) * bm, n0 = tile / rows * bn;
+    }
+};
+
+// Starts the copies of the first STAGES - 1 tiles, each a group.
+template <int STAGES, class TILE>
+__device__ __forceinline__ void begin(typename TILE::A& in_a, typename TILE::B& in_b, char* shared) {
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; ++s) {
+        in_a.template bring<false, true>(shared + s * TILE::kStage);
+        in_b.template bring<false, true>(shared + s * TILE::kStage + TILE::A::kBytes);
+        in_a.next(), in_b.next();
+        copy_async_commit();
+    }
+}
+
+// grid: any, block: BM / WM * BN / WN warps
+template <class T, class R, int BM, int BN, int WM, int WN, int STAGES, int RESIDENT, bool A_K, bool B_K>
+__global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelined(const T* a, const T* b, const R* c,
+    R* d, int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
+    int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
+    float beta, int wide) {
+    using Tile = TensorTile<T, BM, BN, WM, WN, A_K, B_K, true>;
+    static_assert(STAGES >= 2, "a tile that is multiplied and one that comes");
+    extern __shared__ __align__(128) char shared[];
+    const int64 across = (n + BN - 1) / BN, down = (m + BM - 1) / BM, all = down * across * batches;
+    const int64 depth = (k + kDepth - 1) / kDepth, hot = k / kDepth - (STAGES - 1);
+
+    const auto operand_a = [&](const Place& at) {
+        return typename Tile::A(a + at.batch * a_batch, a_row, a_col, at.m0, m, k);
+    };
+    const auto operand_b = [&](const Place& at) {
+        return typename Tile::B(b + at.batch * b_batch, b_col, b_row, at.n0, n, k);
+    };
+    Place at(blockIdx.x, down, across, BM, BN);
+    auto in_a = operand_a(at);
+    auto in_b = operand_b(at);
+    begin<STAGES, Tile>(in_a, in_b, shared);
+
+    for (int64 next = blockIdx.x + gridDim.x;; next += gridDim.x) {
+        Tile tile;
+        copy_async_wait_for<STAGES - 2>();
+        __syncthreads();
+        typename Tile::Fragments fragments[2];
+        int reading = 0, filling = (STAGES - 1) * Tile::kStage;  // bytes from the start of the ring
+        if (depth > 0) tile.load(fragments[0], shared_address(shared), 0);
+        int64 t = 0;
+#pragma unroll 1
+        for (; t < hot; ++t) advance<true, STAGES>(tile, in_a, in_b, shared, reading, filling, fragments);
+#pragma unroll 1
+        for (; t < depth; ++t) advance<false, STAGES>(tile, in_a, in_b, shared, reading, filling, fragments);
+        copy_async_wait_for<0>();
+        __syncthreads();  // nobody reads or fills the ring any more
+
+        // The next tile's copies are under way while this one is written, through the place they leave free.
+        const Place here = at;
+        if (next < all) {
+            at = Place(next, down, across, BM, BN);
+            in_a = operand_a(at), in_b = operand_b(at);
+            begin<STAGES, Tile>(in_a, in_b, shared);
+        }
+        tile.store(shared + (STAGES - 1) * Tile::kStage, c + here.batch * c_batch, c_row, c_col,
+            d + here.batch * d_batch, d_row, d_col, here.m0, here.n0, m, n, alpha, beta, wide);
+        if (next >= all) return;
+    }
+}
