@@ -9,6 +9,7 @@ import pytest
 
 import cudakit
 from cudakit import ops
+from cudakit.compare import compare
 from cudakit.ops.reduce import ARGMAX, MAX, SUM, VARIANTS
 
 NAMES = [variant.name for variant in VARIANTS]
@@ -51,6 +52,35 @@ def test_sums_do_not_stop_where_float32_counts_no_further(device: cudakit.Device
     assert got is not None
     # What is added to 2^24 itself is lost: one branch of the tree at the most, of 32 additions or 32 float4.
     assert abs(float(got) - (2**24 + 39_999)) <= 128
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_large_terms_that_cancel_leave_an_error_within_the_bound(device: cudakit.Device, name: str) -> None:
+    """1e8 - 1e8 with small numbers between: whatever is added to a partial sum of 1e8 loses its places up to 8."""
+    n = 30_000
+    host = np.random.default_rng(3).standard_normal(n).astype(np.float32)
+    host[::3], host[1::3] = 1e8, -1e8
+    got = call(ops.sum, device.array(host), None, name)
+    assert got is not None
+    bound = 16 * 2.0**-23 * (np.log2(n) / 5 + 2) * np.abs(host).sum(dtype=np.float64)
+    assert abs(float(got) - host.sum(dtype=np.float64)) <= bound
+
+
+@pytest.mark.parametrize("n", [8192, 100_000, 2**20, 2**24])
+@pytest.mark.parametrize("dropped", [1, 4, 256])
+def test_elements_that_are_left_out_of_a_long_sum_are_missed(n: int, dropped: int) -> None:
+    x = np.random.default_rng(n).standard_normal(n, dtype=np.float32)
+    without = np.asarray(np.float32(x[:-dropped].sum(dtype=np.float64)))
+    assert not compare(without, SUM.reference((x,)), SUM.plain((x,))).ok
+
+
+@pytest.mark.parametrize("values", ["normal", "positive"])
+def test_a_long_sum_from_left_to_right_is_not_right(values: str) -> None:
+    x = np.random.default_rng(5).standard_normal(2**21, dtype=np.float32)
+    x = np.abs(x) if values == "positive" else x
+    reference, plain = SUM.reference((x,)), SUM.plain((x,))
+    assert not compare(np.add.accumulate(x)[-1:].reshape(()), reference, plain).ok
+    assert compare(np.asarray(x.sum(dtype=np.float32)), reference, plain).ok
 
 
 @pytest.mark.gpu
