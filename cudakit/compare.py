@@ -69,13 +69,14 @@ def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain
 
 
 def _epsilon(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """The distance from 1 to the next number, and from 0; zeros for whole numbers, which have no rounding."""
+    """The distance from 1 to the next number that sums of the dtype are kept in (16-bit numbers are summed in float32),
+    and from 0 to its own next; zeros for whole numbers, which have no rounding."""
     if dtype.kind in "iub":
         return 0.0, 0.0
     import ml_dtypes
 
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
-    return float(info.eps), float(info.smallest_subnormal)
+    return min(float(info.eps), float(np.finfo(np.float32).eps)), float(info.smallest_subnormal)
 
 
 def _compare_rows(result: Any, reference: Any, plain: Any, epsilon: float, least: float) -> _Piece:

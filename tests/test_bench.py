@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from cudakit import bench, cli, ops
+from cudakit import bench, cli, memory, ops
 from cudakit.bench import Asked, Bench
 from cudakit.compare import compare
 from cudakit.ops.variant import Config, Variant, ceil_div
@@ -188,6 +188,17 @@ def test_a_bad_row_cannot_hide_behind_the_scale_of_another():
     plain = exact.astype(np.float32)
     result = plain.copy()
     result[3] *= 1.001
+    assert not compare(result, exact, plain).ok
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_long_rows_of_16_bit_numbers_are_judged_by_their_own_rounding(dtype):
+    """Their sums are kept in float32: 2^-8 times the root of the length would let anything pass."""
+    exact = reference(2, 8192)
+    plain = exact.astype(memory.as_dtype(dtype))
+    assert compare(plain, exact, plain).ok
+    result = plain.copy()
+    result[1, 5000] *= 1.05
     assert not compare(result, exact, plain).ok
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import cudakit
 from cudakit import memory, ops, tables
-from cudakit.ops.gemm_half import DTYPES, FAMILY, TILES, best, problem, reference
+from cudakit.compare import compare
+from cudakit.ops.gemm_half import DTYPES, FAMILY, TILES, best, plain, problem, reference
 from cudakit.testing import Case, Refused, Values, contiguous, run_case
 
 NAMES = [variant.name for variant in FAMILY]
@@ -198,6 +199,14 @@ def test_the_reference_is_infinite_where_the_result_is() -> None:
     a = np.full((1, 8), 300, np.float16)
     assert np.isinf(reference((a, a.T))).all()
     assert reference((a, a.T), dtype="float32") == 8 * 300 * 300
+
+
+def test_a_tile_of_k_that_is_left_out_is_missed() -> None:
+    """64 of 2,048 products, in rows so long that a tolerance by the columns would let them pass."""
+    a, b = normal(4, 2048, dtype="bfloat16"), normal(2048, 4096, seed=2, dtype="bfloat16")
+    exact, textbook = reference((a, b)), plain((a, b))
+    assert compare(exact.astype(a.dtype), exact, textbook).ok
+    assert not compare(reference((a[:, 64:], b[64:])).astype(a.dtype), exact, textbook).ok
 
 
 @pytest.mark.parametrize(("dtype", "shown"), [("float32", True), ("bfloat16", False)])
