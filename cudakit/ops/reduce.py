@@ -20,8 +20,9 @@ from cudakit.ops.variant import MAX_GRID_X, Config, Family, Variant, alignment, 
 
 BLOCK = 256
 FINISH_BLOCK = 1024
-# 06_columns.cu: warps of a block, and of a block of the second launch.
-SLAB_ROWS, FINISH_ROWS = 8, 32
+# 06_columns.cu: warps of a block, blocks that its registers allow a multiprocessor, warps of a block of the second
+# launch.
+SLAB_ROWS, SLABS_RESIDENT, FINISH_ROWS = 8, 4, 32
 # Elements of a chunk of 05_two_step.cu: no fewer and no more.
 CHUNK_LEAST, CHUNK_MOST = 8192, 65536
 _OPERATORS = {"sum": "SumOf", "max": "MaxOf", "argmax": "ArgMaxOf"}
@@ -124,9 +125,10 @@ def _two_step(problem: ReduceProblem) -> tuple[Config, ...]:
 
 
 def slabs(problem: ReduceProblem) -> tuple[int, int]:
-    """How many slabs of rows 06_columns.cu makes, and the rows of one."""
+    """How many slabs of rows 06_columns.cu makes, and the rows of one: as many blocks as are resident at once, so that
+    none waits for another to end."""
     tiles = ceil_div(problem.kept, 32 * (4 if problem.vectors else 1))
-    wanted = ceil_div(8 * problem.sms, builtins.max(tiles, 1))
+    wanted = SLABS_RESIDENT * problem.sms // builtins.max(tiles, 1)
     count = builtins.max(1, min(wanted, problem.length // (8 * SLAB_ROWS)))
     each = builtins.max(1, ceil_div(problem.length, count))
     return builtins.max(1, ceil_div(problem.length, each)), each
@@ -136,15 +138,19 @@ def _columns(problem: ReduceProblem) -> tuple[Config, ...]:
     (count, each), vec = slabs(problem), 4 if problem.vectors else 1
 
     def first(problem: ReduceProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-        return (inputs[0], scratch, *problem.walk, count, each, problem.kept, problem.length)
+        sizes = (problem.y_stride, count, each, problem.kept, problem.length)
+        return (inputs[0], scratch, output, *problem.walk, *sizes)
 
     def second(problem: ReduceProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
         return (scratch, output, problem.y_stride, count, problem.kept)
 
     grid, rows = ceil_div(problem.kept, 32 * vec) * count, FINISH_ROWS if count > 8 else 1
-    entry = f"column_slabs<{problem.operator}, {vec}, {SLAB_ROWS}>"
+    entry = f"column_slabs<{problem.operator_and_result}, {vec}, 32, {SLAB_ROWS}>"
+    main = Config(entry, grid, (32, SLAB_ROWS), arguments=first)
+    if count == 1:
+        return (main,)
     return (
-        Config(entry, grid, (32, SLAB_ROWS), arguments=first),
+        main,
         Config(
             f"finish_columns<{problem.operator_and_result}, {rows}>",
             ceil_div(problem.kept, 32),
@@ -152,6 +158,12 @@ def _columns(problem: ReduceProblem) -> tuple[Config, ...]:
             arguments=second,
         ),
     )
+
+
+def _columns_scratch(problem: ReduceProblem) -> int:
+    """Bytes of the slabs' states; one slab is written where it belongs at once."""
+    count, _ = slabs(problem)
+    return problem.kept * count * _STATE_BYTES[problem.what] if count > 1 else 0
 
 
 def _one_axis(problem: ReduceProblem) -> bool | str:
@@ -205,7 +217,7 @@ VARIANTS: tuple[Variant[ReduceProblem], ...] = (
         "reduce/06_columns.cu",
         _columns,
         _one_axis,
-        scratch=lambda problem: problem.kept * slabs(problem)[0] * _STATE_BYTES[problem.what],
+        scratch=_columns_scratch,
     ),
 )
 

@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(BLOCK) finish_chunks(
     __shared__ State shared[kWarp];
     parts += blockIdx.x * chunks;
     const State mine = fold<2>(
-        threadIdx.x, chunks, BLOCK, [](int64) { return Op::start(kNone); },
-        [&](State& state, int64 i) { state = Op::merge(state, parts[i]); },
+        threadIdx.x, chunks, BLOCK, Op::start(kNone), [](int64) { return Op::start(kNone); },
+        [&](int64 i) { return parts[i]; }, [](State& state, State part, int64) { state = Op::merge(state, part); },
         [](State a, State b) { return Op::merge(a, b); });
     const State all = block_merge<Op>(mine, shared);
     if (threadIdx.x == 0) y[blockIdx.x * y_stride] = Op::result(all);

@@ -2,7 +2,7 @@
 // states of a warp and of a block become one.
 //
 // An operator has a State, start(index) (the state before the element of that index), add(state, value, index) for
-// indices that rise, merge of two states in either order, and result.
+// indices that rise, merge of two states in either order, and result. Adding kNothing changes no state.
 #pragma once
 #include "../common/numbers.cuh"
 
@@ -18,6 +18,7 @@ struct Walk {
 struct SumOf {
     using State = float;
     using Result = float;
+    static constexpr float kNothing = 0.0f;
     __device__ __forceinline__ static State start(int64) { return 0.0f; }
     __device__ __forceinline__ static void add(State& sum, float value, int64) { sum += value; }
     __device__ __forceinline__ static void add4(State& sum, float4 v, int64) { sum += (v.x + v.y) + (v.z + v.w); }
@@ -33,6 +34,7 @@ struct SumOf {
 struct MaxOf {
     using State = float;
     using Result = float;
+    static constexpr float kNothing = -kInfinity;
     __device__ __forceinline__ static State start(int64) { return -kInfinity; }
     __device__ __forceinline__ static State merge(State a, State b) { return a >= b || a != a ? a : b; }
     __device__ __forceinline__ static void add(State& best, float value, int64) { best = merge(best, value); }
@@ -56,6 +58,7 @@ struct Place {
 struct ArgMaxOf {
     using State = Place;
     using Result = int64;
+    static constexpr float kNothing = -kInfinity;
     __device__ __forceinline__ static State start(int64 index) { return {-kInfinity, index}; }
     __device__ __forceinline__ static void add(State& best, float value, int64 index) {
         if (!(value <= best.value) && best.value == best.value) best = {value, index};
@@ -82,15 +85,40 @@ struct ArgMaxOf {
     __device__ __forceinline__ static Result result(State best) { return best.index; }
 };
 
+// Adds steps first, first + step, ... to a state, kBatch of them, asked for before the first is used. WHOLE: all lie
+// before `end`; otherwise those past it are `none`, and the load is of the first again (a load under a condition would
+// wait for the one before it to be used).
+constexpr int kBatch = 8;
+template <bool WHOLE, class State, class None, class Load, class Add>
+__device__ __forceinline__ void add_batch(
+    State& state, int64 first, int64 end, int64 step, None none, Load load, Add add) {
+    None held[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+        const int64 i = first + j * step;
+        held[j] = load(WHOLE || i < end ? i : first);
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+        const int64 i = first + j * step;
+        if (!WHOLE && i >= end) held[j] = none;
+        add(state, held[j], i);
+    }
+}
+
 // One thread's states of steps first, first + step, ... before end, merged as a tree of LEVEL levels with 32 branches
 // below the topmost, so that rounding hardly grows with the length. (Ones added from left to right in float32 stop at
-// 2^24.) More levels than the length asks for cost registers. start(i), add(state, i), merge(a, b).
-template <int LEVEL, class Start, class Add, class Merge>
-__device__ __forceinline__ auto fold(int64 first, int64 end, int64 step, Start start, Add add, Merge merge) {
+// 2^24.) More levels than the length asks for cost registers. start(i), load(i), add(state, loaded, i), merge(a, b);
+// adding `none` changes no state.
+template <int LEVEL, class None, class Start, class Load, class Add, class Merge>
+__device__ __forceinline__ auto fold(
+    int64 first, int64 end, int64 step, None none, Start start, Load load, Add add, Merge merge) {
     if constexpr (LEVEL == 0) {
         auto state = start(first);
-#pragma unroll 8
-        for (int64 i = first; i < end; i += step) add(state, i);
+        int64 i = first;
+#pragma unroll 1
+        for (; i + (kBatch - 1) * step < end; i += kBatch * step) add_batch<true>(state, i, end, step, none, load, add);
+        if (i < end) add_batch<false>(state, i, end, step, none, load, add);
         return state;
     } else {
         int64 piece = step;
@@ -99,7 +127,8 @@ __device__ __forceinline__ auto fold(int64 first, int64 end, int64 step, Start s
         auto state = start(kNone);
 #pragma unroll 1
         for (int64 i = first; i < end; i += piece)
-            state = merge(state, fold<LEVEL - 1>(i, i + piece < end ? i + piece : end, step, start, add, merge));
+            state = merge(
+                state, fold<LEVEL - 1>(i, i + piece < end ? i + piece : end, step, none, start, load, add, merge));
         return state;
     }
 }
@@ -128,8 +157,8 @@ __device__ __forceinline__ typename Op::State fold_scalars(
     const float* row, Walk walk, int64 base, int64 lane, int64 end, int64 lanes) {
     using State = typename Op::State;
     const State state = fold<3>(
-        lane, end, lanes, [](int64 i) { return Op::start(i); },
-        [&](State& s, int64 i) { Op::add(s, row[i * walk.along_stride], i); },
-        [](State a, State b) { return Op::merge(a, b); });
+        lane, end, lanes, Op::kNothing, [](int64 i) { return Op::start(i); },
+        [&](int64 i) { return row[i * walk.along_stride]; },
+        [](State& s, float value, int64 i) { Op::add(s, value, i); }, [](State a, State b) { return Op::merge(a, b); });
     return Op::at(state, base, walk.along_index);
 }

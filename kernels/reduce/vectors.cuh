@@ -12,9 +12,10 @@ __device__ __forceinline__ typename Op::State fold_vectors(
     if (walk.along_stride != 1) return fold_scalars<Op>(row, walk, base, lane, length, lanes);
     const Split split = split_row(row, 1, length);
     const float4* body = reinterpret_cast<const float4*>(row + split.head);
+    const float4 nothing = make_float4(Op::kNothing, Op::kNothing, Op::kNothing, Op::kNothing);
     State state = fold<2>(
-        lane, split.body, lanes, [&](int64 i) { return Op::start(i == kNone ? kNone : split.head + 4 * i); },
-        [&](State& s, int64 i) { Op::add4(s, body[i], split.head + 4 * i); },
+        lane, split.body, lanes, nothing, [&](int64 i) { return Op::start(i == kNone ? kNone : split.head + 4 * i); },
+        [&](int64 i) { return body[i]; }, [&](State& s, float4 v, int64 i) { Op::add4(s, v, split.head + 4 * i); },
         [](State a, State b) { return Op::merge(a, b); });
     const auto one = [&](int64 i) {
         State single = Op::start(i);
