@@ -81,13 +81,14 @@ def test_every_tile_holds_its_row(device: cudakit.Device) -> None:
     from dataclasses import replace
 
     base = FAMILY.problem((x := device.array(np.zeros((1, 8), np.float32)),), x)
-    for vector in (1, 4, 8):
-        for cols in (1, 8, 9, 64, 65, 513, 4096, 4097, 8192, 16384, 32768):
-            tile = register_tile(replace(base, cols=cols, vector=vector))
+    for vector, mask, most in ((1, "", 32768), (4, "", 32768), (8, "bool", 32768), (8, "", 65536)):
+        given = replace(base, vector=vector, mask=mask)
+        for cols in (1, 8, 9, 64, 65, 513, 4096, 4097, 8192, 16384, 32768, most):
+            tile = register_tile(replace(given, cols=cols))
             assert tile is not None
             assert tile.lanes * tile.held * tile.vec >= cols
             assert tile.block <= 1024
-        assert register_tile(replace(base, cols=32769 + 8, vector=vector)) is None
+        assert register_tile(replace(given, cols=most + 9)) is None
 
 
 @pytest.mark.parametrize(

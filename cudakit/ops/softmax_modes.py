@@ -18,12 +18,10 @@ import numpy as np
 from cudakit import layout, memory
 from cudakit.ops import front
 from cudakit.ops.softmax import softmax as plain_softmax
-from cudakit.ops.variant import Config, Family, Variant, alignment, ceil_div
+from cudakit.ops.variant import CPP, MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
 
-CPP = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 _MASKS = {"": 0, "bool": 1, "float32": 2}
-MAX_GRID_X = 2**31 - 1
-# Elements that a thread of 02_registers.cu holds as floats, at most, and threads of a block.
+# Elements that a thread of 02_registers.cu holds as floats, at most, and threads of a block at most.
 HELD_FLOATS, MOST_THREADS = 32, 1024
 
 
@@ -141,6 +139,8 @@ def register_tile(problem: ModesProblem) -> Tile | None:
     """The tile for a problem, or None where a row does not fit a block's registers."""
     vec = problem.vector
     pieces = max(ceil_div(problem.cols, vec), 1)
+    if vec == 8 and not problem.mask:
+        return _tile_as_they_came(pieces)
     for lanes in (4, 8, 16, 32):
         if pieces <= 2 * lanes:
             return Tile(128, lanes, ceil_div(pieces, lanes), vec)
@@ -149,6 +149,19 @@ def register_tile(problem: ModesProblem) -> Tile | None:
         if held * vec >= min(8, HELD_FLOATS) and held * vec <= HELD_FLOATS and pieces <= held * most:
             block = ceil_div(ceil_div(pieces, held), 64) * 64
             return Tile(block, block, held, vec)
+    return None
+
+
+def _tile_as_they_came(pieces: int) -> Tile | None:
+    """The tile of a row of 16-bit elements that are kept as they came, four registers a piece: four pieces a thread are
+    the best on an H200 (8192x8192: 0.90 of a copy; 0.83 with two, 0.65 with one), eight where that saves a barrier."""
+    for lanes, held in ((4, 4), (8, 4), (16, 4), (32, 4), (32, 8)):
+        if pieces <= lanes * held:
+            return Tile(128, lanes, held, 8)
+    for held in (4, 8):
+        if pieces <= held * MOST_THREADS:
+            block = ceil_div(ceil_div(pieces, held), 64) * 64
+            return Tile(block, block, held, 8)
     return None
 
 
@@ -161,8 +174,13 @@ def _registers(problem: ModesProblem) -> Config:
 
 
 def _fits_registers(problem: ModesProblem) -> bool | str:
-    most = HELD_FLOATS * MOST_THREADS
-    return register_tile(problem) is not None or f"a row of {problem.cols} is over the {most} that a block holds"
+    return register_tile(problem) is not None or f"a row of {problem.cols} is more than a block holds in registers"
+
+
+def _two_reads(problem: ModesProblem) -> Config:
+    pieces = ceil_div(problem.cols, problem.vector)
+    block = min(MOST_THREADS, max(64, ceil_div(ceil_div(pieces, 2), 32) * 32))
+    return Config(f"two_reads<{problem.template}, {problem.vector}>", problem.rows, block)
 
 
 VARIANTS: tuple[Variant[ModesProblem], ...] = (
@@ -171,7 +189,7 @@ VARIANTS: tuple[Variant[ModesProblem], ...] = (
         "two_reads",
         "one block a row, maximum and sum online, then a second read",
         "softmax_modes/01_two_reads.cu",
-        lambda problem: Config(f"two_reads<{problem.template}>", problem.rows, 512),
+        _two_reads,
         since="sm_80",
     ),
     Variant(

@@ -1,40 +1,84 @@
 // Row softmax or log-softmax of scale * x + mask, one block a row: the pair of maximum and sum online, then a second
 // read.
 //
-// Parameters in rows.cuh; any strides, rows of any length.
+// Parameters in rows.cuh; any strides, rows of any length. Pieces of VEC elements, as in 02_registers.cu, several on
+// their way at once.
 //
-// Bound by: two reads of each element, and accesses of 2 or 4 bytes. The next rung reads once, 16 bytes at a time.
+// Bound by: two reads of each element. One block of 1,024 threads a multiprocessor keeps the rows that are being read
+// few enough for the second read to find much of them in the L2. The next rung reads once.
 #include "../common/online.cuh"
 #include "rows.cuh"
 
 // x, y: (rows, cols); grid: rows, block: a multiple of 32
-template <class T, class M, int MASK, bool LOG>
-__global__ void __launch_bounds__(512) two_reads(const T* x, const M* mask, T* y, int64 x_row, int64 x_col, int64 m_row,
-    int64 m_col, int64 y_row, int64 y_col, int64 rows, int64 cols, float scale) {
+template <class T, class M, int MASK, bool LOG, int VEC>
+__global__ void __launch_bounds__(1024, 1) two_reads(const T* x, const M* mask, T* y, int64 x_row, int64 x_col,
+    int64 m_row, int64 m_col, int64 y_row, int64 y_col, int64 rows, int64 cols, float scale) {
+    constexpr int kBatch = VEC == 8 ? 2 : 4;  // pieces a thread has on their way: 16 elements or fewer
     __shared__ float maxima[kWarp], sums[kWarp];
-    const int64 row = blockIdx.x;
+    const int64 row = blockIdx.x, step = static_cast<int64>(blockDim.x) * VEC;
     x += row * x_row;
     y += row * y_row;
     if constexpr (MASK != kNoMask) mask += row * m_row;
     bool seen = false;
-    const auto value = [&](int64 c) {
-        if constexpr (MASK == kNoMask)
-            return score<MASK>(x[c * x_col], 0, scale, seen);
-        else
-            return score<MASK>(x[c * x_col], mask[c * m_col], scale, seen);
+    // The scores of kBatch pieces from column c on, `step` apart; what lies past the row is -inf.
+    const auto load = [&](int64 c, float (&values)[kBatch][VEC]) {
+        Pack<T, VEC> pieces[kBatch];
+        Pack<M, VEC> masks[MASK == kNoMask ? 1 : kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            if (c + i * step >= cols) continue;
+            pieces[i] = *reinterpret_cast<const Pack<T, VEC>*>(x + (c + i * step) * x_col);
+            if constexpr (MASK != kNoMask)
+                masks[i] = *reinterpret_cast<const Pack<M, VEC>*>(mask + (c + i * step) * m_col);
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+#pragma unroll
+            for (int k = 0; k < VEC; ++k) {
+                values[i][k] = -kInfinity;
+                if (c + i * step >= cols) continue;
+                if constexpr (MASK == kNoMask)
+                    values[i][k] = score<MASK>(pieces[i].at[k], 0, scale, seen);
+                else
+                    values[i][k] = score<MASK>(pieces[i].at[k], masks[i].at[k], scale, seen);
+            }
     };
 
     Online share = online_empty();
-    for (int64 c = threadIdx.x; c < cols; c += blockDim.x) share = online_add(share, value(c));
+    for (int64 c = static_cast<int64>(threadIdx.x) * VEC; c < cols; c += kBatch * step) {
+        float values[kBatch][VEC], maximum = share.maximum;
+        load(c, values);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+#pragma unroll
+            for (int k = 0; k < VEC; ++k) maximum = fmaxf(maximum, values[i][k]);
+        const float shift = online_shift(maximum);
+        share = {maximum, share.sum * exponential(share.maximum - shift)};
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+#pragma unroll
+            for (int k = 0; k < VEC; ++k) share.sum += exponential(values[i][k] - shift);
+    }
     const float maximum = warps_reduce_block(share.maximum, maxima, Max());
-    const float part = share.sum * expf(share.maximum - online_shift(maximum));
+    const float part = share.sum * exponential(share.maximum - online_shift(maximum));
     const float sum = warps_reduce_block(part, sums, Sum());
     // A row that the mask hides altogether is 0, its logarithm -inf: x has no say in it.
     const bool any = __syncthreads_or(seen);
-    const float log_sum = LOG ? logf(sum) : 0.0f;
-    for (int64 c = threadIdx.x; c < cols; c += blockDim.x) {
-        const float shifted = value(c) - maximum;
-        const float result = LOG ? shifted - log_sum : expf(shifted) / sum;
-        y[c * y_col] = static_cast<T>(any ? result : LOG ? -kInfinity : 0.0f);
+    const float last = LOG ? logf(sum) : 1.0f / sum;
+    for (int64 c = static_cast<int64>(threadIdx.x) * VEC; c < cols; c += kBatch * step) {
+        float values[kBatch][VEC];
+        load(c, values);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            if (c + i * step >= cols) continue;
+            Pack<T, VEC> piece;
+#pragma unroll
+            for (int k = 0; k < VEC; ++k) {
+                const float shifted = values[i][k] - maximum;
+                const float result = LOG ? shifted - last : exponential(shifted) * last;
+                piece.at[k] = static_cast<T>(any ? result : LOG ? -kInfinity : 0.0f);
+            }
+            *reinterpret_cast<Pack<T, VEC>*>(y + (c + i * step) * y_col) = piece;
+        }
     }
 }

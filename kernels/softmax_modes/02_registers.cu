@@ -1,5 +1,6 @@
 // Row softmax or log-softmax of scale * x + mask that reads each element once, 16 bytes at a time, and holds its row in
-// registers as floats.
+// registers: as floats, or 16-bit elements without a mask as they came, in half of the registers (their scores and
+// exponentials are worked out again where they are needed).
 //
 // Parameters in rows.cuh. A row is shared by LANES threads, part of a warp or the whole block, each of which holds HELD
 // pieces of VEC elements; LANES * HELD * VEC is at least cols. VEC > 1 takes neighbouring columns, rows on 16-byte
@@ -7,6 +8,14 @@
 //
 // Bound by: memory; one read and one write of each element, and one read of a mask that is not broadcast.
 #include "rows.cuh"
+
+// Makes the compiler read `piece` anew: floats that it keeps of it would take the registers that were to be saved.
+template <class PIECE>
+__device__ __forceinline__ void forget_what_was_made_of(PIECE& piece) {
+    static_assert(sizeof(PIECE) == 16, "four registers");
+    uint4& words = reinterpret_cast<uint4&>(piece);
+    asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+}
 
 // x, y: (rows, cols); grid: ceil(rows / (BLOCK / LANES)), block: BLOCK
 template <class T, class M, int MASK, bool LOG, int BLOCK, int LANES, int HELD, int VEC>
@@ -32,22 +41,31 @@ __global__ void __launch_bounds__(BLOCK) registers(const T* x, const M* mask, T*
         pieces[i] = *reinterpret_cast<const Pack<T, VEC>*>(x + column(i) * x_col);
         if constexpr (MASK != kNoMask) masks[i] = *reinterpret_cast<const Pack<M, VEC>*>(mask + column(i) * m_col);
     }
-    float held[HELD][VEC], maximum = -kInfinity;
+    constexpr bool kAsTheyCame = MASK == kNoMask && VEC == 8;
+    float held[kAsTheyCame ? 1 : HELD][VEC], maximum = -kInfinity;
     bool seen = false;
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
         const bool within = inside && column(i) < cols;
 #pragma unroll
         for (int k = 0; k < VEC; ++k) {
-            held[i][k] = -kInfinity;
+            float found = -kInfinity;
             if constexpr (MASK == kNoMask) {
-                if (within) held[i][k] = score<MASK>(pieces[i].at[k], 0, scale, seen);
+                if (within) found = score<MASK>(pieces[i].at[k], 0, scale, seen);
             } else {
-                if (within) held[i][k] = score<MASK>(pieces[i].at[k], masks[i].at[k], scale, seen);
+                if (within) found = score<MASK>(pieces[i].at[k], masks[i].at[k], scale, seen);
             }
-            maximum = fmaxf(maximum, held[i][k]);
+            maximum = fmaxf(maximum, found);
+            if constexpr (!kAsTheyCame) held[i][k] = found;
         }
+        if constexpr (kAsTheyCame) forget_what_was_made_of(pieces[i]);
     }
+    const auto value = [&](int i, int k) {
+        if constexpr (kAsTheyCame)
+            return inside && column(i) < cols ? score<MASK>(pieces[i].at[k], 0, scale, seen) : -kInfinity;
+        else
+            return held[i][k];
+    };
     bool any = true;
     if constexpr (LANES > kWarp) {
         maximum = warps_reduce_block(maximum, maxima, Max());
@@ -59,14 +77,15 @@ __global__ void __launch_bounds__(BLOCK) registers(const T* x, const M* mask, T*
 
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < HELD; ++i)
+    for (int i = 0; i < HELD; ++i) {
 #pragma unroll
         for (int k = 0; k < VEC; ++k) {
-            held[i][k] -= maximum;
-            const float exponential = __expf(held[i][k]);
-            sum += exponential;
-            if constexpr (!LOG) held[i][k] = exponential;
+            const float shifted = value(i, k) - maximum, power = exponential(shifted);
+            sum += power;
+            if constexpr (!kAsTheyCame) held[i][k] = LOG ? shifted : power;
         }
+        if constexpr (kAsTheyCame) forget_what_was_made_of(pieces[i]);
+    }
     if constexpr (LANES > kWarp)
         sum = warps_reduce_block(sum, sums, Sum());
     else
@@ -79,7 +98,9 @@ __global__ void __launch_bounds__(BLOCK) registers(const T* x, const M* mask, T*
         Pack<T, VEC> piece;
 #pragma unroll
         for (int k = 0; k < VEC; ++k) {
-            const float result = LOG ? held[i][k] - last : held[i][k] * last;
+            float power = value(i, k);  // or, for LOG, its logarithm
+            if constexpr (kAsTheyCame) power = LOG ? power - maximum : exponential(power - maximum);
+            const float result = LOG ? power - last : power * last;
             // A row that the mask hides altogether is 0, its logarithm -inf: x has no say in it.
             piece.at[k] = static_cast<T>(any ? result : LOG ? -kInfinity : 0.0f);
         }
