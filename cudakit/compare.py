@@ -1,8 +1,9 @@
 """Whether a result is right: the one comparison that tests, benches and fuzzing share.
 
 The tolerance is derived, never picked: twice the error that the plain algorithm (numpy in the same precision) makes
-against the float64 reference, plus a floor for the order of the sums, which a kernel may choose, and for the steps of
-denormal numbers. Both are taken along the last axis, so that one bad row cannot hide behind the scale of another.
+against the float64 reference, plus a floor for the order of the sums, which a kernel may choose, for the steps of
+denormal numbers and for the last rounding to 16 bits. The first two are taken along the last axis, so that one bad row
+cannot hide behind the scale of another.
 Rightness is asserted positively (`error <= tolerance`, which NaN does not pass), and NaN and infinities must stand
 exactly where the reference has them. Whole numbers (indices, counts) must be equal.
 """
@@ -54,11 +55,11 @@ def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain
     rows = [array.reshape(-1, cols) for array in (result, reference, plain)]
     step = max(1, _PIECE // cols)
     starts = range(0, rows[0].shape[0], step)
-    epsilon, least = _epsilon(plain.dtype)
+    steps = _steps(plain.dtype)
 
     def piece(start: int) -> _Piece:
         ours, theirs, own = (array[start : start + step] for array in rows)
-        return _compare_rows(ours, theirs, own, epsilon, least)
+        return _compare_rows(ours, theirs, own, steps)
 
     if len(starts) == 1:
         pieces = [piece(0)]
@@ -68,18 +69,28 @@ def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain
     return _verdict(pieces, [start * cols for start in starts], result, reference)
 
 
-def _epsilon(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """The distance from 1 to the next number that sums of the dtype are kept in (16-bit numbers are summed in float32),
-    and from 0 to its own next; zeros for whole numbers, which have no rounding."""
+@dataclass(frozen=True)
+class _Steps:
+    """Of a dtype: the distance from 1 to the next number that its sums are kept in (16-bit numbers are summed in
+    float32), how far the last rounding may move a number of size 1 besides (16-bit numbers: half of their own step,
+    to whichever side the sum fell), and the distance from 0 to the next. Zeros for whole numbers: they have none."""
+
+    sums: float = 0.0
+    last: float = 0.0
+    least: float = 0.0
+
+
+def _steps(dtype: np.dtype[Any]) -> _Steps:
     if dtype.kind in "iub":
-        return 0.0, 0.0
+        return _Steps()
     import ml_dtypes
 
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
-    return min(float(info.eps), float(np.finfo(np.float32).eps)), float(info.smallest_subnormal)
+    own, single = float(info.eps), float(np.finfo(np.float32).eps)
+    return _Steps(min(own, single), own / 2 if own > single else 0.0, float(info.smallest_subnormal))
 
 
-def _compare_rows(result: Any, reference: Any, plain: Any, epsilon: float, least: float) -> _Piece:
+def _compare_rows(result: Any, reference: Any, plain: Any, steps: _Steps) -> _Piece:
     finite = np.isfinite(reference)
     with np.errstate(all="ignore"):
         got = result.astype(np.float64)
@@ -90,8 +101,8 @@ def _compare_rows(result: Any, reference: Any, plain: Any, epsilon: float, least
         own = np.where(finite, np.abs(plain.astype(np.float64) - reference), 0.0)
         magnitude = np.where(finite, np.abs(reference), 0.0)
         own[~np.isfinite(own)] = 0.0  # where the plain algorithm overflows it allows no error
-        floor = epsilon * math.sqrt(reference.shape[-1]) * magnitude.max(axis=-1, keepdims=True) + 2 * least
-        tolerance = 2 * own.max(axis=-1, keepdims=True) + floor
+        floor = steps.sums * math.sqrt(reference.shape[-1]) * magnitude.max(axis=-1, keepdims=True) + 2 * steps.least
+        tolerance = 2 * own.max(axis=-1, keepdims=True) + floor + steps.last * magnitude
         excess = error - tolerance
         places = np.flatnonzero(misplaced)
         if places.size:

@@ -209,6 +209,24 @@ def test_a_tile_of_k_that_is_left_out_is_missed() -> None:
     assert not compare(reference((a[:, 64:], b[64:])).astype(a.dtype), exact, textbook).ok
 
 
+@pytest.mark.parametrize("name", ["wmma", "ldmatrix", "pipelined"])
+@pytest.mark.parametrize("sign", ["both", "positive"])
+def test_the_tolerance_is_as_wide_as_sums_that_are_cut_and_no_wider(
+    device: cudakit.Device, name: str, sign: str
+) -> None:
+    """Tensor cores cut their partial sums: a float32 result is further off than any sum that is rounded."""
+    k = 2048
+    a, b = normal(16, k), normal(k, 16, seed=2)
+    if sign == "positive":
+        a, b = np.abs(a), np.abs(b)
+    exact, textbook = reference((a, b), dtype="float32"), plain((a, b), dtype="float32")
+    assert compare(
+        ops.gemm(device.array(a), device.array(b), dtype="float32", variant=name).numpy(), exact, textbook
+    ).ok
+    without = reference((a[:, 8:], b[8:]), dtype="float32").astype(np.float32)
+    assert not compare(without, exact, textbook).ok
+
+
 @pytest.mark.parametrize(("dtype", "shown"), [("float32", True), ("bfloat16", False)])
 def test_tables_show_the_share_of_the_fp32_peak_of_fp32_alone(dtype: str, shown: bool) -> None:
     report = {"device": {"kind": "gpu"}, "ceilings": {"fp32_tflops": 60.0}}

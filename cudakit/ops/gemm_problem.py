@@ -5,7 +5,7 @@ A transposed operand is a view with its strides swapped; a 2-D operand beside 3-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -171,25 +171,42 @@ def reference(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, limi
     return np.where(np.isinf(rounded), rounded, exact)
 
 
-def plain(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, dtype: Any = np.float32) -> Any:
+def random_walk(k: int) -> float:
+    """The spread of a sum of k products in float32, in eps times its size: the root of the sum of their squares, or the
+    sum itself where it is larger."""
+    return float(np.sqrt(k)) / 5
+
+
+def plain(
+    inputs: Sequence[Any],
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    dtype: Any = np.float32,
+    usual: Callable[[int], float] = random_walk,
+) -> Any:
     """The textbook sum in float32, from left to right, rounded to `dtype`.
 
     A sum may be right by luck, where its terms cancel or its roundings do, and no other order of it would be. So each
-    is given at least the error that is usual: roundings of partial sums that grow as a random walk of its terms, whose
-    spread is eps * sqrt(k) / 5 times the root of the sum of their squares. Of a large product only some rows are made,
-    and the largest error among them, in units of the row of A's length, is carried to each row.
+    is given at least the error that is usual: eps * usual(k) times its size (as in random_walk). Of a large product
+    only some rows are made, and the largest error among them, in units of the row of A's length, is carried to each.
     """
     a, b, *rest = (np.asarray(x).astype(np.float32) for x in inputs)
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     with np.errstate(all="ignore"):
         if a.ndim == b.ndim == 2 and m * n * k > PLAIN_WORK:
-            return _plain_of_sample(a, b, rest, alpha, beta, dtype)
-        wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-        exact = wide_a @ wide_b
-        error = _left_to_right(a, b) - exact
-        usual = np.finfo(np.float32).eps * np.sqrt(k) / 5 * np.sqrt(np.square(wide_a) @ np.square(wide_b))
-        error = np.where(np.abs(error) < usual, np.copysign(usual, error), error)
+            return _plain_of_sample(a, b, rest, alpha, beta, dtype, usual)
+        exact, error = _exact_and_error(a, b, usual)
         return _finish(exact + error, [r.astype(np.float64) for r in rest], alpha, beta).astype(dtype)
+
+
+def _exact_and_error(a: Any, b: Any, usual: Callable[[int], float]) -> tuple[Any, Any]:
+    """a @ b in float64, and what the sums from left to right are off by, no less than is usual."""
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    exact = wide_a @ wide_b
+    error = _left_to_right(a, b) - exact
+    size = np.maximum(np.sqrt(np.square(wide_a) @ np.square(wide_b)), np.abs(exact))
+    least = np.finfo(np.float32).eps * usual(a.shape[-1]) * size
+    return exact, np.where(np.abs(error) < least, np.copysign(least, error), error)
 
 
 def _left_to_right(a: Any, b: Any) -> Any:
@@ -199,14 +216,15 @@ def _left_to_right(a: Any, b: Any) -> Any:
     return total
 
 
-def _plain_of_sample(a: Any, b: Any, rest: Any, alpha: float, beta: float, dtype: Any) -> Any:
+def _plain_of_sample(
+    a: Any, b: Any, rest: Any, alpha: float, beta: float, dtype: Any, usual: Callable[[int], float]
+) -> Any:
     (m, k), n = a.shape, b.shape[1]
     rows = np.random.default_rng(0).choice(m, size=max(1, min(m, PLAIN_WORK // (n * k))), replace=False)
-    some = b[:, : max(1, PLAIN_WORK // k)]
-    error = np.abs(_left_to_right(a[rows], some) - a[rows].astype(np.float64) @ some.astype(np.float64))
+    _, error = _exact_and_error(a[rows], b[:, : max(1, PLAIN_WORK // k)], usual)
     lengths = np.linalg.norm(a.astype(np.float64), axis=1)
     result = _finish(a.astype(np.float64) @ b.astype(np.float64), [r.astype(np.float64) for r in rest], alpha, beta)
-    result += (abs(alpha) * _worst_ratio(error, lengths[rows]) * lengths)[:, None]
+    result += (abs(alpha) * _worst_ratio(np.abs(error), lengths[rows]) * lengths)[:, None]
     return result.astype(dtype)
 
 
