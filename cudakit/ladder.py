@@ -37,11 +37,16 @@ def run(arguments: argparse.Namespace, names: Sequence[str]) -> int:
     table, progress = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         report = _measure(device, [families[name] for name in names], arguments, progress)
+    if arguments.plot:
+        plots.plot(report.as_dict(), arguments.plot)
+    return finish(report, arguments, table)
+
+
+def finish(report: Report, arguments: argparse.Namespace, table: Console) -> int:
+    """How a measuring script ends: its table on `table`, its JSON where --json says. Returns the exit status."""
     result = report.as_dict()
     if not arguments.quiet:
         tables.show(result, table)
-    if arguments.plot:
-        plots.plot(result, arguments.plot)
     if arguments.json:
         cli.write_json(result, arguments.json)
     return cli.EXIT_OK if report.ok else cli.EXIT_FALSE

@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 
-from cudakit import cli, tables
+from cudakit import cli, ladder
 from cudakit.bench import Report, Row
 from cudakit.compare import compare
 from cudakit.ops.matrix_add import FAMILY
@@ -87,11 +87,7 @@ def run(arguments):
             if len(shape) != 3 or 0 in shape:
                 raise cli.Refused(f"{cli.shape_text(shape)} is no batch: write MATRICESxROWSxCOLS")
             report.rows += measure(device, stream, shape)
-    if not arguments.quiet:
-        tables.show(report.as_dict(), table)
-    if arguments.json:
-        cli.write_json(report.as_dict(), arguments.json)
-    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+    return ladder.finish(report, arguments, table)
 
 
 if __name__ == "__main__":

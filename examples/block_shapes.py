@@ -15,7 +15,7 @@ import sys
 
 import numpy as np
 
-from cudakit import cli, tables
+from cudakit import cli, ladder
 from cudakit.bench import Report, Row
 from cudakit.compare import compare
 from cudakit.ops.elementwise import FAMILY
@@ -68,11 +68,7 @@ def run(arguments):
             if 0 in shape:
                 raise cli.Refused(f"{cli.shape_text(shape)} has no elements")
             report.rows += measure(device, stream, shape, arguments.blocks)
-    if not arguments.quiet:
-        tables.show(report.as_dict(), table)
-    if arguments.json:
-        cli.write_json(report.as_dict(), arguments.json)
-    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+    return ladder.finish(report, arguments, table)
 
 
 def blocks_of(text):

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from cudakit import cli, ops, tables
+from cudakit import cli, ladder, ops
 from cudakit.bench import Report, Row
 from cudakit.ops.random import UNIFORM
 
@@ -67,11 +67,7 @@ def main() -> int:
         cpu.gbps = 4 * each / spent / 1e9
         report = Report(device.info(), rows=[cpu, row])
     table, _ = cli.consoles(arguments)
-    if not arguments.quiet:
-        tables.show(report.as_dict(), table)
-    if arguments.json:
-        cli.write_json(report.as_dict(), arguments.json)
-    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+    return ladder.finish(report, arguments, table)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import sys
 import numpy as np
 
 import cudakit
-from cudakit import cli, tables
+from cudakit import cli, ladder
 from cudakit.bench import Report, Row, fp32_peak
 from cudakit.compare import compare
 from cudakit.ops.gemm import FAMILY
@@ -77,11 +77,7 @@ def run(arguments):
             if len(shape) != 3 or 0 in shape:
                 raise cli.Refused(f"{cli.shape_text(shape)}: write N or MxNxK, each at least 1")
             report.rows += measure(device, stream, shape)
-    if not arguments.quiet:
-        tables.show(report.as_dict(), table)
-    if arguments.json:
-        cli.write_json(report.as_dict(), arguments.json)
-    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+    return ladder.finish(report, arguments, table)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ SHORT = {
     "gemm": ["--shapes", "40,33x8x20"],
     "tiled_matmul": ["--shapes", "33x40x20"],
     "simulator_speed": ["--cases", "softmax:2x100,matmul:20,vector_add:300"],
+    "occupancy": ["--shapes", "2000"],
     "launch_overhead": ["--repeats", "1", "--bursts", "1"],
     "reductions": ["--shapes", "12x100"],
     "softmax_compare": ["--shapes", "4x100,1x33"],
@@ -145,6 +146,17 @@ def test_what_cannot_be_run_is_refused_with_a_sentence(arguments, words):
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_occupancy_falls_with_shared_memory_and_what_no_block_can_have_is_skipped():
+    knobs = ["--blocks", "256", "--shared", "0,50000,200000,300000", "--loads", "1"]
+    done = run("occupancy", "--device", "sim", "--shapes", "2000", *knobs, "--json", "-", "--quiet")
+    assert done.returncode == 0, done.stderr
+    _, *rows, refused = json.loads(done.stdout)["rows"]
+    assert [row["launch"]["occupancy"] for row in rows] == [1, 0.5, 0.125]
+    assert ["shared memory" in row["idea"] for row in rows] == [False, True, True]
+    assert all(row["counters"]["bytes_per_element"] == 8 for row in rows)
+    assert "300" in refused["skipped"]
 
 
 def test_launch_overhead_finds_a_warm_cache_without_nvrtc():

@@ -7,9 +7,10 @@ import pytest
 
 import cudakit
 from cudakit import ops
-from cudakit.ops.random import NORMAL, UNIFORM, philox
+from cudakit.ops.random import BLOCK, EACH, NORMAL, UNIFORM, philox
 
 VARIANTS = [variant.name for variant in UNIFORM]
+TILE = 4 * BLOCK * EACH  # numbers that a block of counter_per_thread makes
 
 
 def test_the_reference_gives_the_published_words() -> None:
@@ -18,10 +19,24 @@ def test_the_reference_gives_the_published_words() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(("n", "seed", "offset"), [(1, 0, 0), (1001, 7, 0), (999, 2**64 - 1, 3), (5000, 1, 2**34 - 2)])
+@pytest.mark.parametrize(
+    ("n", "seed", "offset"),
+    [
+        (1, 0, 0),
+        (1001, 7, 0),
+        (999, 2**64 - 1, 3),
+        (5000, 1, 2**34 - 2),
+        (2 * TILE, 3, 0),  # whole tiles of a block
+        (TILE + 1, 3, 8),  # one number in a tile of its own
+        (2 * TILE - 1, 3, 2**34 - TILE),  # the counter passes 2^32 between two tiles, and within none
+        (TILE, 3, 2**34 - 40),  # and within one
+        (8, 9, 2**64 - 8),  # the end of the stream
+    ],
+)
 def test_uniform_equals_the_reference_bit_for_bit(device: cudakit.Device, variant, n, seed, offset) -> None:
     got = ops.uniform(n, seed=seed, offset=offset, device=device, variant=variant).numpy()
-    words = philox(np.arange(offset // 4, (offset + n + 3) // 4, dtype=np.uint64), seed).ravel()
+    counters = np.arange((offset % 4 + n + 3) // 4, dtype=np.uint64) + np.uint64(offset // 4)
+    words = philox(counters, seed).ravel()
     expected = (words[offset % 4 :][:n] >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
     assert got.tobytes() == expected.tobytes()
 

@@ -17,6 +17,7 @@ from cudakit.ops import front
 from cudakit.ops.variant import Config, Family, Variant, alignment, ceil_div
 
 BLOCK = 256
+EACH = 4  # counters a thread of counter_per_thread
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,7 @@ def _variants(kind: str) -> tuple[Variant[RandomProblem], ...]:
     def counter(problem: RandomProblem) -> Config:
         aligned = "true" if problem.aligned else "false"
         counters = ceil_div(problem.n + problem.offset % 4, 4)
-        blocks = min(ceil_div(counters, BLOCK), problem.sms * 8 * 4)
-        return Config(f"counter_per_thread<{kind}, {aligned}>", blocks, BLOCK)
+        return Config(f"counter_per_thread<{kind}, {aligned}, {EACH}>", ceil_div(counters, BLOCK * EACH), BLOCK)
 
     return (
         Variant(1, "word_per_thread", "one element a thread", "random/01_word_per_thread.cu", word),

@@ -7,12 +7,21 @@ struct Words {
     uint32 word[4];
 };
 
+// The whole product of two words. Of `uint64 * uint64` NVRTC 13.0 forgets that the upper halves are zero and adds them:
+// an instruction more for each of a counter's 20 products. Without them, the arithmetic of uniform numbers takes 14.8
+// us in place of 17.1 (2^24, H200).
+__device__ __forceinline__ uint64 wide(uint32 a, uint32 b) {
+    uint64 product;
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+    return product;
+}
+
 __device__ __forceinline__ Words philox(uint64 counter, uint64 key) {
     Words w = {{static_cast<uint32>(counter), static_cast<uint32>(counter >> 32), 0u, 0u}};
     uint32 k0 = static_cast<uint32>(key), k1 = static_cast<uint32>(key >> 32);
 #pragma unroll
     for (int round = 0; round < 10; ++round) {
-        const uint64 a = static_cast<uint64>(w.word[0]) * 0xD2511F53u, b = static_cast<uint64>(w.word[2]) * 0xCD9E8D57u;
+        const uint64 a = wide(w.word[0], 0xD2511F53u), b = wide(w.word[2], 0xCD9E8D57u);
         w = {{static_cast<uint32>(b >> 32) ^ w.word[1] ^ k0, static_cast<uint32>(b),
             static_cast<uint32>(a >> 32) ^ w.word[3] ^ k1, static_cast<uint32>(a)}};
         k0 += 0x9E3779B9u;  // Weyl sequences: the golden ratio, and sqrt(3) - 1
