@@ -69,6 +69,13 @@ def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain
     return _verdict(pieces, [start * cols for start in starts], result, reference)
 
 
+def in_range(exact: Any, dtype: Any) -> Any:
+    """`exact` (float64) as a reference for results of `dtype`: infinite where that has nothing so large."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = np.asarray(exact).astype(dtype).astype(np.float64)
+    return np.where(np.isinf(rounded), rounded, exact)
+
+
 @dataclass(frozen=True)
 class _Steps:
     """Of a dtype: the distance from 1 to the next number that its sums are kept in (16-bit numbers are summed in

@@ -60,8 +60,9 @@ def plain(inputs: Sequence[Any], causal: bool = False, scale: float | None = Non
     probabilities rounded to the dtype of the inputs, as any kernel on tensor cores must.
 
     It is run for PLAIN_ROWS rows, spread over the problem: its largest error there, relative to the largest element of
-    the row's reference, is then given to one element of every row. Of 16-bit numbers it is at least one step: a row's
-    probabilities may be right by luck, and in another kernel, which rounds them before it divides, not.
+    the row's reference, is then given to one element of every row. It is at least what is usual, since few rows may be
+    right by luck: the roundings of a score, a random walk of its products that every exponential has as its error, and
+    of 16-bit numbers one step, which a kernel may lose that rounds its probabilities before it divides.
     """
     q, k, v = inputs
     exact = reference(inputs, causal, scale)
@@ -78,6 +79,7 @@ def plain(inputs: Sequence[Any], causal: bool = False, scale: float | None = Non
         last = _last_key(row, sq, k.shape[2], causal)
         key_head = head // (heads // k.shape[1])
         want = exact[batch, head, row]
+        error = max(error, _usual(q[batch, head, row], k[batch, key_head, : last + 1], scale))
         got = _plain_row(
             q[batch, head, row], k[batch, key_head, : last + 1], v[batch, key_head, : last + 1], scale, q.dtype
         )
@@ -91,6 +93,15 @@ def plain(inputs: Sequence[Any], causal: bool = False, scale: float | None = Non
     with np.errstate(over="ignore"):
         np.put_along_axis(out, at, moved.astype(q.dtype), -1)
     return out
+
+
+def _usual(q: Any, k: Any, scale: float | None) -> float:
+    """The spread of the rounding of a query's scores, with that of the output."""
+    factor = 1 / math.sqrt(len(q)) if scale is None else abs(scale)
+    with np.errstate(all="ignore"):
+        squares = np.square(k.astype(np.float64)) @ np.square(q.astype(np.float64))
+    largest = np.sqrt(np.max(squares, initial=0.0, where=np.isfinite(squares)))
+    return float(np.finfo(np.float32).eps * (1 + factor * math.sqrt(len(q)) / 5 * largest))
 
 
 def _plain_row(q: Any, k: Any, v: Any, scale: float | None, dtype: Any) -> Any:
