@@ -866,11 +866,10 @@ def test_the_fast_path_is_taken(
     assert "pack_into(buffer, 0, a0.pointer, a1.pointer, a2, a3)" in launch_source(converters, (x, y, 1.0, 1))
 
 
-def test_each_types_have_their_own_plan(
-    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any
-) -> None:
-    """A plan made for pinned memory does not take a DeviceArray, whose stream it would not note."""
-    kernel = module["scale"]
+def test_each_types_have_their_own_plan(device: cudakit.Device, stream: cudakit.Stream, x: Any, y: Any) -> None:
+    """A plan made for pinned memory does not take a DeviceArray, whose stream it would not note. (The kernel is this
+    test's own: one that another thread launched first keeps that thread's plans in front.)"""
+    kernel = device.compile(source=SOURCE, name="own_plans.cu")["scale"]
     pinned = device.pinned((100,), np.float32)
     pinned[:] = 1
     for source in (x, pinned, x, pinned):

@@ -74,6 +74,13 @@ def test_elements_that_are_left_out_of_a_long_sum_are_missed(n: int, dropped: in
     assert not compare(without, SUM.reference((x,)), SUM.plain((x,))).ok
 
 
+def test_a_sum_of_whole_numbers_is_exact_and_one_less_is_wrong() -> None:
+    x = np.random.default_rng(2).integers(0, 3, 2**22).astype(np.float32)
+    reference, plain = SUM.reference((x,)), SUM.plain((x,))
+    assert compare(np.asarray(np.float32(reference)), reference, plain).ok
+    assert not compare(np.asarray(np.float32(reference - 1)), reference, plain).ok
+
+
 @pytest.mark.parametrize("values", ["normal", "positive"])
 def test_a_long_sum_from_left_to_right_is_not_right(values: str) -> None:
     x = np.random.default_rng(5).standard_normal(2**21, dtype=np.float32)

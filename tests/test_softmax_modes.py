@@ -8,6 +8,7 @@ import pytest
 
 import cudakit
 from cudakit import memory, ops
+from cudakit.compare import compare
 from cudakit.ops.softmax_modes import FAMILY, VARIANTS, register_tile
 
 NAMES = [variant.name for variant in VARIANTS]
@@ -52,6 +53,16 @@ def test_log_is_finite_where_the_probability_underflows(device: cudakit.Device, 
     host[0, 1:] = -500
     y = ops.softmax(device.array(host), variant=variant, log=True).numpy()
     np.testing.assert_allclose(y, host, atol=1e-5)  # log(softmax(x)) would be -inf
+
+
+@pytest.mark.parametrize("variant", NAMES)
+def test_a_logarithm_past_the_range_of_float16_is_minus_infinity(device: cudakit.Device, variant) -> None:
+    host = np.zeros((1, 64), np.float16)
+    host[0, :3] = 6016, -60000, -58976  # logarithms of -66016 and -64992, of which float16 has the latter
+    y = ops.softmax(device.array(host), variant=variant, log=True).numpy()
+    assert (y[0, 1], y[0, 2]) == (-np.inf, np.float16(-64992))
+    compared = compare(y, FAMILY.reference((host,), log=True), FAMILY.plain((host,), log=True))
+    assert compared.ok, compared
 
 
 @pytest.mark.parametrize("variant", NAMES)

@@ -177,7 +177,8 @@ def _step_us(tile: Tile, resident: int, aligned: bool) -> float:
     return longer * max(tile.alone_us, tile.each_us * resident)
 
 
-def _is_aligned(problem: GemmProblem) -> bool:
+def is_aligned(problem: GemmProblem) -> bool:
+    """Whether both operands can be brought 16 bytes at a time."""
     lies = layout(problem)
     return isinstance(lies, str) or lies.vec_a == lies.vec_b == 4
 
@@ -185,7 +186,7 @@ def _is_aligned(problem: GemmProblem) -> bool:
 def wave_us(tile: Tile, problem: GemmProblem) -> float:
     """The time the model gives a launch of a block a tile: full rounds of the busiest multiprocessor, and what is left
     of the last one."""
-    aligned, depth = _is_aligned(problem), ceil_div(steps(problem), tile.slices)
+    aligned, depth = is_aligned(problem), ceil_div(steps(problem), tile.slices)
     rounds, left = divmod(ceil_div(tile.count(problem) * problem.batch, problem.sms), tile.resident)
     full = tile.start_us + depth * _step_us(tile, tile.resident, aligned)
     last = tile.start_us + depth * _step_us(tile, left, aligned) if left else 0.0
@@ -199,7 +200,7 @@ def stream_us(tile: Tile, problem: GemmProblem) -> float:
     resident = min(tile.resident, ceil_div(blocks, problem.sms))
     parts = blocks * 2 * tile.bm * tile.bn * 4 / PARTS_BYTES_PER_US
     starts = tile.start_us * max(1.0, tiles / blocks)
-    return LAUNCH_US + JOIN_US + starts + share / tile.slices * _step_us(tile, resident, _is_aligned(problem)) + parts
+    return LAUNCH_US + JOIN_US + starts + share / tile.slices * _step_us(tile, resident, is_aligned(problem)) + parts
 
 
 def best_plain(problem: GemmProblem) -> Tile:

@@ -119,6 +119,7 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
     rows.divide(lane_limit, skv);
 
     // Through the shared memory of the warp's own queries, so that whole lines are written, 16 bytes a lane.
+    __syncwarp();  // no lane writes where another's ldmatrix may still read
 #pragma unroll
     for (int i = 0; i < TILES; ++i)
 #pragma unroll
