@@ -310,8 +310,10 @@ def _make_inputs(
 
 
 def _sum(inputs: Sequence[np.ndarray], axis: int | None = -1) -> Any:
+    """numpy's sum; in float64 down the columns, which numpy adds from left to right."""
+    down = inputs[0].ndim == 2 and axis in (0, -2)
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.asarray(inputs[0].sum(axis=axis, dtype=np.float32))
+        return np.asarray(inputs[0].sum(axis=axis, dtype=np.float64 if down else np.float32), np.float32)
 
 
 def _sum_reference(inputs: Sequence[np.ndarray], axis: int | None = -1) -> Any:
