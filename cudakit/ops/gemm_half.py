@@ -93,11 +93,11 @@ def _oriented(problem: GemmProblem) -> GemmProblem:
 def _of_oriented(made: Arguments) -> Arguments:
     """What `made` makes of the problem as it is oriented and of its operands."""
 
-    def arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
+    def oriented(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
         p, (a, b, *rest) = _oriented(problem), inputs
         return made(p, (a, b, *rest) if p is problem else (b, a, *rest), output, scratch)
 
-    return arguments
+    return oriented
 
 
 def _tile_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
