@@ -40,12 +40,13 @@ __device__ __forceinline__ T tree_reduce_block(T value, T* scratch, Op op) {
 }
 
 // Every thread of the block gets the result; shuffles first, then one value a warp through shared memory.
-// `scratch` holds 32 values, blockDim.x is a multiple of 32. Two calls in a row need two scratch areas.
-template <class Op>
+// `scratch` holds 32 values, blockDim.x is a multiple of 32. Two calls in a row need two scratch areas. MOST: a power
+// of two, no fewer than the block's warps; fewer take fewer shuffles.
+template <int MOST = kWarp, class Op>
 __device__ __forceinline__ float warps_reduce_block(float value, float* scratch, Op op) {
     const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
     value = lanes_reduce<kWarp>(value, op);
     if (lane == 0) scratch[warp] = value;
     __syncthreads();
-    return lanes_reduce<kWarp>(lane < warps ? scratch[lane] : Op::identity, op);
+    return lanes_reduce<MOST>(lane % MOST < warps ? scratch[lane % MOST] : Op::identity, op);
 }

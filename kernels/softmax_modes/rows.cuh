@@ -7,6 +7,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "../common/exponential.cuh"
 #include "../common/pack.cuh"
 #include "../common/reduce.cuh"
 
@@ -29,11 +30,4 @@ __device__ __forceinline__ float score(T x, M mask, float scale, bool& seen) {
         seen = seen || !hidden;
     }
     return value;
-}
-
-// e^x, 0 where that is no normal number: as __expf, without the steps that save denormals.
-__device__ __forceinline__ float exponential(float x) {
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634f));
-    return result;
 }
