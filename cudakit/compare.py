@@ -55,7 +55,7 @@ def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain
     rows = [array.reshape(-1, cols) for array in (result, reference, plain)]
     step = max(1, _PIECE // cols)
     starts = range(0, rows[0].shape[0], step)
-    steps = _steps(plain.dtype)
+    steps = steps_of(plain.dtype)
 
     def piece(start: int) -> _Piece:
         ours, theirs, own = (array[start : start + step] for array in rows)
@@ -77,7 +77,7 @@ def in_range(exact: Any, dtype: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Steps:
+class Steps:
     """Of a dtype: the distance from 1 to the next number that its sums are kept in (16-bit numbers are summed in
     float32), how far the last rounding may move a number of size 1 besides (16-bit numbers: half of their own step,
     to whichever side the sum fell), and the distance from 0 to the next. Zeros for whole numbers: they have none."""
@@ -87,17 +87,18 @@ class _Steps:
     least: float = 0.0
 
 
-def _steps(dtype: np.dtype[Any]) -> _Steps:
+def steps_of(dtype: np.dtype[Any]) -> Steps:
+    """The steps of a result's dtype."""
     if dtype.kind in "iub":
-        return _Steps()
+        return Steps()
     import ml_dtypes
 
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     own, single = float(info.eps), float(np.finfo(np.float32).eps)
-    return _Steps(min(own, single), own / 2 if own > single else 0.0, float(info.smallest_subnormal))
+    return Steps(min(own, single), own / 2 if own > single else 0.0, float(info.smallest_subnormal))
 
 
-def _compare_rows(result: Any, reference: Any, plain: Any, steps: _Steps) -> _Piece:
+def _compare_rows(result: Any, reference: Any, plain: Any, steps: Steps) -> _Piece:
     finite = np.isfinite(reference)
     with np.errstate(all="ignore"):
         got = result.astype(np.float64)

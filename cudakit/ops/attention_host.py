@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-STEPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # from 1 to the next number
+from cudakit.compare import steps_of
+from cudakit.ops.gemm_problem import random_walk
 
 # Multiply-adds of one product for which inputs are drawn anew, at two groups of heads at least. In larger ones (2^39
 # are usual in a bench) those groups come again, in random order, and the reference of a group is made once.
@@ -71,7 +72,7 @@ def plain(inputs: Sequence[Any], causal: bool = False, scale: float | None = Non
     if not out.size:
         return out
     batches, heads, sq = q.shape[:3]
-    error = STEPS.get(q.dtype.name, 0.0)
+    error = 2 * steps_of(q.dtype).last
     picks = np.unique(np.linspace(0, batches * heads * sq - 1, PLAIN_ROWS).astype(np.int64))
     for pick in picks:
         batch, rest = divmod(int(pick), heads * sq)
@@ -101,7 +102,7 @@ def _usual(q: Any, k: Any, scale: float | None) -> float:
     with np.errstate(all="ignore"):
         squares = np.square(k.astype(np.float64)) @ np.square(q.astype(np.float64))
     largest = np.sqrt(np.max(squares, initial=0.0, where=np.isfinite(squares)))
-    return float(np.finfo(np.float32).eps * (1 + factor * math.sqrt(len(q)) / 5 * largest))
+    return float(np.finfo(np.float32).eps * (1 + factor * random_walk(len(q)) * largest))
 
 
 def _plain_row(q: Any, k: Any, v: Any, scale: float | None, dtype: Any) -> Any:

@@ -145,7 +145,7 @@ def _columns(problem: ReduceProblem) -> tuple[Config, ...]:
         return (scratch, output, problem.y_stride, count, problem.kept)
 
     grid, rows = ceil_div(problem.kept, 32 * vec) * count, FINISH_ROWS if count > 8 else 1
-    entry = f"column_slabs<{problem.operator_and_result}, {vec}, 32, {SLAB_ROWS}>"
+    entry = f"column_slabs<{problem.operator_and_result}, {vec}, {SLAB_ROWS}>"
     main = Config(entry, grid, (32, SLAB_ROWS), arguments=first)
     if count == 1:
         return (main,)

@@ -22,7 +22,7 @@ from cudakit.ops.softmax import softmax as plain_softmax
 from cudakit.ops.variant import CPP, MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
 
 _MASKS = {"": 0, "bool": 1, "float32": 2}
-# Elements that a thread of 02_registers.cu holds as floats, at most, and threads of a block at most.
+# Elements that a thread of 02_registers.cu holds as floats, and threads of a block, at most.
 HELD_FLOATS, MOST_THREADS = 32, 1024
 
 
@@ -317,7 +317,7 @@ def softmax(
     the one here. stream: the device's default stream, or torch's or CuPy's current one, unless given. Returns without
     waiting. Raises ValueError for arrays it does not take, UnsupportedVariant for a rung that does not take them.
     """
-    as_in_ladder = str(x.dtype).rpartition(".")[2] == "float32" if hasattr(x, "dtype") else True
+    as_in_ladder = front.dtype_name(x) in ("float32", "")
     if as_in_ladder and not log and scale == 1.0 and mask is None:
         return plain_softmax(x, out, variant, stream)
     inputs = (x,) if mask is None else (x, mask)

@@ -1,5 +1,4 @@
-// Product of half or bfloat16 matrices on tensor cores, by the wmma interface of CUDA C++: D = alpha * A * B + beta *
-// C.
+// Product of half or bfloat16 matrices on tensor cores, by CUDA C++'s wmma interface: D = alpha * A * B + beta * C.
 //
 // a: m x k, b: k x n, elements T; c, d: m x n, elements R (T or float); strides in elements, any; `batches` of them,
 // *_batch elements apart. c is not read where beta is 0. Sums are float, rounded to R once. Zeros stand where a tile

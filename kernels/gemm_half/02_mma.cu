@@ -3,8 +3,7 @@
 //
 // Parameters as in 01_wmma.cu; `wide`: the columns of d are neighbours, n is a multiple of 8 and every row of d starts
 // on 16 bytes. An operand's contiguous axis is k (A_K, B_K) or its lines; rows of its memory start on 16 bytes and the
-// contiguous extent is a multiple of 8. Dynamic shared memory: the tiles, or the sums on their way out if these are
-// more.
+// contiguous extent is a multiple of 8. Dynamic shared memory: a tile of each operand.
 //
 // What it adds: copies of 16 bytes, and instructions whose fragments are known lane by lane, so that ldmatrix fetches
 // four 8 x 8 matrices at once and a warp's 64 x 32 outputs stay in registers. Without the swizzle the 8 rows of such a

@@ -1,9 +1,8 @@
-// Sum, maximum or its place down the columns: threads side by side read neighbouring columns, blocks take slabs of
-// rows.
+// Sum, maximum or its place down the columns: a warp reads neighbouring columns, blocks take slabs of rows.
 //
 // x as in 01_thread_per_row.cu, and with VEC = 4 neighbouring columns side by side on 16-byte boundaries; `parts`:
 // slabs * kept states, slab by slab, which the second launch makes one; a single slab is written to y at once. A block
-// of ACROSS x ROWS threads holds ACROSS * VEC columns and deals the rows of its slab to its ROWS; a tree in shared
+// of 32 x ROWS threads holds 32 * VEC columns, and deals the rows of its slab to its ROWS warps; a tree in shared
 // memory joins these. Bound by memory.
 #include "../common/pack.cuh"
 #include "operators.cuh"
@@ -13,9 +12,9 @@ struct States {
     typename Op::State at[VEC];
 };
 
-// The first of ROWS rows of threads gets what all hold of the same columns.
-template <class Op, int VEC, int ACROSS, int ROWS>
-__device__ __forceinline__ States<Op, VEC> merge_down(States<Op, VEC> mine, States<Op, VEC> (&shared)[ROWS][ACROSS]) {
+// The first of ROWS warps gets what all hold of the same columns.
+template <class Op, int VEC, int ROWS>
+__device__ __forceinline__ States<Op, VEC> merge_down(States<Op, VEC> mine, States<Op, VEC> (&shared)[ROWS][kWarp]) {
     static_assert((ROWS & (ROWS - 1)) == 0, "the tree halves");
     if constexpr (ROWS == 1) return mine;
     shared[threadIdx.y][threadIdx.x] = mine;
@@ -32,14 +31,14 @@ __device__ __forceinline__ States<Op, VEC> merge_down(States<Op, VEC> mine, Stat
     return mine;
 }
 
-// grid: slabs * tiles, block: (ACROSS, ROWS); slabs of `each` rows
-template <class Op, class Result, int VEC, int ACROSS, int ROWS>
-__global__ void __launch_bounds__(ACROSS* ROWS) column_slabs(const float* x, typename Op::State* parts, Result* y,
+// grid: slabs * tiles, block: (32, ROWS); slabs of `each` rows
+template <class Op, class Result, int VEC, int ROWS>
+__global__ void __launch_bounds__(kWarp* ROWS) column_slabs(const float* x, typename Op::State* parts, Result* y,
     int64 kept_stride, int64 along_stride, int64 kept_index, int64 along_index, int64 y_stride, int64 slabs, int64 each,
     int64 kept, int64 length) {
     using Held = States<Op, VEC>;
-    __shared__ Held shared[ROWS][ACROSS];
-    const int64 slab = blockIdx.x % slabs, column = (blockIdx.x / slabs * ACROSS + threadIdx.x) * VEC;
+    __shared__ Held shared[ROWS][kWarp];
+    const int64 slab = blockIdx.x % slabs, column = (blockIdx.x / slabs * kWarp + threadIdx.x) * VEC;
     const int64 first = slab * each, last = first + each < length ? first + each : length;
     const float* from = x + column * kept_stride;
     Pack<float, VEC> nothing;
@@ -63,7 +62,7 @@ __global__ void __launch_bounds__(ACROSS* ROWS) column_slabs(const float* x, typ
             for (int v = 0; v < VEC; ++v) a.at[v] = Op::merge(a.at[v], b.at[v]);
             return a;
         });
-    const Held all = merge_down<Op, VEC, ACROSS, ROWS>(mine, shared);
+    const Held all = merge_down<Op, VEC, ROWS>(mine, shared);
     if (threadIdx.y == 0 && column < kept) {
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
@@ -88,6 +87,6 @@ __global__ void __launch_bounds__(kWarp* ROWS) finish_columns(
         [&](int64 i) { return parts[i * kept + column]; },
         [](Held& held, typename Op::State part, int64) { held.at[0] = Op::merge(held.at[0], part); },
         [](Held a, Held b) { return Held{{Op::merge(a.at[0], b.at[0])}}; });
-    const Held all = merge_down<Op, 1, kWarp, ROWS>(mine, shared);
+    const Held all = merge_down<Op, 1, ROWS>(mine, shared);
     if (threadIdx.y == 0 && column < kept) y[column * y_stride] = Op::result(all.at[0]);
 }
