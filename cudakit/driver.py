@@ -80,6 +80,21 @@ def open(spec: str | int | Opened | None = None, *, fresh: bool = False, **optio
     raise ValueError(f"{asked!r} names no device: say 'gpu', 'gpu:1', 'sim', 'sim:sm_80' or 'auto'")
 
 
+def count(opened: Opened) -> int:
+    """How many devices its driver has."""
+    return int(check(opened.driver, "cuDeviceGetCount", opened.driver.cuDeviceGetCount()))
+
+
+def numbered(opened: Opened, ordinal: int) -> Opened:
+    """Device number `ordinal` of the same driver. Raises DeviceUnavailable where there are fewer."""
+    there = count(opened)
+    if ordinal >= there:
+        raise DeviceUnavailable(f"device number {ordinal} was asked for, but there are {there}, numbered from 0")
+    base = "gpu" if opened.kind == "gpu" else ":".join(opened.spec.split(":")[:2])
+    spec = f"{base}:{ordinal}" if opened.kind == "gpu" or ordinal else base
+    return Opened(opened.driver, ordinal, opened.kind, spec)
+
+
 # The simulated device's own ------------------------------------------------------------------------------------------
 
 

@@ -136,6 +136,16 @@ def test_host_memory_is_shared_both_ways(space, skip):
     space.register_host(buffer)
 
 
+def test_host_memory_over_memory_that_was_freed(space):
+    whole = np.zeros(4096, np.uint8)
+    for part in (whole[1024:1536], whole[2048:2056]):
+        space.free(space.register_host(part).address)
+    made = space.register_host(whole)
+    space.bytes(made.address + 1100, 2000)[:] = 7
+    assert (whole[1100:3100] == 7).all()
+    assert space.covering(made.address + 2050, 1) is made
+
+
 def test_host_registration_is_refused(space):
     buffer = np.zeros((16, 16), np.float32)
     with pytest.raises(ValueError, match="contiguous"):

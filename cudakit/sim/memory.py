@@ -212,6 +212,10 @@ class AddressSpace:
         for other in self.allocations():
             if other.address < address + size and address < other.end:
                 raise ValueError(f"host memory {address:#x} + {size} is already registered (with {other!r})")
+        # The system gives memory out again: what was freed inside it must not stand between its start and its bytes.
+        place = bisect_right(self._starts, address)
+        for start in self._starts[place : bisect_right(self._starts, address + size - 1)]:
+            self._forget(start)
         base = address - address % _GRANULE
         # whole granules lie on the same page as the buffer's own first and last bytes, so the padding can be read
         padded = _round_up(address + size, _GRANULE) - base

@@ -1,0 +1,217 @@
+"""Pipelines: a stream of chunks through a function of device arrays, larger than the device and than memory.
+
+    def add(chunk, a, b, out):
+        ops.add(a, b, out=out, stream=chunk.stream)
+
+    report = pipeline.run(add, ("a.npy", "b.npy"), "sum.npy", streams=4)
+    print(report)
+
+Reading, the copies both ways, the work and writing overlap: threads read into pinned buffers and write from them, and
+each chunk's copies and work are queued on one of a few streams. A pinned buffer is filled again only when its copy has
+finished. The last chunk is as short as it comes. A failure stops the run, names the chunk, and leaves every finished
+chunk where it belongs; `resume=True` does what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from cudakit.device import Device
+from cudakit.pipeline.buffers import plan
+from cudakit.pipeline.engine import Chunk, Job, Progress, Run
+from cudakit.pipeline.ranges import Range, common, covers, left
+from cudakit.pipeline.report import Link, PipelineError, Report, Span
+from cudakit.pipeline.sinks import Each, Nowhere, Sink, ToArray, ToFile, ToFolder, ToMap, as_sink
+from cudakit.pipeline.sinks import Job as SinkJob
+from cudakit.pipeline.sources import Blocks, Filled, FromArray, FromFile, FromFiles, Item, Source, as_source
+from cudakit.pipeline.state import Ticket
+
+__all__ = [
+    "Blocks", "Chunk", "Each", "Filled", "FromArray", "FromFile", "FromFiles", "Item", "Link", "Nowhere",
+    "PipelineError", "Progress", "Report", "Sink", "Source", "Span", "ToArray", "ToFile", "ToFolder", "ToMap", "run",
+]  # fmt: skip
+
+
+def run(
+    function: Callable[..., Any],
+    sources: Any = (),
+    sinks: Any = None,
+    *,
+    outputs: Any = None,
+    count: int | None = None,
+    devices: Any = None,
+    chunk: int | None = None,
+    streams: int = 3,
+    memory: int | None = None,
+    host_memory: int | None = None,
+    readers: int = 1,
+    writers: int = 1,
+    resume: bool = False,
+    overwrite: bool = False,
+    finite: bool = False,
+    progress: Callable[[Progress], Any] | None = None,
+    timeline: bool = False,
+    measure: bool = True,
+) -> Report:
+    """Put every item of `sources` through `function` and give the results to `sinks`.
+
+    function: function(chunk, *inputs, *outputs) queues work on `chunk.stream` that fills the output arrays from the
+    input arrays, all on `chunk.device`, of shape (items, *item.shape); it does not wait. The arrays are used again for
+    a later chunk, in the stream's order. sources: one source or a tuple of them, of as many items each: numpy arrays,
+    memory maps, paths of `.npy` files, folders or lists of them, `Filled`, or one generator of blocks; () for results
+    that are made from nothing, with `count`. sinks: one or a tuple: arrays, memory maps, an `.npy` path, a folder, a
+    function of (start, stop, items), or None to drop the results once they are on the host; () where there are none.
+    outputs: (shape, dtype) of one result, or a list of them, one a sink; unless given, what the sink holds, or else the
+    first source's. count: how many items to take; all unless given. devices: a Device or several, to each of which
+    chunks go as it is free; the default one unless given. chunk: items; by default 64 MiB of them, fewer where the
+    budgets ask for it. streams: on each device. memory: bytes of device memory for the buffers, on each device; half of
+    what is free unless given. host_memory: bytes of pinned memory; a quarter of the machine's unless given. readers,
+    writers: threads. resume: go on where an earlier run into these sinks stopped, after a kill too. overwrite: discard
+    what is there. finite: refuse results that are not finite. progress: called with a Progress some ten times a second.
+    timeline: keep the spans of every chunk. measure: measure the link, for the bound; half a second, on a GPU.
+
+    Returns a Report. Raises PipelineError, from its cause, for what fails underway; ValueError, TypeError, OSError and
+    OutOfMemory before anything has been read for what could not succeed.
+    """
+    given = [
+        as_source(source)
+        for source in (sources if isinstance(sources, (tuple, list)) and not _paths(sources) else (sources,))
+    ]
+    into = [as_sink(sink) for sink in (sinks if isinstance(sinks, (tuple, list)) else (sinks,))]
+    on = _devices(devices)
+    opened = False
+    try:
+        blocks = next((source for source in given if isinstance(source, Blocks)), None)
+        if blocks is not None and len(given) > 1:
+            raise ValueError("a generator comes alone: have it yield a tuple of arrays, one for each input")
+        inputs = blocks.items if blocks is not None else tuple(source.item for source in given)  # type: ignore[union-attr]
+        random = [source for source in given if isinstance(source, Source)]
+        count = None if blocks is not None else _count(random, count)
+        made = _outputs(outputs, into, inputs)
+        for name, value in (("streams", streams), ("readers", readers), ("writers", writers)):
+            if value < 1:
+                raise ValueError(f"{name}={value}: at least one is needed")
+        if chunk is not None and chunk < 1:
+            raise ValueError(f"chunk={chunk}: a chunk holds at least one item")
+        context = on[0].context
+        straight_in = blocks is None and all(source.pinned(context, 0, 1) is not None for source in random)
+        straight_out = all(sink.pinned(context, 0, 1) is not None for sink in into)
+        writers = 1 if any(sink.ordered for sink in into) else writers
+        readers = 1 if blocks is not None else readers
+        layout = plan(
+            inputs, made, count=count, chunk=chunk or (blocks.length if blocks is not None else None), streams=streams,
+            readers=readers, writers=writers, devices=on, staged=(not straight_in, not straight_out), memory=memory,
+            host_memory=host_memory,
+        )  # fmt: skip
+
+        def label(number: int) -> str:
+            for source in random:
+                names = source.labels(number, number + 1)
+                if names:
+                    return names[0]
+            return str(number).zfill(len(str(max((count or 10**9) - 1, 0))))
+
+        if resume:
+            kept = [sink.forgets for sink in into if sink.forgets]
+            if kept:
+                raise ValueError(f"this run cannot be resumed: {kept[0]}")
+        opened = True
+        finished = [
+            sink.open(SinkJob(item, count, label, resume, overwrite)) for sink, item in zip(into, made, strict=True)
+        ]
+        done = finished[0] if finished else []
+        for ranges in finished[1:]:
+            done = common(done, ranges)
+        flow = _Tickets(blocks, count, layout.chunk, done, [source.period for source in random if source.period])
+        job = Job(
+            function, iter(flow), random, inputs, into, made, finished, on, layout, lambda: flow.count,
+            sum(stop - start for start, stop in done), readers, writers, label,
+            any(source.named for source in random), finite, progress, timeline, measure,
+        )  # fmt: skip
+    except BaseException:
+        for thing in (*(s for s in given if isinstance(s, Source)), *(into if opened else ())):
+            thing.close()
+        raise
+    return Run(job).run()
+
+
+class _Tickets:
+    """The chunks of a run in order. count: of all items; None until a generator has come to its end."""
+
+    def __init__(
+        self, blocks: Blocks | None, count: int | None, chunk: int, done: Sequence[Range], periods: Sequence[int]
+    ) -> None:
+        self._blocks, self.count, self._chunk, self._done, self._periods = blocks, count, chunk, done, periods
+
+    def __iter__(self) -> Iterator[Ticket]:
+        if self._blocks is None:
+            ranges = left(self._done, self.count or 0, self._chunk, self._periods)
+            yield from (Ticket(index, start, stop) for index, (start, stop) in enumerate(ranges))
+            return
+        index = start = 0
+        for block in self._blocks:
+            stop = start + len(block[0])
+            if stop - start > self._chunk:
+                raise ValueError(
+                    f"the generator yields {stop - start:,} items at once, and a chunk holds {self._chunk:,}: pass "
+                    "chunk= as large as its largest block"
+                )
+            if not covers(self._done, start, stop):
+                yield Ticket(index, start, stop, block)
+                index += 1
+            start = stop
+        self.count = start
+
+
+def _paths(sources: Any) -> bool:
+    """Whether a list is one source: of paths."""
+    return isinstance(sources, list) and bool(sources) and all(not hasattr(part, "dtype") for part in sources)
+
+
+def _devices(devices: Any) -> list[Device]:
+    on = [Device()] if devices is None else list(devices) if isinstance(devices, (tuple, list)) else [devices]
+    if not on:
+        raise ValueError("an empty list of devices has none to run on")
+    if len({device.context.driver for device in on}) > 1:
+        raise ValueError("a GPU and the simulated device share no pinned memory: give devices of one kind")
+    return on
+
+
+def _count(sources: Sequence[Source], count: int | None) -> int:
+    counts = {source.count for source in sources}
+    if len(counts) > 1:
+        raise ValueError(
+            f"the sources have {', '.join(f'{n:,}' for n in sorted(counts))} items: they must have as many each"
+        )
+    if not counts:
+        if count is None:
+            raise ValueError("there is no source, so count= has to say how many results there are to be")
+        return count
+    (there,) = counts
+    if count is None:
+        return there
+    if not 0 <= count <= there:
+        raise ValueError(f"{count:,} items were asked for, and the sources have {there:,}")
+    return count
+
+
+def _outputs(outputs: Any, sinks: Sequence[Sink], inputs: Sequence[Item]) -> tuple[Item, ...]:
+    """What one result of each sink is."""
+    if outputs is None:
+        told: list[Any] = [None] * len(sinks)
+    elif isinstance(outputs, list):
+        told = [Item.of(shape, dtype) for shape, dtype in outputs]
+    else:
+        told = [Item.of(*outputs)]
+    if len(told) != len(sinks):
+        raise ValueError(
+            f"{len(told)} outputs are described, and there are {len(sinks)} sinks: one sink takes one output"
+        )
+    made = []
+    for item, sink in zip(told, sinks, strict=True):
+        found = item or sink.item() or (inputs[0] if inputs else None)
+        if found is None:
+            raise ValueError("nothing tells what a result is: pass outputs=(shape, dtype)")
+        made.append(found)
+    return tuple(made)

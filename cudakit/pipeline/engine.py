@@ -1,0 +1,382 @@
+"""The run of a pipeline: readers, the queueing of work on the devices' streams, writers, and the end in any case.
+
+A chunk's way: a reading thread takes the next ticket and a pinned buffer that no copy uses any more, and fills it; the
+caller's thread queues its copy to a device, the function's work and the copy back on one stream; a writing thread waits
+for that and gives the result to the sink.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from cudakit import nvtx
+from cudakit.errors import CudakitError, OutOfMemory
+from cudakit.pipeline import link
+from cudakit.pipeline.buffers import DEPTH, Clock, HostBuffer, Lane, Layout
+from cudakit.pipeline.ranges import Range
+from cudakit.pipeline.report import PipelineError, Report
+from cudakit.pipeline.sinks import Sink
+from cudakit.pipeline.sources import HostArray, Item, Source
+from cudakit.pipeline.state import Failure, State, Stopped, Ticket
+from cudakit.pipeline.threads import Reader, Writer
+from cudakit.stream import Event, Stream
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+
+_PROGRESS = 0.1  # seconds between two calls of a progress function
+_POLL = 0.0002  # seconds between two looks at streams that are all full
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What a function is told of the chunk it works on. index: among this run's chunks. start, stop: its items.
+
+    device, stream: where its work is to be queued.
+    """
+
+    index: int
+    start: int
+    stop: int
+    device: Device
+    stream: Stream
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is. items: finished. count: of how many; None where that is not known. gbps_in, gbps_out: GB/s."""
+
+    items: int
+    count: int | None
+    seconds: float
+    gbps_in: float
+    gbps_out: float
+
+
+@dataclass
+class Job:
+    """What `cudakit.pipeline.run` makes of its arguments."""
+
+    function: Callable[..., Any]
+    tickets: Iterator[Ticket]
+    sources: Sequence[Source]
+    inputs: Sequence[Item]
+    sinks: Sequence[Sink]
+    outputs: Sequence[Item]
+    finished: Sequence[Sequence[Range]]
+    devices: Sequence[Device]
+    layout: Layout
+    count: Callable[[], int | None]
+    skipped: int
+    readers: int
+    writers: int
+    label: Callable[[int], str]
+    named: bool
+    finite: bool
+    progress: Callable[[Progress], Any] | None
+    timeline: bool
+    measure: bool
+
+
+class Run:
+    """One run. Made and used once."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.state = State(job.timeline)
+        self.timed = all(device.kind == "gpu" for device in job.devices)
+        self.lanes: list[Lane] = []
+        self.buffers: list[HostBuffer] = []
+        self.zero: dict[int, tuple[Event, float]] = {}
+        self.clocks: dict[int, list[Clock]] = {number: [] for number in range(len(job.devices))}
+        self.all_clocks: list[Clock] = []
+        self.stage = "copy"  # of the chunk that is being queued
+        self._told = 0.0
+        layout, devices = job.layout, job.devices
+        self.report = Report(
+            [device.context.spec for device in devices], layout.streams, layout.chunk, job.count(),
+            layout.device_bytes * len(devices), layout.host_bytes, skipped=job.skipped,
+        )  # fmt: skip
+
+    def run(self) -> Report:
+        """Run it. Raises PipelineError from what stopped it; the buffers are given back in any case."""
+        job, state = self.job, self.state
+        grown = _peak()
+        interrupted: BaseException | None = None
+        try:
+            if job.measure and self.timed:
+                self.report.link = link.measure(job.devices, self._copy_bytes())
+            self._make()
+            state.begin = time.perf_counter()
+            staged = bool(job.layout.in_buffers)
+            context = job.devices[0].context
+            reader = Reader(state, job.tickets, job.sources, job.inputs, context, job.layout.chunk, staged)
+            writer = Writer(
+                state, job.sinks, job.finished, finite=job.finite, zero=self.zero, clocks=self.clocks
+            )  # fmt: skip
+            readers = _start(reader.run, job.readers, "reader")
+            writers = _start(writer.run, job.writers, "writer")
+            try:
+                self._queue()
+            except Stopped:
+                pass
+            except BaseException as error:  # Ctrl-C: what is computed is written, then it is raised again
+                interrupted = error
+            with state.condition:
+                state.stopped = state.stopped or interrupted is not None
+                state.no_more = True
+                state.condition.notify_all()
+            for thread in writers:
+                thread.join()
+            with state.condition:
+                state.stopped = True
+                state.condition.notify_all()
+            for thread in readers:
+                thread.join()
+            self._tell(force=True)
+            seconds = time.perf_counter() - state.begin
+            if state.failure is None and interrupted is None:
+                for sink in job.sinks:
+                    sink.finish(self._count())
+        finally:
+            self._close()
+        self._finish(seconds, _peak() - grown)
+        if interrupted is not None:
+            raise interrupted
+        if state.failure is not None:
+            raise self._error(state.failure) from state.failure.error
+        return self.report
+
+    def _count(self) -> int:
+        count = self.job.count()
+        return self.job.skipped + self.state.items_done if count is None else count
+
+    def _copy_bytes(self) -> int:
+        """What the link is measured with: a chunk's copy, within the budget of pinned memory."""
+        layout, job = self.job.layout, self.job
+        each = max([item.nbytes for item in (*job.inputs, *job.outputs)], default=1) * layout.chunk
+        share = layout.host_bytes // (2 * len(job.devices)) or each
+        return max(min(each, share), 1 << 20)
+
+    def _make(self) -> None:
+        job, layout = self.job, self.job.layout
+        # Lanes of one device after another's, so that neighbouring chunks go to different devices.
+        for number in range(layout.streams * len(job.devices)):
+            device = job.devices[number % len(job.devices)]
+            self.lanes.append(Lane.make(number, device, job.inputs, job.outputs, layout.chunk))
+        for items, count, free in (
+            (job.inputs, layout.in_buffers, self.state.in_free),
+            (job.outputs, layout.out_buffers, self.state.out_free),
+        ):
+            for _ in range(count):
+                context = job.devices[0]
+                arrays = tuple(context.pinned((layout.chunk, *item.shape), item.dtype) for item in items)
+                buffer = HostBuffer(arrays)
+                self.buffers.append(buffer)
+                free.append(buffer)
+        if self.timed:
+            for number, device in enumerate(job.devices):
+                event = Event(device.context, timing=True)
+                event.record(device.default_stream)
+                event.synchronize()
+                self.zero[number] = (event, time.perf_counter())
+
+    # Queueing ---------------------------------------------------------------------------------------------------------
+
+    def _queue(self) -> None:
+        """The caller's thread: every chunk in its order, as soon as it has been read and there is room for it."""
+        state, index = self.state, 0
+        while True:
+            state.wait_for(functools.partial(self._next_is_known, index), "reading", self._tell)
+            if state.end is not None and index >= state.end:
+                return
+            ticket = state.ready.pop(index)
+            if ticket.error is not None:
+                state.fail(ticket, "read", ticket.error)
+                return
+            self.stage = "copy"
+            try:
+                if self.job.layout.out_buffers:
+                    ticket.out = state.wait_for(
+                        lambda: state.out_free and state.out_free.popleft(), "results", self._tell
+                    )
+                self._enqueue(ticket, self._lane())
+            except Stopped:
+                raise
+            except Exception as error:
+                state.fail(ticket, self.stage, error)
+                return
+            state.put(state.computed, ticket)
+            index += 1
+
+    def _next_is_known(self, index: int) -> bool:
+        return index in self.state.ready or (self.state.end is not None and index >= self.state.end)
+
+    def _lane(self) -> Lane:
+        """The lane with the least to do: a device that is free gets the next chunk. Waits while all are full."""
+        begin = time.perf_counter()
+        while True:
+            lane = min(self.lanes, key=lambda lane: (lane.waiting(), lane.last))
+            if lane.waiting() < DEPTH:
+                break
+            if self.state.stopped:
+                raise Stopped
+            self._tell()
+            time.sleep(_POLL)
+        waited = self.state.times.waited
+        waited["devices"] = waited.get("devices", 0.0) + time.perf_counter() - begin
+        return lane
+
+    def _enqueue(self, ticket: Ticket, lane: Lane) -> None:
+        job, stream, length = self.job, lane.stream, ticket.length
+        clock = self._clock(lane) if self.timed else None
+        inputs = tuple(array[:length] for array in lane.inputs)
+        outputs = tuple(array[:length] for array in lane.outputs)
+        with nvtx.range("pipeline copy in"):
+            if clock is not None:
+                clock.tick(0, stream)
+            for array, host in zip(inputs, ticket.arrays, strict=True):
+                array.copy_from(host, stream)
+            if ticket.buffer is not None:
+                ticket.buffer.mark(stream)
+                self.state.put(self.state.in_free, ticket.buffer)
+            if clock is not None:
+                clock.tick(1, stream)
+        chunk = Chunk(ticket.index, ticket.start, ticket.stop, lane.device, stream)
+        self.stage = "compute"
+        with nvtx.range("pipeline compute"):
+            job.function(chunk, *inputs, *outputs)
+        self.stage = "copy"
+        with nvtx.range("pipeline copy out"):
+            if clock is not None:
+                clock.tick(2, stream)
+            results = []
+            for place, (sink, array) in enumerate(zip(job.sinks, outputs, strict=True)):
+                straight = sink.pinned(lane.device.context, ticket.start, ticket.stop)
+                host = _of(ticket.out, place)[:length] if straight is None else straight
+                array.copy_to(host, stream)
+                results.append(host)
+            if clock is not None:
+                clock.tick(3, stream)
+            ticket.results, ticket.clock = tuple(results), clock
+            ticket.lane, ticket.device = lane.number, lane.number % len(job.devices)
+            ticket.done = lane.mark(ticket.index)
+
+    def _clock(self, lane: Lane) -> Clock:
+        number = lane.number % len(self.job.devices)
+        with self.state.condition:
+            if self.clocks[number]:
+                return self.clocks[number].pop()
+        clock = Clock(lane.device)
+        self.all_clocks.append(clock)
+        return clock
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def _tell(self, force: bool = False) -> float:
+        """Call the progress function where it is due. Gives the seconds until it is due again."""
+        if self.job.progress is None:
+            return _PROGRESS if force else 1.0
+        now = time.perf_counter()
+        if force or now - self._told >= _PROGRESS:
+            self._told = now
+            state, seconds = self.state, max(now - self.state.begin, 1e-9)
+            self.job.progress(
+                Progress(
+                    self.job.skipped + state.items_done, self.job.count(), seconds,
+                    state.bytes_in / seconds / 1e9, state.bytes_out / seconds / 1e9,
+                )
+            )  # fmt: skip
+        return max(self._told + _PROGRESS - now, 0.001)
+
+    def _close(self) -> None:
+        """Give back what was made. After a failure none of it may raise over the failure's own error."""
+        broken = self.state.failure is not None
+        for lane in self.lanes:
+            with contextlib.suppress(CudakitError) if broken else contextlib.nullcontext():
+                lane.stream.synchronize()
+        made: list[Any] = [*self.lanes, *self.buffers, *self.all_clocks, *(event for event, _ in self.zero.values())]
+        for thing in [*made, *self.job.sources, *self.job.sinks]:
+            with contextlib.suppress(CudakitError) if broken else contextlib.nullcontext():
+                thing.close()
+
+    def _finish(self, seconds: float, growth: int) -> None:
+        report, state, job = self.report, self.state, self.job
+        times = state.times
+        report.seconds, report.host_growth = seconds, growth
+        report.items, report.chunks = state.items_done, state.chunks_done
+        report.bytes_in, report.bytes_out = state.bytes_in, state.bytes_out
+        report.busy, report.waited = times.busy, times.waited
+        report.spans = sorted(times.spans, key=lambda span: span.begin)
+        report.count = job.count()
+        if report.link is None:
+            return
+        report.bounds["link"] = report.link.seconds(report.bytes_in, report.bytes_out)
+        for stage, nbytes, threads in (
+            ("read", report.bytes_in, job.readers),
+            ("write", report.bytes_out, job.writers),
+        ):
+            if times.rates.get(stage):
+                report.bounds[stage] = nbytes / median(times.rates[stage]) / threads
+        if times.quickest is not None:
+            report.bounds["compute"] = times.quickest * report.items / len(job.devices)
+
+    def _error(self, failure: Failure) -> PipelineError:
+        ticket, job, error = failure.ticket, self.job, failure.error
+        last = max(ticket.stop - 1, ticket.start)
+        names = f"items {ticket.start:,} to {last:,}"
+        if job.named:
+            names += f", {job.label(ticket.start)!r} to {job.label(last)!r}"
+        places = [sink.where for sink in job.sinks if sink.where]
+        kept = f"{self.state.chunks_done:,} chunks of this run are finished"
+        if places:
+            kept += f", in {', '.join(places)}"
+            if not any(sink.forgets for sink in job.sinks):
+                kept += "; resume=True goes on from there"
+        advice = ""
+        if isinstance(error, OutOfMemory):
+            advice = (
+                " What the function allocates comes on top of the pipeline's buffers: give a smaller chunk= or memory=."
+            )
+        return PipelineError(
+            f"chunk {ticket.index} ({names}) failed in {_STAGES[failure.stage]}: {type(error).__name__}: {error}."
+            f"{advice} {kept}.",
+            chunk=ticket.index, start=ticket.start, stop=ticket.stop, stage=failure.stage, report=self.report,
+        )  # fmt: skip
+
+
+_STAGES = {
+    "read": "reading",
+    "copy": "its copies",
+    "compute": "the function",
+    "write": "writing its result",
+}
+
+
+def _of(buffer: HostBuffer | None, place: int) -> HostArray:
+    if buffer is None:
+        raise RuntimeError(f"there is no pinned buffer for output {place}")
+    return buffer.arrays[place]
+
+
+def _start(work: Callable[[int], None], count: int, name: str) -> list[threading.Thread]:
+    threads = [threading.Thread(target=work, args=(i,), name=f"pipeline {name} {i}", daemon=True) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def _peak() -> int:
+    """The most bytes of memory this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

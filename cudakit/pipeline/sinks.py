@@ -1,0 +1,388 @@
+"""Where a pipeline's results go: arrays, memory maps, one `.npy` file, a folder of them, a function, or nowhere.
+
+A file appears under its own name only when it is whole; what a stopped run has finished stays beside it, with a record
+of it, and `resume=True` goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cudakit.context import Context
+from cudakit.layout import is_contiguous
+from cudakit.pinned import is_pinned
+from cudakit.pipeline.ranges import Journal, Range, covers, merged
+from cudakit.pipeline.sources import _GRANULARITY, HostArray, Item, write_whole
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a sink is opened for. item: of the results. count: how many there will be; None where that is not known.
+    label: the name of an item by its number. resume: keep what an earlier run finished. overwrite: discard it."""
+
+    item: Item
+    count: int | None
+    label: Callable[[int], str]
+    resume: bool = False
+    overwrite: bool = False
+
+
+class Sink:
+    """Takes results, a range of items at a time, each range once, from any thread."""
+
+    #: Ranges come in order and one at a time.
+    ordered = False
+    #: Why a run into it cannot be resumed; "" where it can.
+    forgets = ""
+    #: Where the finished results of a stopped run lie, in words.
+    where = ""
+
+    def open(self, job: Job) -> list[Range]:
+        """Get ready. Gives the ranges that are finished already, merged."""
+        return []
+
+    def item(self) -> Item | None:
+        """What it says a result is; None where it takes any."""
+        return None
+
+    def write(self, start: int, stop: int, items: HostArray) -> None:
+        """Keep items start..stop, contiguous. They are finished when this returns."""
+        raise NotImplementedError
+
+    def pinned(self, context: Context, start: int, stop: int) -> HostArray | None:
+        """Where those items are to lie, if that is pinned memory which the device can copy to by itself."""
+        return None
+
+    def finish(self, count: int) -> None:
+        """All `count` items are written."""
+
+    def close(self) -> None:
+        """Let go of what is open; what is finished stays. Idempotent."""
+
+
+class Nowhere(Sink):
+    """Drops the results once they have reached the host."""
+
+    forgets = "a null sink keeps nothing to go on from"
+
+    def write(self, start: int, stop: int, items: HostArray) -> None:
+        pass
+
+
+class Each(Sink):
+    """Gives every chunk to a function, in order: function(start, stop, items). The array is reused once it returns."""
+
+    ordered = True
+    forgets = "a function keeps no record of what it was given"
+
+    def __init__(self, function: Callable[[int, int, HostArray], Any]) -> None:
+        self._function = function
+
+    def write(self, start: int, stop: int, items: HostArray) -> None:
+        self._function(start, stop, items)
+
+
+class ToArray(Sink):
+    """The items of a numpy array, any strides; straight into it where it is pinned and contiguous."""
+
+    forgets = "an array in memory ends with its process"
+
+    def __init__(self, array: HostArray) -> None:
+        if array.ndim == 0:
+            raise ValueError("an array without axes has no place for items: the first axis counts them")
+        if not array.flags.writeable:
+            raise ValueError("the array for the results is read-only")
+        self._array = array
+        self._straight: bool | None = None
+        self.where = "the array"
+
+    def item(self) -> Item:
+        return Item.of(self._array.shape[1:], self._array.dtype)
+
+    def open(self, job: Job) -> list[Range]:
+        _same(self.item(), job.item, "the array for the results")
+        if job.count is not None and job.count != len(self._array):
+            raise ValueError(f"{job.count:,} items were asked for, and the array for them holds {len(self._array):,}")
+        return []
+
+    def write(self, start: int, stop: int, items: HostArray) -> None:
+        if stop > len(self._array):
+            raise ValueError(f"items {start:,} to {stop - 1:,} are past the end of the {len(self._array):,} that fit")
+        np.copyto(self._array[start:stop], items)
+
+    def pinned(self, context: Context, start: int, stop: int) -> HostArray | None:
+        if self._straight is None:
+            array = self._array
+            self._straight = is_contiguous(array.shape, array.strides, array.itemsize) and is_pinned(context, array)
+        return self._array[start:stop] if self._straight and stop <= len(self._array) else None
+
+
+class _Placed(Sink):
+    """Items at their places in a file, with a journal of those that are there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+        self._offset = 0
+        self._item: Item | None = None
+        self._journal: Journal | None = None
+
+    def _begin(self, journal: Path, job: Job, what: dict[str, Any]) -> list[Range]:
+        described = {"item": str(job.item), "count": job.count, **what}
+        self._item = job.item
+        self._journal = Journal(journal, described)
+        if not journal.exists() or job.overwrite:
+            return []
+        if not job.resume:
+            raise FileExistsError(
+                f"an unfinished run's results are at {self.path}, by its record {journal}: pass resume=True to go on "
+                "from there, or overwrite=True to begin anew"
+            )
+        return self._journal.finished()
+
+    def write(self, start: int, stop: int, items: HostArray) -> None:
+        if self._file is None or self._item is None or self._journal is None:
+            raise ValueError(f"{self.path} is not open")
+        write_whole(self._file, items, self._offset + start * self._item.nbytes)
+        self._journal.add(start, stop)
+
+    def finish(self, count: int) -> None:
+        self.close()
+        if self._journal is not None:
+            self._journal.close(remove=True)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        if self._journal is not None:
+            self._journal.close()
+
+
+class ToMap(_Placed):
+    """The items of a memory map that can be written. They are written to its file, which the map shows: a disk that is
+    full is then an error, where a write to the map ends the process with SIGBUS."""
+
+    def __init__(self, array: np.memmap[Any, Any]) -> None:
+        mapped: Any = array._mmap  # type: ignore[attr-defined]
+        if array.mode not in ("r+", "w+") or array.filename is None or mapped is None:
+            raise ValueError(f"a memory map of mode {array.mode!r} cannot be written to: open it with 'r+'")
+        if array.ndim == 0 or not is_contiguous(array.shape, array.strides, array.itemsize):
+            raise ValueError(
+                f"a memory map of shape {array.shape} and strides {array.strides} has gaps: give all of it"
+            )
+        super().__init__(Path(array.filename))
+        base = np.frombuffer(mapped, np.uint8).ctypes.data
+        self._offset = array.offset - array.offset % _GRANULARITY + array.ctypes.data - base
+        self._array = array
+        self.where = str(self.path)
+
+    def item(self) -> Item:
+        return Item.of(self._array.shape[1:], self._array.dtype)
+
+    def open(self, job: Job) -> list[Range]:
+        _same(self.item(), job.item, f"the memory map of {self.path}")
+        if job.count is not None and job.count != len(self._array):
+            raise ValueError(f"{job.count:,} items were asked for, and {self.path} holds {len(self._array):,}")
+        journal = self.path.with_name(self.path.name + ".journal")
+        finished = self._begin(journal, job, {"offset": self._offset})
+        self._file = os.open(self.path, os.O_WRONLY)
+        assert_open(self._journal).open(finished)
+        return finished
+
+
+class ToFile(_Placed):
+    """One `.npy` file of all items. Until it is whole it is FILE.part, with its record FILE.journal beside it."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(Path(path))
+        self._part = self.path.with_name(self.path.name + ".part")
+        self.where = str(self._part)
+
+    def open(self, job: Job) -> list[Range]:
+        _parent(self.path)
+        journal = self.path.with_name(self.path.name + ".journal")
+        if self.path.exists() and not job.overwrite and not (job.resume and journal.exists()):
+            if job.resume and job.count is not None and _holds(self.path, job):
+                self._item = job.item
+                return merged([(0, job.count)])
+            raise FileExistsError(f"{self.path} is there already: pass overwrite=True, or name another file")
+        finished = self._begin(journal, job, {})
+        header = npy_header_bytes(job.count or 0, job.item)
+        self._offset = len(header)
+        _room(self.path.parent, job, sum(stop - start for start, stop in finished))
+        self._file = os.open(self._part, os.O_RDWR | os.O_CREAT | (0 if finished else os.O_TRUNC), 0o666)
+        os.pwrite(self._file, header, 0)
+        if job.count is not None:
+            os.ftruncate(self._file, self._offset + job.count * job.item.nbytes)
+        assert_open(self._journal).open(finished)
+        return finished
+
+    def finish(self, count: int) -> None:
+        if self._file is None or self._item is None:
+            return  # it was whole before
+        os.pwrite(self._file, npy_header_bytes(count, self._item), 0)
+        # A reader that finds the file under its name finds all of it, after a loss of power too.
+        os.fsync(self._file)
+        self._part.replace(self.path)
+        super().finish(count)
+
+
+class ToFolder(Sink):
+    """A folder with one `.npy` file an item, under the item's own name. A file appears when it is whole.
+
+    The names are those of the source's files, or the items' numbers. While the run is unfinished a record,
+    `.pipeline.json`, says what job the folder is for.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.where = str(self.path)
+        self._job: Job | None = None
+        self._there: set[str] = set()
+        self._header = b""
+
+    @property
+    def _record(self) -> Path:
+        return self.path / ".pipeline.json"
+
+    def open(self, job: Job) -> list[Range]:
+        _parent(self.path)
+        self.path.mkdir(exist_ok=True)
+        described = json.dumps({"item": str(job.item), "count": job.count}, sort_keys=True)
+        names = {entry.name for entry in os.scandir(self.path)}
+        results = {name for name in names if name.endswith(".npy") and not name.startswith(".")}
+        for torn in (name for name in names if name.startswith(".") and name.endswith(".npy.part")):
+            (self.path / torn).unlink()
+        if self._record.exists() and job.resume and self._record.read_text() != described:
+            raise ValueError(
+                f"{self.path} is of another job: it says {self._record.read_text()}, and this one is {described}. "
+                "Resume with the arguments of then, or name another folder"
+            )
+        if results and not job.overwrite and not job.resume:
+            raise FileExistsError(
+                f"{self.path} has {len(results):,} results already: pass resume=True to go on from there, "
+                "overwrite=True to write over them, or name another folder"
+            )
+        self._job = job
+        self._header = npy_header_bytes(None, job.item)
+        self._there = results if job.resume and not job.overwrite else set()
+        finished: list[Range] = []
+        if job.count is not None and self._there:
+            finished = merged((i, i + 1) for i in range(job.count) if f"{job.label(i)}.npy" in self._there)
+        _room(self.path, job, len(self._there))
+        self._record.write_text(described)
+        return finished
+
+    def write(self, start: int, stop: int, items: HostArray) -> None:
+        if self._job is None:
+            raise ValueError(f"{self.path} is not open")
+        for place, number in enumerate(range(start, stop)):
+            name = f"{self._job.label(number)}.npy"
+            if name in self._there:
+                continue
+            aside = self.path / f".{name}.part"
+            try:
+                file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+                try:
+                    os.pwrite(file, self._header, 0)
+                    write_whole(file, items[place : place + 1], len(self._header))
+                finally:
+                    os.close(file)
+                aside.replace(self.path / name)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    aside.unlink()
+                raise
+
+    def finish(self, count: int) -> None:
+        self._record.unlink(missing_ok=True)
+
+
+def as_sink(given: Any) -> Sink:
+    """What `run` takes for an output: a Sink, an array or memory map, the path of an `.npy` file, the path of a folder
+    (it exists, or its name has no ending), a function for `Each`, or None. Raises TypeError for anything else."""
+    if given is None:
+        return Nowhere()
+    if isinstance(given, Sink):
+        return given
+    if isinstance(given, np.memmap):
+        return ToMap(given)
+    if isinstance(given, np.ndarray):
+        return ToArray(given)
+    if isinstance(given, (str, os.PathLike)):
+        path = Path(given)
+        if path.suffix == ".npy" and not path.is_dir():
+            return ToFile(path)
+        if path.is_dir() or not path.suffix:
+            return ToFolder(path)
+        raise ValueError(f"{path} is no place for results: name an .npy file, or a folder")
+    if callable(given):
+        return Each(given)
+    raise TypeError(
+        f"{type(given).__name__} is no sink for results: give a numpy array, a numpy.memmap, the path of an .npy file "
+        "or of a folder, a function of (start, stop, items), a pipeline sink, or None to drop them"
+    )
+
+
+def npy_header_bytes(count: int | None, item: Item) -> bytes:
+    """An `.npy` file's header for `count` items, or for one alone; as long for any count."""
+    text = io.BytesIO()
+    shape = item.shape if count is None else (count, *item.shape)
+    described = {"descr": np.lib.format.dtype_to_descr(item.dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(text, described)
+    return text.getvalue()
+
+
+def assert_open(journal: Journal | None) -> Journal:
+    """The journal of a sink that was opened."""
+    if journal is None:
+        raise ValueError("the sink is not open")
+    return journal
+
+
+def finished_of(sinks: Sequence[Sink], opened: Sequence[Sequence[Range]], start: int, stop: int) -> list[bool]:
+    """Which sinks have the items start..stop from an earlier run."""
+    return [covers(ranges, start, stop) for ranges in opened]
+
+
+def _same(mine: Item, asked: Item, what: str) -> None:
+    if mine != asked:
+        raise ValueError(f"{what} holds items of {mine}, and the results are {asked}")
+
+
+def _parent(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {path.parent} for {path.name}: make it first, or name another place"
+        )
+
+
+def _holds(path: Path, job: Job) -> bool:
+    from cudakit.pipeline.sources import FromFile
+
+    source = FromFile(path)
+    source.close()
+    return (source.item, source.count) == (job.item, job.count)
+
+
+def _room(folder: Path, job: Job, finished: int) -> None:
+    """Raises OSError where the disk has no room for what is left: better now than in the middle."""
+    if job.count is None:
+        return
+    disk = os.statvfs(folder)
+    free, due = disk.f_bavail * disk.f_frsize, (job.count - finished) * job.item.nbytes
+    if due > free:
+        raise OSError(
+            f"{due / 1e9:,.1f} GB of results are to go to {folder}, and {free / 1e9:,.1f} GB are free there: make "
+            "room, name another place, or drop the results (a null sink)"
+        )

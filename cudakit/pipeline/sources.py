@@ -1,0 +1,330 @@
+"""Where a pipeline's chunks come from: arrays, memory maps, `.npy` files, functions that fill a chunk, generators.
+
+Items lie along the first axis. A source gives any range of them, from any thread; files are read with `pread`, so a
+file that is cut short is an error that names it, where a memory map would end the process with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cudakit.context import Context
+from cudakit.layout import is_contiguous
+from cudakit.memory import as_dtype
+from cudakit.pinned import is_pinned
+
+HostArray = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One element of a stream: its shape and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, shape: Any, dtype: Any) -> Item:
+        """From a shape, or an int for one axis, and anything that names a dtype."""
+        extents = (shape,) if isinstance(shape, int) else tuple(int(extent) for extent in shape)
+        if any(extent < 0 for extent in extents):
+            raise ValueError(f"an item of shape {extents} has a negative extent")
+        return cls(extents, as_dtype(dtype))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one item."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+class Source:
+    """Items that can be read in any order. item: what one is. count: how many there are."""
+
+    item: Item
+    count: int
+    #: Whether its items have names of their own.
+    named = False
+    #: No chunk should go on over a multiple of this; None where any range is as good.
+    period: int | None = None
+
+    def read(self, start: int, stop: int, into: HostArray) -> None:
+        """Write items start..stop into `into`, contiguous, of shape (stop - start, *item.shape)."""
+        raise NotImplementedError
+
+    def pinned(self, context: Context, start: int, stop: int) -> HostArray | None:
+        """The items where they lie, if that is pinned memory which the device can copy from by itself."""
+        return None
+
+    def labels(self, start: int, stop: int) -> list[str] | None:
+        """Their names; None where they have none but their numbers."""
+        return None
+
+    def close(self) -> None:
+        """Let go of what is open. Idempotent."""
+
+
+class FromArray(Source):
+    """The items of a numpy array, any strides; straight from it where it is pinned and contiguous.
+
+    repeats: how many times over the array's items are taken: the stream is `repeats` times as long as the array.
+    """
+
+    def __init__(self, array: HostArray, repeats: int = 1) -> None:
+        if array.ndim == 0:
+            raise ValueError("an array without axes holds no stream of items: the first axis counts them")
+        if repeats < 1:
+            raise ValueError(f"an array cannot be repeated {repeats} times")
+        self.array = array
+        self.item = Item.of(array.shape[1:], array.dtype)
+        self.count = len(array) * repeats
+        self.period = len(array) if repeats > 1 else None
+        self._straight: bool | None = None
+
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, HostArray]]:
+        """The items by the places where they lie: (offset from start, items)."""
+        size = len(self.array)
+        at = start
+        while at < stop:
+            inside = at % size
+            taken = min(stop - at, size - inside)
+            yield at - start, self.array[inside : inside + taken]
+            at += taken
+
+    def read(self, start: int, stop: int, into: HostArray) -> None:
+        for offset, part in self._parts(start, stop):
+            np.copyto(into[offset : offset + len(part)], part)
+
+    def pinned(self, context: Context, start: int, stop: int) -> HostArray | None:
+        if self._straight is None:
+            array = self.array
+            self._straight = is_contiguous(array.shape, array.strides, array.itemsize) and is_pinned(context, array)
+        if not self._straight or stop <= start:
+            return None
+        _, part = next(self._parts(start, stop))
+        return part if len(part) == stop - start else None
+
+
+class FromFile(Source):
+    """The items of an `.npy` file whose first axis counts them."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        shape, dtype, offset = npy_header(self.path)
+        if not shape:
+            raise ValueError(f"{self.path} holds one value: the first axis of a stream counts its items")
+        self._begin(self.path, Item.of(shape[1:], dtype), shape[0], offset)
+
+    @classmethod
+    def of_map(cls, array: np.memmap[Any, Any]) -> FromFile | None:
+        """Of a memory map's file, read as a file; None where the map has other contents than its file, or gaps."""
+        # A slice of a map keeps the whole map's offset, so the place in the file comes from the address.
+        mapped: Any = array._mmap  # type: ignore[attr-defined]
+        if array.mode == "c" or array.filename is None or array.ndim == 0 or array.size == 0 or mapped is None:
+            return None
+        if not is_contiguous(array.shape, array.strides, array.itemsize):
+            return None
+        base = np.frombuffer(mapped, np.uint8).ctypes.data
+        begin = array.offset - array.offset % _GRANULARITY
+        made = cls.__new__(cls)
+        made.path = Path(array.filename)
+        item = Item.of(array.shape[1:], array.dtype)
+        made._begin(made.path, item, len(array), begin + array.ctypes.data - base)
+        return made
+
+    def _begin(self, path: Path, item: Item, count: int, offset: int) -> None:
+        self.item, self.count, self._offset = item, count, offset
+        there = path.stat().st_size
+        due = offset + count * item.nbytes
+        if there < due:
+            raise ValueError(f"{path} is cut short: {there:,} bytes are there, and {count:,} items take {due:,}")
+        self._file: int | None = os.open(path, os.O_RDONLY)
+
+    def read(self, start: int, stop: int, into: HostArray) -> None:
+        if self._file is None:
+            raise ValueError(f"{self.path} was closed")
+        read_whole(self._file, into, self._offset + start * self.item.nbytes, self.path)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class FromFiles(Source):
+    """`.npy` files of one item each, named by their stems: an image set, say. All have the first one's shape and dtype.
+
+    paths: the files in their order, or a folder: then all `.npy` files in it, by name.
+    """
+
+    def __init__(self, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
+        if isinstance(paths, (str, os.PathLike)):
+            folder = Path(paths)
+            paths = sorted(entry.path for entry in os.scandir(folder) if entry.name.endswith(".npy"))
+            if not paths:
+                raise ValueError(f"there is no .npy file in {folder}")
+        if not paths:
+            raise ValueError("an empty list of files has no item whose shape could be known")
+        self._paths = [os.fspath(path) for path in paths]
+        shape, dtype, _ = npy_header(Path(self._paths[0]))
+        self.item = Item.of(shape, dtype)
+        self.count = len(self._paths)
+        names = [Path(path).stem for path in self._paths]
+        twice = len(set(names)) < len(names)
+        # Results are saved under these names: two of one name would write over each other.
+        self._names = None if twice else names
+        self.named = not twice
+
+    def read(self, start: int, stop: int, into: HostArray) -> None:
+        for place, path in enumerate(self._paths[start:stop]):
+            shape, dtype, offset = npy_header(Path(path))
+            if (tuple(shape), dtype) != (self.item.shape, self.item.dtype):
+                raise ValueError(f"{path} holds {Item(tuple(shape), dtype)}, and the first file {self.item}")
+            file = os.open(path, os.O_RDONLY)
+            try:
+                read_whole(file, into[place : place + 1], offset, Path(path))
+            finally:
+                os.close(file)
+
+    def labels(self, start: int, stop: int) -> list[str] | None:
+        return None if self._names is None else self._names[start:stop]
+
+
+class Filled(Source):
+    """Items that a function makes: fill(start, stop, out) writes items start..stop into `out`, which is pinned memory.
+
+    It is called from the reading threads, for any range, so a resumed run makes only what is left.
+    """
+
+    def __init__(self, fill: Callable[[int, int, HostArray], Any], count: int, shape: Any, dtype: Any) -> None:
+        if count < 0:
+            raise ValueError(f"a stream cannot have {count} items")
+        self._fill = fill
+        self.count = count
+        self.item = Item.of(shape, dtype)
+
+    def read(self, start: int, stop: int, into: HostArray) -> None:
+        self._fill(start, stop, into)
+
+
+class Blocks:
+    """A generator of blocks, in order: each an array whose first axis counts items, or a tuple of them, one an input.
+
+    The first block says what an item is and how many a chunk holds, unless `run` is told; later ones may be shorter,
+    and an empty one is passed over. The generator may yield the same array again: it has been copied before the next is
+    asked for. It runs in a reading thread.
+    """
+
+    def __init__(self, blocks: Iterable[Any]) -> None:
+        self._blocks = iter(blocks)
+        self._first: list[tuple[HostArray, ...]] = []
+        try:
+            first = _as_block(next(self._blocks))
+        except StopIteration:
+            raise ValueError("the generator yields nothing: its first block tells what an item is") from None
+        self._first.append(first)
+        self.items = tuple(Item.of(array.shape[1:], array.dtype) for array in first)
+        self.length = len(first[0])
+
+    def __iter__(self) -> Iterator[tuple[HostArray, ...]]:
+        yield from self._first
+        self._first.clear()
+        for block in self._blocks:
+            arrays = _as_block(block)
+            items = tuple(Item.of(array.shape[1:], array.dtype) for array in arrays)
+            if items != self.items:
+                raise ValueError(
+                    f"the generator yields items of {', '.join(map(str, items))} after "
+                    f"{', '.join(map(str, self.items))}"
+                )
+            yield arrays
+
+
+def _as_block(block: Any) -> tuple[HostArray, ...]:
+    arrays = tuple(np.asarray(part) for part in (block if isinstance(block, tuple) else (block,)))
+    if not arrays or any(array.ndim == 0 for array in arrays):
+        raise ValueError("a block is an array, or a tuple of arrays, whose first axis counts its items")
+    lengths = {len(array) for array in arrays}
+    if len(lengths) > 1:
+        raise ValueError(f"the arrays of one block hold {sorted(lengths)} items: they must hold as many each")
+    return arrays
+
+
+def as_source(given: Any) -> Source | Blocks:
+    """What `run` takes for an input: a Source, an array or memory map, a path (an `.npy` file, or a folder of them), a
+    list of paths, or a generator of blocks. Raises TypeError for anything else."""
+    if isinstance(given, (Source, Blocks)):
+        return given
+    if isinstance(given, np.memmap):
+        return FromFile.of_map(given) or FromArray(given)
+    if isinstance(given, np.ndarray):
+        return FromArray(given)
+    if isinstance(given, (str, os.PathLike)):
+        return FromFiles(given) if Path(given).is_dir() else FromFile(given)
+    if isinstance(given, list) and given and all(isinstance(path, (str, os.PathLike)) for path in given):
+        return FromFiles(given)
+    if isinstance(given, Iterator):
+        return Blocks(given)
+    raise TypeError(
+        f"{type(given).__name__} is no source of items: give a numpy array, a numpy.memmap, the path of an .npy file "
+        "or of a folder of them, a list of paths, a generator of blocks, or a pipeline source such as Filled"
+    )
+
+
+_GRANULARITY = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 65536
+_PIECE = 1 << 30  # Linux reads and writes 2^31 bytes a call at most
+
+
+def npy_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Shape, dtype and the offset of the data in an `.npy` file. ValueError for what is none that can be streamed."""
+    try:
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            read: Any = (
+                np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            )
+            shape, fortran, dtype = read(file)
+            offset = file.tell()
+    except ValueError as error:
+        raise ValueError(f"{path} is no .npy file that can be read: {error}") from error
+    if dtype.hasobject:
+        raise ValueError(f"{path} holds Python objects")
+    if fortran and len(shape) > 1:
+        raise ValueError(f"{path} is in Fortran order: save it with numpy.ascontiguousarray first")
+    return tuple(int(extent) for extent in shape), dtype, offset
+
+
+def read_whole(file: int, into: HostArray, offset: int, path: Path) -> None:
+    """Fill a contiguous array from a file. Raises EOFError where the file ends before."""
+    data = _bytes(into)
+    done = 0
+    while done < len(data):
+        got = os.preadv(file, [data[done : done + _PIECE]], offset + done)
+        if got == 0:
+            raise EOFError(
+                f"{path} ends at byte {offset + done:,}, {len(data) - done:,} bytes before the end of what was due"
+            )
+        done += got
+
+
+def write_whole(file: int, data: HostArray, offset: int) -> None:
+    """Write a contiguous array to a place in a file."""
+    view = _bytes(data)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(file, view[done : done + _PIECE], offset + done)
+
+
+def _bytes(array: HostArray) -> memoryview:
+    """The bytes of a contiguous array, in place."""
+    flat: Any = array.reshape(-1).view(np.uint8) if array.nbytes else b""
+    return memoryview(flat)

@@ -1,0 +1,129 @@
+"""What the threads of a run share: tickets, free buffers, the first failure, the times of each part."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cudakit.pipeline.buffers import Clock, HostBuffer, Mark
+from cudakit.pipeline.report import Span
+from cudakit.pipeline.sources import HostArray
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One chunk on its way. block: what a generator yielded for it. arrays: its inputs in pinned memory. results: where
+    its outputs go in pinned memory. done: the end of its work on the device. error: why it could not be read."""
+
+    index: int
+    start: int
+    stop: int
+    block: tuple[HostArray, ...] | None = None
+    arrays: tuple[HostArray, ...] = ()
+    buffer: HostBuffer | None = None
+    results: tuple[HostArray, ...] = ()
+    out: HostBuffer | None = None
+    done: Mark | None = None
+    lane: int = 0
+    device: int = 0
+    clock: Clock | None = None
+    error: BaseException | None = None
+
+    @property
+    def length(self) -> int:
+        """Items."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What stopped a run, at which chunk and in which part of its way."""
+
+    ticket: Ticket
+    stage: str
+    error: BaseException
+
+
+class Stopped(Exception):
+    """The run is over for this thread: another has failed."""
+
+
+@dataclass
+class Times:
+    """Seconds of each part of the work. rates: bytes a second of whole chunks."""
+
+    busy: dict[str, float] = field(default_factory=dict)
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    quickest: float | None = None  # seconds an item, of the function's work on the device
+    waited: dict[str, float] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+
+
+class State:
+    """One condition, and all that it guards. Every wait ends when the run is stopped."""
+
+    def __init__(self, timeline: bool) -> None:
+        self.condition = threading.Condition()
+        self.in_free: deque[HostBuffer] = deque()
+        self.out_free: deque[HostBuffer] = deque()
+        self.ready: dict[int, Ticket] = {}
+        self.handed = 0  # tickets given out
+        self.end: int | None = None  # how many there are, once that is known
+        self.computed: deque[Ticket] = deque()
+        self.no_more = False  # nothing more will be computed
+        self.failure: Failure | None = None
+        self.stopped = False
+        self.items_done = self.chunks_done = self.bytes_in = self.bytes_out = 0
+        self.begin = time.perf_counter()
+        self.times = Times()
+        self._timeline = timeline
+
+    def wait_for(self, met: Callable[[], Any], what: str | None = None, tick: Callable[[], float] | None = None) -> Any:
+        """Wait until `met()`, called with the lock held, gives something true, and give that. Raises Stopped.
+
+        what: add the time to what was waited for. tick: called now and then meanwhile; gives seconds to its next call.
+        """
+        begin = time.perf_counter()
+        with self.condition:
+            while True:
+                if self.stopped:
+                    raise Stopped
+                found = met()
+                if found:
+                    if what is not None:
+                        waited = self.times.waited
+                        waited[what] = waited.get(what, 0.0) + time.perf_counter() - begin
+                    return found
+                self.condition.wait(tick() if tick is not None else None)
+
+    def over(self, ticket: Ticket) -> bool:
+        """Whether a chunk before this one has failed."""
+        return self.failure is not None and self.failure.ticket.index < ticket.index
+
+    def put(self, queue: deque[Any], thing: Any) -> None:
+        """Add to a queue and wake whoever waits for it."""
+        with self.condition:
+            queue.append(thing)
+            self.condition.notify_all()
+
+    def fail(self, ticket: Ticket, stage: str, error: BaseException) -> None:
+        """Stop the run. Of several failures the earliest chunk's is told."""
+        with self.condition:
+            if self.failure is None or ticket.index < self.failure.ticket.index:
+                self.failure = Failure(ticket, stage, error)
+            self.stopped = True
+            self.condition.notify_all()
+
+    def note(self, stage: str, lane: str, ticket: Ticket, begin: float, end: float, nbytes: int = 0) -> None:
+        """A part of a chunk took from `begin` to `end` (perf_counter)."""
+        with self.condition:
+            times = self.times
+            times.busy[stage] = times.busy.get(stage, 0.0) + end - begin
+            if nbytes and end > begin:
+                times.rates.setdefault(stage, []).append(nbytes / (end - begin))
+            if self._timeline:
+                times.spans.append(Span(lane, stage, ticket.index, begin - self.begin, end - self.begin))

@@ -1,0 +1,209 @@
+"""The threads of a run that touch the host's side: readers fill pinned buffers, and writers empty them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from cudakit import nvtx
+from cudakit.context import Context
+from cudakit.pipeline.buffers import Clock, HostBuffer
+from cudakit.pipeline.ranges import Range, covers
+from cudakit.pipeline.sinks import Sink
+from cudakit.pipeline.sources import HostArray, Item, Source
+from cudakit.pipeline.state import State, Stopped, Ticket
+from cudakit.stream import Event
+
+
+class Reader:
+    """Takes tickets in order and gets their items into pinned memory, with as many threads as call `run`."""
+
+    def __init__(
+        self, state: State, tickets: Iterator[Ticket], sources: Sequence[Source], items: Sequence[Item],
+        context: Context, chunk: int, staged: bool,
+    ) -> None:  # fmt: skip
+        self._state, self._tickets, self._sources, self._items = state, tickets, sources, items
+        self._context, self._chunk, self._staged = context, chunk, staged
+        self._turn = threading.Lock()
+
+    def run(self, number: int) -> None:
+        """Read until there is no more, or the run is stopped."""
+        try:
+            while self._one(f"read {number}"):
+                pass
+        except Stopped:
+            pass
+
+    def _one(self, lane: str) -> bool:
+        state = self._state
+        with self._turn:
+            # A ticket and its buffer are taken together, so that no later chunk holds what an earlier one waits for.
+            free = state.in_free
+            buffer = (
+                state.wait_for(lambda: state.end is not None or (free and free.popleft())) if self._staged else None
+            )
+            if state.end is not None or state.stopped:
+                return False
+            ticket = Ticket(state.handed, state.handed * self._chunk, (state.handed + 1) * self._chunk)
+            try:
+                found = next(self._tickets, None)
+                if found is None:
+                    self._finish(ticket.index)
+                    return False
+                ticket = found
+                # What a generator yields may change with its next step: it is copied before anybody takes that.
+                if ticket.block is not None:
+                    self._fill(ticket, buffer, lane)
+            except Exception as error:
+                self._broken(ticket, error)
+                return False
+            state.handed += 1
+        if ticket.block is None:
+            try:
+                self._fill(ticket, buffer, lane)
+            except Exception as error:
+                self._broken(ticket, error)
+                return False
+        ticket.block = None
+        with state.condition:
+            state.ready[ticket.index] = ticket
+            state.condition.notify_all()
+        return True
+
+    def _finish(self, count: int) -> None:
+        with self._state.condition:
+            self._state.end = count
+            self._state.condition.notify_all()
+
+    def _broken(self, ticket: Ticket, error: Exception) -> None:
+        """The chunks before this one are still worked on; it is the last."""
+        ticket.error, ticket.block = error, None
+        with self._state.condition:
+            self._state.ready[ticket.index] = ticket
+            end = self._state.end
+            self._state.end = ticket.index + 1 if end is None else min(end, ticket.index + 1)
+            self._state.condition.notify_all()
+
+    def _fill(self, ticket: Ticket, buffer: HostBuffer | None, lane: str) -> None:
+        ticket.buffer = buffer
+        if buffer is not None:
+            buffer.wait()
+        begin = time.perf_counter()
+        arrays, nbytes = [], 0
+        with nvtx.range("pipeline read"):
+            for place in range(len(self._items)):
+                straight = None if ticket.block is not None else self._sources[place].pinned(
+                    self._context, ticket.start, ticket.stop
+                )  # fmt: skip
+                if straight is None:
+                    straight = _part(buffer, place, ticket)
+                    if ticket.block is not None:
+                        np.copyto(straight, ticket.block[place])
+                    else:
+                        self._sources[place].read(ticket.start, ticket.stop, straight)
+                    nbytes += straight.nbytes
+                arrays.append(straight)
+        ticket.arrays = tuple(arrays)
+        if nbytes:
+            self._state.note("read", lane, ticket, begin, time.perf_counter(), nbytes)
+
+
+class Writer:
+    """Waits for chunks in the order they were queued and gives their results to the sinks."""
+
+    def __init__(
+        self, state: State, sinks: Sequence[Sink], finished: Sequence[Sequence[Range]], *, finite: bool,
+        zero: dict[int, tuple[Event, float]], clocks: dict[int, list[Clock]],
+    ) -> None:  # fmt: skip
+        self._state, self._sinks, self._finished, self._finite = state, sinks, finished, finite
+        self._zero, self._clocks = zero, clocks
+        self._ordered = any(sink.ordered for sink in sinks)
+
+    def run(self, number: int) -> None:
+        """Write until nothing more will come: what has been computed also where a later chunk has failed."""
+        state = self._state
+        while True:
+            with state.condition:
+                while not state.computed and not state.no_more:
+                    state.condition.wait()
+                if not state.computed:
+                    return
+                ticket = state.computed.popleft()
+            stage = "compute"
+            try:
+                if ticket.done is not None:
+                    ticket.done.wait()
+                stage = "write"
+                if not (self._ordered and state.over(ticket)):
+                    self._write(ticket, f"write {number}")
+            except BaseException as error:
+                state.fail(ticket, stage, error)
+            if ticket.out is not None:
+                state.put(state.out_free, ticket.out)
+
+    def _write(self, ticket: Ticket, lane: str) -> None:
+        state = self._state
+        if ticket.clock is not None:
+            self._read_clock(ticket, ticket.clock)
+        begin = time.perf_counter()
+        nbytes = 0
+        with nvtx.range("pipeline write"):
+            for place, (sink, results) in enumerate(zip(self._sinks, ticket.results, strict=True)):
+                if self._finite:
+                    check_finite(place, ticket, results)
+                if not covers(self._finished[place], ticket.start, ticket.stop):
+                    sink.write(ticket.start, ticket.stop, results)
+                nbytes += results.nbytes
+        state.note("write", lane, ticket, begin, time.perf_counter(), nbytes)
+        with state.condition:
+            state.items_done += ticket.length
+            state.chunks_done += 1
+            state.bytes_in += sum(array.nbytes for array in ticket.arrays)
+            state.bytes_out += nbytes
+            state.condition.notify_all()
+
+    def _read_clock(self, ticket: Ticket, clock: Clock) -> None:
+        zero, host = self._zero[ticket.device]
+        at = [host + ms / 1e3 for ms in clock.read(zero)]
+        with self._state.condition:
+            self._clocks[ticket.device].append(clock)
+            each = (at[2] - at[1]) / max(ticket.length, 1)
+            known = self._state.times.quickest
+            self._state.times.quickest = each if known is None else min(known, each)
+        for stage, begin, end in zip(("h2d", "compute", "d2h"), at, at[1:], strict=False):
+            self._state.note(stage, f"stream {ticket.lane}", ticket, begin, end)
+
+
+def check_finite(place: int, ticket: Ticket, results: HostArray) -> None:
+    """Raises ValueError where a result is not finite: how many, and which item and inputs have the first."""
+    if results.dtype.kind not in "fc" and results.dtype.kind != "V":
+        return
+    bad = ~np.isfinite(results)
+    if not bad.any():
+        return
+    first = np.unravel_index(int(np.argmax(bad)), bad.shape)
+    item = ticket.start + int(first[0])
+    inputs = [
+        f"input {number} of that item has {count:,}"
+        for number, array in enumerate(ticket.arrays)
+        if array.dtype.kind in "fc" and (count := _not_finite(array[int(first[0])]))
+    ]
+    raise ValueError(
+        f"output {place} has {int(bad.sum()):,} values that are not finite, the first at item {item:,}"
+        f"{list(map(int, first[1:]))} ({results[first]}); "
+        + ("; ".join(inputs) or "the inputs of that item are finite")
+    )
+
+
+def _not_finite(array: Any) -> int:
+    return int(np.size(array) - np.count_nonzero(np.isfinite(array)))
+
+
+def _part(buffer: HostBuffer | None, place: int, ticket: Ticket) -> HostArray:
+    if buffer is None:
+        raise RuntimeError(f"chunk {ticket.index} has no pinned buffer for its input {place}")
+    return buffer.arrays[place][: ticket.length]

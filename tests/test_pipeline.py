@@ -1,0 +1,549 @@
+"""Pipelines: right results through every source and sink, budgets that hold, no finished chunk lost or made twice."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cudakit
+from cudakit import ops, pipeline
+
+ROWS, COLS = 5, 12
+
+
+def add(chunk: pipeline.Chunk, a: Any, b: Any, out: Any) -> None:
+    ops.add(a, b, out=out, stream=chunk.stream)
+
+
+def double(chunk: pipeline.Chunk, a: Any, out: Any) -> None:
+    ops.scale(a, 2.0, out=out, stream=chunk.stream)
+
+
+def items(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, ROWS, COLS)).astype(np.float32)
+
+
+@pytest.fixture
+def pair() -> Iterator[list[cudakit.Device]]:
+    """Two simulated devices of one driver."""
+    devices = cudakit.Device.several("sim", 2)
+    yield devices
+    for device in reversed(devices):
+        device.close()
+
+
+# Sources and sinks ----------------------------------------------------------------------------------------------------
+
+
+@given(
+    count=st.integers(0, 40),
+    chunk=st.integers(1, 17),
+    streams=st.integers(1, 5),
+    threads=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+)
+def test_every_item_once_and_in_its_place(device, count, chunk, streams, threads) -> None:
+    a, b = items(count), items(count, 1)
+    out = np.full_like(a, np.nan)
+    readers, writers = threads
+    report = pipeline.run(
+        add, (a, b), out, devices=device, chunk=chunk, streams=streams, readers=readers, writers=writers, measure=False
+    )
+    np.testing.assert_array_equal(out, a + b)
+    assert (report.items, report.chunks) == (count, -(-count // chunk))
+    assert (report.bytes_in, report.bytes_out) == (2 * a.nbytes, out.nbytes)
+
+
+def test_files_to_file_with_a_short_last_chunk(device, tmp_path) -> None:
+    a, b = items(23), items(23, 1)
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    report = pipeline.run(
+        add, (tmp_path / "a.npy", str(tmp_path / "b.npy")), tmp_path / "c.npy", devices=device, chunk=5, measure=False
+    )
+    np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), a + b)
+    assert report.chunks == 5
+    assert sorted(os.listdir(tmp_path)) == ["a.npy", "b.npy", "c.npy"], "a finished run leaves its result alone"
+
+
+def test_memory_maps_are_read_and_written_through_their_files(device, tmp_path) -> None:
+    a = items(20)
+    np.save(tmp_path / "a.npy", a)
+    raw = np.memmap(tmp_path / "raw.bin", np.float32, "w+", offset=4096 + 64, shape=(14, ROWS, COLS))
+    source = np.load(tmp_path / "a.npy", mmap_mode="r")[3:17]
+    pipeline.run(double, source, raw, devices=device, chunk=4, measure=False)
+    np.testing.assert_array_equal(raw, 2 * a[3:17])
+    private = np.load(tmp_path / "a.npy", mmap_mode="c")
+    private[0] = 7  # not in the file
+    out = np.empty_like(a)
+    pipeline.run(double, private, out, devices=device, chunk=6, measure=False)
+    np.testing.assert_array_equal(out, 2 * private)
+
+
+def test_an_image_set_goes_from_folder_to_folder_under_its_own_names(device, tmp_path) -> None:
+    (tmp_path / "in").mkdir()
+    images = items(11)
+    names = [f"cat_{i * 7 % 11:02}" for i in range(11)]
+    for name, image in zip(names, images, strict=True):
+        np.save(tmp_path / "in" / f"{name}.npy", image)
+    pipeline.run(
+        double, tmp_path / "in", tmp_path / "out", devices=device, chunk=4, streams=2, writers=2, measure=False
+    )
+    assert sorted(os.listdir(tmp_path / "out")) == sorted(f"{name}.npy" for name in names)
+    for name, image in zip(names, images, strict=True):
+        np.testing.assert_array_equal(np.load(tmp_path / "out" / f"{name}.npy"), 2 * image)
+
+
+def test_a_generator_may_yield_the_same_array_again(device) -> None:
+    a = items(25)
+    kept = np.empty((7, ROWS, COLS), np.float32)
+
+    def blocks() -> Iterator[np.ndarray]:
+        for start in range(0, 25, 7):
+            part = a[start : start + 7]
+            kept[: len(part)] = part
+            yield kept[: len(part)]
+            kept[:] = np.nan
+
+    seen: list[tuple[int, int]] = []
+    out = np.empty_like(a)
+
+    def keep(start: int, stop: int, results: np.ndarray) -> None:
+        seen.append((start, stop))
+        out[start:stop] = results
+
+    report = pipeline.run(double, blocks(), keep, devices=device, streams=3, measure=False)
+    np.testing.assert_array_equal(out, 2 * a)
+    assert seen == [(0, 7), (7, 14), (14, 21), (21, 25)], "a function gets the chunks in order"
+    assert report.count == 25
+
+
+def test_a_generator_of_unknown_length_fills_a_file(device, tmp_path) -> None:
+    a, b = items(13), items(13, 1)
+    pairs = ((a[i : i + 5], b[i : i + 5]) for i in range(0, 13, 5))
+    pipeline.run(add, pairs, tmp_path / "sum.npy", devices=device, measure=False)
+    np.testing.assert_array_equal(np.load(tmp_path / "sum.npy"), a + b)
+
+
+def test_pinned_arrays_are_copied_from_and_to_where_they_lie(device) -> None:
+    a = device.pinned((12, ROWS, COLS))
+    a[:] = items(12)
+    out = device.pinned((36, ROWS, COLS))
+    report = pipeline.run(
+        double, pipeline.FromArray(a, repeats=3), out, devices=device, chunk=5, streams=2, measure=False
+    )
+    np.testing.assert_array_equal(out, 2 * np.concatenate([a, a, a]))
+    assert report.host_bytes == 0, "nothing is staged"
+    assert report.items == 36
+
+
+def test_sums_out_of_blocks_and_results_out_of_nothing(device) -> None:
+    a = items(17)
+    sums = np.empty(17, np.float32)
+
+    def total(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
+        ops.sum(x.reshape(len(chunk), ROWS * COLS), axis=1, out=out, stream=chunk.stream)
+
+    pipeline.run(total, a, sums, devices=device, chunk=4, measure=False)
+    np.testing.assert_allclose(sums, a.sum((1, 2), dtype=np.float64), rtol=1e-5, atol=1e-5)
+
+    def number(chunk: pipeline.Chunk, out: Any) -> None:
+        out.fill(chunk.start, chunk.stream)
+
+    out = np.empty((10, 3), np.float32)
+    pipeline.run(number, (), out, count=10, devices=device, chunk=4, measure=False)
+    np.testing.assert_array_equal(out[:, 0], [0, 0, 0, 0, 4, 4, 4, 4, 8, 8])
+
+
+def test_two_results_go_to_two_sinks(device, tmp_path) -> None:
+    a = items(9)
+
+    def both(chunk: pipeline.Chunk, x: Any, twice: Any, sums: Any) -> None:
+        double(chunk, x, twice)
+        ops.sum(x.reshape(len(chunk), ROWS * COLS), axis=1, out=sums, stream=chunk.stream)
+
+    sums = np.empty(9, np.float32)
+    pipeline.run(
+        both, a, (tmp_path / "twice.npy", sums), outputs=[((ROWS, COLS), "float32"), ((), "float32")], devices=device,
+        chunk=2, measure=False,
+    )  # fmt: skip
+    np.testing.assert_array_equal(np.load(tmp_path / "twice.npy"), 2 * a)
+    np.testing.assert_allclose(sums, a.sum((1, 2), dtype=np.float64), rtol=1e-5, atol=1e-5)
+
+
+def test_chunks_go_to_two_devices_and_come_back_in_order(pair) -> None:
+    a, b = items(41), items(41, 1)
+    out = np.empty_like(a)
+    used: list[int] = []
+
+    def noted(chunk: pipeline.Chunk, *arrays: Any) -> None:
+        used.append(chunk.device.ordinal)
+        add(chunk, *arrays)
+
+    order: list[int] = []
+
+    def keep(start: int, stop: int, results: np.ndarray) -> None:
+        order.append(start)
+        out[start:stop] = results
+
+    pipeline.run(noted, (a, b), keep, devices=pair, chunk=4, streams=2)
+    np.testing.assert_array_equal(out, a + b)
+    assert set(used) == {0, 1}
+    assert order == sorted(order)
+
+
+# Budgets --------------------------------------------------------------------------------------------------------------
+
+
+def test_buffers_stay_within_the_budgets(device) -> None:
+    a = items(200)
+    item = a[0].nbytes
+    out = np.empty_like(a)
+    report = pipeline.run(
+        double, a, out, devices=device, streams=4, memory=40 * item, host_memory=23 * item, measure=False
+    )
+    assert 0 < report.host_bytes <= 23 * item
+    assert 0 < report.device_bytes <= 40 * item
+    np.testing.assert_array_equal(out, 2 * a)
+
+
+def test_a_chunk_over_budget_is_refused_with_what_would_fit(device) -> None:
+    a = items(100)
+    item = a[0].nbytes
+    with pytest.raises(ValueError, match=r"chunks of 50 items take .* of device memory .* give chunk=4 or less"):
+        pipeline.run(double, a, None, devices=device, streams=3, chunk=50, memory=25 * item)
+    with pytest.raises(ValueError, match="pinned host memory"):
+        pipeline.run(double, a, None, devices=device, streams=3, chunk=50, host_memory=100)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"sources": (items(4), items(5))}, "4, 5 items: they must have as many"),
+        ({"sources": 3}, "int is no source"),
+        ({"sinks": 3}, "int is no sink"),
+        (
+            {"sinks": np.empty((4, ROWS, COLS), np.float64), "outputs": ((ROWS, COLS), "float32")},
+            "holds items of float64",
+        ),
+        ({"sinks": np.empty((3, ROWS, COLS), np.float32)}, "4 items were asked for, and the array for them holds 3"),
+        ({"count": 5}, "5 items were asked for, and the sources have 4"),
+        ({"streams": 0}, "streams=0"),
+        ({"chunk": 0}, "chunk=0"),
+        ({"devices": []}, "empty list of devices"),
+        ({"resume": True}, "cannot be resumed: a null sink keeps nothing"),
+        ({"sources": iter([])}, "yields nothing"),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, str) else "",
+)
+def test_bad_arguments_are_refused_before_anything_runs(device, change, why) -> None:
+    arguments: dict[str, Any] = {"sources": items(4), "sinks": None, "devices": device, **change}
+
+    def never(*_: Any) -> None:
+        pytest.fail("the function was called")
+
+    with pytest.raises((ValueError, TypeError), match=why):
+        pipeline.run(never, arguments.pop("sources"), arguments.pop("sinks"), **arguments)
+
+
+# Faults ---------------------------------------------------------------------------------------------------------------
+
+
+def fails_at(index: int, error: Exception):
+    def work(chunk: pipeline.Chunk, *arrays: Any) -> None:
+        if chunk.index == index:
+            raise error
+        double(chunk, *arrays)
+
+    return work
+
+
+def finished(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_ino for path in folder.glob("[!.]*.npy")}
+
+
+def test_an_exception_names_its_chunk_and_resume_does_the_rest(device, tmp_path) -> None:
+    a = items(20)
+    with pytest.raises(
+        pipeline.PipelineError, match=r"chunk 3 \(items 9 to 11\) failed in the function.*no good"
+    ) as told:
+        pipeline.run(
+            fails_at(3, ZeroDivisionError("no good")), a, tmp_path / "out", devices=device, chunk=3, measure=False
+        )
+    assert isinstance(told.value.__cause__, ZeroDivisionError)
+    assert (told.value.chunk, told.value.start, told.value.stop, told.value.stage) == (3, 9, 12, "compute")
+    assert "resume=True" in str(told.value)
+    before = finished(tmp_path / "out")
+    assert sorted(before) == [f"{i:02}.npy" for i in range(9)], "every chunk before the failure is on disk"
+    made: list[int] = []
+
+    def noted(chunk: pipeline.Chunk, *arrays: Any) -> None:
+        made.extend(range(chunk.start, chunk.stop))
+        double(chunk, *arrays)
+
+    report = pipeline.run(noted, a, tmp_path / "out", devices=device, chunk=4, resume=True, measure=False)
+    assert made == list(range(9, 20)), "nothing is made twice, and nothing is left out"
+    assert (report.items, report.skipped) == (11, 9)
+    after = finished(tmp_path / "out")
+    assert {name: after[name] for name in before} == before, "what was finished was not written again"
+    for i in range(20):
+        np.testing.assert_array_equal(np.load(tmp_path / "out" / f"{i:02}.npy"), 2 * a[i])
+
+
+@pytest.mark.parametrize("sink", ["file", "map"])
+def test_a_stopped_file_goes_on_where_it_was(device, tmp_path, sink) -> None:
+    a = items(20)
+
+    def into() -> Any:
+        if sink == "file":
+            return tmp_path / "out.npy"
+        mode = "r+" if (tmp_path / "map.bin").exists() else "w+"
+        return np.memmap(tmp_path / "map.bin", np.float32, mode, shape=a.shape)
+
+    with pytest.raises(pipeline.PipelineError, match="chunk 2"):
+        pipeline.run(fails_at(2, RuntimeError("off")), a, into(), devices=device, chunk=3, measure=False)
+    with pytest.raises(FileExistsError, match="resume=True"):
+        pipeline.run(double, a, into(), devices=device, chunk=3, measure=False)
+    if sink == "file":
+        assert not (tmp_path / "out.npy").exists(), "no file has its name before it is whole"
+        with pytest.raises(ValueError, match="of another job"):
+            pipeline.run(double, a[:9], into(), devices=device, chunk=3, resume=True, measure=False)
+    report = pipeline.run(double, a, into(), devices=device, chunk=5, resume=True, measure=False)
+    assert (report.skipped, report.items) == (6, 14)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy") if sink == "file" else into(), 2 * a)
+    assert not list(tmp_path.glob("*.journal"))
+
+
+def test_out_of_memory_in_the_middle_is_told_with_advice(sim, tmp_path) -> None:
+    def hungry(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
+        if chunk.index == 2:
+            sim.context.driver.simInject("out_of_memory")
+        with chunk.device.empty(out.shape, np.float32, chunk.stream) as between:
+            double(chunk, x, between)
+            double(chunk, between, out)
+
+    a = items(12)
+    with pytest.raises(pipeline.PipelineError, match=r"chunk 2 .*OutOfMemory.*smaller chunk=") as told:
+        pipeline.run(hungry, a, tmp_path / "out.npy", devices=sim, chunk=3)
+    assert isinstance(told.value.__cause__, cudakit.OutOfMemory)
+    assert told.value.report.items == 6
+    sim.context.driver.simClearFaults()
+    pipeline.run(double, a[:6], None, devices=sim, chunk=3)
+
+
+@pytest.mark.parametrize("fault", ["launch_failure", "context_lost"])
+def test_a_lost_device_stops_it_with_what_is_finished_on_disk(sim, tmp_path, fault) -> None:
+    def dies(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
+        if chunk.index == 3:
+            sim.synchronize()
+            sim.context.driver.simInject(fault)
+        double(chunk, x, out)
+
+    a = items(18)
+    with pytest.raises(pipeline.PipelineError, match=r"chunk \d .* failed in") as told:
+        pipeline.run(dies, a, tmp_path / "out", devices=sim, chunk=3, streams=1)
+    assert isinstance(told.value.__cause__, cudakit.ContextLost)
+    there = finished(tmp_path / "out")
+    assert len(there) == told.value.report.items
+    for name in there:
+        np.testing.assert_array_equal(np.load(tmp_path / "out" / name), 2 * a[int(name[:2])])
+    with cudakit.Device("sim", fresh=True) as other:
+        pipeline.run(double, a, tmp_path / "out", devices=other, chunk=3, resume=True)
+    assert len(finished(tmp_path / "out")) == 18
+
+
+def test_a_full_disk_stops_it_and_is_no_torn_result(device, tmp_path, monkeypatch) -> None:
+    a = items(30)
+    write, left = os.pwrite, [12 * (a[0].nbytes + 200)]
+
+    def filling(file: int, data: Any, offset: int) -> int:
+        left[0] -= len(data)
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", filling)
+    with pytest.raises(pipeline.PipelineError, match=r"failed in writing its result: OSError.*No space left") as told:
+        pipeline.run(double, a, tmp_path / "out", devices=device, chunk=4, measure=False)
+    monkeypatch.undo()
+    assert told.value.stage == "write"
+    there = finished(tmp_path / "out")
+    assert 8 <= len(there) < 30
+    assert not list((tmp_path / "out").glob("*.part"))
+    for name in there:
+        np.testing.assert_array_equal(np.load(tmp_path / "out" / name), 2 * a[int(name[:2])])
+    pipeline.run(double, a, tmp_path / "out", devices=device, chunk=4, resume=True, measure=False)
+    after = finished(tmp_path / "out")
+    assert len(after) == 30
+    assert {name: after[name] for name in there} == there
+
+
+def test_too_little_room_is_known_before_it_begins(device, tmp_path) -> None:
+    big = pipeline.Filled(lambda start, stop, out: pytest.fail("it was read"), 1 << 40, (64, 64), "float32")
+    with pytest.raises(OSError, match="GB are free there"):
+        pipeline.run(double, big, tmp_path / "out.npy", devices=device, chunk=4, measure=False)
+    assert not (tmp_path / "out.npy.part").exists()
+
+
+def test_a_file_cut_short_is_named(device, tmp_path) -> None:
+    a = items(9)
+    for i in range(9):
+        np.save(tmp_path / f"x{i}.npy", a[i])
+    whole = (tmp_path / "x5.npy").read_bytes()
+    (tmp_path / "x5.npy").write_bytes(whole[:-7])
+    out = np.full_like(a, np.nan)
+    with pytest.raises(pipeline.PipelineError, match=r"chunk 2 \(items 4 to 5, 'x4' to 'x5'\).*x5.npy ends at byte"):
+        pipeline.run(double, tmp_path, out, devices=device, chunk=2, measure=False)
+    np.testing.assert_array_equal(out[:4], 2 * a[:4])
+    np.save(tmp_path / "one.npy", a)
+    data = (tmp_path / "one.npy").read_bytes()
+    (tmp_path / "one.npy").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match=r"one\.npy is cut short"):
+        pipeline.run(double, tmp_path / "one.npy", out, devices=device, chunk=2, measure=False)
+
+
+def test_a_chunk_that_is_not_finite_is_found_where_it_is(device) -> None:
+    a = items(12)
+    a[7, 2, 3] = np.nan
+    a[8, 0, 0] = np.inf
+    out = np.empty_like(a)
+    with pytest.raises(
+        pipeline.PipelineError, match=r"chunk 2 .*2 values that are not finite, the first at item 7\[2, 3\]"
+    ):
+        pipeline.run(double, a, out, devices=device, chunk=3, finite=True, measure=False)
+    np.testing.assert_array_equal(out[:6], 2 * a[:6])
+
+
+def test_a_generator_that_fails_stops_at_its_chunk(device, tmp_path) -> None:
+    a = items(8)
+
+    def blocks() -> Iterator[np.ndarray]:
+        yield a[:3]
+        yield a[3:6]
+        raise KeyError("sensor")
+
+    with pytest.raises(pipeline.PipelineError, match=r"chunk 2 .*failed in reading: KeyError: 'sensor'") as told:
+        pipeline.run(double, blocks(), tmp_path / "out", devices=device, measure=False)
+    assert told.value.report.items == 6
+    assert len(finished(tmp_path / "out")) == 6
+    with pytest.raises(pipeline.PipelineError, match="yields 5 items at once, and a chunk holds 3"):
+        pipeline.run(double, (a[s] for s in (slice(0, 3), slice(3, 8))), None, devices=device, measure=False)
+
+
+def test_an_interrupt_is_raised_once_what_was_computed_is_written(device, tmp_path) -> None:
+    a = items(12)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(fails_at(2, KeyboardInterrupt()), a, tmp_path / "out", devices=device, chunk=3, measure=False)  # type: ignore[arg-type]
+    assert len(finished(tmp_path / "out")) == 6
+
+
+def test_results_that_are_there_are_not_written_over(device, tmp_path) -> None:
+    a = items(6)
+    pipeline.run(double, a, tmp_path / "out.npy", devices=device, measure=False)
+    pipeline.run(double, a, tmp_path / "out", devices=device, measure=False)
+    for place in ("out.npy", "out"):
+        with pytest.raises(FileExistsError, match="overwrite=True"):
+            pipeline.run(double, 3 * a, tmp_path / place, devices=device, measure=False)
+        report = pipeline.run(
+            fails_at(0, RuntimeError()), a, tmp_path / place, devices=device, resume=True, measure=False
+        )
+        assert (report.items, report.skipped) == (0, 6), "a whole run has nothing left to resume"
+        pipeline.run(double, 3 * a, tmp_path / place, devices=device, overwrite=True, measure=False)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), 6 * a)
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "4.npy"), 6 * a[4])
+
+
+KILLED = """
+import os, sys, time
+import numpy as np
+import cudakit
+from cudakit import ops, pipeline
+
+def double(chunk, x, out):
+    ops.scale(x, 2.0, out=out, stream=chunk.stream)
+    print("made", chunk.start, chunk.stop, flush=True)
+
+def slow(start, stop, out):
+    time.sleep({pause})
+    out[:] = np.arange(start, stop, dtype=np.float32)[:, None]
+
+source = pipeline.Filled(slow, 60, (33,), "float32")
+pipeline.run(double, source, sys.argv[1], devices=cudakit.Device(sys.argv[2]), chunk=2, resume=True, measure=False)
+"""
+
+
+@pytest.mark.parametrize("sink", ["out.npy", "out"])
+def test_kill_9_loses_no_finished_chunk(device, tmp_path, sink) -> None:
+    script, place = tmp_path / "script.py", tmp_path / sink
+    command = [sys.executable, str(script), str(place), device.kind]
+    script.write_text(textwrap.dedent(KILLED.format(pause=0.02)))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("made 20"):
+                time.sleep(0.05)
+                process.send_signal(signal.SIGKILL)
+                break
+    before = finished(place) if sink == "out" else {}
+    journal = tmp_path / "out.npy.journal"
+    kept = len(before) if sink == "out" else 2 * (len(journal.read_text().splitlines()) - 1)
+    assert 10 <= kept < 60
+    script.write_text(textwrap.dedent(KILLED.format(pause=0)))
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    made = [tuple(map(int, line.split()[1:])) for line in done.stdout.splitlines()]
+    assert sum(stop - start for start, stop in made) == 60 - kept, "what was finished is not made again"
+    whole = np.load(place) if sink == "out.npy" else np.stack([np.load(place / f"{i:02}.npy") for i in range(60)])
+    np.testing.assert_array_equal(whole, 2 * np.arange(60, dtype=np.float32)[:, None] * np.ones(33, np.float32))
+    after = finished(place) if sink == "out" else {}
+    assert {name: after[name] for name in before} == before
+
+
+# What is told ---------------------------------------------------------------------------------------------------------
+
+
+def test_progress_and_report_tell_how_far_and_how_fast(device) -> None:
+    a = items(40)
+    told: list[pipeline.Progress] = []
+
+    def slowly(start: int, stop: int, results: np.ndarray) -> None:
+        time.sleep(0.03)
+
+    report = pipeline.run(
+        double, a, slowly, devices=device, chunk=4, progress=told.append, timeline=True, measure=False
+    )
+    assert len(told) >= 2
+    assert [p.items for p in told] == sorted(p.items for p in told)
+    assert (told[-1].items, told[-1].count) == (40, 40)
+    assert told[-1].gbps_out > 0
+    assert report.seconds > 0.3
+    assert report.busy["write"] > 0.29
+    stages = {span.stage for span in report.spans}
+    assert stages == {"read", "write"} | ({"h2d", "compute", "d2h"} if device.kind == "gpu" else set())
+    assert all(0 <= span.begin <= span.end <= report.seconds + 0.01 for span in report.spans)
+    assert "40 items in 10 chunks" in str(report)
+
+
+@pytest.mark.gpu
+def test_the_bound_is_measured_in_the_run(gpu) -> None:
+    a = gpu.pinned((64, 512, 512))
+    a[:] = 1
+    out = gpu.pinned((64 * 20, 512, 512))
+    report = pipeline.run(double, pipeline.FromArray(a, 20), out, devices=gpu, chunk=64, streams=3)
+    assert report.bound_by == "link"
+    assert report.share is not None
+    assert 0.6 < report.share < 1.1
+    assert report.link is not None
+    assert 0.5 < report.link.both / report.link.h2d <= 1.05
+    assert f"{report.share:.0%} of the bound" in str(report)
