@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cudakit.device import Device
     from cudakit.memory import DeviceArray
     from cudakit.ops.variant import Family, Variant
+    from cudakit.pipeline import Report as Streamed
     from cudakit.stream import Stream
 
 GUARD_BYTES = 4096
@@ -37,8 +38,8 @@ LARGE_COPY = 4 << 30
 @dataclass
 class Row:
     """One variant on one shape: the contract's row, and beside it the mode, the idea, the place of the worst error, why
-    it is false, what its ceiling is, and the launch (grid, block, shared bytes, registers, occupancy) of its largest
-    kernel."""
+    it is false, what its ceiling is, the launch (grid, block, shared bytes, registers, occupancy) of its largest
+    kernel, and of a pipeline what it told at its end."""
 
     family: str
     variant: str
@@ -61,6 +62,7 @@ class Row:
     ceiling: str = "copy"
     counters: dict[str, float] | None = None
     launch: dict[str, Any] | None = None
+    pipeline: dict[str, Any] | None = None
 
     def judge(self, verdict: Comparison) -> None:
         self.ok = verdict.ok
@@ -69,6 +71,15 @@ class Row:
 
     def fail(self, why: str) -> None:
         self.ok, self.why = False, why
+
+    def took(self, done: Streamed) -> None:
+        """The figures of a pipeline: bytes both ways, and on a GPU its time and its share of the bound."""
+        self.pipeline = done.as_dict()
+        self.ceiling = "bound"
+        if all(spec.startswith("gpu") for spec in done.devices):
+            self.time_ms = Spread.of([done.seconds * 1e3]).as_dict()
+            self.gbps = (done.bytes_in + done.bytes_out) / done.seconds / 1e9
+            self.of_ceiling = done.share
 
 
 @dataclass

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from cudakit.cli import Refused, check_destination, shape_text
 from cudakit.tables import device_line
+
+if TYPE_CHECKING:
+    from cudakit.pipeline import Span
 
 
 def plot(report: Mapping[str, Any], path: str) -> None:
@@ -52,6 +55,46 @@ def plot(report: Mapping[str, Any], path: str) -> None:
     figure.legend(fontsize=8, loc="outside right upper")  # beside the lines, not over them
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
+
+
+def timeline(spans: Sequence[Span], path: str, title: str) -> None:
+    """Draws a pipeline's spans to `path`: a line for each thread and stream, time from left to right.
+
+    Of a long run the chunks in its middle are drawn, as many as can be told from each other.
+    """
+    matplotlib = _matplotlib()
+    matplotlib.use("Agg")
+    pyplot: Any = importlib.import_module("matplotlib.pyplot")
+    if not spans:
+        raise Refused("there is nothing to draw: the pipeline kept no timeline")
+    chunks = 1 + max(span.chunk for span in spans)
+    first = max(0, (chunks - _DRAWN) // 2)
+    spans = [span for span in spans if first <= span.chunk < first + _DRAWN]
+    if chunks > _DRAWN:
+        title += f": chunks {first} to {first + _DRAWN - 1} of {chunks}"
+    lanes = sorted({span.lane for span in spans}, key=lambda lane: (_LANES.index(lane.split()[0]), lane))
+    figure, axes = pyplot.subplots(figsize=(13, 1.2 + 0.45 * len(lanes)), layout="constrained")
+    for stage, color in _STAGES.items():
+        chosen = [span for span in spans if span.stage == stage]
+        if chosen:
+            axes.barh(
+                [lanes.index(span.lane) for span in chosen],
+                [(span.end - span.begin) * 1e3 for span in chosen],
+                left=[span.begin * 1e3 for span in chosen],
+                color=color, edgecolor="white", linewidth=0.3, label=stage,
+            )  # fmt: skip
+    axes.set_yticks(range(len(lanes)), lanes)
+    axes.invert_yaxis()
+    axes.set_xlabel("ms since the run began")
+    axes.set_title(title, fontsize=10)
+    figure.legend(fontsize=8, loc="outside right upper")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+_DRAWN = 36
+_LANES = ("read", "stream", "write")
+_STAGES = {"read": "#4c78a8", "h2d": "#72b7b2", "compute": "#e45756", "d2h": "#eeca3b", "write": "#b279a2"}
 
 
 def check(path: str) -> None:

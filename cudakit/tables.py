@@ -130,13 +130,42 @@ COUNTED: list[Column] = [
 ]
 
 
+def _streamed(name: str, scale: float = 1.0) -> Callable[[Row, Mapping[str, Any]], str]:
+    """A figure of a pipeline's report."""
+
+    def text(row: Row, _: Mapping[str, Any]) -> str:
+        value = (row.get("pipeline") or {}).get(name)
+        return NOTHING if value is None else number(value * scale)
+
+    return text
+
+
+# For pipelines, whose work is the traffic between host and device.
+STREAMED: list[Column] = [
+    *_WHO,
+    ("what it adds", _idea_and_host_time),
+    ("ms", lambda row, _: NOTHING if row["time_ms"] is None else number(row["time_ms"]["median"])),
+    ("GB/s in", lambda row, _: NOTHING if row["time_ms"] is None else _streamed("gbps_in")(row, _)),
+    ("GB/s out", lambda row, _: NOTHING if row["time_ms"] is None else _streamed("gbps_out")(row, _)),
+    ("of bound", _share),
+    ("x rung 1", _speedup),
+    ("chunks", _streamed("chunks")),
+    ("pinned MB", _streamed("host_bytes", 1e-6)),
+    ("device MB", _streamed("device_bytes", 1e-6)),
+    ("worst error", _error),
+    ("right", _verdict),
+]
+
+
 def counts_flops(rows: Sequence[Row]) -> bool:
     """Whether these rows' measure is arithmetic, not bandwidth."""
-    return any(row.get("ceiling", "copy") != "copy" for row in rows)
+    return any(row.get("ceiling", "copy") not in ("copy", "bound") for row in rows)
 
 
 def columns_of(report: Mapping[str, Any], rows: Sequence[Row]) -> list[Column]:
     """Times for a GPU's report, counters for a simulated device's, which has no clock."""
+    if any(row.get("pipeline") for row in rows):
+        return STREAMED
     if report["device"]["kind"] != "gpu":
         return COUNTED
     if not counts_flops(rows):
@@ -187,6 +216,12 @@ def copy_group(copy: Mapping[str, Any]) -> tuple[tuple[int, ...], str, str]:
 
 def ceiling_line(report: Mapping[str, Any], group: Group) -> str:
     """The ceilings measured with these rows, or where the figures come from instead."""
+    link = report["ceilings"].get("link")
+    if link:
+        return (
+            f"pinned copies of a chunk's size in the same run: {number(link['h2d'] / 1e9)} GB/s in, "
+            f"{number(link['d2h'] / 1e9)} GB/s out, {number(link['both'] / 1e9)} GB/s each way together"
+        )
     if report["device"]["kind"] == "sim":
         return "counted by the simulated device, which has no clock: no figure here is a time on a GPU"
     parts = []

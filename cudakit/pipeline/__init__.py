@@ -22,6 +22,7 @@ from cudakit.pipeline.buffers import plan
 from cudakit.pipeline.engine import Chunk, Job, Progress, Run
 from cudakit.pipeline.ranges import Range, common, covers, left
 from cudakit.pipeline.report import Link, PipelineError, Report, Span
+from cudakit.pipeline.sequential import sequential
 from cudakit.pipeline.sinks import Each, Nowhere, Sink, ToArray, ToFile, ToFolder, ToMap, as_sink
 from cudakit.pipeline.sinks import Job as SinkJob
 from cudakit.pipeline.sources import Blocks, Filled, FromArray, FromFile, FromFiles, Item, Source, as_source
@@ -30,6 +31,7 @@ from cudakit.pipeline.state import Ticket
 __all__ = [
     "Blocks", "Chunk", "Each", "Filled", "FromArray", "FromFile", "FromFiles", "Item", "Link", "Nowhere",
     "PipelineError", "Progress", "Report", "Sink", "Source", "Span", "ToArray", "ToFile", "ToFolder", "ToMap", "run",
+    "sequential",
 ]  # fmt: skip
 
 

@@ -27,7 +27,7 @@ DEPTH = 2
 class Layout:
     """What a pipeline is made of. chunk: items. device_bytes: on each device. host_bytes: pinned, in all.
 
-    in_buffers, out_buffers: how many sets of pinned arrays there are.
+    in_buffers, out_buffers: how many sets of pinned arrays there are. host_budget: bytes of pinned memory at most.
     """
 
     chunk: int
@@ -36,6 +36,7 @@ class Layout:
     out_buffers: int
     device_bytes: int
     host_bytes: int
+    host_budget: int
 
 
 def plan(
@@ -86,7 +87,7 @@ def plan(
                 + (f"give chunk={most:,} or less, fewer streams, " if most else "give fewer streams, ")
                 + f"or a larger {argument}="
             )
-    return Layout(chunk, streams, in_buffers, out_buffers, chunk * on_device, chunk * pinned)
+    return Layout(chunk, streams, in_buffers, out_buffers, chunk * on_device, chunk * pinned, host_budget)
 
 
 def _available() -> int:

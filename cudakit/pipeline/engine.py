@@ -166,8 +166,7 @@ class Run:
         """What the link is measured with: a chunk's copy, within the budget of pinned memory."""
         layout, job = self.job.layout, self.job
         each = max([item.nbytes for item in (*job.inputs, *job.outputs)], default=1) * layout.chunk
-        share = layout.host_bytes // (2 * len(job.devices)) or each
-        return max(min(each, share), 1 << 20)
+        return max(min(each, layout.host_budget // (2 * len(job.devices))), 1)
 
     def _make(self) -> None:
         job, layout = self.job, self.job.layout

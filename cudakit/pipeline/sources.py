@@ -61,8 +61,12 @@ class Source:
         """Write items start..stop into `into`, contiguous, of shape (stop - start, *item.shape)."""
         raise NotImplementedError
 
+    def view(self, start: int, stop: int) -> HostArray | None:
+        """The items where they lie, if they lie in memory one behind the other."""
+        return None
+
     def pinned(self, context: Context, start: int, stop: int) -> HostArray | None:
-        """The items where they lie, if that is pinned memory which the device can copy from by itself."""
+        """The same, if that is pinned memory, which the device can copy from by itself."""
         return None
 
     def labels(self, start: int, stop: int) -> list[str] | None:
@@ -88,7 +92,7 @@ class FromArray(Source):
         self.item = Item.of(array.shape[1:], array.dtype)
         self.count = len(array) * repeats
         self.period = len(array) if repeats > 1 else None
-        self._straight: bool | None = None
+        self._pinned: bool | None = None
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, HostArray]]:
         """The items by the places where they lie: (offset from start, items)."""
@@ -104,14 +108,16 @@ class FromArray(Source):
         for offset, part in self._parts(start, stop):
             np.copyto(into[offset : offset + len(part)], part)
 
-    def pinned(self, context: Context, start: int, stop: int) -> HostArray | None:
-        if self._straight is None:
-            array = self.array
-            self._straight = is_contiguous(array.shape, array.strides, array.itemsize) and is_pinned(context, array)
-        if not self._straight or stop <= start:
+    def view(self, start: int, stop: int) -> HostArray | None:
+        if not is_contiguous(self.array.shape, self.array.strides, self.array.itemsize) or stop <= start:
             return None
         _, part = next(self._parts(start, stop))
         return part if len(part) == stop - start else None
+
+    def pinned(self, context: Context, start: int, stop: int) -> HostArray | None:
+        if self._pinned is None:
+            self._pinned = is_pinned(context, self.array)
+        return self.view(start, stop) if self._pinned else None
 
 
 class FromFile(Source):

@@ -1,0 +1,118 @@
+"""A hundred thousand images through a 3x3 Gaussian blur: one step after another, pipelined, and from disk to disk.
+
+The blur itself is a fiftieth of the time that the images take to reach the device and come back, so what counts is that
+reading, the copies each way, the blur and writing all happen at once, each on another chunk. Where that goes wrong it
+goes wrong silently: a pinned buffer filled again while it is still being copied, a wait for the chunk that was just
+queued (then nothing overlaps), a result saved under the next chunk's name. Here a buffer waits for its own copy, a
+result is written when its own event has happened, and each image keeps its name. A run that is stopped, by a full disk
+or by kill -9, goes on with --resume.
+
+    python examples/blur_images.py
+    python examples/blur_images.py --disk /data/images --count 100000 --size 1024     # 400 GB in, 400 GB out
+    python examples/blur_images.py --disk /data/images --count 100000 --resume
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from cudakit import cli, ladder, ops, pipeline, plots, streamed
+from cudakit.bench import Report, Row
+from cudakit.ops.blur import FAMILY
+
+
+def blur(chunk, images, out):
+    ops.blur(images, out=out, stream=chunk.stream)
+
+
+def save_images(items, folder, count):
+    """The image set: one .npy file an image, made once, and made anew only where it is not whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (source,) = items.made(count)
+    one = np.empty((1, *items.work.item), np.float32)
+    for number in range(count):
+        path = folder / f"image_{number:06}.npy"
+        if not path.exists():
+            source.read(number, number + 1, one)
+            aside = path.with_suffix(".part")
+            with aside.open("wb") as file:
+                np.save(file, one[0])
+            aside.replace(path)
+
+
+def disk_row(items, device, folder, count, chunk, arguments, console):
+    """From the folder's images to blurred images of the same names, each then read back and judged in full."""
+    row = Row("blur images", "disk to disk", 5, (count, *items.work.item), "float32", idea="a file an image, both ways")
+    save_images(items, folder / "in", count)
+    names = [folder / "in" / f"image_{number:06}.npy" for number in range(count)]
+    with streamed.progress(console, count) as tell:
+        done = pipeline.run(
+            blur, names, folder / "out", devices=device, chunk=chunk, streams=arguments.streams,
+            resume=arguments.resume, memory=arguments.memory, host_memory=arguments.host_memory, readers=arguments.readers,
+            writers=arguments.writers, progress=tell,
+        )  # fmt: skip
+    row.took(done)
+    judge = streamed.Judge(items, row)
+    for number in range(count):
+        judge(number, number + 1, np.load(folder / "out" / f"image_{number:06}.npy")[None])
+    judge.finish(count)
+    return row
+
+
+def run(arguments):
+    streamed.check_arguments(arguments)
+    table, progress = cli.consoles(arguments)
+    with cli.open_device(arguments.device) as device:
+        gpu = device.kind == "gpu"
+        size = arguments.size or (1024 if gpu else 32)
+        count = arguments.count or (7680 if gpu else 14)
+        chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
+        shape = (count, size, size)
+        work = streamed.Work("blur images", blur, 1, (size, size), FAMILY.reference, FAMILY.plain)
+        items = streamed.Items.make(work, count)
+        report = Report(device.info(), rows=[streamed.cpu_row(items, shape)])
+        for rung, pinned, idea in (
+            (1, False, "a wait after each step, ordinary memory"),
+            (2, True, "a wait after each step, pinned memory"),
+        ):
+            report.rows.append(
+                streamed.sequential_row(items, device, shape, chunk, pinned=pinned, rung=rung, idea=idea)
+            )
+        shared = {"arguments": arguments, "streams": arguments.streams, "chunk": chunk, "console": progress}
+        row, done = streamed.pipelined_row(
+            items, [device], items.resident(device, count), shape, name="pipelined", rung=3,
+            idea=f"{arguments.streams} streams, from pinned memory", timeline=bool(arguments.plot), **shared,
+        )  # fmt: skip
+        report.rows.append(row)
+        report.ceilings |= streamed.link_ceiling(done)
+        row, _ = streamed.pipelined_row(
+            items, [device], items.made(count), shape, name="generated", rung=4,
+            idea=f"{arguments.readers} threads make the images", **shared,
+        )  # fmt: skip
+        report.rows.append(row)
+        if arguments.disk:
+            folder = Path(arguments.disk)
+            report.rows.append(disk_row(items, device, folder, count, chunk, arguments, progress))
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                few = min(count, 256)
+                report.rows.append(disk_row(items, device, Path(folder), few, chunk, arguments, progress))
+    if arguments.plot:
+        plots.timeline(done.spans, arguments.plot, f"blur on {report.device['name']}")
+    return ladder.finish(report, arguments, table)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    streamed.add_arguments(
+        parser, count="default: 7,680; 14 on the simulated device", size="default: 1,024; 32",
+        chunk="default: 64 MiB of them; 3",
+    )  # fmt: skip
+    parser.add_argument(
+        "--disk", metavar="FOLDER", help="all images through FOLDER/in and FOLDER/out (default: 256 in a temporary one)"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on where an earlier run into --disk stopped")
+    sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -1,0 +1,74 @@
+"""A hundred thousand matrices that do not fit the device, C[m] = A[m] + B[m], in chunks.
+
+What limits it is the way between host and device: two inputs in, one result out. One chunk after another leaves each
+direction idle while the other works; a pipeline of a few streams keeps both busy, and then the time is that of the
+copies alone, which is the bound the table's shares are of. Three traps on the way: the sizes pass 2^31, the last chunk
+is shorter than the others, and a check that looks at no result finds no error, so it counts what it has seen.
+
+    python examples/chunked_add.py
+    python examples/chunked_add.py --count 100000 --size 1024 --chunk 16
+    python examples/chunked_add.py --plot timeline.png
+"""
+
+import argparse
+import sys
+
+from cudakit import cli, ladder, ops, plots, streamed
+from cudakit.bench import Report
+
+
+def add(chunk, a, b, out):
+    ops.matrix_add(a, b, out=out, stream=chunk.stream)
+
+
+def run(arguments):
+    streamed.check_arguments(arguments)
+    table, progress = cli.consoles(arguments)
+    with cli.open_device(arguments.device) as device:
+        gpu = device.kind == "gpu"
+        size = arguments.size or (256 if gpu else 12)
+        count = arguments.count or (100_000 if gpu else 50)
+        chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 7)
+        shape = (count, size, size)
+        work = streamed.Work("chunked add", add, 2, (size, size), _exact, _plain)
+        items = streamed.Items.make(work, count)
+        report = Report(device.info(), rows=[streamed.cpu_row(items, shape)])
+        for rung, pinned, idea in (
+            (1, False, "a wait after each step, ordinary memory"),
+            (2, True, "a wait after each step, pinned memory"),
+        ):
+            report.rows.append(
+                streamed.sequential_row(items, device, shape, chunk, pinned=pinned, rung=rung, idea=idea)
+            )
+        shared = {"arguments": arguments, "streams": arguments.streams, "chunk": chunk, "console": progress}
+        row, done = streamed.pipelined_row(
+            items, [device], items.resident(device, count), shape, name="pipelined", rung=3,
+            idea=f"{arguments.streams} streams, from pinned memory", timeline=bool(arguments.plot), **shared,
+        )  # fmt: skip
+        report.rows.append(row)
+        report.ceilings |= streamed.link_ceiling(done)
+        row, _ = streamed.pipelined_row(
+            items, [device], items.made(count), shape, name="generated", rung=4,
+            idea=f"{arguments.readers} threads make the matrices", **shared,
+        )  # fmt: skip
+        report.rows.append(row)
+    if arguments.plot:
+        plots.timeline(done.spans, arguments.plot, f"chunked add on {report.device['name']}")
+    return ladder.finish(report, arguments, table)
+
+
+def _exact(blocks):
+    return blocks[0].astype("float64") + blocks[1]
+
+
+def _plain(blocks):
+    return blocks[0] + blocks[1]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    streamed.add_arguments(
+        parser, count="default: 100,000; 50 on the simulated device", size="default: 256; 12",
+        chunk="default: 64 MiB of them; 7",
+    )  # fmt: skip
+    sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -1,0 +1,67 @@
+"""How many streams? The chunked add through 1, 2, 4, 8 and 16: time, memory, and the share of what the link allows.
+
+With one stream each chunk's copy in waits for the copy out of the chunk before. With two the directions overlap, and
+with three or four there is always a copy queued behind the one that runs. More add buffers, not speed: there is one
+copy engine each way and one link, so no number of streams passes the bound, which two inputs and one output set at
+about 1.5 times the speed of one stream. Pinning the whole set, as is often done, would take all of it as host memory.
+
+    python examples/streams.py
+    python examples/streams.py --study 1,2,3,4 --plot timeline.png
+"""
+
+import argparse
+import sys
+
+from cudakit import cli, ladder, ops, plots, streamed
+from cudakit.bench import Report
+
+
+def add(chunk, a, b, out):
+    ops.matrix_add(a, b, out=out, stream=chunk.stream)
+
+
+def run(arguments):
+    streamed.check_arguments(arguments)
+    table, progress = cli.consoles(arguments)
+    with cli.open_device(arguments.device) as device:
+        gpu = device.kind == "gpu"
+        size = arguments.size or (256 if gpu else 12)
+        count = arguments.count or (100_000 if gpu else 60)
+        chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
+        shape = (count, size, size)
+        work = streamed.Work(
+            "streams", add, 2, (size, size), lambda x: x[0].astype("float64") + x[1], lambda x: x[0] + x[1]
+        )
+        items = streamed.Items.make(work, count)
+        report = Report(device.info(), rows=[streamed.cpu_row(items, shape)])
+        sources = items.resident(device, count)
+        for rung, streams in enumerate(arguments.study, 1):
+            row, done = streamed.pipelined_row(
+                items, [device], sources, shape, arguments, name=f"{streams} stream{'s' * (streams > 1)}", rung=rung,
+                idea="", streams=streams, chunk=chunk, console=progress, timeline=bool(arguments.plot),
+            )  # fmt: skip
+            report.rows.append(row)
+            report.ceilings |= streamed.link_ceiling(done)
+    if arguments.plot:
+        plots.timeline(done.spans, arguments.plot, f"{arguments.study[-1]} streams on {report.device['name']}")
+    return ladder.finish(report, arguments, table)
+
+
+def study(text):
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of streams: write one such as 1,2,4")
+    return numbers
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    streamed.add_arguments(
+        parser, count="default: 100,000; 60 on the simulated device", size="default: 256; 12",
+        chunk="default: 64 MiB of them; 3",
+    )  # fmt: skip
+    parser.add_argument("--study", type=study, default=[1, 2, 4, 8, 16], metavar="N,...", help="default: 1,2,4,8,16")
+    sys.exit(cli.guarded(lambda: run(parser.parse_args())))
