@@ -1,0 +1,37 @@
+// The element-wise steps of a filter in the frequency domain: threshold and make complex, low-pass, back to reals.
+//
+// images: (batch, rows, cols), contiguous; spectra: the same shape of complex numbers, (real, imaginary) pairs.
+// A complex number is twice as wide as a real one, so reals become complex element by element: copying their bytes over
+// the pairs puts two neighbours into one number. Each step reads and writes every element once: device memory is the
+// limit, and the transforms between them move more.
+
+// out = (x > cut ? x : 0) + 0i
+__global__ void threshold_to_complex(const float* images, float2* spectra, float cut, long long count) {
+    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    const float x = images[i];
+    spectra[i] = make_float2(x > cut ? x : 0.0f, 0.0f);
+}
+
+// The frequency of place i of n, in cycles an element: 0 comes first, and the second half are the negative ones.
+__device__ float frequency(int i, int n) {
+    return static_cast<float>(i < (n + 1) / 2 ? i : i - n) / static_cast<float>(n);
+}
+
+// spectra *= 1 / (1 + (d / cutoff)^4), d: the distance from frequency 0, which is element (0, 0) and not the middle.
+__global__ void low_pass(float2* spectra, float cutoff, int rows, int cols, long long count) {
+    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    const int row = static_cast<int>(i / cols % rows), col = static_cast<int>(i % cols);
+    const float v = frequency(row, rows) / cutoff, u = frequency(col, cols) / cutoff;
+    const float d2 = u * u + v * v;
+    const float gain = 1.0f / (1.0f + d2 * d2);
+    const float2 z = spectra[i];
+    spectra[i] = make_float2(gain * z.x, gain * z.y);
+}
+
+// images = real part * scale: the inverse transform leaves a factor of rows * cols in.
+__global__ void normalize(const float2* spectra, float* images, float scale, long long count) {
+    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < count) images[i] = spectra[i].x * scale;
+}
