@@ -467,8 +467,8 @@ def parameters_in_the_bindings(name: str) -> list[str]:
     inside = line[line.index("(") + 1 : line.rindex(")")]
     while "[" in inside:  # annotations hold commas
         inside = re.sub(r"\[[^\[\]]*\]", "", inside)
-    # "unsigned int Flags", "limit: CUlimit", "char *name", "dev"
-    found = [re.search(r"(\w+)$", part.split(":")[0].strip()) for part in inside.split(",") if part]
+    # "unsigned int Flags", "limit: CUlimit", "char *name", "dev", "size_t numNodes=0"
+    found = [re.search(r"(\w+)$", re.split("[:=]", part)[0].strip()) for part in inside.split(",") if part]
     return [match[1] for match in found if match]
 
 

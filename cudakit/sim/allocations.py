@@ -177,6 +177,7 @@ class MemoryCalls(OrderChecks):
         return self._allocate_on(self._stream(hStream), bytesize, self._pool(pool))
 
     def _allocate_on(self, stream: Stream, bytesize: int, pool: Pool) -> Any:
+        self._not_captured("cuMemAllocAsync (the simulated device has no allocation nodes)", stream)
         memory = self._reserve(stream.context, self._size(bytesize), pool)
         memory.made = self._scheduler.enqueue(stream, "cuMemAllocAsync", place=caller())
         return cu.CUdeviceptr(memory.allocation.address)
@@ -185,6 +186,11 @@ class MemoryCalls(OrderChecks):
     def cuMemFreeAsync(self, dptr: Handle, hStream: Handle) -> None:
         stream = self._stream(hStream)
         memory = self._device_memory(dptr)
+        if stream.capture is not None:
+            raise Refused(
+                Result.CUDA_ERROR_INVALID_VALUE,
+                f"{stream} is being captured, and a graph can only free what it allocated",
+            )
         origin = memory.freed_at = caller()
         free = self._scheduler.enqueue(stream, "cuMemFreeAsync", lambda: self._release(memory, origin), place=origin)
         self._check_free(memory, free)

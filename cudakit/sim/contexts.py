@@ -132,7 +132,8 @@ class ContextCalls(DriverState):
             self._unload(loaded)
         for memory in [m for m in self._memory.values() if m.context is context]:
             self._release(memory, "with its context")
-        for things in (context.streams, context.events):
+        holders: tuple[dict[int, Any], ...] = (context.streams, context.events, context.graphs)
+        for things in holders:
             for handle in things:
                 self._objects.pop(handle, None)
             things.clear()
@@ -166,6 +167,7 @@ class ContextCalls(DriverState):
             ("stream", context.streams),
             ("event", context.events),
             ("module", context.modules),
+            ("graph", context.graphs),
         ]
         for name, things in holders:
             for handle, thing in things.items():
@@ -281,6 +283,7 @@ class ContextCalls(DriverState):
 
     @call()
     def cuCtxSynchronize(self) -> None:
+        self._not_captured("cuCtxSynchronize", *self._context().all_streams())
         self._finish_context(self._context())
 
     @call(1)

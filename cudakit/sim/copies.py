@@ -7,98 +7,22 @@ filled with ``POISON``, and a pinned source that changed between the call and th
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from cuda.bindings import driver as cu
 
-from cudakit.sim.allocations import MemoryCalls, host_bytes
+from cudakit.sim.allocations import MemoryCalls
 from cudakit.sim.faults import OperationFault, Refused, Result, caller, host_report, memory_report
-from cudakit.sim.memory import AddressSpace, MemoryFault
+from cudakit.sim.memory import MemoryFault
+from cudakit.sim.regions import Bytes, PinnedSource, Region
 from cudakit.sim.report import Origin
 from cudakit.sim.state import Handle, as_handle, call, size_t, unsigned
-from cudakit.sim.streams import Operation, Stream
+from cudakit.sim.streams import Operation, Stream, Work
 
 POISON = 0xA5
 MAX_PITCH = 2**31 - 1
-Bytes = npt.NDArray[np.uint8]
-
-
-@dataclass
-class Region:
-    """``height`` rows of ``width`` bytes, ``pitch`` bytes apart, of "device", "pinned" or "pageable" memory."""
-
-    kind: str
-    address: int
-    width: int
-    height: int
-    pitch: int
-    space: AddressSpace
-
-    @property
-    def span(self) -> int:
-        """Bytes from the first to the last, gaps between rows included."""
-        return self.pitch * (self.height - 1) + self.width
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        return self.address, self.span
-
-    @property
-    def rows(self) -> tuple[int, int, int, int]:
-        return self.address, self.width, self.height, self.pitch
-
-    def view(self) -> Bytes:
-        """The bytes now, writable, as (height, width); MemoryFault where they are no longer there."""
-        if self.kind == "pageable":
-            flat = host_bytes(self.address, self.span)
-        else:
-            flat = self.space.bytes(self.address, self.span)
-        rows: Bytes = np.ndarray((self.height, self.width), np.uint8, buffer=flat, strides=(self.pitch, 1))
-        return rows
-
-    def undefined(self) -> Bytes | None:
-        """Which of the bytes are undefined (not 0), as (height, width); None where none is."""
-        if self.kind != "device":
-            return None
-        found = self.space.covering(self.address, self.span)
-        rows = found.undefined_rows(self.address - found.address, self.width, self.height, self.pitch)
-        return None if rows is None else rows.copy()
-
-    def define(self, like: Bytes | None = None) -> None:
-        """The bytes have been written: they are as defined as those of another region, or all defined."""
-        if self.kind == "device":
-            found = self.space.covering(self.address, self.span)
-            found.define(self.address - found.address, self.width, self.height, self.pitch, like)
-
-
-class PinnedSource:
-    """What an asynchronous copy will read from pinned memory: the memory itself, watched for changes unless queued work
-    is to write it; or a copy, taken before something else overwrites it."""
-
-    def __init__(self, region: Region, watched: bool) -> None:
-        self.region = region
-        self.kept: Bytes | None = None
-        self.sum = _checksum(region.view()) if watched else None
-
-    def secure(self) -> None:
-        if self.kept is None:
-            self.kept = self.region.view().copy()
-
-    def read(self) -> Bytes:
-        return self.kept if self.kept is not None else self.region.view()
-
-    def changed(self) -> bool:
-        return self.sum is not None and _checksum(self.read()) != self.sum
-
-
-def _checksum(data: Bytes) -> int:
-    contiguous: Any = np.ascontiguousarray(data)  # a buffer, which numpy's stubs say from Python 3.12 on only
-    return zlib.crc32(contiguous)
 
 
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
@@ -178,9 +102,10 @@ class CopyCalls(MemoryCalls):
 
     # ---- the work ----
 
-    def _transfer(self, label: str, dst: Region, src: Region, stream: Stream) -> Operation:
+    def _transfer(
+        self, label: str, dst: Region, src: Region, stream: Stream, place: Origin, after: Iterable[Operation] = ()
+    ) -> Operation:
         """Enqueue a copy. What is pageable is dealt with before this returns."""
-        place = caller()
         read: Callable[[], Bytes]
         details: dict[str, Any] = {}
         source: PinnedSource | None = None
@@ -223,7 +148,7 @@ class CopyCalls(MemoryCalls):
             except MemoryFault as fault:
                 raise self._gone(label, fault, place) from None
 
-        operation = self._scheduler.enqueue(stream, label, run, place=place, **details)
+        operation = self._scheduler.enqueue(stream, label, run, after=after, place=place, **details)
         for region, does in ((src, "reads"), (dst, "writes")):
             if region.kind != "pageable":
                 self._note(operation, does, region.rows)
@@ -261,9 +186,22 @@ class CopyCalls(MemoryCalls):
         operation.poisoned = alone and "streams" in self.checks
 
     def _copy_async(self, label: str, dst: Region, src: Region, hStream: Handle) -> None:
-        operation = self._transfer(label, dst, src, self._stream(hStream))
-        if dst.kind == "pinned":
-            self._poison(operation, dst)
+        stream, place = self._stream(hStream), caller()
+
+        def enqueue(stream: Stream, after: Iterable[Operation]) -> Operation:
+            operation = self._transfer(label, dst, src, stream, place, after)
+            if dst.kind == "pinned":
+                self._poison(operation, dst)
+            return operation
+
+        if stream.capture is not None and "pageable" in (dst.kind, src.kind):
+            self._not_captured(f"{label} of pageable memory", stream)
+        self._submit(stream, Work("memcpy", enqueue, lambda: self._expect_there(dst, src), (dst, src)))
+
+    def _expect_there(self, *regions: Region) -> None:
+        """Refuse work on memory that was freed, or whose free is queued."""
+        for region in regions:
+            self._device_range(region.address, region.width, region.height, region.pitch)
 
     def _copy_now(self, label: str, dst: Region, src: Region) -> None:
         """A copy by a call without a stream: on the legacy stream. Between device memory it is not waited for; from
@@ -272,7 +210,7 @@ class CopyCalls(MemoryCalls):
         stream = context.legacy
         if src.kind == "pageable" and stream.last is not None:
             self._finish([stream.last], context)
-        operation = self._transfer(label, dst, src, stream)
+        operation = self._transfer(label, dst, src, stream, caller())
         if dst.kind != "device" or src.kind == "pinned":
             self._finish([operation], context)
 
@@ -443,9 +381,19 @@ class CopyCalls(MemoryCalls):
 
         host = region.kind == "pinned"
         writes = (region.extent,) if host else ()
-        operation = self._scheduler.enqueue(stream, label, run, place=place, visible=host, writes=writes)
-        self._note(operation, "writes", region.rows)
-        if host and not label.endswith("Async"):
+
+        def enqueue(stream: Stream, after: Iterable[Operation]) -> Operation:
+            operation = self._scheduler.enqueue(
+                stream, label, run, after=after, place=place, visible=host, writes=writes
+            )
+            self._note(operation, "writes", region.rows)
+            return operation
+
+        if label.endswith("Async"):
+            self._submit(stream, Work("memset", enqueue, lambda: self._expect_there(region), (region, pattern)))
+            return
+        operation = enqueue(stream, ())
+        if host:
             self._finish([operation], stream.context)
 
     @call()

@@ -10,7 +10,7 @@ Names that start with "sim" are its own: launch records, fault injection, report
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,16 @@ from cuda.bindings import driver as cu
 
 from cudakit.sim.contexts import ContextCalls, leak_report
 from cudakit.sim.events import StreamCalls
-from cudakit.sim.faults import Injector, Refused, Result, caller
-from cudakit.sim.launches import Count, LaunchCalls, LaunchRecord, write_stdout
+from cudakit.sim.faults import Injector, Refused, Result, caller, host_report
+from cudakit.sim.graphs import GraphCalls
+from cudakit.sim.launches import Count, LaunchRecord, write_stdout
 from cudakit.sim.memory import MemoryFault
+from cudakit.sim.order import Rows
 from cudakit.sim.properties import DEFAULT_MEMORY, attributes, chip
+from cudakit.sim.regions import Region
 from cudakit.sim.report import Finding, Held, HostReport, LeakReport
 from cudakit.sim.state import Context, Device, DriverState, Handle, Pool, call
-from cudakit.sim.streams import Scheduler, Stream
+from cudakit.sim.streams import Operation, Scheduler, Stream, Work
 
 # "barrier" (divergent barriers) and "warp" (shuffles from lanes that are not there) are the machine's; "streams" are
 # mistakes of host code: pinned memory changed in flight, work of two streams on the same bytes and frees that do not
@@ -48,7 +51,7 @@ class Stats:
     pending: int
 
 
-class Driver(LaunchCalls, StreamCalls, ContextCalls):
+class Driver(GraphCalls, StreamCalls, ContextCalls):
     """A simulated driver with ``devices`` devices of one architecture.
 
     ``memory`` is each device's memory in bytes, ``checks`` which of ``ALL_CHECKS`` are on. ``order`` says which of the
@@ -111,21 +114,85 @@ class Driver(LaunchCalls, StreamCalls, ContextCalls):
         self._enqueue_host(hStream, lambda: function(argument), "host function")
 
     @call(context=False)
-    def simLaunchHost(self, hStream: Handle, function: Callable[[], None], name: str = "host function") -> None:
+    def simLaunchHost(
+        self,
+        hStream: Handle,
+        function: Callable[[], None],
+        name: str = "host function",
+        reads: Sequence[Rows] = (),
+        writes: Sequence[Rows] = (),
+    ) -> None:
         """Enqueue a Python callable on a stream. It must not call the driver; an exception of its own ends the context
-        and is raised by the call that waits."""
-        self._enqueue_host(hStream, function, name)
+        and is raised by the call that waits.
+
+        ``reads`` and ``writes``, rows (address, width, height, pitch) of device memory, are for a stand-in of a
+        library's kernel, which touches nothing else: it is checked as a copy is (that the memory is there, and that
+        streams wait for each other), and may only read what has been written. It looks at the memory by
+        ``simHostView(..., define=False)``; what it writes is initialised once it returns."""
+        if not reads and not writes:
+            self._enqueue_host(hStream, function, name)
+            return
+        stream, place = self._stream(hStream), caller()
+        sources = [self._device_range(*rows) for rows in reads]
+        targets = [self._device_range(*rows) for rows in writes]
+
+        pinned = [tuple(r.extent for r in regions if r.kind == "pinned") for regions in (sources, targets)]
+
+        def enqueue(stream: Stream, after: Iterable[Operation]) -> Operation:
+            def run() -> None:
+                try:
+                    for region in (*sources, *targets):
+                        region.view()
+                    for region in sources:
+                        self._expect_written(operation, region)
+                    self._as_host_function(function)
+                    for region in targets:
+                        region.define()
+                except MemoryFault as fault:
+                    raise self._gone(name, fault, place) from None
+
+            operation = self._scheduler.enqueue(
+                stream, name, run, after=after, place=place,
+                reads=pinned[0], writes=pinned[1], visible=bool(pinned[1]),
+            )  # fmt: skip
+            for regions, does in ((sources, "reads"), (targets, "writes")):
+                for region in regions:
+                    self._note(operation, does, region.rows)
+            return operation
+
+        regions = (*sources, *targets)
+        self._submit(stream, Work("host", enqueue, lambda: self._expect_there(*regions), regions))
+
+    def _expect_written(self, operation: Operation, region: Region) -> None:
+        """End the context where a stand-in would read what nobody has written."""
+        undefined = region.undefined()
+        if undefined is None or not undefined.any():
+            return
+        first = int(np.flatnonzero(undefined)[0])
+        allocation = self._space.covering(region.address, region.span)
+        at = region.address - allocation.address + first // region.width * region.pitch + first % region.width
+        detail = (
+            f"{operation.label} reads {np.count_nonzero(undefined)} bytes that nobody has written, the first of them"
+            f" byte {at} of the allocation"
+        )
+        report = host_report("uninitialised read", detail, operation.label, operation.place, allocation=allocation)
+        self._explain(operation, report)
+        raise self._fault(Result.CUDA_ERROR_LAUNCH_FAILED, report)
 
     def _enqueue_host(self, hStream: Handle, function: Callable[[], Any], name: str) -> None:
         def run() -> None:
-            self._local.in_host_function = True
-            try:
-                function()
-            finally:
-                self._local.in_host_function = False
+            self._as_host_function(function)
 
-        stream = self._stream(hStream)
-        self._scheduler.enqueue(stream, name, run, visible=True, touches_host=True, place=caller())
+        details: dict[str, Any] = {"visible": True, "touches_host": True, "place": caller()}
+        work = Work("host", lambda stream, after: self._scheduler.enqueue(stream, name, run, after=after, **details))
+        self._submit(self._stream(hStream), work)
+
+    def _as_host_function(self, function: Callable[[], Any]) -> None:
+        self._local.in_host_function = True
+        try:
+            function()
+        finally:
+            self._local.in_host_function = False
 
     # ---- extensions ----
 
@@ -195,15 +262,15 @@ class Driver(LaunchCalls, StreamCalls, ContextCalls):
                 pending=sum(1 for _ in self._scheduler.pending()),
             )
 
-    def simHostView(self, address: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def simHostView(self, address: int, size: int, *, define: bool = True) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """The host bytes behind ``size`` bytes of device memory, writable, for exchange with libraries of the CPU.
 
-        Nothing is waited for, and the bytes count as initialised from here on. It stays readable once the memory is
-        freed, and is then nobody else's. ValueError where no one live allocation holds the range."""
+        Nothing is waited for, and the bytes count as initialised from here on, if ``define``. It stays readable once
+        the memory is freed, and is then nobody else's. ValueError where no one live allocation holds the range."""
         with self._lock:
             try:
                 view = self._space.bytes(int(address), int(size))
-                if size:
+                if size and define:
                     found = self._space.covering(int(address), int(size))
                     found.define(int(address) - found.address, int(size))
                 return view

@@ -9,7 +9,7 @@ from cuda.bindings import driver as cu
 from cudakit.sim.contexts import PRIORITIES
 from cudakit.sim.faults import Refused, Result, caller
 from cudakit.sim.state import Context, DriverState, Handle, as_handle, call, signed, unsigned
-from cudakit.sim.streams import Event, Stream
+from cudakit.sim.streams import Capture, Event, Node, Stream
 
 
 class StreamCalls(DriverState):
@@ -39,6 +39,8 @@ class StreamCalls(DriverState):
         if as_handle(hStream) in (0, 1, 2):
             raise Refused(Result.CUDA_ERROR_INVALID_HANDLE, "a default stream is not destroyed")
         stream = self._object(hStream, Stream, "a stream")
+        if stream.capture is not None:
+            stream.capture.broken = stream.capture.broken or f"cuStreamDestroy {caller()}"
         # its pending work still runs: the scheduler keeps it
         del self._objects[stream.handle], stream.context.streams[stream.handle]
         if stream.context.sticky is not None:
@@ -47,11 +49,13 @@ class StreamCalls(DriverState):
     @call(context=False)
     def cuStreamSynchronize(self, hStream: Handle) -> None:
         stream = self._stream(hStream)
+        self._not_captured("cuStreamSynchronize", stream)
         self._finish([stream.last] if stream.last is not None else [], stream.context)
 
     @call(context=False)
     def cuStreamQuery(self, hStream: Handle) -> None:
         stream = self._stream(hStream)
+        self._not_captured("cuStreamQuery", stream)
         self._poll(stream.last, stream.context)
 
     def _poll(self, operation: Any, context: Context) -> None:
@@ -67,10 +71,39 @@ class StreamCalls(DriverState):
         stream, event = self._stream(hStream), self._event(hEvent)
         if unsigned(Flags) not in (0, 1):
             raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"flags {Flags} are none of CUevent_wait_flags")
-        if event.operation is None:
+        if event.captured is not None:
+            self._join(stream, event, *event.captured)
+        elif stream.capture is not None and event.operation is not None:
+            stream.capture.broken = stream.capture.broken or f"cuStreamWaitEvent {caller()}"
+            raise Refused(
+                Result.CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
+                f"{stream} is being captured, and cannot wait for an event that was recorded outside of the capture",
+            )
+        elif event.operation is None:
             stream.vain = caller()
         elif not event.operation.done:
             self._scheduler.enqueue(stream, "wait for an event", after=[event.operation], place=caller())
+
+    def _join(self, stream: Stream, event: Event, capture: Capture, nodes: tuple[Node, ...]) -> None:
+        """Have a stream wait for an event of a capture, by which it becomes part of the capture."""
+        if capture not in (other.capture for other in capture.lanes):
+            raise Refused(
+                Result.CUDA_ERROR_CAPTURED_EVENT,
+                f"the event made {event.place} was last recorded in the capture {capture.place}, which has ended, and"
+                " so never happens: record it again",
+            )
+        if stream.capture is None:
+            if stream.legacy:
+                raise Refused(Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, f"{stream} cannot be captured")
+            stream.capture = capture
+            capture.lanes.append(stream)
+        elif stream.capture is not capture:
+            stream.capture.broken = capture.broken = f"cuStreamWaitEvent {caller()}"
+            raise Refused(
+                Result.CUDA_ERROR_STREAM_CAPTURE_MERGE,
+                f"{stream} is part of another capture than the event: two captures cannot be merged",
+            )
+        stream.frontier += [node for node in nodes if node not in stream.frontier]
 
     @call(1, context=False)
     def cuStreamGetPriority(self, hStream: Handle) -> int:
@@ -92,11 +125,6 @@ class StreamCalls(DriverState):
     def cuStreamGetId(self, hStream: Handle) -> int:
         stream = self._stream(hStream)
         return stream.handle or stream.context.handle
-
-    @call(1, context=False)
-    def cuStreamIsCapturing(self, hStream: Handle) -> Any:
-        self._stream(hStream)
-        return cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 
     # ---- events ----
 
@@ -136,16 +164,33 @@ class StreamCalls(DriverState):
         event, stream = self._event(hEvent), self._stream(hStream)
         if event.context is not stream.context:
             raise Refused(Result.CUDA_ERROR_INVALID_HANDLE, "the event and the stream are of different contexts")
+        if stream.capture is not None:
+            event.captured = (stream.capture, tuple(stream.frontier))
+            return
+        event.captured = None
         event.operation = self._scheduler.enqueue(stream, "record an event", place=caller())
+
+    @staticmethod
+    def _expect_real(call: str, event: Event) -> None:
+        """Refuse to look at an event that was last recorded in a capture: it never happens. Breaks the capture."""
+        if event.captured is not None:
+            capture = event.captured[0]
+            capture.broken = capture.broken or f"{call} {caller()}"
+            raise Refused(
+                Result.CUDA_ERROR_CAPTURED_EVENT,
+                f"the event made {event.place} was last recorded in the capture {capture.place}, and so never happens",
+            )
 
     @call(context=False)
     def cuEventSynchronize(self, hEvent: Handle) -> None:
         event = self._event(hEvent)
+        self._expect_real("cuEventSynchronize", event)
         self._finish([event.operation] if event.operation is not None else [], event.context)
 
     @call(context=False)
     def cuEventQuery(self, hEvent: Handle) -> None:
         event = self._event(hEvent)
+        self._expect_real("cuEventQuery", event)
         self._poll(event.operation, event.context)
 
     @call(1, context=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,9 +19,9 @@ from cudakit.sim.heap import Heap
 from cudakit.sim.memory import Allocation
 from cudakit.sim.occupancy import active_blocks
 from cudakit.sim.properties import Chip
-from cudakit.sim.report import plain_name
+from cudakit.sim.report import Origin, plain_name
 from cudakit.sim.state import Context, Handle, Memory, as_handle, call, read_c_array, unsigned
-from cudakit.sim.streams import Stream
+from cudakit.sim.streams import Operation, Stream, Work
 
 # the driver makes room for recursion as it sees fit until told how much
 DEFAULT_STACK = LIMITS[cu.CUlimit.CU_LIMIT_STACK_SIZE]
@@ -74,6 +74,20 @@ class Count:
             counters.merge(record.counters)
             record = replace(record, counters=counters)
         self.records.append(record)
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A launch that was checked. ``params`` are the values of its parameters, ``place`` the line that made it."""
+
+    function: Function
+    grid: Index3
+    block: Index3
+    shared: int
+    params: list[bytes]
+    cooperative: bool
+    cluster: Index3 | None
+    place: Origin
 
 
 class LaunchCalls(FunctionCalls):
@@ -145,6 +159,20 @@ class LaunchCalls(FunctionCalls):
         function = self._function(f)
         if stream.context is not function.module.context:
             raise Refused(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the kernel are of different contexts")
+        asked = (grid, block, shared, cooperative, cluster)
+        self._submit(stream, self._kernel_work(self._checked_launch(function, *asked, kernel_params, extra)))
+
+    def _checked_launch(
+        self,
+        function: Function,
+        grid: Index3,
+        block: Index3,
+        shared: int,
+        cooperative: bool,
+        cluster: Index3 | None,
+        kernel_params: Any,
+        extra: Any,
+    ) -> Launch:
         self._check_launch(function, grid, block, shared)
         cluster = self._cluster(function, grid, cluster)
         if cooperative:
@@ -155,7 +183,16 @@ class LaunchCalls(FunctionCalls):
                     f"{function.loaded.name}: a grid of {int(np.prod(grid))} blocks, and {room} can run at once",
                 )
         params = _parameters(function.loaded, kernel_params, extra)
-        place = caller()
+        return Launch(function, grid, block, shared, params, cooperative, cluster, caller())
+
+    def _kernel_work(self, launch: Launch) -> Work:
+        def check() -> None:
+            self._function(launch.function.handle)
+
+        return Work("kernel", lambda stream, after: self._enqueue_kernel(launch, stream, after), check, launch)
+
+    def _enqueue_kernel(self, launch: Launch, stream: Stream, after: Iterable[Operation]) -> Operation:
+        function, grid, block, shared, place = launch.function, launch.grid, launch.block, launch.shared, launch.place
         stack = function.module.context.limits[int(cu.CUlimit.CU_LIMIT_STACK_SIZE)]
         injected = self._injector.hit("kernel") if self._injector.injections else None
 
@@ -171,10 +208,10 @@ class LaunchCalls(FunctionCalls):
                     grid,
                     block,
                     shared,
-                    params,
+                    launch.params,
                     properties=_properties(function.chip),
-                    cooperative=cooperative,
-                    cluster=cluster,
+                    cooperative=launch.cooperative,
+                    cluster=launch.cluster,
                     checks=self.checks,
                     printf=self.printf,
                     counters=bool(self._counts),
@@ -196,10 +233,11 @@ class LaunchCalls(FunctionCalls):
                 if count.context is None or count.context is stream.context:
                     count.add(record)
 
-        touches = self._pinned_count > 0 and self._mentions_pinned(params)
+        touches = self._pinned_count > 0 and self._mentions_pinned(launch.params)
         label = f"kernel {plain_name(function.loaded.name)}"
-        operation = self._scheduler.enqueue(stream, label, run, place=place, touches_host=touches)
-        self._note_kernel(operation, params)
+        operation = self._scheduler.enqueue(stream, label, run, after=after, place=place, touches_host=touches)
+        self._note_kernel(operation, launch.params)
+        return operation
 
     def _heap(self, context: Context) -> Heap:
         """The heap of a context's kernels. What they leave there is the context's, like any other memory."""

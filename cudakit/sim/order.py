@@ -27,7 +27,7 @@ import numpy as np
 from cudakit.sim.faults import Refused, Result, caller, host_report, other_access
 from cudakit.sim.footprints import LARGEST, READ, WRITE, Footprints, conflict, wrote
 from cudakit.sim.memory import Allocation
-from cudakit.sim.report import HostReport, Place, Report
+from cudakit.sim.report import Finding, HostReport, Place
 from cudakit.sim.state import DriverState, Memory
 from cudakit.sim.streams import Operation, Stream, Use
 
@@ -91,6 +91,8 @@ class OrderChecks(DriverState):
                 del memory.uses[number]
                 continue
             for other in reversed(uses):
+                if other.operation is operation:
+                    continue  # it reads what it writes
                 if early or operation.comes_after(other.operation):
                     break
                 self._compare(memory, use, other)
@@ -191,8 +193,8 @@ class OrderChecks(DriverState):
                 report.notes.insert(0, note)
                 self._mistake(operation.stream.context, report)
 
-    def _explain(self, operation: Operation, report: Report) -> None:
-        """Say what a kernel that read uninitialised memory did not wait for, if that is the cause."""
+    def _explain(self, operation: Operation, report: Finding) -> None:
+        """Say what work that read uninitialised memory did not wait for, if that is the cause."""
         memory = None if report.allocation is None else self._memory.get(report.allocation.address)
         if memory is None or report.kind != "uninitialised read":
             return
@@ -204,7 +206,7 @@ class OrderChecks(DriverState):
         ]
         if late:
             report.others += tuple(_other(o) for o in late[:1])
-            report.notes.append(f"this is still to be written by work that the kernel does not wait for: {_ADVICE}")
+            report.notes.append(f"this is still to be written by work that this does not wait for: {_ADVICE}")
 
     # ---- freeing ----
 

@@ -17,7 +17,7 @@ from cudakit.sim.lock import DriverLock
 from cudakit.sim.memory import AddressSpace, Allocation
 from cudakit.sim.properties import Chip
 from cudakit.sim.report import Finding, HostReport, Origin
-from cudakit.sim.streams import Event, Operation, Scheduler, Stream, Use
+from cudakit.sim.streams import Capture, Event, Operation, Scheduler, Stream, Use, Work
 
 Handle = Any
 Reply = tuple[Any, ...]
@@ -152,6 +152,7 @@ class Context:
     per_thread: dict[int, Stream] = field(default_factory=dict)
     events: dict[int, Event] = field(default_factory=dict)
     modules: dict[int, Any] = field(default_factory=dict)
+    graphs: dict[int, Any] = field(default_factory=dict)
     peers: set[int] = field(default_factory=set)
     limits: dict[int, int] = field(default_factory=dict)
 
@@ -285,6 +286,32 @@ class DriverState:
         stream = self._object(number, Stream, "a stream")
         self._usable(stream.context)
         return stream
+
+    # ---- queueing work ----
+
+    def _submit(self, stream: Stream, work: Work) -> None:
+        """Queue work on a stream, or note it where the stream is being captured."""
+        if stream.capture is None:
+            work.enqueue(stream, ())
+        else:
+            stream.capture.add(stream, work, self._new_handle())
+
+    def _not_captured(self, call: str, *streams: Stream) -> None:
+        """Refuse a call that cannot be part of a graph where one of ``streams`` is being captured, which breaks it."""
+        for stream in streams:
+            if stream.capture is not None:
+                capture = stream.capture
+                capture.broken = capture.broken or f"{call} {caller()}"
+                raise Refused(
+                    Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                    f"{stream} is being captured (begun {capture.place}), and {call} cannot be part of a graph: the"
+                    " capture is broken",
+                )
+
+    def _leave_capture(self, capture: Capture) -> None:
+        """Have all streams of a capture queue their work again."""
+        for stream in capture.lanes:
+            stream.capture, stream.frontier = None, []
 
     # ---- running queued work ----
 

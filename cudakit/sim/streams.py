@@ -4,6 +4,8 @@ An operation may run once the operations it comes after are done: the one before
 the events its stream waits for, and what the legacy default stream demands. Any order that respects this is one that
 hardware may take. The scheduler takes the least expected: of the operations ready it runs the newest first, and work
 that the host can see (copies to host memory, host functions) only when somebody waits for it. So a missing wait shows.
+
+What is queued on a stream comes as ``Work``, which a stream that captures notes in its ``Capture`` instead.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cudakit.sim.faults import OperationFault, Result, host_report
+from cudakit.sim.faults import OperationFault, Refused, Result, host_report
 from cudakit.sim.report import Origin
 
 if TYPE_CHECKING:
@@ -94,9 +96,71 @@ class Use:
 
 
 @dataclass(eq=False, slots=True)
+class Work:
+    """What a call asks to be done on a stream: at once, or each time that the graph which captured it is launched.
+
+    ``kind`` is "kernel", "memcpy", "memset" or "host". ``enqueue(stream, after)`` queues it on a stream, after
+    the stream's own work and ``after``, with all checks as of then. ``check`` raises Refused where it cannot be done
+    any more. ``details`` are what the node of a graph tells of it.
+    """
+
+    kind: str
+    enqueue: Callable[[Stream, Iterable[Operation]], Operation]
+    check: Callable[[], None] = lambda: None
+    details: Any = None
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A piece of work in a graph, done after the nodes ``after``. ``lane``: which of the captured streams it was on.
+    ``kept`` is the memory in which its parameters were handed out."""
+
+    handle: int
+    work: Work
+    after: tuple[Node, ...]
+    lane: int
+    kept: Any = None
+
+
+@dataclass(eq=False, slots=True)
+class Capture:
+    """A capture that is under way. ``lanes`` are the streams in it, the first the one that it was begun on. ``broken``
+    says what broke it, which nothing but its end can follow."""
+
+    number: int
+    graph: int
+    lanes: list[Stream]
+    place: Origin | None = None
+    nodes: list[Node] = field(default_factory=list)
+    broken: str = ""
+
+    def add(self, stream: Stream, work: Work, handle: int) -> None:
+        """Note work on one of its streams."""
+        if self.broken:
+            raise Refused(
+                Result.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, f"the capture {self.place} was broken by {self.broken}"
+            )
+        node = Node(handle, work, tuple(stream.frontier), self.lanes.index(stream))
+        self.nodes.append(node)
+        stream.frontier = [node]
+
+    def unjoined(self) -> list[Node]:
+        """The nodes that its first stream does not come after."""
+        reached: set[int] = set()
+        stack = list(self.lanes[0].frontier)
+        while stack:
+            node = stack.pop()
+            if node.handle not in reached:
+                reached.add(node.handle)
+                stack.extend(node.after)
+        return [node for node in self.nodes if node.handle not in reached]
+
+
+@dataclass(eq=False, slots=True)
 class Stream:
     """A stream of a context. ``blocking``: ordered with the legacy default stream. ``vain`` is the line of the
-    last wait for an event that had not been recorded: legal, and without effect."""
+    last wait for an event that had not been recorded: legal, and without effect. While it is part of a ``capture``,
+    ``frontier`` are the nodes that what it is given next comes after."""
 
     context: Context
     handle: int
@@ -109,10 +173,24 @@ class Stream:
     vain: Origin | None = None
     name: str = ""
     number: int = field(default_factory=lambda: next(_numbers))
+    capture: Capture | None = None
+    frontier: list[Node] = field(default_factory=list)
 
     @property
     def blocking(self) -> bool:
         return not self.flags & 1 and not self.legacy
+
+    def expect_no_capture(self, breaks: str = "") -> None:
+        """Refuse work on the legacy default stream while a stream that it waits for is being captured. ``breaks`` names
+        the work, which breaks the capture."""
+        for stream in self.context.all_streams():
+            if stream.blocking and stream.capture is not None:
+                if breaks:
+                    stream.capture.broken = stream.capture.broken or f"{breaks} on the legacy default stream"
+                raise Refused(
+                    Result.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+                    f"the legacy default stream waits for {stream}, which is being captured",
+                )
 
     def __str__(self) -> str:
         if self.name:
@@ -124,13 +202,15 @@ class Stream:
 
 @dataclass(eq=False, slots=True)
 class Event:
-    """An event; ``operation`` is the recording last enqueued, None before the first."""
+    """An event; ``operation`` is the recording last enqueued, None before the first. ``captured``: the capture that it
+    was last recorded in, if it was in one, and the nodes that were to be done by then."""
 
     context: Context
     handle: int
     flags: int
     operation: Operation | None = None
     place: Origin | None = None
+    captured: tuple[Capture, tuple[Node, ...]] | None = None
 
 
 class Scheduler:
@@ -160,6 +240,7 @@ class Scheduler:
             earlier.append(stream.last)
         context = stream.context
         if stream.legacy:
+            stream.expect_no_capture(breaks=label)
             earlier.extend(s.last for s in context.all_streams() if s.blocking and s.last is not None)
         elif stream.blocking and context.legacy.last is not None:
             earlier.append(context.legacy.last)
