@@ -28,12 +28,14 @@ if TYPE_CHECKING:
         DeviceMismatch,
         DeviceUnavailable,
         ForkedProcess,
+        GraphError,
         LaunchError,
         LeakWarning,
         OutOfMemory,
         UnseenFault,
         UnsupportedVariant,
     )
+    from cudakit.graph import Executable, Graph
     from cudakit.kernel import Kernel, Prepared
     from cudakit.memory import DeviceArray
     from cudakit.module import Module, UnknownName
@@ -56,19 +58,21 @@ _HOMES = {
         "DeviceMismatch",
         "DeviceUnavailable",
         "ForkedProcess",
+        "GraphError",
         "LaunchError",
         "LeakWarning",
         "OutOfMemory",
         "UnseenFault",
         "UnsupportedVariant",
     ),
+    "graph": ("Executable", "Graph"),
     "kernel": ("Kernel", "Prepared"),
     "memory": ("DeviceArray",),
     "module": ("Module", "UnknownName"),
     "stream": ("Event", "Stream"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = frozenset({"bench", "nvtx", "ops", "sim", "testing"})
+_MODULES = frozenset({"bench", "frontends", "graph", "libs", "nvtx", "ops", "pipeline", "sim", "testing"})
 
 __all__ = [
     "CacheWarning",
@@ -85,7 +89,10 @@ __all__ = [
     "DeviceMismatch",
     "DeviceUnavailable",
     "Event",
+    "Executable",
     "ForkedProcess",
+    "Graph",
+    "GraphError",
     "Kernel",
     "LaunchError",
     "LeakWarning",

@@ -93,15 +93,18 @@ class Uses:
 class Allocation:
     """One piece of device memory, shared by an array and its views.
 
-    pointer: its address, 0 where empty. open: False once close() was called. uses: the streams it is used on.
-    owner: whose memory it is, for memory that is not ours.
+    pointer: its address, 0 where empty. span: the addresses of its first byte and past its last. open: False once
+    close() was called. uses: the streams it is used on. owner: whose memory it is, for memory that is not ours.
     """
 
-    __slots__ = ("__weakref__", "_finalizer", "context", "open", "owner", "pointer", "uses")
+    __slots__ = ("__weakref__", "_finalizer", "context", "open", "owner", "pointer", "span", "uses")
 
-    def __init__(self, context: Context, pointer: int, uses: Uses, owner: object = None) -> None:
+    def __init__(
+        self, context: Context, pointer: int, uses: Uses, owner: object = None, span: tuple[int, int] = (0, 0)
+    ) -> None:
         self.context = context
         self.pointer = pointer
+        self.span = span
         self.uses = uses
         self.owner = owner
         self.open = True
@@ -114,6 +117,12 @@ class Allocation:
         if nbytes == 0:
             context.make_current()
             return cls(context, 0, uses)
+        if context.captures:
+            context.captures.refuse(
+                stream._open(),
+                f"{nbytes} bytes of device memory cannot be allocated on {stream!r} while it is being captured: they "
+                "would be the graph's own. Make the array before the capture, and give functions an out= array",
+            )
         pooled = _has_pool(context)
         try:
             if pooled:
@@ -122,20 +131,35 @@ class Allocation:
                 pointer = int(context.call("cuMemAlloc", nbytes))
         except OutOfMemory as error:
             raise _out_of_memory(context, error, nbytes) from error
-        made = cls(context, pointer, uses)
+        made = cls(context, pointer, uses, span=(pointer, pointer + nbytes))
         made.release_with(_free_async if pooled else _free, context, pointer, uses)
         return made
 
     def release_with(self, release: Any, *arguments: Any) -> None:
         """What frees it, called once: when the last view is dropped, at close(), or with its context."""
-        self._finalizer = self.context.adopt(self, release, *arguments)
+        self._finalizer = self.context.adopt(
+            self, _release, self.context, self.pointer, self.span, self.uses, release, arguments
+        )
 
     def close(self) -> None:
         """Free it now, in stream order. Idempotent."""
         self.open = False
+        self.context.closings += 1
         self.owner = None
         if self._finalizer is not None:
             self._finalizer()
+
+
+def _release(
+    context: Context, pointer: int, span: tuple[int, int], uses: Uses, release: Any, arguments: tuple[Any, ...]
+) -> None:
+    if context.captures and not context.closed:
+        # A free must be no part of a graph, whose launches may use the memory still.
+        kept = Allocation(context, pointer, uses, span=span)
+        kept.release_with(release, *arguments)
+        context.captures.late.append(kept)
+        return
+    release(*arguments)
 
 
 def _free_async(context: Context, pointer: int, uses: Uses) -> None:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cudakit import driver as drivers
+from cudakit.capturing import Captures
 from cudakit.errors import (
     STICKY,
     Closed,
@@ -90,7 +91,10 @@ class Context:
         self._primary: Primary | None = Primary(opened.driver, opened.ordinal)
         self.handle = self._primary.handle
         self.device = self._primary.device
-        self.in_flight = InFlight(self._primary)
+        self.captures = Captures(self._primary)
+        self.in_flight = InFlight(self._primary, self.captures)
+        # How many arrays and modules were closed by hand: graphs look at their own again when it has changed.
+        self.closings = 0
         self._attributes: dict[str, int] = {}
         self.device_object: Any = None  # the Device over this context, for which arrays ask
         # Streams made here, by handle: how one that comes back in another library's wrapper is known again.
@@ -165,6 +169,8 @@ class Context:
         if self.lost is not None and int(code) in STICKY:
             return self._lost_again()
         error = failure(self.driver, routine, code)
+        if self.captures:
+            self.captures.failed(routine, code)
         if isinstance(error, ContextLost):
             if self.kind == "sim":
                 error = self._reported(error)
@@ -215,6 +221,11 @@ class Context:
             made()
             raise self._closed()
         return made
+
+    def made(self) -> list[object]:
+        """What it made and has not freed yet, as far as it is adopted here."""
+        found = (made.peek() for made in list(self._children.values()))
+        return [peeked[0] for peeked in found if peeked is not None]
 
     def adopt_handle(self, child: object, routine: str, handle: Any) -> weakref.finalize[Any, Any]:
         """`adopt` for a handle that one driver routine frees."""
@@ -275,6 +286,7 @@ class Context:
         while self._children:
             with suppress(KeyError):  # another thread dropped the last one meanwhile
                 self._children.popitem()[1]()
+        self.captures.close()
         self._finalizer()
         # Pinned arrays that are still looked at hold the primary context themselves.
         self._primary = None

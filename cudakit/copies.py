@@ -73,6 +73,8 @@ def host_to_device(context: Context, stream: Any, pointer: int, strides: Shape, 
     plan = _plan(context, host.shape, itemsize, strides, host.strides)
     if plan is None:
         return
+    if context.captures:
+        _expect_capturable(context, stream, host, plan)
     ours = plan.count > FEW
     if ours:
         if context.kind == "sim" and is_pinned(context, host):
@@ -93,6 +95,8 @@ def device_to_host(
     plan = _plan(context, shape, itemsize, host.strides, strides)
     if plan is None:
         return
+    if context.captures:
+        _expect_capturable(context, stream, host, plan)
     if plan.count <= FEW:
         _run(context, stream, plan, host.ctypes.data, pointer, to_host=True, from_host=False)
         if is_pinned(context, host):
@@ -110,6 +114,22 @@ def device_to_host(
     context.call("cuMemcpyDtoHAsync", raw.ctypes.data, pointer + low, high - low, stream)
     synchronize()
     host[...] = np.ndarray(shape, host.dtype, raw, -low, strides)
+
+
+def _expect_capturable(context: Context, stream: Any, host: npt.NDArray[Any], plan: Plan) -> None:
+    """Raise GraphError where a copy of a host array would not be the same each time a graph repeats it."""
+    if not is_pinned(context, host):
+        context.captures.refuse(
+            stream,
+            "a copy from or to pageable host memory, which the host takes part in, cannot be captured: give a pinned "
+            "array (device.pinned), or copy outside of the capture",
+        )
+    elif plan.count > FEW:
+        context.captures.refuse(
+            stream,
+            f"a copy of a host array of shape {host.shape} and strides {host.strides} cannot be captured: it takes "
+            f"{plan.count} separate copies, so the host gathers it. Give a contiguous pinned array",
+        )
 
 
 def device_to_device(
@@ -149,7 +169,8 @@ def fill(context: Context, stream: Any, pointer: int, shape: Shape, strides: Sha
         for offset, _ in _few_enough(plan, shape, strides).offsets():
             _set(context, stream, unit, pointer + offset, plan.destination_pitch, value, plan.width, plan.rows)
         return
-    if plan.rows == 1 and plan.count == 1:
+    # a graph would read the host's block, which is gone by then
+    if plan.rows == 1 and plan.count == 1 and context.captures.of(stream) is None:
         _fill_by_doubling(context, stream, pointer + plan.destination_offset, plan.width, element)
         return
     # Word by word of the element: each word is a column as high as there are elements.

@@ -11,6 +11,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from cudakit import cache, compiler, headers, memory
 from cudakit import driver as drivers
 from cudakit.context import Context, MemoryInfo
 from cudakit.errors import CudakitError
+from cudakit.graph import Graph, capture
 from cudakit.mangling import demangle
 from cudakit.memory import DeviceArray
 from cudakit.module import Module, foreign
@@ -52,6 +54,23 @@ class Device:
         self.kept: dict[Any, Any] = {}  # what the layers above keep for as long as the device: kernels of ops
         # Arrays hold their context, and by it the device whose default stream they are ordered on.
         context.device_object = self
+
+    @classmethod
+    def several(cls, spec: str | None = None, count: int | None = None, **options: Any) -> list[Device]:
+        """`count` devices of the kind that `spec` names, from number 0 on: GPUs (all there are unless `count` says
+        less), or simulated devices of one driver (2 unless it says otherwise), which copy to each other as GPUs do.
+
+        Raises DeviceUnavailable where there are not as many GPUs.
+        """
+        if count is not None and count < 1:
+            raise ValueError(f"{count} devices were asked for: at least one is needed")
+        first = drivers.open(spec)
+        if first.kind == "sim":
+            count = count or 2
+            first = drivers.open(first.spec, devices=count, **options)
+        elif count is None:
+            count = drivers.count(first)
+        return [cls(Context(drivers.numbered(first, number))) for number in range(count)]
 
     @classmethod
     def of(cls, context: Context) -> Device:
@@ -150,6 +169,13 @@ class Device:
                     if self.kind == "sim":
                         self.context.driver.simNameStream(self._default_stream.handle, "the device's default stream")
         return self._default_stream
+
+    def capture(self, stream: Any = None) -> AbstractContextManager[Graph]:
+        """Capture what is queued on a stream (the default stream unless given) in a `with` block into a Graph.
+
+        See `cudakit.graph.capture`.
+        """
+        return capture(Stream.of(self.context, self._on(stream)))
 
     def event(self, *, timing: bool = True) -> Event:
         """A new event, to be recorded with `event.record(stream)`."""

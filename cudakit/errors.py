@@ -91,7 +91,18 @@ _HINTS = {
     "reinstall the driver.",
     "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "The forward-compatibility libcuda does not support this GPU: use the "
     "driver's own.",
-    "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED": "This call cannot be part of a graph: do it before the capture begins.",
+    "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED": "This call cannot be part of a graph: do it before the capture begins, or "
+    "after it.",
+    "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED": "An earlier call broke the capture: its own error says which.",
+    "CUDA_ERROR_STREAM_CAPTURE_UNJOINED": "A stream that waited for the captured one must be waited for in turn: "
+    "stream.wait(other), before the capture ends.",
+    "CUDA_ERROR_STREAM_CAPTURE_ISOLATION": "The event was recorded outside of the capture: wait for it before the "
+    "capture begins.",
+    "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT": "The legacy default stream waits for a stream that is being captured: "
+    "capture a stream of device.stream(), which it is not ordered with.",
+    "CUDA_ERROR_STREAM_CAPTURE_MERGE": "Two captures are under way: end one before its streams wait for the other's.",
+    "CUDA_ERROR_CAPTURED_EVENT": "An event recorded in a capture orders the graph's nodes and never happens: record "
+    "another outside of it.",
     "CUDA_ERROR_UNKNOWN": "The driver does not say why: look at dmesg for Xid messages.",
     "NVRTC_ERROR_INVALID_OPTION": "NVRTC does not know one of the options: its log says which.",
     "NVRTC_ERROR_COMPILATION": "The source does not compile: the log says where.",
@@ -202,6 +213,10 @@ class LaunchError(CudakitError):
 
 class UnsupportedVariant(CudakitError):
     """A variant of an op does not do this problem; the text says why."""
+
+
+class GraphError(CudakitError):
+    """A capture, an instantiation, a launch or an update of a graph was refused; the text says why."""
 
 
 class DeviceMismatch(CudakitError):

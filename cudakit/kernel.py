@@ -10,6 +10,7 @@ from typing import Any
 
 from cudakit.compiler import Resources
 from cudakit.context import Context
+from cudakit.cxx import Type
 from cudakit.errors import Closed, DeviceMismatch, LaunchError
 from cudakit.memory import DeviceArray
 from cudakit.plan import Arguments, Config, Plan, Plans, Target, exact, make_plan, make_prepared
@@ -52,6 +53,7 @@ class Image:
     def close(self) -> None:
         """Unload it, once the work that uses it is done. Idempotent. Its kernels and arrays cannot be used any more."""
         self.retired.append(True)
+        self.context.closings += 1
         self._finalizer()
 
 
@@ -75,6 +77,7 @@ class Kernel:
         name: str,
         entry: tuple[PtxParameter, ...] | None,
         resources: Resources | None,
+        types: tuple[Type, ...] | None = None,
     ) -> None:
         self.module = module
         self.context = context = module.context
@@ -87,7 +90,7 @@ class Kernel:
             context.driver.simSetResources(self.handle, registers=resources.registers, local_bytes=resources.stack)
         layout = self._layout(entry)
         self.parameters: tuple[Parameter, ...] = parameters(
-            mangled, [(int(offset), int(size)) for offset, size in layout], entry
+            mangled, [(int(offset), int(size)) for offset, size in layout], entry, types
         )
         self.signature = f"{self.name}({', '.join(parameter.text for parameter in self.parameters)})"
         self.registers = self._attribute("NUM_REGS") if resources is None else resources.registers

@@ -519,8 +519,10 @@ def over(
     """An array over memory that somebody else owns: a module's variable, say. `owner` is kept alive with it."""
     extents = layout.as_shape(shape)
     kind = as_dtype(dtype)
-    allocation = Allocation(context, int(pointer), Uses(context, Stream.of(context, stream)), owner)
     steps = layout.contiguous(extents, kind.itemsize) if strides is None else tuple(strides)
+    low, high = layout.span(extents, steps, kind.itemsize)
+    span = (int(pointer) + low, int(pointer) + high)
+    allocation = Allocation(context, int(pointer), Uses(context, Stream.of(context, stream)), owner, span)
     return DeviceArray(allocation, int(pointer), extents, steps, kind, readonly)
 
 
@@ -537,7 +539,8 @@ def wrap(context: Context, stream: Any, exporter: Any) -> DeviceArray:
     on = Stream.of(context, stream)
     found = foreign.take(context, on, exporter)
     uses = Uses(context, on)
-    allocation = Allocation(context, found.pointer, uses, found.owner)
+    low, high = layout.span(found.shape, found.strides, found.dtype.itemsize)
+    allocation = Allocation(context, found.pointer, uses, found.owner, (found.pointer + low, found.pointer + high))
     try:
         foreign.keep(context, allocation, uses, found)
         kind = as_dtype(found.dtype)

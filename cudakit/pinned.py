@@ -14,6 +14,8 @@ from cudakit.errors import OutOfMemory
 from cudakit.layout import as_shape
 from cudakit.primary import Primary
 
+# Every block that is alive, so that one is found again by an address in it.
+_blocks: weakref.WeakSet[Block] = weakref.WeakSet()
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every device of the process
 
 
@@ -55,7 +57,14 @@ def pinned(context: Context, shape: Any, dtype: npt.DTypeLike) -> npt.NDArray[An
             error.routine, error.code, error.name, f"{error.text}: {nbytes} bytes of pinned host memory were asked for",
             "Pinned memory is taken from the system's own: pin less, and look at ulimit -l.",
         ) from error  # fmt: skip
-    return np.asarray(Block(context.primary, address, nbytes)).view(kind).reshape(extents)
+    block = Block(context.primary, address, nbytes)
+    _blocks.add(block)
+    return np.asarray(block).view(kind).reshape(extents)
+
+
+def blocks() -> list[Block]:
+    """All pinned memory that cudakit made and somebody still looks at."""
+    return list(_blocks)
 
 
 def is_pinned(context: Context, array: npt.NDArray[Any]) -> bool:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from cudakit.capturing import Captures
 from cudakit.errors import NOT_READY, check
 
 
@@ -80,7 +81,8 @@ class InFlight:
     #: Looked through for finished copies when this many are held; a synchronize() looks at once.
     MANY = 64
 
-    def __init__(self, primary: Primary) -> None:
+    def __init__(self, primary: Primary, captures: Captures) -> None:
+        self._captures = captures
         # Let go of by close(), since the primary context is released with its last holder.
         self._primary: Primary | None = primary
         self._held: deque[tuple[int, Any, object]] = deque()
@@ -91,9 +93,16 @@ class InFlight:
         return len(self._held)
 
     def hold(self, stream: Any, kept: object) -> None:
-        """Keep `kept` alive until the work now queued on `stream` (a driver handle) is done. Never raises."""
+        """Keep `kept` alive until the work now queued on `stream` (a driver handle) is done. Never raises.
+
+        Where the stream is being captured, it is kept alive by the graph.
+        """
         primary = self._primary
         if primary is None:
+            return
+        capture = self._captures.of(stream) if self._captures else None
+        if capture is not None:
+            capture.kept.append(kept)
             return
         if len(self._held) >= self.MANY:
             self.prune()

@@ -45,6 +45,7 @@ class Stream:
         self.tag = object()
         # The end of what was queued, recorded when the stream was closed: later frees are ordered after it.
         self.last: Event | None = None
+        self.kept: dict[Any, Any] = {}  # what the layers above keep for as long as the stream: its cuBLAS
         self._finalizer: weakref.finalize[Any, Any] | None = None
         if handle is None:
             flags = context.driver.CUstream_flags
@@ -160,10 +161,25 @@ class Stream:
             raise DeviceMismatch(f"an event of {event.context.spec} cannot be waited for on {self.context.spec}")
         self.context.call("cuStreamWaitEvent", self._open(), event._open(), 0)
 
+    def capture(self) -> Any:
+        """Capture what is queued on the stream in a `with` block into a Graph, instead of running it.
+
+            with stream.capture() as graph:
+                kernel.launch(stream, ...)
+            ready = graph.instantiate()
+            ready.launch(stream)
+
+        See `cudakit.graph.capture`, which this is.
+        """
+        if self.context.device_object is None:
+            raise CudakitError("a stream of a bare Context is captured by cudakit.graph.capture(stream)")
+        return self.context.device_object.capture(self)
+
     def close(self) -> None:
         """Destroy the stream; what is queued still runs. Idempotent. A foreign stream is only let go of."""
         if self.closed:
             return
+        self.kept.clear()
         if self._finalizer is not None and self._finalizer.alive:
             try:
                 self.last = self.record(timing=False)

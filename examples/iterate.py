@@ -1,0 +1,197 @@
+"""An iterative method, step by step and as a graph: Jacobi's iteration for Poisson's equation on a rectangle.
+
+    u'[i, j] = (u[i-1, j] + u[i+1, j] + u[i, j-1] + u[i, j+1] + f[i, j]) / 4, with u = 0 outside
+
+A step reads one array and writes the other, so the two take turns. On a grid this small a step takes the GPU less time
+than the host needs to launch it, and the GPU waits. A graph of many steps is captured once and replayed by one call of
+the driver: the host's part of a step all but vanishes, and the GPU goes from step to step by itself. (An H200 takes
+3.7 us a step of 256x256 launch by launch and 1.2 by replays, and 4.7 and 3.7 of 1024x1024.)
+
+On the simulated device the host's cost of queueing into the simulator is measured, which says nothing of a GPU.
+
+    python examples/iterate.py
+    python examples/iterate.py --shapes 256x256,1024x1024 --steps 1000 --length 100 --json -
+"""
+
+import argparse
+import sys
+
+import numpy as np
+
+from cudakit import cli, graph, tables
+from cudakit.bench import Report, Row
+from cudakit.compare import compare
+from cudakit.timing import BURST, host_costs, wall_clock
+
+BLOCK = (32, 8)
+
+SOURCE = """
+// One step of Jacobi's iteration: from (rows, cols) -> to (rows, cols), both without gaps, as is f.
+__global__ void jacobi(
+    const float* __restrict__ from, const float* __restrict__ f, float* __restrict__ to, int rows, int cols
+) {
+    const int j = blockIdx.x * blockDim.x + threadIdx.x;
+    const int i = blockIdx.y * blockDim.y + threadIdx.y;
+    if (i >= rows || j >= cols) return;
+    const long long at = static_cast<long long>(i) * cols + j;
+    const float above = i > 0 ? from[at - cols] : 0.0f;
+    const float below = i + 1 < rows ? from[at + cols] : 0.0f;
+    const float left = j > 0 ? from[at - 1] : 0.0f;
+    const float right = j + 1 < cols ? from[at + 1] : 0.0f;
+    to[at] = 0.25f * (above + below + left + right + f[at]);
+}
+"""
+
+
+def jacobi(f, steps, dtype):
+    """numpy's result after some steps from zero."""
+    f, u = f.astype(dtype), np.zeros(f.shape, dtype)
+    for _ in range(steps):
+        padded = np.pad(u, 1)
+        u = dtype(0.25) * (padded[:-2, 1:-1] + padded[2:, 1:-1] + padded[1:-1, :-2] + padded[1:-1, 2:] + f)
+    return u
+
+
+class Solver:
+    """The arrays of one problem and its steps. After an even number of them the result is in `u`."""
+
+    def __init__(self, device, stream, f):
+        self.device, self.stream, self.shape = device, stream, f.shape
+        self.kernel = device.compile(source=SOURCE, name="jacobi.cu")["jacobi"]
+        self.grid = (-(-f.shape[1] // BLOCK[0]), -(-f.shape[0] // BLOCK[1]))
+        self.f = device.array(f, stream=stream)
+        self.u, self.v = device.zeros(f.shape, stream=stream), device.zeros(f.shape, stream=stream)
+        pairs = ((self.u, self.v), (self.v, self.u))
+        self.ready = [
+            self.kernel.prepare(grid=self.grid, block=BLOCK, args=(source, self.f, target, *f.shape))
+            for source, target in pairs
+        ]
+        self.replay = graph.captured(self.launch)
+
+    def launch(self, stream, u, v, steps):
+        """Queue an even number of steps, each by a launch."""
+        for _ in range(steps // 2):
+            self.kernel.launch(stream, self.grid, BLOCK, args=(u, self.f, v, *self.shape))
+            self.kernel.launch(stream, self.grid, BLOCK, args=(v, self.f, u, *self.shape))
+
+    def launches(self, steps, length):
+        self.launch(self.stream, self.u, self.v, steps)
+
+    def prepared(self, steps, length):
+        there, back = self.ready
+        for _ in range(steps // 2):
+            there.launch(self.stream)
+            back.launch(self.stream)
+
+    def graphs(self, steps, length):
+        """Graphs of `length` steps, and one of what is left."""
+        whole, rest = divmod(steps, length)
+        for _ in range(whole):
+            self.replay(self.stream, self.u, self.v, length)
+        if rest:
+            self.replay(self.stream, self.u, self.v, rest)
+
+
+def ways(length):
+    """Ways to do the steps, by the name of their row."""
+    return {
+        "launches": ("a checked launch a step", Solver.launches),
+        "prepared": ("a prepared launch a step", Solver.prepared),
+        "graph": (f"replays of a graph of {length} steps", Solver.graphs),
+    }
+
+
+def measure(device, stream, shape, steps, length):
+    """A row for numpy and for each way, with the microseconds a step of the host and of the whole beside it."""
+    f = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    exact, plain = jacobi(f, steps, np.float64), jacobi(f, steps, np.float32)
+    cpu = Row("jacobi", "cpu", None, shape, "float32", idea="numpy on the host")
+    cpu.judge(compare(plain, exact, plain))
+    cpu.time_ms = wall_clock(lambda: jacobi(f, steps, np.float32), most=5).as_dict()
+    solver = Solver(device, stream, f)
+    gpu = device.kind == "gpu"
+    rows, calls = [cpu], {}
+    for rung, (name, (idea, run)) in enumerate(ways(length).items(), 1):
+        row = Row("jacobi", name, rung, shape, "float32", idea=idea)
+        solver.u.fill(0, stream)
+        solver.v.fill(np.nan, stream)
+        if gpu:
+            run(solver, steps, length)
+        else:
+            with device.counters() as counters:
+                run(solver, steps, length)
+            row.counters = counters["jacobi"].as_dict()
+        row.judge(compare(solver.u.numpy(stream), exact, plain))
+        if gpu and row.ok:
+            row.time_ms = wall_clock(lambda run=run: (run(solver, steps, length), stream.synchronize())).as_dict()
+        calls[name] = lambda run=run: run(solver, length, length)
+        rows.append(row)
+    # Bursts stay well under the depth of the launch queue, which a graph takes one place of.
+    bursts = {"burst": max(1, BURST // length), "bursts": 30} if gpu else {"burst": 1, "bursts": 2}
+    costs = host_costs(calls, stream.synchronize, **bursts)
+    return [
+        {
+            **vars(row),
+            "steps": steps,
+            "host_us": costs[row.variant].scaled(1 / length).as_dict() if row.variant in costs else None,
+            "step_us": 1000 * row.time_ms["median"] / steps if row.time_ms else None,
+        }
+        for row in rows
+    ]
+
+
+def show(result, console):
+    from rich.table import Table
+
+    table = Table(title="Jacobi's iteration, microseconds a step", title_justify="left")
+    words, figures = ("how", "what it is", "right"), ("host us a step", "us a step in all", "worst error")
+    for heading in ("shape", "steps", *words[:2], *figures, words[2]):
+        table.add_column(heading, justify="left" if heading in words else "right")
+    for row in result["rows"]:
+        host, whole = row["host_us"], row["step_us"]
+        table.add_row(
+            cli.shape_text(row["shape"]),
+            str(row["steps"]),
+            row["variant"],
+            row["idea"],
+            "-" if host is None else f"{host['median']:.2f} ({host['p10']:.2f} to {host['p90']:.2f})",
+            "-" if whole is None else f"{whole:.2f}",
+            tables.number(row["max_abs_error"], 2),
+            "yes" if row["ok"] else f"NO: {row['why']}",
+        )
+    console.print(table)
+    if result["device"]["kind"] == "sim":
+        console.print("queueing into the simulator, by this machine's clock: not what a GPU's driver costs")
+    console.print(tables.device_line(result))
+
+
+def run(arguments):
+    cli.check_destination("--json", arguments.json)
+    table, _ = cli.consoles(arguments)
+    with cli.open_device(arguments.device) as device, device.stream() as stream:
+        gpu = device.kind == "gpu"
+        steps = arguments.steps or (1000 if gpu else 20)
+        length = arguments.length or min(steps, 100 if gpu else 8)
+        for flag, count in (("--steps", steps), ("--length", length)):
+            if count < 2 or count % 2:
+                raise cli.Refused(f"{flag} {count}: steps come in pairs, there and back. Give an even number from 2 on")
+        rows = []
+        for shape in arguments.shapes or ([(256, 256), (1024, 1024)] if gpu else [(24, 40)]):
+            if len(shape) != 2 or 0 in shape:
+                raise cli.Refused(f"{cli.shape_text(shape)} is no grid: write ROWSxCOLS")
+            rows += measure(device, stream, shape, steps, min(length, steps))
+        result = {**Report(device.info()).as_dict(), "rows": rows}
+    if not arguments.quiet:
+        show(result, table)
+    if arguments.json:
+        cli.write_json(result, arguments.json)
+    return cli.EXIT_OK if all(row["ok"] is not False for row in rows) else cli.EXIT_FALSE
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_common_arguments(parser)
+    parser.add_argument("--shapes", type=cli.parse_shapes, metavar="S,...", help="grids, such as 256x256")
+    parser.add_argument("--steps", type=int, help="steps in all (default: 1000, on the simulated device 20)")
+    parser.add_argument("--length", type=int, help="steps a graph (default: 100, on the simulated device 8)")
+    sys.exit(cli.guarded(lambda: run(parser.parse_args())))
