@@ -1,0 +1,17 @@
+"""cuBLAS on cudakit's arrays and streams.
+
+    from cudakit.libs import blas
+    y = blas.gemm(a, b)                     # float32, float64, complex, float16 and bfloat16; one product or a batch
+    z = blas.gemm(h, g, compute="float16")  # half precision throughout; sums are float32 unless told otherwise
+    length = blas.nrm2(x)                   # a device array of shape (): nothing waits
+
+Arrays are numpy's, row by row, or views of such: `gemm(a.T, b)` is the product with the transposed matrix. On the
+simulated device numpy does the same work (`host_blas`). Results are written in stream order and never waited for.
+"""
+
+from __future__ import annotations
+
+from cudakit.libs.levels import amax, asum, axpy, dot, gemv, ger, nrm2, scal, syrk, trsm
+from cudakit.libs.products import gemm
+
+__all__ = ["amax", "asum", "axpy", "dot", "gemm", "gemv", "ger", "nrm2", "scal", "syrk", "trsm"]

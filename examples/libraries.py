@@ -1,0 +1,275 @@
+"""NVIDIA's libraries from Python: BLAS levels 1 to 3 checked against numpy, sgemm beside our own kernels, and what half
+precision costs in digits.
+
+cuBLAS reads columns, and a row-major array is its own transpose column by column. So D = A @ B is asked for as
+D^T = B^T @ A^T: B goes first, then A. A first, in the order of the text, is B @ A, and for square matrices no error
+tells. `blas.gemm(a, b)` sees to it, however its arrays lie.
+
+float16 products have a choice of sums: in float16 they lose digits with every addition, in float32 only at the end. And
+BLAS's amax is the place of the largest |x|, counted from 1, not that of the largest x: a softmax that takes it for the
+maximum overflows where a large negative number stands.
+
+On the simulated device numpy stands in for cuBLAS, in the same precision.
+
+    python examples/libraries.py
+    python examples/libraries.py --shapes 1024,4096 --json -
+"""
+
+import argparse
+import sys
+
+import numpy as np
+
+from cudakit import cli, ladder, libs
+from cudakit.bench import Report, Row, fp32_peak
+from cudakit.compare import compare
+from cudakit.libs import blas
+from cudakit.libs.host_blas import solve
+from cudakit.memory import as_dtype
+from cudakit.ops.gemm import FAMILY, gemm
+from cudakit.ops.gemm_half import plain as plain_half
+from cudakit.ops.gemm_problem import random_walk
+from cudakit.timing import GpuTimer, wall_clock
+
+SAMPLED = 16  # rows of which sums in float16 are made on the host
+BATCH = 8
+
+
+class Rows:
+    """The rows of one table: each call is checked, then timed where there is a clock."""
+
+    def __init__(self, device, stream, family, shape, ceiling="cublas"):
+        self.device, self.stream, self.family, self.shape, self.ceiling = device, stream, family, shape, ceiling
+        self.library = libs.library(device)
+        self.rows = []
+
+    def cpu(self, idea, work, exact, plain):
+        """The row of numpy's `work`, which gives its result."""
+        row = Row(self.family, "cpu", None, self.shape, "float32", idea=idea, ceiling=self.ceiling)
+        row.judge(compare(*(np.atleast_1d(part) for part in (work(), exact, plain))))
+        row.time_ms = wall_clock(work).as_dict()
+        self.rows.append(row)
+
+    def call(self, name, idea, call, exact, plain, *, rung=None, dtype="float32", flops=0, traffic=0, counted=False):
+        """A row for `call`, which queues work and gives the array with its result. exact: float64; plain: what plain
+        arithmetic in its precision gives."""
+        row = Row(self.family, name, rung, self.shape, dtype, idea=idea, ceiling=self.ceiling)
+        self.rows.append(row)
+        if counted and self.device.kind == "sim":
+            with self.device.counters() as counters:
+                out = call()
+                self.stream.synchronize()
+            (counts,) = counters.values()
+            row.counters = counts.as_dict()
+        else:
+            out = call()
+        got = out.numpy(self.stream)
+        if got.dtype.kind == "c":  # real and imaginary parts are numbers like others
+            got, exact, plain = (np.ascontiguousarray(part).view(part.real.dtype) for part in (got, exact, plain))
+        row.judge(compare(np.atleast_1d(got), np.atleast_1d(exact), np.atleast_1d(plain)))
+        if self.device.kind == "gpu" and row.ok:
+            row.time_ms = GpuTimer(self.device, self.stream).time([call]).as_dict()
+            row.tflops = flops / row.time_ms["median"] / 1e9 if flops else None
+            row.gbps = traffic / row.time_ms["median"] / 1e6 if traffic else None
+        return row
+
+
+def summed(terms):
+    """(exact, plain) of a sum of float32 terms: in float64, and from left to right, no closer than is usual."""
+    exact = np.sum(terms, dtype=np.float64)
+    plain = np.cumsum(terms, dtype=np.float32)[-1]
+    usual = np.finfo(np.float32).eps * random_walk(terms.size) * np.linalg.norm(terms.astype(np.float64))
+    return exact, np.float32(exact + max(abs(plain - exact), usual))
+
+
+def vectors(device, stream, n):
+    """Level 1: calls on vectors, whose measure is memory."""
+    count = n * n
+    rng = np.random.default_rng(1)
+    x, y = (rng.standard_normal(count, dtype=np.float32) for _ in range(2))
+    x[count // 2] = -100.0  # the largest |x|, and the least x
+    a, b = (device.array(host, stream=stream) for host in (x, y))
+    rows = Rows(device, stream, "level 1", (count,), "copy")
+    exact, plain = summed(x * y)
+    product = np.dot(x.astype(np.float64), y)
+    dots = product, np.float32(plain + (product - exact))
+    rows.cpu("numpy's dot on the host", lambda: np.dot(x, y), *dots)
+    on = {"stream": stream}
+    real, whole = device.empty((), np.float32, stream=stream), device.empty((), np.int32, stream=stream)
+    library, of_x, wide = rows.library, 4 * count, x.astype(np.float64)
+    rows.call("asum", f"sum of |x|, {library}", lambda: blas.asum(a, real, **on), *summed(np.abs(x)), traffic=of_x)
+    exact, plain = summed(x * x)
+    lengths = np.linalg.norm(wide), np.sqrt(plain)
+    rows.call("nrm2", "length of x", lambda: blas.nrm2(a, real, **on), *lengths, traffic=of_x)
+    place = np.int64(np.argmax(np.abs(x)) + 1)
+    idea = f"largest |x| is {x[place - 1]:g}, at {place} from 1; largest x is {x.max():.3g}"
+    rows.call("amax", idea, lambda: blas.amax(a, whole, **on), place, np.int32(place), traffic=of_x)
+    rows.call("dot", "sum of x * y", lambda: blas.dot(a, b, real, **on), *dots, traffic=2 * of_x)
+    exact = wide * 2 + y
+    rows.call("axpy", "y = 2 * x + y", lambda: blas.axpy(a, b, 2, **on), exact, x * 2 + y, traffic=3 * of_x)
+    rows.call("scal", "x = -x", lambda: blas.scal(a, -1, **on), -wide, -x, traffic=2 * of_x)
+    return rows.rows
+
+
+def matrices(device, stream, n):
+    """Levels 2 and 3 but for the product: a matrix and vectors, then triangles."""
+    rng = np.random.default_rng(2)
+    a, c = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
+    x, y = (rng.standard_normal(n, dtype=np.float32) for _ in range(2))
+    triangle = np.tril(a) / np.float32(2 * np.sqrt(n)) + 2 * np.eye(n, dtype=np.float32)
+    matrix, other, left, right, half = (device.array(host, stream=stream) for host in (a, c, x, y, triangle))
+    wide_a, wide_x = a.astype(np.float64), x.astype(np.float64)
+    on = {"stream": stream}
+
+    rows = Rows(device, stream, "level 2", (n, n), "copy")
+    exact, plain = wide_a @ wide_x, FAMILY.plain((a, x[:, None]))[:, 0]
+    rows.cpu("numpy's matrix times vector on the host", lambda: a @ x, exact, plain)
+    out = device.full((n,), np.nan, np.float32, stream=stream)
+    work = {"traffic": 4 * n * n}
+    rows.call("gemv", f"y = A x, {rows.library}", lambda: blas.gemv(matrix, left, out, **on), exact, plain, **work)
+    exact, plain = c + 2 * np.outer(y.astype(np.float64), wide_x), c + np.float32(2) * np.outer(y, x)
+    work = {"traffic": 8 * n * n}
+    rows.call("ger", "C = C + 2 y x^T", lambda: blas.ger(right, left, other, alpha=2, **on), exact, plain, **work)
+    yield from rows.rows
+
+    rows = Rows(device, stream, "level 3", (n, n))
+    exact, plain = wide_a @ wide_a.T, FAMILY.plain((a, np.ascontiguousarray(a.T)))
+    rows.cpu("numpy's A A^T on the host", lambda: a @ a.T, exact, plain)
+    square, work = device.zeros((n, n), stream=stream), {"flops": n * n * (n + 1)}
+    lower = np.tril(exact), np.tril(plain)
+    rows.call("syrk", f"lower half of A A^T, {rows.library}", lambda: blas.syrk(matrix, square, **on), *lower, **work)
+    exact, plain = solve(triangle.astype(np.float64), wide_a, lower=True), solve(triangle, a, lower=True)
+    rows.call("trsm", "the X of L X = A", lambda: blas.trsm(half, matrix, **on), exact, plain, flops=n * n * n)
+    yield from rows.rows
+
+
+def products(device, stream, n):
+    """sgemm beside our own kernels: naive, tiled, and the rung that is picked."""
+    hosts = FAMILY.make_inputs((n, n, n), np.float32, np.random.default_rng(3))
+    exact, plain = FAMILY.reference(hosts), FAMILY.plain(hosts)
+    a, b = (device.array(host, stream=stream) for host in hosts)
+    rows = Rows(device, stream, "sgemm", (n, n, n))
+    rows.cpu("numpy on the host", lambda: FAMILY.baseline(hosts), exact, plain)
+    out = device.full((n, n), np.nan, np.float32, stream=stream)
+    work = {"flops": 2 * n**3}
+    library = rows.call(
+        "cublas", f"{rows.library}, B first", lambda: blas.gemm(a, b, out, stream=stream), exact, plain, rung=0, **work
+    )
+    ideas = {"naive": "a thread an output", "tiled32": "tiles in shared memory", "auto": "our best rung"}
+    for rung, (variant, idea) in enumerate(ideas.items(), 1):
+        out.fill(np.nan, stream)
+        row = rows.call(
+            variant, idea, lambda variant=variant: gemm(a, b, out, variant=variant, stream=stream), exact, plain,
+            rung=rung, counted=True, **work,
+        )  # fmt: skip
+        if row.tflops and library.tflops:
+            row.of_ceiling = row.tflops / library.tflops
+    if library.tflops:
+        library.of_ceiling = 1.0
+    return rows.rows
+
+
+def mixed(device, stream, n):
+    """What the sums are kept in: float16 with float16 and float32 sums, bfloat16, TF32, float32."""
+    rng = np.random.default_rng(4)
+    k = 4 * n
+    wide_a, wide_b = rng.uniform(0, 1, (n, k)), rng.uniform(0, 1, (k, n))  # no signs: rounding cannot cancel
+    rows = Rows(device, stream, "mixed precision", (n, n, k))
+    single = wide_a.astype(np.float32), wide_b.astype(np.float32)
+    exact = single[0].astype(np.float64) @ single[1].astype(np.float64)
+    rows.cpu("numpy in float32", lambda: single[0] @ single[1], exact, FAMILY.plain(single))
+    for name, dtype, compute, result in (
+        ("float16, float16 sums", "float16", "float16", "float16"),
+        ("float16, float32 sums", "float16", "float32", "float16"),
+        ("float16 to float32", "float16", "float32", "float32"),
+        ("bfloat16 to float32", "bfloat16", "float32", "float32"),
+        ("tf32", "float32", "tf32", "float32"),
+        ("float32", "float32", "float32", "float32"),
+    ):
+        kind = as_dtype(dtype)
+        hosts = wide_a.astype(kind), wide_b.astype(kind)
+        exact = hosts[0].astype(np.float64) @ hosts[1].astype(np.float64)
+        a, b = (device.array(host, stream=stream) for host in hosts)
+        out = device.full((n, n), np.nan, result, stream=stream)
+        row = rows.call(
+            name, "",
+            lambda a=a, b=b, out=out, compute=compute: blas.gemm(a, b, out, compute=compute, stream=stream),
+            exact, plain_of(hosts, exact, compute, result), dtype=dtype, flops=2 * n * n * k,
+        )  # fmt: skip
+        row.idea = f"relative error {row.max_rel_error:.1e} against float64"
+    return rows.rows
+
+
+def plain_of(hosts, exact, compute, result):
+    """What plain sums kept in `compute` give; of float16, by the worst error of some rows."""
+    if compute == "float16":
+        sums = np.zeros((min(SAMPLED, len(exact)), exact.shape[1]), np.float16)
+        for a, b in zip(hosts[0][: len(sums)].T, hosts[1], strict=True):
+            sums += np.multiply.outer(a, b)
+        return (exact + np.abs(sums - exact[: len(sums)]).max()).astype(np.float16)
+    if compute == "tf32":
+        # operands of 11 bits: each product is off by two halves of the last
+        return (exact * (1 + 2.0**-11)).astype(np.float32)
+    return plain_half(hosts, dtype=result) if result == "float16" else plain_half(hosts, dtype=np.float32)
+
+
+def batches(device, stream, n):
+    """Many small products in one call: a stride apart, anywhere in memory, complex."""
+    rng = np.random.default_rng(5)
+    size = max(n // 8, 4)
+    shape = (BATCH, size, size)
+    a, b = (rng.standard_normal(shape, dtype=np.float32) for _ in range(2))
+    exact, plain = FAMILY.reference((a, b)), FAMILY.plain((a, b))
+    left, right = device.array(a, stream=stream), device.array(b, stream=stream)
+    rows = Rows(device, stream, "batched", (*shape, size))
+    rows.cpu("numpy on the host", lambda: a @ b, exact, plain)
+    out = device.full(shape, np.nan, np.float32, stream=stream)
+    work = {"flops": 2 * BATCH * size**3}
+    name = f"a stride apart, {rows.library}"
+    rows.call("strided", name, lambda: blas.gemm(left, right, out, stream=stream), exact, plain, **work)
+    out.fill(np.nan, stream)
+    lists = [[array[i] for i in reversed(range(BATCH))] for array in (left, right, out)]
+
+    def scattered():
+        blas.gemm(*lists, stream=stream)
+        return out
+
+    rows.call("list", "by a table of addresses", scattered, exact, plain, **work)
+    turned = rng.standard_normal((2, *shape), dtype=np.float32)
+    c, d = a + 1j * turned[0], b + 1j * turned[1]
+    parts = (
+        (np.concatenate((c.real, -c.imag), -1), np.concatenate((d.real, d.imag), -2)),
+        (np.concatenate((c.real, c.imag), -1), np.concatenate((d.imag, d.real), -2)),
+    )
+    real, imaginary = (FAMILY.plain(part) for part in parts)
+    plain = (real + 1j * imaginary).astype(np.complex64)
+    exact = c.astype(np.complex128) @ d.astype(np.complex128)
+    first, second = device.array(c, stream=stream), device.array(d, stream=stream)
+    result = device.full(shape, np.nan, np.complex64, stream=stream)
+    rows.call(
+        "complex", "complex64, 8 bytes an element", lambda: blas.gemm(first, second, result, stream=stream), exact,
+        plain, dtype="complex64", flops=8 * BATCH * size**3,
+    )  # fmt: skip
+    return rows.rows
+
+
+def run(arguments):
+    cli.check_destination("--json", arguments.json)
+    table, _ = cli.consoles(arguments)
+    with cli.open_device(arguments.device) as device, device.stream() as stream:
+        report = Report(device.info(), ceilings={"library": libs.library(device)})
+        if device.kind == "gpu":
+            report.ceilings["fp32_tflops"] = fp32_peak(device)
+        for shape in arguments.shapes or [(1024,) if device.kind == "gpu" else (64,)]:
+            if len(shape) != 1 or shape[0] < 2:
+                raise cli.Refused(f"{cli.shape_text(shape)}: write N, at least 2, the size of square matrices")
+            for part in (vectors, matrices, products, mixed, batches):
+                report.rows += part(device, stream, *shape)
+    return ladder.finish(report, arguments, table)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_common_arguments(parser)
+    parser.add_argument("--shapes", type=cli.parse_shapes, metavar="N,...", help="sizes of square matrices")
+    sys.exit(cli.guarded(lambda: run(parser.parse_args())))
