@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -197,6 +197,9 @@ class _Case:
 
     def prepared(self, variant: Variant[Any]) -> list[Launch]:
         """A prepared run of `variant` for each of the rotated copies; they share their scratch memory, in turn."""
+        if variant.run is not None:
+            launch = functools.partial(self.family.launch, self.device, variant)
+            return [functools.partial(launch, *arrays, self.stream, self.problem) for arrays in self.sets]
         configs = variant.configs(self.problem)
         scratch = self.family.scratch(self.device, variant, self.problem, self.stream)
         launches: list[Launch] = []
@@ -215,9 +218,11 @@ class _Case:
             launches.append(_bound([plan.launch for plan in plans], self.stream, scratch))
         return launches
 
-    def launched(self, variant: Variant[Any]) -> dict[str, Any]:
+    def launched(self, variant: Variant[Any]) -> dict[str, Any] | None:
         """How the largest kernel of `variant` is launched here, and what share of a multiprocessor's threads can be
-        resident."""
+        resident; None where it launches as it goes."""
+        if variant.run is not None:
+            return None
         config = max(variant.configs(self.problem), key=lambda config: np.prod(config.grid) * np.prod(config.block))
         kernel = self.family.kernel(self.device, variant, config)
         threads = int(np.prod(config.block))
@@ -251,6 +256,12 @@ def _bound(launches: Sequence[Callable[[Stream], object]], stream: Stream, scrat
             launch(stream)
 
     return run
+
+
+def _in_turn(launches: Iterator[Launch], stream: Stream) -> None:
+    """The next of several launches, to its end."""
+    next(launches)()
+    stream.synchronize()
 
 
 def _counted(counters: Mapping[str, Any], elements: int) -> dict[str, float]:
@@ -409,6 +420,9 @@ class Bench:
         return row
 
     def _check(self, case: _Case, variant: Variant[Any], row: Row) -> None:
+        if self.once and variant.run is not None:
+            row.skipped = "a profile has each rung launch once, and this one is a library's many launches"
+            return
         try:
             case.check(lambda: case.launch(variant), row)
             if not case.family.empty(case.problem):
@@ -447,7 +461,9 @@ class Bench:
             if row.ok:
                 launches = case.prepared(variant)
                 with nvtx.range(f"bench {family.name}.{variant.name}"):
-                    case.timed(row, timer.time(launches))
+                    # What waits for the device in its midst is timed by the host's clock: there is no other for it.
+                    waiting = functools.partial(_in_turn, itertools.cycle(launches), case.stream)
+                    case.timed(row, wall_clock(waiting) if variant.waits else timer.time(launches))
                 row.end_to_end_ms = transfers.time(launches[0])
         for row in (row for _, row in (*ours, *theirs)):
             if ceiling is not None and row.time_ms is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cudakit import layout, memory
-from cudakit.ops import front
+from cudakit.ops import front, softmax_blas
 from cudakit.ops.axes import same_places
 from cudakit.ops.variant import MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
 
@@ -21,7 +21,8 @@ from cudakit.ops.variant import MAX_GRID_X, Config, Family, Variant, alignment, 
 @dataclass(frozen=True)
 class RowProblem:
     """rows x cols; strides in elements; alignment in bytes (at most 16) of both arrays' first element, and how many
-    floats past y's place between two 16-byte boundaries x starts; sms: multiprocessors of the device."""
+    floats past y's place between two 16-byte boundaries x starts; sms: multiprocessors of the device; blas: whether a
+    BLAS library can be called on it."""
 
     rows: int
     cols: int
@@ -31,6 +32,7 @@ class RowProblem:
     y_alignment: int
     apart: int = 0
     sms: int = 1
+    blas: bool = True
 
     def __str__(self) -> str:
         return f"softmax of {self.rows}x{self.cols}, strides {self.x_strides} to {self.y_strides}"
@@ -377,6 +379,25 @@ VARIANTS: tuple[Variant[RowProblem], ...] = (
         since="sm_90",
         scratch=lambda problem: problem.rows * _on_chip_blocks(problem) * _on_chip_warps(problem) * 8,
     ),
+    Variant(
+        14,
+        "blas_read_back",
+        "a BLAS library's amax and asum, every maximum read back to the host",
+        softmax_blas.SOURCE,
+        lambda problem: (),
+        softmax_blas.supports,
+        run=softmax_blas.read_back,
+        waits=True,
+    ),
+    Variant(
+        15,
+        "blas_on_device",
+        "the same calls, their results left on the device",
+        softmax_blas.SOURCE,
+        lambda problem: (),
+        softmax_blas.supports,
+        run=softmax_blas.on_device,
+    ),
 )
 
 
@@ -414,7 +435,8 @@ def problem(inputs: Sequence[Any], output: Any) -> RowProblem:
         )
     apart = (x.pointer - output.pointer) // 4 % 4
     sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
-    return RowProblem(rows, cols, x_strides, y_strides, alignment(x), alignment(output), apart, sms)
+    library = output.context.kind == "sim" or softmax_blas.installed()
+    return RowProblem(rows, cols, x_strides, y_strides, alignment(x), alignment(output), apart, sms, library)
 
 
 def _arguments(problem: RowProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:

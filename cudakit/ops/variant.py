@@ -7,6 +7,7 @@ about a kernel is written down a second time.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -36,6 +37,9 @@ CPP = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 # The arguments of a kernel: (problem, inputs, output, scratch), scratch being None where a variant asks for none.
 Arguments = Callable[[Any, Sequence[Any], Any, Any], tuple[Any, ...]]
 
+# What a rung that is more than kernels does: (device, kernel of a Config, problem, inputs, output, stream).
+Run = Callable[[Any, Callable[["Config"], Any], Any, Sequence[Any], Any, Any], None]
+
 
 @dataclass(frozen=True)
 class Config:
@@ -60,7 +64,9 @@ class Variant(Generic[P]):
 
     `configure(problem)` gives the launch, or several that follow each other on the stream; `supports(problem)` is True
     or a sentence that says why not. `source` is a path below `kernels/`. `since` is the first architecture it runs on.
-    `scratch(problem)` is the bytes of device memory (not cleared) that its kernels share for one run.
+    `scratch(problem)` is the bytes of device memory (not cleared) that its kernels share for one run. `run` is for a
+    rung that is more than kernels, with a library's calls between them: it queues all of its work itself, and there are
+    no configs; `waits` says that it waits for the device meanwhile.
     """
 
     rung: int
@@ -71,6 +77,8 @@ class Variant(Generic[P]):
     supports: Callable[[P], bool | str] = field(default=lambda problem: True)
     since: str = "sm_75"
     scratch: Callable[[P], int] = field(default=lambda problem: 0)
+    run: Run | None = None
+    waits: bool = False
 
     def configs(self, problem: P) -> tuple[Config, ...]:
         """Its launches for `problem`, in order."""
@@ -180,6 +188,11 @@ class Family(Generic[P]):
             problem = self.problem(inputs, output, **options)
             self._expect(variant, problem, device.arch)
         if self.empty(problem):
+            return
+        if variant.run is not None:
+            kernel_of = functools.partial(self.kernel, device, variant)
+            with self.range(variant):
+                variant.run(device, kernel_of, problem, inputs, output, stream)
             return
         configs = variant.configs(problem)
         kernels = [self.kernel(device, variant, config) for config in configs]

@@ -1,0 +1,51 @@
+// The kernels of a row softmax whose reductions are a BLAS library's: amax for the maximum, asum for the sum.
+//
+// amax is the place of the largest |x|, not of the largest x: of a row with -1000 in it that is the -1000, and exp of
+// the difference overflows. So amax is given keys instead, two arrays of numbers without a sign whose order is that of
+// the positive x and that of the others:
+//   above = x where x > 0, else 0;   below = the float whose bits are inf's less those of |x| where x <= 0, else 0.
+// Both keep the order exactly. Where a row has a positive number the maximum stands at the place of the largest
+// `above`, else at that of the largest `below`. NaN counts as infinite, so that its row's maximum is NaN, as it should
+// be.
+//
+// x and y: (rows, cols) with strides in floats, any for x; keys: (rows, cols), contiguous; y may be x. Each pass moves
+// every element once, and a library call a row stands between the passes: the launches are what it is bound by.
+#include "../common/numbers.cuh"
+
+// grid: ceil(rows * cols / blockDim.x)
+__global__ void blas_keys(
+    const float* x, float* above, float* below, int64 x_row, int64 x_col, int64 rows, int64 cols) {
+    const int64 i = global_thread();
+    if (i >= rows * cols) return;
+    const float v = x[i / cols * x_row + i % cols * x_col];
+    const int size = __float_as_int(v) & 0x7fffffff;
+    above[i] = v > 0.0f ? v : isnan(v) ? kInfinity : 0.0f;
+    below[i] = v <= 0.0f ? __int_as_float(0x7f800000 - size) : 0.0f;
+}
+
+// maxima[r] = the row's largest number, found at one of its two places (counted from 1); grid: ceil(rows / blockDim.x)
+__global__ void blas_maxima(const float* x, const int* places_above, const int* places_below, float* maxima,
+    int64 x_row, int64 x_col, int64 rows) {
+    const int64 row = global_thread();
+    if (row >= rows) return;
+    const float high = x[row * x_row + (places_above[row] - 1) * x_col];
+    const float low = x[row * x_row + (places_below[row] - 1) * x_col];
+    maxima[row] = high > 0.0f || isnan(high) ? high : low;
+}
+
+// y = exp(x - maximum of the row); grid: ceil(rows * cols / blockDim.x)
+__global__ void blas_exponentials(const float* x, float* y, const float* maxima, int64 x_row, int64 x_col, int64 y_row,
+    int64 y_col, int64 rows, int64 cols) {
+    const int64 i = global_thread();
+    if (i >= rows * cols) return;
+    const int64 row = i / cols, col = i % cols;
+    y[row * y_row + col * y_col] = expf(x[row * x_row + col * x_col] - maxima[row]);
+}
+
+// y /= sum of the row; grid as before
+__global__ void blas_quotients(float* y, const float* sums, int64 y_row, int64 y_col, int64 rows, int64 cols) {
+    const int64 i = global_thread();
+    if (i >= rows * cols) return;
+    const int64 row = i / cols;
+    y[row * y_row + i % cols * y_col] /= sums[row];
+}
