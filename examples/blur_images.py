@@ -51,8 +51,8 @@ def disk_row(items, device, folder, count, chunk, arguments, console):
     with streamed.progress(console, count) as tell:
         done = pipeline.run(
             blur, names, folder / "out", devices=device, chunk=chunk, streams=arguments.streams,
-            resume=arguments.resume, memory=arguments.memory, host_memory=arguments.host_memory, readers=arguments.readers,
-            writers=arguments.writers, progress=tell,
+            resume=arguments.resume, memory=arguments.memory, host_memory=arguments.host_memory,
+            readers=arguments.readers, writers=arguments.writers, progress=tell,
         )  # fmt: skip
     row.took(done)
     judge = streamed.Judge(items, row)
@@ -72,7 +72,7 @@ def run(arguments):
         chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
         shape = (count, size, size)
         work = streamed.Work("blur images", blur, 1, (size, size), FAMILY.reference, FAMILY.plain)
-        items = streamed.Items.make(work, count)
+        items = streamed.Items.make(work, count, chunk)
         report = Report(device.info(), rows=[streamed.cpu_row(items, shape)])
         for rung, pinned, idea in (
             (1, False, "a wait after each step, ordinary memory"),

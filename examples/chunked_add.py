@@ -31,7 +31,7 @@ def run(arguments):
         chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 7)
         shape = (count, size, size)
         work = streamed.Work("chunked add", add, 2, (size, size), _exact, _plain)
-        items = streamed.Items.make(work, count)
+        items = streamed.Items.make(work, count, chunk)
         report = Report(device.info(), rows=[streamed.cpu_row(items, shape)])
         for rung, pinned, idea in (
             (1, False, "a wait after each step, ordinary memory"),

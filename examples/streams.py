@@ -32,7 +32,7 @@ def run(arguments):
         work = streamed.Work(
             "streams", add, 2, (size, size), lambda x: x[0].astype("float64") + x[1], lambda x: x[0] + x[1]
         )
-        items = streamed.Items.make(work, count)
+        items = streamed.Items.make(work, count, chunk)
         report = Report(device.info(), rows=[streamed.cpu_row(items, shape)])
         sources = items.resident(device, count)
         for rung, streams in enumerate(arguments.study, 1):

@@ -25,18 +25,30 @@ SHORT = {
     "add_1d": ["--n", "3000"],
     "add_2d": ["--shapes", "33x20,16x16"],
     "batch": ["--shapes", "3x20x33"],
+    "batched_gemm": ["--count", "9", "--size", "8", "--chunk", "4"],
+    "gemm_fft": ["--count", "7", "--size", "6", "--chunk", "3"],
+    "hybrid_filter": ["--size", "20"],
+    "ptychography": ["--positions", "2", "--size", "12"],
+    "several_devices": ["--count", "9", "--size", "16", "--chunk", "2"],
+    "tensor_parallel": ["--shapes", "20x17x12"],
     "block_shapes": ["--shapes", "3x8x40"],
+    "blur_images": ["--count", "5", "--size", "20", "--chunk", "2"],
     "broadcast": ["--shapes", "4x5x36"],
+    "compilers": ["--shapes", "3000,5x100"],
+    "chunked_add": ["--count", "23", "--size", "12", "--chunk", "5"],
     "attention": ["--shapes", "1x2x1x17x33x32"],
     "blur": ["--shapes", "2x20x36"],
     "random_numbers": ["--count", "2", "--size", "30"],
     "gemm": ["--shapes", "40,33x8x20"],
+    "iterate": ["--shapes", "9x40", "--steps", "6", "--length", "4"],
     "tiled_matmul": ["--shapes", "33x40x20"],
     "simulator_speed": ["--cases", "softmax:2x100,matmul:20,vector_add:300"],
     "occupancy": ["--shapes", "2000"],
     "launch_overhead": ["--repeats", "1", "--bursts", "1"],
+    "libraries": ["--shapes", "24"],
     "reductions": ["--shapes", "12x100"],
     "softmax_compare": ["--shapes", "4x100,1x33"],
+    "streams": ["--count", "11", "--size", "12", "--chunk", "3", "--study", "1,3"],
     "vector_add": ["--shapes", "1000,3x5x7"],
 }
 
@@ -168,6 +180,50 @@ def test_launch_overhead_finds_a_warm_cache_without_nvrtc():
     assert result["import"]["seconds"]["cudakit"] > 0
     assert {row["variant"] for row in result["rows"]} == {"bare", "checked", "checked-varied", "prepared"}
     assert all(row["host_us"]["median"] > 0 for row in result["rows"])
+
+
+def test_iterate_does_the_same_steps_each_way():
+    arguments = ["--shapes", "5x33", "--steps", "14", "--length", "4", "--json", "-", "--quiet"]
+    done = run("iterate", "--device", "sim", *arguments)
+    assert done.returncode == 0, done.stderr
+    cpu, *rows = json.loads(done.stdout)["rows"]
+    assert cpu["variant"] == "cpu"
+    assert [row["variant"] for row in rows] == ["launches", "prepared", "graph"]
+    assert all(row["ok"] and row["host_us"]["median"] > 0 for row in rows)
+    # three graphs of 4 steps, and one of the 2 that are left
+    assert {row["counters"]["launches"] for row in rows} == {14}
+    assert run("iterate", "--device", "sim", "--steps", "7").returncode == 2
+
+
+def test_libraries_tells_what_half_sums_and_the_largest_size_cost():
+    done = run("libraries", "--device", "sim", "--shapes", "40", "--json", "-", "--quiet")
+    assert done.returncode == 0, done.stderr
+    rows = {(row["family"], row["variant"]): row for row in json.loads(done.stdout)["rows"]}
+    errors = [
+        rows["mixed precision", name]["max_rel_error"]
+        for name in ("float16, float16 sums", "float16, float32 sums", "float16 to float32")
+    ]
+    assert errors[0] > 2 * errors[1] > 20 * errors[2]
+    assert "largest |x| is -100, at 801 from 1" in rows["level 1", "amax"]["idea"]
+    assert "numpy" in rows["sgemm", "cublas"]["idea"]  # which library ran
+
+
+def test_compilers_tells_what_each_made_and_refuses_a_row_that_fits_no_block():
+    done = run("compilers", "--device", "sim", "--shapes", "100,1x32769", "--json", "-", "--quiet")
+    assert done.returncode == 0, done.stderr
+    rows = {(row["family"], row["variant"]): row for row in json.loads(done.stdout)["rows"]}
+    for family in ("vector_add", "softmax"):
+        ours = rows[family, "cuda"]
+        assert ours["ok"]
+        assert ours["counters"]["instructions"] > 0
+        assert ours["code"]["registers"] == ours["launch"]["registers"]
+        assert ours["code"]["sass_instructions"] > 20
+    assert rows["vector_add", "triton"]["ok"] or "pip install" in rows["vector_add", "triton"]["skipped"]
+    for variant in ("triton", "cutile"):
+        reason = rows["softmax", variant]["skipped"]
+        assert "at most 32,768 columns, not 32,769" in reason or "pip install" in reason
+    assert rows["vector_add", "cutile_16"]["skipped"]
+    assert run("compilers", "--device", "sim", "--shapes", "2x3x4").returncode == 2
 
 
 def test_simulator_speed_checks_counts_and_compares():

@@ -1,8 +1,10 @@
-"""Kernels that must be rejected: each is wrong in a way that some check lets through."""
+"""Kernels and pipelines that must be rejected: each is wrong in a way that some check lets through."""
 
 from __future__ import annotations
 
+import importlib
 import re
+import runpy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +12,15 @@ import numpy as np
 import pytest
 
 import cudakit
+from cudakit import ops, pipeline
+from cudakit.compare import compare
 from cudakit.ops.softmax import FAMILY, RowProblem
 from cudakit.ops.variant import Config, Variant
 from cudakit.sim import ALL_CHECKS
 from cudakit.testing import Case, Layout, run_case
 
 WRONG = Path(__file__).parent / "wrong"
+blur = importlib.import_module("cudakit.ops.blur")  # the package gives the function of that name
 
 
 @dataclass(frozen=True)
@@ -94,3 +99,46 @@ def test_one_element_past_an_allocation_is_named_by_line(sim: cudakit.Device, na
     assert line in text
     assert "1200 bytes" in text
     assert "wrong" in text
+
+
+# Pipelines ------------------------------------------------------------------------------------------------------------
+
+IMAGES = np.random.default_rng(0).standard_normal((12, 9, 16)).astype(np.float32)
+
+
+def wrong_pipeline(name: str, device: cudakit.Device) -> np.ndarray:
+    path = WRONG / "pipelines" / f"{name}.py"
+    space = runpy.run_path(str(path))
+    return space["run"](device, IMAGES, 3)
+
+
+@pytest.mark.filterwarnings("ignore::cudakit.UnseenFault")  # a mistake is made more than once, and told of once
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("refilled_buffer", r"source changed in flight.*pinned memory"),
+        ("shared_buffer", r"race"),
+        ("shared_plan", r"race"),
+    ],
+)
+def test_a_pipeline_that_breaks_the_order_of_streams_is_reported(sim: cudakit.Device, name: str, why: str) -> None:
+    with pytest.raises(cudakit.CudakitError, match=re.compile(why, re.DOTALL)) as caught:
+        wrong_pipeline(name, sim)
+    assert f"{name}.py:" in str(caught.value), "the line of the pipeline is named"
+
+
+@pytest.mark.parametrize("name", ["wrong_label", "read_in_flight"])
+def test_a_pipeline_that_takes_a_result_too_early_has_wrong_results(sim: cudakit.Device, name: str) -> None:
+    results = wrong_pipeline(name, sim)
+    exact, plain = blur.reference([IMAGES]), blur.plain([IMAGES])
+    assert not compare(results, exact, plain).ok
+
+
+def test_the_same_images_come_out_right_of_a_pipeline(sim: cudakit.Device) -> None:
+    results = np.empty_like(IMAGES)
+
+    def work(chunk: pipeline.Chunk, x: cudakit.DeviceArray, out: cudakit.DeviceArray) -> None:
+        ops.blur(x, out=out, stream=chunk.stream)
+
+    pipeline.run(work, IMAGES, results, devices=sim, chunk=3, streams=2)
+    assert compare(results, blur.reference([IMAGES]), blur.plain([IMAGES])).ok

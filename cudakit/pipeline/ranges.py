@@ -59,11 +59,15 @@ class Journal:
         self._job = json.dumps(job, sort_keys=True)
         self._file: int | None = None
 
+    def began(self) -> bool:
+        """Whether an earlier run has finished any."""
+        return self.path.read_text().count("\n") > 1
+
     def finished(self) -> list[Range]:
         """What an earlier run finished. Raises ValueError where it was another job's."""
-        lines = self.path.read_text().split("\n")[:-1]  # what follows the last line's end is a torn line
-        if not lines:
+        if not self.began():
             return []
+        lines = self.path.read_text().split("\n")[:-1]  # what follows the last line's end is a torn line
         if lines[0] != self._job:
             raise ValueError(
                 f"{self.path} is of another job: it says {lines[0]}, and this one is {self._job}. Resume with the "

@@ -10,7 +10,7 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 from cudakit.context import Context
 from cudakit.layout import is_contiguous
 from cudakit.pinned import is_pinned
-from cudakit.pipeline.ranges import Journal, Range, covers, merged
+from cudakit.pipeline.ranges import Journal, Range, merged
 from cudakit.pipeline.sources import _GRANULARITY, HostArray, Item, write_whole
 
 
@@ -136,18 +136,22 @@ class _Placed(Sink):
         self._item: Item | None = None
         self._journal: Journal | None = None
 
-    def _begin(self, journal: Path, job: Job, what: dict[str, Any]) -> list[Range]:
-        described = {"item": str(job.item), "count": job.count, **what}
-        self._item = job.item
-        self._journal = Journal(journal, described)
-        if not journal.exists() or job.overwrite:
-            return []
-        if not job.resume:
+    @property
+    def _record(self) -> Path:
+        return self.path.with_name(self.path.name + ".journal")
+
+    def _begin(self, job: Job, what: dict[str, Any]) -> tuple[Journal, list[Range]]:
+        """The journal, and what it says of an earlier run."""
+        journal = Journal(self._record, {"item": str(job.item), "count": job.count, **what})
+        self._item, self._journal = job.item, journal
+        if not self._record.exists() or job.overwrite:
+            return journal, []
+        if not job.resume and journal.began():
             raise FileExistsError(
-                f"an unfinished run's results are at {self.path}, by its record {journal}: pass resume=True to go on "
-                "from there, or overwrite=True to begin anew"
+                f"an unfinished run's results are at {self.path}, by its record {self._record}: pass resume=True to go "
+                "on from there, or overwrite=True to begin anew"
             )
-        return self._journal.finished()
+        return journal, journal.finished() if job.resume else []
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
         if self._file is None or self._item is None or self._journal is None:
@@ -193,10 +197,9 @@ class ToMap(_Placed):
         _same(self.item(), job.item, f"the memory map of {self.path}")
         if job.count is not None and job.count != len(self._array):
             raise ValueError(f"{job.count:,} items were asked for, and {self.path} holds {len(self._array):,}")
-        journal = self.path.with_name(self.path.name + ".journal")
-        finished = self._begin(journal, job, {"offset": self._offset})
+        journal, finished = self._begin(job, {"offset": self._offset})
         self._file = os.open(self.path, os.O_WRONLY)
-        assert_open(self._journal).open(finished)
+        journal.open(finished)
         return finished
 
 
@@ -210,13 +213,14 @@ class ToFile(_Placed):
 
     def open(self, job: Job) -> list[Range]:
         _parent(self.path)
-        journal = self.path.with_name(self.path.name + ".journal")
-        if self.path.exists() and not job.overwrite and not (job.resume and journal.exists()):
+        if self.path.exists() and not job.overwrite and not (job.resume and self._record.exists()):
             if job.resume and job.count is not None and _holds(self.path, job):
                 self._item = job.item
                 return merged([(0, job.count)])
             raise FileExistsError(f"{self.path} is there already: pass overwrite=True, or name another file")
-        finished = self._begin(journal, job, {})
+        journal, finished = self._begin(job, {})
+        if not self._part.exists():
+            finished = []  # somebody has removed it
         header = npy_header_bytes(job.count or 0, job.item)
         self._offset = len(header)
         _room(self.path.parent, job, sum(stop - start for start, stop in finished))
@@ -224,7 +228,7 @@ class ToFile(_Placed):
         os.pwrite(self._file, header, 0)
         if job.count is not None:
             os.ftruncate(self._file, self._offset + job.count * job.item.nbytes)
-        assert_open(self._journal).open(finished)
+        journal.open(finished)
         return finished
 
     def finish(self, count: int) -> None:
@@ -341,18 +345,6 @@ def npy_header_bytes(count: int | None, item: Item) -> bytes:
     described = {"descr": np.lib.format.dtype_to_descr(item.dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(text, described)
     return text.getvalue()
-
-
-def assert_open(journal: Journal | None) -> Journal:
-    """The journal of a sink that was opened."""
-    if journal is None:
-        raise ValueError("the sink is not open")
-    return journal
-
-
-def finished_of(sinks: Sequence[Sink], opened: Sequence[Sequence[Range]], start: int, stop: int) -> list[bool]:
-    """Which sinks have the items start..stop from an earlier run."""
-    return [covers(ranges, start, stop) for ranges in opened]
 
 
 def _same(mine: Item, asked: Item, what: str) -> None:

@@ -1,0 +1,79 @@
+"""Batches of matrix products through cuBLAS, C[m] = A[m] @ B[m], in chunks over a few streams.
+
+One strided-batched call multiplies a whole chunk. Row by row matrices are the transposes of what the library reads, so
+it is asked for C^T = B^T @ A^T: B goes first. A first gives B @ A, which for square matrices is a wrong result without
+an error. Each stream has a handle of its own. A product of 256x256 matrices does 43 operations for each byte that
+travels, so on a fast chip the link decides, and the pipeline's share of its bound is the figure to look at.
+
+    python examples/batched_gemm.py
+    python examples/batched_gemm.py --count 100000 --size 256 --chunk 1000
+"""
+
+import argparse
+import sys
+
+import numpy as np
+
+from cudakit import cli, ladder, ops, plots, streamed
+from cudakit.bench import Report
+from cudakit.libs import blas, library
+
+
+def by_cublas(chunk, a, b, out):
+    blas.gemm(a, b, out, stream=chunk.stream)
+
+
+def by_ours(chunk, a, b, out):
+    ops.gemm(a, b, out, stream=chunk.stream)
+
+
+def one_by_one(chunk, a, b, out):
+    for m in range(len(chunk)):
+        blas.gemm(a[m], b[m], out[m], stream=chunk.stream)
+
+
+def exact(blocks):
+    return blocks[0].astype(np.float64) @ blocks[1].astype(np.float64)
+
+
+def run(arguments):
+    streamed.check_arguments(arguments)
+    table, progress = cli.consoles(arguments)
+    with cli.open_device(arguments.device) as device:
+        gpu = device.kind == "gpu"
+        size, count = arguments.size or (256 if gpu else 12), arguments.count or (50_000 if gpu else 20)
+        chunk = arguments.chunk or (1000 if gpu else 6)
+        shape = (count, size, size)
+        report = Report(device.info() | {"libraries": {"cublas": library(device)}})
+        ways = (
+            ("one_by_one", one_by_one, "a call a matrix"),
+            ("strided_batched", by_cublas, "a call a chunk"),
+            ("ours", by_ours, "the same by ops.gemm, without the library"),
+        )
+
+        def work(function):
+            return streamed.Work("batched gemm", function, 2, (size, size), exact, lambda blocks: blocks[0] @ blocks[1])
+
+        items = streamed.Items.make(work(by_cublas), count, chunk)
+        report.rows.append(streamed.cpu_row(items, shape))
+        for rung, (name, function, idea) in enumerate(ways, 1):
+            row, done = streamed.pipelined_row(
+                items.doing(work(function)), [device], items.resident(device, count), shape, arguments, name=name,
+                rung=rung, idea=idea, streams=arguments.streams, chunk=chunk, console=progress,
+                timeline=bool(arguments.plot),
+            )  # fmt: skip
+            row.tflops = 2 * size**3 * count / done.seconds / 1e12 if gpu else None
+            report.rows.append(row)
+            report.ceilings |= streamed.link_ceiling(done)
+    if arguments.plot:
+        plots.timeline(done.spans, arguments.plot, f"batched products on {report.device['name']}")
+    return ladder.finish(report, arguments, table)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    streamed.add_arguments(
+        parser, count="default: 50,000; 20 on the simulated device", size="default: 256; 12",
+        chunk="default: 1,000; 6",
+    )  # fmt: skip
+    sys.exit(cli.guarded(lambda: run(parser.parse_args())))

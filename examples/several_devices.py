@@ -1,0 +1,135 @@
+"""A pipeline over all GPUs of one process, and the copies between them.
+
+Chunks go to whichever device has the least queued. What two devices gain depends on the way: from the host each has a
+link of its own, but both directions of both links end in the same host memory, so that a stream that goes in and comes
+out gains less than one of which only sums come back. The bound of each row is measured with all its devices at once.
+
+    python examples/several_devices.py
+    python examples/several_devices.py --devices 2 --count 20000 --plot timeline.png
+"""
+
+import argparse
+import itertools
+import sys
+import time
+
+import numpy as np
+
+from cudakit import Device, cli, ladder, ops, pipeline, plots, streamed
+from cudakit.bench import Report, Row
+from cudakit.ops.blur import FAMILY as BLUR
+
+
+def blur(chunk, images, out):
+    ops.blur(images, out=out, stream=chunk.stream)
+
+
+def totals(chunk, images, out):
+    ops.sum(images.reshape(len(chunk), -1), axis=1, out=out, stream=chunk.stream)
+
+
+def peer_rows(devices, nbytes):
+    """Copies from the first device to the second, and both ways at once."""
+    one, other = devices[:2]
+    streams = [one.stream(), other.stream()]
+    there = [
+        device.array(np.arange(nbytes // 4, dtype=np.uint32) * (2 * i + 1)) for i, device in enumerate(devices[:2])
+    ]
+    landed = [
+        device.empty(nbytes // 4, np.uint32, stream=stream) for device, stream in zip(devices, streams, strict=False)
+    ]
+    for device in devices[:2]:
+        device.synchronize()
+    for name, pairs in (("peer copy", [(1, 0)]), ("peer copies both ways", [(1, 0), (0, 1)])):
+        row = Row("several devices", name, len(pairs), (nbytes,), "uint8", idea="from device memory to device memory")
+
+        def queue(pairs=pairs):
+            for to, source in pairs:
+                landed[to].copy_from(there[source], streams[to])
+
+        queue()
+        for stream in streams:
+            stream.synchronize()
+        row.ok = all(np.array_equal(landed[to].numpy(streams[to]), there[source].numpy()) for to, source in pairs)
+        row.max_abs_error = row.max_rel_error = 0.0 if row.ok else 1.0
+        if one.kind == "gpu":
+            times = []
+            for _ in range(5):
+                begin = time.perf_counter()
+                for _ in range(20):
+                    queue()
+                for stream in streams:
+                    stream.synchronize()
+                times.append((time.perf_counter() - begin) / 20 * 1e3)
+            row.time_ms = {"median": float(np.median(times)), "p10": min(times), "p90": max(times), "n": len(times)}
+            row.gbps = len(pairs) * nbytes / row.time_ms["median"] / 1e6
+        yield row
+
+
+def sums_row(devices, source, exact, count, arguments, rung):
+    """Blocks in, sums out: one way."""
+    shape = (count, *source.item.shape)
+    name = f"sums, {len(devices)} device{'s' * (len(devices) > 1)}"
+    row = Row("one-way pipeline", name, rung, shape, "float32", idea="only a sum of each image comes back")
+    sums = np.full(count, np.nan, np.float32)
+    for items in (min(count, 2 * arguments.chunk * len(devices)), count):  # the first compiles
+        done = pipeline.run(
+            totals, source, sums[:items], devices=list(devices), chunk=arguments.chunk, count=items,
+            streams=arguments.streams, memory=arguments.memory, host_memory=arguments.host_memory,
+        )  # fmt: skip
+    error = np.abs(sums - exact[np.arange(count) % len(exact)])
+    allowed = 64 * np.finfo(np.float32).eps * np.sqrt(np.prod(source.item.shape))
+    row.max_abs_error, row.max_rel_error = float(error.max()), float(error.max() / np.abs(exact).max())
+    row.ok = bool(error.max() <= allowed)
+    if not row.ok:
+        row.fail(f"the sum of image {int(error.argmax())} is off by {error.max():.3g}, over {allowed:.3g}")
+    row.took(done)
+    return row
+
+
+def run(arguments):
+    streamed.check_arguments(arguments)
+    table, progress = cli.consoles(arguments)
+    devices = Device.several(None if arguments.device == "auto" else arguments.device, arguments.devices)
+    try:
+        for one, other in itertools.permutations(devices, 2):
+            one.context.enable_peer(other.context)
+        gpu = devices[0].kind == "gpu"
+        report = Report(devices[0].info() | {"count": len(devices)})
+        size, count = arguments.size or (1024 if gpu else 24), arguments.count or (15360 if gpu else 17)
+        arguments.chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
+        if len(devices) > 1:
+            report.rows += peer_rows(devices, (1 << 28) if gpu else 4096)
+        work = streamed.Work("both-way pipeline", blur, 1, (size, size), BLUR.reference, BLUR.plain)
+        items = streamed.Items.make(work, count, arguments.chunk)
+        shape = (count, size, size)
+        report.rows.append(streamed.cpu_row(items, shape))
+        sources = items.resident(devices[0], count)
+        exact = items.inputs[0].sum((1, 2), dtype=np.float64)
+        numbers = sorted({1, len(devices)})
+        for rung, number in enumerate(numbers, 1):
+            row, done = streamed.pipelined_row(
+                items, devices[:number], sources, shape, arguments, name=f"{number} device{'s' * (number > 1)}",
+                rung=rung, idea=f"{arguments.streams} streams each", streams=arguments.streams, chunk=arguments.chunk,
+                console=progress, timeline=bool(arguments.plot),
+            )  # fmt: skip
+            report.rows.append(row)
+        report.ceilings |= streamed.link_ceiling(done)
+        for rung, number in enumerate(numbers, 1):
+            report.rows.append(sums_row(devices[:number], sources[0], exact, count, arguments, rung))
+    finally:
+        for device in reversed(devices):
+            device.close()
+    if arguments.plot:
+        plots.timeline(done.spans, arguments.plot, f"{len(devices)} of {report.device['name']}")
+    return ladder.finish(report, arguments, table)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    streamed.add_arguments(
+        parser, count="default: 15,360; 17 on the simulated device", size="default: 1,024; 24",
+        chunk="default: 64 MiB of them; 3",
+    )  # fmt: skip
+    parser.add_argument("--devices", type=int, metavar="N", help="how many (default: all; 2 simulated ones)")
+    sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -1,0 +1,121 @@
+"""One product on several GPUs: the columns of B are shared out, and each device's part of C is sent to the others.
+
+Every device holds A and its own columns of B, works out its columns of C, and takes the others' columns block of rows
+by block of rows while the next are still being multiplied, so that all hold the whole of C in the end (an all-gather).
+The copies go over the link between the devices where there is one, without the host. Each device has two streams, one
+that multiplies and one that takes; events order them, and the host waits once.
+
+    python examples/tensor_parallel.py
+    python examples/tensor_parallel.py --shapes 8192,16384x8192x4096 --devices 4
+"""
+
+import argparse
+import itertools
+import sys
+
+import numpy as np
+
+from cudakit import Device, cli, ladder, ops
+from cudakit.bench import Report, Row
+from cudakit.compare import compare
+from cudakit.timing import wall_clock
+
+BLOCKS = 4  # of rows: the copies of one hide behind the product of the next
+
+
+class Shard:
+    """One device, with its columns of the product and room for all of it."""
+
+    def __init__(self, device, a, b, columns):
+        self.columns, self.device = columns, device
+        self.work, self.take = device.stream(), device.stream()
+        self.a, self.b = device.array(a, stream=self.work), device.array(b[:, columns], stream=self.work)
+        self.own = device.empty((len(a), self.b.shape[1]), np.float32, self.work)
+        self.whole = device.full((len(a), b.shape[1]), np.nan, np.float32, stream=self.work)
+        self.work.synchronize()
+
+
+def step(shards, blocks):
+    """Queue the product on all of them, and the copies by which each gets all of it."""
+    for rows in blocks:
+        for shard in shards:
+            ops.gemm(shard.a[rows], shard.b, shard.own[rows], stream=shard.work)
+            done = shard.work.record(timing=False)
+            for other in shards:
+                other.take.wait(done)
+        for shard, other in itertools.product(shards, shards):
+            other.whole[rows, shard.columns].copy_from(shard.own[rows], other.take)
+    for shard, other in itertools.product(shards, shards):
+        shard.work.wait(other.take)  # the next product must not write what is still being taken
+
+
+def finish(shards):
+    for shard in shards:
+        shard.work.synchronize()
+
+
+def rows_for(devices, shape):
+    """A CPU's row, and one for each number of devices from 1 on."""
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((m, k), dtype=np.float32), rng.standard_normal((k, n), dtype=np.float32)
+    plain = a @ b
+    # In float64 a sample of rows: all of a large product would take the host minutes.
+    sample = np.unique(np.linspace(0, m - 1, 64).astype(int))
+    exact = a[sample].astype(np.float64) @ b.astype(np.float64)
+    cpu = Row("tensor parallel", "cpu", None, shape, "float32", idea="numpy on the host")
+    cpu.judge(compare(plain[sample], exact, plain[sample]))
+    cpu.time_ms = wall_clock(lambda: a @ b, most=2).as_dict()
+    yield cpu
+    block = -(-m // BLOCKS)
+    blocks = [slice(first, min(first + block, m)) for first in range(0, m, block)]
+    for count in range(1, len(devices) + 1):
+        used = devices[:count]
+        cuts = [n * i // count for i in range(count + 1)]
+        shards = [Shard(d, a, b, slice(*ends)) for d, ends in zip(used, itertools.pairwise(cuts), strict=True)]
+        idea = "the whole product" if count == 1 else f"{count} shards of columns, gathered on every device"
+        row = Row("tensor parallel", f"{count} device{'s' * (count > 1)}", count, shape, "float32", idea=idea)
+        row.ceiling = "one device"
+        step(shards, blocks)
+        for shard in shards:
+            verdict = compare(shard.whole.numpy(shard.work)[sample], exact, plain[sample])
+            if row.ok is not False:
+                row.judge(verdict)
+        if used[0].kind == "gpu" and row.ok:
+            row.time_ms = wall_clock(lambda s=shards: (step(s, blocks), finish(s)), budget_s=1.0, most=30).as_dict()
+            row.tflops = 2 * m * n * k / row.time_ms["median"] / 1e9
+        yield row
+
+
+def run(arguments):
+    cli.check_destination("--json", arguments.json)
+    table, _ = cli.consoles(arguments)
+    kind = None if arguments.device == "auto" else arguments.device
+    devices = Device.several(kind, arguments.devices)
+    try:
+        for one, other in itertools.permutations(devices, 2):
+            one.context.enable_peer(other.context)
+        report = Report(devices[0].info() | {"count": len(devices)})
+        gpu = devices[0].kind == "gpu"
+        for shape in arguments.shapes or [(8192,) if gpu else (24, 20, 16)]:
+            if len(shape) not in (1, 3) or 0 in shape:
+                raise cli.Refused(f"{cli.shape_text(shape)} is no product: write N, or MxNxK")
+            report.rows += rows_for(devices, shape * 3 if len(shape) == 1 else shape)
+        if gpu and len(devices) == 1:
+            row = Row("tensor parallel", "2 devices", 2, report.rows[-1].shape, "float32")
+            row.skipped = "there is one GPU here"
+            report.rows.append(row)
+    finally:
+        for device in reversed(devices):
+            device.close()
+    return ladder.finish(report, arguments, table)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_common_arguments(parser)
+    parser.add_argument(
+        "--shapes", type=cli.parse_shapes, metavar="S,...", help="products, such as 8192 or 4096x8192x512"
+    )
+    parser.add_argument("--devices", type=int, metavar="N", help="how many (default: all; 2 simulated ones)")
+    sys.exit(cli.guarded(lambda: run(parser.parse_args())))
