@@ -53,7 +53,7 @@ def peers_of(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer
     what 100 % means for a product, is among them even where its bindings are not installed: its row then says so."""
     from cudakit.peers import with_cublas
 
-    peers: list[Peer] = [*with_cublas.peers(family, ordinal, options)]
+    peers: list[Peer] = [*with_cublas.peers(family, options)]
     if importlib.util.find_spec("torch") is None:
         return peers
     from cudakit.peers import with_torch
