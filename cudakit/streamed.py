@@ -282,6 +282,27 @@ def pipelined_row(
     return row, done
 
 
+def ways(
+    items: Items, device: Device, shape: tuple[int, ...], chunk: int, arguments: argparse.Namespace, console: Console
+) -> tuple[list[Row], pipeline.Report]:
+    """The stream by numpy, step after step from ordinary and from pinned memory, and through a pipeline from pinned
+    memory and as it is made. With them the report of the pipeline from pinned memory, its timeline kept for --plot."""
+    rows = [cpu_row(items, shape)]
+    for rung, pinned, memory in ((1, False, "ordinary memory"), (2, True, "pinned memory")):
+        idea = f"a wait after each step, {memory}"
+        rows.append(sequential_row(items, device, shape, chunk, pinned=pinned, rung=rung, idea=idea))
+    row, done = pipelined_row(
+        items, [device], items.resident(device, shape[0]), shape, arguments, name="pipelined", rung=3,
+        idea=f"{arguments.streams} streams, from pinned memory", streams=arguments.streams, chunk=chunk,
+        console=console, timeline=bool(arguments.plot),
+    )  # fmt: skip
+    generated, _ = pipelined_row(
+        items, [device], items.made(shape[0]), shape, arguments, name="generated", rung=4,
+        idea=f"{arguments.readers} threads make the items", streams=arguments.streams, chunk=chunk, console=console,
+    )  # fmt: skip
+    return [*rows, row, generated], done
+
+
 @contextmanager
 def progress(console: Console, total: int | None) -> Iterator[Callable[[pipeline.Progress], None]]:
     """A bar for `pipeline.run(progress=...)`: items, and GB/s each way. Shown on a terminal only."""

@@ -31,6 +31,10 @@ def blur(chunk, images, out):
 def save_images(items, folder, count):
     """The image set: one .npy file an image, made once, and made anew only where it is not whole."""
     folder.mkdir(parents=True, exist_ok=True)
+    mark, said = folder / "set.txt", f"{items.distinct} images of {cli.shape_text(items.work.item)}, over and over\n"
+    if mark.exists() and mark.read_text() != said:
+        raise cli.Refused(f"{folder} holds {mark.read_text().strip()}, and this run's are {said.strip()}: name another")
+    mark.write_text(said)
     (source,) = items.made(count)
     one = np.empty((1, *items.work.item), np.float32)
     for number in range(count):
@@ -73,26 +77,8 @@ def run(arguments):
         shape = (count, size, size)
         work = streamed.Work("blur images", blur, 1, (size, size), FAMILY.reference, FAMILY.plain)
         items = streamed.Items.make(work, count, chunk)
-        report = Report(device.info(), rows=[streamed.cpu_row(items, shape)])
-        for rung, pinned, idea in (
-            (1, False, "a wait after each step, ordinary memory"),
-            (2, True, "a wait after each step, pinned memory"),
-        ):
-            report.rows.append(
-                streamed.sequential_row(items, device, shape, chunk, pinned=pinned, rung=rung, idea=idea)
-            )
-        shared = {"arguments": arguments, "streams": arguments.streams, "chunk": chunk, "console": progress}
-        row, done = streamed.pipelined_row(
-            items, [device], items.resident(device, count), shape, name="pipelined", rung=3,
-            idea=f"{arguments.streams} streams, from pinned memory", timeline=bool(arguments.plot), **shared,
-        )  # fmt: skip
-        report.rows.append(row)
-        report.ceilings |= streamed.link_ceiling(done)
-        row, _ = streamed.pipelined_row(
-            items, [device], items.made(count), shape, name="generated", rung=4,
-            idea=f"{arguments.readers} threads make the images", **shared,
-        )  # fmt: skip
-        report.rows.append(row)
+        rows, done = streamed.ways(items, device, shape, chunk, arguments, progress)
+        report = Report(device.info(), ceilings=streamed.link_ceiling(done), rows=rows)
         if arguments.disk:
             folder = Path(arguments.disk)
             report.rows.append(disk_row(items, device, folder, count, chunk, arguments, progress))

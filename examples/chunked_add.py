@@ -32,26 +32,8 @@ def run(arguments):
         shape = (count, size, size)
         work = streamed.Work("chunked add", add, 2, (size, size), _exact, _plain)
         items = streamed.Items.make(work, count, chunk)
-        report = Report(device.info(), rows=[streamed.cpu_row(items, shape)])
-        for rung, pinned, idea in (
-            (1, False, "a wait after each step, ordinary memory"),
-            (2, True, "a wait after each step, pinned memory"),
-        ):
-            report.rows.append(
-                streamed.sequential_row(items, device, shape, chunk, pinned=pinned, rung=rung, idea=idea)
-            )
-        shared = {"arguments": arguments, "streams": arguments.streams, "chunk": chunk, "console": progress}
-        row, done = streamed.pipelined_row(
-            items, [device], items.resident(device, count), shape, name="pipelined", rung=3,
-            idea=f"{arguments.streams} streams, from pinned memory", timeline=bool(arguments.plot), **shared,
-        )  # fmt: skip
-        report.rows.append(row)
-        report.ceilings |= streamed.link_ceiling(done)
-        row, _ = streamed.pipelined_row(
-            items, [device], items.made(count), shape, name="generated", rung=4,
-            idea=f"{arguments.readers} threads make the matrices", **shared,
-        )  # fmt: skip
-        report.rows.append(row)
+        rows, done = streamed.ways(items, device, shape, chunk, arguments, progress)
+        report = Report(device.info(), ceilings=streamed.link_ceiling(done), rows=rows)
     if arguments.plot:
         plots.timeline(done.spans, arguments.plot, f"chunked add on {report.device['name']}")
     return ladder.finish(report, arguments, table)
