@@ -270,7 +270,7 @@ def pipelined_row(
     with progress(console, shape[0]) as tell:
         done = pipeline.run(
             items.work.function, tuple(sources), judge, outputs=items.work.result, count=shape[0], chunk=chunk,
-            readers=arguments.readers, progress=tell, timeline=timeline, **options,
+            readers=arguments.readers, progress=tell, timeline=timeline, measure=True, **options,
         )  # fmt: skip
     judge.finish(shape[0])
     row.took(done)

@@ -59,7 +59,7 @@ def test_every_item_once_and_in_its_place(device, count, chunk, streams, threads
     out = np.full_like(a, np.nan)
     readers, writers = threads
     report = pipeline.run(
-        add, (a, b), out, devices=device, chunk=chunk, streams=streams, readers=readers, writers=writers, measure=False
+        add, (a, b), out, devices=device, chunk=chunk, streams=streams, readers=readers, writers=writers
     )
     np.testing.assert_array_equal(out, a + b)
     assert (report.items, report.chunks) == (count, -(-count // chunk))
@@ -71,7 +71,7 @@ def test_files_to_file_with_a_short_last_chunk(device, tmp_path) -> None:
     np.save(tmp_path / "a.npy", a)
     np.save(tmp_path / "b.npy", b)
     report = pipeline.run(
-        add, (tmp_path / "a.npy", str(tmp_path / "b.npy")), tmp_path / "c.npy", devices=device, chunk=5, measure=False
+        add, (tmp_path / "a.npy", str(tmp_path / "b.npy")), tmp_path / "c.npy", devices=device, chunk=5
     )
     np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), a + b)
     assert report.chunks == 5
@@ -83,12 +83,12 @@ def test_memory_maps_are_read_and_written_through_their_files(device, tmp_path) 
     np.save(tmp_path / "a.npy", a)
     raw = np.memmap(tmp_path / "raw.bin", np.float32, "w+", offset=4096 + 64, shape=(14, ROWS, COLS))
     source = np.load(tmp_path / "a.npy", mmap_mode="r")[3:17]
-    pipeline.run(double, source, raw, devices=device, chunk=4, measure=False)
+    pipeline.run(double, source, raw, devices=device, chunk=4)
     np.testing.assert_array_equal(raw, 2 * a[3:17])
     private = np.load(tmp_path / "a.npy", mmap_mode="c")
     private[0] = 7  # not in the file
     out = np.empty_like(a)
-    pipeline.run(double, private, out, devices=device, chunk=6, measure=False)
+    pipeline.run(double, private, out, devices=device, chunk=6)
     np.testing.assert_array_equal(out, 2 * private)
 
 
@@ -98,9 +98,7 @@ def test_an_image_set_goes_from_folder_to_folder_under_its_own_names(device, tmp
     names = [f"cat_{i * 7 % 11:02}" for i in range(11)]
     for name, image in zip(names, images, strict=True):
         np.save(tmp_path / "in" / f"{name}.npy", image)
-    pipeline.run(
-        double, tmp_path / "in", tmp_path / "out", devices=device, chunk=4, streams=2, writers=2, measure=False
-    )
+    pipeline.run(double, tmp_path / "in", tmp_path / "out", devices=device, chunk=4, streams=2, writers=2)
     assert sorted(os.listdir(tmp_path / "out")) == sorted(f"{name}.npy" for name in names)
     for name, image in zip(names, images, strict=True):
         np.testing.assert_array_equal(np.load(tmp_path / "out" / f"{name}.npy"), 2 * image)
@@ -124,7 +122,7 @@ def test_a_generator_may_yield_the_same_array_again(device) -> None:
         seen.append((start, stop))
         out[start:stop] = results
 
-    report = pipeline.run(double, blocks(), keep, devices=device, streams=3, measure=False)
+    report = pipeline.run(double, blocks(), keep, devices=device, streams=3)
     np.testing.assert_array_equal(out, 2 * a)
     assert seen == [(0, 7), (7, 14), (14, 21), (21, 25)], "a function gets the chunks in order"
     assert report.count == 25
@@ -133,7 +131,7 @@ def test_a_generator_may_yield_the_same_array_again(device) -> None:
 def test_a_generator_of_unknown_length_fills_a_file(device, tmp_path) -> None:
     a, b = items(13), items(13, 1)
     pairs = ((a[i : i + 5], b[i : i + 5]) for i in range(0, 13, 5))
-    pipeline.run(add, pairs, tmp_path / "sum.npy", devices=device, measure=False)
+    pipeline.run(add, pairs, tmp_path / "sum.npy", devices=device)
     np.testing.assert_array_equal(np.load(tmp_path / "sum.npy"), a + b)
 
 
@@ -141,9 +139,7 @@ def test_pinned_arrays_are_copied_from_and_to_where_they_lie(device) -> None:
     a = device.pinned((12, ROWS, COLS))
     a[:] = items(12)
     out = device.pinned((36, ROWS, COLS))
-    report = pipeline.run(
-        double, pipeline.FromArray(a, repeats=3), out, devices=device, chunk=5, streams=2, measure=False
-    )
+    report = pipeline.run(double, pipeline.FromArray(a, repeats=3), out, devices=device, chunk=5, streams=2)
     np.testing.assert_array_equal(out, 2 * np.concatenate([a, a, a]))
     assert report.host_bytes == 0, "nothing is staged"
     assert report.items == 36
@@ -156,14 +152,14 @@ def test_sums_out_of_blocks_and_results_out_of_nothing(device) -> None:
     def total(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
         ops.sum(x.reshape(len(chunk), ROWS * COLS), axis=1, out=out, stream=chunk.stream)
 
-    pipeline.run(total, a, sums, devices=device, chunk=4, measure=False)
+    pipeline.run(total, a, sums, devices=device, chunk=4)
     np.testing.assert_allclose(sums, a.sum((1, 2), dtype=np.float64), rtol=1e-5, atol=1e-5)
 
     def number(chunk: pipeline.Chunk, out: Any) -> None:
         out.fill(chunk.start, chunk.stream)
 
     out = np.empty((10, 3), np.float32)
-    pipeline.run(number, (), out, count=10, devices=device, chunk=4, measure=False)
+    pipeline.run(number, (), out, count=10, devices=device, chunk=4)
     np.testing.assert_array_equal(out[:, 0], [0, 0, 0, 0, 4, 4, 4, 4, 8, 8])
 
 
@@ -177,7 +173,7 @@ def test_two_results_go_to_two_sinks(device, tmp_path) -> None:
     sums = np.empty(9, np.float32)
     pipeline.run(
         both, a, (tmp_path / "twice.npy", sums), outputs=[((ROWS, COLS), "float32"), ((), "float32")], devices=device,
-        chunk=2, measure=False,
+        chunk=2,
     )  # fmt: skip
     np.testing.assert_array_equal(np.load(tmp_path / "twice.npy"), 2 * a)
     np.testing.assert_allclose(sums, a.sum((1, 2), dtype=np.float64), rtol=1e-5, atol=1e-5)
@@ -211,9 +207,7 @@ def test_buffers_stay_within_the_budgets(device) -> None:
     a = items(200)
     item = a[0].nbytes
     out = np.empty_like(a)
-    report = pipeline.run(
-        double, a, out, devices=device, streams=4, memory=40 * item, host_memory=23 * item, measure=False
-    )
+    report = pipeline.run(double, a, out, devices=device, streams=4, memory=40 * item, host_memory=23 * item)
     assert 0 < report.host_bytes <= 23 * item
     assert 0 < report.device_bytes <= 40 * item
     np.testing.assert_array_equal(out, 2 * a)
@@ -279,9 +273,7 @@ def test_an_exception_names_its_chunk_and_resume_does_the_rest(device, tmp_path)
     with pytest.raises(
         pipeline.PipelineError, match=r"chunk 3 \(items 9 to 11\) failed in the function.*no good"
     ) as told:
-        pipeline.run(
-            fails_at(3, ZeroDivisionError("no good")), a, tmp_path / "out", devices=device, chunk=3, measure=False
-        )
+        pipeline.run(fails_at(3, ZeroDivisionError("no good")), a, tmp_path / "out", devices=device, chunk=3)
     assert isinstance(told.value.__cause__, ZeroDivisionError)
     assert (told.value.chunk, told.value.start, told.value.stop, told.value.stage) == (3, 9, 12, "compute")
     assert "resume=True" in str(told.value)
@@ -293,7 +285,7 @@ def test_an_exception_names_its_chunk_and_resume_does_the_rest(device, tmp_path)
         made.extend(range(chunk.start, chunk.stop))
         double(chunk, *arrays)
 
-    report = pipeline.run(noted, a, tmp_path / "out", devices=device, chunk=4, resume=True, measure=False)
+    report = pipeline.run(noted, a, tmp_path / "out", devices=device, chunk=4, resume=True)
     assert made == list(range(9, 20)), "nothing is made twice, and nothing is left out"
     assert (report.items, report.skipped) == (11, 9)
     after = finished(tmp_path / "out")
@@ -313,14 +305,14 @@ def test_a_stopped_file_goes_on_where_it_was(device, tmp_path, sink) -> None:
         return np.memmap(tmp_path / "map.bin", np.float32, mode, shape=a.shape)
 
     with pytest.raises(pipeline.PipelineError, match="chunk 2"):
-        pipeline.run(fails_at(2, RuntimeError("off")), a, into(), devices=device, chunk=3, measure=False)
+        pipeline.run(fails_at(2, RuntimeError("off")), a, into(), devices=device, chunk=3)
     with pytest.raises(FileExistsError, match="resume=True"):
-        pipeline.run(double, a, into(), devices=device, chunk=3, measure=False)
+        pipeline.run(double, a, into(), devices=device, chunk=3)
     if sink == "file":
         assert not (tmp_path / "out.npy").exists(), "no file has its name before it is whole"
         with pytest.raises(ValueError, match="of another job"):
-            pipeline.run(double, a[:9], into(), devices=device, chunk=3, resume=True, measure=False)
-    report = pipeline.run(double, a, into(), devices=device, chunk=5, resume=True, measure=False)
+            pipeline.run(double, a[:9], into(), devices=device, chunk=3, resume=True)
+    report = pipeline.run(double, a, into(), devices=device, chunk=5, resume=True)
     assert (report.skipped, report.items) == (6, 14)
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy") if sink == "file" else into(), 2 * a)
     assert not list(tmp_path.glob("*.journal"))
@@ -330,8 +322,8 @@ def test_a_run_that_finished_nothing_is_in_nobodys_way(device, tmp_path) -> None
     a = items(6)
     for place in ("out", "out.npy"):
         with pytest.raises(pipeline.PipelineError, match="chunk 0"):
-            pipeline.run(fails_at(0, RuntimeError("off")), a, tmp_path / place, devices=device, chunk=3, measure=False)
-        pipeline.run(double, 3 * a, tmp_path / place, devices=device, chunk=3, measure=False)
+            pipeline.run(fails_at(0, RuntimeError("off")), a, tmp_path / place, devices=device, chunk=3)
+        pipeline.run(double, 3 * a, tmp_path / place, devices=device, chunk=3)
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), 6 * a)
 
 
@@ -385,7 +377,7 @@ def test_a_full_disk_stops_it_and_is_no_torn_result(device, tmp_path, monkeypatc
 
     monkeypatch.setattr(os, "pwrite", filling)
     with pytest.raises(pipeline.PipelineError, match=r"failed in writing its result: OSError.*No space left") as told:
-        pipeline.run(double, a, tmp_path / "out", devices=device, chunk=4, measure=False)
+        pipeline.run(double, a, tmp_path / "out", devices=device, chunk=4)
     monkeypatch.undo()
     assert told.value.stage == "write"
     there = finished(tmp_path / "out")
@@ -393,7 +385,7 @@ def test_a_full_disk_stops_it_and_is_no_torn_result(device, tmp_path, monkeypatc
     assert not list((tmp_path / "out").glob("*.part"))
     for name in there:
         np.testing.assert_array_equal(np.load(tmp_path / "out" / name), 2 * a[int(name[:2])])
-    pipeline.run(double, a, tmp_path / "out", devices=device, chunk=4, resume=True, measure=False)
+    pipeline.run(double, a, tmp_path / "out", devices=device, chunk=4, resume=True)
     after = finished(tmp_path / "out")
     assert len(after) == 30
     assert {name: after[name] for name in there} == there
@@ -402,7 +394,7 @@ def test_a_full_disk_stops_it_and_is_no_torn_result(device, tmp_path, monkeypatc
 def test_too_little_room_is_known_before_it_begins(device, tmp_path) -> None:
     big = pipeline.Filled(lambda start, stop, out: pytest.fail("it was read"), 1 << 40, (64, 64), "float32")
     with pytest.raises(OSError, match="GB are free there"):
-        pipeline.run(double, big, tmp_path / "out.npy", devices=device, chunk=4, measure=False)
+        pipeline.run(double, big, tmp_path / "out.npy", devices=device, chunk=4)
     assert not (tmp_path / "out.npy.part").exists()
 
 
@@ -414,13 +406,13 @@ def test_a_file_cut_short_is_named(device, tmp_path) -> None:
     (tmp_path / "x5.npy").write_bytes(whole[:-7])
     out = np.full_like(a, np.nan)
     with pytest.raises(pipeline.PipelineError, match=r"chunk 2 \(items 4 to 5, 'x4' to 'x5'\).*x5.npy ends at byte"):
-        pipeline.run(double, tmp_path, out, devices=device, chunk=2, measure=False)
+        pipeline.run(double, tmp_path, out, devices=device, chunk=2)
     np.testing.assert_array_equal(out[:4], 2 * a[:4])
     np.save(tmp_path / "one.npy", a)
     data = (tmp_path / "one.npy").read_bytes()
     (tmp_path / "one.npy").write_bytes(data[: len(data) // 2])
     with pytest.raises(ValueError, match=r"one\.npy is cut short"):
-        pipeline.run(double, tmp_path / "one.npy", out, devices=device, chunk=2, measure=False)
+        pipeline.run(double, tmp_path / "one.npy", out, devices=device, chunk=2)
 
 
 def test_a_chunk_that_is_not_finite_is_found_where_it_is(device) -> None:
@@ -431,7 +423,7 @@ def test_a_chunk_that_is_not_finite_is_found_where_it_is(device) -> None:
     with pytest.raises(
         pipeline.PipelineError, match=r"chunk 2 .*2 values that are not finite, the first at item 7\[2, 3\]"
     ):
-        pipeline.run(double, a, out, devices=device, chunk=3, finite=True, measure=False)
+        pipeline.run(double, a, out, devices=device, chunk=3, finite=True)
     np.testing.assert_array_equal(out[:6], 2 * a[:6])
 
 
@@ -444,32 +436,30 @@ def test_a_generator_that_fails_stops_at_its_chunk(device, tmp_path) -> None:
         raise KeyError("sensor")
 
     with pytest.raises(pipeline.PipelineError, match=r"chunk 2 .*failed in reading: KeyError: 'sensor'") as told:
-        pipeline.run(double, blocks(), tmp_path / "out", devices=device, measure=False)
+        pipeline.run(double, blocks(), tmp_path / "out", devices=device)
     assert told.value.report.items == 6
     assert len(finished(tmp_path / "out")) == 6
     with pytest.raises(pipeline.PipelineError, match="yields 5 items at once, and a chunk holds 3"):
-        pipeline.run(double, (a[s] for s in (slice(0, 3), slice(3, 8))), None, devices=device, measure=False)
+        pipeline.run(double, (a[s] for s in (slice(0, 3), slice(3, 8))), None, devices=device)
 
 
 def test_an_interrupt_is_raised_once_what_was_computed_is_written(device, tmp_path) -> None:
     a = items(12)
     with pytest.raises(KeyboardInterrupt):
-        pipeline.run(fails_at(2, KeyboardInterrupt()), a, tmp_path / "out", devices=device, chunk=3, measure=False)  # type: ignore[arg-type]
+        pipeline.run(fails_at(2, KeyboardInterrupt()), a, tmp_path / "out", devices=device, chunk=3)  # type: ignore[arg-type]
     assert len(finished(tmp_path / "out")) == 6
 
 
 def test_results_that_are_there_are_not_written_over(device, tmp_path) -> None:
     a = items(6)
-    pipeline.run(double, a, tmp_path / "out.npy", devices=device, measure=False)
-    pipeline.run(double, a, tmp_path / "out", devices=device, measure=False)
+    pipeline.run(double, a, tmp_path / "out.npy", devices=device)
+    pipeline.run(double, a, tmp_path / "out", devices=device)
     for place in ("out.npy", "out"):
         with pytest.raises(FileExistsError, match="overwrite=True"):
-            pipeline.run(double, 3 * a, tmp_path / place, devices=device, measure=False)
-        report = pipeline.run(
-            fails_at(0, RuntimeError()), a, tmp_path / place, devices=device, resume=True, measure=False
-        )
+            pipeline.run(double, 3 * a, tmp_path / place, devices=device)
+        report = pipeline.run(fails_at(0, RuntimeError()), a, tmp_path / place, devices=device, resume=True)
         assert (report.items, report.skipped) == (0, 6), "a whole run has nothing left to resume"
-        pipeline.run(double, 3 * a, tmp_path / place, devices=device, overwrite=True, measure=False)
+        pipeline.run(double, 3 * a, tmp_path / place, devices=device, overwrite=True)
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), 6 * a)
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "4.npy"), 6 * a[4])
 
@@ -489,7 +479,7 @@ def slow(start, stop, out):
     out[:] = np.arange(start, stop, dtype=np.float32)[:, None]
 
 source = pipeline.Filled(slow, 60, (33,), "float32")
-pipeline.run(double, source, sys.argv[1], devices=cudakit.Device(sys.argv[2]), chunk=2, resume=True, measure=False)
+pipeline.run(double, source, sys.argv[1], devices=cudakit.Device(sys.argv[2]), chunk=2, resume=True)
 """
 
 
@@ -529,9 +519,7 @@ def test_progress_and_report_tell_how_far_and_how_fast(device) -> None:
     def slowly(start: int, stop: int, results: np.ndarray) -> None:
         time.sleep(0.03)
 
-    report = pipeline.run(
-        double, a, slowly, devices=device, chunk=4, progress=told.append, timeline=True, measure=False
-    )
+    report = pipeline.run(double, a, slowly, devices=device, chunk=4, progress=told.append, timeline=True)
     assert len(told) >= 2
     assert [p.items for p in told] == sorted(p.items for p in told)
     assert (told[-1].items, told[-1].count) == (40, 40)
@@ -548,8 +536,8 @@ def test_progress_and_report_tell_how_far_and_how_fast(device) -> None:
 def test_the_process_grows_by_the_buffers_and_no_more(gpu) -> None:
     """Of 4 GB that pass through, 256 MB are there at a time."""
     big = pipeline.Filled(lambda start, stop, out: out.fill(start), 1000, (1024, 1024), "float32")
-    pipeline.run(double, big, None, count=9, devices=gpu, chunk=3, measure=False)
-    report = pipeline.run(double, big, None, devices=gpu, streams=3, readers=2, host_memory=256 << 20, measure=False)
+    pipeline.run(double, big, None, count=9, devices=gpu, chunk=3)
+    report = pipeline.run(double, big, None, devices=gpu, streams=3, readers=2, host_memory=256 << 20)
     assert report.bytes_in == 1000 << 22
     assert report.host_bytes <= 256 << 20
     assert report.host_growth <= (256 << 20) + (32 << 20)
@@ -566,7 +554,7 @@ def test_a_captured_function_is_replayed_for_each_chunk(device) -> None:
 
     out = np.empty_like(a)
     step = graph.captured(twice)
-    pipeline.run(step, a, out, devices=device, chunk=3, streams=2, measure=False)
+    pipeline.run(step, a, out, devices=device, chunk=3, streams=2)
     np.testing.assert_array_equal(out, 4 * a)
     assert sorted(calls) == [2, 3, 3], "captured once for each stream's arrays, and for the short chunk"
     step.close()
@@ -577,7 +565,7 @@ def test_the_bound_is_measured_in_the_run(gpu) -> None:
     a = gpu.pinned((64, 512, 512))
     a[:] = 1
     out = gpu.pinned((64 * 20, 512, 512))
-    report = pipeline.run(double, pipeline.FromArray(a, 20), out, devices=gpu, chunk=64, streams=3)
+    report = pipeline.run(double, pipeline.FromArray(a, 20), out, devices=gpu, chunk=64, streams=3, measure=True)
     assert report.bound_by == "link"
     assert report.link is not None
     assert report.share == pytest.approx(report.link.seconds(report.bytes_in, report.bytes_out) / report.seconds)

@@ -35,6 +35,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+MEASURED_BYTES = 10**9
+
+
 def run(
     function: Callable[..., Any],
     sources: Any = (),
@@ -54,7 +57,7 @@ def run(
     finite: bool = False,
     progress: Callable[[Progress], Any] | None = None,
     timeline: bool = False,
-    measure: bool = True,
+    measure: bool | None = None,
 ) -> Report:
     """Put every item of `sources` through `function` and give the results to `sinks`.
 
@@ -71,7 +74,8 @@ def run(
     what is free unless given. host_memory: bytes of pinned memory; a quarter of the machine's unless given. readers,
     writers: threads. resume: go on where an earlier run into these sinks stopped, after a kill too. overwrite: discard
     what is there. finite: refuse results that are not finite. progress: called with a Progress some ten times a second.
-    timeline: keep the spans of every chunk. measure: measure the link, for the bound; half a second, on a GPU.
+    timeline: keep the spans of every chunk. measure: measure the link first, for the bound, which takes half a second on
+    a GPU; done where a gigabyte or more is to pass, unless said.
 
     Returns a Report. Raises PipelineError, from its cause, for what fails underway; ValueError, TypeError, OSError and
     OutOfMemory before anything has been read for what could not succeed.
@@ -125,6 +129,9 @@ def run(
         done = finished[0] if finished else []
         for ranges in finished[1:]:
             done = common(done, ranges)
+        if measure is None:
+            passing = sum(item.nbytes for item in (*inputs, *made))
+            measure = count is None or count * passing >= MEASURED_BYTES
         flow = _Tickets(blocks, count, layout.chunk, done, [source.period for source in random if source.period])
         job = Job(
             function, iter(flow), random, inputs, into, made, finished, on, layout, lambda: flow.count,
