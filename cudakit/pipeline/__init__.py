@@ -34,7 +34,6 @@ __all__ = [
     "sequential",
 ]  # fmt: skip
 
-
 MEASURED_BYTES = 10**9
 
 
@@ -74,8 +73,8 @@ def run(
     what is free unless given. host_memory: bytes of pinned memory; a quarter of the machine's unless given. readers,
     writers: threads. resume: go on where an earlier run into these sinks stopped, after a kill too. overwrite: discard
     what is there. finite: refuse results that are not finite. progress: called with a Progress some ten times a second.
-    timeline: keep the spans of every chunk. measure: measure the link first, for the bound, which takes half a second on
-    a GPU; done where a gigabyte or more is to pass, unless said.
+    timeline: keep the spans of every chunk. measure: measure the link first, for the bound, which takes a GPU half a
+    second; done where a gigabyte or more is to pass, unless said.
 
     Returns a Report. Raises PipelineError, from its cause, for what fails underway; ValueError, TypeError, OSError and
     OutOfMemory before anything has been read for what could not succeed.
