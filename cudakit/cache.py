@@ -3,8 +3,9 @@
 An entry holds source.cu, kernel.cubin, kernel.ptx and meta.json (lowered names, options, log, resources, and the
 digest of each file). Its key is the sha256 of everything the compile depends on: schema, NVRTC's identity, arch,
 ordered options, name expressions, the source's path (line info names it) and text, and path and content of every
-header of ours and the user's that it may include. CUDA's own headers go by their version. Any number of processes may
-share a cache; an entry that is torn or not ours is a miss that a CacheWarning names, and is built again.
+header of ours and the user's that it may include. CUDA's own headers go by their version. What other compilers made is
+kept beside it, by the key of `foreign`. Any number of processes may share a cache; an entry that is torn or not ours is
+a miss that a CacheWarning names, and is built again.
 
 CUDAKIT_CACHE_DIR moves the cache (default: cudakit under $XDG_CACHE_HOME or ~/.cache). CUDAKIT_COMPILE=never forbids
 compiling, which proves a deployment warm.
@@ -20,6 +21,7 @@ import shutil
 import threading
 import uuid
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -64,11 +66,24 @@ def compiled(request: Request) -> Compiled:
     if included.unknown:
         # Which file a macro names is only known to the preprocessor, so a stored entry could be stale.
         reason = f"its line {included.unknown[0]!r} keeps it out of the cache (the header is not known by name)"
-        _forbid_compiling(request, reason)
+        _forbid_compiling(request.name, request.arch, request.options, reason)
         return compiler.compile(request)
-    digest = key(request, included)
+    return _kept(request.name, request.arch, request.options, key(request, included), lambda: compiler.compile(request))
+
+
+def foreign(name: str, arch: str, parts: Sequence[str | bytes], make: Callable[[], Compiled]) -> Compiled:
+    """What another compiler makes of `parts`: from memory, from disk, or by `make` and then stored.
+
+    name: the source's path. parts: everything that the result depends on beside name and arch, with the compiler's
+    identity. Raises what `make` does, and CompileError where CUDAKIT_COMPILE=never and nothing is stored.
+    """
+    return _kept(name, arch, (), _digest("foreign", str(SCHEMA), name, arch, *parts), make)
+
+
+def _kept(name: str, arch: str, options: tuple[str, ...], digest: str, make: Callable[[], Compiled]) -> Compiled:
+    """What is stored under `digest`, or what `make` gives, stored."""
     folder = directory()
-    entry = folder / _entry_name(request, digest)
+    entry = folder / _entry_name(name, arch, digest)
     memo_key = (str(folder), digest)
     with _memo_lock:
         found = _memo.get(memo_key)
@@ -76,47 +91,49 @@ def compiled(request: Request) -> Compiled:
         return found
     found = read(entry, digest)
     if found is None:
-        _forbid_compiling(request, f"it is not in the cache ({entry})")
-        found = compiler.compile(request)
+        _forbid_compiling(name, arch, options, f"it is not in the cache ({entry})")
+        found = make()
         _store(found, entry, digest)
     with _memo_lock:
         return _memo.setdefault(memo_key, found)
 
 
-def _forbid_compiling(request: Request, reason: str) -> None:
+def _forbid_compiling(name: str, arch: str, options: tuple[str, ...], reason: str) -> None:
     policy = os.environ.get("CUDAKIT_COMPILE", "")
     if policy == "never":
         raise CompileError(
-            f"CUDAKIT_COMPILE=never forbids compiling {request.name} for {request.arch}, and {reason}. "
+            f"CUDAKIT_COMPILE=never forbids compiling {name} for {arch}, and {reason}. "
             "Run the program once without it to fill the cache",
-            options=request.options,
+            options=options,
         )
     if policy not in ("", "auto"):
         raise CompileError(f'CUDAKIT_COMPILE={policy} is not understood: set it to "never", or leave it unset')
 
 
-def key(request: Request, included: headers.Included) -> str:
-    """The sha256 (hex) of everything the compile of `request` depends on."""
+def _digest(*parts: str | bytes) -> str:
+    """The sha256 (hex) of parts, each with its length."""
     digest = hashlib.sha256()
-
-    def add(*parts: str | bytes) -> None:
-        for part in parts:
-            data = part.encode() if isinstance(part, str) else part
-            digest.update(len(data).to_bytes(8, "little"))
-            digest.update(data)
-
-    add(str(SCHEMA), compiler.nvrtc_identity(), request.arch, request.name, request.source)
-    for group in (request.options, request.names, included.absent):
-        add(str(len(group)), *group)
-    add(headers.cuda_version() if included.uses_cuda else "")
-    for path, content in sorted(included.files.items()):
-        add(path, content)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
     return digest.hexdigest()
 
 
-def _entry_name(request: Request, digest: str) -> str:
-    stem = re.sub(r"[^\w.-]", "_", Path(request.name).stem)[:64]
-    return f"{stem}.{request.arch}.{digest[:32]}"
+def key(request: Request, included: headers.Included) -> str:
+    """The sha256 (hex) of everything the compile of `request` depends on."""
+    parts: list[str | bytes] = [str(SCHEMA), compiler.nvrtc_identity(), request.arch, request.name, request.source]
+    for group in (request.options, request.names, included.absent):
+        parts += [str(len(group)), *group]
+    parts.append(headers.cuda_version() if included.uses_cuda else "")
+    for path, content in sorted(included.files.items()):
+        parts += [path, content]
+    return _digest(*parts)
+
+
+def _entry_name(name: str, arch: str, digest: str) -> str:
+    stem = re.sub(r"[^\w.-]", "_", Path(name).stem)[:64]
+    return f"{stem}.{arch}.{digest[:32]}"
 
 
 def read(entry: Path, digest: str) -> Compiled | None:
@@ -158,6 +175,7 @@ def _parse(entry: Path, meta: dict[str, Any], digest: str) -> Compiled:
         nvrtc_version=(major, minor),
         name=meta["name"],
         source=contents[_SOURCE].decode(),
+        launch=dict(meta.get("launch", {})),
     )
 
 
@@ -175,6 +193,7 @@ def _store(result: Compiled, entry: Path, digest: str) -> None:
         "resources": {name: asdict(values) for name, values in result.resources.items()},
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()},
         "log": result.log,
+        "launch": result.launch,
     }
     aside = entry.parent / f".building-{uuid.uuid4().hex}"
     try:

@@ -13,7 +13,7 @@ import importlib.metadata
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Compiled:
-    """One compile's results. `lowered` maps each name expression to its mangled name."""
+    """One compile's results. `lowered` maps each name expression to its mangled name. `launch` is what another
+    compiler than NVRTC says of how its kernel is launched; `nvrtc_version` is (0, 0) then."""
 
     cubin: bytes
     ptx: str
@@ -71,6 +72,7 @@ class Compiled:
     nvrtc_version: tuple[int, int]
     name: str
     source: str
+    launch: dict[str, Any] = field(default_factory=dict)
 
 
 def chip_arch(major: int, minor: int) -> str:

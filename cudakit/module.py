@@ -20,6 +20,7 @@ from cudakit import memory
 from cudakit.allocation import Allocation
 from cudakit.compiler import Compiled, Resources
 from cudakit.context import Context
+from cudakit.cxx import Type
 from cudakit.errors import CudaError, CudakitError
 from cudakit.kernel import Image, Kernel
 from cudakit.mangling import Signature, demangle
@@ -70,6 +71,7 @@ class Foreign:
     source: str = ""
     lowered: dict[str, str] = field(default_factory=dict)
     resources: dict[str, Resources] = field(default_factory=dict)
+    types: dict[str, tuple[Type, ...]] = field(default_factory=dict)  # a kernel's parameters, where they are told
 
 
 def foreign(image: str | bytes, name: str) -> Foreign:
@@ -218,7 +220,8 @@ class Module(Image):
             if found is None:
                 self.expect_open()
                 name, resources = self._signatures[mangled].name, self.compiled.resources.get(mangled)
-                found = self._kernels[mangled] = Kernel(self, mangled, name, self._entries[mangled], resources)
+                types = self.compiled.types.get(mangled) if isinstance(self.compiled, Foreign) else None
+                found = self._kernels[mangled] = Kernel(self, mangled, name, self._entries[mangled], resources, types)
         return found
 
     # Variables --------------------------------------------------------------------------------------------------------

@@ -83,16 +83,19 @@ def _from_ptx(parameter: PtxParameter) -> Type:
 
 
 def parameters(
-    mangled: str, layout: Sequence[tuple[int, int]], ptx: tuple[PtxParameter, ...] | None = None
+    mangled: str,
+    layout: Sequence[tuple[int, int]],
+    ptx: tuple[PtxParameter, ...] | None = None,
+    told: Sequence[Type] | None = None,
 ) -> tuple[Parameter, ...]:
     """A kernel's parameters.
 
     `layout` is what the driver reports (offset and size of each, bytes); `ptx` the kernel's `.param` lines where they
-    are at hand. A mangled name whose types do not fit the driver's sizes is not trusted: the PTX's types, or bare
-    sizes, are used in its place.
+    are at hand; `told` their types, where its compiler told them. Types, told or of the mangled name, that do not fit
+    the driver's sizes are not trusted: the PTX's types, or bare sizes, are used in their place.
     """
     signature = demangle(mangled)
-    declared = signature.types if signature is not None else None
+    declared = told if told is not None else signature.types if signature is not None else None
     if ptx is not None and [parameter.size for parameter in ptx] != [size for _, size in layout]:
         ptx = None
     fits = declared is not None and len(declared) == len(layout)

@@ -1,0 +1,226 @@
+"""Triton's kernels, compiled ahead of time: neither torch nor a GPU is needed (the extra `triton`).
+
+@triton.jit
+def add(x, y, out, n, BLOCK: tl.constexpr): ...
+
+built = frontends.triton.compile(dev, add, {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}, {"BLOCK": 1024})
+built.launch(stream, grid=-(-n // 1024), args=(x, y, out, n))
+
+A signature has Triton's own names of types: "*fp32" is a pointer, "*kfp32" one that is only read, "i32" an integer.
+":16" behind one promises a multiple of 16 (of a pointer's address, or of the number), by which loads become wide; each
+launch is checked for it. The simulated device runs the PTX, a GPU the machine code that Triton's ptxas made of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cudakit import cache
+from cudakit.compiler import Compiled
+from cudakit.cxx import Type
+from cudakit.errors import CudakitError, LaunchError
+from cudakit.frontends import base
+from cudakit.signature import ptx_entries
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+
+_DTYPES = {
+    "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+    "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",
+}  # fmt: skip
+_SPELLED = re.compile(r"(\*k?)?(\w+?)(:16)?")
+_MOST_WARPS = 32  # of a block
+_SCRATCH = 2  # pointers that Triton appends to a kernel's parameters, for memory that no kernel taken here needs
+
+
+def parameter(spelled: str) -> tuple[Type, bool]:
+    """A parameter's type, and whether it promises a multiple of 16: of "*fp32:16". Raises ValueError for no type."""
+    match = _SPELLED.fullmatch(spelled) if isinstance(spelled, str) else None
+    if match is None or match[2] not in _DTYPES:
+        raise ValueError(
+            f"{spelled!r} is no type of a Triton parameter: write one of {', '.join(_DTYPES)}, with * before it for a "
+            "pointer (*k where it is only read) and :16 behind it where it is a multiple of 16"
+        )
+    element = base.SCALARS[_DTYPES[match[2]]]
+    if match[1]:
+        return base.pointer(element, const=match[1] == "*k", aligned=bool(match[3])), bool(match[3])
+    if match[3] and element.kind != "int":
+        raise ValueError(f"{spelled!r}: only pointers and integers can be multiples of 16")
+    return element, bool(match[3])
+
+
+class TritonKernel(base.Built):
+    """A Triton kernel on a device, made by `compile`. `launch(stream, grid, args)` fills in block and shared memory."""
+
+    def _types(self, launch: Mapping[str, Any]) -> tuple[Type, ...]:
+        self._names = [name for name, _ in launch["parameters"]]
+        parsed = [parameter(spelled) for _, spelled in launch["parameters"]]
+        self._multiples = [
+            (index, name)
+            for index, (name, (kind, promised)) in enumerate(zip(self._names, parsed, strict=True))
+            if promised and kind.kind == "int"
+        ]
+        scratch = launch["scratch"]
+        self._scratch = (None,) * scratch
+        return (*(kind for kind, _ in parsed), *(base.NULL,) * scratch)
+
+    def arguments(self, args: Any) -> tuple[Any, ...]:
+        """`args` and the null pointers of Triton's own parameters."""
+        given = self._counted(args, self._names)
+        for index, name in self._multiples:
+            if isinstance(given[index], (int, np.integer)) and given[index] % base.ALIGNED:
+                raise LaunchError(
+                    f"{self.name}: {name} is {given[index]}, and was promised to be a multiple of 16; compile it with "
+                    "a signature that does not promise so"
+                )
+        return (*given, *self._scratch)
+
+
+def compile(
+    device: Device,
+    kernel: Any,
+    signature: Mapping[str, str],
+    constants: Mapping[str, Any] | None = None,
+    *,
+    num_warps: int = 4,
+    num_stages: int = 3,
+    fmad: bool = True,
+) -> TritonKernel:
+    """A `@triton.jit` function on a device, compiled for its architecture; from the cache where that was done before.
+
+    signature: the type of each parameter that a launch passes, by name. constants: the values of the others
+    (`tl.constexpr`), by name; those that have a default may be left out. num_warps: of a program. num_stages: of loads
+    in a loop. fmad: whether a*b+c may be contracted.
+    Raises ValueError for a signature that does not fit, CompileError for what Triton refuses, and CudakitError where
+    Triton is not installed.
+    """
+    return base.loaded(
+        TritonKernel,
+        device,
+        build(device.arch, kernel, signature, constants, num_warps=num_warps, num_stages=num_stages, fmad=fmad),
+    )
+
+
+def load(device: Device, compiled: Compiled) -> TritonKernel:
+    """What `build` gave, on a device of its architecture."""
+    return base.loaded(TritonKernel, device, compiled)
+
+
+def build(
+    arch: str,
+    kernel: Any,
+    signature: Mapping[str, str],
+    constants: Mapping[str, Any] | None = None,
+    *,
+    num_warps: int = 4,
+    num_stages: int = 3,
+    fmad: bool = True,
+) -> Compiled:
+    """What `compile` loads, for an architecture ("sm_90a") and without a device: PTX, cubin, and how it is launched."""
+    triton = base.required("triton", "Triton", "triton")
+    if not isinstance(kernel, triton.runtime.JITFunction):
+        raise ValueError(f"{kernel!r} is no @triton.jit function; of an autotuned one give its .fn, and the constants")
+    name = kernel.__name__
+    if num_warps not in (1, 2, 4, 8, 16, _MOST_WARPS):
+        raise ValueError(f"{name}: num_warps={num_warps!r} is no power of two of at most {_MOST_WARPS}")
+    if not isinstance(num_stages, int) or num_stages < 0:
+        raise ValueError(f"{name}: num_stages={num_stages!r} is no number of stages")
+    known = {given.name: given for given in kernel.params}
+    values = dict(constants or {})
+    for given in kernel.params:
+        if given.is_constexpr and given.has_default and given.name not in signature:
+            values.setdefault(given.name, given.default)
+    passed = base.split(name, list(known), signature, values)
+    for given in passed:
+        parameter(signature[given])
+        if known[given].is_constexpr:
+            raise ValueError(f"{name}: {given} is a tl.constexpr; give its value in constants")
+    compiler = f"Triton {triton.__version__}"
+    options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fmad}
+    spelled = [(given, signature[given]) for given in passed]
+    path = kernel.fn.__code__.co_filename
+    fixed = sorted((given, getattr(value, "cache_key", repr(value))) for given, value in values.items())
+    parts = [compiler, *_environment(), kernel.cache_key, repr(spelled), repr(fixed), repr(options)]
+
+    def make() -> Compiled:
+        try:
+            return _compiled(triton, arch, kernel, spelled, values, options)
+        except CudakitError:
+            raise
+        except Exception as error:  # its front end, its passes and ptxas each raise their own
+            raise base.refused(compiler, name, arch, error) from error
+
+    return cache.foreign(path, arch, parts, make)
+
+
+def _environment() -> list[str]:
+    """What of the environment changes the code that Triton makes."""
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+
+    taken = {key: value for key, value in os.environ.items() if key.startswith("TRITON_PTXAS")}
+    return [repr(sorted(taken.items())), repr(sorted(get_cache_invalidating_env_vars().items()))]
+
+
+def _compiled(
+    triton: Any,
+    arch: str,
+    kernel: Any,
+    spelled: list[tuple[str, str]],
+    values: Mapping[str, Any],
+    options: dict[str, Any],
+) -> Compiled:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    order = list(kernel.arg_names)
+    types = dict(spelled)
+    signature = {name: types[name].removesuffix(":16") if name in types else "constexpr" for name in order}
+    promised = {(order.index(name),): [["tt.divisibility", 16]] for name, kind in spelled if kind.endswith(":16")}
+    source = ASTSource(kernel, signature, {(order.index(name),): value for name, value in values.items()}, promised)
+    digits = re.match(r"sm_(\d+)", arch)
+    if digits is None:
+        raise ValueError(f"{arch!r} is no architecture such as sm_90a")
+    made = triton.compile(source, target=GPUTarget("cuda", int(digits[1]), 32), options=options)
+    meta, ptx, machine_code = made.metadata, made.asm["ptx"], made.asm["cubin"]
+    needed = max(int(getattr(meta, "global_scratch_size", 0) or 0), int(getattr(meta, "profile_scratch_size", 0) or 0))
+    if needed:
+        raise CudakitError(
+            f"{kernel.__name__}: Triton wants {needed} bytes of scratch memory a program (for descriptors made in the "
+            "kernel, or its profiler), which a launch here does not give"
+        )
+    if meta.num_ctas != 1:
+        raise CudakitError(f"{kernel.__name__}: it is compiled for clusters of {meta.num_ctas}, which is not done here")
+    scratch = len(ptx_entries(ptx)[meta.name]) - len(spelled)
+    if not 0 <= scratch <= _SCRATCH:
+        raise CudakitError(
+            f"{kernel.__name__}: Triton {triton.__version__} made a kernel of {scratch + len(spelled)} parameters of "
+            f"{len(spelled)}; at most {_SCRATCH} are expected beside them"
+        )
+    return Compiled(
+        cubin=machine_code,
+        ptx=ptx,
+        lowered={},
+        log="",
+        options=tuple(f"{key}={value}" for key, value in options.items()),
+        resources=base.resources(machine_code, meta.name),
+        arch=arch,
+        nvrtc_version=(0, 0),
+        name=kernel.fn.__code__.co_filename,
+        source=kernel.src,
+        launch={
+            "compiler": f"Triton {triton.__version__}",
+            "symbol": meta.name,
+            "block": [32 * meta.num_warps, 1, 1],
+            "shared": meta.shared,
+            "parameters": [list(pair) for pair in spelled],
+            "constants": [str(name) for name in values],
+            "scratch": scratch,
+        },
+    )

@@ -1,0 +1,314 @@
+"""Vector add and row softmax in CUDA C++, Triton and cuTile: the same sums, checked and compared by the same code.
+
+Each is compiled ahead of time into a module like any other (`cudakit.frontends`), so all are launched, checked and
+timed alike. What the compilers made of them is in the table: registers a thread, shared memory a block, instructions of
+machine code (SASS, counted in the cubin without the NOPs that pad it). On the simulated device, which runs PTX, what is
+executed is counted too; cuTile makes machine code alone, so there it is compiled and not run.
+
+A program of Triton's or a tile of cuTile's holds a whole row of the softmax: a row too long for one block is refused.
+
+    python examples/compilers.py
+    python examples/compilers.py --shapes 4096,16777216,8192x8192 --json -
+"""
+
+import argparse
+import dataclasses
+import math
+import sys
+
+from cudakit import cli, ladder
+from cudakit.bench import Bench, Report, Row
+from cudakit.frontends import cubin, cutile, triton
+from cudakit.ops.elementwise import FAMILY as VECTOR_ADD
+from cudakit.ops.softmax import FAMILY as SOFTMAX
+from cudakit.ops.variant import Config, Family, Variant, ceil_div
+
+try:
+    import triton.language as tl
+    from triton import jit
+except ImportError:
+    tl = None
+try:
+    import cuda.tile as ct
+except ImportError:
+    ct = None
+
+BLOCK = 1024  # elements that a program of the vector add takes
+TILES = (1024, 16)
+WIDEST_ROW = 32768  # columns: half of a multiprocessor's registers hold one row
+
+if tl is not None:
+
+    @jit
+    def add_triton(a, b, out, n, BLOCK: tl.constexpr):
+        i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        inside = i < n
+        tl.store(out + i, tl.load(a + i, mask=inside) + tl.load(b + i, mask=inside), mask=inside)
+
+    @jit
+    def softmax_triton(x, out, x_row, out_row, columns, BLOCK: tl.constexpr):
+        row = tl.program_id(0).to(tl.int64)  # row * stride passes 2^31
+        i = tl.arange(0, BLOCK)
+        inside = i < columns
+        values = tl.load(x + row * x_row + i, mask=inside, other=-float("inf"))
+        powers = tl.exp(values - tl.max(values, axis=0))
+        tl.store(out + row * out_row + i, powers / tl.sum(powers, axis=0), mask=inside)
+
+
+if ct is not None:
+
+    @ct.kernel
+    def add_cutile(a, b, out, TILE: ct.Constant[int]):
+        i = ct.bid(0)
+        total = ct.load(a, index=(i,), shape=(TILE,)) + ct.load(b, index=(i,), shape=(TILE,))
+        ct.store(out, index=(i,), tile=total)
+
+    @ct.kernel
+    def softmax_cutile(x, out, TILE: ct.Constant[int]):
+        row = ct.bid(0)
+        values = ct.load(x, index=(row, 0), shape=(1, TILE), padding_mode=ct.PaddingMode.NEG_INF)
+        powers = ct.exp(values - ct.max(values, 1, keepdims=True))
+        ct.store(out, index=(row, 0), tile=powers / ct.sum(powers, 1, keepdims=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared(Family):
+    """A family whose variants are of several compilers. built: what the frontends made, by a configuration's entry.
+    used: the kernel, its configuration and what a frontend made (or None) for the last problem, by variant."""
+
+    built: dict = dataclasses.field(default_factory=dict)
+    used: dict = dataclasses.field(default_factory=dict)
+
+    def kernel(self, device, variant, config):
+        made = self.built.get(config.entry)
+        kernel = super().kernel(device, variant, config) if made is None else made.kernel
+        self.used[variant.name] = kernel, config, made
+        return kernel
+
+
+@dataclasses.dataclass
+class CompiledRow(Row):
+    """A row, and what the compiler made for it: registers a thread, shared bytes a block, SASS instructions."""
+
+    code: dict | None = None
+
+
+def read(machine_code, symbol, shared):
+    found = cubin.kernels(machine_code)[symbol]
+    return {"registers": found.registers, "shared": shared, "sass_instructions": found.instructions}
+
+
+def said(code):
+    return f"{code['registers']} registers, {code['shared']} B shared, {code['sass_instructions']} SASS instructions"
+
+
+def power_of_two(count):
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def multiple(kind, *values):
+    """A type of Triton's with the promise that its JIT compiler makes too, where all values keep it."""
+    return f"{kind}:16" if all(value % 16 == 0 for value in values) else kind
+
+
+class Way:
+    """One compiler's way of one family, as a variant's `supports` and `configure`.
+
+    A subclass says what is compiled for a problem (kernel, signature, constants, options), the grid, the arguments of
+    the Python function, and why it cannot (or None).
+    """
+
+    compiler, package = triton, (tl, "Triton", "triton")
+    built = None  # of the family: what `configure` made, by a configuration's entry
+
+    def __init__(self, device):
+        self.device = device
+
+    def refusal(self, problem):
+        return None
+
+    def compiled(self, problem):
+        kernel, signature, constants, options = self.build(problem)
+        return self.compiler.build(self.device.arch, kernel, signature, constants, **options)
+
+    def supports(self, problem):
+        module, name, extra = self.package
+        if module is None:
+            return f"{name} is not installed: pip install 'cudakit[{extra}]'"
+        reason = self.refusal(problem)
+        if reason is None and self.compiler is cutile and self.device.kind == "sim":
+            made = self.compiled(problem)
+            code = read(made.cubin, made.launch["symbol"], made.launch["shared"])
+            reason = f"it is machine code, which runs on a GPU only; compiled for {self.device.arch}: {said(code)}"
+        return reason or True
+
+    def configure(self, problem):
+        made = self.compiler.load(self.device, self.compiled(problem))
+        entry = f"{made.compiled.launch['compiler']} {made.name} {id(made.compiled)}"
+        self.built[entry] = made
+
+        def arguments(problem, inputs, output, scratch):
+            return made.arguments(self.arguments(problem, inputs, output))
+
+        return Config(entry, self.grid(problem), made.block, made.shared, arguments=arguments)
+
+
+class AddInTriton(Way):
+    name, idea = "triton", f"Triton, programs of {BLOCK}"
+
+    def build(self, problem):
+        array = "fp32:16" if problem.aligned else "fp32"
+        count = multiple("i64" if problem.n >= 2**31 else "i32", problem.n)
+        signature = {"a": f"*k{array}", "b": f"*k{array}", "out": f"*{array}", "n": count}
+        return add_triton, signature, {"BLOCK": BLOCK}, {}
+
+    def grid(self, problem):
+        return ceil_div(problem.n, BLOCK)
+
+    def arguments(self, problem, inputs, output):
+        return (*inputs, output, problem.n)
+
+
+class AddInCutile(Way):
+    compiler, package = cutile, (ct, "cuTile", "tile")
+
+    def __init__(self, device, tile):
+        super().__init__(device)
+        self.tile, self.name, self.idea = tile, f"cutile_{tile}", f"cuTile, tiles of {tile}"
+
+    def refusal(self, problem):
+        return None if problem.n < 2**31 else "cuTile counts an axis in 32 bits: fewer than 2^31 elements"
+
+    def build(self, problem):
+        array = "float32[::1]:16" if problem.aligned else "float32[::1]"
+        signature = dict.fromkeys(("a", "b", "out"), array)
+        return add_cutile, signature, {"TILE": self.tile}, {"divisible_by": math.gcd(problem.n, 16)}
+
+    def grid(self, problem):
+        return ceil_div(problem.n, self.tile)
+
+    def arguments(self, problem, inputs, output):
+        return [array.reshape(problem.n) for array in (*inputs, output)]
+
+
+class SoftmaxInTriton(Way):
+    name, idea = "triton", "Triton, a program a row"
+
+    def refusal(self, problem):
+        if problem.cols <= WIDEST_ROW:
+            return None
+        return f"a block holds one whole row, of at most {WIDEST_ROW:,} columns, not {problem.cols:,}"
+
+    def build(self, problem):
+        block = power_of_two(problem.cols)
+        signature = {
+            "x": "*kfp32:16" if problem.x_alignment == 16 else "*kfp32",
+            "out": "*fp32:16" if problem.y_alignment == 16 else "*fp32",
+            "x_row": multiple("i64", problem.x_strides[0]),
+            "out_row": multiple("i64", problem.y_strides[0]),
+            "columns": multiple("i32", problem.cols),
+        }
+        return softmax_triton, signature, {"BLOCK": block}, {"num_warps": min(max(block // 256, 4), 16)}
+
+    def grid(self, problem):
+        return problem.rows
+
+    def arguments(self, problem, inputs, output):
+        return (*inputs, output, problem.x_strides[0], problem.y_strides[0], problem.cols)
+
+
+class SoftmaxInCutile(SoftmaxInTriton):
+    compiler, package = cutile, (ct, "cuTile", "tile")
+    name, idea = "cutile", "cuTile, a tile a row"
+
+    def build(self, problem):
+        aligned = problem.x_alignment == problem.y_alignment == 16 and problem.cols % 4 == 0
+        rows = "float32[:, ::1]:16" if aligned else "float32[:, ::1]"
+        signature = {"x": rows, "out": rows}
+        return (
+            softmax_cutile,
+            signature,
+            {"TILE": power_of_two(problem.cols)},
+            {"divisible_by": math.gcd(problem.cols, 16)},
+        )
+
+    def arguments(self, problem, inputs, output):
+        return (*inputs, output)
+
+
+def best(family, device):
+    """The family's best rung for each problem as one variant, the CUDA C++ that the others are compared with."""
+
+    def chosen(problem):
+        return family.variant(family.choose(problem, device.arch))
+
+    def configure(problem):
+        source = chosen(problem).source
+        return tuple(
+            dataclasses.replace(config, source=config.source or source) for config in chosen(problem).configs(problem)
+        )
+
+    def scratch(problem):
+        return chosen(problem).scratch(problem)
+
+    return Variant(1, "cuda", "CUDA C++, our best rung", family.variants[0].source, configure, scratch=scratch)
+
+
+def compared(family, device, ways):
+    """`family` with its best rung, and after it the other compilers' ways."""
+    built = {}
+    variants = [best(family, device)]
+    for rung, way in enumerate(ways, 2):
+        way.built = built
+        variants.append(Variant(rung, way.name, way.idea, "", way.configure, way.supports, "sm_80"))
+    fields = {field.name: getattr(family, field.name) for field in dataclasses.fields(Family)}
+    return Compared(**{**fields, "variants": tuple(variants)}, built=built)
+
+
+def measure(device, bench, shape):
+    """The rows of one shape, with what each compiler made."""
+    if len(shape) == 1:
+        ways = [AddInTriton(device), *(AddInCutile(device, tile) for tile in TILES)]
+        family = compared(VECTOR_ADD, device, ways)
+    else:
+        family = compared(SOFTMAX, device, [SoftmaxInTriton(device), SoftmaxInCutile(device)])
+    found = bench.run(family, [shape])
+    rows = []
+    for row in found.rows:
+        code = None
+        if row.launch is not None:
+            kernel, config, made = family.used[row.variant]
+            code = read(kernel.module.cubin, kernel.mangled, kernel.static_shared + config.shared)
+            row.idea = f"{row.idea}; {said(code)}"
+            if made is not None:  # a tile's threads are those of its code, whatever a launch passes
+                row.launch |= {"block": made.code.threads, "occupancy": made.occupancy}
+        rows.append(CompiledRow(**vars(row), code=code))
+    return dataclasses.replace(found, rows=rows)
+
+
+def run(arguments):
+    cli.check_destination("--json", arguments.json)
+    table, progress = cli.consoles(arguments)
+    with cli.open_device(arguments.device) as device:
+        on_gpu = device.kind == "gpu"
+        shapes = arguments.shapes or ([(1 << 12,), (1 << 26,), (8192, 8192)] if on_gpu else [(1 << 12,), (12, 1000)])
+        for shape in shapes:
+            if len(shape) > 2 or 0 in shape:
+                raise cli.Refused(
+                    f"{cli.shape_text(shape)}: write ELEMENTS for a vector add, ROWSxCOLUMNS for a softmax"
+                )
+        report = Report(device.info())
+        bench = Bench(device, once=cli.under_profiler())
+        for shape in shapes:
+            progress.print(f"{cli.shape_text(shape)} ...")
+            report.merge(measure(device, bench, shape))
+    return ladder.finish(report, arguments, table)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_common_arguments(parser)
+    parser.add_argument(
+        "--shapes", type=cli.parse_shapes, metavar="S,...", help="4096 is a vector add, 8192x8192 a softmax of rows"
+    )
+    sys.exit(cli.guarded(lambda: run(parser.parse_args())))
