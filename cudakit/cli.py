@@ -100,6 +100,27 @@ def open_device(spec: str, **options: Any) -> Device:
         raise Refused(str(error)) from error
 
 
+def open_devices(spec: str, count: int | None) -> list[Device]:
+    """`count` devices of the kind that a `--device` names; all GPUs there are, or 2 simulated ones, unless it says."""
+    import cudakit
+
+    try:
+        return cudakit.Device.several(None if spec == "auto" else spec, count)
+    except ValueError as error:
+        raise Refused(str(error)) from error
+
+
+def positive(text: str) -> int:
+    """An argument that counts something. Raises argparse's error for anything but a whole number from 1 on."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no count: write a whole number from 1 on")
+    return value
+
+
 def check_destination(flag: str, destination: str | None) -> None:
     """Raises Refused where `destination`, the value of `flag`, is no file that can be written; - and None are fine."""
     if destination is None or destination == "-":
@@ -185,7 +206,7 @@ def guarded(main: Callable[[], int]) -> int:
     """Runs a main function; what it was refused is a sentence on stderr and status 2, not a traceback."""
     try:
         return main()
-    except (CudakitError, Refused, FileNotFoundError) as error:
+    except (CudakitError, Refused, FileNotFoundError, FileExistsError) as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:

@@ -45,7 +45,12 @@ class _Piece:
 
 
 def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain: np.ndarray[Any, Any]) -> Comparison:
-    """Compares `result` with a float64 (or integer) `reference`, by the error of `plain`: all three of one shape."""
+    """Compares `result` with a float64 (or integer) `reference`, by the error of `plain`: all three of one shape.
+
+    Complex numbers are compared as (real, imaginary) pairs along the last axis, and `worst_at` counts those.
+    """
+    if result.dtype.kind == "c":
+        result, reference, plain = (_pairs(array) for array in (result, reference, plain))
     if result.shape != reference.shape or plain.shape != reference.shape:
         shapes = f"result {result.shape}, plain {plain.shape}, reference {reference.shape}"
         raise ValueError(f"only arrays of one shape can be compared: {shapes}")
@@ -67,6 +72,11 @@ def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy lets go of the interpreter lock
             pieces = list(pool.map(piece, starts))
     return _verdict(pieces, [start * cols for start in starts], result, reference)
+
+
+def _pairs(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    kind = array.dtype if array.dtype.kind == "c" else np.complex128
+    return np.ascontiguousarray(array, kind).view(array.real.dtype)
 
 
 def in_range(exact: Any, dtype: Any) -> Any:

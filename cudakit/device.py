@@ -62,8 +62,8 @@ class Device:
 
         Raises DeviceUnavailable where there are not as many GPUs.
         """
-        if count is not None and count < 1:
-            raise ValueError(f"{count} devices were asked for: at least one is needed")
+        if count is not None and (not isinstance(count, int) or count < 1):
+            raise ValueError(f"{count!r} devices were asked for: at least one is needed, a whole number")
         first = drivers.open(spec)
         if first.kind == "sim":
             count = count or 2
@@ -136,6 +136,13 @@ class Device:
         """A device attribute by its driver name without the prefix, such as "L2_CACHE_SIZE"."""
         return self.context.attribute(name)
 
+    def enable_peer(self, other: Device) -> None:
+        """Let kernels and copies of this device use memory of `other` directly, over the link between them. One way.
+
+        Raises DeviceMismatch where the two cannot.
+        """
+        self.context.enable_peer(other.context)
+
     def memory_info(self) -> MemoryInfo:
         """Free and total memory in bytes."""
         return self.context.memory_info()
@@ -167,7 +174,9 @@ class Device:
                     self._default_stream = Stream(self.context, blocking=True)
                     self.context.own.add(self._default_stream)
                     if self.kind == "sim":
-                        self.context.driver.simNameStream(self._default_stream.handle, "the device's default stream")
+                        self.context.driver.simNameStream(
+                            self._default_stream.handle, f"the default stream of {self.context.spec}"
+                        )
         return self._default_stream
 
     def capture(self, stream: Any = None) -> AbstractContextManager[Graph]:
@@ -191,7 +200,11 @@ class Device:
     # Memory -----------------------------------------------------------------------------------------------------------
 
     def array(self, host: Any, dtype: Any = None, stream: Any = None) -> DeviceArray:
-        """A new array with the contents of a numpy array, or of what numpy makes one of."""
+        """A new array with the contents of a numpy or device array, or of what numpy makes an array of.
+
+        A device array is copied in `stream`'s order: work on it that is queued on another stream, such as another
+        device's default stream, must be waited for first (`stream.wait(other)`, or `other.synchronize()`).
+        """
         return memory.array(self.context, self._on(stream), host, dtype)
 
     def empty(self, shape: Any, dtype: Any = "float32", stream: Any = None) -> DeviceArray:

@@ -144,7 +144,13 @@ class Executable:
         Raises GraphError where an array or module that it uses was closed, Closed where it or the stream was.
         """
         context = self.context
-        if stream is not self._known or stream.closed or context.closings != self._seen or context.captures:
+        if (
+            stream is not self._known
+            or stream is None
+            or stream.closed
+            or context.closings != self._seen
+            or context.captures
+        ):
             stream = self._accept(stream)
         elif self._retired:
             raise self._closed()
@@ -229,6 +235,11 @@ class Executable:
                 which = "several nodes are" if found else "no node is"
                 raise GraphError(f"{which} {what!r}; give the node or its index. There are {listing(nodes)}")
             return found[0]
+        if not isinstance(what, int):
+            raise TypeError(
+                f"update() takes a node, its name or index, or another Graph, not {type(what).__name__}; there are "
+                f"{listing(nodes)}"
+            )
         if not 0 <= what < len(nodes):
             raise GraphError(f"there is no node {what}; there are {listing(nodes)}")
         return nodes[what]

@@ -102,6 +102,10 @@ class Captured:
     """A function of device arrays that is captured once for each set of arrays, and replayed after. See `captured`."""
 
     def __init__(self, function: Callable[..., Any], most: int = _MOST) -> None:
+        if not callable(function):
+            raise TypeError(f"captured() takes a function, not {type(function).__name__}")
+        if most < 1:
+            raise ValueError(f"most={most}: a captured function keeps at least one graph")
         functools.update_wrapper(self, function)
         self.function = function
         self.most = most
@@ -154,6 +158,11 @@ class Captured:
         with capture(stream, allow_empty=True) as graph:
             graph.keep(*owners)
             given = self.function(where, *arguments)
+        if not graph.nodes and any(isinstance(value, DeviceArray) and value.size for value in arguments):
+            raise GraphError(
+                f"{self!r} has queued nothing on {stream!r}, so a replay would do nothing: the function must queue its "
+                "work on the stream it is given (stream=..., or chunk.stream)"
+            )
         return (graph.instantiate() if graph.nodes else None), given, owners
 
     def close(self) -> None:

@@ -61,25 +61,15 @@ class Work:
 def add_arguments(parser: argparse.ArgumentParser, *, count: str, size: str, chunk: str) -> None:
     """The contract's flags, and those of a pipeline. count, size, chunk: what the help says of their defaults."""
     cli.add_common_arguments(parser)
-    parser.add_argument("--count", type=_positive, metavar="N", help=f"how many items ({count})")
-    parser.add_argument("--size", type=_positive, metavar="N", help=f"rows and columns of one ({size})")
-    parser.add_argument("--chunk", type=_positive, metavar="N", help=f"items in a chunk ({chunk})")
-    parser.add_argument("--streams", type=_positive, default=3, metavar="N", help="streams (default: 3)")
+    parser.add_argument("--count", type=cli.positive, metavar="N", help=f"how many items ({count})")
+    parser.add_argument("--size", type=cli.positive, metavar="N", help=f"rows and columns of one ({size})")
+    parser.add_argument("--chunk", type=cli.positive, metavar="N", help=f"items in a chunk ({chunk})")
+    parser.add_argument("--streams", type=cli.positive, default=3, metavar="N", help="streams (default: 3)")
     parser.add_argument("--memory", type=_bytes, metavar="BYTES", help="device memory for the buffers, such as 2G")
     parser.add_argument("--host-memory", type=_bytes, metavar="BYTES", help="pinned memory for the buffers, such as 2G")
-    parser.add_argument("--readers", type=_positive, default=4, metavar="N", help="reading threads (default: 4)")
-    parser.add_argument("--writers", type=_positive, default=4, metavar="N", help="writing threads (default: 4)")
+    parser.add_argument("--readers", type=cli.positive, default=4, metavar="N", help="reading threads (default: 4)")
+    parser.add_argument("--writers", type=cli.positive, default=4, metavar="N", help="writing threads (default: 4)")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the streams' timeline; needs the plot extra")
-
-
-def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no count: write a whole number from 1 on")
-    return value
 
 
 def _bytes(text: str) -> int:
@@ -110,8 +100,8 @@ class Items:
     rows: Host = field(init=False)
 
     def __post_init__(self) -> None:
-        self.exact = _reals(self.work.reference(self.inputs))
-        self.plain = _reals(self.work.plain(self.inputs))
+        self.exact = self.work.reference(self.inputs)
+        self.plain = self.work.plain(self.inputs)
         # Of each item one row along the last axis, another one each.
         self.rows = np.arange(self.distinct) * 7 % _by_rows(self.exact).shape[1]
 
@@ -138,13 +128,13 @@ class Items:
     def judge(self, start: int, results: Host) -> Comparison:
         """Of results from item `start` on, in full."""
         which = np.arange(start, start + len(results)) % self.distinct
-        return compare(_reals(results), self.exact[which], self.plain[which])
+        return compare(results, self.exact[which], self.plain[which])
 
     def judge_rows(self, start: int, results: Host) -> Comparison:
         """Of results from item `start` on, a row of each."""
         which = np.arange(start, start + len(results)) % self.distinct
         rows = self.rows[which]
-        own = _by_rows(_reals(results))[np.arange(len(results)), rows]
+        own = _by_rows(results)[np.arange(len(results)), rows]
         return compare(own, _by_rows(self.exact)[which, rows], _by_rows(self.plain)[which, rows])
 
     def resident(self, device: Device, count: int, *, pinned: bool = True) -> list[pipeline.FromArray]:
@@ -175,14 +165,6 @@ class Items:
             return fill
 
         return [pipeline.Filled(filling(host), count, self.work.item, host.dtype) for host in self.inputs]
-
-
-def _reals(array: Host) -> Host:
-    """Complex numbers as pairs of real ones, along the last axis."""
-    if array.dtype.kind != "c":
-        return array
-    pairs: Host = np.ascontiguousarray(array).view(array.real.dtype)
-    return pairs
 
 
 def _by_rows(array: Host) -> Host:
@@ -264,7 +246,10 @@ def pipelined_row(
     options: dict[str, Any] = {
         "devices": list(devices), "streams": streams, "memory": arguments.memory, "host_memory": arguments.host_memory,
     }  # fmt: skip
-    pipeline.run(items.work.function, tuple(sources), whole, count=first, chunk=chunk, measure=False, **options)
+    try:
+        pipeline.run(items.work.function, tuple(sources), whole, count=first, chunk=chunk, measure=False, **options)
+    except ValueError as error:  # budgets that hold no chunk
+        raise cli.Refused(str(error)) from error
     row.judge(items.judge(0, whole))
     judge = Judge(items, row)
     with progress(console, shape[0]) as tell:

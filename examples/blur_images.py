@@ -52,11 +52,13 @@ def disk_row(items, device, folder, count, chunk, arguments, console):
     row = Row("blur images", "disk to disk", 5, (count, *items.work.item), "float32", idea="a file an image, both ways")
     save_images(items, folder / "in", count)
     names = [folder / "in" / f"image_{number:06}.npy" for number in range(count)]
+    if any((folder / "out").glob("*.npy")) and not (arguments.resume or arguments.anew):
+        raise cli.Refused(f"{folder / 'out'} has results already: --resume goes on from there, --anew writes over them")
     with streamed.progress(console, count) as tell:
         done = pipeline.run(
             blur, names, folder / "out", devices=device, chunk=chunk, streams=arguments.streams,
-            resume=arguments.resume, memory=arguments.memory, host_memory=arguments.host_memory,
-            readers=arguments.readers, writers=arguments.writers, progress=tell,
+            resume=arguments.resume, overwrite=arguments.anew, memory=arguments.memory,
+            host_memory=arguments.host_memory, readers=arguments.readers, writers=arguments.writers, progress=tell,
         )  # fmt: skip
     row.took(done)
     judge = streamed.Judge(items, row)
@@ -68,6 +70,8 @@ def disk_row(items, device, folder, count, chunk, arguments, console):
 
 def run(arguments):
     streamed.check_arguments(arguments)
+    if arguments.resume and not arguments.disk:
+        raise cli.Refused("--resume goes on with the images of a folder: name it with --disk")
     table, progress = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         gpu = device.kind == "gpu"
@@ -100,5 +104,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--disk", metavar="FOLDER", help="all images through FOLDER/in and FOLDER/out (default: 256 in a temporary one)"
     )
-    parser.add_argument("--resume", action="store_true", help="go on where an earlier run into --disk stopped")
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="go on where an earlier run into --disk stopped")
+    again.add_argument("--anew", action="store_true", help="write over the results of an earlier run into --disk")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

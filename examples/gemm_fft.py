@@ -56,16 +56,16 @@ def run(arguments):
             ),
             1,
         ):
-            work = streamed.Work(
-                "gemm + fft", graph.captured(product_and_transform) if captured else product_and_transform, 2,
-                (size, size), exact, plain, "complex64",
-            )  # fmt: skip
+            function = graph.captured(product_and_transform) if captured else product_and_transform
+            work = streamed.Work("gemm + fft", function, 2, (size, size), exact, plain, "complex64")
             row, done = streamed.pipelined_row(
                 items.doing(work), [device], items.resident(device, count), shape, arguments, rung=rung, name=name,
                 idea=idea, streams=streams, chunk=chunk, console=progress, timeline=bool(arguments.plot),
             )  # fmt: skip
             report.rows.append(row)
             report.ceilings |= streamed.link_ceiling(done)
+            if captured:
+                function.close()
     if arguments.plot:
         plots.timeline(done.spans, arguments.plot, f"products and transforms on {report.device['name']}")
     return ladder.finish(report, arguments, table)

@@ -23,13 +23,16 @@ CUT, CUTOFF = 0.3, 0.1
 BLOCK = 256
 
 
-def filtered(image, dtype):
-    """By numpy, in float64 or float32."""
-    x = np.where(image > CUT, image, 0).astype(dtype)
+def by_numpy(image, dtype):
+    """What each stage gives, in float64 or float32."""
+    kind = np.result_type(dtype, np.complex64)
+    x = np.where(image > CUT, image, 0).astype(kind)
     v, u = np.meshgrid(*(np.fft.fftfreq(extent) for extent in image.shape), indexing="ij")
     gain = 1 / (1 + ((u * u + v * v) / CUTOFF**2) ** 2)
-    kind = np.result_type(dtype, np.complex64)
-    return np.fft.ifft2(np.fft.fft2(x.astype(kind)).astype(kind) * gain.astype(dtype)).real.astype(dtype)
+    spectrum = np.fft.fft2(x).astype(kind)
+    passed = spectrum * gain.astype(dtype)
+    unscaled = np.fft.ifft2(passed, norm="forward").astype(kind)
+    return [x, spectrum, passed, unscaled, (unscaled.real / image.size).astype(dtype)]
 
 
 def stages(device, stream, image, spectrum, out):
@@ -50,48 +53,60 @@ def stages(device, stream, image, spectrum, out):
     ]
 
 
-def apply(device, stream, host):
-    """The filtered image, and the stages on its arrays."""
-    image = device.array(host, stream=stream)
-    spectrum = device.empty(host.shape, np.complex64, stream=stream)
-    out = device.full(host.shape, np.nan, np.float32, stream=stream)
-    work = stages(device, stream, image, spectrum, out)
-    for _, step in work:
+class Filter:
+    """The arrays and the stages of one image."""
+
+    def __init__(self, device, stream, host):
+        self.stream = stream
+        self.image = device.array(host, stream=stream)
+        self.spectrum = device.empty(host.shape, np.complex64, stream=stream)
+        self.out = device.full(host.shape, np.nan, np.float32, stream=stream)
+        self.stages = stages(device, stream, self.image, self.spectrum, self.out)
+
+    def run(self):
+        for _, step in self.stages:
+            step()
+
+    def result(self):
+        self.run()
+        return self.out.numpy(self.stream)
+
+
+def measure(device, stream, size):
+    """The report of an image of size x size: all stages in one go, and each by itself."""
+    shape = (size, size)
+    host = np.random.default_rng(0).random(shape, dtype=np.float32)
+    exact, plain = by_numpy(host, np.float64), by_numpy(host, np.float32)
+    report = Report(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
+    cpu = Row("hybrid filter", "cpu", None, shape, "float32", idea="numpy, all stages")
+    cpu.judge(compare(plain[-1], exact[-1], plain[-1]))
+    cpu.time_ms = wall_clock(lambda: by_numpy(host, np.float32)).as_dict()
+    work = Filter(device, stream, host)
+    row = Row("hybrid filter", "all stages", 1, shape, "float32", idea="one stream, no wait between stages")
+    row.judge(compare(work.result(), exact[-1], plain[-1]))
+    flat = Filter(device, stream, np.full(shape, 0.5, np.float32)).result()
+    if not np.allclose(flat, 0.5, rtol=1e-5, atol=0):
+        row.fail(f"an image of 0.5 comes out as {flat.min()} to {flat.max()}: frequency 0 is not where it should be")
+    report.rows += [cpu, row]
+    for (name, step), right, usual in zip(work.stages, exact, plain, strict=True):
+        part = Row("hybrid filter", name, None, shape, "float32", idea="a stage of it")
         step()
-    return out.numpy(stream), work
+        part.judge(compare((work.out if name == "normalize" else work.spectrum).numpy(stream), right, usual))
+        report.rows.append(part)
+    if device.kind == "gpu":
+        timer = GpuTimer(device, stream)
+        row.time_ms = timer.time([work.run]).as_dict()
+        row.end_to_end_ms = wall_clock(lambda: Filter(device, stream, host).result()).median
+        for (_, step), part in zip(work.stages, report.rows[2:], strict=True):
+            part.time_ms = timer.time([step]).as_dict()
+    return report
 
 
 def run(arguments):
     cli.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
-        size = arguments.size or (1024 if device.kind == "gpu" else 48)
-        shape = (size, size)
-        host = np.random.default_rng(0).random(shape, dtype=np.float32)
-        exact, plain = filtered(host, np.float64), filtered(host, np.float32)
-        report = Report(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
-        cpu = Row("hybrid filter", "cpu", None, shape, "float32", idea="numpy, all stages")
-        cpu.judge(compare(plain, exact, plain))
-        cpu.time_ms = wall_clock(lambda: filtered(host, np.float32)).as_dict()
-        report.rows.append(cpu)
-        result, work = apply(device, stream, host)
-        row = Row("hybrid filter", "all stages", 1, shape, "float32", idea="one stream, no wait between stages")
-        row.judge(compare(result, exact, plain))
-        flat, _ = apply(device, stream, np.full(shape, 0.5, np.float32))
-        if not np.allclose(flat, 0.5, rtol=1e-5, atol=0):
-            row.fail(
-                f"an image of 0.5 comes out as {flat.min()} to {flat.max()}: frequency 0 is not where it should be"
-            )
-        report.rows.append(row)
-        if device.kind == "gpu":
-            timer = GpuTimer(device, stream)
-            row.time_ms = timer.time([lambda: [step() for _, step in work]]).as_dict()
-            row.end_to_end_ms = wall_clock(lambda: apply(device, stream, host)).median
-        for name, step in work:
-            part = Row("hybrid filter", name, None, shape, "float32", idea="a stage of it", ok=row.ok)
-            if device.kind == "gpu":
-                part.time_ms = timer.time([step]).as_dict()
-            report.rows.append(part)
+        report = measure(device, stream, arguments.size or (1024 if device.kind == "gpu" else 48))
     return ladder.finish(report, arguments, table)
 
 
@@ -99,6 +114,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument(
-        "--size", type=int, metavar="N", help="rows and columns (default: 1,024; 48 on the simulated one)"
+        "--size", type=cli.positive, metavar="N", help="rows and columns (default: 1,024; 48 on the simulated one)"
     )
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -192,6 +192,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument("--shapes", type=cli.parse_shapes, metavar="S,...", help="grids, such as 256x256")
-    parser.add_argument("--steps", type=int, help="steps in all (default: 1000, on the simulated device 20)")
-    parser.add_argument("--length", type=int, help="steps a graph (default: 100, on the simulated device 8)")
+    parser.add_argument("--steps", type=cli.positive, help="steps in all (default: 1000, on the simulated device 20)")
+    parser.add_argument("--length", type=cli.positive, help="steps a graph (default: 100, on the simulated device 8)")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

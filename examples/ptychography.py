@@ -36,11 +36,6 @@ def update(patches, probe, measured):
     return patches + step * np.conj(probe) * (changed - exits)
 
 
-def reals(z):
-    """Complex numbers as pairs of real ones."""
-    return np.ascontiguousarray(z).view(z.real.dtype)
-
-
 class Step:
     """The arrays of one update and its two ways."""
 
@@ -94,54 +89,64 @@ def make(positions, size):
     return patches.astype(np.complex64), probe, measured
 
 
+def measure(device, stream, arguments):
+    """The report of both ways, and of the transforms alone."""
+    gpu = device.kind == "gpu"
+    positions, size = arguments.positions or (512 if gpu else 3), arguments.size or (256 if gpu else 16)
+    hosts = make(positions, size)
+    shape = hosts[0].shape
+    exact = update(*(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in hosts))
+    plain = update(*hosts).astype(np.complex64)
+    report = Report(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
+    cpu = Row("ptychography", "cpu", None, shape, "complex64", idea="numpy")
+    cpu.judge(compare(plain, exact, plain))
+    cpu.time_ms = wall_clock(lambda: update(*hosts), most=3).as_dict()
+    report.rows.append(cpu)
+    step = Step(device, stream, *hosts)
+    for rung, (name, idea) in enumerate((("separate", "nine element-wise kernels"), ("fused", "three")), 1):
+        row = Row("ptychography", name, rung, shape, "complex64", idea=f"{idea}, {BYTES[name]} bytes an element")
+        step.updated.fill(complex(np.nan, np.nan), stream)
+        work = getattr(step, name)
+        if gpu:
+            work()
+        else:
+            with device.counters() as counters:
+                work()
+            total = sum(counted.global_bytes for counted in counters.values())
+            row.counters = {"bytes_per_element": total / hosts[0].size}
+        row.judge(compare(step.updated.numpy(stream), exact, plain))
+        if gpu:
+            row.time_ms = GpuTimer(device, stream).time([work]).as_dict()
+            row.gbps = BYTES[name] * hosts[0].size / row.time_ms["median"] / 1e6
+        report.rows.append(row)
+    transforms = Row("ptychography", "transforms", None, shape, "complex64", idea="the two FFTs alone")
+    z = step.spectra
+
+    def both():
+        fft.fft(z, axes=2, out=z, norm=None, stream=stream)
+        fft.ifft(z, axes=2, out=z, norm=None, stream=stream)
+
+    z.copy_from(step.patches, stream)
+    both()
+    there_and_back = np.fft.ifft2(np.fft.fft2(hosts[0]).astype(np.complex64)).astype(np.complex64)
+    transforms.judge(compare(z.numpy(stream) / step.size, hosts[0].astype(np.complex128), there_and_back))
+    if gpu:
+        transforms.time_ms = GpuTimer(device, stream).time([both]).as_dict()
+    report.rows.append(transforms)
+    return report
+
+
 def run(arguments):
     cli.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
-        gpu = device.kind == "gpu"
-        positions, size = arguments.positions or (512 if gpu else 3), arguments.size or (256 if gpu else 16)
-        hosts = make(positions, size)
-        shape = hosts[0].shape
-        exact = reals(update(*(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in hosts)))
-        plain = reals(update(*hosts).astype(np.complex64))
-        report = Report(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
-        cpu = Row("ptychography", "cpu", None, shape, "complex64", idea="numpy")
-        cpu.judge(compare(plain, exact, plain))
-        cpu.time_ms = wall_clock(lambda: update(*hosts), most=3).as_dict()
-        report.rows.append(cpu)
-        step = Step(device, stream, *hosts)
-        for rung, (name, idea) in enumerate((("separate", "nine element-wise kernels"), ("fused", "three")), 1):
-            row = Row("ptychography", name, rung, shape, "complex64", idea=f"{idea}, {BYTES[name]} bytes an element")
-            step.updated.fill(complex(np.nan, np.nan), stream)
-            work = getattr(step, name)
-            if gpu:
-                work()
-            else:
-                with device.counters() as counters:
-                    work()
-                total = sum(counted.global_bytes for counted in counters.values())
-                row.counters = {"bytes_per_element": total / hosts[0].size}
-            row.judge(compare(reals(step.updated.numpy(stream)), exact, plain))
-            if gpu:
-                row.time_ms = GpuTimer(device, stream).time([work]).as_dict()
-                row.gbps = BYTES[name] * hosts[0].size / row.time_ms["median"] / 1e6
-            report.rows.append(row)
-        transforms = Row("ptychography", "transforms", None, shape, "complex64", idea="the two FFTs alone", ok=True)
-        if gpu:
-            z = step.spectra
-
-            def both():
-                fft.fft(z, axes=2, out=z, norm=None, stream=stream)
-                fft.ifft(z, axes=2, out=z, norm=None, stream=stream)
-
-            transforms.time_ms = GpuTimer(device, stream).time([both]).as_dict()
-        report.rows.append(transforms)
+        report = measure(device, stream, arguments)
     return ladder.finish(report, arguments, table)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_common_arguments(parser)
-    parser.add_argument("--positions", type=int, metavar="N", help="default: 512; 3 on the simulated device")
-    parser.add_argument("--size", type=int, metavar="N", help="rows and columns of a patch (default: 256; 16)")
+    parser.add_argument("--positions", type=cli.positive, metavar="N", help="default: 512; 3 on the simulated device")
+    parser.add_argument("--size", type=cli.positive, metavar="N", help="rows and columns of a patch (default: 256; 16)")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -66,6 +66,7 @@ def main() -> int:
         cpu.time_ms = dict.fromkeys(("median", "p10", "p90"), spent * 1e3) | {"n": 1}
         cpu.gbps = 4 * each / spent / 1e9
         report = Report(device.info(), rows=[cpu, row])
+        matrices.close()
     table, _ = cli.consoles(arguments)
     return ladder.finish(report, arguments, table)
 

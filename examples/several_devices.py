@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 
-from cudakit import Device, cli, ladder, ops, pipeline, plots, streamed
+from cudakit import cli, ladder, ops, pipeline, plots, streamed
 from cudakit.bench import Report, Row
 from cudakit.ops.blur import FAMILY as BLUR
 
@@ -87,36 +87,42 @@ def sums_row(devices, source, exact, count, arguments, rung):
     return row
 
 
+def measure(devices, arguments, progress):
+    """The report, and that of the both-way pipeline over all devices."""
+    for one, other in itertools.permutations(devices, 2):
+        one.enable_peer(other)
+    gpu = devices[0].kind == "gpu"
+    report = Report(devices[0].info() | {"count": len(devices)})
+    size, count = arguments.size or (1024 if gpu else 24), arguments.count or (15360 if gpu else 17)
+    arguments.chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
+    if len(devices) > 1:
+        report.rows += peer_rows(devices, (1 << 28) if gpu else 4096)
+    work = streamed.Work("both-way pipeline", blur, 1, (size, size), BLUR.reference, BLUR.plain)
+    items = streamed.Items.make(work, count, arguments.chunk)
+    shape = (count, size, size)
+    report.rows.append(streamed.cpu_row(items, shape))
+    sources = items.resident(devices[0], count)
+    exact = items.inputs[0].sum((1, 2), dtype=np.float64)
+    numbers = sorted({1, len(devices)})
+    for rung, number in enumerate(numbers, 1):
+        row, done = streamed.pipelined_row(
+            items, devices[:number], sources, shape, arguments, name=f"{number} device{'s' * (number > 1)}",
+            rung=rung, idea=f"{arguments.streams} streams each", streams=arguments.streams, chunk=arguments.chunk,
+            console=progress, timeline=bool(arguments.plot),
+        )  # fmt: skip
+        report.rows.append(row)
+    report.ceilings |= streamed.link_ceiling(done)
+    for rung, number in enumerate(numbers, 1):
+        report.rows.append(sums_row(devices[:number], sources[0], exact, count, arguments, rung))
+    return report, done
+
+
 def run(arguments):
     streamed.check_arguments(arguments)
     table, progress = cli.consoles(arguments)
-    devices = Device.several(None if arguments.device == "auto" else arguments.device, arguments.devices)
+    devices = cli.open_devices(arguments.device, arguments.devices)
     try:
-        for one, other in itertools.permutations(devices, 2):
-            one.context.enable_peer(other.context)
-        gpu = devices[0].kind == "gpu"
-        report = Report(devices[0].info() | {"count": len(devices)})
-        size, count = arguments.size or (1024 if gpu else 24), arguments.count or (15360 if gpu else 17)
-        arguments.chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
-        if len(devices) > 1:
-            report.rows += peer_rows(devices, (1 << 28) if gpu else 4096)
-        work = streamed.Work("both-way pipeline", blur, 1, (size, size), BLUR.reference, BLUR.plain)
-        items = streamed.Items.make(work, count, arguments.chunk)
-        shape = (count, size, size)
-        report.rows.append(streamed.cpu_row(items, shape))
-        sources = items.resident(devices[0], count)
-        exact = items.inputs[0].sum((1, 2), dtype=np.float64)
-        numbers = sorted({1, len(devices)})
-        for rung, number in enumerate(numbers, 1):
-            row, done = streamed.pipelined_row(
-                items, devices[:number], sources, shape, arguments, name=f"{number} device{'s' * (number > 1)}",
-                rung=rung, idea=f"{arguments.streams} streams each", streams=arguments.streams, chunk=arguments.chunk,
-                console=progress, timeline=bool(arguments.plot),
-            )  # fmt: skip
-            report.rows.append(row)
-        report.ceilings |= streamed.link_ceiling(done)
-        for rung, number in enumerate(numbers, 1):
-            report.rows.append(sums_row(devices[:number], sources[0], exact, count, arguments, rung))
+        report, done = measure(devices, arguments, progress)
     finally:
         for device in reversed(devices):
             device.close()
@@ -131,5 +137,5 @@ if __name__ == "__main__":
         parser, count="default: 15,360; 17 on the simulated device", size="default: 1,024; 24",
         chunk="default: 64 MiB of them; 3",
     )  # fmt: skip
-    parser.add_argument("--devices", type=int, metavar="N", help="how many (default: all; 2 simulated ones)")
+    parser.add_argument("--devices", type=cli.positive, metavar="N", help="how many (default: all; 2 simulated ones)")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -20,28 +20,34 @@ def add(chunk, a, b, out):
     ops.matrix_add(a, b, out=out, stream=chunk.stream)
 
 
+def measure(device, arguments, progress):
+    """A row for each number of streams, and the last run's own report."""
+    gpu = device.kind == "gpu"
+    size = arguments.size or (256 if gpu else 12)
+    count = arguments.count or (100_000 if gpu else 60)
+    chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
+    shape = (count, size, size)
+    work = streamed.Work(
+        "streams", add, 2, (size, size), lambda x: x[0].astype("float64") + x[1], lambda x: x[0] + x[1]
+    )
+    items = streamed.Items.make(work, count, chunk)
+    report = Report(device.info(), rows=[streamed.cpu_row(items, shape)])
+    sources = items.resident(device, count)
+    for rung, streams in enumerate(arguments.study, 1):
+        row, done = streamed.pipelined_row(
+            items, [device], sources, shape, arguments, name=f"{streams} stream{'s' * (streams > 1)}", rung=rung,
+            idea="", streams=streams, chunk=chunk, console=progress, timeline=bool(arguments.plot),
+        )  # fmt: skip
+        report.rows.append(row)
+        report.ceilings |= streamed.link_ceiling(done)
+    return report, done
+
+
 def run(arguments):
     streamed.check_arguments(arguments)
     table, progress = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
-        gpu = device.kind == "gpu"
-        size = arguments.size or (256 if gpu else 12)
-        count = arguments.count or (100_000 if gpu else 60)
-        chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
-        shape = (count, size, size)
-        work = streamed.Work(
-            "streams", add, 2, (size, size), lambda x: x[0].astype("float64") + x[1], lambda x: x[0] + x[1]
-        )
-        items = streamed.Items.make(work, count, chunk)
-        report = Report(device.info(), rows=[streamed.cpu_row(items, shape)])
-        sources = items.resident(device, count)
-        for rung, streams in enumerate(arguments.study, 1):
-            row, done = streamed.pipelined_row(
-                items, [device], sources, shape, arguments, name=f"{streams} stream{'s' * (streams > 1)}", rung=rung,
-                idea="", streams=streams, chunk=chunk, console=progress, timeline=bool(arguments.plot),
-            )  # fmt: skip
-            report.rows.append(row)
-            report.ceilings |= streamed.link_ceiling(done)
+        report, done = measure(device, arguments, progress)
     if arguments.plot:
         plots.timeline(done.spans, arguments.plot, f"{arguments.study[-1]} streams on {report.device['name']}")
     return ladder.finish(report, arguments, table)

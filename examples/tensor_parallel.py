@@ -15,7 +15,7 @@ import sys
 
 import numpy as np
 
-from cudakit import Device, cli, ladder, ops
+from cudakit import cli, ladder, ops
 from cudakit.bench import Report, Row
 from cudakit.compare import compare
 from cudakit.timing import wall_clock
@@ -90,11 +90,10 @@ def rows_for(devices, shape):
 def run(arguments):
     cli.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
-    kind = None if arguments.device == "auto" else arguments.device
-    devices = Device.several(kind, arguments.devices)
+    devices = cli.open_devices(arguments.device, arguments.devices)
     try:
         for one, other in itertools.permutations(devices, 2):
-            one.context.enable_peer(other.context)
+            one.enable_peer(other)
         report = Report(devices[0].info() | {"count": len(devices)})
         gpu = devices[0].kind == "gpu"
         for shape in arguments.shapes or [(8192,) if gpu else (24, 20, 16)]:
@@ -117,5 +116,5 @@ if __name__ == "__main__":
     parser.add_argument(
         "--shapes", type=cli.parse_shapes, metavar="S,...", help="products, such as 8192 or 4096x8192x512"
     )
-    parser.add_argument("--devices", type=int, metavar="N", help="how many (default: all; 2 simulated ones)")
+    parser.add_argument("--devices", type=cli.positive, metavar="N", help="how many (default: all; 2 simulated ones)")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

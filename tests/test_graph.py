@@ -1206,3 +1206,27 @@ def test_torch_tensors_in_a_graph(gpu):
         with graph.instantiate() as ready:
             ready.launch(s)
             assert np.array_equal(y.numpy(s), 2 * np.arange(N, dtype=np.float32))
+
+
+def test_a_captured_function_that_queues_elsewhere_is_told(device) -> None:
+    x, y = device.array(np.ones(8, np.float32)), device.zeros(8)
+    elsewhere = device.stream()
+    step = graphs.captured(lambda stream, a, b: b.copy_from(a, elsewhere))
+    with device.stream() as stream, pytest.raises(GraphError, match="has queued nothing on"):
+        step(stream, x, y)
+    with pytest.raises(TypeError, match="takes a function, not NoneType"):
+        graphs.captured(None)
+    with pytest.raises(ValueError, match="most=0"):
+        graphs.captured(print, most=0)
+
+
+def test_what_is_no_stream_and_no_node_is_told(device) -> None:
+    y = device.zeros(8)
+    with device.stream() as stream:
+        with stream.capture() as graph:
+            y.fill(1, stream)
+        with graph.instantiate() as ready:
+            with pytest.raises(TypeError, match="NoneType is no stream"):
+                ready.launch(None)
+            with pytest.raises(TypeError, match="takes a node, its name or index"):
+                ready.update(None, grid=1)

@@ -239,6 +239,11 @@ def test_a_chunk_over_budget_is_refused_with_what_would_fit(device) -> None:
         ({"devices": []}, "empty list of devices"),
         ({"resume": True}, "cannot be resumed: a null sink keeps nothing"),
         ({"sources": iter([])}, "yields nothing"),
+        ({"devices": "sim"}, r"devices='sim': give a Device or several"),
+        ({"memory": "2GB"}, r"memory='2GB': a whole number from 1 on"),
+        ({"host_memory": -10}, "host_memory=-10: a whole number"),
+        ({"streams": 2.5}, "streams=2.5: a whole number"),
+        ({"outputs": (8,)}, r"one result is described by \(shape, dtype\)"),
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else "",
 )
@@ -316,6 +321,22 @@ def test_a_stopped_file_goes_on_where_it_was(device, tmp_path, sink) -> None:
     assert (report.skipped, report.items) == (6, 14)
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy") if sink == "file" else into(), 2 * a)
     assert not list(tmp_path.glob("*.journal"))
+
+
+def test_a_function_that_forgets_its_stream_is_told(sim) -> None:
+    """Nothing orders the default stream with the chunk's: the results would be whatever the buffers held."""
+    out = np.full((9, ROWS, COLS), np.nan, np.float32)
+    with pytest.raises(cudakit.CudakitError, match="uninitialised read|default stream of sim"):
+        pipeline.run(lambda chunk, x, y: ops.scale(x, 2.0, out=y), items(9), out, devices=sim, chunk=3)
+
+
+def test_a_finished_folder_of_other_results_is_not_taken_for_done(device, tmp_path) -> None:
+    a = items(4)
+    pipeline.run(double, a, tmp_path / "out", devices=device)
+    with pytest.raises(ValueError, match="the folder is of another job"):
+        pipeline.run(double, a[:, :2], tmp_path / "out", devices=device, resume=True)
+    with pytest.raises(ValueError, match="where the items come from"):
+        pipeline.run(double, tmp_path / "out", tmp_path / "out", devices=device, resume=True)
 
 
 def test_a_run_that_finished_nothing_is_in_nobodys_way(device, tmp_path) -> None:

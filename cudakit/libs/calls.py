@@ -50,7 +50,7 @@ def bindings(device: Device, name: str) -> Any:
                 found = importlib.import_module(f"nvmath.bindings.{name}")
             except ImportError as error:
                 raise CudakitError(
-                    f"{name} is called through nvmath-python, which is not there ({error}): pip install cudakit[libs]"
+                    f"{name} is called through nvmath-python, which is not there ({error}): pip install 'cudakit[libs]'"
                 ) from error
         device.kept["library", name] = found
     return found
@@ -268,7 +268,7 @@ def told(error: Exception, library: Any) -> Exception:
             return error
         # The bindings load the library itself when the first function is called.
         return CudakitError(
-            f"{library.__name__} cannot be used: {error}. pip install cudakit[libs] brings the libraries"
+            f"{library.__name__} cannot be used: {error}. pip install 'cudakit[libs]' brings the libraries"
         )
     number = int(status)
     status_enum = getattr(library, "Status", None) or getattr(library, "Result", None)

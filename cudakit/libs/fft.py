@@ -67,6 +67,8 @@ class Plan:
         dtype: Any = "complex64",
         stream: Any = None,
     ) -> None:
+        if not isinstance(device, Device):
+            raise TypeError(f"a plan is made on a Device, not {type(device).__name__}: give the device first")
         extents, name = layout.as_shape(shape), memory.as_dtype(dtype).name
         if (kind, name) not in _EXECUTE:
             raise ValueError(

@@ -40,7 +40,7 @@ def installed() -> bool:
 def supports(problem: Any) -> bool | str:
     """True, or why these rungs do not take a softmax problem."""
     if not problem.blas:
-        return "cuBLAS's bindings are not installed: pip install cudakit[libs]"
+        return "cuBLAS's bindings are not installed: pip install 'cudakit[libs]'"
     if problem.rows > MOST_ROWS:
         return f"it makes several calls a row, and {problem.rows} rows are more than {MOST_ROWS}"
     if problem.cols > 1 and problem.x_strides[1] < 1:

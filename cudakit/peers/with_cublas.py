@@ -36,7 +36,7 @@ class CublasPeer:
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         if importlib.util.find_spec("nvmath") is None:
-            return "nvmath-python is not installed: pip install cudakit[libs]"
+            return "nvmath-python is not installed: pip install 'cudakit[libs]'"
         return None
 
     @contextmanager

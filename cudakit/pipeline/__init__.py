@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from cudakit.device import Device
 from cudakit.pipeline.buffers import plan
 from cudakit.pipeline.engine import Chunk, Job, Progress, Run
@@ -71,10 +73,10 @@ def run(
     chunks go as it is free; the default one unless given. chunk: items; by default 64 MiB of them, fewer where the
     budgets ask for it. streams: on each device. memory: bytes of device memory for the buffers, on each device; half of
     what is free unless given. host_memory: bytes of pinned memory; a quarter of the machine's unless given. readers,
-    writers: threads. resume: go on where an earlier run into these sinks stopped, after a kill too. overwrite: discard
-    what is there. finite: refuse results that are not finite. progress: called with a Progress some ten times a second.
-    timeline: keep the spans of every chunk. measure: measure the link first, for the bound, which takes a GPU half a
-    second; done where a gigabyte or more is to pass, unless said.
+    writers: threads. resume: go on where an earlier run into these sinks stopped, after a kill too. overwrite: begin
+    anew, over what is there. finite: refuse results that are not finite. progress: called with a Progress some ten
+    times a second. timeline: keep the spans of every chunk. measure: measure the link first, for the bound, which takes
+    half a second on a GPU; done where a gigabyte or more is to pass, unless said.
 
     Returns a Report. Raises PipelineError, from its cause, for what fails underway; ValueError, TypeError, OSError and
     OutOfMemory before anything has been read for what could not succeed.
@@ -94,12 +96,18 @@ def run(
         random = [source for source in given if isinstance(source, Source)]
         count = None if blocks is not None else _count(random, count)
         made = _outputs(outputs, into, inputs)
-        for name, value in (("streams", streams), ("readers", readers), ("writers", writers)):
-            if value < 1:
-                raise ValueError(f"{name}={value}: at least one is needed")
-        if chunk is not None and chunk < 1:
-            raise ValueError(f"chunk={chunk}: a chunk holds at least one item")
+        if not callable(function):
+            raise TypeError(f"a pipeline's function is called for every chunk, and {function!r} cannot be")
+        numbers = {"streams": streams, "readers": readers, "writers": writers, "chunk": chunk}
+        for name, value in (numbers | {"memory": memory, "host_memory": host_memory}).items():
+            if value is not None and (not isinstance(value, (int, np.integer)) or value < 1):
+                what = "bytes" if "memory" in name else "how many"
+                raise ValueError(f"{name}={value!r}: a whole number from 1 on is wanted, of {what}")
         context = on[0].context
+        folders = {folder for source in random if isinstance(source, FromFiles) for folder in source.folders}
+        for sink in into:
+            if isinstance(sink, ToFolder) and sink.path.resolve() in folders:
+                raise ValueError(f"results cannot go to {sink.path}, where the items come from: name another folder")
         straight_in = blocks is None and all(source.pinned(context, 0, 1) is not None for source in random)
         straight_out = all(sink.pinned(context, 0, 1) is not None for sink in into)
         writers = 1 if any(sink.ordered for sink in into) else writers
@@ -178,11 +186,19 @@ def _paths(sources: Any) -> bool:
 
 
 def _devices(devices: Any) -> list[Device]:
+    given = devices if isinstance(devices, (tuple, list)) else [] if devices is None else [devices]
+    if not all(isinstance(device, Device) for device in given):
+        raise TypeError(
+            f"devices={devices!r}: give a Device or several, such as cudakit.Device('sim') or Device.several('gpu')"
+        )
     on = [Device()] if devices is None else list(devices) if isinstance(devices, (tuple, list)) else [devices]
     if not on:
         raise ValueError("an empty list of devices has none to run on")
     if len({device.context.driver for device in on}) > 1:
-        raise ValueError("a GPU and the simulated device share no pinned memory: give devices of one kind")
+        raise ValueError(
+            f"{', '.join(device.context.spec for device in on)} are of different drivers, which share no pinned "
+            "memory: make them together, with Device.several()"
+        )
     return on
 
 
@@ -204,14 +220,20 @@ def _count(sources: Sequence[Source], count: int | None) -> int:
     return count
 
 
+def _described(output: Any) -> Item:
+    if not isinstance(output, tuple) or len(output) != 2:
+        raise ValueError(
+            f"outputs={output!r}: one result is described by (shape, dtype), such as ((512, 512), 'float32')"
+        )
+    return Item.of(*output)
+
+
 def _outputs(outputs: Any, sinks: Sequence[Sink], inputs: Sequence[Item]) -> tuple[Item, ...]:
     """What one result of each sink is."""
     if outputs is None:
         told: list[Any] = [None] * len(sinks)
-    elif isinstance(outputs, list):
-        told = [Item.of(shape, dtype) for shape, dtype in outputs]
     else:
-        told = [Item.of(*outputs)]
+        told = [_described(output) for output in (outputs if isinstance(outputs, list) else [outputs])]
     if len(told) != len(sinks):
         raise ValueError(
             f"{len(told)} outputs are described, and there are {len(sinks)} sinks: one sink takes one output"

@@ -84,7 +84,7 @@ def plan(
             raise ValueError(
                 f"chunks of {chunk:,} items take {chunk * each:,} bytes of {what} for {streams} streams, and the "
                 f"budget is {limit:,}: "
-                + (f"give chunk={most:,} or less, fewer streams, " if most else "give fewer streams, ")
+                + (f"give chunk={most:,} or less, fewer streams, " if most > 0 else "give fewer streams, ")
                 + f"or a larger {argument}="
             )
     return Layout(chunk, streams, in_buffers, out_buffers, chunk * on_device, chunk * pinned, host_budget)

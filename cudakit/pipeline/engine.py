@@ -148,6 +148,9 @@ class Run:
             self._tell(force=True)
             seconds = time.perf_counter() - state.begin
             if state.failure is None and interrupted is None:
+                # What a function has queued elsewhere than on its chunk's stream has not been waited for by anybody.
+                for device in job.devices:
+                    device.synchronize()
                 for sink in job.sinks:
                     sink.finish(self._count())
         finally:

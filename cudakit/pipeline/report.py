@@ -81,7 +81,8 @@ class Report:
 
     @property
     def share(self) -> float | None:
-        """The bound's part of the seconds it took: 1 is the most there can be."""
+        """The bound's part of the seconds it took. A little over 1 is possible: the link's rates are measured one way
+        and both ways in equal parts, and traffic that is neither may do slightly better."""
         return None if self.bound is None or not self.seconds else self.bound / self.seconds
 
     @property

@@ -21,7 +21,7 @@ from cudakit.context import Context
 from cudakit.layout import is_contiguous
 from cudakit.pinned import is_pinned
 from cudakit.pipeline.ranges import Journal, Range, merged
-from cudakit.pipeline.sources import _GRANULARITY, HostArray, Item, write_whole
+from cudakit.pipeline.sources import _GRANULARITY, HostArray, Item, npy_header, write_whole
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ class _Placed(Sink):
             return journal, []
         if not job.resume and journal.began():
             raise FileExistsError(
-                f"an unfinished run's results are at {self.path}, by its record {self._record}: pass resume=True to go "
-                "on from there, or overwrite=True to begin anew"
+                f"an unfinished run's results are at {self.where}, by its record {self._record}: pass resume=True to "
+                "go on from there, or overwrite=True to begin anew"
             )
         return journal, journal.finished() if job.resume else []
 
@@ -277,6 +277,14 @@ class ToFolder(Sink):
                 f"{self.path} has {len(results):,} results already: pass resume=True to go on from there, "
                 "overwrite=True to write over them, or name another folder"
             )
+        if results and job.resume and not job.overwrite:
+            first = self.path / min(results)
+            shape, dtype, _ = npy_header(first)
+            if Item(shape, dtype) != job.item:
+                raise ValueError(
+                    f"{first} holds {Item(shape, dtype)}, and this run's results are {job.item}: the folder is of "
+                    "another job. Name another one"
+                )
         self._job = job
         self._header = npy_header_bytes(None, job.item)
         self._there = results if job.resume and not job.overwrite else set()
@@ -327,9 +335,11 @@ def as_sink(given: Any) -> Sink:
         path = Path(given)
         if path.suffix == ".npy" and not path.is_dir():
             return ToFile(path)
-        if path.is_dir() or not path.suffix:
+        if path.is_dir() or not path.suffix or os.fspath(given).endswith(("/", os.sep)):
             return ToFolder(path)
-        raise ValueError(f"{path} is no place for results: name an .npy file, or a folder")
+        raise ValueError(
+            f"{path} is no place for results: name an .npy file, or a folder (with a / behind a name that has a dot)"
+        )
     if callable(given):
         return Each(given)
     raise TypeError(

@@ -190,6 +190,11 @@ class FromFiles(Source):
         self._names = None if twice else names
         self.named = not twice
 
+    @property
+    def folders(self) -> set[Path]:
+        """Where the files lie."""
+        return {Path(path).parent.resolve() for path in self._paths}
+
     def read(self, start: int, stop: int, into: HostArray) -> None:
         for place, path in enumerate(self._paths[start:stop]):
             shape, dtype, offset = npy_header(Path(path))
