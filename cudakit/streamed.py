@@ -68,7 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser, *, count: str, size: str, chu
     parser.add_argument("--memory", type=_bytes, metavar="BYTES", help="device memory for the buffers, such as 2G")
     parser.add_argument("--host-memory", type=_bytes, metavar="BYTES", help="pinned memory for the buffers, such as 2G")
     parser.add_argument("--readers", type=cli.positive, default=4, metavar="N", help="reading threads (default: 4)")
-    parser.add_argument("--writers", type=cli.positive, default=4, metavar="N", help="writing threads (default: 4)")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the streams' timeline; needs the plot extra")
 
 
@@ -77,7 +76,7 @@ def _bytes(text: str) -> int:
     unit = units.get(text[-1:].upper(), 1)
     try:
         return int(float(text[:-1] if unit > 1 else text) * unit)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write one such as 500M or 2G") from None
 
 
@@ -173,15 +172,15 @@ def _by_rows(array: Host) -> Host:
 
 
 class Judge:
-    """A sink that judges a row of every item as it passes. From any thread."""
+    """A sink that judges what passes: a row of every item, or with `full` all of it."""
 
-    def __init__(self, items: Items, row: Row) -> None:
-        self._items, self._row = items, row
+    def __init__(self, items: Items, row: Row, *, full: bool = False) -> None:
+        self._judge, self._row = items.judge if full else items.judge_rows, row
         self._row.max_abs_error = self._row.max_rel_error = 0.0
         self.seen = 0
 
     def __call__(self, start: int, stop: int, results: Host) -> None:
-        verdict = self._items.judge_rows(start, results)
+        verdict = self._judge(start, results)
         row = self._row
         row.max_abs_error = max(row.max_abs_error or 0.0, verdict.max_abs_error)
         row.max_rel_error = max(row.max_rel_error or 0.0, verdict.max_rel_error)

@@ -61,7 +61,7 @@ def disk_row(items, device, folder, count, chunk, arguments, console):
             host_memory=arguments.host_memory, readers=arguments.readers, writers=arguments.writers, progress=tell,
         )  # fmt: skip
     row.took(done)
-    judge = streamed.Judge(items, row)
+    judge = streamed.Judge(items, row, full=True)
     for number in range(count):
         judge(number, number + 1, np.load(folder / "out" / f"image_{number:06}.npy")[None])
     judge.finish(count)
@@ -101,6 +101,7 @@ if __name__ == "__main__":
         parser, count="default: 7,680; 14 on the simulated device", size="default: 1,024; 32",
         chunk="default: 64 MiB of them; 3",
     )  # fmt: skip
+    parser.add_argument("--writers", type=cli.positive, default=4, metavar="N", help="writing threads (default: 4)")
     parser.add_argument(
         "--disk", metavar="FOLDER", help="all images through FOLDER/in and FOLDER/out (default: 256 in a temporary one)"
     )

@@ -326,7 +326,7 @@ def test_a_stopped_file_goes_on_where_it_was(device, tmp_path, sink) -> None:
 def test_a_function_that_forgets_its_stream_is_told(sim) -> None:
     """Nothing orders the default stream with the chunk's: the results would be whatever the buffers held."""
     out = np.full((9, ROWS, COLS), np.nan, np.float32)
-    with pytest.raises(cudakit.CudakitError, match="uninitialised read|default stream of sim"):
+    with pytest.raises(cudakit.CudakitError, match=r"uninitialised read|default stream of sim"):
         pipeline.run(lambda chunk, x, y: ops.scale(x, 2.0, out=y), items(9), out, devices=sim, chunk=3)
 
 
@@ -528,6 +528,193 @@ def test_kill_9_loses_no_finished_chunk(device, tmp_path, sink) -> None:
     np.testing.assert_array_equal(whole, 2 * np.arange(60, dtype=np.float32)[:, None] * np.ones(33, np.float32))
     after = finished(place) if sink == "out" else {}
     assert {name: after[name] for name in before} == before
+
+
+# What a run leaves, and what it refuses to leave ----------------------------------------------------------------------
+
+
+def test_a_new_run_into_a_folder_that_stops_is_resumed_without_the_old_results(device, tmp_path) -> None:
+    a = items(10)
+    pipeline.run(double, a, tmp_path / "out", devices=device)
+    with pytest.raises(pipeline.PipelineError):
+        pipeline.run(fails_at(2, RuntimeError()), 3 * a, tmp_path / "out", devices=device, chunk=2, overwrite=True)
+    pipeline.run(double, 3 * a, tmp_path / "out", devices=device, resume=True)
+    for i in range(10):
+        np.testing.assert_array_equal(np.load(tmp_path / "out" / f"{i}.npy"), 6 * a[i])
+
+
+def test_a_file_of_an_items_name_that_is_no_result_is_told(device, tmp_path) -> None:
+    a = items(6)
+    with pytest.raises(pipeline.PipelineError):
+        pipeline.run(fails_at(1, RuntimeError()), a, tmp_path / "out", devices=device, chunk=3)
+    (tmp_path / "out" / "4.npy").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"4\.npy is no result of this job"):
+        pipeline.run(double, a, tmp_path / "out", devices=device, chunk=3, resume=True)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit()])
+def test_a_source_that_ends_its_thread_ends_the_run(device, error) -> None:
+    def fill(start: int, stop: int, out: np.ndarray) -> None:
+        raise error
+
+    with pytest.raises(pipeline.PipelineError, match=r"chunk 0 .*failed in reading"):
+        pipeline.run(double, pipeline.Filled(fill, 40, 4, "f4"), None, devices=device, chunk=5, readers=2)
+
+
+@pytest.mark.parametrize("kind", ["array", "pinned", "map"])
+def test_a_generator_fills_its_place_and_no_more(device, tmp_path, kind) -> None:
+    a = items(10)
+
+    def place(count: int) -> np.ndarray:
+        if kind == "pinned":
+            return device.pinned((count, ROWS, COLS))
+        if kind == "map":
+            return np.memmap(tmp_path / f"{count}.bin", np.float32, "w+", shape=(12, ROWS, COLS))[:count]
+        return np.empty((count, ROWS, COLS), np.float32)
+
+    small = place(8)
+    with pytest.raises(pipeline.PipelineError, match=r"item 9 is past the end of .*, which holds 8 items"):
+        pipeline.run(double, (a[i : i + 5] for i in (0, 5)), small, devices=device)
+    if kind == "map":
+        assert not small.base[8:].any(), "what lies behind it is as it was"
+    with pytest.raises(ValueError, match=r"10 items came, and .* holds 11"):
+        pipeline.run(double, (a[i : i + 5] for i in (0, 5)), place(11), devices=device)
+    out = place(7)
+    report = pipeline.run(double, (a[i : i + 5] for i in (0, 5)), out, devices=device, count=7)
+    assert report.items == 7
+    np.testing.assert_array_equal(out, 2 * a[:7])
+
+
+def test_half_a_line_of_the_journal_is_no_range(device, tmp_path, monkeypatch) -> None:
+    a = items(12)
+    write, left = os.write, [3]
+
+    def filling(file: int, data: bytes) -> int:
+        left[0] -= 1
+        return write(file, data if left[0] else data[:3])
+
+    monkeypatch.setattr(os, "write", filling)
+    with pytest.raises(pipeline.PipelineError, match="No space left"):
+        pipeline.run(double, a, tmp_path / "out.npy", devices=device, chunk=2)
+    monkeypatch.undo()
+    lines = (tmp_path / "out.npy.journal").read_text().splitlines()[1:]
+    assert all(len(line.split()) == 2 for line in lines)
+    pipeline.run(double, a, tmp_path / "out.npy", devices=device, chunk=2, resume=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), 2 * a)
+
+
+def test_two_maps_of_one_file_and_a_map_onto_itself(device, tmp_path) -> None:
+    a = items(8)
+    whole = np.memmap(tmp_path / "m.bin", np.float32, "w+", shape=(16, ROWS, COLS))
+
+    def both(chunk: pipeline.Chunk, x: Any, one: Any, other: Any) -> None:
+        if chunk.index == 2:
+            raise RuntimeError("off")
+        double(chunk, x, one)
+        double(chunk, one, other)
+
+    halves = (whole[:8], whole[8:])
+    described: Any = [((ROWS, COLS), "float32")] * 2
+    with pytest.raises(pipeline.PipelineError, match="resume=True goes on"):
+        pipeline.run(both, a, halves, outputs=described, devices=device, chunk=2)
+
+    def rest(chunk: pipeline.Chunk, x: Any, one: Any, other: Any) -> None:
+        double(chunk, x, one)
+        double(chunk, one, other)
+
+    report = pipeline.run(rest, a, halves, outputs=described, devices=device, chunk=2, resume=True)
+    assert report.skipped == 4
+    np.testing.assert_array_equal(whole, np.concatenate([2 * a, 4 * a]))
+    pipeline.run(double, whole, whole, devices=device, chunk=3)
+    np.testing.assert_array_equal(whole, np.concatenate([4 * a, 8 * a]))
+    with pytest.raises(ValueError, match="writes over its own source"):
+        pipeline.run(double, whole, whole, devices=device, chunk=3, resume=True)
+    with pytest.raises(ValueError, match="two results cannot both go to"):
+        pipeline.run(rest, a, (tmp_path / "o", tmp_path / "o"), outputs=described, devices=device)
+
+
+def test_a_value_that_is_not_finite_is_traced_to_the_input(device) -> None:
+    a = items(40)
+    a[3, 1, 1] = np.nan
+    with pytest.raises(pipeline.PipelineError, match=r"first at item 3.*input 0 of that item has 1 of them"):
+        pipeline.run(double, a, np.empty_like(a), devices=device, chunk=2, streams=1, finite=True)
+
+
+def test_bfloat16_files_are_resumed_and_read(device, tmp_path) -> None:
+    import ml_dtypes
+
+    a = items(4).astype(ml_dtypes.bfloat16)
+
+    def same(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
+        out.copy_from(x, chunk.stream)
+
+    pipeline.run(same, a, tmp_path / "o.npy", devices=device)
+    assert pipeline.run(same, a, tmp_path / "o.npy", devices=device, resume=True).skipped == 4
+    out = np.empty_like(a)
+    pipeline.run(same, pipeline.FromFile(tmp_path / "o.npy", "bfloat16"), out, devices=device)
+    assert out.tobytes() == a.tobytes()
+
+
+def test_memory_that_the_pool_holds_is_had_again(tmp_path) -> None:
+    with cudakit.Device("sim", fresh=True, memory=64 << 20) as small:
+        source = pipeline.Filled(lambda start, stop, out: None, 4, (1 << 20,), "float32")
+        for _ in range(3):
+            pipeline.run(double, source, None, devices=small)
+
+
+def test_pinned_memory_is_given_back_while_the_error_is_looked_at(sim) -> None:
+    a = items(20)
+    with pytest.raises(pipeline.PipelineError) as told:
+        pipeline.run(fails_at(2, RuntimeError()), a, np.empty_like(a), devices=sim, chunk=2)
+    assert told.value.__traceback__ is not None
+    assert sim.context.driver.simStats().pinned == 0
+
+
+def test_a_slow_progress_function_slows_nothing_and_one_that_fails_loses_nothing(device, tmp_path) -> None:
+    a = items(30)
+
+    def slow(far: pipeline.Progress) -> None:
+        time.sleep(0.2)
+
+    begin = time.perf_counter()
+    pipeline.run(double, a, None, devices=device, chunk=1, progress=slow)
+    assert time.perf_counter() - begin < 3
+
+    def fails(far: pipeline.Progress) -> None:
+        if far.items == 30:
+            raise ArithmeticError("bar")
+
+    with pytest.raises(ArithmeticError, match="bar"):
+        pipeline.run(double, a, tmp_path / "out.npy", devices=device, chunk=10, progress=fails)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), 2 * a)
+
+
+def test_nothing_is_left_open(device, tmp_path) -> None:
+    a = items(6)
+    np.save(tmp_path / "a.npy", a)
+    ended: list[str] = []
+
+    def blocks() -> Iterator[np.ndarray]:
+        try:
+            yield a[:2]
+            yield a[2:4]
+            yield a[4:]
+        finally:
+            ended.append("generator")
+
+    def files() -> set[str]:
+        return set(os.listdir("/proc/self/fd"))
+
+    before = len(files())
+    with pytest.raises(TypeError, match="is no source"):
+        pipeline.run(add, (tmp_path / "a.npy", 3), None, devices=device)
+    with pytest.raises(ValueError, match="is no place for results"):
+        pipeline.run(double, tmp_path / "a.npy", (tmp_path / "b.npy", tmp_path / "c.txt"), devices=device)
+    with pytest.raises(pipeline.PipelineError):
+        pipeline.run(fails_at(0, RuntimeError()), blocks(), tmp_path / "b.npy", devices=device)
+    assert ended == ["generator"]
+    assert len(files()) <= before
+    assert sorted(os.listdir(tmp_path)) == ["a.npy"]
 
 
 # What is told ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import ctypes
 import inspect
 import os
 import re
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -292,7 +294,7 @@ def test_the_current_context_is_the_threads_own() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_is_refused(host: Host) -> None:
-    with host.driver._lock:  # as if another thread of the parent were in the driver: the child must not hang
+    with host.driver._lock.raw:  # as if another thread of the parent were in the driver: the child must not hang
         child = os.fork()
         if child == 0:
             refused = host.driver.cuMemGetInfo()[0] == cu.CUresult.CUDA_ERROR_NOT_INITIALIZED
@@ -516,3 +518,40 @@ def test_the_default_stream_of_a_thread_is_its_own(host: Host) -> None:
     assert host.driver.simStats().pending == 1  # the other thread waited for its own stream, which is empty
     host.cuStreamSynchronize(2)
     assert host.driver.simStats().pending == 0
+
+
+def test_an_interrupt_leaves_the_driver_free_for_other_threads():
+    script = """
+import os, signal, threading, time
+from cudakit import sim
+
+driver = sim.Driver()
+driver.cuInit(0)
+ended = False
+
+def other():
+    while not ended:
+        driver.cuDriverGetVersion()
+
+def interrupt():
+    for _ in range(250):
+        time.sleep(0.004)
+        os.kill(os.getpid(), signal.SIGINT)
+
+threads = [threading.Thread(target=work, daemon=True) for work in (other, interrupt)]
+for thread in threads:
+    thread.start()
+end = time.monotonic() + 1.5
+while time.monotonic() < end:
+    try:
+        while time.monotonic() < end:
+            driver.cuDriverGetVersion()
+    except KeyboardInterrupt:
+        pass
+ended = True
+threads[0].join(5)
+print("stuck" if threads[0].is_alive() else "free", flush=True)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "free", done.stderr

@@ -81,39 +81,38 @@ def run(
     Returns a Report. Raises PipelineError, from its cause, for what fails underway; ValueError, TypeError, OSError and
     OutOfMemory before anything has been read for what could not succeed.
     """
-    given = [
-        as_source(source)
-        for source in (sources if isinstance(sources, (tuple, list)) and not _paths(sources) else (sources,))
-    ]
-    into = [as_sink(sink) for sink in (sinks if isinstance(sinks, (tuple, list)) else (sinks,))]
-    on = _devices(devices)
-    opened = False
+    given: list[Source | Blocks] = []
+    into: list[Sink] = []
+    opened = 0
     try:
+        for source in sources if isinstance(sources, tuple) else [sources]:
+            given.append(as_source(source))
+        for sink in sinks if isinstance(sinks, (tuple, list)) else (sinks,):
+            into.append(as_sink(sink))
+        on = _devices(devices)
         blocks = next((source for source in given if isinstance(source, Blocks)), None)
         if blocks is not None and len(given) > 1:
             raise ValueError("a generator comes alone: have it yield a tuple of arrays, one for each input")
         inputs = blocks.items if blocks is not None else tuple(source.item for source in given)  # type: ignore[union-attr]
         random = [source for source in given if isinstance(source, Source)]
-        count = None if blocks is not None else _count(random, count)
+        if count is not None and (not isinstance(count, (int, np.integer)) or count < 0):
+            raise ValueError(f"count={count!r}: a whole number of items is wanted")
+        count = count if blocks is not None else _count(random, count)
         made = _outputs(outputs, into, inputs)
         if not callable(function):
             raise TypeError(f"a pipeline's function is called for every chunk, and {function!r} cannot be")
-        numbers = {"streams": streams, "readers": readers, "writers": writers, "chunk": chunk}
-        for name, value in (numbers | {"memory": memory, "host_memory": host_memory}).items():
-            if value is not None and (not isinstance(value, (int, np.integer)) or value < 1):
-                what = "bytes" if "memory" in name else "how many"
-                raise ValueError(f"{name}={value!r}: a whole number from 1 on is wanted, of {what}")
+        _expect_numbers({"streams": streams, "readers": readers, "writers": writers})
+        optional = {"chunk": chunk, "memory": memory, "host_memory": host_memory}
+        _expect_numbers({name: value for name, value in optional.items() if value is not None})
         context = on[0].context
-        folders = {folder for source in random if isinstance(source, FromFiles) for folder in source.folders}
-        for sink in into:
-            if isinstance(sink, ToFolder) and sink.path.resolve() in folders:
-                raise ValueError(f"results cannot go to {sink.path}, where the items come from: name another folder")
+        _expect_apart(random, into)
         straight_in = blocks is None and all(source.pinned(context, 0, 1) is not None for source in random)
-        straight_out = all(sink.pinned(context, 0, 1) is not None for sink in into)
+        straight_out = all(sink.pinned(context, 0, 0) is not None for sink in into)
         writers = 1 if any(sink.ordered for sink in into) else writers
         readers = 1 if blocks is not None else readers
+        total = None if blocks is not None else count
         layout = plan(
-            inputs, made, count=count, chunk=chunk or (blocks.length if blocks is not None else None), streams=streams,
+            inputs, made, count=total, chunk=chunk or (blocks.length if blocks is not None else None), streams=streams,
             readers=readers, writers=writers, devices=on, staged=(not straight_in, not straight_out), memory=memory,
             host_memory=host_memory,
         )  # fmt: skip
@@ -129,10 +128,10 @@ def run(
             kept = [sink.forgets for sink in into if sink.forgets]
             if kept:
                 raise ValueError(f"this run cannot be resumed: {kept[0]}")
-        opened = True
-        finished = [
-            sink.open(SinkJob(item, count, label, resume, overwrite)) for sink, item in zip(into, made, strict=True)
-        ]
+        finished: list[list[Range]] = []
+        for sink, item in zip(into, made, strict=True):
+            opened += 1
+            finished.append(sink.open(SinkJob(item, total, label, resume, overwrite)))
         done = finished[0] if finished else []
         for ranges in finished[1:]:
             done = common(done, ranges)
@@ -141,24 +140,26 @@ def run(
             measure = count is None or count * passing >= MEASURED_BYTES
         flow = _Tickets(blocks, count, layout.chunk, done, [source.period for source in random if source.period])
         job = Job(
-            function, iter(flow), random, inputs, into, made, finished, on, layout, lambda: flow.count,
+            function, iter(flow), given, random, inputs, into, made, finished, on, layout, lambda: flow.count,
             sum(stop - start for start, stop in done), readers, writers, label,
             any(source.named for source in random), finite, progress, timeline, measure,
         )  # fmt: skip
     except BaseException:
-        for thing in (*(s for s in given if isinstance(s, Source)), *(into if opened else ())):
+        for thing in (*given, *into[:opened]):
             thing.close()
         raise
     return Run(job).run()
 
 
 class _Tickets:
-    """The chunks of a run in order. count: of all items; None until a generator has come to its end."""
+    """The chunks of a run in order. count: of all items; None until a generator has come to its end, or to as many as
+    were asked for."""
 
     def __init__(
         self, blocks: Blocks | None, count: int | None, chunk: int, done: Sequence[Range], periods: Sequence[int]
     ) -> None:
-        self._blocks, self.count, self._chunk, self._done, self._periods = blocks, count, chunk, done, periods
+        self._blocks, self._chunk, self._done, self._periods = blocks, chunk, done, periods
+        self._most, self.count = count, count if blocks is None else None
 
     def __iter__(self) -> Iterator[Ticket]:
         if self._blocks is None:
@@ -173,16 +174,40 @@ class _Tickets:
                     f"the generator yields {stop - start:,} items at once, and a chunk holds {self._chunk:,}: pass "
                     "chunk= as large as its largest block"
                 )
-            if not covers(self._done, start, stop):
+            if self._most is not None and stop > self._most:
+                stop = self._most
+                block = tuple(array[: stop - start] for array in block)
+            if start < stop and not covers(self._done, start, stop):
                 yield Ticket(index, start, stop, block)
                 index += 1
             start = stop
+            if start == self._most:
+                break
         self.count = start
 
 
-def _paths(sources: Any) -> bool:
-    """Whether a list is one source: of paths."""
-    return isinstance(sources, list) and bool(sources) and all(not hasattr(part, "dtype") for part in sources)
+def _expect_numbers(values: dict[str, Any]) -> None:
+    """Raises ValueError for what is no whole number from 1 on."""
+    for name, value in values.items():
+        if type(value) is bool or not isinstance(value, (int, np.integer)) or value < 1:
+            what = "bytes" if "memory" in name else "how many"
+            raise ValueError(f"{name}={value!r}: a whole number from 1 on is wanted, of {what}")
+
+
+def _expect_apart(sources: Sequence[Source], sinks: Sequence[Sink]) -> None:
+    """Raises ValueError where two sinks would write to one place, or one to where items come from; of a map that is
+    its own source it notes that it cannot be resumed."""
+    folders = {folder for source in sources if isinstance(source, FromFiles) for folder in source.folders}
+    files = {source.path.resolve() for source in sources if isinstance(source, FromFile)}
+    for sink in sinks:
+        if isinstance(sink, ToFolder) and sink.path.resolve() in folders:
+            raise ValueError(f"results cannot go to {sink.path}, where the items come from: name another folder")
+        if isinstance(sink, ToMap) and sink.path.resolve() in files:
+            sink.forgets = "it writes over its own source, where a chunk that was written cannot be done again"
+    places = [sink.path.resolve() for sink in sinks if isinstance(sink, (ToFile, ToFolder))]
+    for place in places:
+        if places.count(place) > 1:
+            raise ValueError(f"two results cannot both go to {place}: name a place for each")
 
 
 def _devices(devices: Any) -> list[Device]:
@@ -233,7 +258,10 @@ def _outputs(outputs: Any, sinks: Sequence[Sink], inputs: Sequence[Item]) -> tup
     if outputs is None:
         told: list[Any] = [None] * len(sinks)
     else:
-        told = [_described(output) for output in (outputs if isinstance(outputs, list) else [outputs])]
+        told = [
+            output if isinstance(output, Item) else _described(output)
+            for output in (outputs if isinstance(outputs, list) else [outputs])
+        ]
     if len(told) != len(sinks):
         raise ValueError(
             f"{len(told)} outputs are described, and there are {len(sinks)} sinks: one sink takes one output"

@@ -64,7 +64,7 @@ def plan(
     out_buffers = lanes + writers if staged[1] else 0
     on_device = streams * (read + written)
     pinned = in_buffers * read + out_buffers * written
-    budget = min(device.memory_info().free for device in devices) // 2 if memory is None else memory
+    budget = min(map(_free, devices)) // 2 if memory is None else memory
     host_budget = _available() // 4 if host_memory is None else host_memory
     limits = [
         ("device memory", "memory", budget, on_device),
@@ -88,6 +88,19 @@ def plan(
                 + f"or a larger {argument}="
             )
     return Layout(chunk, streams, in_buffers, out_buffers, chunk * on_device, chunk * pinned, host_budget)
+
+
+def _free(device: Device) -> int:
+    """Bytes of device memory that an allocation could have: what is free, and what the pool keeps for the next."""
+    context = device.context
+    if not device.attribute("MEMORY_POOLS_SUPPORTED"):
+        return device.memory_info().free
+    pool, names = context.call("cuDeviceGetDefaultMemPool", context.device), context.driver.CUmemPool_attribute
+    reserved, used = (
+        int(context.call("cuMemPoolGetAttribute", pool, name))
+        for name in (names.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, names.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+    )
+    return device.memory_info().free + reserved - used
 
 
 def _available() -> int:
@@ -126,6 +139,7 @@ class HostBuffer:
     def close(self) -> None:
         for event in self._events.values():
             event.close()
+        self.arrays = ()
 
 
 class Clock:

@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cudakit import nvtx
 from cudakit.errors import CudakitError, OutOfMemory
 from cudakit.pipeline import link
@@ -25,15 +27,17 @@ from cudakit.pipeline.buffers import DEPTH, Clock, HostBuffer, Lane, Layout
 from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.report import PipelineError, Report
 from cudakit.pipeline.sinks import Sink
-from cudakit.pipeline.sources import HostArray, Item, Source
+from cudakit.pipeline.sources import Blocks, HostArray, Item, Source
 from cudakit.pipeline.state import Failure, State, Stopped, Ticket
 from cudakit.pipeline.threads import Reader, Writer
 from cudakit.stream import Event, Stream
 
 if TYPE_CHECKING:
     from cudakit.device import Device
+    from cudakit.memory import DeviceArray
 
 _PROGRESS = 0.1  # seconds between two calls of a progress function
+_PATIENCE = 2.0  # seconds that a failure waits for a reader that is held up by its source
 _POLL = 0.0002  # seconds between two looks at streams that are all full
 
 
@@ -71,6 +75,7 @@ class Job:
 
     function: Callable[..., Any]
     tickets: Iterator[Ticket]
+    given: Sequence[Source | Blocks]
     sources: Sequence[Source]
     inputs: Sequence[Item]
     sinks: Sequence[Sink]
@@ -103,6 +108,7 @@ class Run:
         self.clocks: dict[int, list[Clock]] = {number: [] for number in range(len(job.devices))}
         self.all_clocks: list[Clock] = []
         self.stage = "copy"  # of the chunk that is being queued
+        self.queued = -1  # the last chunk whose work is all queued
         self._told = 0.0
         layout, devices = job.layout, job.devices
         self.report = Report(
@@ -120,32 +126,7 @@ class Run:
                 self.report.link = link.measure(job.devices, self._copy_bytes())
             self._make()
             state.begin = time.perf_counter()
-            staged = bool(job.layout.in_buffers)
-            context = job.devices[0].context
-            reader = Reader(state, job.tickets, job.sources, job.inputs, context, job.layout.chunk, staged)
-            writer = Writer(
-                state, job.sinks, job.finished, finite=job.finite, zero=self.zero, clocks=self.clocks
-            )  # fmt: skip
-            readers = _start(reader.run, job.readers, "reader")
-            writers = _start(writer.run, job.writers, "writer")
-            try:
-                self._queue()
-            except Stopped:
-                pass
-            except BaseException as error:  # Ctrl-C: what is computed is written, then it is raised again
-                interrupted = error
-            with state.condition:
-                state.stopped = state.stopped or interrupted is not None
-                state.no_more = True
-                state.condition.notify_all()
-            for thread in writers:
-                thread.join()
-            with state.condition:
-                state.stopped = True
-                state.condition.notify_all()
-            for thread in readers:
-                thread.join()
-            self._tell(force=True)
+            interrupted = self._work()
             seconds = time.perf_counter() - state.begin
             if state.failure is None and interrupted is None:
                 # What a function has queued elsewhere than on its chunk's stream has not been waited for by anybody.
@@ -153,6 +134,8 @@ class Run:
                     device.synchronize()
                 for sink in job.sinks:
                     sink.finish(self._count())
+            if state.failure is None and interrupted is None:
+                self._tell(force=True)
         finally:
             self._close()
         self._finish(seconds, _peak() - before)
@@ -161,6 +144,53 @@ class Run:
         if state.failure is not None:
             raise self._error(state.failure) from state.failure.error
         return self.report
+
+    def _work(self) -> BaseException | None:
+        """Start the threads, queue everything, and see the threads end. Gives what interrupted it, if anything did."""
+        job, state = self.job, self.state
+        reader = Reader(
+            state, job.tickets, job.sources, job.inputs, job.devices[0].context, job.layout.chunk,
+            bool(job.layout.in_buffers),
+        )  # fmt: skip
+        writer = Writer(
+            state, job.sinks, job.finished, finite=job.finite, item=self._item, zero=self.zero, clocks=self.clocks
+        )
+        readers: list[threading.Thread] = []
+        writers: list[threading.Thread] = []
+        interrupted: BaseException | None = None
+        try:
+            _start(readers, reader.run, job.readers, "reader")
+            _start(writers, writer.run, job.writers, "writer")
+            self._queue()
+        except Stopped:
+            pass
+        except BaseException as error:  # Ctrl-C: what is computed is written, then it is raised again
+            interrupted = error
+        finally:
+            with state.condition:
+                state.stopped = state.stopped or interrupted is not None
+                state.no_more = True
+                state.condition.notify_all()
+            try:
+                for thread in writers:
+                    thread.join()
+            finally:
+                with state.condition:
+                    state.stopped = True
+                    state.condition.notify_all()
+                for thread in readers:
+                    # One that waits for a source that gives nothing ends when that does; it touches nothing more.
+                    thread.join(None if state.failure is None and interrupted is None else _PATIENCE)
+        return interrupted
+
+    def _item(self, number: int) -> list[HostArray]:
+        """The inputs of one item, read again where that can be."""
+        arrays = []
+        for source in self.job.sources:
+            array = np.empty((1, *source.item.shape), source.item.dtype)
+            source.read(number, number + 1, array)
+            arrays.append(array)
+        return arrays
 
     def _count(self) -> int:
         count = self.job.count()
@@ -207,18 +237,20 @@ class Run:
             if ticket.error is not None:
                 state.fail(ticket, "read", ticket.error)
                 return
-            self.stage = "copy"
+            if self.job.layout.out_buffers:
+                ticket.out = state.wait_for(lambda: state.out_free and state.out_free.popleft(), "results", self._tell)
+            self.stage = "device"
             try:
-                if self.job.layout.out_buffers:
-                    ticket.out = state.wait_for(
-                        lambda: state.out_free and state.out_free.popleft(), "results", self._tell
-                    )
-                self._enqueue(ticket, self._lane())
-            except Stopped:
-                raise
+                lane = self._lane()
+            except CudakitError as error:  # a stream that tells of earlier work
+                state.fail(ticket, self.stage, error)
+                return
+            try:
+                self._enqueue(ticket, lane)
             except Exception as error:
                 state.fail(ticket, self.stage, error)
                 return
+            self.queued = index
             state.put(state.computed, ticket)
             index += 1
 
@@ -241,39 +273,47 @@ class Run:
         return lane
 
     def _enqueue(self, ticket: Ticket, lane: Lane) -> None:
-        job, stream, length = self.job, lane.stream, ticket.length
-        clock = self._clock(lane) if self.timed else None
+        length, stream = ticket.length, lane.stream
+        self.stage = "copy"
+        ticket.clock = clock = self._clock(lane) if self.timed else None
+        ticket.lane, ticket.device = lane.number, lane.number % len(self.job.devices)
         inputs = tuple(array[:length] for array in lane.inputs)
         outputs = tuple(array[:length] for array in lane.outputs)
         with nvtx.range("pipeline copy in"):
-            if clock is not None:
-                clock.tick(0, stream)
-            for array, host in zip(inputs, ticket.arrays, strict=True):
-                array.copy_from(host, stream)
-            if ticket.buffer is not None:
-                ticket.buffer.mark(stream)
-                self.state.put(self.state.in_free, ticket.buffer)
-            if clock is not None:
-                clock.tick(1, stream)
-        chunk = Chunk(ticket.index, ticket.start, ticket.stop, lane.device, stream)
+            self._copy_in(ticket, inputs, stream)
         self.stage = "compute"
+        chunk = Chunk(ticket.index, ticket.start, ticket.stop, lane.device, stream)
         with nvtx.range("pipeline compute"):
-            job.function(chunk, *inputs, *outputs)
+            self.job.function(chunk, *inputs, *outputs)
+        if clock is not None:
+            clock.tick(2, stream)
         self.stage = "copy"
         with nvtx.range("pipeline copy out"):
-            if clock is not None:
-                clock.tick(2, stream)
-            results = []
-            for place, (sink, array) in enumerate(zip(job.sinks, outputs, strict=True)):
-                straight = sink.pinned(lane.device.context, ticket.start, ticket.stop)
-                host = _of(ticket.out, place)[:length] if straight is None else straight
-                array.copy_to(host, stream)
-                results.append(host)
-            if clock is not None:
-                clock.tick(3, stream)
-            ticket.results, ticket.clock = tuple(results), clock
-            ticket.lane, ticket.device = lane.number, lane.number % len(job.devices)
-            ticket.done = lane.mark(ticket.index)
+            self._copy_out(ticket, outputs, stream)
+        ticket.done = lane.mark(ticket.index)
+
+    def _copy_in(self, ticket: Ticket, inputs: Sequence[DeviceArray], stream: Stream) -> None:
+        clock = ticket.clock
+        if clock is not None:
+            clock.tick(0, stream)
+        for array, host in zip(inputs, ticket.arrays, strict=True):
+            array.copy_from(host, stream)
+        if ticket.buffer is not None:
+            ticket.buffer.mark(stream)
+            self.state.put(self.state.in_free, ticket.buffer)
+        if clock is not None:
+            clock.tick(1, stream)
+
+    def _copy_out(self, ticket: Ticket, outputs: Sequence[DeviceArray], stream: Stream) -> None:
+        results = []
+        for place, (sink, array) in enumerate(zip(self.job.sinks, outputs, strict=True)):
+            straight = sink.pinned(stream.context, ticket.start, ticket.stop)
+            host = _of(ticket.out, place)[: ticket.length] if straight is None else straight
+            array.copy_to(host, stream)
+            results.append(host)
+        if ticket.clock is not None:
+            ticket.clock.tick(3, stream)
+        ticket.results = tuple(results)
 
     def _clock(self, lane: Lane) -> Clock:
         number = lane.number % len(self.job.devices)
@@ -292,7 +332,6 @@ class Run:
             return _PROGRESS if force else 1.0
         now = time.perf_counter()
         if force or now - self._told >= _PROGRESS:
-            self._told = now
             state, seconds = self.state, max(now - self.state.begin, 1e-9)
             self.job.progress(
                 Progress(
@@ -300,6 +339,7 @@ class Run:
                     state.bytes_in / seconds / 1e9, state.bytes_out / seconds / 1e9,
                 )
             )  # fmt: skip
+            self._told = now = time.perf_counter()  # from its end: one that takes long is not all that is done
         return max(self._told + _PROGRESS - now, 0.001)
 
     def _close(self) -> None:
@@ -308,8 +348,17 @@ class Run:
         for lane in self.lanes:
             with contextlib.suppress(CudakitError) if broken else contextlib.nullcontext():
                 lane.stream.synchronize()
+        state = self.state
+        with state.condition:
+            left = [*state.ready.values(), *([] if state.failure is None else [state.failure.ticket])]
+            state.ready.clear()
+            state.in_free.clear()
+            state.out_free.clear()
+        for ticket in left:
+            # A traceback keeps them for as long as somebody looks at it, and with them the pinned memory.
+            ticket.arrays, ticket.results, ticket.buffer, ticket.out = (), (), None, None
         made: list[Any] = [*self.lanes, *self.buffers, *self.all_clocks, *(event for event, _ in self.zero.values())]
-        for thing in [*made, *self.job.sources, *self.job.sinks]:
+        for thing in [*made, *self.job.given, *self.job.sinks]:
             with contextlib.suppress(CudakitError) if broken else contextlib.nullcontext():
                 thing.close()
 
@@ -351,6 +400,8 @@ class Run:
             advice = (
                 " What the function allocates comes on top of the pipeline's buffers: give a smaller chunk= or memory=."
             )
+        if failure.stage == "device" and self.queued > ticket.index:
+            names += f", or one up to chunk {self.queued}, which were queued beside it"
         return PipelineError(
             f"chunk {ticket.index} ({names}) failed in {_STAGES[failure.stage]}: {type(error).__name__}: {error}."
             f"{advice} {kept}.",
@@ -362,6 +413,7 @@ _STAGES = {
     "read": "reading",
     "copy": "its copies",
     "compute": "the function",
+    "device": "its work on the device",
     "write": "writing its result",
 }
 
@@ -372,11 +424,11 @@ def _of(buffer: HostBuffer | None, place: int) -> HostArray:
     return buffer.arrays[place]
 
 
-def _start(work: Callable[[int], None], count: int, name: str) -> list[threading.Thread]:
-    threads = [threading.Thread(target=work, args=(i,), name=f"pipeline {name} {i}", daemon=True) for i in range(count)]
-    for thread in threads:
+def _start(threads: list[threading.Thread], work: Callable[[int], None], count: int, name: str) -> None:
+    for number in range(count):
+        thread = threading.Thread(target=work, args=(number,), name=f"pipeline {name} {number}", daemon=True)
+        threads.append(thread)
         thread.start()
-    return threads
 
 
 def _peak_from_now() -> int:

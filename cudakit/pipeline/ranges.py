@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,8 @@ class Journal:
         self.path = path
         self._job = json.dumps(job, sort_keys=True)
         self._file: int | None = None
+        self._lock = threading.Lock()
+        self.added = False  # whether it has any range
 
     def began(self) -> bool:
         """Whether an earlier run has finished any."""
@@ -73,19 +77,33 @@ class Journal:
                 f"{self.path} is of another job: it says {lines[0]}, and this one is {self._job}. Resume with the "
                 "arguments of then, or pass overwrite=True to begin anew"
             )
-        return merged((int(line.split()[0]), int(line.split()[1])) for line in lines[1:])
+        ranges = []
+        for line in lines[1:]:
+            fields = line.split()
+            if len(fields) != 2 or not all(field.isdigit() for field in fields) or int(fields[0]) >= int(fields[1]):
+                raise ValueError(f"{self.path} has a line that is no range of items, {line!r}: pass overwrite=True")
+            ranges.append((int(fields[0]), int(fields[1])))
+        return merged(ranges)
 
-    def open(self, finished: Iterable[Range]) -> None:
+    def open(self, finished: Sequence[Range]) -> None:
         """Begin the record, or begin it anew with what is finished already."""
         aside = self.path.with_name(self.path.name + ".new")
         aside.write_text("".join([self._job + "\n", *(f"{start} {stop}\n" for start, stop in finished)]))
         aside.replace(self.path)
+        self.added = bool(finished)
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
 
     def add(self, start: int, stop: int) -> None:
-        """The items start..stop are written. Safe from several threads."""
-        if self._file is not None:
-            os.write(self._file, f"{start} {stop}\n".encode())
+        """The items start..stop are written. Safe from several threads. OSError where the disk has no room for it."""
+        line = f"{start} {stop}\n".encode()
+        with self._lock:
+            if self._file is None:
+                return
+            end = os.fstat(self._file).st_size
+            if os.write(self._file, line) < len(line):
+                os.ftruncate(self._file, end)  # half a line would be read as another range
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            self.added = True
 
     def close(self, *, remove: bool = False) -> None:
         """remove: the job is whole, and needs no record."""

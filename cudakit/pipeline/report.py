@@ -132,8 +132,9 @@ _NAMES = {"read": "reading", "link": "the link to the device", "compute": "the d
 class PipelineError(CudakitError):
     """A pipeline was stopped by a failure, which is its __cause__; the chunks before it are finished.
 
-    chunk: the number of the chunk. start, stop: its items. stage: "read", "copy", "compute" or "write". report: what
-    had been done by then.
+    chunk: the number of the chunk. start, stop: its items. stage: "read", "copy", "compute" (the function), "device"
+    (the work that was queued: of the chunks queued together, any may have been the cause) or "write". report: what had
+    been done by then.
     """
 
     def __init__(self, message: str, *, chunk: int, start: int, stop: int, stage: str, report: Report) -> None:

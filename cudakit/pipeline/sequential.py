@@ -36,12 +36,17 @@ def sequential(
     driver's own buffers. Items that lie in memory of that kind already are copied from there. sink: given
     (start, stop, items), outside of the time. Returns a Report without rates.
     """
+    if not isinstance(sources, (tuple, list)) or chunk < 1:
+        raise ValueError(f"sequential() takes a tuple of sources, and chunks of 1 item or more, not {chunk}")
     given = [source for source in map(as_source, sources) if isinstance(source, Source)]
     if len(given) < len(sources):
         raise TypeError("a generator has no place here: give sources that can be read in any order")
     made = Item.of(*output)
     inputs = [source.item for source in given]
-    total = min(source.count for source in given) if count is None else count
+    there = min((source.count for source in given), default=0)
+    total = there if count is None else count
+    if not 0 <= total <= there:
+        raise ValueError(f"{total:,} items were asked for, and the sources have {there:,}")
 
     def host(item: Item) -> Any:
         shape = (chunk, *item.shape)
@@ -51,7 +56,8 @@ def sequential(
     result = host(made)
     lane = Lane.make(0, device, inputs, [made], chunk)
     nbytes = sum(array.nbytes for array in lane.inputs + lane.outputs)
-    report = Report([device.context.spec], 1, chunk, total, nbytes, sum(b.nbytes for b in buffers) + result.nbytes)
+    held = sum(buffer.nbytes for buffer in buffers) + result.nbytes if pinned else 0
+    report = Report([device.context.spec], 1, chunk, total, nbytes, held)
     stream = lane.stream
     try:
         begin = time.perf_counter()

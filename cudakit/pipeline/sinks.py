@@ -21,7 +21,7 @@ from cudakit.context import Context
 from cudakit.layout import is_contiguous
 from cudakit.pinned import is_pinned
 from cudakit.pipeline.ranges import Journal, Range, merged
-from cudakit.pipeline.sources import _GRANULARITY, HostArray, Item, npy_header, write_whole
+from cudakit.pipeline.sources import _GRANULARITY, HostArray, Item, is_result, npy_header, write_whole
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ToArray(Sink):
             raise ValueError("the array for the results is read-only")
         self._array = array
         self._straight: bool | None = None
-        self.where = "the array"
+        self.where = "the array for the results"
 
     def item(self) -> Item:
         return Item.of(self._array.shape[1:], self._array.dtype)
@@ -115,15 +115,20 @@ class ToArray(Sink):
         return []
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
-        if stop > len(self._array):
-            raise ValueError(f"items {start:,} to {stop - 1:,} are past the end of the {len(self._array):,} that fit")
+        _expect_room(stop, len(self._array), self.where)
         np.copyto(self._array[start:stop], items)
 
     def pinned(self, context: Context, start: int, stop: int) -> HostArray | None:
         if self._straight is None:
             array = self._array
             self._straight = is_contiguous(array.shape, array.strides, array.itemsize) and is_pinned(context, array)
-        return self._array[start:stop] if self._straight and stop <= len(self._array) else None
+        if not self._straight:
+            return None
+        _expect_room(stop, len(self._array), self.where)
+        return self._array[start:stop]
+
+    def finish(self, count: int) -> None:
+        _expect_full(count, len(self._array), self.where)
 
 
 class _Placed(Sink):
@@ -135,15 +140,19 @@ class _Placed(Sink):
         self._offset = 0
         self._item: Item | None = None
         self._journal: Journal | None = None
+        self._whole = False
 
     @property
     def _record(self) -> Path:
         return self.path.with_name(self.path.name + ".journal")
 
+    def _discard(self) -> None:
+        """Remove what stands there for results, of which there are none."""
+
     def _begin(self, job: Job, what: dict[str, Any]) -> tuple[Journal, list[Range]]:
         """The journal, and what it says of an earlier run."""
         journal = Journal(self._record, {"item": str(job.item), "count": job.count, **what})
-        self._item, self._journal = job.item, journal
+        self._item = job.item
         if not self._record.exists() or job.overwrite:
             return journal, []
         if not job.resume and journal.began():
@@ -160,16 +169,22 @@ class _Placed(Sink):
         self._journal.add(start, stop)
 
     def finish(self, count: int) -> None:
+        self._whole = True
+        journal = self._journal
         self.close()
-        if self._journal is not None:
-            self._journal.close(remove=True)
+        if journal is not None:
+            journal.close(remove=True)
 
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
         if self._journal is not None:
-            self._journal.close()
+            nothing = not self._journal.added and not self._whole
+            self._journal.close(remove=nothing)
+            if nothing:
+                self._discard()
+            self._journal = None
 
 
 class ToMap(_Placed):
@@ -193,6 +208,19 @@ class ToMap(_Placed):
     def item(self) -> Item:
         return Item.of(self._array.shape[1:], self._array.dtype)
 
+    @property
+    def _record(self) -> Path:
+        # by its place: two maps of one file have a journal each
+        return self.path.with_name(f"{self.path.name}.{self._offset}.journal")
+
+    def write(self, start: int, stop: int, items: HostArray) -> None:
+        _expect_room(stop, len(self._array), self.where)
+        super().write(start, stop, items)
+
+    def finish(self, count: int) -> None:
+        _expect_full(count, len(self._array), self.where)
+        super().finish(count)
+
     def open(self, job: Job) -> list[Range]:
         _same(self.item(), job.item, f"the memory map of {self.path}")
         if job.count is not None and job.count != len(self._array):
@@ -200,6 +228,7 @@ class ToMap(_Placed):
         journal, finished = self._begin(job, {"offset": self._offset})
         self._file = os.open(self.path, os.O_WRONLY)
         journal.open(finished)
+        self._journal = journal
         return finished
 
 
@@ -211,24 +240,31 @@ class ToFile(_Placed):
         self._part = self.path.with_name(self.path.name + ".part")
         self.where = str(self._part)
 
+    def _discard(self) -> None:
+        self._part.unlink(missing_ok=True)
+
     def open(self, job: Job) -> list[Range]:
         _parent(self.path)
-        if self.path.exists() and not job.overwrite and not (job.resume and self._record.exists()):
-            if job.resume and job.count is not None and _holds(self.path, job):
-                self._item = job.item
-                return merged([(0, job.count)])
-            raise FileExistsError(f"{self.path} is there already: pass overwrite=True, or name another file")
+        begun = self._record.exists() and self._part.exists()
+        if self.path.exists() and not job.overwrite and not (job.resume and begun):
+            count = _whole(self.path, job) if job.resume else None
+            if count is None:
+                raise FileExistsError(f"{self.path} is there already: pass overwrite=True, or name another file")
+            self._record.unlink(missing_ok=True)  # of a run that was killed as it ended
+            return merged([(0, count)])
         journal, finished = self._begin(job, {})
-        if not self._part.exists():
-            finished = []  # somebody has removed it
+        if not begun:
+            finished = []
         header = npy_header_bytes(job.count or 0, job.item)
         self._offset = len(header)
-        _room(self.path.parent, job, sum(stop - start for start, stop in finished))
+        if not job.overwrite:
+            _room(self.path.parent, job, sum(stop - start for start, stop in finished))
         self._file = os.open(self._part, os.O_RDWR | os.O_CREAT | (0 if finished else os.O_TRUNC), 0o666)
         os.pwrite(self._file, header, 0)
         if job.count is not None:
             os.ftruncate(self._file, self._offset + job.count * job.item.nbytes)
         journal.open(finished)
+        self._journal = journal
         return finished
 
     def finish(self, count: int) -> None:
@@ -262,38 +298,60 @@ class ToFolder(Sink):
     def open(self, job: Job) -> list[Range]:
         _parent(self.path)
         self.path.mkdir(exist_ok=True)
+        self._job, self._header = job, npy_header_bytes(None, job.item)
         described = json.dumps({"item": str(job.item), "count": job.count}, sort_keys=True)
         names = {entry.name for entry in os.scandir(self.path)}
-        results = {name for name in names if name.endswith(".npy") and not name.startswith(".")}
         for torn in (name for name in names if name.startswith(".") and name.endswith(".npy.part")):
             (self.path / torn).unlink()
-        if self._record.exists() and job.resume and self._record.read_text() != described:
-            raise ValueError(
-                f"{self.path} is of another job: it says {self._record.read_text()}, and this one is {described}. "
-                "Resume with the arguments of then, or name another folder"
-            )
+        results = {name for name in names if is_result(name)}
         if results and not job.overwrite and not job.resume:
             raise FileExistsError(
                 f"{self.path} has {len(results):,} results already: pass resume=True to go on from there, "
                 "overwrite=True to write over them, or name another folder"
             )
-        if results and job.resume and not job.overwrite:
-            first = self.path / min(results)
-            shape, dtype, _ = npy_header(first)
-            if Item(shape, dtype) != job.item:
-                raise ValueError(
-                    f"{first} holds {Item(shape, dtype)}, and this run's results are {job.item}: the folder is of "
-                    "another job. Name another one"
-                )
-        self._job = job
-        self._header = npy_header_bytes(None, job.item)
-        self._there = results if job.resume and not job.overwrite else set()
-        finished: list[Range] = []
-        if job.count is not None and self._there:
-            finished = merged((i, i + 1) for i in range(job.count) if f"{job.label(i)}.npy" in self._there)
-        _room(self.path, job, len(self._there))
-        self._record.write_text(described)
+        if self._record.exists() and job.resume and self._record.read_text() != described:
+            raise ValueError(
+                f"{self.path} is of another job: it says {self._record.read_text()}, and this one is {described}. "
+                "Resume with the arguments of then, or name another folder"
+            )
+        numbers = self._numbers(results)
+        if job.overwrite:
+            # Left there, they would pass for this run's results where it is stopped and resumed.
+            for number in numbers:
+                (self.path / f"{job.label(number)}.npy").unlink()
+            numbers = []
+        for number in numbers:
+            self._expect_mine(self.path / f"{job.label(number)}.npy")
+        self._there = {f"{job.label(number)}.npy" for number in numbers}
+        finished = merged((number, number + 1) for number in numbers)
+        if not job.overwrite:
+            _room(self.path, job, len(numbers))
+        aside = self._record.with_name(self._record.name + ".new")
+        aside.write_text(described)
+        aside.replace(self._record)
         return finished
+
+    def _numbers(self, results: set[str]) -> list[int]:
+        """The items whose names are among the files."""
+        label, count = self._label, None if self._job is None else self._job.count
+        if count is not None:
+            return [number for number in range(count) if f"{label(number)}.npy" in results]
+        stems = (name[: -len(".npy")] for name in results)
+        return sorted(int(stem) for stem in stems if stem.isdigit() and label(int(stem)) == stem)
+
+    def _label(self, number: int) -> str:
+        return str(number) if self._job is None else self._job.label(number)
+
+    def _expect_mine(self, path: Path) -> None:
+        """Raises ValueError where a file with an item's name is no result of this job."""
+        item = self._job.item if self._job is not None else None
+        size = len(self._header) + (item.nbytes if item is not None else 0)
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != size or file.read(len(self._header)) != self._header:
+                raise ValueError(
+                    f"{path} is no result of this job, whose items are {item}: the folder is of another job. Name "
+                    "another one, or pass overwrite=True"
+                )
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
         if self._job is None:
@@ -319,6 +377,10 @@ class ToFolder(Sink):
     def finish(self, count: int) -> None:
         self._record.unlink(missing_ok=True)
 
+    def close(self) -> None:
+        if self._job is not None and not any(is_result(entry.name) for entry in os.scandir(self.path)):
+            self._record.unlink(missing_ok=True)  # nothing is finished that it would be the record of
+
 
 def as_sink(given: Any) -> Sink:
     """What `run` takes for an output: a Sink, an array or memory map, the path of an `.npy` file, the path of a folder
@@ -333,6 +395,8 @@ def as_sink(given: Any) -> Sink:
         return ToArray(given)
     if isinstance(given, (str, os.PathLike)):
         path = Path(given)
+        if not os.fspath(given):
+            raise ValueError("an empty path is no place for results: name an .npy file, or a folder")
         if path.suffix == ".npy" and not path.is_dir():
             return ToFile(path)
         if path.is_dir() or not path.suffix or os.fspath(given).endswith(("/", os.sep)):
@@ -369,12 +433,25 @@ def _parent(path: Path) -> None:
         )
 
 
-def _holds(path: Path, job: Job) -> bool:
-    from cudakit.pipeline.sources import FromFile
+def _whole(path: Path, job: Job) -> int | None:
+    """How many items a finished file holds; None where it is no file of this job's."""
+    shape, _, offset = npy_header(path)
+    count = shape[0] if shape else 0
+    if not shape or (job.count is not None and count != job.count):
+        return None
+    with path.open("rb") as file:
+        mine = file.read(offset) == npy_header_bytes(count, job.item)
+    return count if mine and path.stat().st_size == offset + count * job.item.nbytes else None
 
-    source = FromFile(path)
-    source.close()
-    return (source.item, source.count) == (job.item, job.count)
+
+def _expect_room(stop: int, there: int, where: str) -> None:
+    if stop > there:
+        raise ValueError(f"item {stop - 1:,} is past the end of {where}, which holds {there:,} items")
+
+
+def _expect_full(count: int, there: int, where: str) -> None:
+    if count != there:
+        raise ValueError(f"{count:,} items came, and {where} holds {there:,}: the rest is as it was")
 
 
 def _room(folder: Path, job: Job, finished: int) -> None:

@@ -6,7 +6,9 @@ file that is cut short is an error that names it, where a memory map would end t
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,11 +123,12 @@ class FromArray(Source):
 
 
 class FromFile(Source):
-    """The items of an `.npy` file whose first axis counts them."""
+    """The items of an `.npy` file whose first axis counts them. dtype: what they are, where the format cannot say it,
+    as of bfloat16."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], dtype: Any = None) -> None:
         self.path = Path(path)
-        shape, dtype, offset = npy_header(self.path)
+        shape, dtype, offset = npy_header(self.path, dtype)
         if not shape:
             raise ValueError(f"{self.path} holds one value: the first axis of a stream counts its items")
         self._begin(self.path, Item.of(shape[1:], dtype), shape[0], offset)
@@ -148,16 +151,17 @@ class FromFile(Source):
         return made
 
     def _begin(self, path: Path, item: Item, count: int, offset: int) -> None:
-        self.item, self.count, self._offset = item, count, offset
+        self.item, self.count, self._offset, self._lock = item, count, offset, threading.Lock()
         there = path.stat().st_size
         due = offset + count * item.nbytes
         if there < due:
             raise ValueError(f"{path} is cut short: {there:,} bytes are there, and {count:,} items take {due:,}")
-        self._file: int | None = os.open(path, os.O_RDONLY)
+        self._file: int | None = None
 
     def read(self, start: int, stop: int, into: HostArray) -> None:
-        if self._file is None:
-            raise ValueError(f"{self.path} was closed")
+        with self._lock:
+            if self._file is None:
+                self._file = os.open(self.path, os.O_RDONLY)
         read_whole(self._file, into, self._offset + start * self.item.nbytes, self.path)
 
     def close(self) -> None:
@@ -169,19 +173,21 @@ class FromFile(Source):
 class FromFiles(Source):
     """`.npy` files of one item each, named by their stems: an image set, say. All have the first one's shape and dtype.
 
-    paths: the files in their order, or a folder: then all `.npy` files in it, by name.
+    paths: the files in their order, or a folder: then all `.npy` files in it, by name, but for hidden ones. dtype: as
+    for FromFile.
     """
 
-    def __init__(self, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
+    def __init__(self, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], dtype: Any = None) -> None:
+        self._dtype = dtype
         if isinstance(paths, (str, os.PathLike)):
             folder = Path(paths)
-            paths = sorted(entry.path for entry in os.scandir(folder) if entry.name.endswith(".npy"))
+            paths = sorted(entry.path for entry in os.scandir(folder) if is_result(entry.name))
             if not paths:
                 raise ValueError(f"there is no .npy file in {folder}")
         if not paths:
             raise ValueError("an empty list of files has no item whose shape could be known")
         self._paths = [os.fspath(path) for path in paths]
-        shape, dtype, _ = npy_header(Path(self._paths[0]))
+        shape, dtype, _ = npy_header(Path(self._paths[0]), dtype)
         self.item = Item.of(shape, dtype)
         self.count = len(self._paths)
         names = [Path(path).stem for path in self._paths]
@@ -197,7 +203,7 @@ class FromFiles(Source):
 
     def read(self, start: int, stop: int, into: HostArray) -> None:
         for place, path in enumerate(self._paths[start:stop]):
-            shape, dtype, offset = npy_header(Path(path))
+            shape, dtype, offset = npy_header(Path(path), self._dtype)
             if (tuple(shape), dtype) != (self.item.shape, self.item.dtype):
                 raise ValueError(f"{path} holds {Item(tuple(shape), dtype)}, and the first file {self.item}")
             file = os.open(path, os.O_RDONLY)
@@ -232,16 +238,15 @@ class Blocks:
 
     The first block says what an item is and how many a chunk holds, unless `run` is told; later ones may be shorter,
     and an empty one is passed over. The generator may yield the same array again: it has been copied before the next is
-    asked for. It runs in a reading thread.
+    asked for. Its first step is taken at once, by the thread that makes this, and all others by a reading thread.
     """
 
     def __init__(self, blocks: Iterable[Any]) -> None:
         self._blocks = iter(blocks)
         self._first: list[tuple[HostArray, ...]] = []
-        try:
-            first = _as_block(next(self._blocks))
-        except StopIteration:
-            raise ValueError("the generator yields nothing: its first block tells what an item is") from None
+        first = next((block for block in map(_as_block, self._blocks) if len(block[0])), None)
+        if first is None:
+            raise ValueError("the generator yields nothing: its first block tells what an item is")
         self._first.append(first)
         self.items = tuple(Item.of(array.shape[1:], array.dtype) for array in first)
         self.length = len(first[0])
@@ -259,6 +264,13 @@ class Blocks:
                 )
             yield arrays
 
+    def close(self) -> None:
+        """End the generator where it stands, so that its own `finally` runs. Idempotent."""
+        close = getattr(self._blocks, "close", None)
+        if close is not None:
+            with contextlib.suppress(ValueError):  # it is in the midst of a step, which nobody can end
+                close()
+
 
 def _as_block(block: Any) -> tuple[HostArray, ...]:
     arrays = tuple(np.asarray(part) for part in (block if isinstance(block, tuple) else (block,)))
@@ -275,6 +287,8 @@ def as_source(given: Any) -> Source | Blocks:
     list of paths, or a generator of blocks. Raises TypeError for anything else."""
     if isinstance(given, (Source, Blocks)):
         return given
+    if isinstance(given, np.ma.MaskedArray):
+        raise TypeError("a masked array's mask would be lost: give array.filled(...)")
     if isinstance(given, np.memmap):
         return FromFile.of_map(given) or FromArray(given)
     if isinstance(given, np.ndarray):
@@ -285,6 +299,8 @@ def as_source(given: Any) -> Source | Blocks:
         return FromFiles(given)
     if isinstance(given, Iterator):
         return Blocks(given)
+    if isinstance(given, list):
+        raise TypeError("a list is for the paths of files of one item each: give several sources as a tuple")
     raise TypeError(
         f"{type(given).__name__} is no source of items: give a numpy array, a numpy.memmap, the path of an .npy file "
         "or of a folder of them, a list of paths, a generator of blocks, or a pipeline source such as Filled"
@@ -295,8 +311,16 @@ _GRANULARITY = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 65536
 _PIECE = 1 << 30  # Linux reads and writes 2^31 bytes a call at most
 
 
-def npy_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Shape, dtype and the offset of the data in an `.npy` file. ValueError for what is none that can be streamed."""
+def is_result(name: str) -> bool:
+    """Whether a file of this name in a folder is an item's."""
+    return name.endswith(".npy") and not name.startswith(".")
+
+
+def npy_header(path: Path, dtype_: Any = None) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Shape, dtype and the offset of the data in an `.npy` file. ValueError for what is none that can be streamed.
+
+    dtype_: what the elements are, where it is known otherwise: of the size that the file says.
+    """
     try:
         with path.open("rb") as file:
             version = np.lib.format.read_magic(file)
@@ -311,6 +335,11 @@ def npy_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
         raise ValueError(f"{path} holds Python objects")
     if fortran and len(shape) > 1:
         raise ValueError(f"{path} is in Fortran order: save it with numpy.ascontiguousarray first")
+    if dtype_ is not None:
+        known = as_dtype(dtype_)
+        if known.itemsize != dtype.itemsize:
+            raise ValueError(f"{path} holds elements of {dtype.itemsize} bytes, and {known} has {known.itemsize}")
+        dtype = known
     return tuple(int(extent) for extent in shape), dtype, offset
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cudakit.errors import ContextLost, DeviceFault
 from cudakit.pipeline.buffers import Clock, HostBuffer, Mark
 from cudakit.pipeline.report import Span
 from cudakit.pipeline.sources import HostArray
@@ -46,6 +47,12 @@ class Failure:
     ticket: Ticket
     stage: str
     error: BaseException
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The less, the sooner it is told of."""
+        late = isinstance(self.error, ContextLost) and not isinstance(self.error, DeviceFault)
+        return late, self.ticket.index
 
 
 class Stopped(Exception):
@@ -85,11 +92,13 @@ class State:
     def wait_for(self, met: Callable[[], Any], what: str | None = None, tick: Callable[[], float] | None = None) -> Any:
         """Wait until `met()`, called with the lock held, gives something true, and give that. Raises Stopped.
 
-        what: add the time to what was waited for. tick: called now and then meanwhile; gives seconds to its next call.
+        what: add the time to what was waited for. tick: called now and then meanwhile, without the lock; gives the
+        seconds to its next call.
         """
         begin = time.perf_counter()
-        with self.condition:
-            while True:
+        while True:
+            pause = tick() if tick is not None else None
+            with self.condition:
                 if self.stopped:
                     raise Stopped
                 found = met()
@@ -98,7 +107,7 @@ class State:
                         waited = self.times.waited
                         waited[what] = waited.get(what, 0.0) + time.perf_counter() - begin
                     return found
-                self.condition.wait(tick() if tick is not None else None)
+                self.condition.wait(pause)
 
     def over(self, ticket: Ticket) -> bool:
         """Whether a chunk before this one has failed."""
@@ -111,10 +120,12 @@ class State:
             self.condition.notify_all()
 
     def fail(self, ticket: Ticket, stage: str, error: BaseException) -> None:
-        """Stop the run. Of several failures the earliest chunk's is told."""
+        """Stop the run. Of several failures the earliest chunk's is told; that the device is lost, only where nothing
+        tells by what."""
         with self.condition:
-            if self.failure is None or ticket.index < self.failure.ticket.index:
-                self.failure = Failure(ticket, stage, error)
+            failure = Failure(ticket, stage, error)
+            if self.failure is None or failure.rank < self.failure.rank:
+                self.failure = failure
             self.stopped = True
             self.condition.notify_all()
 

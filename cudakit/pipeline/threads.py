@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ class Reader:
         self._state, self._tickets, self._sources, self._items = state, tickets, sources, items
         self._context, self._chunk, self._staged = context, chunk, staged
         self._turn = threading.Lock()
+        self._next = 0  # the item after those of the last ticket
 
     def run(self, number: int) -> None:
         """Read until there is no more, or the run is stopped."""
@@ -48,24 +49,28 @@ class Reader:
             )
             if state.end is not None or state.stopped:
                 return False
-            ticket = Ticket(state.handed, state.handed * self._chunk, (state.handed + 1) * self._chunk)
+            ticket = Ticket(state.handed, self._next, self._next + self._chunk)
             try:
                 found = next(self._tickets, None)
                 if found is None:
                     self._finish(ticket.index)
                     return False
-                ticket = found
+                ticket, self._next = found, found.stop
                 # What a generator yields may change with its next step: it is copied before anybody takes that.
                 if ticket.block is not None:
                     self._fill(ticket, buffer, lane)
-            except Exception as error:
+            except Stopped:
+                raise
+            except BaseException as error:  # the thread ends here in any case, and nobody else would know
                 self._broken(ticket, error)
                 return False
             state.handed += 1
         if ticket.block is None:
             try:
                 self._fill(ticket, buffer, lane)
-            except Exception as error:
+            except Stopped:
+                raise
+            except BaseException as error:
                 self._broken(ticket, error)
                 return False
         ticket.block = None
@@ -79,7 +84,7 @@ class Reader:
             self._state.end = count
             self._state.condition.notify_all()
 
-    def _broken(self, ticket: Ticket, error: Exception) -> None:
+    def _broken(self, ticket: Ticket, error: BaseException) -> None:
         """The chunks before this one are still worked on; it is the last."""
         ticket.error, ticket.block = error, None
         with self._state.condition:
@@ -117,9 +122,10 @@ class Writer:
 
     def __init__(
         self, state: State, sinks: Sequence[Sink], finished: Sequence[Sequence[Range]], *, finite: bool,
-        zero: dict[int, tuple[Event, float]], clocks: dict[int, list[Clock]],
+        item: Callable[[int], list[HostArray]], zero: dict[int, tuple[Event, float]], clocks: dict[int, list[Clock]],
     ) -> None:  # fmt: skip
         self._state, self._sinks, self._finished, self._finite = state, sinks, finished, finite
+        self._item = item
         self._zero, self._clocks = zero, clocks
         self._ordered = any(sink.ordered for sink in sinks)
 
@@ -133,7 +139,7 @@ class Writer:
                 if not state.computed:
                     return
                 ticket = state.computed.popleft()
-            stage = "compute"
+            stage = "device"
             try:
                 if ticket.done is not None:
                     ticket.done.wait()
@@ -154,7 +160,7 @@ class Writer:
         with nvtx.range("pipeline write"):
             for place, (sink, results) in enumerate(zip(self._sinks, ticket.results, strict=True)):
                 if self._finite:
-                    check_finite(place, ticket, results)
+                    check_finite(place, ticket, results, self._item)
                 if not covers(self._finished[place], ticket.start, ticket.stop):
                     sink.write(ticket.start, ticket.stop, results)
                 nbytes += results.nbytes
@@ -178,9 +184,10 @@ class Writer:
             self._state.note(stage, f"stream {ticket.lane}", ticket, begin, end)
 
 
-def check_finite(place: int, ticket: Ticket, results: HostArray) -> None:
-    """Raises ValueError where a result is not finite: how many, and which item and inputs have the first."""
-    if results.dtype.kind not in "fc" and results.dtype.kind != "V":
+def check_finite(place: int, ticket: Ticket, results: HostArray, item_of: Callable[[int], list[HostArray]]) -> None:
+    """Raises ValueError where a result is not finite: how many, and which item has the first, with what its inputs,
+    read again by `item_of`, have of them."""
+    if not _has_infinities(results.dtype):
         return
     bad = ~np.isfinite(results)
     if not bad.any():
@@ -188,19 +195,19 @@ def check_finite(place: int, ticket: Ticket, results: HostArray) -> None:
     first = np.unravel_index(int(np.argmax(bad)), bad.shape)
     item = ticket.start + int(first[0])
     inputs = [
-        f"input {number} of that item has {count:,}"
-        for number, array in enumerate(ticket.arrays)
-        if array.dtype.kind in "fc" and (count := _not_finite(array[int(first[0])]))
+        f"input {number} of that item has {int(np.size(array) - np.count_nonzero(np.isfinite(array))):,} of them"
+        for number, array in enumerate(item_of(item))
+        if _has_infinities(array.dtype)
     ]
     raise ValueError(
         f"output {place} has {int(bad.sum()):,} values that are not finite, the first at item {item:,}"
-        f"{list(map(int, first[1:]))} ({results[first]}); "
-        + ("; ".join(inputs) or "the inputs of that item are finite")
+        f"{list(map(int, first[1:]))} ({results[first]})" + "".join(f"; {text}" for text in inputs)
     )
 
 
-def _not_finite(array: Any) -> int:
-    return int(np.size(array) - np.count_nonzero(np.isfinite(array)))
+def _has_infinities(dtype: np.dtype[Any]) -> bool:
+    """Floating point, ml_dtypes' types too, which numpy counts among the void ones."""
+    return dtype.kind in "fc" or (dtype.kind == "V" and dtype.names is None and dtype.type is not np.void)
 
 
 def _part(buffer: HostBuffer | None, place: int, ticket: Ticket) -> HostArray:

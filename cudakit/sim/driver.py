@@ -201,7 +201,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
         runs to its end from here on, in one context or in all, until ``simEndCount``. Launches made before this that
         have not run are counted too: wait for them first. ``together``: launches of one kernel with one grid, block
         and shared memory make one record."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             owner = None if context is None else self._object(context, Context, "a context")
             count = Count(owner, together)
             self._counts.append(count)
@@ -209,7 +209,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
 
     def simEndCount(self, count: Count) -> list[LaunchRecord]:
         """End a count and give its records."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             if count in self._counts:
                 self._counts.remove(count)
             return count.records
@@ -218,12 +218,12 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
         """Make calls fail. ``fault`` is "out_of_memory" (allocations), "launch_failure" (a kernel, as it runs),
         "context_lost" (any call that needs a context) or a driver function's name, then with the CUresult ``code``.
         ``after`` such calls pass first, then ``times`` fail."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             self._injector.add(fault, after, times, code)
 
     def simClearFaults(self) -> None:
         """Withdraw the injected faults that have not struck."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             self._injector.injections.clear()
 
     def simFailureReport(self) -> Finding | None:
@@ -233,7 +233,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
 
     def simLastReport(self) -> Finding | None:
         """The report of the last fault that a kernel or a queued operation met, or None. ``str`` of it is readable."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             return self._last_report
 
     def simLastMessage(self) -> str:
@@ -247,7 +247,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
 
     def simStats(self) -> Stats:
         """What is alive now. Memory whose free is queued counts as freed."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             live = [m for m in self._memory.values() if not m.freeing]
             device = [m for m in live if m.allocation.kind == "device"]
             contexts = [c for c in self._contexts() if c.active]
@@ -267,7 +267,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
 
         Nothing is waited for, and the bytes count as initialised from here on, if ``define``. It stays readable once
         the memory is freed, and is then nobody else's. ValueError where no one live allocation holds the range."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             try:
                 view = self._space.bytes(int(address), int(size))
                 if size and define:
@@ -280,24 +280,24 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
     def simHostReads(self, address: int, size: int) -> None:
         """Say that the host reads memory now, by itself. Where it is pinned, and queued work is still to write it, the
         next call that waits returns a report."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             self._host_reads(int(address), int(size))
 
     def simAlive(self) -> list[Held]:
         """What is alive, by the line that made it. ``str`` of each is readable."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             return [held for context in self._contexts() for held in self._held(context)]
 
     def simLeaks(self) -> list[Held]:
         """What contexts still held when they were released, reset or destroyed, by the line that made it."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             return list(self._leaks)
 
     def simEndReport(self, context: Handle, own: Container[int] = ()) -> LeakReport | None:
         """What ``context`` would leave behind if it were released now, as a report; None where that is nothing, where
         "leaks" is not among the checks, or where others hold the context too. ``own`` are handles and addresses of the
         caller's, which are not to be told of."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             found = self._object(context, Context, "a context")
             if "leaks" not in self.checks or found.sticky is not None or found.device.retained > 1:
                 return None
@@ -307,7 +307,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
     def simKeepReport(self) -> None:
         """Have the next call that waits return the report of the last call of this thread that failed, too: for callers
         that have nobody to tell, such as finalizers."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             report, stack = self.simFailureReport(), self._stack()
             if isinstance(report, HostReport) and stack and stack[-1].sticky is None:
                 stack[-1].mistakes.insert(0, report)
@@ -315,7 +315,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
     def simUnseenReports(self, context: Handle) -> list[Finding]:
         """The reports of mistakes and of the fault, if any, that no call on ``context`` has returned, which are taken
         out; none while others hold the context too."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             found = self._object(context, Context, "a context")
             if found.device.retained > 1:
                 return []
@@ -324,17 +324,17 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
 
     def simNameStream(self, hStream: Handle, name: str) -> None:
         """What reports call a stream; without it, they name the line that made it."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             self._object(hStream, Stream, "a stream").name = name
 
     def simSource(self, name: str, text: str) -> None:
         """The text of a source file that is not on disk, for reports to quote."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             self._sources[name] = text
 
     def simSetResources(self, hfunc: Handle, *, registers: int, local_bytes: int | None = None) -> None:
         """What ptxas says a kernel needs, for occupancy and limits; without it, the PTX gives an estimate."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             try:
                 function = self._function(hfunc)
             except Refused as refusal:

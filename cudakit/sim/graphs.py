@@ -214,7 +214,7 @@ class GraphCalls(LaunchCalls):
 
     def simHostNodeAddresses(self, hNode: Handle) -> list[int]:
         """The device addresses that a host node reads and writes, as far as they were told (``simLaunchHost``)."""
-        with self._lock:
+        with self._lock.raw, self._lock:
             return [region.address for region in self._node(hNode, "host").work.details or ()]
 
     # ---- executable graphs ----

@@ -18,16 +18,19 @@ _resume = False
 
 
 class DriverLock:
-    """A reentrant lock that holds off the garbage collector; ``with`` takes it."""
+    """Holds off the garbage collector, and has a reentrant lock beside it: ``with lock.raw, lock:`` takes both.
 
-    __slots__ = ("_lock",)
+    The lock itself is taken by C code, which an interrupt (Ctrl-C) cannot come between; were it taken in ``__enter__``,
+    one that comes before the block has begun would leave it taken for good.
+    """
+
+    __slots__ = ("raw",)
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self.raw = threading.RLock()
 
     def __enter__(self) -> None:
         global _inside, _resume
-        self._lock.acquire()
         with _gate:
             if _inside == 0:
                 _resume = gc.isenabled()
@@ -41,7 +44,6 @@ class DriverLock:
             if _inside == 0 and _resume:
                 # The call is over, so a finalizer that runs from here on finds the driver at rest.
                 gc.enable()
-        self._lock.release()
 
 
 def _after_fork_in_child() -> None:

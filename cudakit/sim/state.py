@@ -42,7 +42,7 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
             if os.getpid() != self._pid:
                 # the lock may be held by a thread that this process does not have: do not touch it
                 return (Result.CUDA_ERROR_NOT_INITIALIZED, *nothing)
-            with self._lock:
+            with self._lock.raw, self._lock:
                 try:
                     self._admit(name, context, initialised)
                     answer = function(self, *args, **named)
