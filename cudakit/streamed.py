@@ -89,11 +89,13 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 @dataclass
 class Items:
-    """The stream's items: `distinct` different ones that come again and again, item i being number i % distinct."""
+    """The stream's items: `distinct` different ones that come again and again, item i being number i % distinct. They
+    will be taken `chunk` at a time."""
 
     work: Work
     distinct: int
     inputs: list[Host]
+    chunk: int
     exact: Host = field(init=False)
     plain: Host = field(init=False)
     rows: Host = field(init=False)
@@ -110,13 +112,15 @@ class Items:
         distinct = max(min(count, DISTINCT_BYTES // max(work.nbytes * work.inputs, 1)), 1)
         if chunk < distinct < count:
             distinct -= distinct % chunk
+        elif distinct < min(chunk, count):
+            distinct = max(number for number in range(1, distinct + 1) if chunk % number == 0)
         rng, shape = np.random.default_rng(seed), (distinct, *work.item)
         pairs = 2 if np.dtype(work.dtype).kind == "c" else 1
         inputs = [
             rng.standard_normal((*shape[:-1], pairs * shape[-1]), dtype=np.float32).view(work.dtype)
             for _ in range(work.inputs)
         ]
-        return cls(work, distinct, inputs)
+        return cls(work, distinct, inputs, chunk)
 
     def doing(self, work: Work) -> Items:
         """The same items, for another way to do the same work."""
@@ -140,6 +144,9 @@ class Items:
         """The stream from pinned or ordinary memory: RESIDENT_BYTES of it at most, read over and over."""
         each = self.work.nbytes * self.work.inputs
         sets = max(min(count // self.distinct, RESIDENT_BYTES // max(each * self.distinct, 1)), 1)
+        # No chunk should be cut short by the array's end: its length is a number of whole chunks.
+        whole = max(self.chunk // self.distinct, 1)
+        sets -= sets % whole if sets > whole else 0
         sources = []
         for host in self.inputs:
             shape = (sets * self.distinct, *self.work.item)

@@ -607,7 +607,7 @@ def test_which_library_ran_is_told(device: Any) -> None:
 def test_where_the_bindings_are_missing_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvmath", None)
     gpu = types.SimpleNamespace(kind="gpu", kept={})
-    with pytest.raises(cudakit.CudakitError, match=r"pip install cudakit\[libs\]"):
+    with pytest.raises(cudakit.CudakitError, match=r"pip install 'cudakit\[libs\]'"):
         calls.bindings(gpu, "cublas")  # type: ignore[arg-type]
 
 
@@ -743,4 +743,5 @@ def test_a_call_costs_little_more_than_the_binding(gpu: Any) -> None:
             {"bare": lambda: cublas.gemm_ex(*bare), "ours": lambda: blas.gemm(x, y, out, stream=stream)},
             stream.synchronize,
         )
-        assert costs["ours"].median - costs["bare"].median < 2, costs
+        # by their quicker bursts: other processes of the host come on top of both
+        assert costs["ours"].p10 - costs["bare"].p10 < 2, costs

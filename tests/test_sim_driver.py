@@ -539,11 +539,13 @@ def interrupt():
         os.kill(os.getpid(), signal.SIGINT)
 
 threads = [threading.Thread(target=work, daemon=True) for work in (other, interrupt)]
-for thread in threads:
-    thread.start()
 end = time.monotonic() + 1.5
+started = 0
 while time.monotonic() < end:
     try:
+        for thread in threads[started:]:
+            started += 1
+            thread.start()
         while time.monotonic() < end:
             driver.cuDriverGetVersion()
     except KeyboardInterrupt:
