@@ -743,6 +743,6 @@ def test_a_call_costs_little_more_than_the_binding(gpu: Any) -> None:
             {"bare": lambda: cublas.gemm_ex(*bare), "ours": lambda: blas.gemm(x, y, out, stream=stream)},
             stream.synchronize,
         )
-        # By their quicker bursts: other processes of the host come on top of both. An H200's own host takes 7 us for the
-        # bare call; a slower one takes more for ours in proportion.
+        # By their quicker bursts: other processes of the host come on top of both. An H200's own host takes 7 us for
+        # the bare call; a slower one takes more for ours in proportion.
         assert costs["ours"].p10 - costs["bare"].p10 < 2 * max(1, costs["bare"].p10 / 7), costs
