@@ -1211,6 +1211,7 @@ def test_torch_tensors_in_a_graph(gpu):
 def test_a_captured_function_that_queues_elsewhere_is_told(device) -> None:
     x, y = device.array(np.ones(8, np.float32)), device.zeros(8)
     elsewhere = device.stream()
+    device.synchronize()
     step = graphs.captured(lambda stream, a, b: b.copy_from(a, elsewhere))
     with device.stream() as stream, pytest.raises(GraphError, match="has queued nothing on"):
         step(stream, x, y)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import cudakit
 from cudakit import graph, ops, pipeline
+from cudakit.pipeline import link
 
 ROWS, COLS = 5, 12
 
@@ -766,6 +767,36 @@ def test_a_captured_function_is_replayed_for_each_chunk(device) -> None:
     np.testing.assert_array_equal(out, 4 * a)
     assert sorted(calls) == [2, 3, 3], "captured once for each stream's arrays, and for the short chunk"
     step.close()
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_the_same_work_one_step_after_another(device, pinned) -> None:
+    a, b = items(17), items(17, 1)
+    out = np.full_like(a, np.nan)
+
+    def keep(start: int, stop: int, results: np.ndarray) -> None:
+        out[start:stop] = results
+
+    options: dict[str, Any] = {"device": device, "pinned": pinned, "sink": keep}
+    report = pipeline.sequential(add, (a, b), ((ROWS, COLS), "float32"), chunk=5, **options)
+    np.testing.assert_array_equal(out, a + b)
+    assert (report.items, report.chunks, report.bytes_in) == (17, 4, 2 * a.nbytes)
+    assert (report.host_bytes > 0) == pinned
+    with pytest.raises(ValueError, match="18 items were asked for, and the sources have 17"):
+        pipeline.sequential(add, (a, b), ((ROWS, COLS), "float32"), chunk=5, count=18, **options)
+    with pytest.raises(ValueError, match="chunks of 1 item or more, not 0"):
+        pipeline.sequential(add, (a, b), ((ROWS, COLS), "float32"), chunk=0, **options)
+
+
+def test_the_link_is_measured_and_given_back(device) -> None:
+    before = device.memory_info().free
+    measured = link.measure([device], 1 << 12)
+    assert min(measured.h2d, measured.d2h, measured.both) > 0
+    device.synchronize()
+    assert device.memory_info().free >= before - (1 << 22)
+    both = pipeline.Link(h2d=50e9, d2h=40e9, both=30e9)
+    assert both.seconds(90 * 10**9, 30 * 10**9) == pytest.approx(1 + 60 / 50)
+    assert both.seconds(0, 40 * 10**9) == pytest.approx(1)
 
 
 @pytest.mark.gpu
