@@ -378,7 +378,7 @@ class ToFolder(Sink):
         self._record.unlink(missing_ok=True)
 
     def close(self) -> None:
-        if self._job is not None and not any(is_result(entry.name) for entry in os.scandir(self.path)):
+        if self._job is not None and not any(map(is_result, os.listdir(self.path))):
             self._record.unlink(missing_ok=True)  # nothing is finished that it would be the record of
 
 
