@@ -216,7 +216,7 @@ def _devices(devices: Any) -> list[Device]:
         raise TypeError(
             f"devices={devices!r}: give a Device or several, such as cudakit.Device('sim') or Device.several('gpu')"
         )
-    on = [Device()] if devices is None else list(devices) if isinstance(devices, (tuple, list)) else [devices]
+    on = [Device()] if devices is None else list(given)
     if not on:
         raise ValueError("an empty list of devices has none to run on")
     if len({device.context.driver for device in on}) > 1:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cudakit.errors import CudakitError
 from cudakit.pipeline.sources import HostArray, Item
@@ -118,7 +118,6 @@ class HostBuffer:
 
     arrays: tuple[HostArray, ...]
     busy: Event | None = None
-    chunk: Any = None
     _events: dict[int, Event] = field(default_factory=dict)
 
     def mark(self, stream: Stream) -> None:

@@ -268,8 +268,7 @@ class Run:
                 raise Stopped
             self._tell()
             time.sleep(_POLL)
-        waited = self.state.times.waited
-        waited["devices"] = waited.get("devices", 0.0) + time.perf_counter() - begin
+        self.state.times.add_wait("devices", begin)
         return lane
 
     def _enqueue(self, ticket: Ticket, lane: Lane) -> None:

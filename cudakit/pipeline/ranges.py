@@ -49,6 +49,13 @@ def left(finished: Iterable[Range], count: int, chunk: int, periods: Iterable[in
         start = max(start, after)
 
 
+def write_aside(path: Path, text: str) -> None:
+    """Write a small file so that it has its old contents or all of the new, whenever the process is killed."""
+    aside = path.with_name(path.name + ".new")
+    aside.write_text(text)
+    aside.replace(path)
+
+
 class Journal:
     """Which ranges of a file are written: a line of what the job is, then a line for each finished range.
 
@@ -87,9 +94,7 @@ class Journal:
 
     def open(self, finished: Sequence[Range]) -> None:
         """Begin the record, or begin it anew with what is finished already."""
-        aside = self.path.with_name(self.path.name + ".new")
-        aside.write_text("".join([self._job + "\n", *(f"{start} {stop}\n" for start, stop in finished)]))
-        aside.replace(self.path)
+        write_aside(self.path, "".join([self._job + "\n", *(f"{start} {stop}\n" for start, stop in finished)]))
         self.added = bool(finished)
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
 

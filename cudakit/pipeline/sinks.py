@@ -20,8 +20,16 @@ import numpy as np
 from cudakit.context import Context
 from cudakit.layout import is_contiguous
 from cudakit.pinned import is_pinned
-from cudakit.pipeline.ranges import Journal, Range, merged
-from cudakit.pipeline.sources import _GRANULARITY, HostArray, Item, is_result, npy_header, write_whole
+from cudakit.pipeline.ranges import Journal, Range, merged, write_aside
+from cudakit.pipeline.sources import (
+    HostArray,
+    Item,
+    file_of,
+    is_result,
+    npy_header,
+    place_in_file,
+    write_whole,
+)
 
 
 @dataclass(frozen=True)
@@ -192,16 +200,15 @@ class ToMap(_Placed):
     full is then an error, where a write to the map ends the process with SIGBUS."""
 
     def __init__(self, array: np.memmap[Any, Any]) -> None:
-        mapped: Any = array._mmap  # type: ignore[attr-defined]
-        if array.mode not in ("r+", "w+") or array.filename is None or mapped is None:
+        path = file_of(array)
+        if array.mode not in ("r+", "w+") or path is None:
             raise ValueError(f"a memory map of mode {array.mode!r} cannot be written to: open it with 'r+'")
         if array.ndim == 0 or not is_contiguous(array.shape, array.strides, array.itemsize):
             raise ValueError(
                 f"a memory map of shape {array.shape} and strides {array.strides} has gaps: give all of it"
             )
-        super().__init__(Path(array.filename))
-        base = np.frombuffer(mapped, np.uint8).ctypes.data
-        self._offset = array.offset - array.offset % _GRANULARITY + array.ctypes.data - base
+        super().__init__(path)
+        self._offset = place_in_file(array)
         self._array = array
         self.where = str(self.path)
 
@@ -314,42 +321,28 @@ class ToFolder(Sink):
                 f"{self.path} is of another job: it says {self._record.read_text()}, and this one is {described}. "
                 "Resume with the arguments of then, or name another folder"
             )
-        numbers = self._numbers(results)
+        numbers = _numbers(job, results)
         if job.overwrite:
             # Left there, they would pass for this run's results where it is stopped and resumed.
             for number in numbers:
                 (self.path / f"{job.label(number)}.npy").unlink()
             numbers = []
         for number in numbers:
-            self._expect_mine(self.path / f"{job.label(number)}.npy")
+            self._expect_mine(job, self.path / f"{job.label(number)}.npy")
         self._there = {f"{job.label(number)}.npy" for number in numbers}
         finished = merged((number, number + 1) for number in numbers)
         if not job.overwrite:
             _room(self.path, job, len(numbers))
-        aside = self._record.with_name(self._record.name + ".new")
-        aside.write_text(described)
-        aside.replace(self._record)
+        write_aside(self._record, described)
         return finished
 
-    def _numbers(self, results: set[str]) -> list[int]:
-        """The items whose names are among the files."""
-        label, count = self._label, None if self._job is None else self._job.count
-        if count is not None:
-            return [number for number in range(count) if f"{label(number)}.npy" in results]
-        stems = (name[: -len(".npy")] for name in results)
-        return sorted(int(stem) for stem in stems if stem.isdigit() and label(int(stem)) == stem)
-
-    def _label(self, number: int) -> str:
-        return str(number) if self._job is None else self._job.label(number)
-
-    def _expect_mine(self, path: Path) -> None:
+    def _expect_mine(self, job: Job, path: Path) -> None:
         """Raises ValueError where a file with an item's name is no result of this job."""
-        item = self._job.item if self._job is not None else None
-        size = len(self._header) + (item.nbytes if item is not None else 0)
+        size = len(self._header) + job.item.nbytes
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != size or file.read(len(self._header)) != self._header:
                 raise ValueError(
-                    f"{path} is no result of this job, whose items are {item}: the folder is of another job. Name "
+                    f"{path} is no result of this job, whose items are {job.item}: the folder is of another job. Name "
                     "another one, or pass overwrite=True"
                 )
 
@@ -378,8 +371,8 @@ class ToFolder(Sink):
         self._record.unlink(missing_ok=True)
 
     def close(self) -> None:
-        if self._job is not None and not any(map(is_result, os.listdir(self.path))):
-            self._record.unlink(missing_ok=True)  # nothing is finished that it would be the record of
+        if self._job is not None and self._record.exists() and not any(map(is_result, os.listdir(self.path))):
+            self._record.unlink()  # nothing is finished that it would be the record of
 
 
 def as_sink(given: Any) -> Sink:
@@ -431,6 +424,14 @@ def _parent(path: Path) -> None:
         raise FileNotFoundError(
             f"there is no folder {path.parent} for {path.name}: make it first, or name another place"
         )
+
+
+def _numbers(job: Job, results: set[str]) -> list[int]:
+    """The items of a job whose names are among the files."""
+    if job.count is not None:
+        return [number for number in range(job.count) if f"{job.label(number)}.npy" in results]
+    stems = (name[: -len(".npy")] for name in results)
+    return sorted(int(stem) for stem in stems if stem.isdigit() and job.label(int(stem)) == stem)
 
 
 def _whole(path: Path, job: Job) -> int | None:

@@ -136,18 +136,15 @@ class FromFile(Source):
     @classmethod
     def of_map(cls, array: np.memmap[Any, Any]) -> FromFile | None:
         """Of a memory map's file, read as a file; None where the map has other contents than its file, or gaps."""
-        # A slice of a map keeps the whole map's offset, so the place in the file comes from the address.
-        mapped: Any = array._mmap  # type: ignore[attr-defined]
-        if array.mode == "c" or array.filename is None or array.ndim == 0 or array.size == 0 or mapped is None:
+        path = file_of(array)
+        if array.mode == "c" or array.ndim == 0 or array.size == 0 or path is None:
             return None
         if not is_contiguous(array.shape, array.strides, array.itemsize):
             return None
-        base = np.frombuffer(mapped, np.uint8).ctypes.data
-        begin = array.offset - array.offset % _GRANULARITY
         made = cls.__new__(cls)
-        made.path = Path(array.filename)
+        made.path = path
         item = Item.of(array.shape[1:], array.dtype)
-        made._begin(made.path, item, len(array), begin + array.ctypes.data - base)
+        made._begin(made.path, item, len(array), place_in_file(array))
         return made
 
     def _begin(self, path: Path, item: Item, count: int, offset: int) -> None:
@@ -309,6 +306,20 @@ def as_source(given: Any) -> Source | Blocks:
 
 _GRANULARITY = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 65536
 _PIECE = 1 << 30  # Linux reads and writes 2^31 bytes a call at most
+
+
+def file_of(array: np.memmap[Any, Any]) -> Path | None:
+    """The file of a memory map; None for what only has the type, as results of arithmetic do."""
+    mapped: Any = array._mmap  # type: ignore[attr-defined]
+    return None if array.filename is None or mapped is None else Path(array.filename)
+
+
+def place_in_file(array: np.memmap[Any, Any]) -> int:
+    """The offset of a memory map's first element in its file. A slice keeps the whole map's `offset`, so it comes from
+    the address."""
+    mapped: Any = array._mmap  # type: ignore[attr-defined]
+    begin = array.offset - array.offset % _GRANULARITY
+    return int(begin + array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data)
 
 
 def is_result(name: str) -> bool:

@@ -69,6 +69,10 @@ class Times:
     waited: dict[str, float] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
 
+    def add_wait(self, what: str, begin: float) -> None:
+        """What has been waited for since `begin` (perf_counter) is there."""
+        self.waited[what] = self.waited.get(what, 0.0) + time.perf_counter() - begin
+
 
 class State:
     """One condition, and all that it guards. Every wait ends when the run is stopped."""
@@ -104,8 +108,7 @@ class State:
                 found = met()
                 if found:
                     if what is not None:
-                        waited = self.times.waited
-                        waited[what] = waited.get(what, 0.0) + time.perf_counter() - begin
+                        self.times.add_wait(what, begin)
                     return found
                 self.condition.wait(pause)
 
