@@ -240,7 +240,8 @@ def test_each_rung_does_away_with_what_the_one_before_names(sim: cudakit.Device)
     assert moved[2] == 2 * 128 * 128 * 64 * 4 // 16 + 128 * 128 * 4  # each float of A and B is brought for 16 uses
     assert of["register_1d"]["instructions"] < of["tiled32"]["instructions"]
     assert of["register_2d"]["instructions"] < of["register_1d"]["instructions"]
-    assert of["register_2d"]["bank_conflicts"] > of["vec4"]["bank_conflicts"] > of["warp_tile"]["bank_conflicts"] == 0
+    assert of["vec4"]["global_load_requests"] == of["register_2d"]["global_load_requests"] / 4
+    assert min(of[name]["bank_conflicts"] for name in ("register_2d", "vec4")) > of["warp_tile"]["bank_conflicts"] == 0
 
 
 # Tolerance ------------------------------------------------------------------------------------------------------------
@@ -322,7 +323,8 @@ def test_a_profile_launches_nothing_but_the_rungs(sim: cudakit.Device, monkeypat
         return launch(kernel, *arguments, **named)
 
     def noted(name: str) -> Any:
-        ranges.append(name)
+        if name.startswith("gemm."):  # not what stands within it: loading, launching
+            ranges.append(name)
         return contextlib.nullcontext()
 
     monkeypatch.setattr(cudakit.Kernel, "launch", watched)

@@ -342,21 +342,42 @@ def test_padding_a_tile_removes_conflicts(counted, pad):
     assert counters.bank_conflicts == (0 if pad else 31 * 8 * 2)
 
 
-def test_wavefronts_of_partial_warps_by_hand():
+def _passes(lane_offsets, size):
+    """Passes of lanes that go together: the words that the busiest bank has."""
+    offsets = np.array([offset for offset in lane_offsets if offset is not None])
+    words = np.unique((offsets[:, None] // 4 + np.arange(size // 4)).ravel()) if len(offsets) else np.array([0])
+    return int(np.bincount(words % 32).max()) if len(offsets) else 0
+
+
+def _neighbours_share(row):
+    lanes = range(len(row))
+    pairs = [[(row[lane], row[lane ^ step]) for lane in lanes] for step in (1, 2)]
+    return any(all(a is None or b is None or a == b for a, b in step) for step in pairs)
+
+
+@pytest.mark.parametrize("load", [False, True])
+def test_wavefronts_of_partial_warps_by_hand(load):
     rng = np.random.default_rng(0)
     geometry = Geometry(1, (100, 1, 1))
     for size, group in ((4, 32), (8, 16), (16, 8)):
-        for _ in range(20):
+        for _ in range(40):
             lanes = np.sort(rng.choice(100, rng.integers(1, 100), replace=False))
-            offsets = rng.integers(0, 200, len(lanes)) * size
-            expected = groups = worst = 0
-            for first in range(0, 128, group):
-                inside = offsets[(lanes >= first) & (lanes < first + group)]
-                if len(inside):
-                    words = np.unique((inside[:, None] // 4 + np.arange(size // 4)).ravel())
-                    ways = np.bincount(words % 32).max()
-                    expected, groups, worst = expected + ways, groups + 1, max(worst, ways)
-            assert wavefronts(LaneSet(geometry, lanes, len(lanes)), offsets, size) == (expected, groups, worst)
+            shared = rng.integers(0, 8, 100)[np.arange(100) // 4 * 2 + np.arange(100) % 2]  # by lanes two apart
+            offsets = (shared if rng.random() < 0.5 else rng.integers(0, 200, 100)) * size
+            place = [int(offsets[lane]) if lane in lanes else None for lane in range(128)]
+            expected = fewest = worst = 0
+            for warp in range(0, 128, 32):
+                passes = 0
+                for first in range(warp, warp + 32, 2 * group):
+                    both = place[first : min(first + 2 * group, warp + 32)]
+                    parts = [_passes(both[at : at + group], size) for at in range(0, len(both), group)]
+                    worst = max(worst, *parts)
+                    together = load and size > 4 and _passes(both, size) <= 1 and _neighbours_share(both)
+                    passes += max(parts) if together else sum(parts)
+                expected += passes
+                fewest += min(passes, -(-sum(at is not None for at in place[warp : warp + 32]) * size // 128))
+            found = wavefronts(LaneSet(geometry, lanes, len(lanes)), offsets[lanes], size, load)
+            assert found == (expected, fewest, worst)
 
 
 def test_branches(counted):

@@ -66,27 +66,34 @@ class SharedAddresses:
             self.rest = -1
         # elements from the start of the store, when the constant offset is the negative of what is left over
         self.index: Array = ((offsets - self.rest) >> (size.bit_length() - 1)) + bases
-        self._wavefronts: tuple[int, int, int] | None = None
+        self._wavefronts: dict[tuple[int, bool], tuple[int, int, int]] = {}
 
-    def wavefronts(self, move: int) -> tuple[int, int, int]:
-        """What a request at these addresses ``+ move`` needs, for ``count_wavefronts``."""
-        if self._wavefronts is None or self.size < 4:
-            self._wavefronts = request_wavefronts(self.lanes, self.address.astype(np.int64) + move, self.size)
-        return self._wavefronts
+    def wavefronts(self, move: int, width: int, paired: bool) -> tuple[int, int, int]:
+        """What a request of ``width`` bytes a lane at these addresses ``+ move`` needs, for ``count_wavefronts``."""
+        key = (width, paired)
+        found = self._wavefronts.get(key)
+        if found is None or width < 4:
+            found = request_wavefronts(self.lanes, self.address.astype(np.int64) + move, width, paired)
+            self._wavefronts[key] = found
+        return found
 
 
 class Access:
     """One access instruction: ``count`` elements of ``width`` bytes at ``address + offset`` in a state space.
 
     ``strong``: it may go together with others of the same place at the same time (volatile, relaxed, acquire, release,
-    atomic); ``releases``: it publishes what came before it without a fence; ``unused`` are the elements whose values
-    nobody reads, such as the padding of a structure, ``copied`` those whose values are only stored again."""
+    atomic); ``releases``: it publishes what came before it without a fence; ``counted``: the bytes that it counts as in
+    shared memory, others than its own where ptxas merges several; ``paired``: lanes may share passes over shared memory
+    as those of loads do; ``unused`` are the elements whose values nobody reads, such as the padding of a structure,
+    ``copied`` those whose values are only stored again."""
 
     __slots__ = (
         "copied",
         "count",
+        "counted",
         "dtype",
         "offset",
+        "paired",
         "releases",
         "shift",
         "site",
@@ -108,6 +115,8 @@ class Access:
         self.dtype = ELEMENTS[width]
         instruction = site.instruction
         self.strong = instruction.opcode in ("atom", "red") or not _STRONG.isdisjoint(instruction.modifiers)
+        self.counted = self.size
+        self.paired = instruction.opcode == "ld"
         self.unused: tuple[int, ...] = ()
         self.copied: tuple[int, ...] = ()
         self.releases = "release" in instruction.modifiers or "acq_rel" in instruction.modifiers
@@ -252,8 +261,8 @@ class Access:
             start = int(address) + move
             if start < 0 or start + size > limit or start & (size - 1) or store is None:
                 self._bad_shared(f, start, limit, 0, lanes.count)
-            if batch.run.counting:
-                count_same_word(batch.run.tally(self.site), lanes, size)
+            if batch.run.counting and self.counted:
+                count_same_word(batch.run.tally(self.site), lanes, self.counted, self.paired)
             view = store.view(self.dtype) if self.count == 1 else store.view(self.dtype).reshape(-1, self.count)
             index = start >> shift
             return [Piece(view, index if one else index + self._bases(lanes, store.stride), None, lanes, store)]
@@ -267,8 +276,9 @@ class Access:
         in_bounds = known.low + move >= 0 and known.high + move + size <= limit
         if not in_bounds or known.rest < 0 or (known.rest + move) & (size - 1) or store is None:
             self._bad_addresses(f, address.astype(np.int64) + move, limit)
-        if batch.run.counting:
-            count_wavefronts(batch.run.tally(self.site), lanes, size, known.wavefronts(move))
+        if batch.run.counting and self.counted:
+            found = known.wavefronts(move, self.counted, self.paired)
+            count_wavefronts(batch.run.tally(self.site), lanes, self.counted, found)
         view = store.view(self.dtype) if self.count == 1 else store.view(self.dtype).reshape(-1, self.count)
         return [Piece(view, known.index + ((known.rest + move) >> shift), None, lanes, store)]
 
@@ -287,9 +297,13 @@ class Access:
         wrong = np.flatnonzero((offsets < 0) | (offsets > limit - size) | (offsets & (size - 1) != 0))
         if len(wrong) or store is None:
             self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), wrong)
-        if batch.run.counting:
-            found = request_wavefronts(lanes, offsets, size)
-            count_wavefronts(batch.run.tally(self.site), lanes, size, found)
+        if batch.run.counting and self.counted:
+            tally = batch.run.tally(self.site)
+            if self.space != SHARED and (block != lanes.block).any():
+                tally.distributed_requests += lanes.warp_count
+            else:
+                found = request_wavefronts(lanes, offsets, self.counted, self.paired)
+                count_wavefronts(tally, lanes, self.counted, found)
         view = store.view(self.dtype) if self.count == 1 else store.view(self.dtype).reshape(-1, self.count)
         return [Piece(view, (block * store.stride + offsets) >> shift, None, lanes, store)]
 

@@ -9,12 +9,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from cudakit.sim.ir import Instruction
 from cudakit.sim.lanes import Array
-from cudakit.sim.program import BRANCH, FALL, JUMP, Block, Program, put_back, reads_of, writes_of
+from cudakit.sim.program import BRANCH, EXIT, FALL, JUMP, Block, Program, put_back, reads_of, writes_of
 
 if TYPE_CHECKING:
     from cudakit.sim.control import Scheduler
     from cudakit.sim.fragment import Fragment
+
+
+# what ptxas puts under predicates rather than jump over: about as many machine instructions, fewer with a store
+_SHORT, _SHORT_STORE = 17, 11
+_WIDE = frozenset(("b64", "s64", "u64"))
+_WIDE_COSTS = {"mul": 4, "mad": 4, "add": 2, "sub": 2, "shl": 2, "shr": 2, "and": 2, "or": 2, "xor": 2, "selp": 2}
+_FREE = frozenset(("mov", "cvta", "bra"))
+# each is a long sequence, a call or a trap, and jumped over
+_LONG = frozenset(("div", "rem", "rcp", "sqrt", "rsqrt"))
+_QUICK = frozenset(("approx", "full"))
 
 
 class Aside(NamedTuple):
@@ -44,6 +55,39 @@ def find_asides(program: Program) -> None:
             tuple(sorted(touched.intersection(program.live[block.fall]))),
             tuple(sorted(changed.intersection(program.live[block.target]))),
         )
+
+
+def becomes_predicates(program: Program, block: Block) -> bool:
+    """Whether ptxas, as a rule, makes the branch that ends a block into predicates of what it would jump over: a few
+    instructions, or a way out of the kernel. How many are few is fitted to what ptxas 13.0 makes of cudakit's kernels
+    for sm_90: CUDA's guides say that there is a threshold, and not which."""
+    blocks = program.blocks
+    if block.kind != BRANCH:
+        return False
+    if block.instructions[-1].opcode != "bra" or _ends(blocks, block.target):
+        return True
+    if block.aside is None:
+        return False
+    inside = blocks[block.fall].instructions
+    stores = any(instruction.opcode == "st" for instruction in inside)
+    return sum(map(_cost, inside)) <= (_SHORT_STORE if stores else _SHORT)
+
+
+def _ends(blocks: list[Block], index: int) -> bool:
+    """Whether nothing but the kernel's end is there."""
+    return index < len(blocks) and blocks[index].kind == EXIT and len(blocks[index].instructions) == 1
+
+
+def _cost(instruction: Instruction) -> int:
+    """Machine instructions that an instruction of PTX takes, about; two for a store, of which ptxas avoids several."""
+    opcode, modifiers = instruction.opcode, instruction.modifiers
+    if opcode == "trap" or (opcode in _LONG and _QUICK.isdisjoint(modifiers)):
+        return _SHORT + 1
+    if opcode in _FREE:
+        return 0
+    if opcode == "st":
+        return 2
+    return 1 if _WIDE.isdisjoint(modifiers) or "wide" in modifiers else _WIDE_COSTS.get(opcode, 1)
 
 
 def run_aside(scheduler: Scheduler, f: Fragment, block: Block, held: Array) -> bool:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from cudakit.sim.branches import becomes_predicates
 from cudakit.sim.counters import Counters, LineCounters, SourceLine
 from cudakit.sim.fragment import Run, Site
 from cudakit.sim.ir import Instruction, Location
@@ -31,7 +32,7 @@ class Plan:
 
     ``places`` are the source lines, the first of them None for code without one. ``rows`` are (line, class, block,
     instructions) of all code; ``inlined`` (line, block, instructions) of what was inlined into lines; ``branches`` the
-    line of each block that ends with a branch.
+    line of each block that ends with a branch, ``short`` those whose branch ptxas turns into predicates.
     """
 
     def __init__(self, function: LoadedFunction) -> None:
@@ -41,6 +42,7 @@ class Plan:
         self._located: dict[Location | None, tuple[int, ...]] = {None: (0,)}
         self._sites: dict[int, int] = {}
         self.branches: dict[int, int] = {}
+        self.short: set[int] = set()
         rows: dict[tuple[int, int, int], int] = {}
         inlined: dict[tuple[int, int], int] = {}
         for program in function.reachable:
@@ -57,6 +59,8 @@ class Plan:
                 if block.kind in (BRANCH, SWITCH):
                     skipped = block.instructions[-1]
                     self.branches[block.number] = self.lines_of(skipped)[0]
+                    if becomes_predicates(program, block):
+                        self.short.add(block.number)
         self.rows = np.array([(*key, count) for key, count in rows.items()], np.int64).reshape(-1, 4)
         self.inlined = np.array([(*key, count) for key, count in inlined.items()], np.int64).reshape(-1, 3)
 
@@ -99,6 +103,9 @@ def collect(function: LoadedFunction, run: Run, blocks: int, threads: int) -> Co
             line = lines[number]
             line.branches += warps
             line.divergent_branches += parted
+            if block in plan.short:
+                line.short_branches += warps
+                line.divergent_short_branches += parted
     for site, tally in zip(function.module.sites, run.tallies, strict=True):
         if tally is not None:
             number = plan.line_of(site)
@@ -137,12 +144,13 @@ def _instructions(plan: Plan, counted: Array) -> dict[int, LineCounters]:
 def _add_site(line: LineCounters, site: Site, tally: Tally) -> None:
     """Add what one site did to its line."""
     kind, opcode = site.kind, site.instruction.opcode
+    line.distributed_requests += tally.distributed_requests
     if kind == "barrier":
         line.barriers += tally.requests
     elif kind == "shuffle":
         line.shuffles += tally.requests
     elif opcode in ("atom", "red"):
-        line.atomics += tally.sector_requests + tally.wavefront_requests
+        line.atomics += tally.sector_requests + tally.wavefront_requests + tally.distributed_requests
         line.atomic_depth += tally.depth
         line.worst_contention = max(line.worst_contention, tally.worst_depth)
         line.global_atomic_requests += tally.sector_requests

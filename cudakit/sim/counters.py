@@ -3,9 +3,12 @@
 A request is one warp-level instruction with at least one active lane that is not predicated off. Sectors are the
 distinct 32-byte pieces of global memory that one request touches. Wavefronts are the passes that shared memory (32
 banks of 4 bytes) needs for one request: lanes that read the same word share it; 64-bit accesses go by half warps and
-128-bit accesses by quarter warps. Bank conflicts are wavefronts beyond the fewest that the active lanes could need. The
-contention of an atomic is how many lanes of a warp its busiest address has: they go one after another. Instructions are
-PTX's, before the last optimisations of ptxas.
+128-bit accesses by quarter warps, but for loads in which neighbouring lanes share addresses. Bank conflicts are
+wavefronts beyond the fewest that so many bytes could need. The contention of an atomic is how many lanes of a warp its
+busiest address has: they go one after another. Instructions are PTX's, before the last optimisations of ptxas. Two of
+those change what is counted, and are foreseen: neighbouring accesses of shared memory become one
+(``cudakit.sim.merging``), and short branches become predicates (``short_branches``), so that Nsight Compute does not
+see them.
 """
 
 from __future__ import annotations
@@ -23,13 +26,17 @@ class LineCounters:
 
     ``*_ideal_sectors`` are the fewest that the active lanes could need for bytes of their own. ``worst_bank_conflict``
     and ``worst_contention`` are those of the worst request: n of n-way, and lanes at one address. ``mix`` are the
-    instructions by class (``cudakit.sim.mix.CLASSES``), those that occur.
+    instructions by class (``cudakit.sim.mix.CLASSES``), those that occur. ``distributed_requests`` are those to the
+    shared memory of other blocks of a cluster, which are none of the ``shared_*`` ones. ``short_branches`` are those of
+    ``branches`` that ptxas as a rule turns into predicates: over a few instructions, or to the kernel's end.
     """
 
     instructions: int = 0
     lane_instructions: int = 0
     branches: int = 0
     divergent_branches: int = 0
+    short_branches: int = 0
+    divergent_short_branches: int = 0
     global_load_requests: int = 0
     global_load_sectors: int = 0
     global_load_ideal_sectors: int = 0
@@ -53,6 +60,7 @@ class LineCounters:
     shared_store_ideal_wavefronts: int = 0
     shared_atomic_requests: int = 0
     shared_bytes: int = 0
+    distributed_requests: int = 0
     bank_conflicts: int = 0
     worst_bank_conflict: int = 0
     barriers: int = 0
@@ -75,6 +83,12 @@ class LineCounters:
     def branch_efficiency(self) -> float:
         """Branches in which no warp split, over all branches (1.0 where there are none)."""
         return 1.0 - self.divergent_branches / self.branches if self.branches else 1.0
+
+    @property
+    def kept_branch_efficiency(self) -> float:
+        """``branch_efficiency`` of the branches that ptxas keeps, as a rule: what Nsight Compute calls by that name."""
+        kept = self.branches - self.short_branches
+        return 1.0 - (self.divergent_branches - self.divergent_short_branches) / kept if kept else 1.0
 
     @property
     def sectors_per_request(self) -> float:
@@ -152,6 +166,7 @@ class Counters(LineCounters):
         out: dict[str, int | float] = {n: int(getattr(self, n)) for n in ("launches", "blocks", "threads", *_NAMES)}
         out |= {f"instructions_{name}": count for name, count in self.mix.items()}
         out["branch_efficiency"] = self.branch_efficiency
+        out["kept_branch_efficiency"] = self.kept_branch_efficiency
         out["sectors_per_request"] = self.sectors_per_request
         out["global_bytes"] = self.global_bytes
         out["global_sector_bytes"] = self.global_sector_bytes

@@ -102,6 +102,7 @@ def build_ld(c: Compiler, instruction: Instruction) -> list[str]:
     else:
         address, offset = c.address(source, instruction)
         access = Access(c.site(instruction, f"{noun(space)} load"), space, offset, size, count)
+        access.counted = c.merged_width(instruction, access.size)
         if count > 1:
             access.unused = tuple(number for number, register in enumerate(registers) if not c.is_read(register))
         access.copied = tuple(number for number, register in enumerate(registers) if not c.is_used(register))
@@ -148,6 +149,7 @@ def build_st(c: Compiler, instruction: Instruction) -> list[str]:
         return [f"r[{slot}] = {c.bind(put_param(offset, size))}(r[{slot}], f.lanes.count, ({', '.join(values)},))"]
     address, offset = c.address(target, instruction)
     access = Access(c.site(instruction, f"{noun(space)} store"), space, offset, size, count)
+    access.counted = c.merged_width(instruction, access.size)
     if count == 1:
         return [f"{c.bind(access.store)}(f, {address}, {values[0]})"]
     return [f"{c.bind(access.store_vector)}(f, {address}, ({', '.join(values)},))"]

@@ -32,6 +32,7 @@ from cudakit.sim.ir import (
     Vector,
 )
 from cudakit.sim.lanewise import constant, storage
+from cudakit.sim.merging import merged_accesses
 from cudakit.sim.params import addressed, keep_param
 from cudakit.sim.program import (
     BRANCH,
@@ -85,6 +86,7 @@ class Compiler:
         self.slots = self.program.slots
         self.kinds = self.program.slot_kinds
         self.names = 0
+        self._merged: dict[int, int] | None = None
         self._read: set[str] | None = None
         self._used: set[str] | None = None
         self.variables = {v.name: v for v in function.variables}
@@ -149,6 +151,12 @@ class Compiler:
 
     def site(self, instruction: Instruction, kind: str) -> Site:
         return self.module.new_site(instruction, kind)
+
+    def merged_width(self, instruction: Instruction, size: int) -> int:
+        """The bytes of what ptxas makes of an access of ``size`` bytes, with others; 0 where another of them counts."""
+        if self._merged is None:
+            self._merged = merged_accesses(self.function)
+        return self._merged.get(id(instruction), size)
 
     def is_read(self, register: Operand | None) -> bool:
         """Whether any instruction of the function reads a register."""

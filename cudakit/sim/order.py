@@ -202,7 +202,10 @@ class OrderChecks(DriverState):
             use.operation
             for uses in memory.uses.values()
             for use in uses
-            if use.does == "writes" and not use.operation.done and not operation.comes_after(use.operation)
+            if use.does == "writes"
+            and use.operation is not operation  # in place, it waits for itself
+            and not use.operation.done
+            and not operation.comes_after(use.operation)
         ]
         if late:
             report.others += tuple(_other(o) for o in late[:1])

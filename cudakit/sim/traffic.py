@@ -16,12 +16,14 @@ class Tally:
 
     ``requests`` and ``lanes`` are of sites that are no memory accesses. Accesses are counted by where their bytes were
     (one with a generic address may have been to several spaces): global ones in sectors, shared ones in wavefronts,
-    each beside the fewest that the active lanes and their width could need. ``worst_ways`` is the most passes that a
-    group of lanes needed, ``depth`` the lanes that an atomic's busiest address had, added up over its requests.
+    each beside the fewest that the active lanes and their width could need; ``distributed_requests`` went to shared
+    memory of other blocks of a cluster. ``worst_ways`` is the most passes that a group of lanes needed, ``depth`` the
+    lanes that an atomic's busiest address had, added up over its requests.
     """
 
     __slots__ = (
         "depth",
+        "distributed_requests",
         "global_bytes",
         "ideal_sectors",
         "ideal_wavefronts",
@@ -42,7 +44,7 @@ class Tally:
         self.requests = self.lanes = 0
         self.sector_requests = self.sectors = self.ideal_sectors = self.global_bytes = 0
         self.wavefront_requests = self.wavefronts = self.ideal_wavefronts = self.worst_ways = self.shared_bytes = 0
-        self.local_requests = self.local_bytes = 0
+        self.local_requests = self.local_bytes = self.distributed_requests = 0
         self.depth = self.worst_depth = 0
 
 
@@ -54,13 +56,26 @@ def count_same_sector(tally: Tally, lanes: LaneSet, size: int) -> None:
     tally.global_bytes += lanes.count * size
 
 
-def count_same_word(tally: Tally, lanes: LaneSet, size: int) -> None:
+def count_same_word(tally: Tally, lanes: LaneSet, size: int, paired: bool) -> None:
     """Add one shared request in which all lanes access the same address."""
+    together = 128 // max(size, 4) * (2 if paired and size > 4 else 1)
+    passes = _groups(lanes, min(together, 32))
     tally.wavefront_requests += lanes.warp_count
-    tally.wavefronts += lanes.warp_count
-    tally.ideal_wavefronts += lanes.warp_count
+    tally.wavefronts += passes
+    tally.ideal_wavefronts += passes
     tally.worst_ways = max(tally.worst_ways, 1)
     tally.shared_bytes += lanes.count * size
+
+
+def _groups(lanes: LaneSet, size: int) -> int:
+    """Groups of ``size`` neighbouring lanes of a warp with a lane in them."""
+    if lanes.complete or size == 32:
+        return lanes.warp_count * (32 // size)
+    key = ("groups", size)
+    found: int | None = lanes.cache.get(key)
+    if found is None:
+        found = lanes.cache[key] = int(np.unique(lanes.slots // size).size)
+    return found
 
 
 def count_local(tally: Tally, lanes: LaneSet, size: int) -> None:
@@ -153,7 +168,7 @@ def count_wavefronts(tally: Tally, lanes: LaneSet, size: int, found: tuple[int, 
     tally.worst_ways = max(tally.worst_ways, found[2])
 
 
-def request_wavefronts(lanes: LaneSet, offsets: Array, size: int) -> tuple[int, int, int]:
+def request_wavefronts(lanes: LaneSet, offsets: Array, size: int, paired: bool) -> tuple[int, int, int]:
     """``wavefronts`` of a whole request; ``offsets``: int64 byte offsets within each lane's own block. The same for all
     that differ by a multiple of 4 bytes."""
     repeat = 1
@@ -169,10 +184,10 @@ def request_wavefronts(lanes: LaneSet, offsets: Array, size: int) -> tuple[int, 
     part = lanes if repeat == 1 else _first_block(lanes)
     found = None
     if part.count <= 1024:
-        key = (pattern.tobytes() + part.slots.astype(np.uint16).tobytes(), size)
+        key = (pattern.tobytes() + part.slots.astype(np.uint16).tobytes(), size if paired else -size)
         found = _patterns.get(key)
     if found is None:
-        found = wavefronts(part, pattern, size)
+        found = wavefronts(part, pattern, size, paired)
         if part.count <= 1024:
             if len(_patterns) >= _PATTERNS_KEPT:
                 _patterns.clear()
@@ -188,28 +203,55 @@ def _first_block(lanes: LaneSet) -> LaneSet:
     return found
 
 
-def wavefronts(lanes: LaneSet, offsets: Array, size: int) -> tuple[int, int, int]:
-    """Passes that a request needs, the fewest that its lanes could need (one for each group with a lane in it), and the
-    most that one group needs: n of an n-way bank conflict.
+def wavefronts(lanes: LaneSet, offsets: Array, size: int, paired: bool = True) -> tuple[int, int, int]:
+    """Passes that a request needs, the fewest that so many bytes could need, and the most that one group of lanes
+    needs: n of an n-way bank conflict.
 
-    Lanes go together in groups of 32 (up to 4 bytes each), 16 (8 bytes) or 8 (16 bytes and more).
+    Up to 4 bytes a lane, the lanes of a warp go together; with 8 bytes half warps do, with 16 quarter warps. But loads
+    of 8 (or 16) bytes take one pass for two halves of a warp (two quarters of a half) where they meet in no bank and
+    neighbouring lanes (0 and 1, 2 and 3...), or all lanes two apart (0 and 2, 1 and 3, 4 and 6...), have the same
+    address. ``paired``: it is a load. Measured on an H200; some patterns of 16 bytes with lanes switched off are a pass
+    off.
     """
     words = max(size // 4, 1)
-    group = 32 // min(words, 4)
     table = _rows(lanes, offsets)
     here = np.zeros(lanes.warp_count * 32, np.bool_)
     here[lanes.slots] = True
+    group = 32 // min(words, 4)
+    ways = _ways(table, here, group, words)
+    worst = int(ways.max())
+    if paired and words > 1:
+        together = _ways(table, here, 2 * group, words) <= 1
+        together &= _shared_by_neighbours(table.reshape(-1, 2 * group), here.reshape(-1, 2 * group))
+        pairs = ways.reshape(-1, 2)
+        ways = np.where(together, pairs.max(axis=1), pairs.sum(axis=1))
+    passes = ways.reshape(lanes.warp_count, -1).sum(axis=1)
+    fewest = np.minimum(passes, -(-lanes.warp_counts[lanes.warps] * size // 128))
+    return int(passes.sum()), int(fewest.sum()), worst
+
+
+def _ways(table: Array, here: Array, group: int, words: int) -> Array:
+    """For each group of lanes the words that its busiest bank has; 0 where no lane is there."""
     active = here.reshape(-1, group)
     used = active.any(axis=1)
-    table = table.reshape(-1, group)
+    rows = table.reshape(-1, group)
     # in a group without its warp's first lane, absent lanes must repeat one of its own
-    first = table[np.arange(len(table)), active.argmax(axis=1)]
-    table = np.where(active, table, first[:, None])[used]
-    spread = (table >> 2)[:, :, None] + np.arange(words)
-    rows = np.sort(spread.reshape(len(table), -1), axis=1)
+    first = rows[np.arange(len(rows)), active.argmax(axis=1)]
+    rows = np.where(active, rows, first[:, None])[used]
+    spread = (rows >> 2)[:, :, None] + np.arange(words)
+    rows = np.sort(spread.reshape(len(rows), -1), axis=1)
     fresh = np.ones(rows.shape, np.bool_)
     fresh[:, 1:] = rows[:, 1:] != rows[:, :-1]
     slots = np.arange(len(rows))[:, None] * 32 + (rows & 31)
     per_bank = np.bincount(slots[fresh], minlength=len(rows) * 32).reshape(-1, 32)
-    ways = per_bank.max(axis=1)
-    return int(ways.sum()), len(rows), int(ways.max())
+    ways = np.zeros(used.size, np.int64)
+    ways[used] = per_bank.max(axis=1)
+    return ways
+
+
+def _shared_by_neighbours(table: Array, here: Array) -> Array:
+    """Which rows of lanes have the same address in each lane and the next, or in each lane and the second next."""
+    lane = np.arange(table.shape[-1])
+    same = [((table == table[:, lane ^ step]) | ~here | ~here[:, lane ^ step]).all(axis=1) for step in (1, 2)]
+    found: Array = same[0] | same[1]
+    return found

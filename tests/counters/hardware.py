@@ -1,0 +1,46 @@
+"""The problems on a GPU under Nsight Compute, with what it counted of each launch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cudakit import nvtx, profiling
+from cudakit.device import Device
+
+from .launches import Counted
+from .measures import METRICS
+from .problems import Problem, runs
+
+
+def launch(device: Device, problems: Sequence[Problem]) -> dict[tuple[str, str], str]:
+    """Every rung once, in the ranges by which `count` knows it: what the profiler watches. Returns the sources of the
+    rungs, by problem and rung."""
+    sources = {}
+    for problem in problems:
+        with nvtx.range(problem.name):
+            for run in runs(device, problem):
+                run.launch()
+                sources[problem.name, run.variant] = run.source
+        device.synchronize()
+    return sources
+
+
+def profile(families: Sequence[str], device: str, report: Path) -> None:
+    """Runs `launch` in a process of its own under ncu. Raises ProfilerError where there is none, or it fails."""
+    command = [sys.executable, "-m", "tests.counters", "--launch", "--device", device, "--families", ",".join(families)]
+    profiling.run_ncu(command, report, metrics=METRICS)
+
+
+def count(report: Path, sources: dict[tuple[str, str], str]) -> Iterator[Counted]:
+    """What ncu counted of each launch, of a report. The kernels of a library that a rung calls are in it too."""
+    problems = {problem for problem, _ in sources}
+    for found in profiling.read_report(report):
+        problem = next((name for name in found.ranges if name in problems), "")
+        rungs = (name.partition(".")[2] for name in found.ranges)
+        variant = next((name for name in rungs if (problem, name) in sources), None)
+        if variant is None:
+            continue
+        counts = {name: float(found.metrics[name]) for name in METRICS if name in found.metrics}
+        yield Counted(problem, variant, found.kernel, found.grid, found.block, sources[problem, variant], 1, counts)

@@ -1,0 +1,148 @@
+"""The counters of both devices side by side: what differs, what of that is explained, and Markdown of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .explained import EXPLANATIONS, Explanation
+from .launches import Counted, gathered
+from .measures import CONFLICTS, MEASURES, NEAR, Measure
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure of one kernel on both devices."""
+
+    measure: Measure
+    sim: float | None
+    gpu: float | None
+    explanation: Explanation | None = None
+
+    @property
+    def near(self) -> bool:
+        return self.measure.apart(self.sim, self.gpu) <= NEAR
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kernel of a rung on one problem."""
+
+    sim: Counted
+    gpu: Counted
+    cells: tuple[Cell, ...]
+
+    @property
+    def open(self) -> list[Cell]:
+        """What differs and has no explanation."""
+        return [cell for cell in self.cells if not cell.near and cell.explanation is None]
+
+
+@dataclass
+class Comparison:
+    """rows: what both devices counted. missing: rungs' kernels that only the simulated device had. changed: rungs that
+    are made of other sources than those that were measured."""
+
+    rows: list[Row] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+
+    @property
+    def unexplained(self) -> list[str]:
+        """A line for each figure that differs without a reason."""
+        return [
+            f"{row.sim.problem}, {row.sim.variant}, {row.sim.kernel}: {cell.measure.name} {text(cell.sim)} simulated, "
+            f"{text(cell.gpu)} on the GPU"
+            for row in self.rows
+            for cell in row.open
+        ]
+
+    @property
+    def idle(self) -> list[Explanation]:
+        """Explanations of differences that there are not, or no more."""
+        used = {id(cell.explanation) for row in self.rows for cell in row.cells}
+        return [explanation for explanation in EXPLANATIONS if id(explanation) not in used]
+
+
+def compare(simulated: Iterable[Counted], hardware: Iterable[Counted]) -> Comparison:
+    """Both devices' rows, paired by problem, rung, kernel, grid and block."""
+    found, theirs = Comparison(), gathered(hardware)
+    for key, sim in gathered(simulated).items():
+        gpu = theirs.get(key)
+        if gpu is None:
+            found.missing.append(f"{sim.problem}, {sim.variant}: {sim.kernel} of grid {sim.grid}, block {sim.block}")
+            continue
+        if gpu.source != sim.source and (rung := f"{sim.family}.{sim.variant}") not in found.changed:
+            found.changed.append(rung)
+        found.rows.append(Row(sim, gpu, tuple(_cell(measure, sim, gpu) for measure in MEASURES)))
+    return found
+
+
+def _cell(measure: Measure, sim: Counted, gpu: Counted) -> Cell:
+    ours, theirs = measure.sim(sim.counts), measure.gpu(gpu.counts)
+    cell = Cell(measure, ours, theirs)
+    if cell.near:
+        return cell
+    reasons = (explanation for explanation in EXPLANATIONS if explanation.speaks_for(measure.name, sim, gpu))
+    return Cell(measure, ours, theirs, next(reasons, None))
+
+
+def text(value: float | None) -> str:
+    """A count as a whole number, a share or ratio with the digits that it has."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.3g}"
+
+
+def markdown(record: dict[str, Any], found: Comparison) -> str:
+    """The table of a comparison with the GPU's `record`, its reasons below it, numbered."""
+    reasons: list[str] = []
+    titles = [measure.name for measure in MEASURES]
+    lines = [
+        f"| problem | rung | kernel | {' | '.join(titles)} | conflicts by the hardware's counter |",
+        f"|---|---|---|{'---|' * (len(titles) + 1)}",
+    ]
+    last = ""
+    for row in found.rows:
+        cells = [_shown(cell, reasons) for cell in row.cells]
+        problem, last = ("" if row.sim.problem == last else row.sim.problem), row.sim.problem
+        raw = sum(row.gpu.counts.get(name, 0) for name in CONFLICTS)
+        lines.append(f"| {problem} | {row.sim.variant} | {row.sim.kernel} | {' | '.join(cells)} | {text(raw)} |")
+    lines += ["", *(f"[{number}] {reason}" for number, reason in enumerate(reasons, 1))]
+    title = f"# Counters: the simulated device and Nsight Compute ({record['device']['name']})"
+    return "\n".join([title, "", *_summary(found), "", *lines, "", _machine(record)])
+
+
+def _shown(cell: Cell, reasons: list[str]) -> str:
+    """One figure where both have the same, else the simulated one and the GPU's, with the number of the reason."""
+    if cell.sim == cell.gpu:
+        return text(cell.sim)
+    mark = ""
+    if cell.explanation is not None:
+        if cell.explanation.reason not in reasons:
+            reasons.append(cell.explanation.reason)
+        mark = f" [{reasons.index(cell.explanation.reason) + 1}]"
+    elif not cell.near:
+        mark = " **unexplained**"
+    ours, theirs = text(cell.sim), text(cell.gpu)
+    return (ours if ours == theirs else f"{ours} / {theirs}") + mark
+
+
+def _summary(found: Comparison) -> list[str]:
+    cells = [cell for row in found.rows for cell in row.cells]
+    near = sum(cell.near for cell in cells)
+    explained = sum(cell.explanation is not None for cell in cells)
+    return [
+        f"{len(found.rows)} kernels of {len({(row.sim.family, row.sim.variant) for row in found.rows})} rungs, "
+        f"{len(cells)} figures: {near} within {NEAR:.0%}, {sum(cell.sim == cell.gpu for cell in cells)} of them the "
+        f"same; {explained} differ for a reason that is given, {len(cells) - near - explained} without.",
+        "",
+        "Where two figures stand in a cell, the first is the simulated device's, the second the GPU's.",
+    ]
+
+
+def _machine(record: dict[str, Any]) -> str:
+    device = record["device"]
+    parts: Sequence[str] = [device["name"], f"driver {device['driver']}", f"nvrtc {device['nvrtc']}"]
+    return f"{', '.join(parts)}, ncu {record['ncu']}, {record['date']}"
