@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from cudakit import nvtx
 from cudakit.context import Context
 from cudakit.errors import CudaError, OutOfMemory
 from cudakit.stream import PER_THREAD_DEFAULT, Stream
@@ -123,12 +124,13 @@ class Allocation:
                 f"{nbytes} bytes of device memory cannot be allocated on {stream!r} while it is being captured: they "
                 "would be the graph's own. Make the array before the capture, and give functions an out= array",
             )
-        pooled = _has_pool(context)
         try:
-            if pooled:
-                pointer = int(context.call("cuMemAllocAsync", nbytes, stream._open()))
-            else:
-                pointer = int(context.call("cuMemAlloc", nbytes))
+            with nvtx.range("allocate"):
+                pooled = _has_pool(context)
+                if pooled:
+                    pointer = int(context.call("cuMemAllocAsync", nbytes, stream._open()))
+                else:
+                    pointer = int(context.call("cuMemAlloc", nbytes))
         except OutOfMemory as error:
             raise _out_of_memory(context, error, nbytes) from error
         made = cls(context, pointer, uses, span=(pointer, pointer + nbytes))
@@ -159,7 +161,8 @@ def _release(
         kept.release_with(release, *arguments)
         context.captures.late.append(kept)
         return
-    release(*arguments)
+    with nvtx.range("free"):
+        release(*arguments)
 
 
 def _free_async(context: Context, pointer: int, uses: Uses) -> None:

@@ -26,7 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cudakit import compiler, headers
+from cudakit import compiler, headers, nvtx
 from cudakit.compiler import Compiled, Request, Resources
 from cudakit.errors import CompileError
 
@@ -77,7 +77,8 @@ def foreign(name: str, arch: str, parts: Sequence[str | bytes], make: Callable[[
     name: the source's path. parts: everything that the result depends on beside name and arch, with the compiler's
     identity. Raises what `make` does, and CompileError where CUDAKIT_COMPILE=never and nothing is stored.
     """
-    return _kept(name, arch, (), _digest("foreign", str(SCHEMA), name, arch, *parts), make)
+    with nvtx.range(f"compile {os.path.basename(name)}"):
+        return _kept(name, arch, (), _digest("foreign", str(SCHEMA), name, arch, *parts), make)
 
 
 def _kept(name: str, arch: str, options: tuple[str, ...], digest: str, make: Callable[[], Compiled]) -> Compiled:
@@ -88,12 +89,17 @@ def _kept(name: str, arch: str, options: tuple[str, ...], digest: str, make: Cal
     with _memo_lock:
         found = _memo.get(memo_key)
     if found is not None:
+        nvtx.mark("cache hit (memory)")
         return found
-    found = read(entry, digest)
-    if found is None:
+    with nvtx.range("read cache"):
+        found = read(entry, digest)
+    if found is not None:
+        nvtx.mark("cache hit (disk)")
+    else:
         _forbid_compiling(name, arch, options, f"it is not in the cache ({entry})")
         found = make()
-        _store(found, entry, digest)
+        with nvtx.range("write cache"):
+            _store(found, entry, digest)
     with _memo_lock:
         return _memo.setdefault(memo_key, found)
 

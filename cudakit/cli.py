@@ -45,6 +45,14 @@ def parse_shapes(text: str) -> list[Shape]:
     return shapes
 
 
+def parse_shape(text: str) -> Shape:
+    """One shape. Raises argparse's error for several, or none."""
+    shapes = parse_shapes(text)
+    if len(shapes) > 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than one shape")
+    return shapes[0]
+
+
 def shape_text(shape: Sequence[int]) -> str:
     """(8192, 8192) is 8192x8192, the way `parse_shapes` reads it."""
     return "x".join(str(extent) for extent in shape)
@@ -63,7 +71,8 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         help="where to run; auto is $CUDAKIT_DEVICE, or the first GPU, or the simulated device (default: auto)",
     )
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is stdout, alone")
-    parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
+    parser.add_argument("--quiet", action="store_true", help="print no table and no progress; so it is under ncu")
+    parser.add_argument("--table", action="store_true", help="print the table under ncu too")
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x8192,4096x12672") -> None:
@@ -81,7 +90,9 @@ def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x
         help="these modes of the family, such as causal; the usual one has no name (default: the usual one)",
     )
     parser.add_argument(
-        "--plot", metavar="FILE.png", help="draw the result against the row length; needs the plot extra"
+        "--plot",
+        metavar="FILE.png",
+        help="draw the result: a bar a rung for one shape, a line a variant for several; needs the plot extra",
     )
     parser.add_argument(
         "--once",
@@ -140,14 +151,18 @@ def under_profiler() -> bool:
 
 
 def consoles(arguments: argparse.Namespace) -> tuple[Console, Console]:
-    """Where the table goes and where progress goes. The table leaves stdout to JSON when that was asked for there."""
+    """Where the table goes and where progress goes. The table leaves stdout to JSON when that was asked for there.
+
+    Both are silent under Nsight Compute, which talks on the same terminal, unless the table is asked for.
+    """
     from rich.console import Console
 
     to_stderr = arguments.json == "-"
+    quiet = arguments.quiet or (under_profiler() and not getattr(arguments, "table", False))
     # Without a terminal the width is unknown and rich would fold it into 80 columns.
     width = None if (sys.stderr if to_stderr else sys.stdout).isatty() else 190
-    table = Console(stderr=to_stderr, quiet=arguments.quiet, width=width, highlight=False)
-    return table, Console(stderr=True, quiet=arguments.quiet)
+    table = Console(stderr=to_stderr, quiet=quiet, width=width, highlight=False)
+    return table, Console(stderr=True, quiet=quiet)
 
 
 @contextmanager

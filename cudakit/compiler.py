@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cudakit import headers
+from cudakit import headers, nvtx
 from cudakit.errors import CompileError, check
 
 _DIAGNOSTIC = re.compile(
@@ -198,6 +198,7 @@ def _version(nvrtc: Any) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+@nvtx.range("NVRTC")
 def compile(request: Request) -> Compiled:
     """Compile `request`. Raises CompileError with the log and the numbered source around each diagnostic."""
     nvrtc = _nvrtc()

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cudakit import driver as drivers
+from cudakit import nvtx
 from cudakit.capturing import Captures
 from cudakit.errors import (
     STICKY,
@@ -88,7 +89,8 @@ class Context:
         self.pid = os.getpid()
         self.lost: ContextLost | None = None
         self.closed = False
-        self._primary: Primary | None = Primary(opened.driver, opened.ordinal)
+        with nvtx.range("create context"):
+            self._primary: Primary | None = Primary(opened.driver, opened.ordinal)
         self.handle = self._primary.handle
         self.device = self._primary.device
         self.captures = Captures(self._primary)
@@ -265,6 +267,7 @@ class Context:
             self.failed(routine, self.driver.CUresult(code))
         return code
 
+    @nvtx.range("close device")
     def close(self, *, tell: bool = True) -> None:
         """Free everything this context made, newest first, and let go of the primary context. Idempotent.
 
@@ -377,7 +380,8 @@ class Context:
 
     def synchronize(self) -> None:
         """Wait for all work of the device, whoever queued it, and raise what any of it failed with."""
-        self.call("cuCtxSynchronize")
+        with nvtx.range("synchronize device"):
+            self.call("cuCtxSynchronize")
         self.in_flight.prune()
 
     # Peers ------------------------------------------------------------------------------------------------------------

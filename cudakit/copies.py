@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cudakit import layout
+from cudakit import layout, nvtx
 from cudakit.context import Context
 from cudakit.layout import Plan, Shape
 from cudakit.pinned import is_pinned
@@ -67,6 +67,7 @@ def _run(
         context.call("cuMemcpy2DAsync", copy, stream)
 
 
+@nvtx.range("copy H2D")
 def host_to_device(context: Context, stream: Any, pointer: int, strides: Shape, host: npt.NDArray[Any]) -> None:
     """Queue a copy of a host array of any strides to device memory of the same shape at `pointer`."""
     itemsize = host.dtype.itemsize
@@ -87,6 +88,7 @@ def host_to_device(context: Context, stream: Any, pointer: int, strides: Shape, 
         context.in_flight.hold(stream, host)
 
 
+@nvtx.range("copy D2H")
 def device_to_host(
     context: Context, stream: Any, host: npt.NDArray[Any], pointer: int, strides: Shape, synchronize: Callable[[], None]
 ) -> None:
@@ -132,6 +134,7 @@ def _expect_capturable(context: Context, stream: Any, host: npt.NDArray[Any], pl
         )
 
 
+@nvtx.range("copy D2D")
 def device_to_device(
     context: Context, stream: Any, shape: Shape, itemsize: int, to: tuple[int, Shape], from_: tuple[int, Shape]
 ) -> bool:
@@ -157,6 +160,7 @@ def _few_enough(plan: Plan | None, shape: Shape, strides: Shape) -> Plan:
     return plan
 
 
+@nvtx.range("fill")
 def fill(context: Context, stream: Any, pointer: int, shape: Shape, strides: Shape, element: bytes) -> None:
     """Queue writing one element's bytes to every element of a layout that does not overlap itself."""
     itemsize = len(element)

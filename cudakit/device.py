@@ -8,6 +8,7 @@ x = dev.array(host)
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cudakit import cache, compiler, headers, memory
+from cudakit import cache, compiler, headers, memory, nvtx
 from cudakit import driver as drivers
 from cudakit.context import Context, MemoryInfo
 from cudakit.errors import CudakitError
@@ -26,8 +27,6 @@ from cudakit.module import Module, foreign
 from cudakit.stream import Event, Stream
 
 if TYPE_CHECKING:
-    import os
-
     import numpy.typing as npt
 
 _lock = threading.RLock()
@@ -46,7 +45,8 @@ class Device:
         if isinstance(spec, Context):
             context = spec
         else:
-            context = Context(drivers.open(spec, fresh=fresh, **options))
+            with nvtx.range("open device"):
+                context = Context(drivers.open(spec, fresh=fresh, **options))
         self.context = context
         self.arch = compiler.chip_arch(*context.compute_capability)
         self._modules: dict[compiler.Request, Module] = {}
@@ -274,7 +274,8 @@ class Device:
             max_registers=max_registers,
             line_info=line_info,
         )
-        compiled = cache.compiled(request)
+        with nvtx.range(f"compile {os.path.basename(label)}"):
+            compiled = cache.compiled(request)
         with _lock:
             module = self._modules.get(request)
             if module is None or module.closed or module.compiled is not compiled:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from cudakit import nvtx
 from cudakit.errors import CudakitError, DeviceUnavailable, check, failure
 
 DEFAULT_SIM_ARCH = "sm_90"
@@ -206,6 +207,7 @@ def _say_once(line: str) -> None:
         sys.stderr.write(line + "\n")
 
 
+@nvtx.range("start driver")
 def _gpu(ordinal: int) -> Opened:
     """GPU number `ordinal`. Raises _NoGpu where there is none at all, DeviceUnavailable or CudaError otherwise."""
     try:
@@ -243,6 +245,7 @@ def _sim(arch: str, ordinal: int, fresh: bool, options: dict[str, Any]) -> Opene
     return Opened(driver, ordinal, "sim", f"sim:{arch}" + (f":{ordinal}" if ordinal else ""))
 
 
+@nvtx.range("start driver")
 def _started(arch: str, options: dict[str, Any]) -> Any:
     from cudakit import sim
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cudakit import nvtx
 from cudakit.allocation import Allocation
 from cudakit.context import Context
 from cudakit.errors import Closed, GraphError
@@ -155,7 +156,11 @@ class Executable:
         elif self._retired:
             raise self._closed()
         context.make_current()
-        result = self._send(stream.handle)
+        if nvtx.listeners:
+            with nvtx.range("launch graph"):
+                result = self._send(stream.handle)
+        else:
+            result = self._send(stream.handle)
         if result[0]:
             raise context.failed("cuGraphLaunch", result[0])
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from cudakit import nvtx
 from cudakit.compiler import Resources
 from cudakit.context import Context
 from cudakit.cxx import Type
@@ -34,7 +36,8 @@ class Image:
         self.context = context
         self.name = name
         self.retired: list[bool] = []  # holds something once it or its device was closed; launches look at it
-        self.handle: Any = context.call("cuModuleLoadData", image)
+        with nvtx.range(f"load {os.path.basename(name)}"):
+            self.handle: Any = context.call("cuModuleLoadData", image)
         self._finalizer = context.adopt(self, _unload, context, self.handle, self.retired)
 
     def __repr__(self) -> str:
@@ -83,9 +86,10 @@ class Kernel:
         self.context = context = module.context
         self.mangled = mangled
         self.name = name
-        self.handle: Any = context.call("cuModuleGetFunction", module.handle, mangled.encode())
-        # A lazily loaded function has no parameter info until it is loaded.
-        context.call("cuFuncLoad", self.handle)
+        with nvtx.range(f"load kernel {name}"):
+            self.handle: Any = context.call("cuModuleGetFunction", module.handle, mangled.encode())
+            # A lazily loaded function has no parameter info until it is loaded.
+            context.call("cuFuncLoad", self.handle)
         if context.kind == "sim" and resources is not None:
             context.driver.simSetResources(self.handle, registers=resources.registers, local_bytes=resources.stack)
         layout = self._layout(entry)
@@ -108,6 +112,7 @@ class Kernel:
         self._sends: dict[Any, Callable[..., Any]] = {}
         self._foreign: dict[int, Stream] = {}
         self._lock = threading.Lock()
+        self._launching = nvtx.range(f"launch {name}")
         self._target = Target(
             name, self.handle, context, self.parameters, self._sends, module.retired, self._launch_otherwise
         )
@@ -236,7 +241,8 @@ class Kernel:
             if isinstance(value, DeviceArray):
                 value.allocation.uses.add(stream)
         if cluster is None and not cooperative:
-            self.context.call("cuLaunchKernel", self.handle, *config, stream.handle, plan.pointers, 0)
+            with self._launching:
+                self.context.call("cuLaunchKernel", self.handle, *config, stream.handle, plan.pointers, 0)
             self._try_first(plan)
         else:
             extended = _extended_config(self, config, cluster, cooperative)
@@ -270,7 +276,7 @@ class Kernel:
 
     def send_extended(self, extended: Any, stream: Stream, pointers: int) -> None:
         """Queue a launch with a CUlaunchConfig whose stream is not set yet."""
-        with self._lock:
+        with self._lock, self._launching:
             extended.hStream = stream.handle
             self.context.call("cuLaunchKernelEx", extended, self.handle, pointers, 0)
 

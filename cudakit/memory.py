@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cudakit import copies, dlpack, foreign, layout
+from cudakit import copies, dlpack, foreign, layout, nvtx
 from cudakit.allocation import Allocation, Uses
 from cudakit.context import Context
 from cudakit.errors import Closed, DeviceMismatch
@@ -307,6 +307,7 @@ class DeviceArray:
         if not copies.device_to_device(self.context, on._open(), self.shape, self.itemsize, to, from_):
             copies.host_to_device(self.context, on._open(), self.pointer, self.strides, source.numpy(on))
 
+    @nvtx.range("copy P2P")
     def _copy_from_peer(self, source: DeviceArray, on: Stream) -> None:
         """Between two GPUs: linear copies go from one to the other, anything else through contiguous copies on each."""
         if source.is_contiguous and self.is_contiguous:

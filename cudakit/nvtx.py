@@ -6,39 +6,126 @@
     @nvtx.range("epoch")
     def epoch(): ...
 
-Ranges stand in the domain "cudakit" and nest. Where no tool listens a range costs one comparison: the nvtx package
-is asked once, at the first range, and says so itself (ncu shows ranges only with --nvtx).
+Ranges stand in the domain "cudakit" and nest. cudakit has them around what it does itself: opening a device, compiling,
+loading, allocating, copying, launching, waiting, freeing, and each rung of each op. A trace collects the same ranges
+within the process, with or without a tool:
+
+    with nvtx.trace() as t:
+        ...
+    print(t.table())
+
+Where nobody listens a range costs a comparison as it begins and one as it ends. The nvtx package is asked once, at the
+first range, whether a tool is there (ncu shows ranges only with --nvtx); a trace begins and ends when it is told to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+from cudakit.trace import Trace
+
+__all__ = ["DOMAIN", "Listener", "Trace", "listeners", "listening", "mark", "range", "trace"]
 
 DOMAIN = "cudakit"
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-@functools.lru_cache(maxsize=1)
-def _domain() -> Any:
-    """The nvtx package's domain, or None where nobody listens."""
+class Listener(Protocol):
+    """Who is told of ranges: a tool, or a trace."""
+
+    def push(self, name: str, color: str | None) -> None:
+        """A range begins on this thread, within those that are open on it."""
+
+    def pop(self, raised: type[BaseException] | None) -> None:
+        """The innermost range of this thread ends."""
+
+    def mark(self, name: str, color: str | None) -> None:
+        """A moment."""
+
+
+class _Unasked:
+    """Stands in the list until the nvtx package was asked for a tool, so that the first range comes to ask."""
+
+    def push(self, name: str, color: str | None) -> None:
+        pass
+
+    def pop(self, raised: type[BaseException] | None) -> None:
+        pass
+
+    mark = push
+
+
+class _Tool:
+    """A tool, through the nvtx package's domain."""
+
+    def __init__(self, domain: Any) -> None:
+        self._domain = domain
+        self._attributes = functools.lru_cache(maxsize=1024)(self._made)
+
+    def _made(self, name: str, color: str | None) -> Any:
+        return self._domain.get_event_attributes(message=name, color=color)
+
+    def push(self, name: str, color: str | None) -> None:
+        self._domain.push_range(self._attributes(name, color))
+
+    def pop(self, raised: type[BaseException] | None) -> None:
+        self._domain.pop_range()
+
+    def mark(self, name: str, color: str | None) -> None:
+        self._domain.mark(self._attributes(name, color))
+
+
+_UNASKED = _Unasked()
+
+#: Who listens. Empty where nobody does, which is all that a range looks at then; launches look at it too. It is this
+#: very list that is changed, never replaced.
+listeners: list[Listener] = [_UNASKED]
+
+
+def _tool() -> _Tool | None:
+    """The tool of this process, or None."""
     import nvtx
 
+    if not nvtx.enabled():  # NVTX_DISABLE; domains would be handed out all the same
+        return None
     domain = nvtx.get_domain(DOMAIN)
-    # Without a tool, or with NVTX_DISABLE, the package hands out a stand-in that is no Domain.
-    return domain if isinstance(domain, nvtx.Domain) else None
+    # Without a tool the package hands out a stand-in that is no Domain.
+    return _Tool(domain) if isinstance(domain, nvtx.Domain) else None
 
 
-@functools.lru_cache(maxsize=1024)
-def _attributes(name: str, color: str | None) -> Any:
-    return _domain().get_event_attributes(message=name, color=color)
+def _ask() -> None:
+    """Put the tool in place of what stands for the question; where there is none, nothing."""
+    tool = _tool()
+    # Of several threads that ask at once one finds nothing to replace, or replaces the other's by the like.
+    with contextlib.suppress(ValueError):
+        if tool is None:
+            listeners.remove(_UNASKED)
+        else:
+            listeners[listeners.index(_UNASKED)] = tool
+
+
+def _push(name: str, color: str | None) -> None:
+    if _UNASKED in listeners:
+        _ask()
+    for listener in tuple(listeners):
+        listener.push(name, color)
+
+
+def _pop(raised: type[BaseException] | None) -> None:
+    for listener in tuple(listeners):
+        listener.pop(raised)
 
 
 class range:
-    """A named range of time: a context manager and a decorator. color: "green" and the like, for display."""
+    """A named range of time: a context manager and a decorator, any number of times, on any thread.
+
+    color: "green" and the like, for display. ncu filters by name, so leave out its signs: / [ ] * @ and commas.
+    """
 
     __slots__ = ("color", "name")
 
@@ -47,17 +134,15 @@ class range:
         self.color = color
 
     def __enter__(self) -> range:
-        domain = _domain()
-        if domain is not None:
-            domain.push_range(_attributes(self.name, self.color))
+        if listeners:
+            _push(self.name, self.color)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        domain = _domain()
-        if domain is not None:
-            domain.pop_range()
+        if listeners:
+            _pop(kind)
 
     def __call__(self, function: _Function) -> _Function:
         @functools.wraps(function)
@@ -70,11 +155,38 @@ class range:
 
 def mark(name: str, color: str | None = None) -> None:
     """A moment, shown as a flag."""
-    domain = _domain()
-    if domain is not None:
-        domain.mark(_attributes(name, color))
+    if listeners:
+        if _UNASKED in listeners:
+            _ask()
+        for listener in tuple(listeners):
+            listener.mark(name, color)
 
 
 def listening() -> bool:
-    """Whether a tool takes the ranges of this process."""
-    return _domain() is not None
+    """Whether anybody takes the ranges of this process: a tool, or a trace."""
+    if _UNASKED in listeners:
+        _ask()
+    return bool(listeners)
+
+
+@contextlib.contextmanager
+def trace() -> Iterator[Trace]:
+    """Collect the ranges of a `with` block, of every thread, whether a tool listens or not.
+
+        with nvtx.trace() as t:
+            with nvtx.range("work"):
+                ...
+        print(t.table())
+        t.picture("work.png")
+        t.chrome("work.json")
+
+    Ranges that are open as it begins are left out; those open at its end count up to there. Traces may nest. See
+    `cudakit.trace.Trace`. The times are the host's; on a simulated device they say how fast it simulates.
+    """
+    collected = Trace()
+    listeners.append(collected)
+    try:
+        yield collected
+    finally:
+        collected.end()
+        listeners.remove(collected)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cudakit import nvtx
 from cudakit.context import Context
 from cudakit.errors import OutOfMemory
 from cudakit.layout import as_shape
@@ -35,7 +36,8 @@ class Block:
 
 
 def _free(primary: Primary, address: int) -> None:
-    primary.attempt("cuMemFreeHost", address)
+    with nvtx.range("free pinned"):
+        primary.attempt("cuMemFreeHost", address)
 
 
 def pinned(context: Context, shape: Any, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -51,7 +53,8 @@ def pinned(context: Context, shape: Any, dtype: npt.DTypeLike) -> npt.NDArray[An
     if nbytes == 0:
         return np.empty(extents, kind)
     try:
-        address = int(context.call("cuMemHostAlloc", nbytes, _PORTABLE))
+        with nvtx.range("allocate pinned"):
+            address = int(context.call("cuMemHostAlloc", nbytes, _PORTABLE))
     except OutOfMemory as error:
         raise OutOfMemory(
             error.routine, error.code, error.name, f"{error.text}: {nbytes} bytes of pinned host memory were asked for",

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cudakit import nvtx
 from cudakit.arguments import Converter
 from cudakit.context import Context
 from cudakit.errors import LaunchError
@@ -104,6 +105,7 @@ def struct_format(parameters: Sequence[Parameter], codes: Sequence[str]) -> str:
     return "".join(parts)
 
 
+@nvtx.range("plan launch")
 def make_plan(target: Target, arguments: Arguments) -> Plan:
     """A plan of this thread for `arguments`, which it has put in place, and for others of their types.
 
@@ -125,7 +127,7 @@ def make_plan(target: Target, arguments: Arguments) -> Plan:
 
     nothing = (None,) * (len(parameters) + 5)
     names: dict[str, Any] = {
-        **_common(context, target.retired),
+        **_common(target),
         "Stream": Stream,
         "DeviceArray": DeviceArray,
         "get_ident": threading.get_ident,
@@ -150,15 +152,33 @@ def make_plan(target: Target, arguments: Arguments) -> Plan:
     return Plan(_define(launch_source(converters, arguments), names), convert, ctypes.addressof(pointers))
 
 
-def _common(context: Context, retired: list[bool]) -> dict[str, Any]:
+def _common(target: Target) -> dict[str, Any]:
     """What the generated functions all use."""
+    context = target.context
+    launching = nvtx.range(f"launch {target.name}")
+
+    def attended(send: Callable[..., Any]) -> Callable[..., Any]:
+        """`send` with what has to be done first, or around it."""
+        if not context.alone:
+            context.make_current()
+        if not nvtx.listeners:
+            return send
+
+        def told(*arguments: Any) -> Any:
+            with launching:
+                return send(*arguments)
+
+        return told
+
     return {
         "context": context,
         "make_current": context.make_current,
         "failed": context.failed,
         "elsewhere": _ELSEWHERE,
-        "several": not context.alone,
-        "retired": retired,
+        # Empty where there is nothing to do but to send: one device, and nobody who listens.
+        "attention": nvtx.listeners if context.alone else (True,),
+        "attended": attended,
+        "retired": target.retired,
     }
 
 
@@ -227,9 +247,10 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
 
 
 # On one device, which context is current is not looked at: where none is, the driver refuses and launches nothing, and
-# a second call in the right one tells whether that was all. A closed device has retired its modules.
+# a second call in the right one tells whether that was all. A closed device has retired its modules. Who listens to
+# ranges is asked by the same test that tells several devices, so that a launch which nobody watches costs no more.
 _SEND = """\
-{indent}if several: make_current()
+{indent}if attention: send = attended(send)
 {indent}result = send(stream.handle, pointers, 0)
 {indent}if result[0]:
 {indent}    if int(result[0]) in elsewhere:
@@ -288,11 +309,11 @@ def make_prepared(
     """
     allocations = tuple({value.allocation for value in arguments if isinstance(value, DeviceArray)})
     names = {
-        **_common(target.context, target.retired),
+        **_common(target),
         **{f"m{index}": allocation for index, allocation in enumerate(allocations)},
         "known": target,  # no stream yet
         "accept": accept,
-        "send": send,
+        "ready": send,
         "pointers": plan.pointers,
         "kept": (plan, arguments),  # what the packed bytes point to
     }
@@ -305,6 +326,7 @@ def launch(stream):
     global known
     if not (stream is known and not stream.closed and not retired{opens}):
         known = stream = accept(stream)
+    send = ready
 """ + _SEND.replace("{indent}", " " * 4)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from cudakit import nvtx
 from cudakit.context import Context
 from cudakit.errors import NOT_READY, NOT_SUPPORTED, Closed, CudakitError, DeviceMismatch, failure
 
@@ -123,7 +124,8 @@ class Stream:
     def synchronize(self) -> None:
         """Wait until all of it is done, and raise what any of it failed with."""
         handle = self._open()
-        self.context.call("cuStreamSynchronize", handle)
+        with nvtx.range("synchronize stream"):
+            self.context.call("cuStreamSynchronize", handle)
         self.context.in_flight.prune(int(handle))
 
     def query(self) -> bool:
@@ -242,7 +244,8 @@ class Event:
 
     def synchronize(self) -> None:
         """Wait until it has happened, and raise what the work before it failed with."""
-        self.context.call("cuEventSynchronize", self._open())
+        with nvtx.range("synchronize event"):
+            self.context.call("cuEventSynchronize", self._open())
 
     def query(self) -> bool:
         """Whether it has happened, without waiting. An event never recorded has."""

@@ -406,6 +406,19 @@ def test_without_torch_there_are_no_peers(monkeypatch):
     assert peers_of("softmax", 0, {}) == []
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["softmax", "vector_add", "matrix_add", "scale", "cast", "fill", "sum", "gemm"])
+def test_cupy_does_the_same_work(gpu, family):
+    pytest.importorskip("cupy")
+    shape = (64, 64) if family != "vector_add" else (4096,)
+    if family == "gemm":
+        shape = (64,)
+    report = Bench(gpu).run(ops.families()[family], [shape])
+    (row,) = (row for row in report.rows if row.variant == "peer:cupy")
+    assert row.ok, row.skipped or row.why
+    assert row.time_ms is not None
+
+
 class FakePeer:
     """Stands for another package's add: right, wrong, refusing or failing, as its name says."""
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from cudakit import __main__ as command_line
-from cudakit import cli, fuzzing, ops, plots, tables
+from cudakit import cli, fuzzing, ops, tables
 from cudakit.ops.variant import Config, Variant, ceil_div
 
 GOOD = """
@@ -403,31 +403,6 @@ def test_a_file_that_may_not_be_written_is_refused(monkeypatch, tmp_path):
     cli.check_destination("--json", "-")
 
 
-def test_profile_says_what_is_missing(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(command_line, "find_ncu", lambda: None)
-    status, _, err = run(capsys, "profile", "examples/softmax_compare.py")
-    assert status == cli.EXIT_REFUSED
-    assert "Nsight Compute" in err
-    monkeypatch.setattr(command_line, "find_ncu", lambda: "ncu")
-    status, _, err = run(capsys, "profile", str(tmp_path / "absent.py"))
-    assert status == cli.EXIT_REFUSED
-    assert "absent.py" in err
-
-
-def test_profile_runs_ncu_with_the_script_and_its_arguments(capfd, monkeypatch, tmp_path):
-    script, stand_in = tmp_path / "work.py", tmp_path / "ncu"
-    script.write_text("")
-    stand_in.write_text('#!/bin/sh\necho "$@"\nexit 7\n')
-    stand_in.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    status = command_line.main(["profile", "--kernel", "scale", str(script), "--device", "gpu"])
-    assert status == 7, "ncu's own status is the command's"
-    line = capfd.readouterr().out
-    assert "--set full --nvtx --clock-control none" in line
-    assert "--kernel-name scale" in line
-    assert line.rstrip().endswith(f"{sys.executable} {script} --device gpu")
-
-
 def test_a_command_is_required():
     with pytest.raises(SystemExit) as ended:
         command_line.main([])
@@ -520,49 +495,14 @@ def test_marks_that_name_nothing_are_refused(capsys, tmp_path, monkeypatch, mark
     assert Path("README.md").read_text() == f"<!-- {mark} -->\n<!-- end -->\n"
 
 
-# ---- pictures ----
-
-
-def drawn(result, monkeypatch, tmp_path):
-    """The axes of the picture `plots.plot` draws of a report, and where it was written."""
-    from matplotlib import pyplot
-
-    kept = []
-    monkeypatch.setattr(pyplot, "close", kept.append)
-    picture = tmp_path / "out.png"
-    plots.plot(result, str(picture))
-    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    return kept[0].axes[0]
-
-
-def test_a_picture_has_a_line_a_variant_below_the_copy(monkeypatch, tmp_path):
-    axes = drawn(report(), monkeypatch, tmp_path)
-    lines = {line.get_label(): list(line.get_ydata()) for line in axes.get_lines()}
-    assert lines == {"copy (ceiling)": [4000.0], "thread_per_row": [200.0], "vec4": [2000.0], "peer:torch": [1500.0]}
-    assert axes.get_ylabel() == "GB/s"
-
-
-def test_shapes_of_one_height_are_drawn_to_scale(monkeypatch, tmp_path):
-    result = report()
-    result["rows"] += [{**row, "shape": [8, 64]} for row in result["rows"]]
-    axes = drawn(result, monkeypatch, tmp_path)
-    assert list(axes.get_lines()[1].get_xdata()) == [16, 64]
-    assert axes.get_xscale() == "log"
-
-
-def test_a_simulated_picture_shows_bytes_and_no_time(monkeypatch, tmp_path):
-    result = report("sim")
-    for row in result["rows"]:
-        row["counters"] = {"bytes_per_element": 12.0} if row["ok"] else None
-    result["ceilings"] = {}
-    axes = drawn(result, monkeypatch, tmp_path)
-    assert "bytes" in axes.get_ylabel()
-    assert {line.get_label() for line in axes.get_lines()} == {"thread_per_row", "vec4", "peer:torch"}
-
-
-def test_a_picture_needs_rows_and_matplotlib(monkeypatch, tmp_path):
-    with pytest.raises(cli.Refused, match="no rows"):
-        plots.plot({**report(), "rows": []}, str(tmp_path / "out.png"))
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(cli.Refused, match=r"cudakit\[plot\]"):
-        plots.plot(report(), str(tmp_path / "out.png"))
+@pytest.mark.parametrize(("flags", "shown"), [([], False), (["--table"], True)])
+def test_under_a_profiler_nothing_is_printed_unless_the_table_is_asked_for(capsys, monkeypatch, tmp_path, flags, shown):
+    monkeypatch.setenv("NV_NSIGHT_INJECTION_PORT_BASE", "1")
+    out = tmp_path / "out.json"
+    status, said, err = run(
+        capsys, "bench", "vector_add", "--device", "sim", "--shapes", "64", "--json", str(out), *flags
+    )
+    assert status == cli.EXIT_OK, err
+    assert ("vector_add_vec4" in said) == shown
+    assert shown or not said + err
+    assert json.loads(out.read_text())["rows"]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudakit import layout
+from cudakit import layout, nvtx
 from cudakit.context import Context
 from cudakit.device import Device
 from cudakit.errors import Closed, CudaError, CudakitError, DeviceMismatch
@@ -142,11 +142,22 @@ def run(
             if of.context.captures:
                 keep_for_graph(of.context, of.stream, of, *arrays)
             try:
-                found[0]()
+                if nvtx.listeners:
+                    with _range(name, make, options):
+                        found[0]()
+                else:
+                    found[0]()
             except Exception as error:
                 raise told(error, of.library) from error
             return
-    _run_checked(of, stream, make, arrays, options, key)
+    with _range(name, make, options):
+        _run_checked(of, stream, make, arrays, options, key)
+
+
+def _range(name: str, make: Callable[..., Work], options: tuple[Any, ...]) -> nvtx.range:
+    """The NVTX range of a call: "cublas.gemm"; of those that share a `make` and say their name, by that."""
+    named = options[0] if options and isinstance(options[0], str) else make.__name__.strip("_")
+    return nvtx.range(f"{name}.{named}")
 
 
 def _run_checked(

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudakit import layout, memory
+from cudakit import layout, memory, nvtx
 from cudakit.context import Context
 from cudakit.device import Device
 from cudakit.errors import Closed, DeviceMismatch
@@ -33,6 +33,7 @@ from cudakit.stream import Stream
 #: Plans that the functions here keep for one stream; the one not used for longest is let go of first.
 PLANS = 16
 FORWARD, INVERSE = -1, 1
+_RANGES = {FORWARD: nvtx.range("cufft.forward"), INVERSE: nvtx.range("cufft.inverse")}
 # cufftType and the function that runs it, by kind and the dtype of the complex side.
 _EXECUTE = {
     ("C2C", "complex64"): (0x29, "exec_c2c"),
@@ -175,8 +176,9 @@ class Plan:
                 if self._set_for != stream_number:
                     self._library.set_stream(self._number, stream_number)
                     self._set_for = stream_number
-                for call in work:
-                    call()
+                with _RANGES[direction]:
+                    for call in work:
+                        call()
         except Exception as error:
             raise calls.told(error, self._library) from error
         return out

@@ -1,4 +1,5 @@
-"""What others offer for the same work, timed beside ours in the same run: cuBLAS, torch and Triton, where installed.
+"""What others offer for the same work, timed beside ours in the same run: cuBLAS, CuPy, torch and Triton, where
+installed.
 
 A peer works on our arrays, without a copy, and on our stream, so it is checked and timed by the very code that checks
 and times our kernels.
@@ -54,6 +55,11 @@ def peers_of(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer
     from cudakit.peers import with_cublas
 
     peers: list[Peer] = [*with_cublas.peers(family, options)]
+    if importlib.util.find_spec("cupy") is not None:
+        from cudakit.peers import with_cupy
+
+        if with_cupy.sees(ordinal):
+            peers += with_cupy.peers(family, ordinal, options)
     if importlib.util.find_spec("torch") is None:
         return peers
     from cudakit.peers import with_torch

@@ -1,0 +1,48 @@
+"""Pictures of reports. Needs the `plot` extra (matplotlib), which is imported when a picture is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cudakit.plots.ladder import ladder
+from cudakit.plots.ranges import ranges
+from cudakit.plots.style import check
+from cudakit.plots.sweep import sweep
+from cudakit.plots.timeline import timeline
+from cudakit.tables import by_shape
+
+__all__ = ["KINDS", "check", "ladder", "plot", "ranges", "sweep", "timeline"]
+
+KINDS = ("ladder", "sweep")
+
+
+def plot(
+    report: Mapping[str, Any],
+    path: str,
+    *,
+    kind: str | None = None,
+    shape: Sequence[int] | None = None,
+    variants: Sequence[str] = (),
+) -> list[str]:
+    """Draws a bench's report to `path` (PNG, SVG or PDF, by its ending) and gives the files written.
+
+    kind: "ladder", a bar a rung of one shape, or "sweep", a line a variant against the size; unless said, a ladder of
+    one shape and a sweep of several. shape: the ladder's. variants: the sweep's lines in colour. A report of several
+    families gives a picture each, `bench.png` as `bench_softmax.png` and so on. Raises Refused where there is nothing
+    to draw.
+    """
+    families = list(dict.fromkeys(row["family"] for row in report["rows"]))
+    whole = Path(path)
+    written = []
+    for family in families or [""]:
+        rows = [row for row in report["rows"] if row["family"] == family]
+        target = str(whole.with_stem(f"{whole.stem}_{family}")) if len(families) > 1 else path
+        part = {**report, "rows": rows}
+        if (kind or ("sweep" if len(by_shape(rows)) > 1 else "ladder")) == "ladder":
+            ladder(part, target, None if shape is None else tuple(shape))
+        else:
+            sweep(part, target, variants)
+        written.append(target)
+    return written
