@@ -15,6 +15,8 @@ LANES = 24.0
 # a line with less than this share of the kernel's instructions is not worth a look for its idle lanes alone
 IDLE_SHARE = 0.05
 LOW_OCCUPANCY = 0.5
+# barriers that a warp comes to
+BARRIERS = 8.0
 
 SourceLine = tuple[str, int]
 
@@ -61,7 +63,7 @@ def accesses(line: Any) -> list[Access]:
 def findings(counters: Any) -> list[Finding]:
     """What to look at first in a kernel's Counters: at most one place of each kind, the worst."""
     found: list[Finding] = []
-    for look in (_uncoalesced, _conflict, _contention, _divergent, _idle, _local, _occupancy):
+    for look in (_uncoalesced, _conflict, _contention, _local, _barriers, _idle, _divergent, _occupancy):
         found.extend(look(counters))
     return found
 
@@ -161,6 +163,20 @@ def _local(counters: Any) -> Iterator[Finding]:
             f"{line.local_load_bytes + line.local_store_bytes:,} bytes of local memory are moved here, which lies "
             "in device memory. An array indexed by what is only known at run time cannot stay in registers: unroll the "
             "loop, so that its indices are constants.",
+        )
+
+
+def _barriers(counters: Any) -> Iterator[Finding]:
+    warps = counters.blocks * -(-counters.threads // max(counters.blocks, 1) // 32)
+    each = counters.barriers / warps if warps else 0.0
+    worst = _worst(counters, lambda line: line.barriers) if each >= BARRIERS else None
+    if worst is not None:
+        yield Finding(
+            "many barriers",
+            worst[0],
+            f"A warp comes to {_short(each)} barriers, {_short(worst[1].barriers / warps)} of them here, and at each "
+            "waits for the slowest warp of its block. Let each warp do alone what it can, such as reducing by "
+            "shuffles, so that few barriers are left.",
         )
 
 

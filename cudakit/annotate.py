@@ -108,22 +108,40 @@ def _kernel(anchor: str, source: Path, kernel: AnnotatedKernel) -> list[str]:
     counters = kernel.counters
     files = _files(source, counters)
     anchors = {file: f"{anchor}f{number}" for number, file in enumerate(files)}
-    parts = [f'<section id="{anchor}"><h2>{escape(kernel.name)}</h2>', _facts(kernel), _totals(counters)]
-    parts.append(_mix(counters))
-    parts.append("<h3>Look here first</h3>")
     found = advice.findings(counters)
-    if found:
-        items = [
-            f"<li><b>{escape(item.kind)}</b>{_where(item.place, anchors)}. {escape(item.why)}</li>" for item in found
-        ]
-        parts.append('<ol class="look">' + "\n".join(items) + "</ol>")
-    else:
-        parts.append("<p>Nothing stands out: accesses are coalesced, no bank conflicts, no divergent branches.</p>")
+    parts = [f'<section id="{anchor}"><h2>{escape(kernel.name)}</h2>', _look(found, anchors)]
+    parts += [_facts(kernel), _totals(counters), _mix(counters)]
     columns = _columns(counters)
     for number, file in enumerate(files):
-        parts.append(_source(file, anchors[file], counters, columns, whole=number == 0))
+        parts.append(_source(file, anchors[file], counters, columns, found, whole=number == 0))
     parts.append("</section>")
     return parts
+
+
+def _look(found: Sequence[advice.Finding], anchors: Mapping[str, str]) -> str:
+    """What to look at first, above all else: what it is, the line itself, and why."""
+    if not found:
+        return (
+            '<p class="fine">Nothing stands out: accesses are coalesced, no bank conflicts, no divergent branches.</p>'
+        )
+    items = []
+    for item in found:
+        code = f"<pre>{escape(_line(item.place).strip())}</pre>" if item.place else ""
+        items.append(f"<li><b>{escape(item.kind)}</b>{_where(item.place, anchors)}{code}{escape(item.why)}</li>")
+    return '<div class="look"><h3>Look here first</h3><ol>' + "\n".join(items) + "</ol></div>"
+
+
+def _line(place: advice.SourceLine) -> str:
+    """The text of a line; empty where its file cannot be read."""
+    text = _text(place[0])
+    return text[place[1] - 1] if 0 < place[1] <= len(text) else ""
+
+
+def _text(file: str) -> list[str]:
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def _files(source: Path, counters: Any) -> list[str]:
@@ -263,12 +281,12 @@ def _columns(counters: Any) -> list[int]:
     return [number for number in range(len(_HEAD)) if number < 3 or any(row[number] != _cell("") for row in rows)]
 
 
-def _source(file: str, anchor: str, counters: Any, columns: Sequence[int], *, whole: bool) -> str:
-    """A file's lines with their counters as a table: the whole file, or what lies around counted lines."""
-    try:
-        text = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        text = []
+def _source(
+    file: str, anchor: str, counters: Any, columns: Sequence[int], found: Sequence[advice.Finding], *, whole: bool
+) -> str:
+    """A file's lines with their counters as a table, and below a line what was found there: the whole file, or what
+    lies around counted lines."""
+    text = _text(file)
     lines = {line: share for (name, line), share in counters.per_line.items() if name == file}
     inlined = {line: count for (name, line), count in counters.inlined.items() if name == file}
     last = max([len(text), *lines, *inlined])
@@ -278,6 +296,10 @@ def _source(file: str, anchor: str, counters: Any, columns: Sequence[int], *, wh
         shown = {near for line in lines for near in range(line - _AROUND, line + _AROUND + 1) if 1 <= near <= last}
     named = (_HEAD[column] for column in columns)
     head = "".join(f'<th scope="col" title="{escape(meaning)}">{escape(name)}</th>' for name, meaning in named)
+    notes: dict[int, list[str]] = {}
+    for item in found:
+        if item.place is not None and item.place[0] == file:
+            notes.setdefault(item.place[1], []).append(f"<b>{escape(item.kind)}</b>: {escape(item.why)}")
     rows = []
     previous = 0
     for number in sorted(shown):
@@ -286,10 +308,15 @@ def _source(file: str, anchor: str, counters: Any, columns: Sequence[int], *, wh
         previous = number
         code = text[number - 1] if number <= len(text) else ""
         cells = _cells(lines.get(number), inlined.get(number, 0), counters.instructions)
+        told = ' class="told"' if number in notes else ""
         rows.append(
-            f'<tr id="{anchor}l{number}">{"".join(cells[column] for column in columns)}<td class="line">{number}</td>'
-            f'<td class="code">{escape(code)}</td></tr>'
+            f'<tr id="{anchor}l{number}"{told}>{"".join(cells[column] for column in columns)}'
+            f'<td class="line">{number}</td><td class="code">{escape(code)}</td></tr>'
         )
+        rows += [
+            f'<tr class="note"><td colspan="{len(columns) + 1}"></td><td><p>{note}</p></td></tr>'
+            for note in notes.get(number, [])
+        ]
     return (
         f'<p class="file">{escape(shown_path(file))}</p><div class="scroll"><table class="source"><thead><tr>{head}'
         '<th scope="col">line</th><th scope="col" class="code">source</th></tr></thead><tbody>\n'

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from html import escape
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -135,6 +137,12 @@ def test_the_page_shows_each_trouble_on_its_line(capsys, mine):
     assert "lanes" in bad
     assert row(page, 0, 1)[0]["source"] == "// <not a tag> & more"
     assert "bank conflict" not in load, "a column in which no line has anything is left out"
+
+    first = text.index("Look here first")
+    assert first < text.index("registers a thread"), "what to look at stands above all else"
+    line, note = (text.index(said, first) for said in ('class="told"', '<tr class="note">'))
+    assert line < note < text.index("</tr>", note)
+    assert text[note : note + 400].count("<b>uncoalesced load</b>: A load of one warp touches 32 sectors") == 1
 
     assert "3 x 32 (2 launches)" in text
     assert "50 %: 32 blocks a multiprocessor, 32 of 64 warps, limited by the blocks" in text
@@ -306,6 +314,21 @@ def test_what_cannot_be_done_is_refused(capsys, mine, arguments, why):
     assert why in err
 
 
+@pytest.mark.parametrize("name", ["softmax/05_tree_reduce.cu", "add_broadcast/01_slow_axis.cu"])
+def test_the_committed_pages_say_what_the_command_says_now(capsys, tmp_path, name):
+    root = Path(__file__).resolve().parent.parent
+    out = tmp_path / "page.html"
+    assert command_line.main(["check", str(root / "kernels" / name), "--annotate", str(out)]) == 0
+    capsys.readouterr()
+    kept = root / "profiles" / "sim" / "annotate" / f"{Path(name).stem[3:]}.html"
+    command = f"cudakit check kernels/{name} --annotate {kept.relative_to(root)}"
+    told = [re.findall(r"<li><b>.*?</li>", page.read_text(), re.DOTALL) for page in (out, kept)]
+    assert told[0] == told[1], f"run: {command}"
+    assert told[0]
+    for line in (root / "kernels" / name).read_text().splitlines():
+        assert f'<td class="code">{escape(line)}</td>' in kept.read_text(), f"run: {command}"
+
+
 # ---- what to look at first ----
 
 
@@ -336,6 +359,16 @@ def test_the_worst_of_each_kind_is_named_once():
     rare = LineCounters(10, 10)
     found = advice.findings(counters_of(l1=LineCounters(9000, 9000 * 32), l2=idle, l3=rare))
     assert [(item.kind, item.place) for item in found] == [("idle lanes", ("a.cu", 2))]
+
+
+def test_many_barriers_are_named_at_the_line_with_most():
+    counters = counters_of(l1=LineCounters(100, 3200, barriers=4), l2=LineCounters(100, 3200, barriers=20))
+    counters.blocks, counters.threads = 1, 64
+    (found,) = advice.findings(counters)
+    assert (found.kind, found.place) == ("many barriers", ("a.cu", 2))
+    assert "comes to 12 barriers, 10 of them here" in found.why
+    counters.blocks, counters.threads = 4, 256
+    assert advice.findings(counters) == []
 
 
 def test_low_occupancy_is_named_without_a_line():
