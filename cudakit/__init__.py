@@ -72,7 +72,7 @@ _HOMES = {
     "stream": ("Event", "Stream"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = frozenset({"bench", "frontends", "graph", "libs", "nvtx", "ops", "pipeline", "sim", "testing"})
+_MODULES = frozenset({"bench", "frontends", "graph", "libs", "nvtx", "ops", "pipeline", "profiling", "sim", "testing"})
 
 __all__ = [
     "CacheWarning",

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from cudakit import check, cli, files, fuzzing
-
-PROFILE_HELP = """Runs a script under Nsight Compute: ncu --set full --nvtx --clock-control none.
-
-This version collects the report; reducing it to the metrics that matter comes later. Open the .ncu-rep with ncu-ui, or
-print it with `ncu --import`. Arguments after the script are the script's. Under ncu the examples launch each
-variant once."""
+from cudakit.profiling import command as profile
 
 
 def info(arguments: argparse.Namespace) -> int:
@@ -72,6 +64,19 @@ def bench(arguments: argparse.Namespace) -> int:
     return ladder.run(arguments, arguments.family)
 
 
+def draw(arguments: argparse.Namespace) -> int:
+    """Draws the JSON of a bench anew, without measuring."""
+    from cudakit import plots, tables
+
+    plots.check(arguments.plot)
+    report = tables.load(Path(arguments.file))
+    for written in plots.plot(
+        report, arguments.plot, kind=arguments.kind, shape=arguments.shape, variants=arguments.variants or ()
+    ):
+        print(written)
+    return cli.EXIT_OK
+
+
 def fill(arguments: argparse.Namespace) -> int:
     """Writes the tables between the marks of markdown files anew; with --check only says which are not up to date.
 
@@ -92,37 +97,6 @@ def fill(arguments: argparse.Namespace) -> int:
                 path.write_text(new, encoding="utf-8")
         wrong = wrong or bool(problems) or (new != old and arguments.check)
     return cli.EXIT_FALSE if wrong else cli.EXIT_OK
-
-
-def profile(arguments: argparse.Namespace) -> int:
-    """Runs a script under ncu."""
-    ncu = find_ncu()
-    if ncu is None:
-        raise cli.Refused(
-            "ncu (Nsight Compute) was not found in PATH, $CUDA_HOME/bin, /usr/local/cuda*/bin or /opt/nvidia: "
-            "install Nsight Compute, which also comes with the CUDA toolkit"
-        )
-    script = Path(arguments.script)
-    if not script.is_file():
-        raise cli.Refused(f"there is no script {script}")
-    output = arguments.output or str(script.with_suffix(".ncu-rep").name)
-    command = [ncu, "--set", "full", "--nvtx", "--clock-control", "none", "--force-overwrite", "--export", output]
-    if arguments.kernel:
-        command += ["--kernel-name", arguments.kernel]
-    command += [sys.executable, str(script), *arguments.arguments]
-    print(" ".join(command), file=sys.stderr)
-    return subprocess.run(command).returncode
-
-
-def find_ncu() -> str | None:
-    """The path of Nsight Compute's command line, or None."""
-    found = shutil.which("ncu")
-    if found:
-        return found
-    folders = [Path(os.environ[name]) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    folders += sorted(Path("/usr/local").glob("cuda*/bin"), reverse=True)
-    folders += sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)
-    return next((str(folder / "ncu") for folder in folders if (folder / "ncu").is_file()), None)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -164,11 +138,15 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--seed", type=int, help="draw the same problems again")
     sub.add_argument("--device", default="auto", metavar="auto|sim|gpu|gpu:N")
 
-    sub = command("profile", PROFILE_HELP, profile)
-    sub.add_argument("--output", metavar="FILE", help="the report (default: the script's name with .ncu-rep)")
-    sub.add_argument("--kernel", metavar="NAME", help="only kernels of this name (ncu's --kernel-name)")
-    sub.add_argument("script")
-    sub.add_argument("arguments", nargs=argparse.REMAINDER)
+    sub = command("profile", profile.HELP, profile.main)
+    profile.add_arguments(sub)
+
+    sub = command("draw", "Draws the JSON of a bench: a bar a rung of one shape, or a line a variant over sizes.", draw)
+    sub.add_argument("file", help="what --json wrote")
+    sub.add_argument("--plot", metavar="FILE.png", required=True, help="the picture; its ending says the format")
+    sub.add_argument("--kind", choices=("ladder", "sweep"), help="which of the two (default: by the number of shapes)")
+    sub.add_argument("--shape", type=cli.parse_shape, metavar="SHAPE", help="the ladder's shape (default: the fullest)")
+    sub.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="the sweep's lines in colour")
 
     sub = command("fill", "Writes the tables between the marks of markdown files, from the JSON they name.", fill)
     sub.add_argument("file", nargs="+")

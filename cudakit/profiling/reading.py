@@ -1,0 +1,123 @@
+"""A report of ncu (.ncu-rep) read back through ncu's own Python reader: a `Launch` for each kernel launch."""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cudakit import nvtx
+from cudakit.profiling.runner import ProfilerError, find_ncu
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One profiled kernel launch.
+
+    kernel: the function's name without template arguments; `demangled` has all of it.
+    ranges: the NVTX ranges of cudakit's domain it was launched in, outermost first.
+    grid, block: (x, y, z), in blocks and in threads. metrics: ncu's metrics, in base units (ns, bytes, percent).
+    facts: what ncu gives as text (the device's name, the cache configuration).
+    """
+
+    kernel: str
+    ranges: tuple[str, ...]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    metrics: Mapping[str, float]
+    facts: Mapping[str, str] = field(default_factory=dict)
+    demangled: str = ""
+
+
+def read_report(path: str | os.PathLike[str], *, domain: str = nvtx.DOMAIN) -> list[Launch]:
+    """Every launch of the report at `path`, in order. domain: whose NVTX ranges to keep.
+
+    Raises ProfilerError where there is no such report, it cannot be read, or ncu's reader is not here: it is not on
+    any package index but comes with Nsight Compute, in extras/python.
+    """
+    if not Path(path).is_file():
+        raise ProfilerError(f"there is no report {path}")
+    reader = _reader()
+    try:
+        context = reader.load_report(str(path))
+    except Exception as error:  # the reader's own exceptions have no common base
+        raise ProfilerError(f"{path} cannot be read as a report of ncu: {error}") from error
+    if context is None:
+        raise ProfilerError(f"{path} cannot be read as a report of ncu: it is empty or of a newer ncu")
+    return [_launch(action, reader, domain) for action in _actions(context)]
+
+
+def find_reader(ncu: str | None) -> Path | None:
+    """The folder of ncu_report.py beside `ncu`, or None. A toolkit's bin/ncu is a script, its reader elsewhere."""
+    roots = []
+    if ncu is not None:
+        real = Path(os.path.realpath(ncu))
+        roots += [real.parent, *list(real.parents)[1:4]]
+        roots += [Path(found) for found in sorted(glob.glob(str(real.parent.parent / "nsight-compute*")), reverse=True)]
+    roots += [Path(found) for found in sorted(glob.glob("/opt/nvidia/nsight-compute/*"), reverse=True)]
+    folders = (root / "extras" / "python" for root in roots)
+    return next((folder for folder in folders if (folder / "ncu_report.py").is_file()), None)
+
+
+def _reader() -> Any:
+    try:
+        return importlib.import_module("ncu_report")  # on PYTHONPATH, or imported before
+    except ImportError:
+        pass
+    folder = find_reader(find_ncu())
+    if folder is None:
+        raise ProfilerError(
+            "reports are read by ncu_report, which comes with Nsight Compute in extras/python; it was not found "
+            "beside ncu. Put its folder into PYTHONPATH, or install Nsight Compute"
+        )
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module("ncu_report")
+    except ImportError as error:
+        raise ProfilerError(f"ncu's report reader in {folder} does not load here: {error}") from error
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _actions(context: Any) -> Iterator[Any]:
+    for number in range(context.num_ranges()):
+        found = context.range_by_idx(number)
+        for index in range(found.num_actions()):
+            yield found.action_by_idx(index)
+
+
+def _launch(action: Any, reader: Any, domain: str) -> Launch:
+    metrics, facts = {}, {}
+    for name in action.metric_names():
+        value = action.metric_by_name(name).value()
+        if isinstance(value, str):
+            facts[name] = value
+        elif isinstance(value, (int, float)) and math.isfinite(value):
+            metrics[name] = value
+    return Launch(
+        kernel=action.name(),
+        ranges=_ranges(action.nvtx_state(), domain),
+        grid=_extents(metrics, "launch__grid_dim"),
+        block=_extents(metrics, "launch__block_dim"),
+        metrics=metrics,
+        facts=facts,
+        demangled=action.name(reader.IAction.NameBase_DEMANGLED),
+    )
+
+
+def _ranges(state: Any, domain: str) -> tuple[str, ...]:
+    if state is None:
+        return ()
+    found: Sequence[Any] = [state.domain_by_id(number) for number in state.domains()]
+    return tuple(name for one in found if one.name() == domain for name in one.push_pop_ranges())
+
+
+def _extents(metrics: Mapping[str, float], name: str) -> tuple[int, int, int]:
+    x, y, z = (int(metrics.get(f"{name}_{axis}", 1)) for axis in "xyz")
+    return x, y, z

@@ -1,0 +1,179 @@
+"""A launch's two thousand metrics reduced to one row: what it took, what it used of each peak, what held it back."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cudakit.profiling import metrics as names
+from cudakit.profiling.binding import explain, percent
+from cudakit.profiling.reading import Launch
+
+Row = dict[str, Any]
+
+# A reason to wait that takes less of a warp's time is left out of its row.
+_LEAST_STALL = 0.01
+# Ranges that cudakit has around each launch.
+_OWN = ("launch",)
+# Of the others the one that names a rung: family.variant.
+_RUNG = re.compile(r"(?P<family>\w+)\.(?P<variant>\w+)")
+
+
+def reduce(launches: Iterable[Launch]) -> list[Row]:
+    """A row for each launch, in order. A figure whose metrics were not collected is None."""
+    return [row_of(launch) for launch in launches]
+
+
+def row_of(launch: Launch) -> Row:
+    """One launch: its names, time, traffic, shares of the peaks, caches, occupancy and what limits it, waits, FLOPs,
+    and in `binds` and `sentence` what they come to."""
+    found = launch.metrics
+    name = range_of(launch.ranges)
+    rung = _RUNG.fullmatch(name)
+    seconds = _scaled(found.get(names.DURATION), 1e-9)
+    row: Row = {
+        "range": name,
+        "family": rung["family"] if rung else "",
+        "variant": rung["variant"] if rung else "",
+        "kernel": launch.kernel,
+        "grid": list(launch.grid),
+        "block": list(launch.block),
+        "time_us": _scaled(found.get(names.DURATION), 1e-3),
+    }
+    row |= {key: _scaled(found.get(metric), 0.01) for key, metric in names.SHARES.items()}
+    row |= {key: found.get(metric) for key, metric in names.COUNTS.items()}
+    row["spills"] = _added(*(found.get(metric) for metric in names.LOCAL))
+    for key, operation in names.GLOBAL.items():
+        row[key] = _quotient(
+            found.get(names.SECTORS.format(operation)), found.get(names.REQUESTS.format(operation)) or None
+        )
+    row["bytes"] = _added(row["dram_bytes_read"], row["dram_bytes_written"])
+    row["gbps"] = _scaled(_quotient(row["bytes"], seconds), 1e-9)
+    row["multiprocessors_busy"] = _quotient(found.get(names.BUSY), found.get(names.ELAPSED))
+    row["limited_by"], row["blocks_per_multiprocessor"] = _limit(row, found)
+    row["flops"], row["tensor_flops"] = _flops(found)
+    row |= _rates(row, seconds)
+    row["stalls"], row["ready"] = _stalls(found)
+    row = {key: _tidy(value) for key, value in row.items()}
+    return row | explain(row)
+
+
+def range_of(ranges: Sequence[str]) -> str:
+    """Which of the nested ranges a launch goes by: the innermost that names a rung, or else the innermost; "" for none.
+
+    cudakit has ranges of its own around launches and copies, which say nothing of what they are for.
+    """
+    said = [name for name in ranges if not name.startswith(_OWN)]
+    rungs = [name for name in said if _RUNG.fullmatch(name)]
+    return (rungs or said or [""])[-1]
+
+
+def summed(rows: Sequence[Row]) -> list[Row]:
+    """One row for each run of launches in the same range: times, bytes and FLOPs added up, shares and other averages
+    weighted by time, the rest (grid, registers, waits, what binds) that of the longest launch."""
+    found = []
+    for name, group in itertools.groupby(rows, key=lambda row: row["range"]):
+        together = list(group)
+        if name == "" or len(together) == 1:
+            found += together
+            continue
+        longest = max(together, key=lambda row: row["time_us"] or 0.0)
+        whole = dict(longest)
+        whole["kernel"] = " + ".join(row["kernel"] for row in together)
+        for key in _ADDED:
+            whole[key] = _added(*(row[key] for row in together))
+        for key in (*names.SHARES, "multiprocessors_busy"):
+            whole[key] = _weighted(together, key)
+        seconds = _scaled(whole["time_us"], 1e-6)
+        whole["gbps"] = _scaled(_quotient(whole["bytes"], seconds), 1e-9)
+        whole |= _rates(whole, seconds)
+        whole = {key: _tidy(value) for key, value in whole.items()}
+        share = _quotient(longest["time_us"], whole["time_us"]) or 0.0
+        most = f"{longest['kernel']}, {percent(share)} of the time"
+        whole["sentence"] = f"{len(together)} launches; {most}: {longest['sentence']}"
+        found.append(whole)
+    return found
+
+
+_ADDED = (
+    "time_us", "bytes", "dram_bytes_read", "dram_bytes_written", "flops", "tensor_flops", "bank_conflicts", "spills",
+    "global_sectors", "global_sectors_ideal", "shared_wavefronts", "shared_wavefronts_ideal",
+)  # fmt: skip
+
+
+def _limit(row: Mapping[str, Any], found: Mapping[str, float]) -> tuple[str, int | None]:
+    """What keeps more blocks off a multiprocessor ("" where all its warps can be there), and how many fit."""
+    limits = {what: found[metric] for what, metric in names.LIMITS.items() if metric in found}
+    if not limits:
+        return "", None
+    fit = min(limits.values())
+    waves = row["waves"]
+    if waves is not None and waves < 1 and (row["occupancy"] or 0) < 0.8 * (row["occupancy_theoretical"] or 0):
+        return "grid", int(fit)  # there are not enough blocks to fill what fits
+    if row["occupancy_theoretical"] is not None and row["occupancy_theoretical"] >= 0.999:
+        return "", int(fit)
+    least = [what for what, limit in limits.items() if limit == fit]
+    if "blocks" in least:  # no launch gets past that one, whatever else is as small
+        least = ["blocks"]
+    return " and ".join(least), int(fit)
+
+
+def _flops(found: Mapping[str, float]) -> tuple[float | None, float | None]:
+    """All floating point operations, and those of tensor cores."""
+    cycles = found.get(names.CYCLES)
+    arithmetic = [found[metric] * count for metric, count in names.ARITHMETIC.items() if metric in found]
+    tensor = [found[metric] for metric in names.TENSOR if metric in found]
+    plain = cycles * math.fsum(arithmetic) if cycles is not None and arithmetic else None
+    products = math.fsum(tensor) if tensor else None
+    return _added(plain, products), products
+
+
+def _rates(row: Mapping[str, Any], seconds: float | None) -> dict[str, float | None]:
+    return {
+        "tflops": _scaled(_quotient(row["flops"], seconds), 1e-12),
+        "intensity": _quotient(row["flops"], row["bytes"]),
+    }
+
+
+def _stalls(found: Mapping[str, float]) -> tuple[dict[str, float], float | None]:
+    """What warps wait for, most first, as shares of a warp's time; and the share in which it issued or was ready to."""
+    each = {reason: found.get(names.STALL.format(reason), 0.0) for reason in names.STALLS}
+    whole = math.fsum(each.values())
+    if not whole:
+        return {}, None
+    shares = {reason: value / whole for reason, value in each.items()}
+    waits = sorted((reason for reason in shares if reason not in names.READY), key=lambda reason: -shares[reason])
+    kept = {reason: shares[reason] for reason in waits if shares[reason] >= _LEAST_STALL}
+    return kept, math.fsum(shares[reason] for reason in names.READY)
+
+
+def _tidy(value: Any) -> Any:
+    """Six digits of a figure, and counts as whole numbers."""
+    if isinstance(value, dict):
+        return {key: _tidy(item) for key, item in value.items()}
+    if not isinstance(value, float):
+        return value
+    return int(value) if value.is_integer() else float(f"{value:.6g}")
+
+
+def _weighted(rows: Sequence[Row], key: str) -> float | None:
+    pairs = [(row[key], row["time_us"]) for row in rows]
+    if any(value is None or weight is None for value, weight in pairs):
+        return None
+    return _quotient(math.fsum(value * weight for value, weight in pairs), math.fsum(weight for _, weight in pairs))
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _quotient(above: float | None, below: float | None) -> float | None:
+    return None if above is None or not below else above / below
+
+
+def _added(*values: float | None) -> float | None:
+    there = [value for value in values if value is not None]
+    return math.fsum(there) if there else None

@@ -1,0 +1,181 @@
+"""A profile as a table, a row a launch: as markdown between marks, or in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cudakit.digits import NOTHING, number
+from cudakit.profiling.binding import percent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Row = Mapping[str, Any]
+Column = tuple[str, Callable[[Row], str]]
+
+
+def _share(key: str) -> Callable[[Row], str]:
+    return lambda row: NOTHING if row[key] is None else percent(row[key])
+
+
+def _figure(key: str, digits: int = 3) -> Callable[[Row], str]:
+    return lambda row: number(row[key], digits)
+
+
+def name_of(row: Row, *, short: bool = False) -> str:
+    """What a row is called: its range (short: without the family), and the kernel where the range does not say it."""
+    kernel = str(row["kernel"])
+    if not row["range"]:
+        return kernel
+    name = str(row["variant"] if short and row["variant"] else row["range"])
+    # gemm.tiled16 is the kernel `tiled` at a size.
+    said = row["variant"].rstrip("0123456789") == kernel.rstrip("0123456789")
+    return name if said else f"{name}: {kernel}"
+
+
+def _pipes(row: Row) -> str:
+    """The arithmetic pipe that is busier: FMA, or the tensor cores'."""
+    fma, tensor = row["fma_share"], row["tensor_share"]
+    if fma is None and tensor is None:
+        return NOTHING
+    return f"{percent(tensor)} (tensor)" if (tensor or 0) > (fma or 0) else percent(fma)
+
+
+def _hits(row: Row) -> str:
+    return " / ".join(_share(key)(row).removesuffix(" %") for key in ("l1_hit", "l2_hit"))
+
+
+def _sectors(row: Row) -> str:
+    return " / ".join(number(row[key]) for key in ("sectors_per_load", "sectors_per_store"))
+
+
+def _passes(row: Row) -> str:
+    """Wavefronts of shared memory for each that its bytes need: 1 is free of bank conflicts."""
+    actual, ideal = row["shared_wavefronts"], row["shared_wavefronts_ideal"]
+    return number(actual / ideal) if actual and ideal else NOTHING
+
+
+def _occupancy(row: Row) -> str:
+    if row["occupancy"] is None:
+        return NOTHING
+    most = row["occupancy_theoretical"]
+    # What the limits allow is said where the launch stays short of it.
+    short = f" of {percent(most)}" if most is not None and row["occupancy"] < 0.9 * most else ""
+    return percent(row["occupancy"]) + short + (f", {row['limited_by']}" if row["limited_by"] else "")
+
+
+def _waits(count: int) -> Callable[[Row], str]:
+    def text(row: Row) -> str:
+        return ", ".join(f"{why} {percent(share)}" for why, share in list(row["stalls"].items())[:count]) or NOTHING
+
+    return text
+
+
+_LAUNCH: Column = ("launch", name_of)
+_BINDS: Column = ("binds", lambda row: row["binds"] or NOTHING)
+# What it reached, and of which peaks.
+REACHED: list[Column] = [
+    ("us", _figure("time_us")),
+    ("TFLOP/s", _figure("tflops")),
+    ("GB/s", _figure("gbps")),
+    ("FLOP/byte", _figure("intensity")),
+    ("DRAM", _share("dram_share")),
+    ("FMA or tensor", _pipes),
+    ("issue", _share("issue_share")),
+    _BINDS,
+]
+# Why it did not reach more.
+HELD: list[Column] = [
+    ("L1 / L2 hits, %", _hits),
+    ("sectors a load / store", _sectors),
+    ("shared passes", _passes),
+    ("regs", _figure("registers")),
+    ("occupancy", _occupancy),
+    ("waits for", _waits(2)),
+]
+# A terminal has room for these, a line a launch.
+_TERMINAL = ("us", "TFLOP/s", "GB/s", "FLOP/byte", "DRAM", "FMA or tensor", "issue")
+TERMINAL: list[Column] = [
+    _LAUNCH,
+    *(column for column in REACHED if column[0] in _TERMINAL),
+    ("L1 / L2", _hits),
+    ("sectors", _sectors),
+    ("occupancy", _share("occupancy")),
+    ("waits for", _waits(1)),
+    _BINDS,
+]
+
+
+def cells(rows: Sequence[Row], columns: Sequence[Column]) -> tuple[list[str], list[list[str]]]:
+    """Headings and text cells."""
+    return [name for name, _ in columns], [[text(row) for _, text in columns] for row in rows]
+
+
+def ceilings_line(report: Mapping[str, Any]) -> str:
+    """The ceilings of the report in words: `copy 4,195 GB/s; FFMA 60.1 TFLOP/s`."""
+    units = {"gbps": "GB/s", "tflops": "TFLOP/s"}
+    found = report["ceilings"].values()
+    return "; ".join(f"{one['name']} {number(one['value'])} {units[one['kind']]}" for one in found)
+
+
+def device_line(report: Mapping[str, Any]) -> str:
+    device = report["device"]
+    said = [device["name"], device["arch"], f"ncu {report['ncu']}" if report["ncu"] else "", report["date"]]
+    return ", ".join(part for part in said if part)
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """Two tables as GitHub draws them, what each launch reached and what held it back, and its sentence below."""
+    launch: Column = ("launch", lambda row: name_of(row, short=_one_family(report)))
+    last = "; ".join(part for part in (ceilings_line(report), device_line(report)) if part)
+    return "\n".join(
+        [
+            *_table(report["rows"], [launch, *REACHED]),
+            "",
+            *_table(report["rows"], [launch, *HELD]),
+            "",
+            sentences(report),
+            "",
+            last,
+        ]
+    )
+
+
+def _table(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
+    headings, lines = cells(rows, columns)
+    return [
+        "| " + " | ".join(headings) + " |",
+        "|" + "---|" * len(headings),
+        *("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines),
+    ]
+
+
+def _one_family(report: Mapping[str, Any]) -> bool:
+    """Whether all launches are of one ladder, whose name then need not stand in each line."""
+    return len({row["family"] for row in report["rows"]}) == 1
+
+
+def sentences(report: Mapping[str, Any]) -> str:
+    """A line a launch: what binds it."""
+    short = _one_family(report)
+    return "\n".join(f"- `{name_of(row, short=short)}`: {row['sentence']}" for row in report["rows"] if row["sentence"])
+
+
+def show(report: Mapping[str, Any], console: Console) -> None:
+    """Prints the table, then the sentences."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    headings, lines = cells(report["rows"], TERMINAL)
+    table = Table(title=escape(report["command"]), title_justify="left", caption=ceilings_line(report))
+    for heading in headings:
+        words = heading in ("launch", "waits for", "binds")
+        table.add_column(heading, justify="left" if words else "right", no_wrap=words)
+    for line in lines:
+        table.add_row(*(escape(cell) for cell in line))
+    console.print(table)
+    for row in report["rows"]:
+        if row["sentence"]:
+            console.print(f"[bold]{escape(name_of(row))}[/bold]: {escape(row['sentence'])}")
+    console.print(device_line(report))
