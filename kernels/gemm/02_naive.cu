@@ -3,7 +3,7 @@
 // Parameters as in 01_naive_uncoalesced.cu.
 //
 // What it adds: threadIdx.x runs along a row of B and D. A warp covers 2 rows of 16 columns, so that a load of B takes
-// 4 sectors and uses them whole, and a load of A is two addresses that all lanes share.
+// 2 sectors and uses them whole, and a load of A is two addresses that all lanes share.
 //
 // Bound by: the load units. Every fused multiply-add needs two loads from L1 or L2; each row of A is read n times and
 // each column of B m times. The next rung brings a tile once for 16 uses.

@@ -2,8 +2,8 @@
 //
 // Parameters as in 01_thread_per_row.cu.
 //
-// Bound by: latency. One lane of 32 works and each load waits for the one before, so an SM has at most 32 loads in
-// flight. The next rung puts 256 threads on the row.
+// Bound by: instruction issue with one lane of 32 at work, and by latency: a multiprocessor has at most 32 such blocks,
+// each with its loads one after another. The next rung puts 256 threads on the row.
 #include "../common/numbers.cuh"
 
 // x, y: (rows, cols); grid: rows, block: 1

@@ -18,6 +18,13 @@
 
 namespace cg = cooperative_groups;
 
+// 16 bytes in one store. Of plain float4 stores the compiler parts the first of each thread in four, which costs 3 % of
+// the whole at 1024x131072 on an H200.
+__device__ __forceinline__ void store4(float* to, float4 v) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+        : "memory");
+}
+
 // x, y: (rows, cols); grid: rows * CLUSTER, cluster: CLUSTER, block: BLOCK, shared: BLOCK * PARKED * 16 bytes
 template <int BLOCK, int CLUSTER, int HELD, int PARKED>
 __global__ void __launch_bounds__(BLOCK) split_row(
@@ -102,6 +109,6 @@ __global__ void __launch_bounds__(BLOCK) split_row(
         } else {
             v = parked[(i - HELD) * BLOCK];
         }
-        *reinterpret_cast<float4*>(y + c) = make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
+        store4(y + c, make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale));
     }
 }
