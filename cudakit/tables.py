@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cudakit import figures, trace
 from cudakit.cli import Refused, shape_text
+from cudakit.digits import NOTHING, number
+from cudakit.profiling import table as profile_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,23 +21,6 @@ Row = Mapping[str, Any]
 # A heading, and the text of a row's cell beside the row it is compared with.
 Column = tuple[str, Callable[[Row, Mapping[str, Any]], str]]
 Group = tuple[str, tuple[int, ...], str, str]  # family, shape, dtype, mode
-
-NOTHING = "-"
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """Three significant digits without an exponent where that is readable: 0.00123, 12.6, 4,160."""
-    if value is None:
-        return NOTHING
-    if value == 0:
-        return "0"
-    magnitude = abs(value)
-    if magnitude >= 1e15 or magnitude < 1e-4:
-        return f"{value:.{digits - 1}e}"
-    if magnitude >= 10 ** (digits - 1):
-        return f"{value:,.0f}"
-    text = f"{value:.{digits}g}"
-    return text if "e" not in text else f"{value:f}"
 
 
 def _label(row: Row, _: Mapping[str, Any]) -> str:
@@ -314,24 +300,59 @@ def launches(report: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", device_line(report)])
 
 
+def mistake_cells(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and text cells, a line a mistake and a column a package, of examples/launch_mistakes.py."""
+    packages = list(dict.fromkeys(row["variant"] for row in report["rows"]))
+    outcomes = {(row["mistake"], row["variant"]): row["outcome"] or NOTHING for row in report["rows"]}
+    mistakes = list(dict.fromkeys(row["mistake"] for row in report["rows"]))
+    lines = [[mistake, *(outcomes.get((mistake, package), NOTHING) for package in packages)] for mistake in mistakes]
+    return ["what is launched", *(package.removeprefix("peer:") for package in packages)], lines
+
+
+def mistakes(report: Mapping[str, Any]) -> str:
+    """What became of wrong launches, as examples/launch_mistakes.py tries them."""
+    headings, lines = mistake_cells(report)
+    table = [headings, ["---"] * len(headings), *lines]
+    return "\n".join([*("| " + " | ".join(line) + " |" for line in table), "", device_line(report)])
+
+
+def ranges(report: Mapping[str, Any]) -> str:
+    """The table of a report's NVTX ranges, their own first and the level within them."""
+    if "ranges" not in report:
+        raise Refused("there are no ranges in the report: examples/nvtx_matmul.py --json writes one that has them")
+    return trace.markdown(report["ranges"])
+
+
 def load(path: Path) -> Mapping[str, Any]:
-    """A report read back from its JSON. Raises Refused where the file is not there or is none."""
+    """A report, or another JSON file, read back. Raises Refused where it is not there or is none."""
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Refused(f"{path} cannot be read as a report: {error}") from error
-    if not isinstance(report, dict) or "rows" not in report:
-        raise Refused(f"{path} is no report: it has no rows")
+    if not isinstance(report, dict):
+        raise Refused(f"{path} is no report: it is a {type(report).__name__}, not an object")
     return report
 
 
-WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {"tables": markdown, "summary": summary, "launches": launches}
+WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "tables": markdown,
+    "summary": summary,
+    "launches": launches,
+    "profile": profile_table.markdown,
+    "profile_sentences": profile_table.sentences,
+    "mistakes": mistakes,
+    "ranges": ranges,
+}
 
 _MARK = re.compile(r"(<!-- (?P<writer>\w+) (?P<source>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_FIGURE = re.compile(r"(<!-- figure (?P<source>\S+) (?P<figure>[^>]*?) ?-->)[^<\n]*(<!-- end -->)")
 
 
 def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str, list[str]]:
     """`text` with what stands between `<!-- summary profiles/h200/softmax.json -->` and `<!-- end -->` written anew.
+
+    So is what stands within a line between `<!-- figure profiles/h200/softmax.json rows[0].gbps .0f -->` and
+    `<!-- end -->`: see cudakit.figures.
 
     `load` reads the JSON named in the mark. Also gives the marks that could not be filled, each with the reason; what
     stands between them stays.
@@ -344,9 +365,23 @@ def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str
             problems.append(f"{mark[1].strip()} names no table: use one of {', '.join(WRITERS)}")
             return mark[0]
         try:
-            return f"{mark[1]}{writer(load(mark['source']))}\n{mark[4]}"
+            report = load(mark["source"])
+            if "rows" not in report:
+                raise Refused(f"{mark['source']} is no report: it has no rows")
+            return f"{mark[1]}{writer(report)}\n{mark[4]}"
         except Refused as error:
             problems.append(str(error))
             return mark[0]
 
-    return _MARK.sub(fill, text), problems
+    def fill_figure(mark: re.Match[str]) -> str:
+        try:
+            return f"{mark[1]}{figures.written(mark['figure'], load(mark['source']))}{mark[4]}"
+        except Refused as error:
+            problems.append(f"{mark['source']}: {error}")
+            return mark[0]
+
+    filled = _FIGURE.sub(fill_figure, _MARK.sub(fill, text))
+    unended = text.count("<!-- figure ") - len(_FIGURE.findall(text))
+    if unended:
+        problems.append(f"{unended} of the marks <!-- figure FILE PLACE --> have no <!-- end --> on their line")
+    return filled, problems

@@ -43,6 +43,7 @@ SHORT = {
     "iterate": ["--shapes", "9x40", "--steps", "6", "--length", "4"],
     "tiled_matmul": ["--shapes", "33x40x20"],
     "simulator_speed": ["--cases", "softmax:2x100,matmul:20,vector_add:300"],
+    "nvtx_matmul": ["--shapes", "33x20x12"],
     "occupancy": ["--shapes", "2000"],
     "launch_overhead": ["--repeats", "1", "--bursts", "1"],
     "libraries": ["--shapes", "24"],

@@ -1,0 +1,47 @@
+"""How the pages are built: sphinx-build -W --keep-going docs docs/_build/html
+
+Nothing is fetched to build or to read them: no web fonts, no scripts of other hosts.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]
+os.environ.setdefault("CUDAKIT_DEVICE", "sim")
+
+import cudakit  # noqa: E402
+
+project = "cudakit"
+version = release = cudakit.__version__
+copyright = "the cudakit authors, Apache-2.0"
+language = "en"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "docstrings", "repository", "commandline"]
+exclude_patterns = ["_build"]
+source_suffix = {".md": "markdown"}
+
+# Headings have the anchors that GitHub gives them.
+myst_heading_anchors = 4
+# GitHub knows nothing of Markdown's further extensions, so the pages use none.
+myst_enable_extensions: list[str] = []
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_preserve_defaults = True
+autoclass_content = "class"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+add_module_names = False
+toc_object_entries_show_parents = "hide"
+
+html_theme = "furo"
+html_title = "cudakit"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+html_copy_source = False
+html_show_sphinx = False
+pygments_style = "friendly"
+pygments_dark_style = "monokai"

@@ -1,0 +1,126 @@
+"""Nine launches of one kernel, eight of them wrong, by cudakit and by other packages: what becomes of each.
+
+A launch is "refused" before anything runs, or it runs and the result is "right", "wrong", or a "fault" that ends the
+process's work on the GPU. The first is no mistake: plain Python numbers, meant as the kernel's own types say. Each
+launch has a process of its own. CuPy, cuda.core and Triton stand beside ours where they are installed and there is a
+GPU; a kernel of Triton's takes the types that come, and its block and shared memory are not the caller's.
+
+    python examples/launch_mistakes.py
+    python examples/launch_mistakes.py --json -
+"""
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from cudakit import cli, tables
+from cudakit.bench import Report, Row
+
+SCRIPT = Path(__file__).resolve().parent / "launch_mistakes" / "attempt.py"
+PEERS = {"peer:cupy": ("cupy",), "peer:cuda.core": ("cuda.core", "cupy"), "peer:triton": ("triton", "torch")}
+NOT_ASKED = {"peer:triton": ("integer for a pointer", "2048 threads a block", "1 MB of shared memory")}
+AT_ONCE = 6
+
+
+def mistakes():
+    """The mistakes that attempt.py knows, in its order."""
+    spec = importlib.util.spec_from_file_location("attempt", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return list(module.MISTAKES), module.N
+
+
+@dataclass
+class Attempt(Row):
+    """A row with what became of the launch and what the package said. Ours is right where the launch was refused, or
+    where it was no mistake and the result is right; a peer's is not judged."""
+
+    mistake: str = ""
+    outcome: str | None = None
+    said: str = ""
+
+
+def run(row, package, options):
+    command = [sys.executable, str(SCRIPT), package, row.mistake, *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 0:
+        found = json.loads(done.stdout)
+        row.outcome, row.said = found["outcome"], found["said"]
+    else:  # the process did not survive the launch, or never came to it
+        row.outcome, row.said = "fault", (done.stderr.strip().splitlines() or ["no word"])[-1]
+
+
+def attempts(names, elements, gpu):
+    """A row for each package and mistake."""
+    rows = []
+    for variant in ("cudakit", *PEERS):
+        missing = [name for name in PEERS.get(variant, ()) if importlib.util.find_spec(name.split(".")[0]) is None]
+        for name in names:
+            row = Attempt(
+                "launch", variant, 1 if variant == "cudakit" else None, (elements,), "float32", name, mistake=name
+            )
+            if variant != "cudakit" and not gpu:
+                row.skipped = "it needs a GPU"
+            elif missing:
+                row.skipped = f"{missing[0]} is not installed"
+            elif name in NOT_ASKED.get(variant, ()):
+                row.skipped = "its caller has no say in it"
+            rows.append(row)
+    return rows
+
+
+def judge(row, right):
+    """Only ours can be false: what a peer does is told, not judged."""
+    if row.variant == "cudakit":
+        row.ok = row.outcome == ("right" if row.mistake == right else "refused")
+        row.why = None if row.ok else f"{row.outcome}: {row.said}"
+    elif row.skipped is None:
+        row.skipped = "told, not judged"
+
+
+def show(report, console):
+    """A line a mistake, a column a package."""
+    table = Table(title="what becomes of a wrong launch", title_justify="left")
+    headings, lines = tables.mistake_cells(report)
+    for heading in headings:
+        table.add_column(heading)
+    for line in lines:
+        table.add_row(*line)
+    console.print(table)
+    console.print(tables.device_line(report))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_common_arguments(parser)
+    arguments = parser.parse_args()
+    cli.check_destination("--json", arguments.json)
+    names, elements = mistakes()
+    table, _ = cli.consoles(arguments)
+    with cli.open_device(arguments.device) as device:
+        report = Report(device.info())
+        gpu = device.kind == "gpu"
+    report.rows = attempts(names, elements, gpu)
+    todo = [row for row in report.rows if row.skipped is None]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        packages = [row.variant.removeprefix("peer:") for row in todo]
+        options = [[arguments.device] if package == "cudakit" else [] for package in packages]
+        list(pool.map(run, todo, packages, options))
+    for row in report.rows:
+        judge(row, right=names[0])
+    if not arguments.quiet:
+        show(report.as_dict(), table)
+    if arguments.json:
+        cli.write_json(report.as_dict(), arguments.json)
+    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+
+
+if __name__ == "__main__":
+    sys.exit(cli.guarded(main))
