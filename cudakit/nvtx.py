@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -31,6 +32,9 @@ from cudakit.trace import Trace
 __all__ = ["DOMAIN", "Listener", "Trace", "listeners", "listening", "mark", "range", "trace"]
 
 DOMAIN = "cudakit"
+
+# Of a function's code: generators, coroutines and asynchronous generators do not run when they are called.
+_YIELDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -68,7 +72,13 @@ class _Tool:
         self._attributes = functools.lru_cache(maxsize=1024)(self._made)
 
     def _made(self, name: str, color: str | None) -> Any:
-        return self._domain.get_event_attributes(message=name, color=color)
+        # What the tool cannot be told must not fail in programs that run without one: file names of no encoding, and
+        # colours that the package does not know.
+        text = name.encode(errors="backslashreplace").decode()
+        try:
+            return self._domain.get_event_attributes(message=text, color=color)
+        except (TypeError, ValueError):
+            return self._domain.get_event_attributes(message=text, color=None)
 
     def push(self, name: str, color: str | None) -> None:
         self._domain.push_range(self._attributes(name, color))
@@ -125,11 +135,15 @@ class range:
     """A named range of time: a context manager and a decorator, any number of times, on any thread.
 
     color: "green" and the like, for display. ncu filters by name, so leave out its signs: / [ ] * @ and commas.
+    A thread's ranges end innermost first, as NVTX has it, so none may stand around a yield or an await: TypeError for
+    generators and coroutines that are decorated, and for a name that is no text.
     """
 
     __slots__ = ("color", "name")
 
     def __init__(self, name: str, color: str | None = None) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"a range is named by a str, not by a {type(name).__name__}: {name!r}")
         self.name = name
         self.color = color
 
@@ -145,6 +159,13 @@ class range:
             _pop(kind)
 
     def __call__(self, function: _Function) -> _Function:
+        if getattr(getattr(function, "__code__", None), "co_flags", 0) & _YIELDS:
+            raise TypeError(
+                f"{getattr(function, '__name__', function)} is a generator or a coroutine: the range {self.name!r} "
+                "would end as it is made, before it runs. Put `with nvtx.range(...)` within it, around what does not "
+                "yield or await"
+            )
+
         @functools.wraps(function)
         def inside(*arguments: Any, **named: Any) -> Any:
             with self:

@@ -226,12 +226,13 @@ class Trace:
         self._expect_ranges()
         from cudakit import plots  # as matplotlib: only where a picture is asked for
 
+        plots.check(os.fspath(path), "picture to")
         plots.ranges(self, os.fspath(path), title)
 
     def chrome(self, path: str | os.PathLike[str]) -> None:
         """Write the ranges in Chrome's trace format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-        Raises CudakitError where there are no ranges.
+        Raises CudakitError where there are no ranges, OSError where the file cannot be written.
         """
         self._expect_ranges()
         Path(path).write_text(json.dumps({"traceEvents": self.events(), "displayTimeUnit": "ns"}), encoding="utf-8")
@@ -270,7 +271,7 @@ class Trace:
 
 def markdown(told: Mapping[str, Any], depth: int = 2) -> str:
     """The table of `Trace.as_dict()`, as JSON keeps it, in Markdown: `depth` levels of nesting, of its first thread."""
-    rows = [row for row in told["threads"][0]["rows"] if len(row["path"]) <= depth]
+    rows = [row for thread in told["threads"][:1] for row in thread["rows"] if len(row["path"]) <= depth]
     whole = sum(row["total_ns"] for row in rows if len(row["path"]) == 1)
     lines = ["| Time % | Total ns | Instances | Avg ns | Range |", "|---:|---:|---:|---:|:---|"]
     for row in rows:
@@ -293,9 +294,8 @@ def _as_tree(found: dict[tuple[str, ...], Line]) -> Iterator[Line]:
     for line in found.values():
         within.setdefault(line.path[:-1], []).append(line)
 
-    def below(path: tuple[str, ...]) -> Iterator[Line]:
-        for line in within.get(path, ()):
-            yield line
-            yield from below(line.path)
-
-    return below(())
+    waiting = within.get((), [])[::-1]
+    while waiting:
+        line = waiting.pop()
+        yield line
+        waiting += within.get(line.path, [])[::-1]

@@ -29,7 +29,7 @@ myst_enable_extensions: list[str] = []
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 autodoc_preserve_defaults = True
 autoclass_content = "class"
 python_use_unqualified_type_names = True

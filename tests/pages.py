@@ -15,6 +15,7 @@ What a block is, by its fence's info string and first line:
   and what follows is the output, both streams. ```console gpu needs a GPU or its tools: elsewhere its scripts and flags
   are looked up, and not run.
 - ```cuda without a file's name is compiled by NVRTC as it stands.
+- ```{toctree} and the like are the generator's, and passed over.
 - Python in a comment `<!-- python` ... `-->` is run and not shown: what a reader has and an empty folder has not.
 """
 
@@ -87,6 +88,9 @@ def read(page: Path) -> list[Block]:
             blocks.append(Block("python", ("hidden",), hidden[1], token.map[0] + 2))
         elif token.type == "fence":
             language, *words = token.info.split() or [""]
+            if language.startswith("{"):  # a directive of the pages' generator, such as {toctree}
+                last = None
+                continue
             block = Block(language, tuple(words), token.content, token.map[0] + 2)
             if language == "text" and not block.named(_FILE) and last is not None and last.shows_output:
                 blocks[-1] = Block(last.language, last.words, last.text, last.line, token.content)

@@ -6,14 +6,19 @@ built pages have no link that leads nowhere.
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pages
 import pytest
 
+import cudakit
 from cudakit import __main__ as command_line
 from cudakit import tables
 
@@ -185,3 +190,73 @@ def test_fill_reads_json_from_the_working_directory(tmp_path, monkeypatch, capsy
     assert command_line.main(["fill", "page.md"]) == 0
     assert "-->1812<" in Path("page.md").read_text()
     assert command_line.main(["fill", "--check", "page.md"]) == 0
+
+
+# ---- the built pages ----
+
+
+class Links(HTMLParser):
+    """What a page links to, what it loads, and the places in it that can be linked to."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.links, self.loads, self.places = set(), set(), set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if given.get("id"):
+            self.places.add(given["id"])
+        if tag == "a" and given.get("href"):
+            self.links.add(given["href"])
+        elif tag == "link" and given.get("rel") in ("stylesheet", "icon", "preload"):
+            self.loads.add(given["href"])
+        elif given.get("src"):
+            self.loads.add(given["src"])
+
+
+def test_the_built_pages(tmp_path):
+    """One build, which takes a while, for all that is looked at in it."""
+    pytest.importorskip("sphinx", reason="the extra `docs` is not installed")
+    pytest.importorskip("furo", reason="the extra `docs` is not installed")
+    html = tmp_path / "html"
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", str(ROOT / "docs"), str(html)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    built = {page: Links(page) for page in html.rglob("*.html")}
+    check_links(html, built)
+    check_no_network(html, built)
+    check_everything_is_there(html)
+
+
+def check_links(html, built):
+    dead = []
+    for page, found in built.items():
+        for link in found.links | found.loads:
+            target, _, anchor = unquote(link).partition("#")
+            if re.match(r"[a-z]+:", target):
+                continue
+            there = (page.parent / target.partition("?")[0]).resolve() if target else page
+            if not there.is_file():
+                dead.append(f"{page.relative_to(html)}: {link}")
+            elif anchor and there in built and anchor not in built[there].places:
+                dead.append(f"{page.relative_to(html)}: no {anchor} in {target or 'itself'}")
+    assert not dead, "\n".join(sorted(dead)[:40])
+
+
+def check_no_network(html, built):
+    for page, found in built.items():
+        remote = [name for name in found.loads if re.match(r"(https?:)?//", name)]
+        assert not remote, f"{page.relative_to(html)} loads {remote}"
+    for sheet in html.rglob("*.css"):
+        assert not re.search(r"@import|url\([\"']?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet.name
+
+
+def check_everything_is_there(html):
+    for page in PAGES[1:]:
+        assert (html / page.relative_to(ROOT / "docs")).with_suffix(".html").is_file(), name_of(page)
+    reference = "".join(page.read_text(encoding="utf-8") for page in (html / "api").glob("*.html"))
+    for name in cudakit.__all__:
+        if not name.startswith("__"):
+            assert inspect.getdoc(getattr(cudakit, name)), f"cudakit.{name} has no docstring"
+            assert re.search(rf'id="cudakit\.(\w+\.)*{name}"', reference), f"the reference lacks cudakit.{name}"

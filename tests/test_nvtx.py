@@ -102,6 +102,29 @@ def test_one_range_object_can_be_used_again_and_within_itself(tool):
     assert tool.made == ["again"], "a name is registered once"
 
 
+@pytest.mark.parametrize("kind", ["generator", "coroutine", "asynchronous generator"])
+def test_what_does_not_run_as_it_is_called_is_not_decorated(kind):
+    """A range around it would last a microsecond, and one that yields would end another's."""
+
+    def generator():
+        yield
+
+    async def coroutine():
+        pass
+
+    async def asynchronous():
+        yield
+
+    function = {"generator": generator, "coroutine": coroutine}.get(kind, asynchronous)
+    with pytest.raises(TypeError, match="would end as it is made"):
+        nvtx.range("work")(function)
+
+
+def test_a_range_is_named_by_text():
+    with pytest.raises(TypeError, match="not by a int: 5"):
+        nvtx.range(5)
+
+
 def run(code, **environment):
     clean = {key: value for key, value in os.environ.items() if not key.startswith("NV")}
     done = subprocess.run(
@@ -381,6 +404,24 @@ def test_a_real_tool_sees_domain_ranges_and_marks(injection, tmp_path):
     assert inside[at + 1 : at + 3] == [(3, "plan launch"), (3, "launch tree_reduce")]
     assert {"copy H2D", "copy D2H", "allocate", "free", "synchronize stream"} <= {name for _, name in inside}
     assert lines[-2:] == ["push cudakit@traced", "pop cudakit"]
+
+
+ODD = r"""
+    from cudakit import nvtx
+    for name, color in ("bad colour", "no such"), ("file \udcff.cu", None), ("plain", "green"):
+        with nvtx.range(name, color):
+            pass
+    print(nvtx.listening())
+"""
+
+
+def test_a_tool_fails_no_program_that_runs_without_one(injection, tmp_path):
+    """A colour that the nvtx package does not know, and the name of a file that is not UTF-8."""
+    assert run(ODD, NVTX_DISABLE="1") == "False"
+    out = tmp_path / "said"
+    assert run(ODD, NVTX_INJECTION64_PATH=str(injection), TOOL_OUT=str(out)) == "True"
+    pushed = [line.partition("@")[2] for line in out.read_text().splitlines() if line.startswith("push")]
+    assert pushed == ["bad colour", r"file \udcff.cu", "plain"]
 
 
 def test_a_tool_that_is_switched_off_sees_nothing(injection, tmp_path):

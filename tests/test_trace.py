@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import pytest
 from cuda.bindings import driver as cu
 
 import cudakit
-from cudakit import cli, nvtx, tables
+from cudakit import cli, nvtx, tables, trace
 from cudakit.trace import Trace
 
 
@@ -194,6 +195,7 @@ def test_marks_and_what_is_empty(clock, tmp_path):
     with nvtx.trace() as t:
         pass
     assert t.table() == "no ranges were run through"
+    assert len(trace.markdown(t.as_dict()).splitlines()) == 2
     for write in (t.picture, t.chrome):
         with pytest.raises(cudakit.CudakitError, match="holds no ranges"):
             write(tmp_path / "x.png")
@@ -243,6 +245,43 @@ def test_the_picture(product, tmp_path):
     assert {"product", "allocate", "create context"} <= set(written), "bars are named where there is room"
     assert "product &gt; copy (2 times)" in written
     assert "100 ns   10.0 %" in written
+
+
+@pytest.mark.parametrize("name", ["$x^^y$", r"a $\frac$ b", "\udcff.cu"])
+def test_a_picture_of_any_names(name, tmp_path):
+    """matplotlib would read what stands between dollars as mathematics, and fail at what is none."""
+    with nvtx.trace() as t, nvtx.range(name):
+        pass
+    t.picture(tmp_path / "names.png", title=name)
+    assert (tmp_path / "names.png").stat().st_size > 10_000
+
+
+def nested(clock, depth):
+    with nvtx.trace() as t, contextlib.ExitStack() as open_ranges:
+        for _ in range(depth):
+            open_ranges.enter_context(nvtx.range("r"))
+        clock.now += 5
+    return t
+
+
+def test_ranges_may_nest_deeper_than_calls(clock):
+    t = nested(clock, sys.getrecursionlimit() + 100)
+    assert len(t.lines(t.lanes[0])) == sys.getrecursionlimit() + 100
+
+
+def test_a_picture_of_many_lines_is_no_taller_than_can_be_written(clock, tmp_path):
+    nested(clock, 300).picture(tmp_path / "deep.png")
+    height = int.from_bytes((tmp_path / "deep.png").read_bytes()[20:24], "big")
+    assert 15_000 < height < 16_000, "100 inches and the rest"
+
+
+def test_a_picture_that_cannot_be_written_is_refused(clock, tmp_path):
+    with nvtx.trace() as t, nvtx.range("work"):
+        clock.now += 5
+    with pytest.raises(cli.Refused, match="there is no folder"):
+        t.picture(tmp_path / "nowhere" / "x.png")
+    with pytest.raises(cli.Refused, match="does not write"):
+        t.picture(tmp_path / "x.xyz")
 
 
 def test_a_picture_that_cannot_be_is_refused_before_anything_runs(example, tmp_path, monkeypatch):

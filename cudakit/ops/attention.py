@@ -27,7 +27,7 @@ MAX_D = 256
 MAX_LENGTH = 2**30
 LOG2_E = 1 / math.log(2)
 # Bytes of keys and values of the heads that advance together under a causal limit (see 05_flash.cu). Measured on an
-# H200, whose L2 has 50 MiB: 64 MiB is 2 to 14 % faster than 4, and no slower than more.
+# H200, whose L2 has 60 MiB: 64 MiB is 2 to 14 % faster than 4, and no slower than more.
 SHARED_KEYS = 64 << 20
 
 # Queries of a block of 02_fused_rows.cu.

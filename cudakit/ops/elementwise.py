@@ -16,7 +16,7 @@ from cudakit.ops.variant import MAX_GRID_YZ, Config, Family, Variant, alignment,
 BLOCK_3D = (16, 8, 8)
 # Enough blocks of 256 to fill the largest chip we know (132 SMs x 8 blocks) twice; more only adds scheduling.
 GRID_STRIDE_BLOCKS = 2112
-# The L2 of the largest chip we know (an H200's 50 MB, a B200's 126).
+# The L2 of the largest chip we know (an H200's 60 MiB; a B200 has 126 MB).
 L2_BYTES = 64 << 20
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cudakit.cli import Refused
 from cudakit.plots.ladder import ladder
 from cudakit.plots.ranges import ranges
 from cudakit.plots.style import check
@@ -16,6 +17,8 @@ from cudakit.tables import by_shape
 __all__ = ["KINDS", "check", "ladder", "plot", "ranges", "sweep", "timeline"]
 
 KINDS = ("ladder", "sweep")
+
+_ROW = ("family", "variant", "rung", "shape", "dtype", "ok")
 
 
 def plot(
@@ -31,8 +34,13 @@ def plot(
     kind: "ladder", a bar a rung of one shape, or "sweep", a line a variant against the size; unless said, a ladder of
     one shape and a sweep of several. shape: the ladder's. variants: the sweep's lines in colour. A report of several
     families gives a picture each, `bench.png` as `bench_softmax.png` and so on. Raises Refused where there is nothing
-    to draw.
+    to draw, and for a report of something else.
     """
+    _expect_bench(report)
+    known = dict.fromkeys(str(row["variant"]) for row in report["rows"])
+    if not known.keys() >= set(variants):
+        strange = ", ".join(name for name in variants if name not in known)
+        raise Refused(f"the report has no {strange}; there are {', '.join(known)}")
     families = list(dict.fromkeys(row["family"] for row in report["rows"]))
     whole = Path(path)
     written = []
@@ -46,3 +54,15 @@ def plot(
             sweep(part, target, variants)
         written.append(target)
     return written
+
+
+def _expect_bench(report: Mapping[str, Any]) -> None:
+    """Raises Refused for JSON that is none of a bench's."""
+    if "ncu" in report:
+        raise Refused("that is a profile: `cudakit profile --import FILE.json` draws its roofline")
+    rows = report.get("rows")
+    missing = [key for key in ("device", "date", "ceilings", "rows") if key not in report]
+    if not missing and isinstance(rows, list):
+        missing = [key for key in _ROW if not all(key in row for row in rows)]
+    if missing:
+        raise Refused(f"that is no report of a bench, which has rungs on shapes: it has no {', '.join(missing)}")

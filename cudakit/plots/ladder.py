@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,8 +24,9 @@ def ladder(report: Mapping[str, Any], path: str, shape: Sequence[int] | None = N
     measure = Measure.of(report)
     groups = {group: rows for group, rows in by_shape(report["rows"]).items() if shape in (None, group[1])}
     drawn = {group: [row for row in rows if measure.value(row) is not None] for group, rows in groups.items()}
-    if not any(drawn.values()):
-        raise Refused("there is nothing to draw: the report has no rows" + (" of that shape" if shape else ""))
+    if not any(measure.value(row) for row in itertools.chain(*drawn.values()) if row["variant"] != "cpu"):
+        of_shape = " of that shape" if shape else ""
+        raise Refused(f"there is nothing to draw: no row{of_shape} of the report is right and has {measure.unit}")
     group = max(drawn, key=lambda group: (sum(row["rung"] is not None for row in drawn[group]), math.prod(group[1])))
     rows = drawn[group]
     ours = sorted((row for row in rows if row["rung"]), key=lambda row: row["rung"])
@@ -54,7 +56,7 @@ def ladder(report: Mapping[str, Any], path: str, shape: Sequence[int] | None = N
         name = f"{row['rung']}  {row['variant']}" if row["rung"] else str(row["variant"]).removeprefix("peer:")
         for text, up, size, color in ((name, 6, 9.5, style.INK), (str(row.get("idea") or ""), -7, 7.5, style.SOFT)):
             axes.annotate(
-                text, (0, place), xytext=(-8, up), textcoords="offset points", ha="right", va="center", fontsize=size,
+                style.literal(text), (0, place), xytext=(-8, up), textcoords="offset points", ha="right", va="center", fontsize=size,
                 color=color, annotation_clip=False,
             )  # fmt: skip
     axes.set_yticks([])

@@ -26,6 +26,8 @@ _MOST, _LEAST = 16, 0.0005
 
 # Inches of a letter of a bar's label, and of the bars' area at the least; letters of a label beside it at the most.
 _LETTER, _WIDTH, _LABEL = 0.073, 7.8, 46
+# Inches of the ranges over time at the most: matplotlib writes no picture of just any size.
+_HIGHEST = 100.0
 
 
 def ranges(trace: Trace, path: str, title: str = "") -> None:
@@ -35,7 +37,7 @@ def ranges(trace: Trace, path: str, title: str = "") -> None:
     lines = [(lane, line) for lane in lanes for line in trace.lines(lane)]
     lines.sort(key=lambda pair: -pair[1].self_ns)
     own = [pair for pair in lines if pair[1].share >= _LEAST][:_MOST]
-    heights = [0.4 * (sum(depths) + len(lanes) - 1) + 0.2, 0.26 * len(own) + 0.2]
+    heights = [min(0.4 * (sum(depths) + len(lanes) - 1) + 0.2, _HIGHEST), 0.26 * len(own) + 0.2]
     figure = style.figure(12, sum(heights) + 2.3)
     above, beneath = figure.subplots(2, 1, height_ratios=heights)
     _draw_nested(above, trace, lanes, depths)
@@ -70,10 +72,10 @@ def _draw_nested(axes: Any, trace: Trace, lanes: list[Lane], depths: list[int]) 
             bars.setdefault(at, []).append((left, took / unit))
             colors.setdefault(at, []).append(_kind(span.name)[1])
             if took / whole * _WIDTH > _LETTER * (len(span.name) + 2):
-                axes.text(left + took / unit / 2, at, span.name, ha="center", va="center", fontsize=9)
+                axes.text(left + took / unit / 2, at, style.literal(span.name), ha="center", va="center", fontsize=9)
         for at, places in bars.items():  # all of a line at once: there may be very many
             axes.broken_barh(places, (at - 0.45, 0.9), facecolors=colors[at], edgecolor="white", linewidth=0.5)
-        ticks.append((top + (depth - 1) / 2, lane.name))
+        ticks.append((top + (depth - 1) / 2, style.literal(lane.name)))
         top += depth + 1
     axes.set_xlim(0, whole / unit)
     axes.set_ylim(top - 1.45, -0.55)
@@ -93,7 +95,7 @@ def _draw_own(axes: Any, own: list[tuple[Lane, Line]], several: bool) -> None:
         times = f" ({line.instances:,} times)" if line.instances > 1 else ""
         name = " > ".join(line.path[-2:])
         name = name if len(name) <= _LABEL else f"{name[: _LABEL - 3]}..."
-        labels.append((f"{lane.name}: " if several else "") + name + times)
+        labels.append(style.literal((f"{lane.name}: " if several else "") + name + times))
     axes.set_yticks(range(len(own)), labels, fontsize=9)
     axes.set_ylim(len(own) - 0.4, -0.6)
     axes.set_xscale("log")

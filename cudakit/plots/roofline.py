@@ -263,7 +263,7 @@ def _name_points(axes: Any, rows: Sequence[Mapping[str, Any]], placed: _Placed) 
     shorten = len({row["family"] for row in rows}) == 1
     for row in rows:
         name = row["variant"] if shorten and row["variant"] else row["range"] or row["kernel"]
-        written = axes.text(0, 0, name, transform=axes.transAxes, fontsize=9, va="bottom", zorder=5)
+        written = axes.text(0, 0, style.literal(name), transform=axes.transAxes, fontsize=9, va="bottom", zorder=5)
         width, height = placed.size(written)
         point = axes.transData.transform((row["intensity"], row["tflops"]))
         box = placed.put(placed.around(row["intensity"], row["tflops"], width, height), point)

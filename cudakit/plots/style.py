@@ -50,12 +50,17 @@ def save(made: Any, path: str) -> None:
     made.savefig(path, dpi=150)
 
 
+def literal(text: str) -> str:
+    """`text` for matplotlib, which would read what stands between two dollars as mathematics, and refuse surrogates."""
+    return text.encode(errors="backslashreplace").decode().replace("$", r"\$")
+
+
 def plain(axes: Any, title: str, under: str = "") -> None:
     """The title on the left, with a line under it, and no frame but the two axes."""
-    axes.set_title(title, fontsize=12, loc="left", color=INK, fontweight="bold", pad=34 if under else 8)
+    axes.set_title(literal(title), fontsize=12, loc="left", color=INK, fontweight="bold", pad=34 if under else 8)
     if under:
         axes.annotate(
-            under,
+            literal(under),
             (0, 1),
             xytext=(0, 20),
             xycoords="axes fraction",

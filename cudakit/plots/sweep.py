@@ -24,15 +24,15 @@ _ALIKE = math.log(1.15)
 def sweep(report: Mapping[str, Any], path: str, variants: Sequence[str] = ()) -> None:
     """Draws all shapes: the variants that are best somewhere, and `variants`, in colour; peers in grey; the ceiling.
 
-    Raises Refused where the report has no rows.
+    Raises Refused where there is nothing to draw.
     """
     measure = Measure.of(report)
     groups = _ordered(by_shape(report["rows"]), by_size=measure.key == "tflops")
-    if not groups:
-        raise Refused("there is nothing to draw: the report has no rows")
+    lines = _lines(groups, measure)
+    if not lines:
+        raise Refused(f"there is nothing to draw: no row of the report is right and has {measure.unit}")
     at, to_scale = _places(list(groups))
     joined = to_scale or (measure.key == "tflops" and len(groups) <= _JOINED)
-    lines = _lines(groups, measure)
     figure = style.figure(11, 6)
     axes = figure.subplots()
     labels: list[tuple[str, float, float, str]] = []  # text, x, y, colour

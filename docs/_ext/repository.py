@@ -1,4 +1,4 @@
-"""Links from pages to files of the repository, which are no pages, such as `[it](../../kernels/softmax/09_registers.cu)`.
+"""Links from pages to files of the repository that are no pages, such as `[it](../../kernels/softmax/09_registers.cu)`.
 
 They lead where they say on the web and in an editor, and in the built pages to `files/`: source with its colours,
 Markdown as it reads, folders as lists, and anything else as it is.
