@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cudakit.cli import Refused, shape_text
+from cudakit.digits import number
 
 _STEP = re.compile(r"\.?(?P<key>\w+)|\[(?P<number>\d+)\]|\[\"(?P<quoted>[^\"]+)\"\]|\[(?P<where>\w+=[^\]]*)\]")
 _FORMAT = re.compile(r"[+,]*(?:\.\d+)?[efg%d]")
@@ -37,7 +38,8 @@ def _only(entries: Any, where: str) -> Any:
     if not isinstance(entries, Sequence) or isinstance(entries, str):
         raise Refused(f"[{where}] is asked of what is no list")
     pairs = [pair.partition("=")[::2] for pair in where.split(",")]
-    found = [entry for entry in entries if all(_same(entry.get(key), text) for key, text in pairs)]
+    mappings = [entry for entry in entries if isinstance(entry, Mapping)]
+    found = [entry for entry in mappings if all(_same(entry.get(key), text) for key, text in pairs)]
     if len(found) != 1:
         raise Refused(f"{len(found) or 'no'} {'entries have' if found else 'entry has'} {where.replace(',', ', ')}")
     return found[0]
@@ -59,8 +61,9 @@ def at(document: Any, path: str) -> Any:
                 raise Refused(f"{path[: step.start()] or 'it'} has no {key!r}: {', '.join(value)}")
             value = value[key]
         elif step["number"] is not None:
-            if not isinstance(value, list) or int(step["number"]) >= len(value):
-                raise Refused(f"{path[: step.start()]} has {len(value)} entries, and none of number {step['number']}")
+            many = len(value) if isinstance(value, list) else 0
+            if int(step["number"]) >= many:
+                raise Refused(f"{path[: step.start()] or 'it'} has {many} entries, and none of number {step['number']}")
             value = value[int(step["number"])]
         else:
             value = _only(value, step["where"])
@@ -85,8 +88,6 @@ def _words(expression: str) -> list[str]:
 
 def written(expression: str, document: Any) -> str:
     """The figure that `expression` names, as text. Raises Refused where it is not there or has not that form."""
-    from cudakit.digits import number
-
     *places, last = _words(expression) or [""]
     form = None
     if places and places[-1] not in _OPERATORS and _FORMAT.fullmatch(last):
@@ -103,13 +104,16 @@ def written(expression: str, document: Any) -> str:
             raise Refused(f"{expression} is no figure: places are joined by one of {' '.join(_OPERATORS)}, with blanks")
         value = _number_at(document, places[0])
         for operator, place in zip(operators, places[2::2], strict=True):
-            value = _OPERATORS[operator](value, _number_at(document, place))
+            other = _number_at(document, place)
+            if operator == "/" and not other:
+                raise Refused(f"{expression}: {place} is 0, and nothing is divided by that")
+            value = _OPERATORS[operator](value, other)
     if value is None or isinstance(value, Mapping | list):
         raise Refused(f"{expression} is {'null' if value is None else 'no single figure'}")
     if form is None:
         return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
     try:
         text = format(int(value) if form.endswith("d") else value, form)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise Refused(f"{expression}: {value!r} cannot be written as {form}") from error
     return text.replace("%", " %")

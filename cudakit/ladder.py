@@ -37,9 +37,10 @@ def run(arguments: argparse.Namespace, names: Sequence[str]) -> int:
     table, progress = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         report = _measure(device, [families[name] for name in names], arguments, progress)
-    if arguments.plot:
+    status = finish(report, arguments, table)
+    if arguments.plot:  # last: what was measured stands, whether or not there is something to draw
         plots.plot(report.as_dict(), arguments.plot)
-    return finish(report, arguments, table)
+    return status
 
 
 def finish(report: Report, arguments: argparse.Namespace, table: Console) -> int:

@@ -344,7 +344,8 @@ WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "ranges": ranges,
 }
 
-_MARK = re.compile(r"(<!-- (?P<writer>\w+) (?P<source>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+# Between a table's marks there are no other marks: prose behind a mark that was never ended must not go with its table.
+_MARK = re.compile(r"(<!-- (?P<writer>\w+) (?P<source>\S+) -->\n)(?:(?!<!-- ).)*(<!-- end -->)", re.DOTALL)
 _FIGURE = re.compile(r"(<!-- figure (?P<source>\S+) (?P<figure>[^>]*?) ?-->)[^<\n]*(<!-- end -->)")
 
 
@@ -371,7 +372,9 @@ def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str
             return f"{mark[1]}{writer(report)}\n{mark[4]}"
         except Refused as error:
             problems.append(str(error))
-            return mark[0]
+        except KeyError as error:
+            problems.append(f"{mark['source']} is no report that {mark['writer']} can write: it has no {error}")
+        return mark[0]
 
     def fill_figure(mark: re.Match[str]) -> str:
         try:
@@ -381,6 +384,10 @@ def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str
             return mark[0]
 
     filled = _FIGURE.sub(fill_figure, _MARK.sub(fill, text))
+    tables = re.compile(rf"<!-- (?:{'|'.join(WRITERS)}) \S+ -->")
+    unended = len(tables.findall(text)) - sum(mark["writer"] in WRITERS for mark in _MARK.finditer(text))
+    if unended:
+        problems.append(f"{unended} of the marks of tables have no line <!-- end --> before the next mark")
     unended = text.count("<!-- figure ") - len(_FIGURE.findall(text))
     if unended:
         problems.append(f"{unended} of the marks <!-- figure FILE PLACE --> have no <!-- end --> on their line")

@@ -1,4 +1,4 @@
-"""Trace: ranges collected within the process, as a table, a picture or a file for a trace viewer.
+"""Trace: ranges collected within the process, as a table or a file for a trace viewer (and a picture: `cudakit.plots`).
 
 `nvtx.trace()` makes one; nothing here needs a tool or a GPU. The times are the host's: its wall clock, read as a range
 begins and ends. What a range has queued on a device may run later, so a range that is to hold the device's work too
@@ -216,18 +216,6 @@ class Trace:
             lines += [f"Mark: {name} ({count:,})" for name, count in thread["marks"].items()]
             parts.append("\n".join(lines))
         return "\n\n".join([*parts, _NOTE]) if parts else "no ranges were run through"
-
-    def picture(self, path: str | os.PathLike[str], title: str = "") -> None:
-        """Draw the ranges over time, and beneath them the time of each, to `path` (PNG, SVG or PDF, by its ending).
-
-        Needs the `plot` extra (matplotlib). Raises Refused where that is not there or the file cannot be written,
-        CudakitError where there are no ranges.
-        """
-        self._expect_ranges()
-        from cudakit import plots  # as matplotlib: only where a picture is asked for
-
-        plots.check(os.fspath(path), "picture to")
-        plots.ranges(self, os.fspath(path), title)
 
     def chrome(self, path: str | os.PathLike[str]) -> None:
         """Write the ranges in Chrome's trace format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.

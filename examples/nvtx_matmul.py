@@ -114,7 +114,8 @@ def run(arguments):
         trace.chrome(arguments.trace)
     if arguments.picture:
         kind = "simulated: the CPU's times" if info["kind"] == "sim" else "host times"
-        trace.picture(arguments.picture, f"C = A @ B, {cli.shape_text(rows[-1].shape)}, {info['name']} ({kind})")
+        title = f"C = A @ B, {cli.shape_text(rows[-1].shape)}, {info['name']} ({kind})"
+        plots.ranges(trace, arguments.picture, title)
     return cli.EXIT_OK if all(row.ok is not False for row in rows) else cli.EXIT_FALSE
 
 

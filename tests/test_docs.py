@@ -162,6 +162,10 @@ def test_a_figure_is_written_from_its_json(figure, text):
         ("rows[0].gbps / device.name", "is no number"),
         ("rows[0", "is no path"),
         ("", "names nothing"),
+        ("device[0]", "device has 0 entries, and none of number 0"),
+        ("rows[0].shape[variant=one]", "no entry has variant=one"),
+        ("rows[0].gbps / 0", "0 is 0, and nothing is divided by that"),
+        ("rows[0].gbps * 1e999 d", "inf cannot be written as d"),
     ],
 )
 def test_a_figure_that_is_not_there_is_a_problem(figure, said):
@@ -177,9 +181,23 @@ def test_a_mark_without_an_end_is_a_problem():
     assert "no <!-- end -->" in tables.fill_marks(page, lambda source: REPORT)[1][0]
 
 
+@pytest.mark.parametrize("prose", ["", "Prose with <!-- figure x.json rows[0].gbps -->1,812<!-- end --> GB/s.\n"])
+def test_a_table_without_an_end_is_a_problem_and_takes_no_prose(prose):
+    page = f"<!-- ranges x.json -->\nold\n\n{prose}"
+    new, (problem,) = tables.fill_marks(page, lambda source: REPORT)
+    assert new == page
+    assert "1 of the marks of tables have no line <!-- end -->" in problem
+
+
 def test_a_table_of_a_file_without_rows_is_a_problem():
     page = "<!-- tables x.json -->\nold\n<!-- end -->\n"
     assert tables.fill_marks(page, lambda source: {"a": 1}) == (page, ["x.json is no report: it has no rows"])
+
+
+def test_a_table_of_something_else_is_a_problem():
+    page = "<!-- profile x.json -->\nold\n<!-- end -->\n"
+    said = "x.json is no report that profile can write: it has no 'family'"
+    assert tables.fill_marks(page, lambda source: {"rows": [{}]}) == (page, [said])
 
 
 def test_fill_reads_json_from_the_working_directory(tmp_path, monkeypatch, capsys):

@@ -132,7 +132,7 @@ def test_of_many_rungs_the_best_and_the_most_different_have_colours(drawn):
 def test_a_shape_can_be_chosen_for_the_bars(drawn, tmp_path):
     axes = drawn(report((8, 16), (8, 64)), kind="ladder", shape=(8, 64))
     assert axes.patches[1].get_width() == 3064.0
-    with pytest.raises(cli.Refused, match="no rows of that shape"):
+    with pytest.raises(cli.Refused, match="no row of that shape"):
         plots.plot(report((8, 16)), str(tmp_path / "out.png"), kind="ladder", shape=(1, 1))
 
 
@@ -154,8 +154,11 @@ def test_names_at_the_ends_of_lines_do_not_lie_on_each_other():
 
 
 def test_a_picture_needs_rows_and_matplotlib(monkeypatch, tmp_path):
-    with pytest.raises(cli.Refused, match="no rows"):
-        plots.plot({**report(), "rows": []}, str(tmp_path / "out.png"))
+    for rows in ([], [row("first", 1, (8, 16), None, ok=None)], [row("cpu", None, (8, 16), 3.0)]):
+        for kind in plots.KINDS if not rows or rows[0]["rung"] else ["ladder"]:
+            with pytest.raises(cli.Refused, match="no row of the report is right and has GB/s"):
+                plots.plot({**report(), "rows": rows}, str(tmp_path / "out.png"), kind=kind)
+    assert not list(tmp_path.iterdir())
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(cli.Refused, match=r"cudakit\[plot\]"):
         plots.plot(report((8, 16)), str(tmp_path / "out.png"))
@@ -171,3 +174,43 @@ def test_the_command_draws_what_was_measured_before(monkeypatch, tmp_path, capsy
     assert "absent.json" in capsys.readouterr().err
     assert command_line.main(["draw", "x.json", "--plot", "x.xyz"]) == cli.EXIT_REFUSED
     assert "does not write .xyz" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"rows": [{"kernel": "softmax", "metrics": {}}]}, "it has no family, variant, rung, shape, dtype, ok"),
+        ({"rows": None, "cases": 5}, "it has no family"),
+        ({"ncu": "2025.3"}, "cudakit profile --import"),
+    ],
+)
+def test_json_of_something_else_is_refused(more, said, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.json").write_text(json.dumps({**report((8, 16)), **more}))
+    assert command_line.main(["draw", "x.json", "--plot", "x.png"]) == cli.EXIT_REFUSED
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_a_variant_that_the_report_lacks_is_refused(tmp_path):
+    with pytest.raises(cli.Refused, match="has no seventh; there are cpu, first, second"):
+        plots.plot(report((8, 16), (8, 64)), str(tmp_path / "x.png"), variants=["second", "seventh"])
+
+
+def test_dollars_in_an_idea_are_no_mathematics(drawn):
+    assert drawn({**report(), "rows": [row("first", 1, (8, 16), 2.0, idea=r"from $x^^ to $\frac")]})
+
+
+def test_what_was_measured_is_kept_where_there_is_nothing_to_draw(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*_, **__):
+        raise cli.Refused("there is nothing to draw")
+
+    monkeypatch.setattr(plots, "plot", refuse)
+    command = ["bench", "vector_add", "--device", "sim", "--shapes", "33", "--variants", "vector_add"]
+    assert command_line.main([*command, "--json", "x.json", "--plot", "x.png"]) == cli.EXIT_REFUSED
+    said = capsys.readouterr()
+    assert "nothing to draw" in said.err
+    assert "vector_add 33" in said.out
+    assert json.loads((tmp_path / "x.json").read_text())["rows"]

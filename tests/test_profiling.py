@@ -194,6 +194,8 @@ def test_launches_of_a_range_are_added_up():
     assert min(row["fma_share"] for row in packed) < whole["fma_share"] < max(row["fma_share"] for row in packed)
     assert whole["sentence"].startswith("3 launches; stream_k, 89 % of the time: ")
     assert whole["binds"] == "FMA pipe"
+    (loop,) = profiling.summed([packed[0]] * 500)
+    assert loop["kernel"] == "500 x pack"
 
 
 def test_a_launch_goes_by_the_range_that_names_its_rung():
@@ -553,11 +555,21 @@ def test_the_command_says_all_that_is_missing(run, monkeypatch):
         (["absent.py"], "there is no script absent.py"),
         (["--output", "nowhere/x", "work.py"], "there is no folder nowhere"),
         (["--ceilings", "absent.json", "work.py"], "absent.json cannot be read"),
+        (["--ceilings", "rows.json", "work.py"], "--ceilings rows.json: it holds no ceilings"),
+        (["--ceilings", "half.json", "work.py"], "--ceilings half.json: it holds no ceilings"),
+        (["--import", "rows.json", "--output", "x"], "--import rows.json: that is no report of `cudakit profile`"),
+        (["--import", "half.json", "--output", "x"], "--import half.json: that is no report of `cudakit profile`"),
+        (["notes.py"], "notes.md: no profile wrote that. Have other files written: --output STEM"),
+        (["rows.py"], "rows.json: no profile wrote that"),
+        (["figure.py"], "figure.png: no profile wrote that"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(run, stand_in, arguments, why):
     stand_in("touch ran")
-    Path("work.py").write_text("")
+    for script in ("work.py", "notes.py", "rows.py", "figure.py", "notes.md", "figure.png"):
+        Path(script).write_text("")
+    Path("rows.json").write_text('{"rows": [{"kernel": "x"}]}')
+    Path("half.json").write_text('{"ncu": "2025.3", "rows": [{"kernel": "x"}]}')  # profiles/h200/counters.json is such
     Path("x.ncu-rep").write_text("")
     status, _, err = run(*arguments)
     assert status == cli.EXIT_REFUSED
@@ -605,6 +617,12 @@ def test_the_whole_command(run, stand_in, reader, monkeypatch):
     status, _, err = run("--import", bench)
     assert status == cli.EXIT_REFUSED
     assert "no report of `cudakit profile`" in err
+    status, _, err = run("--import", "work.json", "--sum")
+    assert status == cli.EXIT_REFUSED
+    assert "the sums would take the place of the rows in work.json" in err
+    assert json.loads(Path("work.json").read_text()) == report
+    # A second profile takes the place of the first, files and all.
+    assert run(*arguments)[0] == cli.EXIT_OK
 
 
 # Ceilings -------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import pytest
 from cuda.bindings import driver as cu
 
 import cudakit
-from cudakit import cli, nvtx, tables, trace
+from cudakit import cli, nvtx, plots, tables, trace
 from cudakit.trace import Trace
 
 
@@ -196,9 +196,10 @@ def test_marks_and_what_is_empty(clock, tmp_path):
         pass
     assert t.table() == "no ranges were run through"
     assert len(trace.markdown(t.as_dict()).splitlines()) == 2
-    for write in (t.picture, t.chrome):
-        with pytest.raises(cudakit.CudakitError, match="holds no ranges"):
-            write(tmp_path / "x.png")
+    with pytest.raises(cudakit.CudakitError, match="holds no ranges"):
+        t.chrome(tmp_path / "x.json")
+    with pytest.raises(cli.Refused, match="no range ended"):
+        plots.ranges(t, tmp_path / "x.png")
     assert not list(tmp_path.iterdir())
     with nvtx.trace() as t:
         nvtx.mark("here")
@@ -236,11 +237,11 @@ def test_the_file_for_a_trace_viewer(product, tmp_path):
 
 def test_the_picture(product, tmp_path):
     path = tmp_path / "ranges.png"
-    product.picture(path, title="a product")
+    plots.ranges(product, path, title="a product")
     data = path.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert len(data) > 5_000
-    product.picture(tmp_path / "ranges.svg")
+    plots.ranges(product, tmp_path / "ranges.svg")
     written = re.findall(r"<!-- (.*) -->", (tmp_path / "ranges.svg").read_text())
     assert {"product", "allocate", "create context"} <= set(written), "bars are named where there is room"
     assert "product &gt; copy (2 times)" in written
@@ -252,7 +253,7 @@ def test_a_picture_of_any_names(name, tmp_path):
     """matplotlib would read what stands between dollars as mathematics, and fail at what is none."""
     with nvtx.trace() as t, nvtx.range(name):
         pass
-    t.picture(tmp_path / "names.png", title=name)
+    plots.ranges(t, tmp_path / "names.png", title=name)
     assert (tmp_path / "names.png").stat().st_size > 10_000
 
 
@@ -270,7 +271,7 @@ def test_ranges_may_nest_deeper_than_calls(clock):
 
 
 def test_a_picture_of_many_lines_is_no_taller_than_can_be_written(clock, tmp_path):
-    nested(clock, 300).picture(tmp_path / "deep.png")
+    plots.ranges(nested(clock, 300), tmp_path / "deep.png")
     height = int.from_bytes((tmp_path / "deep.png").read_bytes()[20:24], "big")
     assert 15_000 < height < 16_000, "100 inches and the rest"
 
@@ -279,9 +280,9 @@ def test_a_picture_that_cannot_be_written_is_refused(clock, tmp_path):
     with nvtx.trace() as t, nvtx.range("work"):
         clock.now += 5
     with pytest.raises(cli.Refused, match="there is no folder"):
-        t.picture(tmp_path / "nowhere" / "x.png")
+        plots.ranges(t, tmp_path / "nowhere" / "x.png")
     with pytest.raises(cli.Refused, match="does not write"):
-        t.picture(tmp_path / "x.xyz")
+        plots.ranges(t, tmp_path / "x.xyz")
 
 
 def test_a_picture_that_cannot_be_is_refused_before_anything_runs(example, tmp_path, monkeypatch):

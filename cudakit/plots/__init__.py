@@ -62,7 +62,8 @@ def _expect_bench(report: Mapping[str, Any]) -> None:
         raise Refused("that is a profile: `cudakit profile --import FILE.json` draws its roofline")
     rows = report.get("rows")
     missing = [key for key in ("device", "date", "ceilings", "rows") if key not in report]
-    if not missing and isinstance(rows, list):
-        missing = [key for key in _ROW if not all(key in row for row in rows)]
+    if not missing:
+        found = rows if isinstance(rows, list) else [{}]
+        missing = [key for key in _ROW if not all(key in row for row in found)]
     if missing:
         raise Refused(f"that is no report of a bench, which has rungs on shapes: it has no {', '.join(missing)}")

@@ -56,8 +56,8 @@ def ladder(report: Mapping[str, Any], path: str, shape: Sequence[int] | None = N
         name = f"{row['rung']}  {row['variant']}" if row["rung"] else str(row["variant"]).removeprefix("peer:")
         for text, up, size, color in ((name, 6, 9.5, style.INK), (str(row.get("idea") or ""), -7, 7.5, style.SOFT)):
             axes.annotate(
-                style.literal(text), (0, place), xytext=(-8, up), textcoords="offset points", ha="right", va="center", fontsize=size,
-                color=color, annotation_clip=False,
+                style.literal(text), (0, place), xytext=(-8, up), textcoords="offset points", ha="right", va="center",
+                fontsize=size, color=color, annotation_clip=False,
             )  # fmt: skip
     axes.set_yticks([])
     axes.invert_yaxis()

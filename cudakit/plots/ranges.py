@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from cudakit.cli import Refused
 from cudakit.plots import style
 
 if TYPE_CHECKING:
@@ -30,9 +32,16 @@ _LETTER, _WIDTH, _LABEL = 0.073, 7.8, 46
 _HIGHEST = 100.0
 
 
-def ranges(trace: Trace, path: str, title: str = "") -> None:
-    """Draws a trace that has ranges to `path`, in the format that its ending names."""
+def ranges(trace: Trace, path: str | os.PathLike[str], title: str = "") -> None:
+    """Draws a trace to `path` (PNG, SVG or PDF, by its ending): its ranges over time, and the own time of each.
+
+    Raises Refused without matplotlib, where the file cannot be written, and where there are no ranges.
+    """
+    path = os.fspath(path)
+    style.check(path, "picture to")
     lanes = [lane for lane in trace.lanes if lane.spans]
+    if not lanes:
+        raise Refused("there is nothing to draw: no range ended in this trace. Run work in its block")
     depths = [max(len(span.path) for span in lane.spans) for lane in lanes]
     lines = [(lane, line) for lane in lanes for line in trace.lines(lane)]
     lines.sort(key=lambda pair: -pair[1].self_ns)

@@ -60,6 +60,7 @@ def picture(report: Mapping[str, Any]) -> Any:
     ridges = [_ridge(one["value"], rate) for one in ceilings if one["kind"] == "gbps" for rate in rates]
     axes.set(xscale="log", yscale="log", xlim=_decades([*x, *ridges], 2.0), ylim=_decades([*y, *rates], 2.0))
     labels = _draw_ceilings(axes, ceilings)
+    lines = list(axes.lines)  # those of the ceilings that lie within the axes
     for group, kinds in _GROUPS.items():
         chosen = [row for row in rows if row["binds"] in kinds]
         axes.plot(
@@ -83,7 +84,7 @@ def picture(report: Mapping[str, Any]) -> Any:
     for row in rows:
         placed.take_point(row["intensity"], row["tflops"], 5)
         placed.points.append(axes.transData.transform((row["intensity"], row["tflops"])))
-    for line in axes.lines[: len(ceilings)]:
+    for line in lines:
         placed.take_line(*line.get_data())
     _name_ceilings(axes, labels, placed)
     _name_points(axes, rows, placed)

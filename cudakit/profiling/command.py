@@ -29,6 +29,9 @@ come before the script, the script's own behind it; under ncu the examples launc
     cudakit profile --ranges softmax.tree_reduce,softmax.registers examples/softmax_compare.py --shapes 8192x8192
     cudakit profile --import gemm.ncu-rep --ceilings profiles/h200/gemm.json"""
 
+# What every page of ours has.
+_PAGE = "| launch | us | TFLOP/s |"
+
 SETS = ("row", "basic", "detailed", "full")
 
 
@@ -106,13 +109,34 @@ def _check(arguments: argparse.Namespace) -> None:
     cli.check_destination("--output", f"{_stem(arguments)}.md")
     if arguments.plot:
         plots.check(arguments.plot)
-    for name in arguments.ceilings or ():
-        tables.load(Path(name))
+    _keep_others(arguments)
+    _given_ceilings(arguments.ceilings)
     if arguments.script:
         runner.script_command(arguments.script, arguments.arguments, module=arguments.module)
         problems = missing()
         if problems:
             raise runner.ProfilerError("\n".join(problems))
+
+
+def _keep_others(arguments: argparse.Namespace) -> None:
+    """Refuses to write over files whose names nobody gave, but for those of an earlier profile."""
+    stem = _stem(arguments)
+    rows, page, picture = (Path(f"{stem}{ending}") for ending in (".json", ".md", ".png"))
+    ours = {rows: _holds(rows, '"ncu": '), page: _holds(page, _PAGE)}
+    ours[picture] = any(ours.values())
+    given = {rows: arguments.json, page: None, picture: arguments.plot}
+    others = [str(path) for path, own in ours.items() if path.exists() and not own and not given[path]]
+    if others:
+        raise cli.Refused(f"{', '.join(others)}: no profile wrote that. Have other files written: --output STEM")
+    source = arguments.imported
+    if arguments.sum and source and Path(arguments.json or rows).resolve() == Path(source).resolve():
+        raise cli.Refused(
+            f"--sum: the sums would take the place of the rows in {source}. Name another --output or --json"
+        )
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and text in path.read_text(encoding="utf-8", errors="replace")
 
 
 def missing() -> list[str]:
@@ -179,7 +203,9 @@ def _imported(arguments: argparse.Namespace) -> dict[str, Any]:
     found = _given_ceilings(arguments.ceilings)
     if path.suffix == ".json":
         report = json.loads(json.dumps(tables.load(path)))
-        if "ncu" not in report:
+        rows = report.get("rows")
+        whole = all(key in report for key in ("ncu", "device", "command", "date", "ceilings"))
+        if not whole or not rows or not all("kernel" in row and "sentence" in row for row in rows):
             raise cli.Refused(f"--import {path}: that is no report of `cudakit profile`")
         if found:
             sheet = {name: one for name, one in report["ceilings"].items() if not one["measured"]}
@@ -215,7 +241,17 @@ def _by_name(found: Sequence[ceilings.Ceiling]) -> dict[str, Any]:
 
 
 def _given_ceilings(names: Sequence[str] | None) -> list[ceilings.Ceiling]:
-    return [one for name in names or () for one in ceilings.from_report(tables.load(Path(name)), name)]
+    found = []
+    for name in names or ():
+        report = tables.load(Path(name))
+        try:
+            lines = ceilings.from_report(report, name)
+        except (AttributeError, KeyError, TypeError):  # JSON of something else
+            lines = []
+        if not lines:
+            raise cli.Refused(f"--ceilings {name}: it holds no ceilings, neither a bench's nor a profile's")
+        found += lines
+    return found
 
 
 def _measured(progress: Console) -> list[ceilings.Ceiling]:

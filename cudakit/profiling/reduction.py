@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -82,7 +83,8 @@ def summed(rows: Sequence[Row]) -> list[Row]:
             continue
         longest = max(together, key=lambda row: row["time_us"] or 0.0)
         whole = dict(longest)
-        whole["kernel"] = " + ".join(row["kernel"] for row in together)
+        times = Counter(row["kernel"] for row in together)
+        whole["kernel"] = " + ".join(f"{count} x {name}" if count > 1 else name for name, count in times.items())
         for key in _ADDED:
             whole[key] = _added(*(row[key] for row in together))
         for key in (*names.SHARES, "multiprocessors_busy"):

@@ -39,7 +39,9 @@ def _pipes(row: Row) -> str:
     fma, tensor = row["fma_share"], row["tensor_share"]
     if fma is None and tensor is None:
         return NOTHING
-    return f"{percent(tensor)} (tensor)" if (tensor or 0) > (fma or 0) else percent(fma)
+    if fma is None or (tensor or 0) > fma:
+        return f"{percent(tensor)} (tensor)"
+    return percent(fma)
 
 
 def _hits(row: Row) -> str:
