@@ -42,6 +42,8 @@ def info(arguments: argparse.Namespace) -> int:
                 )
                 count = int(device.context.call("cuDeviceGetCount"))
                 specs += [f"gpu:{number}" for number in range(len(specs), count)]
+        except cudakit.DeviceUnavailable as error:  # its cause says why; nobody asked for gpu:0 by name
+            facts["gpu"] = f"none: {error.__cause__ or error}"
         except cudakit.CudakitError as error:
             facts["gpu"] = f"none: {error}"
     with cudakit.Device("sim") as device:

@@ -50,11 +50,16 @@ class Attempt(Row):
 def run(row, package, options):
     command = [sys.executable, str(SCRIPT), package, row.mistake, *options]
     done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode == 0:
-        found = json.loads(done.stdout)
+    told = done.stdout.strip().splitlines()
+    if told and told[-1].startswith("{"):  # whatever the package printed before, and however the process ended
+        found = json.loads(told[-1])
         row.outcome, row.said = found["outcome"], found["said"]
-    else:  # the process did not survive the launch, or never came to it
-        row.outcome, row.said = "fault", (done.stderr.strip().splitlines() or ["no word"])[-1]
+        return
+    row.said = (done.stderr.strip().splitlines() or ["no word"])[-1]
+    if done.returncode < 0:  # a signal: the process did not survive the launch
+        row.outcome = "fault"
+    else:  # no launch was made, which says nothing of launches
+        row.skipped = f"it failed before the launch: {row.said}"
 
 
 def attempts(names, elements, gpu):
@@ -80,7 +85,7 @@ def judge(row, right):
     """Only ours can be false: what a peer does is told, not judged."""
     if row.variant == "cudakit":
         row.ok = row.outcome == ("right" if row.mistake == right else "refused")
-        row.why = None if row.ok else f"{row.outcome}: {row.said}"
+        row.why = None if row.ok else row.skipped or f"{row.outcome}: {row.said}"
     elif row.skipped is None:
         row.skipped = "told, not judged"
 

@@ -196,7 +196,7 @@ def test_a_table_of_a_file_without_rows_is_a_problem():
 
 def test_a_table_of_something_else_is_a_problem():
     page = "<!-- profile x.json -->\nold\n<!-- end -->\n"
-    said = "x.json is no report that profile can write: it has no 'family'"
+    said = "x.json is no report that profile can write: it has no 'ceilings'"
     assert tables.fill_marks(page, lambda source: {"rows": [{}]}) == (page, [said])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -273,3 +274,27 @@ def test_simulator_speed_refuses_what_it_cannot_measure(arguments, words):
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ends", "outcome", "skipped"),
+    [
+        ('print(\'a word of the package\'); print(\'{"outcome": "refused", "said": ""}\')', "refused", None),
+        ('import os; print(\'{"outcome": "wrong", "said": ""}\', flush=True); os.abort()', "wrong", None),
+        ("import os; os.abort()", "fault", None),
+        ("import not_there", None, "it failed before the launch: ModuleNotFoundError: No module named 'not_there'"),
+    ],
+)
+def test_a_launch_that_was_never_made_is_no_fault(tmp_path, monkeypatch, ends, outcome, skipped):
+    example = runpy.run_path(str(ROOT / "examples" / "launch_mistakes.py"))
+    script = tmp_path / "attempt.py"
+    script.write_text(ends)
+    monkeypatch.setitem(example["run"].__globals__, "SCRIPT", script)
+    (ours, theirs) = example["attempts"](["float64 array"], 8, gpu=True)[:2]
+    for row in (ours, theirs):
+        row.skipped = None
+        example["run"](row, "cupy", [])
+        assert (row.outcome, row.skipped) == (outcome, skipped)
+        example["judge"](row, right="plain Python numbers")
+    assert ours.ok is (outcome == "refused")
+    assert theirs.ok is None

@@ -716,6 +716,21 @@ def test_a_roofline_has_the_lines_of_the_pipes_that_were_used():
     assert names("attention") == {"copy 4,200", "FFMA 60", "mma.sync bfloat16 650"}
 
 
+def test_a_ceiling_far_from_every_launch_is_left_out_of_its_roofline():
+    """A launch at a thousandth of the bandwidth, and nothing known of arithmetic's peaks."""
+    pytest.importorskip("matplotlib")
+    (slow, *_) = [row for row in profiling.reduce(launches("gemm")) if row["variant"] == "tiled16"]
+    slow |= {"intensity": 1.0, "tflops": 0.004}
+    copy = ceilings.Ceiling("copy", "gbps", "dram", 4200.0, True, "x").as_dict()
+    figure = roofline.picture(report_of([slow], ceilings={"copy": copy}))
+    assert not [text for text in figure.axes[0].texts if "GB/s" in text.get_text()]
+
+
+def test_pipes_of_which_one_was_not_collected(rows):
+    (row,) = [row for key, row in rows.items() if key[1] == "tiled16"]
+    assert "| 0 % (tensor) |" in table.markdown(report_of([{**row, "fma_share": None, "tensor_share": 0.0}]))
+
+
 def test_a_copy_is_no_point_of_a_roofline():
     (packed,) = [row for row in profiling.reduce(launches("gemm")) if row["kernel"] == "pack"]
     with pytest.raises(cli.Refused, match="nothing to draw"):

@@ -42,22 +42,24 @@ def ladder(report: Mapping[str, Any], path: str, shape: Sequence[int] | None = N
     longest = max([*values, ceiling or 0])
     if ceiling is not None:
         axes.axvline(ceiling, color=style.CEILING, linewidth=1.2, linestyle=(0, (4, 2)))
+        whole = " = 100 %" if measure.more_is_better else ""
         axes.annotate(
-            f"{measure.ceiling_name(bars)} {number(ceiling)}", (ceiling, 1), xytext=(0, 3), fontsize=8.5,
+            f"{measure.ceiling_name(bars)} {number(ceiling)}{whole}", (ceiling, 1), xytext=(0, 3), fontsize=8.5,
             color=style.INK, xycoords=("data", "axes fraction"), textcoords="offset points", ha="right",
         )  # fmt: skip
-    for place, (row, value) in enumerate(zip(bars, values, strict=True)):
+    for place, (row, value, color) in enumerate(zip(bars, values, colors, strict=True)):
         share = f"  {100 * value / ceiling:.0f} %" if ceiling and measure.more_is_better else ""
         inside = value > 0.82 * longest
         axes.annotate(
             f"{number(value)}{share}", (value, place), xytext=(-5 if inside else 5, 0), textcoords="offset points",
             ha="right" if inside else "left", va="center", fontsize=9, color="white" if inside else style.INK,
+            bbox={"facecolor": color, "edgecolor": "none", "pad": 1} if inside else None,  # the ceiling's line ends at it
         )  # fmt: skip
         name = f"{row['rung']}  {row['variant']}" if row["rung"] else str(row["variant"]).removeprefix("peer:")
-        for text, up, size, color in ((name, 6, 9.5, style.INK), (str(row.get("idea") or ""), -7, 7.5, style.SOFT)):
+        for text, up, size, ink in ((name, 6, 9.5, style.INK), (str(row.get("idea") or ""), -7, 7.5, style.SOFT)):
             axes.annotate(
                 style.literal(text), (0, place), xytext=(-8, up), textcoords="offset points", ha="right", va="center",
-                fontsize=size, color=color, annotation_clip=False,
+                fontsize=size, color=ink, annotation_clip=False,
             )  # fmt: skip
     axes.set_yticks([])
     axes.invert_yaxis()
