@@ -94,8 +94,14 @@ def _uncoalesced(counters: Any) -> Iterator[Finding]:
             )
 
 
+def conflict_ways(line: Any) -> float:
+    """n of a line's mean n-way bank conflict. Passes beyond the fewest are none where no lanes meet in a bank: a warp
+    of which some lanes are switched off needs a pass for each half or quarter that has one."""
+    return float(line.mean_bank_conflict) if line.worst_bank_conflict > 1 else min(line.mean_bank_conflict, 1.0)
+
+
 def _conflict(counters: Any) -> Iterator[Finding]:
-    worst = _worst(counters, lambda line: line.bank_conflicts if line.mean_bank_conflict >= CONFLICT_WAYS else 0)
+    worst = _worst(counters, lambda line: line.bank_conflicts if conflict_ways(line) >= CONFLICT_WAYS else 0)
     if worst is not None:
         line = worst[1]
         yield Finding(
@@ -122,7 +128,9 @@ def _contention(counters: Any) -> Iterator[Finding]:
 
 
 def _divergent(counters: Any) -> Iterator[Finding]:
-    worst = _worst(counters, lambda line: line.divergent_branches)
+    # Once a block is a guard at a ragged edge, or a thread that does something for all: neither is worth a thought.
+    usual = counters.blocks
+    worst = _worst(counters, lambda line: line.divergent_branches if line.divergent_branches > usual else 0)
     if worst is not None:
         line = worst[1]
         yield Finding(

@@ -227,9 +227,9 @@ def _totals(c: Any) -> str:
     if c.global_sector_bytes:
         values.append(("global memory moved", f"{c.global_sector_bytes:,} bytes for {c.global_bytes:,}", False))
     if c.mean_bank_conflict:
-        bad = c.mean_bank_conflict >= advice.CONFLICT_WAYS
-        text = _mean_and_worst(c.mean_bank_conflict, c.worst_bank_conflict, "-way")
-        values.append(("bank conflicts", text if c.bank_conflicts else "none", bad))
+        ways = advice.conflict_ways(c)
+        text = _mean_and_worst(ways, c.worst_bank_conflict, "-way") if c.worst_bank_conflict > 1 else "none"
+        values.append(("bank conflicts", text, ways >= advice.CONFLICT_WAYS))
     if c.atomics:
         depth = _mean_and_worst(c.mean_contention, c.worst_contention, " lanes at one address")
         values.append(("atomics (warps)", f"{c.atomics:,}, {depth}", c.mean_contention >= advice.CONTENTION))
@@ -349,7 +349,7 @@ def _cells(line: Any, inlined: int, total: int) -> list[str]:
         else:
             text = f"{access.each:.1f} / {access.ideal / access.requests:.1f}"
             first.append(_cell(text, access.over >= advice.SECTORS_OVER_IDEAL))
-    ways, worst = line.mean_bank_conflict, line.worst_bank_conflict
+    ways, worst = advice.conflict_ways(line), line.worst_bank_conflict
     first.append(_cell(_mean_and_worst(ways, worst, "-way"), ways >= advice.CONFLICT_WAYS))
     split = f"{line.divergent_branches:,} of {line.branches:,}" if line.divergent_branches else ""
     first.append(_cell(split, line.divergent_branches * 10 >= max(line.branches, 1)))

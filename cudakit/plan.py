@@ -159,8 +159,7 @@ def _common(target: Target) -> dict[str, Any]:
 
     def attended(send: Callable[..., Any]) -> Callable[..., Any]:
         """`send` with what has to be done first, or around it."""
-        if not context.alone:
-            context.make_current()
+        context.make_current()  # where somebody listens too: a launch that is refused and sent again is one launch
         if not nvtx.listeners:
             return send
 

@@ -371,9 +371,43 @@ def test_many_barriers_are_named_at_the_line_with_most():
     assert advice.findings(counters) == []
 
 
+def test_a_guard_at_a_ragged_edge_is_no_trouble():
+    counters = counters_of(l1=LineCounters(100, 3200, branches=32, divergent_branches=4))
+    counters.blocks = 4
+    assert advice.findings(counters) == []
+    counters.blocks = 3
+    assert [found.kind for found in advice.findings(counters)] == ["divergent branch"]
+
+
 def test_low_occupancy_is_named_without_a_line():
     counters = counters_of(l1=LineCounters(10, 320))
     counters.occupancy = Occupancy(1, "registers", 16, 64)
     (found,) = advice.findings(counters)
     assert (found.kind, found.place) == ("low occupancy", None)
     assert found.why.startswith("25 % occupancy: 1 block a multiprocessor, 16 of 64 warps, limited by registers.")
+
+
+def test_lanes_that_are_switched_off_are_no_bank_conflict(tmp_path, monkeypatch):
+    """8 lanes of 16 bytes need one pass by their bytes and two by their places; no two of them meet in a bank."""
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        "__global__ void some(float4* y) {",
+        "    __shared__ float4 s[32];",
+        "    s[threadIdx.x] = make_float4(1, 2, 3, 4);",
+        "    __syncthreads();",
+        "    if (threadIdx.x % 4 == 0) y[threadIdx.x] = s[threadIdx.x / 4];",
+        "}",
+    ]
+    (tmp_path / "mine.cu").write_text("\n".join(lines))
+    (tmp_path / "try.py").write_text(
+        "import cudakit\ndevice = cudakit.Device()\ny = device.zeros((32, 4))\n"
+        "device.compile('mine.cu')['some'].launch(device.default_stream, grid=1, block=32, args=(y,))\n"
+        "device.synchronize()\n"
+    )
+    arguments = ["check", "mine.cu", "--run", "try.py", "--annotate", "x.html", "--json", "x.json", "--arch", "sm_90a"]
+    assert command_line.main(arguments) == cli.EXIT_OK
+    told = json.loads((tmp_path / "x.json").read_text())
+    assert "bank conflict" not in json.dumps(told).replace("bank_conflict", "")
+    page = (tmp_path / "x.html").read_text()
+    assert "<dt>bank conflicts</dt><dd>none</dd>" in page
+    assert "2-way" not in page

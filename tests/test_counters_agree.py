@@ -217,3 +217,9 @@ def test_ncu_counts_the_same_today(gpu: cudakit.Device, tmp_path: Path) -> None:
     found = compare(ours, read(json.loads(made[0].read_text())["rows"]))
     assert len(found.rows) == len(ours) > 5
     assert not found.unexplained
+
+
+def test_a_kernel_is_known_by_its_code_and_not_by_its_comments() -> None:
+    """A comment put right must not ask for a GPU."""
+    code = 'int i = 1; // "one\n/* two\n */ const char* s = "// three"; '
+    assert problems._code(code) == 'int i = 1; const char* s = "// three";'

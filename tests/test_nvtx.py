@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 import timeit
 from pathlib import Path
 
@@ -223,6 +224,20 @@ def test_every_way_to_launch_is_a_range_once_somebody_listens(sim, tool):
             # types that did not come before
             assert tool.said[:-2] in ([], [("push", "plan launch", None), ("pop",)])
     assert list(x.numpy()) == [2**7] * 4
+
+
+def test_a_threads_first_launch_is_one_range(sim, tool):
+    """No context is current there, so that the driver refuses what comes first."""
+    kernel = sim.compile(source=SCALE, name="scale.cu")["scale"]
+    x = sim.full((4,), 1, np.float32)
+    sim.synchronize()
+    prepared = kernel.prepare(grid=1, block=4, args=(x, 2.0, 4))
+    tool.said.clear()
+    worker = threading.Thread(target=prepared.launch, args=(sim.default_stream,))
+    worker.start()
+    worker.join()
+    assert list(x.numpy()) == [2] * 4
+    assert names(tool).count("launch scale") == 1
 
 
 def test_a_launch_that_fails_ends_its_range(sim, tool):

@@ -70,7 +70,7 @@ def test_one_shape_is_a_bar_a_rung_below_the_copy(drawn):
     axes = drawn(report((8, 16)))
     assert [bar.get_width() for bar in axes.patches] == [200.0, 3016.0, 1500.0], "what is wrong or skipped has no bar"
     said = words(axes)
-    assert "copy 4,000" in said
+    assert "copy 4,000 = 100 %" in said
     assert {"1  first", "the idea of first", "2  second", "torch"} <= set(said)
     assert "3,016  75 %" in said
     assert not [text for text in said if "wrong" in text or "third" in text or "cpu" in text]
@@ -86,7 +86,7 @@ def test_rates_of_arithmetic_are_held_against_the_library_of_their_run(drawn):
         one["of_ceiling"] = one["tflops"] and one["tflops"] / 50
     axes = drawn(result)
     assert axes.get_xlabel() == "TFLOP/s"
-    assert "cublas 50" in words(axes)
+    assert "cublas 50 = 100 %" in words(axes)
 
 
 def test_a_simulated_report_shows_bytes_and_no_time(drawn):

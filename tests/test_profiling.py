@@ -203,6 +203,9 @@ def test_a_launch_goes_by_the_range_that_names_its_rung():
     assert range_of(("epoch", "launch scale")) == "epoch", "cudakit's own say nothing of what a launch is for"
     assert range_of(("epoch", "step")) == "step"
     assert range_of(("launch scale",)) == ""
+    assert range_of(("launch phase", "launch scale")) == "launch phase", "the user's may be called so"
+    assert range_of(("bench", "gemm.cublas", "cublas.gemm")) == "gemm.cublas", "a rung may be a library's call"
+    assert range_of(("epoch", "cublas.gemm")) == "cublas.gemm"
     assert range_of(()) == ""
 
 

@@ -10,7 +10,7 @@ from cudakit.sim.ir import Instruction
 from cudakit.sim.lanes import Geometry, LaneSet
 from cudakit.sim.machine import DeviceProperties, KernelFault, launch
 from cudakit.sim.report import plain_name
-from cudakit.sim.traffic import wavefronts
+from cudakit.sim.traffic import Tally, count_same_word, wavefronts
 
 WRONG = r"""// a file of the user's own
 __global__ void off_by_one(const float* x, float* y, int n) {
@@ -378,6 +378,21 @@ def test_wavefronts_of_partial_warps_by_hand(load):
                 fewest += min(passes, -(-sum(at is not None for at in place[warp : warp + 32]) * size // 128))
             found = wavefronts(LaneSet(geometry, lanes, len(lanes)), offsets[lanes], size, load)
             assert found == (expected, fewest, worst)
+
+
+@pytest.mark.parametrize("load", [False, True])
+@pytest.mark.parametrize("size", [1, 4, 8, 16])
+def test_lanes_at_one_address_count_as_any_others(size, load):
+    """They have a way of their own, which must not come to other figures."""
+    rng = np.random.default_rng(0)
+    for threads in (32, 48, 64):
+        for count in (1, threads // 3, threads - 1, threads):
+            lanes = np.sort(rng.choice(threads, count, replace=False))
+            here = LaneSet(Geometry(1, (threads, 1, 1)), lanes if count < threads else None, count)
+            tally = Tally()
+            count_same_word(tally, here, size, load)
+            expected = wavefronts(here, np.zeros(count, np.int64), size, load)
+            assert (tally.wavefronts, tally.ideal_wavefronts, tally.worst_ways) == expected
 
 
 def test_branches(counted):

@@ -53,7 +53,7 @@ def ladder(report: Mapping[str, Any], path: str, shape: Sequence[int] | None = N
         axes.annotate(
             f"{number(value)}{share}", (value, place), xytext=(-5 if inside else 5, 0), textcoords="offset points",
             ha="right" if inside else "left", va="center", fontsize=9, color="white" if inside else style.INK,
-            bbox={"facecolor": color, "edgecolor": "none", "pad": 1} if inside else None,  # the ceiling's line ends at it
+            bbox={"facecolor": color, "edgecolor": "none", "pad": 1} if inside else None,  # over the ceiling's line
         )  # fmt: skip
         name = f"{row['rung']}  {row['variant']}" if row["rung"] else str(row["variant"]).removeprefix("peer:")
         for text, up, size, ink in ((name, 6, 9.5, style.INK), (str(row.get("idea") or ""), -7, 7.5, style.SOFT)):

@@ -17,8 +17,10 @@ Row = dict[str, Any]
 
 # A reason to wait that takes less of a warp's time is left out of its row.
 _LEAST_STALL = 0.01
-# Ranges that cudakit has around each launch.
-_OWN = ("launch",)
+# Innermost of all is the range that cudakit has around each launch.
+_OWN = "launch "
+# Ranges of libraries' calls, which a rung may be made of.
+_LIBRARIES = ("cublas.", "cufft.")
 # Of the others the one that names a rung: family.variant.
 _RUNG = re.compile(r"(?P<family>\w+)\.(?P<variant>\w+)")
 
@@ -65,11 +67,13 @@ def row_of(launch: Launch) -> Row:
 def range_of(ranges: Sequence[str]) -> str:
     """Which of the nested ranges a launch goes by: the innermost that names a rung, or else the innermost; "" for none.
 
-    cudakit has ranges of its own around launches and copies, which say nothing of what they are for.
+    cudakit's own around the launch says nothing of what it is for, and those around libraries' calls (cublas.gemm) name
+    it only where no rung does.
     """
-    said = [name for name in ranges if not name.startswith(_OWN)]
-    rungs = [name for name in said if _RUNG.fullmatch(name)]
-    return (rungs or said or [""])[-1]
+    said = list(ranges[:-1] if ranges and ranges[-1].startswith(_OWN) else ranges)
+    named = [name for name in said if _RUNG.fullmatch(name)]
+    rungs = [name for name in named if not name.startswith(_LIBRARIES)]
+    return (rungs or named or said or [""])[-1]
 
 
 def summed(rows: Sequence[Row]) -> list[Row]:

@@ -58,24 +58,15 @@ def count_same_sector(tally: Tally, lanes: LaneSet, size: int) -> None:
 
 def count_same_word(tally: Tally, lanes: LaneSet, size: int, paired: bool) -> None:
     """Add one shared request in which all lanes access the same address."""
-    together = 128 // max(size, 4) * (2 if paired and size > 4 else 1)
-    passes = _groups(lanes, min(together, 32))
-    tally.wavefront_requests += lanes.warp_count
-    tally.wavefronts += passes
-    tally.ideal_wavefronts += passes
-    tally.worst_ways = max(tally.worst_ways, 1)
-    tally.shared_bytes += lanes.count * size
-
-
-def _groups(lanes: LaneSet, size: int) -> int:
-    """Groups of ``size`` neighbouring lanes of a warp with a lane in them."""
-    if lanes.complete or size == 32:
-        return lanes.warp_count * (32 // size)
-    key = ("groups", size)
-    found: int | None = lanes.cache.get(key)
+    if size <= 4 or lanes.complete:
+        passes = lanes.warp_count * max(size // (8 if paired else 4), 1)
+        count_wavefronts(tally, lanes, size, (passes, passes, 1))
+        return
+    key = ("same word", size, paired)
+    found: tuple[int, int, int] | None = lanes.cache.get(key)
     if found is None:
-        found = lanes.cache[key] = int(np.unique(lanes.slots // size).size)
-    return found
+        found = lanes.cache[key] = wavefronts(lanes, np.zeros(lanes.count, np.int32), size, paired)
+    count_wavefronts(tally, lanes, size, found)
 
 
 def count_local(tally: Tally, lanes: LaneSet, size: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,9 @@ class Run:
     source: str
     launch: Callable[[], None]
 
+
+# A comment, or (the group) a text, in which the signs of one mean nothing.
+_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
 # These launch two kernels a row, and a library's besides: they get a few rows of their own.
 _ON_BLAS = ("blas_read_back", "blas_on_device")
@@ -90,12 +94,18 @@ def runs(device: Device, problem: Problem) -> Iterator[Run]:
 
 @functools.cache
 def identity(source: str) -> str:
-    """A digest of a kernel file and of every header of ours that it includes: what was measured is known by it."""
+    """A digest of a kernel file and of every header of ours that it includes: what was measured is known by it.
+    Comments and blanks are not of it."""
     path = headers.find_source(source)
     text = path.read_text()
     request = compiler.request(text, name=str(path), arch="sm_90a")
     included = headers.scan(text, str(path), request.directories).files
-    digest = hashlib.sha256(text.encode())
+    digest = hashlib.sha256(_code(text).encode())
     for name, content in sorted((file.rpartition("/")[2], content) for file, content in included.items()):
-        digest.update(name.encode() + b"\0" + content)
+        digest.update(f"{name}\0{_code(content.decode())}".encode())
     return digest.hexdigest()[:12]
+
+
+def _code(text: str) -> str:
+    """The text without comments, and with one blank where there were any."""
+    return " ".join(_COMMENT.sub(lambda found: found[1] or " ", text).split())
