@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import timeit
 from pathlib import Path
 
 import numpy as np
@@ -157,14 +156,23 @@ def test_switched_off():
     assert run(CODE, NVTX_DISABLE="1") == "False True"
 
 
-def test_nearly_free_when_nobody_listens(nobody):
-    """0.2 us here; the bound leaves room for a busy machine, not for a look at anything but one list."""
-    assert min(timeit.repeat(lambda: _run_through("work"), number=2000, repeat=30)) / 2000 < 1e-6
+COST = """
+    import timeit
+    from cudakit import nvtx
+
+    def work():
+        with nvtx.range("work"):
+            pass
+
+    work()
+    print(min(timeit.repeat(work, number=2000, repeat=50)) / 2000)
+"""
 
 
-def _run_through(name):
-    with nvtx.range(name):
-        pass
+def test_nearly_free_when_nobody_listens():
+    """0.2 to 0.3 us. In a process of its own, since measuring coverage is somebody who looks at every line."""
+    cost = min(float(run(COST)) for _ in range(2))
+    assert cost < 0.6e-6
 
 
 SCALE = """
