@@ -12,16 +12,15 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from paths import ROOT
 
 if TYPE_CHECKING:
     import cudakit
 
-ROOT = Path(__file__).resolve().parent.parent
 
 # Kernels compiled by one worker are used by the others and by the next run. The cache's keys are contents, so nothing
 # here can be stale. Child processes that tests start inherit it.

@@ -39,7 +39,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from paths import ROOT
+
 LINKED = ("cudakit", "examples", "kernels", "tests")
 TIMEOUT = 300
 

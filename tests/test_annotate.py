@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from cudakit import __main__ as command_line
 from cudakit import advice, cli
@@ -316,7 +317,7 @@ def test_what_cannot_be_done_is_refused(capsys, mine, arguments, why):
 
 @pytest.mark.parametrize("name", ["softmax/05_tree_reduce.cu", "add_broadcast/01_slow_axis.cu"])
 def test_the_committed_pages_say_what_the_command_says_now(capsys, tmp_path, name):
-    root = Path(__file__).resolve().parent.parent
+    root = ROOT
     out = tmp_path / "page.html"
     assert command_line.main(["check", str(root / "kernels" / name), "--annotate", str(out)]) == 0
     capsys.readouterr()

@@ -6,12 +6,11 @@ holds: both are within the tolerance of the float64 reference.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from paths import ROOT
 from planted import CASES
 from planted.catalogue import Case
 from planted.catalogue import run_case as run_planted
@@ -55,7 +54,7 @@ def test_exact_arithmetic_agrees_bit_for_bit(gpu: cudakit.Device, sim: cudakit.D
     np.testing.assert_array_equal(results[0][0], results[1][0])
 
 
-TILED = Path(__file__).parent.parent / "examples" / "simulator_speed" / "tiled_matmul.cu"
+TILED = ROOT / "examples" / "simulator_speed" / "tiled_matmul.cu"
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ from urllib.parse import unquote
 
 import pages
 import pytest
+from paths import ROOT
 
 import cudakit
 from cudakit import __main__ as command_line
 from cudakit import tables
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(path for path in ROOT.glob("docs/**/*.md") if "_build" not in path.parts)]
 
 

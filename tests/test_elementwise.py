@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from paths import TESTS
 
 import cudakit
 from cudakit import ops
@@ -18,7 +18,7 @@ from cudakit.ops.matrix_add import MatrixProblem
 from cudakit.ops.variant import Config, Variant
 from cudakit.testing import Case, Values, contiguous, run_case
 
-WRONG = Path(__file__).parent / "wrong"
+WRONG = TESTS / "wrong"
 
 
 def normal(*shape: int, seed: int = 1) -> np.ndarray:

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paths import TESTS
 
 import cudakit
 from cudakit import cache
 from cudakit.compiler import Compiled
 from cudakit.frontends import base, cubin, cutile, triton
 
-DATA = Path(__file__).resolve().parent / "data"
+DATA = TESTS / "data"
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 

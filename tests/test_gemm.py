@@ -10,12 +10,12 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from paths import ROOT, TESTS
 
 import cudakit
 from cudakit import ladder, nvtx, ops
@@ -27,8 +27,7 @@ from cudakit.ops.variant import Config, Variant
 from cudakit.peers import peers_of, with_cublas
 from cudakit.testing import Case, Layout, Refused, Values, contiguous, run_case
 
-ROOT = Path(__file__).resolve().parent.parent
-WRONG = Path(__file__).parent / "wrong"
+WRONG = TESTS / "wrong"
 NAMES = [variant.name for variant in FAMILY]
 
 

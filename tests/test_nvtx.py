@@ -10,17 +10,15 @@ import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import ROOT
 
 import cudakit
 from cudakit import cache, nvtx, ops
 from cudakit.libs import blas, fft
 from cudakit.profiling import find_ncu
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 class Tool:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import ROOT
 
 import cudakit
 from cudakit import __main__ as command_line
@@ -23,7 +24,6 @@ from cudakit.profiling import binding, ceilings, command, metrics, runner, table
 from cudakit.profiling.reading import Launch, find_reader
 from cudakit.profiling.reduction import range_of
 
-ROOT = Path(__file__).resolve().parent.parent
 RECORDED = json.loads((ROOT / "tests" / "data" / "ncu" / "h200.json").read_text())
 
 

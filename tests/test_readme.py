@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from differential.table import markdown as conformance_table
+from paths import ROOT
 from planted.table import table as planted_table
 
 from cudakit import __main__ as command_line
 
-ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 

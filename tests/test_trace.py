@@ -11,11 +11,11 @@ import runpy
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from cuda.bindings import driver as cu
+from paths import ROOT
 
 import cudakit
 from cudakit import cli, nvtx, plots, tables, trace
@@ -371,7 +371,7 @@ PHASES = [
 @pytest.fixture
 def example():
     """What examples/nvtx_matmul.py defines."""
-    path = Path(__file__).resolve().parent.parent / "examples" / "nvtx_matmul.py"
+    path = ROOT / "examples" / "nvtx_matmul.py"
     return runpy.run_path(str(path))
 
 

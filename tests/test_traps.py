@@ -5,16 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import ROOT
 
 import cudakit
 from cudakit import streamed
 from cudakit.bench import Row, fp32_peak
 
-ROOT = Path(__file__).resolve().parent.parent
 TRAPS = (ROOT / "docs" / "traps.md").read_text(encoding="utf-8")
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paths import TESTS
 
 import cudakit
 
-FOLDER = Path(__file__).resolve().parent / "data" / "triton"
+FOLDER = TESTS / "data" / "triton"
 ARCHES = ("sm_80", "sm_90")
 TILE = 64
 K_TILE = 32

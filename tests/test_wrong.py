@@ -6,10 +6,10 @@ import importlib
 import re
 import runpy
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import TESTS
 
 import cudakit
 from cudakit import ops, pipeline
@@ -19,7 +19,7 @@ from cudakit.ops.variant import Config, Variant
 from cudakit.sim import ALL_CHECKS
 from cudakit.testing import Case, Layout, run_case
 
-WRONG = Path(__file__).parent / "wrong"
+WRONG = TESTS / "wrong"
 blur = importlib.import_module("cudakit.ops.blur")  # the package gives the function of that name
 
 
