@@ -14,10 +14,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cudakit.cache import CacheWarning
-    from cudakit.compiler import Compiled, Resources
-    from cudakit.context import Context
+    from cudakit.compile.cache import CacheWarning
+    from cudakit.compile.compiler import Compiled, Resources
     from cudakit.device import Device
+    from cudakit.driver.context import Context
+    from cudakit.driver.stream import Event, Stream
     from cudakit.errors import (
         Closed,
         CompileError,
@@ -35,18 +36,17 @@ if TYPE_CHECKING:
         UnseenFault,
         UnsupportedVariant,
     )
-    from cudakit.graph import Executable, Graph
-    from cudakit.kernel import Kernel, Prepared
-    from cudakit.memory import DeviceArray
-    from cudakit.module import Module, UnknownName
-    from cudakit.stream import Event, Stream
+    from cudakit.graph.capturing import Executable, Graph
+    from cudakit.launch.kernel import Kernel, Prepared
+    from cudakit.launch.module import Module, UnknownName
+    from cudakit.memory.array import DeviceArray
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "cache": ("CacheWarning",),
-    "compiler": ("Compiled", "Resources"),
-    "context": ("Context",),
+    "compile.cache": ("CacheWarning",),
+    "compile.compiler": ("Compiled", "Resources"),
+    "driver.context": ("Context",),
     "device": ("Device",),
     "errors": (
         "Closed",
@@ -66,13 +66,15 @@ _HOMES = {
         "UnsupportedVariant",
     ),
     "graph": ("Executable", "Graph"),
-    "kernel": ("Kernel", "Prepared"),
-    "memory": ("DeviceArray",),
-    "module": ("Module", "UnknownName"),
-    "stream": ("Event", "Stream"),
+    "launch.kernel": ("Kernel", "Prepared"),
+    "memory.array": ("DeviceArray",),
+    "launch.module": ("Module", "UnknownName"),
+    "driver.stream": ("Event", "Stream"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = frozenset({"bench", "frontends", "graph", "libs", "nvtx", "ops", "pipeline", "profiling", "sim", "testing"})
+_MODULES = frozenset(
+    {"frontends", "graph", "libs", "measure", "nvtx", "ops", "pipeline", "profiling", "sim", "testing"}
+)
 
 __all__ = [
     "CacheWarning",

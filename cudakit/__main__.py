@@ -7,14 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cudakit import check, cli, files, fuzzing
-from cudakit.profiling import command as profile
+from cudakit.commands import check, cli, files, fuzzing, profile
 
 
 def info(arguments: argparse.Namespace) -> int:
     """What is here: cudakit, NVRTC, the driver, each GPU or why there is none, and the cache."""
     import cudakit
-    from cudakit import cache, compiler, headers
+    from cudakit.compile import cache, compiler, headers
 
     cli.check_destination("--json", arguments.json)
     facts: dict[str, object] = {
@@ -61,14 +60,14 @@ def info(arguments: argparse.Namespace) -> int:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    from cudakit import ladder
+    from cudakit.commands import ladder
 
     return ladder.run(arguments, arguments.family)
 
 
 def draw(arguments: argparse.Namespace) -> int:
     """Draws the JSON of a bench anew, without measuring."""
-    from cudakit import plots, tables
+    from cudakit.show import plots, tables
 
     plots.check(arguments.plot)
     report = tables.load(Path(arguments.file))
@@ -84,7 +83,7 @@ def fill(arguments: argparse.Namespace) -> int:
 
     The JSON files in the marks are looked for from the working directory.
     """
-    from cudakit import tables
+    from cudakit.show import tables
 
     wrong = False
     for name in arguments.file:

@@ -16,15 +16,17 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cudakit import cache, compiler, headers, memory, nvtx
-from cudakit import driver as drivers
-from cudakit.context import Context, MemoryInfo
+from cudakit import nvtx
+from cudakit.compile import cache, compiler, headers
+from cudakit.driver import driver as drivers
+from cudakit.driver.context import Context, MemoryInfo
+from cudakit.driver.stream import Event, Stream
 from cudakit.errors import CudakitError
-from cudakit.graph import Graph, capture
-from cudakit.mangling import demangle
-from cudakit.memory import DeviceArray
-from cudakit.module import Module, foreign
-from cudakit.stream import Event, Stream
+from cudakit.graph.capturing import Graph, capture
+from cudakit.launch.mangling import demangle
+from cudakit.launch.module import Module, foreign
+from cudakit.memory import array as memory
+from cudakit.memory.array import DeviceArray
 
 if TYPE_CHECKING:
     import numpy.typing as npt

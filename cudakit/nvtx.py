@@ -201,8 +201,8 @@ def trace() -> Iterator[Trace]:
         t.chrome("work.json")
 
     Ranges that are open as it begins are left out; those open at its end count up to there. Traces may nest. See
-    `cudakit.trace.Trace`; `cudakit.plots.ranges` draws one. The times are the host's; on a simulated device they say
-    how fast it simulates.
+    `cudakit.trace.Trace`; `cudakit.show.plots.ranges` draws one. The times are the host's; on a simulated device they
+    say how fast it simulates.
     """
     collected = Trace()
     listeners.append(collected)

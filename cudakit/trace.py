@@ -1,4 +1,4 @@
-"""Trace: ranges collected within the process, as a table or a file for a trace viewer (and a picture: `cudakit.plots`).
+"""Trace: ranges collected within the process, as a table or a file for a trace viewer; `cudakit.show.plots` draws them.
 
 `nvtx.trace()` makes one; nothing here needs a tool or a GPU. The times are the host's: its wall clock, read as a range
 begins and ends. What a range has queued on a device may run later, so a range that is to hold the device's work too

@@ -14,10 +14,11 @@ import sys
 import numpy as np
 
 import cudakit
-from cudakit import cli, tables
-from cudakit.bench import Report, Row
+from cudakit.commands import cli
 from cudakit.compare import compare
-from cudakit.timing import GpuTimer, wall_clock
+from cudakit.measure.bench import Report, Row
+from cudakit.measure.timing import GpuTimer, wall_clock
+from cudakit.show import tables
 
 BLOCK = 1024
 UNGUARDED = """

@@ -10,7 +10,7 @@ only because it strides over the matrix; it uses one multiprocessor of all.
 
 import sys
 
-from cudakit import ladder
+from cudakit.commands import ladder
 
 DEFAULTS = {"--shapes": "256x256,100x100", "--variants": "one_block,many_blocks"}
 

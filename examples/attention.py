@@ -11,7 +11,7 @@ memory-efficient) stand in the same table, and the first of them is 100 %.
 
 import sys
 
-from cudakit import ladder
+from cudakit.commands import ladder
 
 if __name__ == "__main__":
     sys.exit(ladder.main(__doc__, "attention"))

@@ -14,11 +14,11 @@ import sys
 
 import numpy as np
 
-from cudakit import cli, ladder
-from cudakit.bench import Report, Row
+from cudakit.commands import cli, ladder
 from cudakit.compare import compare
-from cudakit.ops.matrix_add import FAMILY
-from cudakit.timing import GpuTimer, wall_clock
+from cudakit.families.matrix_add import FAMILY
+from cudakit.measure.bench import Report, Row
+from cudakit.measure.timing import GpuTimer, wall_clock
 
 
 def prepared(device, name, a, b, c):

@@ -14,9 +14,11 @@ import sys
 
 import numpy as np
 
-from cudakit import cli, ladder, ops, plots, streamed
-from cudakit.bench import Report
+from cudakit import ops
+from cudakit.commands import cli, ladder, streamed
 from cudakit.libs import blas, library
+from cudakit.measure.bench import Report
+from cudakit.show import plots
 
 
 def by_cublas(chunk, a, b, out):

@@ -15,12 +15,12 @@ import sys
 
 import numpy as np
 
-from cudakit import cli, ladder
-from cudakit.bench import Report, Row
+from cudakit.commands import cli, ladder
 from cudakit.compare import compare
-from cudakit.ops.elementwise import FAMILY
-from cudakit.ops.variant import MAX_GRID_YZ
-from cudakit.timing import GpuTimer, wall_clock
+from cudakit.families.elementwise import FAMILY
+from cudakit.families.variant import MAX_GRID_YZ
+from cudakit.measure.bench import Report, Row
+from cudakit.measure.timing import GpuTimer, wall_clock
 
 BLOCKS = "1024x1x1,256x1x1,32x8x4,16x8x8,8x8x16,4x16x16,1x16x64"
 

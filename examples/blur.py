@@ -7,7 +7,7 @@ halo, and walking down with sums in registers.
 
 import sys
 
-from cudakit import ladder
+from cudakit.commands import ladder
 
 if __name__ == "__main__":
     sys.exit(ladder.main(__doc__, "blur"))

@@ -19,9 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cudakit import cli, ladder, ops, pipeline, plots, streamed
-from cudakit.bench import Report, Row
-from cudakit.ops.blur import FAMILY
+from cudakit import ops, pipeline
+from cudakit.commands import cli, ladder, streamed
+from cudakit.families.blur import FAMILY
+from cudakit.measure.bench import Report, Row
+from cudakit.show import plots
 
 
 def blur(chunk, images, out):

@@ -12,7 +12,7 @@ and moves the volume twice.
 
 import sys
 
-from cudakit import ladder
+from cudakit.commands import ladder
 
 if __name__ == "__main__":
     sys.exit(ladder.main(__doc__, "add_broadcast"))

@@ -13,8 +13,10 @@ is shorter than the others, and a check that looks at no result finds no error, 
 import argparse
 import sys
 
-from cudakit import cli, ladder, ops, plots, streamed
-from cudakit.bench import Report
+from cudakit import ops
+from cudakit.commands import cli, ladder, streamed
+from cudakit.measure.bench import Report
+from cudakit.show import plots
 
 
 def add(chunk, a, b, out):

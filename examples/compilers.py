@@ -16,12 +16,12 @@ import dataclasses
 import math
 import sys
 
-from cudakit import cli, ladder
-from cudakit.bench import Bench, Report, Row
+from cudakit.commands import cli, ladder
+from cudakit.families.elementwise import FAMILY as VECTOR_ADD
+from cudakit.families.softmax import FAMILY as SOFTMAX
+from cudakit.families.variant import Config, Family, Variant, ceil_div
 from cudakit.frontends import cubin, cutile, triton
-from cudakit.ops.elementwise import FAMILY as VECTOR_ADD
-from cudakit.ops.softmax import FAMILY as SOFTMAX
-from cudakit.ops.variant import Config, Family, Variant, ceil_div
+from cudakit.measure.bench import Bench, Report, Row
 
 try:
     import triton.language as tl

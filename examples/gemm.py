@@ -14,7 +14,7 @@ ncu shows NVTX ranges where it is told to; config.ncu-cfg in this project's root
 
 import sys
 
-from cudakit import ladder
+from cudakit.commands import ladder
 
 if __name__ == "__main__":
     sys.exit(ladder.main(__doc__, "gemm"))

@@ -14,9 +14,11 @@ import sys
 
 import numpy as np
 
-from cudakit import cli, graph, ladder, plots, streamed
-from cudakit.bench import Report
+from cudakit import graph
+from cudakit.commands import cli, ladder, streamed
 from cudakit.libs import blas, fft, library
+from cudakit.measure.bench import Report
+from cudakit.show import plots
 
 
 def product_and_transform(chunk, a, b, out):

@@ -13,11 +13,11 @@ import sys
 
 import numpy as np
 
-from cudakit import cli, ladder
-from cudakit.bench import Report, Row
+from cudakit.commands import cli, ladder
 from cudakit.compare import compare
 from cudakit.libs import fft, library
-from cudakit.timing import GpuTimer, wall_clock
+from cudakit.measure.bench import Report, Row
+from cudakit.measure.timing import GpuTimer, wall_clock
 
 CUT, CUTOFF = 0.3, 0.1
 BLOCK = 256

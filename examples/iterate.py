@@ -18,10 +18,12 @@ import sys
 
 import numpy as np
 
-from cudakit import cli, graph, tables
-from cudakit.bench import Report, Row
+from cudakit import graph
+from cudakit.commands import cli
 from cudakit.compare import compare
-from cudakit.timing import BURST, host_costs, wall_clock
+from cudakit.measure.bench import Report, Row
+from cudakit.measure.timing import BURST, host_costs, wall_clock
+from cudakit.show import tables
 
 BLOCK = (32, 8)
 

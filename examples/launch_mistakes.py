@@ -20,8 +20,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from cudakit import cli, tables
-from cudakit.bench import Report, Row
+from cudakit.commands import cli
+from cudakit.measure.bench import Report, Row
+from cudakit.show import tables
 
 SCRIPT = Path(__file__).resolve().parent / "launch_mistakes" / "attempt.py"
 PEERS = {"peer:cupy": ("cupy",), "peer:cuda.core": ("cuda.core", "cupy"), "peer:triton": ("triton", "torch")}

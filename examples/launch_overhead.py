@@ -26,9 +26,10 @@ import tempfile
 
 import numpy as np
 
-from cudakit import cli, tables
-from cudakit.bench import Report, Row
-from cudakit.timing import BURST, host_costs
+from cudakit.commands import cli
+from cudakit.measure.bench import Report, Row
+from cudakit.measure.timing import BURST, host_costs
+from cudakit.show import tables
 
 N = 256
 FACTOR = 2.0
@@ -132,7 +133,7 @@ def torch_mul(device, stream, kernel, x, y):
 
 
 def triton_jit(device, stream, kernel, x, y):
-    from cudakit.peers.with_triton import scale_kernel
+    from cudakit.measure.peers.with_triton import scale_kernel
 
     source, target = torch_arrays(device, stream)
     return lambda: scale_kernel[(1,)](source, target, FACTOR, N, BLOCK=N)

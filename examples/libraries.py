@@ -20,16 +20,17 @@ import sys
 
 import numpy as np
 
-from cudakit import cli, ladder, libs
-from cudakit.bench import Report, Row, fp32_peak
+from cudakit import libs
+from cudakit.commands import cli, ladder
 from cudakit.compare import compare
+from cudakit.families.gemm import FAMILY, gemm
+from cudakit.families.gemm_half import plain as plain_half
+from cudakit.families.gemm_problem import random_walk
 from cudakit.libs import blas
 from cudakit.libs.host_blas import solve
-from cudakit.memory import as_dtype
-from cudakit.ops.gemm import FAMILY, gemm
-from cudakit.ops.gemm_half import plain as plain_half
-from cudakit.ops.gemm_problem import random_walk
-from cudakit.timing import GpuTimer, wall_clock
+from cudakit.measure.bench import Report, Row, fp32_peak
+from cudakit.measure.timing import GpuTimer, wall_clock
+from cudakit.memory.array import as_dtype
 
 SAMPLED = 16  # rows of which sums in float16 are made on the host
 BATCH = 8

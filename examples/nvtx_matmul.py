@@ -22,11 +22,13 @@ import sys
 
 import numpy as np
 
-from cudakit import cli, digits, nvtx, plots, tables
-from cudakit.bench import Report, Row
+from cudakit import nvtx
+from cudakit.commands import cli
 from cudakit.compare import compare
-from cudakit.ops.gemm import FAMILY
-from cudakit.timing import wall_clock
+from cudakit.families.gemm import FAMILY
+from cudakit.measure.bench import Report, Row
+from cudakit.measure.timing import wall_clock
+from cudakit.show import digits, plots, tables
 
 TILE = 16
 ENTRY = f"tiled<{TILE}>"

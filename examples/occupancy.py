@@ -16,10 +16,10 @@ import sys
 import numpy as np
 
 import cudakit
-from cudakit import cli, ladder
-from cudakit.bench import Report, Row
+from cudakit.commands import cli, ladder
 from cudakit.compare import compare
-from cudakit.timing import GpuTimer, wall_clock
+from cudakit.measure.bench import Report, Row
+from cudakit.measure.timing import GpuTimer, wall_clock
 
 SOURCE = """
 // y = x, n float4s. A thread asks for LOADS of them before it waits for the first. grid: any, 1-D

@@ -11,9 +11,10 @@ import time
 
 import numpy as np
 
-from cudakit import cli, ladder, ops
-from cudakit.bench import Report, Row
-from cudakit.ops.random import UNIFORM
+from cudakit import ops
+from cudakit.commands import cli, ladder
+from cudakit.families.random import UNIFORM
+from cudakit.measure.bench import Report, Row
 
 CHUNK_BYTES = 1 << 30
 

@@ -10,7 +10,7 @@ on the host is a row of each table; sums are held against float64, by the error 
 import argparse
 import sys
 
-from cudakit import cli, ladder
+from cudakit.commands import cli, ladder
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -15,9 +15,11 @@ import time
 
 import numpy as np
 
-from cudakit import cli, ladder, ops, pipeline, plots, streamed
-from cudakit.bench import Report, Row
-from cudakit.ops.blur import FAMILY as BLUR
+from cudakit import ops, pipeline
+from cudakit.commands import cli, ladder, streamed
+from cudakit.families.blur import FAMILY as BLUR
+from cudakit.measure.bench import Report, Row
+from cudakit.show import plots
 
 
 def blur(chunk, images, out):

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 
 import cudakit
-from cudakit import cli, tables
-from cudakit.bench import Report, Row
-from cudakit.timing import Spread
+from cudakit.commands import cli
+from cudakit.measure.bench import Report, Row
+from cudakit.measure.timing import Spread
+from cudakit.show import tables
 
 HERE = Path(__file__).resolve().parent / "simulator_speed"
 CASES = ["softmax:8x512", "softmax:256x512", "softmax:1024x1024", "matmul:64", "matmul:256", "vector_add:1000000"]

@@ -11,7 +11,7 @@ simulated device: what each rung does to memory, counted.
 
 import sys
 
-from cudakit import ladder
+from cudakit.commands import ladder
 
 if __name__ == "__main__":
     sys.exit(ladder.main(__doc__, "softmax"))

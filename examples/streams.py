@@ -12,8 +12,10 @@ about 1.5 times the speed of one stream. Pinning the whole set, as is often done
 import argparse
 import sys
 
-from cudakit import cli, ladder, ops, plots, streamed
-from cudakit.bench import Report
+from cudakit import ops
+from cudakit.commands import cli, ladder, streamed
+from cudakit.measure.bench import Report
+from cudakit.show import plots
 
 
 def add(chunk, a, b, out):

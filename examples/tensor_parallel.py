@@ -15,10 +15,11 @@ import sys
 
 import numpy as np
 
-from cudakit import cli, ladder, ops
-from cudakit.bench import Report, Row
+from cudakit import ops
+from cudakit.commands import cli, ladder
 from cudakit.compare import compare
-from cudakit.timing import wall_clock
+from cudakit.measure.bench import Report, Row
+from cudakit.measure.timing import wall_clock
 
 BLOCKS = 4  # of rows: the copies of one hide behind the product of the next
 

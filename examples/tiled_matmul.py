@@ -17,11 +17,11 @@ import sys
 import numpy as np
 
 import cudakit
-from cudakit import cli, ladder
-from cudakit.bench import Report, Row, fp32_peak
+from cudakit.commands import cli, ladder
 from cudakit.compare import compare
-from cudakit.ops.gemm import FAMILY
-from cudakit.timing import GpuTimer, wall_clock
+from cudakit.families.gemm import FAMILY
+from cudakit.measure.bench import Report, Row, fp32_peak
+from cudakit.measure.timing import GpuTimer, wall_clock
 
 TILES = (8, 16, 32, 64)
 

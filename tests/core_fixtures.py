@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cudakit import driver as drivers
-from cudakit.context import Context
+from cudakit.driver import driver as drivers
+from cudakit.driver.context import Context
 from cudakit.errors import CudakitError
 
 DEVICES = ["sim", pytest.param("gpu", marks=pytest.mark.gpu)]

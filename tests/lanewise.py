@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cudakit.sim import arithmetic, ptx
+from cudakit.sim.ptx import parser as ptx
+from cudakit.sim.values import arithmetic
 
 RECORDED = Path(__file__).parent / "data" / "lanewise_h200.npz"
 _OPERANDS = "abcdefgh"

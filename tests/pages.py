@@ -231,7 +231,7 @@ class Runner:
             raise Wrong(difference(expected, self.plain(found)))
 
     def compile(self, block: Block) -> None:
-        from cudakit import cache, compiler
+        from cudakit.compile import cache, compiler
         from cudakit.errors import CompileError
 
         try:

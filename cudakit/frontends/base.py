@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cudakit.compiler import Compiled, Resources
-from cudakit.cxx import BUILTIN, KNOWN_CLASSES, VOID, Type
+from cudakit.compile.compiler import Compiled, Resources
 from cudakit.errors import CompileError, CudakitError, LaunchError
 from cudakit.frontends import cubin
-from cudakit.kernel import Kernel, Prepared
-from cudakit.module import Foreign, Module
+from cudakit.launch.cxx import BUILTIN, KNOWN_CLASSES, VOID, Type
+from cudakit.launch.kernel import Kernel, Prepared
+from cudakit.launch.module import Foreign, Module
 
 if TYPE_CHECKING:
     from cudakit.device import Device

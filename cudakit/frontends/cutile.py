@@ -24,12 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cudakit import cache, layout
-from cudakit.compiler import Compiled
-from cudakit.cxx import Type
+from cudakit.compile import cache
+from cudakit.compile.compiler import Compiled
 from cudakit.errors import CudakitError, LaunchError
 from cudakit.frontends import base
-from cudakit.memory import DeviceArray, touch
+from cudakit.launch.cxx import Type
+from cudakit.memory import layout
+from cudakit.memory.array import DeviceArray, touch
 
 if TYPE_CHECKING:
     from cudakit.device import Device

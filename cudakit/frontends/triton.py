@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudakit import cache
-from cudakit.compiler import Compiled
-from cudakit.cxx import Type
+from cudakit.compile import cache
+from cudakit.compile.compiler import Compiled
 from cudakit.errors import CudakitError, LaunchError
 from cudakit.frontends import base
-from cudakit.signature import ptx_entries
+from cudakit.launch.cxx import Type
+from cudakit.launch.signature import ptx_entries
 
 if TYPE_CHECKING:
     from cudakit.device import Device

@@ -13,13 +13,14 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudakit import layout, nvtx
-from cudakit.context import Context
+from cudakit import nvtx
 from cudakit.device import Device
+from cudakit.driver.context import Context
+from cudakit.driver.stream import Stream
 from cudakit.errors import Closed, CudaError, CudakitError, DeviceMismatch
 from cudakit.libs import host_blas, host_fft
-from cudakit.memory import DeviceArray
-from cudakit.stream import Stream
+from cudakit.memory import layout
+from cudakit.memory.array import DeviceArray
 
 MOST = 2**31 - 1  # what the libraries' sizes and strides hold
 _KEPT = 512  # calls, and layouts, that one stream's handle remembers

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from cudakit import memory
-from cudakit.context import Context
 from cudakit.device import Device
+from cudakit.driver.context import Context
+from cudakit.driver.stream import Stream
 from cudakit.libs import calls
 from cudakit.libs.calls import MOST, Area, Handle
 from cudakit.libs.host_blas import AS_IT_IS, CONJUGATED, DEVICE_SCALARS, HOST_SCALARS, TRANSPOSED
-from cudakit.memory import DeviceArray
-from cudakit.stream import Stream
+from cudakit.memory import array as memory
+from cudakit.memory.array import DeviceArray
 
 
 @dataclass

@@ -21,14 +21,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudakit import layout, memory, nvtx
-from cudakit.context import Context
+from cudakit import nvtx
 from cudakit.device import Device
+from cudakit.driver.context import Context
+from cudakit.driver.stream import Stream
 from cudakit.errors import Closed, DeviceMismatch
 from cudakit.libs import calls, cublas
 from cudakit.libs.calls import MOST, Area
-from cudakit.memory import DeviceArray
-from cudakit.stream import Stream
+from cudakit.memory import array as memory
+from cudakit.memory import layout
+from cudakit.memory.array import DeviceArray
 
 #: Plans that the functions here keep for one stream; the one not used for longest is let go of first.
 PLANS = 16

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cudakit import layout
-from cudakit.context import Context
-from cudakit.memory import as_dtype
+from cudakit.driver.context import Context
+from cudakit.memory import layout
+from cudakit.memory.array import as_dtype
 
 Array = npt.NDArray[Any]
 Rows = tuple[int, int, int, int]  # address, width, height and pitch in bytes

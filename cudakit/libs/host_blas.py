@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.context import Context
+from cudakit.driver.context import Context
 from cudakit.libs.host import Array, Place, enqueue, scalar
-from cudakit.memory import as_dtype
+from cudakit.memory.array import as_dtype
 
 #: cudaDataType by dtype.
 TYPES = {"float32": 0, "float64": 1, "float16": 2, "complex64": 4, "complex128": 5, "bfloat16": 14}

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.context import Context
+from cudakit.driver.context import Context
 from cudakit.libs.host import Place, enqueue
-from cudakit.memory import as_dtype
+from cudakit.memory.array import as_dtype
 
 
 class Fft:

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from cudakit import memory
 from cudakit.libs import calls
 from cudakit.libs.calls import MOST, Work
 from cudakit.libs.cublas import Cublas, Matrix, factors, matrix, run
 from cudakit.libs.host_blas import AS_IT_IS, CONJUGATED, LEFT, LETTERS, LOWER, RIGHT, TRANSPOSED, UPPER
-from cudakit.memory import DeviceArray
+from cudakit.memory import array as memory
+from cudakit.memory.array import DeviceArray
 
 _LETTER = {dtype: letter for letter, dtype in LETTERS.items()}
 _REAL = {"complex64": "float32", "complex128": "float64"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit import memory
+from cudakit.driver.stream import Stream
 from cudakit.libs import calls
 from cudakit.libs.calls import Work
 from cudakit.libs.cublas import Cublas, Matrix, factors, matrix, run
@@ -21,8 +21,8 @@ from cudakit.libs.host_blas import (
     TRANSPOSED,
     TYPES,
 )
-from cudakit.memory import DeviceArray
-from cudakit.stream import Stream
+from cudakit.memory import array as memory
+from cudakit.memory.array import DeviceArray
 
 _DEFAULT_ALGORITHM = -1  # cublasGemmAlgo_t
 # (dtype, compute=) and the cublasComputeType_t it means; None is what stands first for a dtype.

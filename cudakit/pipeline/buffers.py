@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cudakit.driver.stream import Event, Stream
 from cudakit.errors import CudakitError
 from cudakit.pipeline.sources import HostArray, Item
-from cudakit.stream import Event, Stream
 
 if TYPE_CHECKING:
     from cudakit.device import Device
-    from cudakit.memory import DeviceArray
+    from cudakit.memory.array import DeviceArray
 
 # A copy of 64 MiB takes about a millisecond, against which what a chunk costs the host (some 100 us) is hidden.
 CHUNK_BYTES = 64 << 20

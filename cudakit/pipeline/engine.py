@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cudakit import nvtx
+from cudakit.driver.stream import Event, Stream
 from cudakit.errors import CudakitError, OutOfMemory
 from cudakit.pipeline import link
 from cudakit.pipeline.buffers import DEPTH, Clock, HostBuffer, Lane, Layout
@@ -30,11 +31,10 @@ from cudakit.pipeline.sinks import Sink
 from cudakit.pipeline.sources import Blocks, HostArray, Item, Source
 from cudakit.pipeline.state import Failure, State, Stopped, Ticket
 from cudakit.pipeline.threads import Reader, Writer
-from cudakit.stream import Event, Stream
 
 if TYPE_CHECKING:
     from cudakit.device import Device
-    from cudakit.memory import DeviceArray
+    from cudakit.memory.array import DeviceArray
 
 _PROGRESS = 0.1  # seconds between two calls of a progress function
 _PATIENCE = 2.0  # seconds that a failure waits for a reader that is held up by its source

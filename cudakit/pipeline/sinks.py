@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.context import Context
-from cudakit.layout import is_contiguous
-from cudakit.pinned import is_pinned
+from cudakit.driver.context import Context
+from cudakit.memory.layout import is_contiguous
+from cudakit.memory.pinned import is_pinned
 from cudakit.pipeline.ranges import Journal, Range, merged, write_aside
 from cudakit.pipeline.sources import (
     HostArray,

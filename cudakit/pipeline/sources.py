@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cudakit.context import Context
-from cudakit.layout import is_contiguous
-from cudakit.memory import as_dtype
-from cudakit.pinned import is_pinned
+from cudakit.driver.context import Context
+from cudakit.memory.array import as_dtype
+from cudakit.memory.layout import is_contiguous
+from cudakit.memory.pinned import is_pinned
 
 HostArray = npt.NDArray[Any]
 

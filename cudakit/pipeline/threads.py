@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from cudakit import nvtx
-from cudakit.context import Context
+from cudakit.driver.context import Context
+from cudakit.driver.stream import Event
 from cudakit.pipeline.buffers import Clock, HostBuffer
 from cudakit.pipeline.ranges import Range, covers
 from cudakit.pipeline.sinks import Sink
 from cudakit.pipeline.sources import HostArray, Item, Source
 from cudakit.pipeline.state import State, Stopped, Ticket
-from cudakit.stream import Event
 
 
 class Reader:

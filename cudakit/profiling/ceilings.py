@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudakit.bench import LARGE_COPY, copy_ceiling
+from cudakit.measure.bench import LARGE_COPY, copy_ceiling
+from cudakit.measure.timing import GpuTimer
 from cudakit.profiling import metrics
 from cudakit.profiling.reading import Launch
-from cudakit.timing import GpuTimer
 
 if TYPE_CHECKING:
     from cudakit.device import Device

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cudakit.digits import NOTHING, number
 from cudakit.profiling.binding import percent
+from cudakit.show.digits import NOTHING, number
 
 if TYPE_CHECKING:
     from rich.console import Console

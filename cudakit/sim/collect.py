@@ -10,16 +10,16 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from cudakit.sim.branches import becomes_predicates
-from cudakit.sim.counters import Counters, LineCounters, SourceLine
-from cudakit.sim.fragment import Run, Site
-from cudakit.sim.ir import Instruction, Location
-from cudakit.sim.mix import CLASSES, class_of
-from cudakit.sim.program import BRANCH, SWITCH
-from cudakit.sim.traffic import Tally
+from cudakit.sim.lockstep.branches import becomes_predicates
+from cudakit.sim.lockstep.counters import Counters, LineCounters, SourceLine
+from cudakit.sim.lockstep.fragment import Run, Site
+from cudakit.sim.lockstep.program import BRANCH, SWITCH
+from cudakit.sim.lockstep.traffic import Tally
+from cudakit.sim.ptx.ir import Instruction, Location
+from cudakit.sim.ptx.mix import CLASSES, class_of
 
 if TYPE_CHECKING:
-    from cudakit.sim.lanes import Array
+    from cudakit.sim.lockstep.lanes import Array
     from cudakit.sim.machine import LoadedFunction
 
 # they name memory and move none

@@ -14,26 +14,27 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim import async_copies, atomics, clusters, hints, loads, matrix, special, tensor, warp
-from cudakit.sim.arithmetic import compile_lanewise, flatten, operand_types
-from cudakit.sim.calls import SYSTEM_CALLS, Call
+from cudakit.sim.checks.footprints import Footprints
+from cudakit.sim.checks.guard import Guard, LaunchGuard, wanted
+from cudakit.sim.checks.reach import Reach
 from cudakit.sim.collect import collect
-from cudakit.sim.control import Scheduler
-from cudakit.sim.counters import Counters
-from cudakit.sim.footprints import Footprints
-from cudakit.sim.fragment import SHARED_START, Batch, Registers, Run, Site, round_up
-from cudakit.sim.guard import Guard, LaunchGuard, wanted
-from cudakit.sim.heap import Heap
-from cudakit.sim.ir import Function, Instruction, Location, Module, PtxError, UnsupportedPtx, Variable
-from cudakit.sim.lanes import Geometry
-from cudakit.sim.lanewise import Form
-from cudakit.sim.lowering import Builder, Compiler
-from cudakit.sim.memory import AddressSpace
-from cudakit.sim.program import CALL, CLUSTER, RESERVED_SHARED, Block, Program
-from cudakit.sim.ptx import parse, source_files
-from cudakit.sim.reach import Reach
-from cudakit.sim.report import Index3, KernelFault, Place, Report
-from cudakit.sim.special import RESERVED_BYTES, Getter
+from cudakit.sim.instructions import async_copies, atomics, hints, loads, matrix, special, tensor, warp
+from cudakit.sim.instructions.calls import SYSTEM_CALLS, Call
+from cudakit.sim.instructions.lowering import Builder, Compiler
+from cudakit.sim.instructions.special import RESERVED_BYTES, Getter
+from cudakit.sim.lockstep import clusters
+from cudakit.sim.lockstep.control import Scheduler
+from cudakit.sim.lockstep.counters import Counters
+from cudakit.sim.lockstep.fragment import SHARED_START, Batch, Registers, Run, Site, round_up
+from cudakit.sim.lockstep.heap import Heap
+from cudakit.sim.lockstep.lanes import Geometry
+from cudakit.sim.lockstep.memory import AddressSpace
+from cudakit.sim.lockstep.program import CALL, CLUSTER, RESERVED_SHARED, Block, Program
+from cudakit.sim.lockstep.report import Index3, KernelFault, Place, Report
+from cudakit.sim.ptx.ir import Function, Instruction, Location, Module, PtxError, UnsupportedPtx, Variable
+from cudakit.sim.ptx.parser import parse, source_files
+from cudakit.sim.values.arithmetic import compile_lanewise, flatten, operand_types
+from cudakit.sim.values.lanewise import Form
 
 __all__ = ["Counters", "DeviceProperties", "KernelFault", "LoadedFunction", "LoadedModule", "Report", "launch"]
 

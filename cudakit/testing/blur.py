@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from cudakit.ops.blur import BORDERS
+from cudakit.families.blur import BORDERS
 from cudakit.testing.case import Case, contiguous, extents, float32_values, layouts
 
 

@@ -11,13 +11,14 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from cudakit import layout, memory
 from cudakit.compare import Comparison, compare
+from cudakit.memory import array as memory
+from cudakit.memory import layout
 
 if TYPE_CHECKING:
     from cudakit.device import Device
-    from cudakit.memory import DeviceArray
-    from cudakit.ops.variant import Family, Variant
+    from cudakit.families.variant import Family, Variant
+    from cudakit.memory.array import DeviceArray
 
 # In every byte: a NaN that no arithmetic produces in each float type, -1 in integers. What an output or a guard still
 # holds was not written.

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import cudakit
-from cudakit import cli, profiling
+from cudakit import profiling
+from cudakit.commands import cli
 
 from . import compiled, hardware, simulated
 from .launches import Counted, gathered, read

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cudakit import compiler
-from cudakit.compiler import Resources
+from cudakit.compile import compiler
+from cudakit.compile.compiler import Resources
 from cudakit.device import Device
-from cudakit.kernel import Kernel
-from cudakit.module import Module
+from cudakit.launch.kernel import Kernel
+from cudakit.launch.module import Module
 
 # Where code came from: of no use to a count, and full of one machine's paths.
 _PLACES = re.compile(r"^\s*\.(?:loc|file)\b.*\n", re.MULTILINE)

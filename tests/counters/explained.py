@@ -80,8 +80,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         r"(softmax\.(span/span|split_row/split_row)|gemm\.vec4/vec4)",
         ("divergent branches",),
-        "Which branches ptxas keeps is foreseen by a rule of thumb (`cudakit/sim/branches.py`); here it kept one more, "
-        "or one fewer, of those at the ragged end. All branches of the PTX together split more warps than the GPU's.",
+        "Which branches ptxas keeps is foreseen by a rule of thumb (`cudakit/sim/lockstep/branches.py`); here it kept "
+        "one more, or one fewer, of those at the ragged end. All branches of the PTX together split more warps than "
+        "the GPU's.",
         _within_all_branches,
     ),
 )

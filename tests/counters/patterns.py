@@ -2,8 +2,8 @@
 
     python -m tests.counters.patterns tests/data/wavefronts_h200.npz
 
-runs them under ncu on a GPU and records what it counted; `tests/test_counters_agree.py` holds the simulated device's
-rules against the recording.
+runs them under ncu on a GPU and records what it counted; `tests/sim/test_counters_agree.py` holds the simulated
+device's rules against the recording.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import cudakit
-from cudakit import cli, profiling
+from cudakit import profiling
+from cudakit.commands import cli
 
 Numbers = NDArray[np.int64]
 

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cudakit import cli, compiler, headers, memory, ops
+from cudakit import ops
+from cudakit.commands import cli
+from cudakit.compile import compiler, headers
 from cudakit.device import Device
+from cudakit.memory import array as memory
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cudakit.device import Device
-from cudakit.mangling import demangle
+from cudakit.launch.mangling import demangle
 
 from .launches import Counted
 from .problems import Problem, Run, runs

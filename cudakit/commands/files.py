@@ -1,0 +1,162 @@
+"""A `.cu` file on the command line: how it is compiled, which ops declare it, what its kernels need."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudakit.commands import cli
+from cudakit.compile import cache, compiler, headers
+from cudakit.launch import signature
+from cudakit.launch.mangling import demangle
+from cudakit.memory import array as memory
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+    from cudakit.families.variant import Config, Family
+
+
+def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
+    """The file and how it is compiled."""
+    parser.add_argument("file", help="a .cu file; looked for here, then among cudakit's own kernels")
+    parser.add_argument(
+        "--names", action="append", default=[], metavar="NAME", help='a template to instantiate: --names "gemm<128, 8>"'
+    )
+    parser.add_argument("--define", action="append", default=[], metavar="NAME[=VALUE]", help="a macro")
+    parser.add_argument("--no-fmad", action="store_true", help="do not fuse a * b + c")
+
+
+def compiled_for(arguments: argparse.Namespace, path: Path, arch: str, configs: Sequence[Config]) -> compiler.Compiled:
+    """The file compiled (or found in the cache) for one architecture, with the templates that `configs` launch."""
+    defines = dict(pair.partition("=")[::2] for pair in arguments.define)
+    names = arguments.names or sorted({config.entry for config in configs if "<" in config.entry})
+    return cache.compiled(
+        compiler.request(
+            path.read_text(encoding="utf-8"),
+            name=str(path),
+            arch=arch,
+            defines={name: value or None for name, value in defines.items()},
+            names=tuple(names),
+            fmad=not arguments.no_fmad,
+        )
+    )
+
+
+def declared(path: Path) -> list[tuple[Any, Any]]:
+    """The (family, variant) pairs of cudakit.ops that a source file is declared by."""
+    from cudakit import ops
+
+    root = headers.kernel_root()
+    return [
+        (family, variant)
+        for family in ops.families().values()
+        for variant in family.variants
+        if (root / variant.source).resolve() == path.resolve()
+    ]
+
+
+def declared_configs(path: Path) -> list[Config]:
+    """How a source file's variants are launched for their families' shapes on the simulated device, without doubles."""
+    pairs = declared(path)
+    if not pairs:
+        return []
+    import cudakit
+
+    configs: dict[Config, None] = {}
+    with cudakit.Device("sim") as device:
+        for family, variant in pairs:
+            for problem, *_ in problems(device, family):
+                if variant.supports(problem) is True:
+                    configs |= dict.fromkeys(c for c in variant.configs(problem) if c.source is None)
+    return list(configs)
+
+
+def problems(device: Device, family: Family[Any]) -> Iterator[tuple[Any, list[Any], Any, Mapping[str, Any], str]]:
+    """A family's problems of its shapes for the simulated device, in each dtype and mode: the problem, its inputs and
+    output on `device`, the options, and what it is in words."""
+    import numpy as np
+
+    for mode, options in family.modes.items():
+        for name in family.dtypes:
+            for shape in family.shapes["sim"]:
+                hosts = family.make_inputs(shape, memory.as_dtype(name), np.random.default_rng(0), **options)
+                inputs = [device.array(host) for host in hosts]
+                output = device.empty(*family.output_like(hosts, **options))
+                said = " ".join(part for part in (cli.shape_text(shape), name, mode) if part)
+                yield family.problem(inputs, output, **options), inputs, output, options, said
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What is known of a kernel once it is compiled. `name` is its name expression or C++ name, `types` its parameters'
+    as C++ or PTX has them, `bound` the most threads of a block that its launch bounds allow, or None."""
+
+    mangled: str
+    name: str
+    types: tuple[str, ...]
+    resources: compiler.Resources
+    bound: int | None
+
+    @property
+    def text(self) -> str:
+        """Its signature, registers, shared memory, spills and stack, on one line."""
+        resources = self.resources
+        needs = [f"{resources.registers} registers"]
+        for amount, what in ((resources.static_shared, "static shared"), (resources.stack, "stack")):
+            needs += [f"{amount} bytes {what}"] if amount else []
+        needs.append(f"SPILLS {self.spilled} bytes" if self.spilled else "no spills")
+        return f"{self.name}({', '.join(self.types)}): {', '.join(needs)}"
+
+    @property
+    def spilled(self) -> int:
+        """Bytes of spill stores and loads."""
+        return self.resources.spill_stores + self.resources.spill_loads
+
+
+_BOUND = re.compile(r"\.entry\s+([\w$%]+)[^{]*?\.(?:maxntid|reqntid)\s+([\d, ]+)")
+
+
+def kernel_facts(compiled: compiler.Compiled) -> list[KernelFacts]:
+    """The facts of every kernel, in the order of the PTX."""
+    by_mangled = {mangled: expression for expression, mangled in compiled.lowered.items()}
+    bounds = {found[1]: math.prod(map(int, found[2].split(","))) for found in _BOUND.finditer(compiled.ptx)}
+    facts = []
+    for mangled, entry in signature.ptx_entries(compiled.ptx).items():
+        known = demangle(mangled)
+        declared_types = known.types if known is not None else None
+        types = [kind.text for kind in declared_types or ()] or [parameter.type for parameter in entry]
+        name = by_mangled.get(mangled) or (known.name if known is not None else mangled)
+        resources = compiled.resources.get(mangled, compiler.Resources())
+        facts.append(KernelFacts(mangled, name, tuple(types), resources, bounds.get(mangled)))
+    return facts
+
+
+def warnings_of(log: str) -> list[str]:
+    return [line for line in log.splitlines() if "warning" in line]
+
+
+def compile_file(arguments: argparse.Namespace) -> int:
+    """`cudakit compile`."""
+    path = headers.find_source(arguments.file)
+    compiled = compiled_for(arguments, path, arguments.arch, declared_configs(path))
+    out = sys.stderr if arguments.ptx == "-" else sys.stdout
+    version = ".".join(map(str, compiled.nvrtc_version))
+    print(f"{path} for {compiled.arch} by NVRTC {version}", file=out)
+    kernels = kernel_facts(compiled)
+    for line in [*(kernel.text for kernel in kernels), *warnings_of(compiled.log)]:
+        print(f"  {line}", file=out)
+    if not kernels:
+        print("  no kernels: a template gives one for each --names", file=out)
+    if arguments.ptx == "-":
+        sys.stdout.write(compiled.ptx)
+    elif arguments.ptx:
+        Path(arguments.ptx).write_text(compiled.ptx, encoding="utf-8")
+    if arguments.cubin:
+        Path(arguments.cubin).write_bytes(compiled.cubin)
+    return cli.EXIT_OK

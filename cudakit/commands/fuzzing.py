@@ -1,0 +1,201 @@
+"""`cudakit fuzz`: a family's variants on problems that hypothesis draws, held against the float64 reference."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cudakit.commands import cli
+from cudakit.errors import ContextLost, CudakitError
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+    from cudakit.families.variant import Family, Variant
+
+
+# The largest problem unless told otherwise: the simulated device pays for each element of a serial rung.
+ELEMENTS = {"gpu": 20_000, "sim": 4_000}
+
+
+@dataclass
+class Found:
+    """What a run of fuzzing found. `ran` and `refused` count pairs of a problem and a variant. `cut_after`: the seconds
+    after which no more problems were tried, None where all that were asked for were. `replay`: the command that draws
+    the same problems again."""
+
+    family: str
+    variants: list[str]
+    device: str
+    seed: int
+    problems: int = 0
+    ran: int = 0
+    refused: int = 0
+    failure: str | None = None
+    cut_after: float | None = None
+    replay: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None and self.ran > 0
+
+    def text(self) -> str:
+        """One line, and the smallest failing problem where there is one."""
+        what = f"{self.family}/{self.variants[0]}" if len(self.variants) == 1 else self.family
+        line = (
+            f"{what} on {self.device}: {self.problems} problems, {self.ran} runs, {self.refused} refused with a reason,"
+            f" seed {self.seed}: "
+        )
+        if self.cut_after is not None:
+            line += f"ended after {self.cut_after:g} seconds, "
+        if self.failure is not None:
+            return f"{line}FAILED\n{self.failure}\nreplay: {self.replay}"
+        return line + ("all right" if self.ran else "NOTHING RAN, every problem was refused")
+
+
+class _Wrong(Exception):
+    """A variant was wrong on a problem; the text says which, how and on what."""
+
+
+class _TimeIsUp(BaseException):
+    """No more problems are to be tried. Not an Exception: hypothesis would take it for a failing problem."""
+
+
+class _Bench:
+    """One device for many problems: a simulated one that a fault has lost is replaced by a fresh one."""
+
+    def __init__(self, spec: str, checks: Collection[str] | None) -> None:
+        self.options = {} if checks is None else {"checks": frozenset(checks)}
+        self.device: Device = cli.open_device(spec, **self.options)
+        self.lost: _Wrong | None = None
+
+    def attempt(self, family: Family[Any], variant: Variant[Any], case: Any) -> bool:
+        """Whether `variant` took the problem. Raises _Wrong where it was wrong or failed."""
+        from cudakit import testing
+
+        if self.lost is not None:  # a GPU's context does not come back: what is tried now says nothing new
+            raise self.lost
+        try:
+            verdict = testing.run_case(self.device, family, variant, case)
+        except CudakitError as error:
+            wrong = _Wrong(f"{variant.name} on {case}:\n{error}")
+            if isinstance(error, ContextLost):
+                self._replace(wrong)
+            raise wrong from error
+        if isinstance(verdict, testing.Refused):
+            return False
+        if not verdict.ok:
+            raise _Wrong(f"{variant.name} on {case}:\n{verdict.why}")
+        return True
+
+    def _replace(self, wrong: _Wrong) -> None:
+        if self.device.kind == "gpu":
+            self.lost = wrong
+            return
+        import cudakit
+
+        arch = self.device.arch
+        self.device.close()
+        self.device = cudakit.Device(f"sim:{arch}", fresh=True, **self.options)
+
+
+def run(
+    spec: str,
+    family: Family[Any],
+    names: Sequence[str],
+    examples: int,
+    seed: int | None = None,
+    elements: int | None = None,
+    checks: Collection[str] | None = None,
+    seconds: float | None = None,
+) -> Found:
+    """Runs the variants `names` (all where empty) on `examples` problems of at most `elements` elements each.
+
+    checks: those of a simulated device, all unless given. seconds: begin no new problem after that; a failing problem
+    may take as long again to be made small. Raises Refused where it cannot be done.
+    """
+    try:
+        import hypothesis
+    except ImportError as error:
+        raise cli.Refused("fuzzing needs hypothesis: pip install 'cudakit[test]'") from error
+    from cudakit import testing
+
+    bench = _Bench(spec, checks)
+    elements = elements or ELEMENTS[bench.device.kind]
+    try:
+        variants = [family.variant(name) for name in names] if names else list(family.variants)
+        cases = testing.cases(family.name, elements)
+    except ValueError as error:
+        raise cli.Refused(str(error)) from error
+    number = random.SystemRandom().randrange(2**32) if seed is None else seed
+    found = Found(family.name, [variant.name for variant in variants], bench.device.name, number)
+    found.replay = f"cudakit fuzz {family.name} --device {spec} --examples {examples} --seed {number}"
+    found.replay += f" --elements {elements}" + (f" --variants {','.join(names)}" if names else "")
+    failing: _Wrong | None = None
+    end = time.monotonic() + seconds if seconds is not None else float("inf")
+
+    @hypothesis.seed(number)
+    @hypothesis.settings(
+        max_examples=examples,
+        database=None,
+        derandomize=False,
+        deadline=None,
+        # not its explain phase, which runs a failing problem hundreds of times for comments that nobody sees here
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+        verbosity=hypothesis.Verbosity.quiet,
+        report_multiple_bugs=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(cases)
+    def try_one(case: Any) -> None:
+        nonlocal failing, end
+        if time.monotonic() > end:
+            raise _TimeIsUp
+        found.problems += failing is None  # making a failing problem smaller draws no new ones
+        for variant in variants:
+            try:
+                took = bench.attempt(family, variant, case)
+            except _Wrong as wrong:
+                if failing is None and seconds is not None:
+                    end = time.monotonic() + seconds
+                failing = wrong
+                raise
+            found.ran += took and failing is None
+            found.refused += not took and failing is None
+
+    try:
+        try_one()
+    except _Wrong as wrong:
+        found.failure = str(wrong)
+    except _TimeIsUp:
+        if failing is None:
+            found.cut_after = seconds
+        else:
+            found.failure = str(failing)  # the smallest so far
+    except hypothesis.errors.Flaky as error:
+        found.failure = f"one problem failed and then passed, so the result depends on chance (a race?): {error}"
+    finally:
+        bench.device.close()
+    return found
+
+
+def fuzz(arguments: argparse.Namespace) -> int:
+    """The command."""
+    from cudakit import ops
+
+    families = ops.families()
+    if arguments.family not in families:
+        raise cli.Refused(f"there is no family {arguments.family!r}; there are {', '.join(families)}")
+    found = run(
+        arguments.device,
+        families[arguments.family],
+        arguments.variants or (),
+        arguments.examples,
+        arguments.seed,
+        arguments.elements,
+    )
+    print(found.text())
+    return cli.EXIT_OK if found.ok else cli.EXIT_FALSE

@@ -1,0 +1,269 @@
+"""`cudakit profile`: a script under ncu, its report reduced to a row a launch, explained, written and drawn."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudakit import nvtx
+from cudakit.commands import cli
+from cudakit.driver import driver
+from cudakit.errors import CudakitError, DeviceUnavailable
+from cudakit.profiling import ceilings, metrics, reduction, runner, table
+from cudakit.profiling.reading import Launch, read_report
+from cudakit.show import plots, tables
+from cudakit.show.plots import roofline
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HELP = """Profiles a script's kernels under Nsight Compute and says what binds each of them.
+
+Writes four files: STEM.ncu-rep (open it in ncu-ui for everything), STEM.json (a row a launch), STEM.md (a table, and a
+sentence for each launch) and STEM.png (a roofline). docs/profiling.md says what the columns mean. Flags of this command
+come before the script, the script's own behind it; under ncu the examples launch each variant once.
+
+    cudakit profile examples/gemm.py --shapes 2048
+    cudakit profile --ranges softmax.tree_reduce,softmax.registers examples/softmax_compare.py --shapes 8192x8192
+    cudakit profile --import gemm.ncu-rep --ceilings profiles/h200/gemm.json"""
+
+# What every page of ours has.
+_PAGE = "| launch | us | TFLOP/s |"
+
+SETS = ("row", "basic", "detailed", "full")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kernels", metavar="REGEX", help="only kernels whose name has a match")
+    parser.add_argument(
+        "--ranges",
+        type=cli.parse_names,
+        metavar="NAME,...",
+        help="only launches within these NVTX ranges of cudakit, such as softmax.tree_reduce; others in ncu's own "
+        "notation (--nvtx-include)",
+    )
+    parser.add_argument(
+        "--set",
+        choices=SETS,
+        default="full",
+        help="what to collect: a section set of ncu, or the metrics of a row alone (default: full)",
+    )
+    parser.add_argument(
+        "--output", metavar="STEM", help="where to write, without an ending, or a folder (default: the script's name)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the rows here instead of STEM.json; - is stdout, alone")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the roofline here instead of to STEM.png")
+    parser.add_argument("--sum", action="store_true", help="a row a range: launches of one rung added up")
+    parser.add_argument(
+        "--ceilings",
+        type=cli.parse_names,
+        metavar="FILE,...",
+        help="take lines of the roofline from these JSON files too: a bench's copy and library, or another profile's",
+    )
+    parser.add_argument(
+        "--no-measure",
+        action="store_true",
+        help="do not measure a copy and arithmetic peaks for the roofline after the profile",
+    )
+    parser.add_argument("--import", dest="imported", metavar="FILE", help="reduce this report, .ncu-rep or .json")
+    parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
+    parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
+    parser.add_argument("script", nargs="?", help="a .py file, or any program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs the command. Raises ProfilerError or Refused where it cannot be done. Returns the exit status."""
+    _check(arguments)
+    stem = _stem(arguments)
+    shown, progress = cli.consoles(arguments)
+    report = _imported(arguments) if arguments.imported else _profiled(arguments, stem, progress)
+    if arguments.sum:
+        report["rows"] = reduction.summed(report["rows"])
+    rows, page, picture = arguments.json or f"{stem}.json", f"{stem}.md", arguments.plot or f"{stem}.png"
+    cli.write_json(report, rows)
+    Path(page).write_text(table.markdown(report) + "\n", encoding="utf-8")
+    written = [rows, page, picture]
+    try:
+        roofline.draw(report, picture)
+    except cli.Refused as error:
+        if arguments.plot:
+            raise
+        written.remove(picture)  # no matplotlib, or nothing to draw: the rest stands
+        progress.print(f"no roofline: {error}", highlight=False, markup=False)
+    if not arguments.quiet:
+        table.show(report, shown)
+    progress.print(f"written: {', '.join(name for name in written if name != '-')}", highlight=False, markup=False)
+    return cli.EXIT_OK
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuses what cannot be done before anything runs."""
+    if bool(arguments.script) == bool(arguments.imported):
+        raise cli.Refused("name a script to profile, or a report to read with --import FILE: one of the two")
+    if arguments.imported and not Path(arguments.imported).is_file():
+        raise cli.Refused(f"--import {arguments.imported}: there is no such file")
+    cli.check_destination("--json", arguments.json)
+    cli.check_destination("--output", f"{_stem(arguments)}.md")
+    if arguments.plot:
+        plots.check(arguments.plot)
+    _keep_others(arguments)
+    _given_ceilings(arguments.ceilings)
+    if arguments.script:
+        runner.script_command(arguments.script, arguments.arguments, module=arguments.module)
+        problems = missing()
+        if problems:
+            raise runner.ProfilerError("\n".join(problems))
+
+
+def _keep_others(arguments: argparse.Namespace) -> None:
+    """Refuses to write over files whose names nobody gave, but for those of an earlier profile."""
+    stem = _stem(arguments)
+    rows, page, picture = (Path(f"{stem}{ending}") for ending in (".json", ".md", ".png"))
+    ours = {rows: _holds(rows, '"ncu": '), page: _holds(page, _PAGE)}
+    ours[picture] = any(ours.values())
+    given = {rows: arguments.json, page: None, picture: arguments.plot}
+    others = [str(path) for path, own in ours.items() if path.exists() and not own and not given[path]]
+    if others:
+        raise cli.Refused(f"{', '.join(others)}: no profile wrote that. Have other files written: --output STEM")
+    source = arguments.imported
+    if arguments.sum and source and Path(arguments.json or rows).resolve() == Path(source).resolve():
+        raise cli.Refused(
+            f"--sum: the sums would take the place of the rows in {source}. Name another --output or --json"
+        )
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and text in path.read_text(encoding="utf-8", errors="replace")
+
+
+def missing() -> list[str]:
+    """Why nothing can be profiled here, or an empty list."""
+    problems = []
+    if runner.find_ncu() is None:
+        problems.append(runner.NO_NCU)
+    try:
+        driver.open("gpu")
+    except DeviceUnavailable as error:
+        problems.append(
+            f"a profile needs a GPU: {error} It counts sectors, bank conflicts and divergence by source line too: "
+            "`cudakit check FILE.cu --annotate FILE.html`."
+        )
+    return problems
+
+
+def _stem(arguments: argparse.Namespace) -> Path:
+    """The files' common name: --output less an ending of ours, or the script's in this folder."""
+    name = Path(arguments.imported or arguments.script)
+    own = name.name if arguments.script and arguments.module else name.stem
+    if not arguments.output:
+        return Path(own)
+    given = Path(arguments.output)
+    if given.is_dir():
+        return given / own
+    return given.with_suffix("") if given.suffix in (".ncu-rep", ".json", ".md", ".png") else given
+
+
+def _profiled(arguments: argparse.Namespace, stem: Path, progress: Console) -> dict[str, Any]:
+    command = runner.script_command(arguments.script, arguments.arguments, module=arguments.module)
+    target = Path(f"{stem}.ncu-rep")
+
+    def line(text: str) -> None:
+        if not text.startswith(runner.NCU_LINE) or " Profiling " in text:
+            progress.print(text, highlight=False, markup=False)
+
+    runner.run_ncu(
+        command,
+        target,
+        **(
+            {"metrics": metrics.by_name(), "sections": metrics.SECTIONS}
+            if arguments.set == "row"
+            else {"set": arguments.set}
+        ),
+        kernels=arguments.kernels,
+        ranges=[_in_ncus_words(name) for name in arguments.ranges or ()],
+        line=line,
+    )
+    progress.print(f"written: {target}", highlight=False, markup=False)
+    said = shlex.join([*(["-m"] if arguments.module else []), arguments.script, *arguments.arguments])
+    launches = read_report(target)
+    found = _given_ceilings(arguments.ceilings) + ([] if arguments.no_measure else _measured(progress))
+    return _report(said, launches, found, runner.ncu_version(runner.find_ncu() or "ncu"))
+
+
+def _in_ncus_words(name: str) -> str:
+    """`softmax.tree_reduce` as ncu takes it; what has ncu's own signs in it stays."""
+    return name if "@" in name or "/" in name else f"{nvtx.DOMAIN}@{name}/"
+
+
+def _imported(arguments: argparse.Namespace) -> dict[str, Any]:
+    path = Path(arguments.imported)
+    found = _given_ceilings(arguments.ceilings)
+    if path.suffix == ".json":
+        report = json.loads(json.dumps(tables.load(path)))
+        rows = report.get("rows")
+        whole = all(key in report for key in ("ncu", "device", "command", "date", "ceilings"))
+        if not whole or not rows or not all("kernel" in row and "sentence" in row for row in rows):
+            raise cli.Refused(f"--import {path}: that is no report of `cudakit profile`")
+        if found:
+            sheet = {name: one for name, one in report["ceilings"].items() if not one["measured"]}
+            report["ceilings"] = _by_name(found) | sheet
+        return dict(report)
+    return _report(f"--import {path.name}", read_report(path), found, "")
+
+
+def _report(command: str, launches: Sequence[Launch], found: list[ceilings.Ceiling], ncu: str) -> dict[str, Any]:
+    if not launches:
+        raise runner.ProfilerError("the report holds no launch: nothing was profiled")
+    found = [*found, *ceilings.from_launch(launches[0])]
+    first = launches[0]
+    major, minor = (int(first.metrics.get(name, 0)) for name in metrics.ARCH)
+    return {
+        "device": {
+            "name": first.facts.get(metrics.FACTS[0], "an unnamed GPU"),
+            "kind": "gpu",
+            "arch": f"sm_{major}{minor}" if major else "",
+            "driver": None,
+            "nvrtc": None,
+        },
+        "command": command,
+        "ncu": ncu,
+        "date": datetime.date.today().isoformat(),
+        "ceilings": _by_name(found),
+        "rows": reduction.reduce(launches),
+    }
+
+
+def _by_name(found: Sequence[ceilings.Ceiling]) -> dict[str, Any]:
+    return {ceiling.name: ceiling.as_dict() for ceiling in ceilings.best(found)}
+
+
+def _given_ceilings(names: Sequence[str] | None) -> list[ceilings.Ceiling]:
+    found = []
+    for name in names or ():
+        report = tables.load(Path(name))
+        try:
+            lines = ceilings.from_report(report, name)
+        except (AttributeError, KeyError, TypeError):  # JSON of something else
+            lines = []
+        if not lines:
+            raise cli.Refused(f"--ceilings {name}: it holds no ceilings, neither a bench's nor a profile's")
+        found += lines
+    return found
+
+
+def _measured(progress: Console) -> list[ceilings.Ceiling]:
+    """The ceilings of the GPU here. What keeps them from being measured is said, and the data sheet's stand in."""
+    import cudakit
+
+    try:
+        with cudakit.Device("gpu") as device:
+            return ceilings.measure(device)
+    except CudakitError as error:
+        progress.print(f"the ceilings could not be measured: {error}", highlight=False, markup=False)
+        return []

@@ -1,0 +1,318 @@
+"""What scripts about pipelines share: their flags, the ways to do one stream of work, and the check of every chunk.
+
+The work is judged as everything here is: the first items in full against a float64 reference, and then, while the
+stream runs at its own speed, a row of every item, so that a chunk in the wrong place or a buffer filled early shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cudakit import pipeline
+from cudakit.commands import cli
+from cudakit.compare import Comparison, compare
+from cudakit.measure.bench import Row
+from cudakit.measure.timing import wall_clock
+from cudakit.show import plots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from cudakit.device import Device
+
+Host = np.ndarray[Any, Any]
+DISTINCT_BYTES = 256 << 20  # of the items that differ: more than a processor's caches hold
+HOST_SLACK = 128 << 20  # beside the pinned buffers: kernels being compiled, copies for the comparison
+RESIDENT_BYTES = 1 << 30  # of pinned memory that the stream is read from, over and over
+
+
+@dataclass(frozen=True)
+class Work:
+    """One stream of work. name: the family of its rows. function: for `pipeline.run`. inputs: how many. item, dtype: of
+    an item and of a result. reference: exact results, in float64, of a list of blocks of items; plain: the results of
+    the plain algorithm in the work's own precision."""
+
+    name: str
+    function: Callable[..., Any]
+    inputs: int
+    item: tuple[int, ...]
+    reference: Callable[[list[Host]], Host]
+    plain: Callable[[list[Host]], Host]
+    dtype: str = "float32"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one item, of one input."""
+        return int(np.prod(self.item, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+    @property
+    def result(self) -> tuple[tuple[int, ...], str]:
+        """Shape and dtype of one result."""
+        return self.item, self.dtype
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, count: str, size: str, chunk: str) -> None:
+    """The contract's flags, and those of a pipeline. count, size, chunk: what the help says of their defaults."""
+    cli.add_common_arguments(parser)
+    parser.add_argument("--count", type=cli.positive, metavar="N", help=f"how many items ({count})")
+    parser.add_argument("--size", type=cli.positive, metavar="N", help=f"rows and columns of one ({size})")
+    parser.add_argument("--chunk", type=cli.positive, metavar="N", help=f"items in a chunk ({chunk})")
+    parser.add_argument("--streams", type=cli.positive, default=3, metavar="N", help="streams (default: 3)")
+    parser.add_argument("--memory", type=_bytes, metavar="BYTES", help="device memory for the buffers, such as 2G")
+    parser.add_argument("--host-memory", type=_bytes, metavar="BYTES", help="pinned memory for the buffers, such as 2G")
+    parser.add_argument("--readers", type=cli.positive, default=4, metavar="N", help="reading threads (default: 4)")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the streams' timeline; needs the plot extra")
+
+
+def _bytes(text: str) -> int:
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    unit = units.get(text[-1:].upper(), 1)
+    try:
+        return int(float(text[:-1] if unit > 1 else text) * unit)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write one such as 500M or 2G") from None
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Raises Refused for destinations that could not be written in the end."""
+    cli.check_destination("--json", arguments.json)
+    if arguments.plot:
+        plots.check(arguments.plot)
+
+
+@dataclass
+class Items:
+    """The stream's items: `distinct` different ones that come again and again, item i being number i % distinct. They
+    will be taken `chunk` at a time."""
+
+    work: Work
+    distinct: int
+    inputs: list[Host]
+    chunk: int
+    exact: Host = field(init=False)
+    plain: Host = field(init=False)
+    rows: Host = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.exact = self.work.reference(self.inputs)
+        self.plain = self.work.plain(self.inputs)
+        # Of each item one row along the last axis, another one each.
+        self.rows = np.arange(self.distinct) * 7 % _by_rows(self.exact).shape[1]
+
+    @classmethod
+    def make(cls, work: Work, count: int, chunk: int, seed: int = 0) -> Items:
+        """Standard normal items: `count` of them, or as many whole chunks as DISTINCT_BYTES hold."""
+        distinct = max(min(count, DISTINCT_BYTES // max(work.nbytes * work.inputs, 1)), 1)
+        if chunk < distinct < count:
+            distinct -= distinct % chunk
+        elif distinct < min(chunk, count):
+            distinct = max(number for number in range(1, distinct + 1) if chunk % number == 0)
+        rng, shape = np.random.default_rng(seed), (distinct, *work.item)
+        pairs = 2 if np.dtype(work.dtype).kind == "c" else 1
+        inputs = [
+            rng.standard_normal((*shape[:-1], pairs * shape[-1]), dtype=np.float32).view(work.dtype)
+            for _ in range(work.inputs)
+        ]
+        return cls(work, distinct, inputs, chunk)
+
+    def doing(self, work: Work) -> Items:
+        """The same items, for another way to do the same work."""
+        other = copy.copy(self)
+        other.work = work
+        return other
+
+    def judge(self, start: int, results: Host) -> Comparison:
+        """Of results from item `start` on, in full."""
+        which = np.arange(start, start + len(results)) % self.distinct
+        return compare(results, self.exact[which], self.plain[which])
+
+    def judge_rows(self, start: int, results: Host) -> Comparison:
+        """Of results from item `start` on, a row of each."""
+        which = np.arange(start, start + len(results)) % self.distinct
+        rows = self.rows[which]
+        own = _by_rows(results)[np.arange(len(results)), rows]
+        return compare(own, _by_rows(self.exact)[which, rows], _by_rows(self.plain)[which, rows])
+
+    def resident(self, device: Device, count: int, *, pinned: bool = True) -> list[pipeline.FromArray]:
+        """The stream from pinned or ordinary memory: RESIDENT_BYTES of it at most, read over and over."""
+        each = self.work.nbytes * self.work.inputs
+        sets = max(min(count // self.distinct, RESIDENT_BYTES // max(each * self.distinct, 1)), 1)
+        # No chunk should be cut short by the array's end: its length is a number of whole chunks.
+        whole = max(self.chunk // self.distinct, 1)
+        sets -= sets % whole if sets > whole else 0
+        sources = []
+        for host in self.inputs:
+            shape = (sets * self.distinct, *self.work.item)
+            array = device.pinned(shape, host.dtype) if pinned else np.empty(shape, host.dtype)
+            for number in range(sets):
+                array[number * self.distinct : (number + 1) * self.distinct] = host
+            sources.append(pipeline.FromArray(array, repeats=-(-count // len(array))))
+        return sources
+
+    def made(self, count: int) -> list[pipeline.Filled]:
+        """The stream made item by item by the reading threads."""
+
+        def filling(host: Host) -> Callable[[int, int, Host], None]:
+            def fill(start: int, stop: int, out: Host) -> None:
+                at = start
+                while at < stop:
+                    inside = at % self.distinct
+                    taken = min(stop - at, self.distinct - inside)
+                    np.copyto(out[at - start : at - start + taken], host[inside : inside + taken])
+                    at += taken
+
+            return fill
+
+        return [pipeline.Filled(filling(host), count, self.work.item, host.dtype) for host in self.inputs]
+
+
+def _by_rows(array: Host) -> Host:
+    """As (items, rows, columns)."""
+    return array.reshape(len(array), -1, array.shape[-1] if array.ndim > 1 else 1)
+
+
+class Judge:
+    """A sink that judges what passes: a row of every item, or with `full` all of it."""
+
+    def __init__(self, items: Items, row: Row, *, full: bool = False) -> None:
+        self._judge, self._row = items.judge if full else items.judge_rows, row
+        self._row.max_abs_error = self._row.max_rel_error = 0.0
+        self.seen = 0
+
+    def __call__(self, start: int, stop: int, results: Host) -> None:
+        verdict = self._judge(start, results)
+        row = self._row
+        row.max_abs_error = max(row.max_abs_error or 0.0, verdict.max_abs_error)
+        row.max_rel_error = max(row.max_rel_error or 0.0, verdict.max_rel_error)
+        if not verdict.ok and row.ok is not False:
+            row.fail(f"items {start} to {stop - 1}: {verdict.why}")
+        self.seen += stop - start
+
+    def finish(self, count: int) -> None:
+        """Right only if every item has been seen: a check that has looked at nothing has found nothing."""
+        if self.seen != count:
+            self._row.fail(f"{self.seen} of {count} items came out")
+        elif self._row.ok is None:
+            self._row.ok = True
+
+
+def cpu_row(items: Items, shape: tuple[int, ...]) -> Row:
+    """What numpy takes for the items that differ, carried to all of them."""
+    row = Row(items.work.name, "cpu", None, shape, items.work.dtype, idea="numpy on the host")
+    row.judge(compare(items.plain, items.exact, items.plain))
+    some = [host[: max(1, min(items.distinct, (16 << 20) // host[:1].nbytes))] for host in items.inputs]
+    spread = wall_clock(lambda: items.work.plain(some), budget_s=0.2, most=5)
+    row.time_ms = spread.scaled(shape[0] / len(some[0])).as_dict()
+    return row
+
+
+def sequential_row(
+    items: Items, device: Device, shape: tuple[int, ...], chunk: int, *, pinned: bool, rung: int, idea: str
+) -> Row:
+    """One chunk after the other, waiting after each step."""
+    row = Row(items.work.name, "pinned" if pinned else "pageable", rung, shape, items.work.dtype, idea=idea)
+    judge = Judge(items, row)
+    sources = items.resident(device, shape[0], pinned=pinned)
+    done = pipeline.sequential(
+        items.work.function, sources, items.work.result, device=device, chunk=chunk, count=shape[0], pinned=pinned,
+        sink=judge,
+    )  # fmt: skip
+    judge.finish(shape[0])
+    row.took(done)
+    return row
+
+
+def pipelined_row(
+    items: Items,
+    devices: Sequence[Device],
+    sources: Sequence[Any],
+    shape: tuple[int, ...],
+    arguments: argparse.Namespace,
+    *,
+    name: str,
+    rung: int | None,
+    idea: str,
+    streams: int,
+    chunk: int,
+    console: Console,
+    timeline: bool = False,
+) -> tuple[Row, pipeline.Report]:
+    """Through a pipeline, the first items judged in full before it is timed."""
+    row = Row(items.work.name, name, rung, shape, items.work.dtype, idea=idea)
+    # A whole chunk and the last short one, so that nothing is compiled in the timed run.
+    first = min(shape[0], chunk + shape[0] % chunk)
+    whole = np.full((first, *items.work.item), np.nan, items.work.dtype)
+    options: dict[str, Any] = {
+        "devices": list(devices), "streams": streams, "memory": arguments.memory, "host_memory": arguments.host_memory,
+    }  # fmt: skip
+    try:
+        pipeline.run(items.work.function, tuple(sources), whole, count=first, chunk=chunk, measure=False, **options)
+    except ValueError as error:  # budgets that hold no chunk
+        raise cli.Refused(str(error)) from error
+    row.judge(items.judge(0, whole))
+    judge = Judge(items, row)
+    with progress(console, shape[0]) as tell:
+        done = pipeline.run(
+            items.work.function, tuple(sources), judge, outputs=items.work.result, count=shape[0], chunk=chunk,
+            readers=arguments.readers, progress=tell, timeline=timeline, measure=True, **options,
+        )  # fmt: skip
+    judge.finish(shape[0])
+    row.took(done)
+    budget = done.host_bytes if arguments.host_memory is None else arguments.host_memory
+    if done.host_growth > budget + HOST_SLACK:
+        row.fail(
+            f"the process grew by {done.host_growth:,} bytes, over its budget of {budget:,} and {HOST_SLACK:,} more"
+        )
+    return row, done
+
+
+def ways(
+    items: Items, device: Device, shape: tuple[int, ...], chunk: int, arguments: argparse.Namespace, console: Console
+) -> tuple[list[Row], pipeline.Report]:
+    """The stream by numpy, step after step from ordinary and from pinned memory, and through a pipeline from pinned
+    memory and as it is made. With them the report of the pipeline from pinned memory, its timeline kept for --plot."""
+    rows = [cpu_row(items, shape)]
+    for rung, pinned, memory in ((1, False, "ordinary memory"), (2, True, "pinned memory")):
+        idea = f"a wait after each step, {memory}"
+        rows.append(sequential_row(items, device, shape, chunk, pinned=pinned, rung=rung, idea=idea))
+    row, done = pipelined_row(
+        items, [device], items.resident(device, shape[0]), shape, arguments, name="pipelined", rung=3,
+        idea=f"{arguments.streams} streams, from pinned memory", streams=arguments.streams, chunk=chunk,
+        console=console, timeline=bool(arguments.plot),
+    )  # fmt: skip
+    generated, _ = pipelined_row(
+        items, [device], items.made(shape[0]), shape, arguments, name="generated", rung=4,
+        idea=f"{arguments.readers} threads make the items", streams=arguments.streams, chunk=chunk, console=console,
+    )  # fmt: skip
+    return [*rows, row, generated], done
+
+
+@contextmanager
+def progress(console: Console, total: int | None) -> Iterator[Callable[[pipeline.Progress], None]]:
+    """A bar for `pipeline.run(progress=...)`: items, and GB/s each way. Shown on a terminal only."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=console.quiet or not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+
+        def tell(far: pipeline.Progress) -> None:
+            rate = f"{far.gbps_in:.1f} GB/s in, {far.gbps_out:.1f} GB/s out"
+            bar.update(task, completed=far.items, description=rate)
+
+        yield tell
+
+
+def link_ceiling(report: pipeline.Report) -> dict[str, Any]:
+    """The link of a report as a ceiling of the contract's JSON."""
+    link = report.link
+    return {} if link is None else {"link": {"h2d": link.h2d, "d2h": link.d2h, "both": link.both}}

@@ -1,0 +1,359 @@
+"""NVRTC: from CUDA C++ text to a cubin, its PTX and what ptxas says of each kernel.
+
+`request` gathers everything a compile depends on; `compile` runs it. One compile for the real architecture gives both
+the cubin, which GPUs load, and the PTX, which the simulated device loads. NVRTC is loaded by the first compile and by
+nothing else here: `nvrtc_identity` reads its version from its wheel or its file's name, so that a warm cache never
+loads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cudakit import nvtx
+from cudakit.compile import headers
+from cudakit.errors import CompileError, check
+
+_DIAGNOSTIC = re.compile(
+    r"^(?P<file>[^\n(]+)\((?P<line>\d+)\): (?P<kind>(?:catastrophic )?error|warning)\b", re.MULTILINE
+)
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_PROPERTIES = re.compile(r"Function properties for (\S+)")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_BARRIERS = re.compile(r"used (\d+) barriers")
+_SHARED = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
+_CLOCK = re.compile(r"^ptxas info\s*: Compile time = .*\n?", re.MULTILINE)  # differs from run to run
+_CONTEXT_LINES = 2  # source lines shown above and below a diagnostic's own
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas reports of one function. Sizes are bytes; shared memory is the static part of a block's."""
+
+    registers: int = 0
+    static_shared: int = 0
+    stack: int = 0
+    spill_stores: int = 0
+    spill_loads: int = 0
+    barriers: int = 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything one compile depends on. `name` is the path that diagnostics, line info and reports show."""
+
+    source: str
+    name: str
+    arch: str
+    options: tuple[str, ...]  # in the order NVRTC gets them, without include paths
+    names: tuple[str, ...]  # name expressions
+    directories: tuple[str, ...]  # include path, CUDA's own left out
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One compile's results. `lowered` maps each name expression to its mangled name. `launch` is what another
+    compiler than NVRTC says of how its kernel is launched; `nvrtc_version` is (0, 0) then."""
+
+    cubin: bytes
+    ptx: str
+    lowered: dict[str, str]
+    log: str
+    options: tuple[str, ...]
+    resources: dict[str, Resources]  # by mangled name
+    arch: str
+    nvrtc_version: tuple[int, int]
+    name: str
+    source: str
+    launch: dict[str, Any] = field(default_factory=dict)
+
+
+def chip_arch(major: int, minor: int) -> str:
+    """NVRTC's name for a chip, with its architecture-specific instructions where it has any: (9, 0) is "sm_90a"."""
+    return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+
+def request(
+    source: str,
+    *,
+    name: str,
+    arch: str,
+    options: Sequence[str] = (),
+    defines: Mapping[str, Any] | None = None,
+    names: Sequence[str] = (),
+    include: Sequence[str | os.PathLike[str]] = (),
+    std: str = "c++17",
+    fmad: bool = True,
+    max_registers: int | None = None,
+    line_info: bool = True,
+) -> Request:
+    """Gather a compile of `source`.
+
+    `name` is the file's absolute path, or any label for text; its folder, `include` and kernels/common are searched
+    for headers in this order, CUDA's own last. `defines` values are text or numbers (True is 1, False is 0, None
+    defines the bare name). `fmad=False` forbids contraction of a*b+c. `max_registers` bounds registers a thread.
+    Raises ValueError for a define or option NVRTC could not be given.
+    """
+    if isinstance(names, str) or isinstance(options, str):
+        raise ValueError('names and options are sequences of strings: write names=("k<4>",), not names="k<4>"')
+    made = [f"--std={std}", "--ptxas-options=-v", f"--fmad={'true' if fmad else 'false'}"]
+    if line_info:
+        made.append("-lineinfo")
+    if max_registers is not None:
+        if not 16 <= max_registers <= 255:
+            raise ValueError(f"max_registers={max_registers}: a thread has 16 to 255 registers")
+        made.append(f"--maxrregcount={max_registers}")
+    for key, value in (defines or {}).items():
+        made.append(_define(key, value))
+    extra, folders = _split_include_options(options)
+    directories: list[str] = []
+    own = os.path.dirname(name)
+    for folder in (own, *include, *folders, headers.common_directory()):
+        if folder and os.fspath(folder) not in directories:
+            directories.append(os.fspath(folder))
+    return Request(source, name, arch, (*made, *extra), tuple(names), tuple(directories))
+
+
+def _define(key: str, value: Any) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*", key):
+        raise ValueError(f'defines: {key!r} is no macro name; give a name and its value, such as {{"TILE": 16}}')
+    if value is None:
+        return f"-D{key}"
+    if isinstance(value, bool):
+        value = int(value)
+    if not isinstance(value, (int, float, str)):
+        raise ValueError(f"defines: {key} is {value!r} of type {type(value).__name__}; give text, a number or a bool")
+    return f"-D{key}={value}"
+
+
+def _split_include_options(options: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The user's options without include folders, and those folders, which the header scan needs too."""
+    kept: list[str] = []
+    folders: list[str] = []
+    pending = iter(options)
+    for option in pending:
+        if option in ("-I", "--include-path"):
+            folders.append(next(pending, ""))
+        elif option.startswith("-I"):
+            folders.append(option[2:])
+        elif option.startswith("--include-path="):
+            folders.append(option.partition("=")[2])
+        elif option.startswith(("--gpu-architecture", "-arch")):
+            raise ValueError(
+                f'option {option!r}: the device decides the architecture; use Device("sim:sm_80") or another GPU'
+            )
+        else:
+            kept.append(option)
+    return kept, folders
+
+
+_MISSING = re.compile(r"(?:could not|cannot) open source file \"(\w+(?:\.h)?)\"")
+
+
+@functools.cache
+def nvrtc_identity() -> str:
+    """NVRTC's identity for cache keys, read without loading it where that can be done."""
+    libraries = headers.installed_libraries("libnvrtc")
+    if libraries and libraries[0].parent.parts[-3:] == ("nvidia", "cu13", "lib"):
+        try:
+            return "wheel " + importlib.metadata.version("nvidia-cuda-nvrtc")
+        except importlib.metadata.PackageNotFoundError:
+            pass  # copied without its metadata: the files' own names and sizes tell them apart
+    if libraries:
+        builtins = headers.installed_libraries("libnvrtc-builtins")
+        real = sorted({path.resolve() for path in (*libraries, *builtins)})
+        return "file " + ",".join(f"{path.name}:{path.stat().st_size}" for path in real)
+    major, minor = _version(_nvrtc())
+    return f"loaded {major}.{minor}"
+
+
+def nvrtc_label() -> str:
+    """NVRTC's version for people ("13.5.37"), read without loading it where that can be done."""
+    match = re.search(r"\d+\.\d+(?:\.\d+)*", nvrtc_identity())
+    return match[0] if match else "unknown"
+
+
+def _nvrtc() -> Any:
+    """The NVRTC bindings, loaded; a CompileError says what to install where there are none."""
+    from cuda.bindings import nvrtc
+
+    try:
+        nvrtc.nvrtcVersion()
+    except Exception as error:  # the bindings raise what their loader raises: several unrelated classes
+        raise CompileError(
+            f"NVRTC cannot be loaded ({type(error).__name__}: {error}). Install it: pip install nvidia-cuda-nvrtc"
+        ) from error
+    return nvrtc
+
+
+def _version(nvrtc: Any) -> tuple[int, int]:
+    _, major, minor = nvrtc.nvrtcVersion()
+    return int(major), int(minor)
+
+
+@nvtx.range("NVRTC")
+def compile(request: Request) -> Compiled:
+    """Compile `request`. Raises CompileError with the log and the numbered source around each diagnostic."""
+    nvrtc = _nvrtc()
+    options = full_options(request)
+    program = check(
+        nvrtc, "nvrtcCreateProgram", nvrtc.nvrtcCreateProgram(request.source.encode(), request.name.encode(), 0, [], [])
+    )
+    try:
+        for expression in request.names:
+            check(nvrtc, "nvrtcAddNameExpression", nvrtc.nvrtcAddNameExpression(program, expression.encode()))
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = _CLOCK.sub("", _text(nvrtc, program, "ProgramLog")).strip()
+        if result:
+            raise _failure(nvrtc, result, request, options, log)
+        lowered: dict[str, str] = {}
+        for expression in request.names:
+            mangled = check(nvrtc, "nvrtcGetLoweredName", nvrtc.nvrtcGetLoweredName(program, expression.encode()))
+            lowered[expression] = mangled.decode()
+        return Compiled(
+            cubin=_bytes(nvrtc, program, "CUBIN"),
+            ptx=_label_paths(_text(nvrtc, program, "PTX"), request.name),
+            lowered=lowered,
+            log=log,
+            options=options,
+            resources=parse_resources(log),
+            arch=request.arch,
+            nvrtc_version=_version(nvrtc),
+            name=request.name,
+            source=request.source,
+        )
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def full_options(request: Request) -> tuple[str, ...]:
+    """Every option of the compile, as NVRTC gets them."""
+    folders = (*request.directories, *headers.cuda_directories())
+    return (f"--gpu-architecture={request.arch}", *request.options, *(f"-I{folder}" for folder in folders))
+
+
+def _bytes(nvrtc: Any, program: Any, what: str) -> bytes:
+    """One of a program's results. NVRTC writes into the buffer, so it must not be an (interned) bytes object."""
+    routine = f"nvrtcGet{what}"
+    size = check(nvrtc, routine + "Size", getattr(nvrtc, routine + "Size")(program))
+    buffer = bytearray(size)
+    if size:
+        check(nvrtc, routine, getattr(nvrtc, routine)(program, buffer))
+    return bytes(buffer)
+
+
+def _text(nvrtc: Any, program: Any, what: str) -> str:
+    return _bytes(nvrtc, program, what).rstrip(b"\0").decode(errors="replace")
+
+
+def _label_paths(ptx: str, name: str) -> str:
+    """`ptx` with a label as it was given: NVRTC makes a path of it by putting the working directory in front."""
+    if os.path.isabs(name):
+        return ptx
+    return ptx.replace(f'"{os.path.join(os.getcwd(), name)}"', f'"{name}"')
+
+
+def _failure(nvrtc: Any, result: Any, request: Request, options: tuple[str, ...], log: str) -> CompileError:
+    hint = ""
+    if "gpu-architecture" in log:
+        known = check(nvrtc, "nvrtcGetSupportedArchs", nvrtc.nvrtcGetSupportedArchs())
+        version = ".".join(map(str, _version(nvrtc)))
+        hint = f". NVRTC {version} compiles for {', '.join(f'sm_{arch}' for arch in known)}, not for {request.arch}"
+    elif "could not open source file" in log or "cannot open source file" in log:
+        hint = _standard_header(log) or (
+            ". Headers are looked for in the file's folder, the include=... folders, kernels/common and CUDA's own; "
+            "CUDA's come with pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl, or a CUDA toolkit"
+        )
+    errors = len([match for match in _DIAGNOSTIC.finditer(log) if "error" in match["kind"]])
+    count = f"{errors} error{'s' * (errors != 1)}" if errors else result.name
+    return CompileError(
+        f"{request.name} does not compile for {request.arch}: {count}{hint}",
+        log=log,
+        options=options,
+        excerpt=excerpt(log, request.name, request.source),
+    )
+
+
+def _standard_header(log: str) -> str:
+    """What to include instead of the host's standard headers that `log` misses; "" where it misses none of these."""
+    instead: dict[str, str] = {}
+    for name in _MISSING.findall(log):
+        own = "cuda/std/" + (f"c{name[:-2]}" if name.endswith(".h") else name)
+        if any(os.path.isfile(os.path.join(folder, own)) for folder in headers.cuda_directories()):
+            instead[name] = own
+    if not instead:
+        return ""
+    pairs = ", ".join(f"<{own}> instead of <{name}>" for name, own in instead.items())
+    return f". NVRTC has no standard headers of the host: include {pairs}. Its names are in cuda::std"
+
+
+def excerpt(log: str, name: str, source: str) -> str:
+    """The numbered source lines around each error in `log`, as text; empty where it names no line.
+
+    Lines of headers are read from disk; warnings are shown only where there is no error.
+    """
+    found = list(_DIAGNOSTIC.finditer(log))
+    errors = [match for match in found if "error" in match["kind"]]
+    wanted: dict[str, set[int]] = {}
+    for match in errors or found:
+        wanted.setdefault(match["file"], set()).add(int(match["line"]))
+    parts: list[str] = []
+    for file, marked in wanted.items():
+        lines = _lines(file, name, source)
+        shown = {
+            near
+            for line in marked
+            for near in range(line - _CONTEXT_LINES, line + _CONTEXT_LINES + 1)
+            if 1 <= near <= len(lines)
+        }
+        if not shown:
+            continue
+        parts.append(f"{file}:")
+        width = len(str(max(shown)))
+        previous = 0
+        for number in sorted(shown):
+            if previous and number != previous + 1:
+                parts.append(f"  {'...':>{width}}")
+            parts.append(f"{'>' if number in marked else ' '} {number:>{width}} | {lines[number - 1]}".rstrip())
+            previous = number
+    return "\n".join(parts)
+
+
+def _lines(file: str, name: str, source: str) -> list[str]:
+    if file == name:
+        return source.splitlines()
+    try:
+        return Path(file).read_text(errors="replace").splitlines()
+    except OSError:
+        return []  # NVRTC's own text, such as its list of name expressions
+
+
+def parse_resources(log: str) -> dict[str, Resources]:
+    """ptxas's report (`--ptxas-options=-v`), by mangled name of kernel or called function."""
+    found: dict[str, dict[str, int]] = {}
+    entry = function = ""
+    for line in log.splitlines():
+        if match := _ENTRY.search(line):
+            entry = match[1]
+            found.setdefault(entry, {})
+        elif match := _PROPERTIES.search(line):
+            function = match[1]
+        elif function and (match := _STACK.search(line)):
+            sizes = {"stack": int(match[1]), "spill_stores": int(match[2]), "spill_loads": int(match[3])}
+            found.setdefault(function, {}).update(sizes)
+        elif entry and (match := _USED.search(line)):
+            values = found[entry]
+            values["registers"] = int(match[1])
+            if match := _BARRIERS.search(line):
+                values["barriers"] = int(match[1])
+            if match := _SHARED.search(line):
+                values["static_shared"] = int(match[1])
+    return {name: Resources(**values) for name, values in found.items()}

@@ -1,0 +1,419 @@
+"""Context: a device's primary context, its attributes and limits, and which thread has it current.
+
+The primary context is retained, not created, so torch and CuPy in the same process share it. Whatever a context made
+(streams, events, memory, modules) is registered with it, is freed by a finalizer that never raises, and is freed by
+`close()` at the latest; only pinned host memory lives on for as long as a numpy array looks at it.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from cudakit import nvtx
+from cudakit.driver import driver as drivers
+from cudakit.driver.captures import Captures
+from cudakit.driver.primary import InFlight, Primary, finalizer, tell_later
+from cudakit.errors import (
+    STICKY,
+    Closed,
+    ContextLost,
+    DeviceFault,
+    DeviceMismatch,
+    ForkedProcess,
+    LeakWarning,
+    UnseenFault,
+    check,
+    failure,
+)
+
+_PEER_ALREADY_ENABLED = 704
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def _outside() -> int:
+    """The stacklevel by which a warning of the caller is one of the first frame outside this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+class _Thread(threading.local):
+    """The token of the context that cudakit last made current on this thread."""
+
+    token: object = None
+
+
+_thread = _Thread()
+
+
+def _after_fork_in_child() -> None:
+    # No context is current in a child: every context takes its slow path there, which sees the new process id.
+    _thread.token = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class MemoryInfo(NamedTuple):
+    """Free and total device memory, in bytes, as all processes together leave it."""
+
+    free: int
+    total: int
+
+
+class Context:
+    """The primary context of one device.
+
+    driver: the driver it talks to. ordinal, kind ("gpu" or "sim"), spec: which device it is.
+    handle: the CUcontext. device: the CUdevice. lost: the failure that ended it, or None.
+    """
+
+    def __init__(self, spec: str | int | drivers.Opened | None = None) -> None:
+        opened = drivers.open(spec)
+        self._opened = opened
+        self.driver = opened.driver
+        self.ordinal = opened.ordinal
+        self.kind = opened.kind
+        self.spec = opened.spec
+        self.pid = os.getpid()
+        self.lost: ContextLost | None = None
+        self.closed = False
+        with nvtx.range("create context"):
+            self._primary: Primary | None = Primary(opened.driver, opened.ordinal)
+        self.handle = self._primary.handle
+        self.device = self._primary.device
+        self.captures = Captures(self._primary)
+        self.in_flight = InFlight(self._primary, self.captures)
+        # How many arrays and modules were closed by hand: graphs look at their own again when it has changed.
+        self.closings = 0
+        self._attributes: dict[str, int] = {}
+        self.device_object: Any = None  # the Device over this context, for which arrays ask
+        # Streams made here, by handle: how one that comes back in another library's wrapper is known again.
+        self.streams: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        # What cudakit made for itself: default streams, modules in the device's cache. Nobody is to be told to free it.
+        self.own: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._peers: set[int] = {opened.ordinal}
+        self._children: dict[int, weakref.finalize[Any, Any]] = {}
+        self._keys = itertools.count()
+        # On one device only this context can be current, so a comparison is enough; on several, another library may
+        # have made another device's context current behind us, so it is set each time.
+        count = check(self.driver, "cuDeviceGetCount", self.driver.cuDeviceGetCount())
+        self.alone = count == 1
+        self._token = object()
+        self._finalizer = finalizer(self, InFlight.close, self.in_flight)
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ", lost" if self.lost else ""
+        return f"Context({self.spec!r}{state})"
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(tell=kind is None)
+
+    # Calls ------------------------------------------------------------------------------------------------------------
+
+    def make_current(self) -> None:
+        """Make this context current on the calling thread: a comparison where it already is.
+
+        Raises Closed, ContextLost or ForkedProcess where it cannot be used any more.
+        """
+        if _thread.token is not self._token:
+            self._enter()
+
+    def _enter(self) -> None:
+        # Closing, losing and forking all end the token, so that the fast path needs no test but the comparison.
+        if os.getpid() != self.pid:
+            raise ForkedProcess(
+                f"{self.spec} was opened in process {self.pid} and is used in its forked child {os.getpid()}: "
+                "CUDA does not survive fork. Open the device in the child, or start children by 'spawn'."
+            )
+        if self.lost is not None:
+            raise self._lost_again()
+        if self.closed:
+            raise self._closed()
+        self.check("cuCtxSetCurrent", self.driver.cuCtxSetCurrent(self.handle))
+        _thread.token = self._token if self.alone else None
+
+    def call(self, routine: str, *arguments: Any) -> Any:
+        """Call a driver routine in this context and give its values (see `errors.check`)."""
+        if _thread.token is not self._token:
+            self._enter()
+        result = getattr(self.driver, routine)(*arguments)
+        if result[0]:
+            raise self.failed(routine, result[0])
+        if len(result) == 2:
+            return result[1]
+        return result[1:] if len(result) > 2 else None
+
+    def check(self, routine: str, result: tuple[Any, ...]) -> Any:
+        """The values of a result that the caller got itself, after make_current(); raises as `call` does."""
+        if result[0]:
+            raise self.failed(routine, result[0])
+        if len(result) == 2:
+            return result[1]
+        return result[1:] if len(result) > 2 else None
+
+    def failed(self, routine: str, code: Any) -> Exception:
+        """The exception for a code that is not success. A sticky one loses this context for good."""
+        if self.lost is not None and int(code) in STICKY:
+            return self._lost_again()
+        error = failure(self.driver, routine, code)
+        if self.captures:
+            self.captures.failed(routine, code)
+        if isinstance(error, ContextLost):
+            if self.kind == "sim":
+                error = self._reported(error)
+            self._lose(error)
+        return error
+
+    def _reported(self, error: ContextLost) -> DeviceFault:
+        """The same failure with the simulated device's report of it: kernel, thread, address, file and line."""
+        hint = f"{self.spec} is lost with all that was on it; a new Device('sim') starts afresh."
+        fault = DeviceFault(error.routine, error.code, error.name, error.text, hint)
+        fault.report = error.report
+        return fault
+
+    def _lose(self, error: ContextLost) -> None:
+        self.lost = error
+        self._token = object()
+        drivers.forget(self._opened)
+
+    def _lost_again(self) -> ContextLost:
+        first = self.lost
+        if first is None:
+            raise RuntimeError("a context that is not lost was said to be")
+        again = ContextLost(
+            first.routine,
+            first.code,
+            first.name,
+            f"{self.spec} was lost to an earlier failure, which was: {first.text}",
+            first.hint,
+        )
+        again.report = first.report
+        again.__cause__ = first
+        return again
+
+    # What it made -----------------------------------------------------------------------------------------------------
+
+    def adopt(self, child: object, release: Callable[..., object], *arguments: Any) -> weakref.finalize[Any, Any]:
+        """Have `release(*arguments)` called once, when `child` is dropped, closed, or this context is.
+
+        Returns the finalizer: call it to free the child now; `.alive` says whether it still owns anything. `release` is
+        left out where there is nothing left to free (a lost context, a forked child). It is called on whatever thread
+        drops the child, so it calls the driver through `attempt`, and must not refer to the child.
+        """
+        key = next(self._keys)
+        made = finalizer(child, self._release_child, key, release, arguments)
+        self._children[key] = made
+        if self.closed:
+            # Another thread closed the device while this was being made.
+            made()
+            raise self._closed()
+        return made
+
+    def made(self) -> list[object]:
+        """What it made and has not freed yet, as far as it is adopted here."""
+        found = (made.peek() for made in list(self._children.values()))
+        return [peeked[0] for peeked in found if peeked is not None]
+
+    def adopt_handle(self, child: object, routine: str, handle: Any) -> weakref.finalize[Any, Any]:
+        """`adopt` for a handle that one driver routine frees."""
+        return self.adopt(child, self.attempt, routine, handle)
+
+    def _release_child(self, key: int, release: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self._children.pop(key, None)
+        if self.lost is not None or os.getpid() != self.pid:
+            return
+        try:
+            release(*arguments)
+        except Exception:
+            # A finalizer must not raise: it runs inside whatever code dropped the object. Failures of the driver have
+            # been noted by attempt(), and show at the next call.
+            return
+
+    def attempt(self, routine: str, *arguments: Any) -> int:
+        """Call a driver routine from a finalizer: never raises, and gives the code (-1: not called).
+
+        What is current on the thread is left as it was. A sticky failure loses the context, so the next call says it.
+        """
+        if self.lost is not None:
+            return -1
+        if _thread.token is self._token:
+            try:
+                result = getattr(self.driver, routine)(*arguments)
+                tell_later(self.driver, result)
+                code = int(result[0])
+            except Exception:
+                # The driver may be half torn down at the interpreter's end.
+                return -1
+        elif self._primary is not None:
+            code = self._primary.attempt(routine, *arguments)
+        else:
+            return -1
+        if code in STICKY and self.lost is None:
+            self.failed(routine, self.driver.CUresult(code))
+        return code
+
+    @nvtx.range("close device")
+    def close(self, *, tell: bool = True) -> None:
+        """Free everything this context made, newest first, and let go of the primary context. Idempotent.
+
+        Work that is still queued is waited for, since pinned memory may be in flight. Pinned arrays stay readable.
+        The simulated device warns (LeakWarning) of what is still alive as its last context is closed: arrays, pinned
+        memory, streams, events and modules that somebody still holds, but for the device's own (default streams, the
+        modules that compile() keeps). It also warns (UnseenFault) of work that failed, and of mistakes in host code,
+        that no call has told of. tell: False leaves both out, as a `with` block does that an exception ends: there the
+        traceback keeps everything alive.
+        """
+        if self.closed:
+            return
+        told = self._last_words() if tell and self.kind == "sim" else []
+        # First, so that no other thread begins anything more here.
+        self.closed = True
+        self._token = object()
+        if self._primary is not None and self.lost is None:
+            self._primary.attempt("cuCtxSynchronize")
+        while self._children:
+            with suppress(KeyError):  # another thread dropped the last one meanwhile
+                self._children.popitem()[1]()
+        self.captures.close()
+        self._finalizer()
+        # Pinned arrays that are still looked at hold the primary context themselves.
+        self._primary = None
+        for warning in told:
+            warnings.warn(warning, stacklevel=_outside())
+
+    def _last_words(self) -> list[Warning]:
+        """What is to be told as the simulated device is closed."""
+        primary = self._primary
+        if primary is None or self.lost is not None or os.getpid() != self.pid:
+            return []
+        primary.attempt("cuCtxSynchronize")
+        self.in_flight.prune()
+        report = self._held()
+        if report is not None:
+            # What is rubbish already is no leak.
+            gc.collect()
+            primary.attempt("cuCtxSynchronize")
+            report = self._held()
+        told: list[Warning] = [UnseenFault(unseen) for unseen in self.driver.simUnseenReports(self.handle)]
+        return told if report is None else [*told, LeakWarning(report)]
+
+    def _held(self) -> Any:
+        own = {int(thing.handle) for thing in self.own} | self.in_flight.events()
+        return self.driver.simEndReport(self.handle, own)
+
+    @property
+    def primary(self) -> Primary:
+        """The retained primary context, for what must outlive this object."""
+        if self._primary is None:
+            raise self._closed()
+        return self._primary
+
+    def _closed(self) -> Closed:
+        return Closed(f"{self.spec} was closed: open the device again, and use what the new one makes")
+
+    # What it is -------------------------------------------------------------------------------------------------------
+
+    def attribute(self, name: Any) -> int:
+        """A device attribute by its driver name without the prefix ("MULTIPROCESSOR_COUNT"), or by its enum member."""
+        key = name if isinstance(name, str) else name.name
+        key = key.upper().removeprefix("CU_DEVICE_ATTRIBUTE_")
+        value = self._attributes.get(key)
+        if value is None:
+            members = self.driver.CUdevice_attribute
+            member = getattr(members, f"CU_DEVICE_ATTRIBUTE_{key}", None)
+            if member is None:
+                raise ValueError(
+                    f"{name!r} is no device attribute: use a name of CUdevice_attribute without CU_DEVICE_ATTRIBUTE_"
+                )
+            value = self._attributes[key] = int(self.call("cuDeviceGetAttribute", member, self.device))
+        return value
+
+    @property
+    def name(self) -> str:
+        """The device's name, as the driver tells it."""
+        text = self.call("cuDeviceGetName", 256, self.device)
+        return bytes(text).split(b"\0")[0].decode(errors="replace")
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """(major, minor)."""
+        return self.attribute("COMPUTE_CAPABILITY_MAJOR"), self.attribute("COMPUTE_CAPABILITY_MINOR")
+
+    def memory_info(self) -> MemoryInfo:
+        """Free and total device memory in bytes."""
+        free, total = self.call("cuMemGetInfo")
+        return MemoryInfo(int(free), int(total))
+
+    def _limit(self, name: str) -> Any:
+        member = getattr(self.driver.CUlimit, "CU_LIMIT_" + name.upper().removeprefix("CU_LIMIT_"), None)
+        if member is None:
+            raise ValueError(f"{name!r} is no limit: use STACK_SIZE, PRINTF_FIFO_SIZE or another of CUlimit")
+        return member
+
+    def limit(self, name: str) -> int:
+        """A limit of the context, such as STACK_SIZE, in its own unit (bytes for most)."""
+        return int(self.call("cuCtxGetLimit", self._limit(name)))
+
+    def set_limit(self, name: str, value: int) -> None:
+        """Set a limit; the driver may round it, so read it back. All users of the primary context share it."""
+        self.call("cuCtxSetLimit", self._limit(name), int(value))
+
+    def stream_priorities(self) -> tuple[int, int]:
+        """(least, greatest): the range a stream's priority is clamped to. Smaller numbers run first: (0, -5)."""
+        least, greatest = self.call("cuCtxGetStreamPriorityRange")
+        return int(least), int(greatest)
+
+    def synchronize(self) -> None:
+        """Wait for all work of the device, whoever queued it, and raise what any of it failed with."""
+        with nvtx.range("synchronize device"):
+            self.call("cuCtxSynchronize")
+        self.in_flight.prune()
+
+    # Peers ------------------------------------------------------------------------------------------------------------
+
+    def same_device(self, other: Context) -> bool:
+        """Whether both are of one device of one driver."""
+        return self.driver is other.driver and self.ordinal == other.ordinal
+
+    def can_access(self, other: Context) -> bool:
+        """Whether kernels here may use memory of `other`: the same device, or enable_peer() was called."""
+        return self.driver is other.driver and other.ordinal in self._peers
+
+    def enable_peer(self, other: Context) -> None:
+        """Let kernels of this device use memory of `other`, from the pool or not. One way; idempotent.
+
+        Raises DeviceMismatch where the two cannot.
+        """
+        if self.can_access(other):
+            return
+        if self.driver is not other.driver:
+            raise DeviceMismatch(f"{self.spec} and {other.spec} do not talk to one driver: copy through the host")
+        if not self.call("cuDeviceCanAccessPeer", self.device, other.device):
+            raise DeviceMismatch(f"{self.spec} cannot access the memory of {other.spec}: use copy_from(), which can")
+        result = self.driver.cuCtxEnablePeerAccess(other.handle, 0)
+        if int(result[0]) != _PEER_ALREADY_ENABLED:
+            self.check("cuCtxEnablePeerAccess", result)
+        # Memory of a stream-ordered pool follows the pool's own access list, not the context's.
+        if other.attribute("MEMORY_POOLS_SUPPORTED"):
+            pool = other.call("cuDeviceGetDefaultMemPool", other.device)
+            access = self.driver.CUmemAccessDesc()
+            access.location.type = self.driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+            access.location.id = self.ordinal
+            access.flags = self.driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            self.call("cuMemPoolSetAccess", pool, [access], 1)
+        self._peers.add(other.ordinal)

@@ -1,0 +1,197 @@
+"""3x3 Gaussian blur of float32 images: (1 2 1; 2 4 2; 1 2 1) / 16, a whole batch in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cudakit.families import front
+from cudakit.families.variant import MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
+from cudakit.memory import array as memory
+from cudakit.memory import layout
+
+# Names of the borders, in the order of kernels/blur/border.cuh, and what numpy.pad calls them.
+BORDERS = {"zero": "constant", "clamp": "edge", "reflect": "reflect"}
+STRIP_COLS = 128
+
+
+@dataclass(frozen=True)
+class BlurProblem:
+    """Images of rows x cols; strides in elements (image, row, column); whether rows are whole float4; the border;
+    multiprocessors."""
+
+    images: int
+    rows: int
+    cols: int
+    x_strides: tuple[int, int, int]
+    y_strides: tuple[int, int, int]
+    vectors: bool
+    border: int
+    sms: int
+
+    def __str__(self) -> str:
+        return f"blur of {self.images}x{self.rows}x{self.cols}, strides {self.x_strides} to {self.y_strides}"
+
+
+def _naive(problem: BlurProblem) -> Config:
+    pixels = problem.images * problem.rows * problem.cols
+    return Config(f"naive<{problem.border}>", min(ceil_div(pixels, 256), 2**20), 256)
+
+
+def _tiles(problem: BlurProblem) -> int:
+    return problem.images * ceil_div(problem.rows, 16) * ceil_div(problem.cols, 32)
+
+
+def _strips(problem: BlurProblem, rows: int) -> int:
+    return problem.images * ceil_div(problem.rows, rows) * ceil_div(problem.cols, STRIP_COLS)
+
+
+def strip_rows(problem: BlurProblem) -> int:
+    """Rows a warp walks down: 32 where that leaves 16 warps for each multiprocessor (H200: 0.865 of a copy, against
+    0.844 with 64), fewer for small images."""
+    return next((rows for rows in (32, 16) if _strips(problem, rows) >= 16 * problem.sms), 4)
+
+
+def _walking(problem: BlurProblem) -> Config:
+    rows = strip_rows(problem)
+    return Config(f"walking<{problem.border}, {rows}>", ceil_div(_strips(problem, rows), 4), 128)
+
+
+def _few_tiles(problem: BlurProblem) -> bool | str:
+    return _tiles(problem) <= MAX_GRID_X or f"{_tiles(problem)} tiles are more than a grid has blocks"
+
+
+def _whole_pieces(problem: BlurProblem) -> bool | str:
+    if not problem.vectors:
+        return "float4 access needs neighbouring columns, a multiple of 4 of them, and rows on 16-byte boundaries"
+    return (
+        ceil_div(_strips(problem, strip_rows(problem)), 4) <= MAX_GRID_X
+        or "its strips are more than a grid has blocks for"
+    )
+
+
+VARIANTS: tuple[Variant[BlurProblem], ...] = (
+    Variant(1, "naive", "one pixel a thread, nine loads", "blur/01_naive.cu", _naive),
+    Variant(
+        2,
+        "tiled",
+        "a tile with its whole halo in shared memory",
+        "blur/02_tiled.cu",
+        lambda problem: Config(f"tiled<{problem.border}>", _tiles(problem), (32, 16)),
+        _few_tiles,
+    ),
+    Variant(
+        3,
+        "walking",
+        "a warp walks down with three rows' sums in registers",
+        "blur/03_walking.cu",
+        _walking,
+        _whole_pieces,
+    ),
+)
+
+
+def _strides(array: Any) -> tuple[int, int, int]:
+    strides = array.strides_elements
+    return (strides[0], strides[1], strides[2]) if len(strides) == 3 else (0, strides[0], strides[1])
+
+
+def problem(inputs: Sequence[Any], output: Any, border: str = "zero") -> BlurProblem:
+    """The problem of (rows, cols) or (images, rows, cols) and an output; ValueError says what it refuses."""
+    (x,) = inputs
+    if border not in BORDERS:
+        raise ValueError(f"border is {border!r}: it must be one of {', '.join(map(repr, BORDERS))}")
+    if x.dtype != np.float32 or output.dtype != np.float32:
+        raise ValueError(f"blur takes float32 in and out, got {x.dtype} in and {output.dtype} out")
+    if len(x.shape) not in (2, 3):
+        raise ValueError(f"blur takes (rows, cols) or (images, rows, cols), got shape {tuple(x.shape)}")
+    if tuple(x.shape) != tuple(output.shape):
+        raise ValueError(f"blur writes an output of the input's shape {tuple(x.shape)}, got {tuple(output.shape)}")
+    if layout.overlaps_itself(output.shape, output.strides, output.itemsize):
+        raise ValueError("the output of blur may name one place twice: give an output whose elements are apart")
+    if memory.touch(x, output):
+        raise ValueError(
+            "blur cannot work in place: a pixel is read after its neighbours are written. Give a separate output"
+        )
+    sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
+    images, rows, cols = (1, *x.shape) if len(x.shape) == 2 else tuple(x.shape)
+    x_strides, y_strides = _strides(x), _strides(output)
+    whole = all(strides[2] == 1 and strides[0] % 4 == strides[1] % 4 == 0 for strides in (x_strides, y_strides))
+    vectors = whole and cols % 4 == 0 and alignment(x) == alignment(output) == 16
+    return BlurProblem(images, rows, cols, x_strides, y_strides, vectors, list(BORDERS).index(border), sms)
+
+
+def _arguments(problem: BlurProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
+    extents = (problem.images, problem.rows, problem.cols)
+    return (inputs[0], output, *extents, *problem.x_strides, *problem.y_strides)
+
+
+def _blur(x: Any, border: str) -> Any:
+    if not x.size:
+        return x.copy()
+    axes = [(0, 0)] * (x.ndim - 2) + [(1, 1), (1, 1)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        padded = x
+        for axis in (x.ndim - 2, x.ndim - 1):  # numpy cannot mirror an axis of one element
+            width = [pair if index == axis else (0, 0) for index, pair in enumerate(axes)]
+            mode: Any = "edge" if border == "reflect" and x.shape[axis] == 1 else BORDERS[border]
+            padded = np.pad(padded, width, mode=mode)
+        quarter, half = x.dtype.type(0.25), x.dtype.type(0.5)  # weights that add up to 1 cannot overflow on the way
+        across = quarter * padded[..., :-2] + half * padded[..., 1:-1] + quarter * padded[..., 2:]
+        return quarter * across[..., :-2, :] + half * across[..., 1:-1, :] + quarter * across[..., 2:, :]
+
+
+def reference(inputs: Sequence[np.ndarray], border: str = "zero") -> Any:
+    """The blur in float64."""
+    return _blur(np.asarray(inputs[0], np.float64), border)
+
+
+def plain(inputs: Sequence[np.ndarray], border: str = "zero") -> Any:
+    """The blur in float32, across and then down."""
+    return _blur(np.asarray(inputs[0]), border)
+
+
+def choose(problem: BlurProblem, arch: str) -> str:
+    """The rung that "auto" means."""
+    if _whole_pieces(problem) is True:
+        return "walking"
+    return "tiled" if _few_tiles(problem) is True else "naive"
+
+
+FAMILY: Family[BlurProblem] = Family(
+    name="blur",
+    variants=VARIANTS,
+    make_inputs=lambda shape, dtype, rng, **options: (rng.standard_normal(shape, dtype=np.float32),),
+    output_like=lambda inputs, **options: (tuple(inputs[0].shape), np.dtype(np.float32)),
+    reference=reference,
+    plain=plain,
+    baseline=plain,
+    problem=problem,
+    arguments=_arguments,
+    traffic=lambda problem: 8 * problem.images * problem.rows * problem.cols,
+    flops=lambda problem: 0,
+    choose=choose,
+    empty=lambda problem: problem.images * problem.rows * problem.cols == 0,
+    shapes={
+        "gpu": ((256, 1024, 1024), (4095, 4097)),
+        "sim": ((2, 33, 64), (17, 35)),
+        "sim sweep": ((1, 16, 16), (1, 64, 128), (5, 31, 37)),
+        "sweep": ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (16, 4096, 4096)),
+    },
+    modes={"": {}, **{border: {"border": border} for border in ("clamp", "reflect")}},
+)
+
+
+def blur(images: Any, out: Any = None, *, border: str = "zero", variant: str = "auto", stream: Any = None) -> Any:
+    """The 3x3 Gaussian blur of float32 images: cudakit's, torch's or CuPy's, and so is the result.
+
+    images: (rows, cols) or (images, rows, cols), any strides, any number of images. out: where to write, of the same
+    shape and not over the input; a new array unless given. border: what stands outside an image: "zero"; "clamp", the
+    nearest element; "reflect", the image mirrored at its outermost elements, which are not repeated (numpy.pad's
+    "reflect"; an axis of one element repeats it). variant: a rung by name, or "auto". stream: as for every op. Returns
+    without waiting. Raises ValueError for what it does not take, UnsupportedVariant for a rung that does not take it.
+    """
+    return front.apply(FAMILY, (images,), out, variant, stream, {"border": border})

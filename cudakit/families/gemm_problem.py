@@ -1,0 +1,242 @@
+"""The problem that both families of matrix products take: D = alpha * A @ B + beta * C, any strides, batched or not.
+
+A transposed operand is a view with its strides swapped; a 2-D operand beside 3-D ones is used for every batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cudakit.compare import in_range
+from cudakit.families.variant import alignment
+from cudakit.memory import array as memory
+from cudakit.memory import layout
+
+# Host work that a check may take: multiply-adds of the plain sum from left to right.
+PLAIN_WORK = 1 << 26
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Strides in elements (of a row, a column, a batch), and the alignment in bytes (at most 16) of the first one."""
+
+    row: int
+    col: int
+    batch: int
+    alignment: int
+
+    @property
+    def turned(self) -> Operand:
+        """The transposed operand."""
+        return replace(self, row=self.col, col=self.row)
+
+    def pieces(self, along: int, step: int, extent: int, batches: int, itemsize: int) -> bool:
+        """Whether an axis of stride `along` and `extent` elements is whole 16-byte pieces, wherever a step of `step`
+        or a batch leads."""
+        width = 16 // itemsize
+        whole = along == 1 and extent % width == 0 and step % width == 0 and self.alignment == 16
+        return whole and (batches == 1 or self.batch % width == 0)
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """m x n = m x k times k x n, `batch` times. dtype: of A and B; result: of C and D. sms: multiprocessors of the
+    device, shared: bytes of shared memory a block may have there."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    a: Operand
+    b: Operand
+    c: Operand
+    d: Operand
+    alpha: float
+    beta: float
+    dtype: str
+    result: str
+    sms: int
+    shared: int
+
+    def __str__(self) -> str:
+        batches = f"{self.batch} x " if self.batch > 1 else ""
+        return (
+            f"{batches}{self.m}x{self.n}x{self.k} {self.dtype} product, strides A {self.a.row, self.a.col}, "
+            f"B {self.b.row, self.b.col}, D {self.d.row, self.d.col}"
+        )
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is written."""
+        return not (self.m and self.n and self.batch)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def turned(self) -> GemmProblem:
+        """The same as a product of the transposed operands: D^T = B^T * A^T."""
+        a, b, c, d = (operand.turned for operand in (self.b, self.a, self.c, self.d))
+        return replace(self, m=self.n, n=self.m, a=a, b=b, c=c, d=d)
+
+
+def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0) -> GemmProblem:
+    """The problem of (A, B) or (A, B, C) and D; ValueError says what it refuses."""
+    a, b, *rest = inputs
+    c = rest[0] if rest else output
+    if a.dtype != b.dtype:
+        raise ValueError(f"a product takes operands of one dtype, A is {a.dtype} and B is {b.dtype}")
+    if c.dtype != output.dtype:
+        raise ValueError(
+            f"C and the output of a product are of one dtype, C is {c.dtype} and the output {output.dtype}"
+        )
+    shape = output_shape(a.shape, b.shape)
+    for name, array in (("C", c), ("the output", output)):
+        if tuple(array.shape) != shape:
+            raise ValueError(
+                f"A {tuple(a.shape)} times B {tuple(b.shape)} is {shape}, and {name} is {tuple(array.shape)}: "
+                "give one of that shape"
+            )
+    if layout.overlaps_itself(output.shape, output.strides, output.itemsize):
+        raise ValueError(
+            f"the output of a product, {shape} with strides {output.strides_elements} (elements), may name one place "
+            "twice, and blocks would race for it: give an output whose elements are apart"
+        )
+    for name, array in (("A", a), ("B", b)):
+        if memory.touch(array, output):
+            raise ValueError(f"the output of a product lies over {name}, which is read throughout: give a separate one")
+    if beta != 0 and memory.touch(c, output) and (c.pointer, c.strides) != (output.pointer, output.strides):
+        raise ValueError("C and the output overlap without being the same array: give the same one, or a separate one")
+    m, n, k = shape[-2], shape[-1], a.shape[-1]
+    batch = shape[0] if len(shape) == 3 else 1
+    sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
+    shared = int(output.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
+    of_a, of_b, of_c, of_d = (_operand(array) for array in (a, b, c, output))
+    dtypes = str(a.dtype), str(output.dtype)
+    return GemmProblem(m, n, k, batch, of_a, of_b, of_c, of_d, float(alpha), float(beta), *dtypes, sms, shared)
+
+
+def _operand(array: Any) -> Operand:
+    *batch, row, col = array.strides_elements
+    return Operand(row, col, batch[0] if batch else 0, alignment(array))
+
+
+def output_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The shape of A @ B; ValueError where they do not fit."""
+    if len(a) not in (2, 3) or len(b) not in (2, 3):
+        raise ValueError(f"a product takes 2-D arrays, or 3-D ones for batches; A is {tuple(a)}, B is {tuple(b)}")
+    if a[-1] != b[-2]:
+        raise ValueError(f"A is {tuple(a)} and B is {tuple(b)}: A's columns, {a[-1]}, are not B's rows, {b[-2]}")
+    if len(a) == len(b) == 3 and a[0] != b[0]:
+        raise ValueError(f"A has {a[0]} batches and B has {b[0]}: give as many, or a 2-D array for all batches")
+    batches = (a[0],) if len(a) == 3 else (b[0],) if len(b) == 3 else ()
+    return (*batches, a[-2], b[-1])
+
+
+def arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
+    """What every kernel of both families takes."""
+    c = inputs[2] if len(inputs) == 3 else output
+    p = problem
+    strides = (stride for o in (p.a, p.b, p.c, p.d) for stride in (o.row, o.col, o.batch))
+    return (*inputs[:2], c, output, *strides, p.m, p.n, p.k, p.batch, p.alpha, p.beta)
+
+
+def read_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """(n,) is a square product, (m, n, k) one product, (batch, m, n, k) several."""
+    if len(shape) == 1:
+        return shape * 3
+    return shape
+
+
+def host_shapes(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shapes of A and B for a bench's (m, n, k) or (batch, m, n, k); ValueError for others."""
+    if len(shape) not in (3, 4):
+        raise ValueError("write n, MxNxK or BATCHxMxNxK")
+    *batch, m, n, k = shape
+    return (*batch, m, k), (*batch, k, n)
+
+
+def reference(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, limit: Any = np.float32) -> Any:
+    """alpha * A @ B + beta * C in float64; infinite where it is past the range of dtype `limit`. C is not looked at
+    where beta is 0."""
+    a, b, *rest = (np.asarray(x, dtype=np.float64) for x in inputs)
+    with np.errstate(all="ignore"):
+        exact = alpha * (a @ b)
+        if beta:
+            exact = exact + beta * rest[0]
+    return in_range(exact, limit)
+
+
+def random_walk(k: int) -> float:
+    """The spread of a sum of k products in float32, in eps times its size: the root of the sum of their squares, or the
+    sum itself where it is larger."""
+    return float(np.sqrt(k)) / 5
+
+
+def plain(
+    inputs: Sequence[Any],
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    dtype: Any = np.float32,
+    usual: Callable[[int], float] = random_walk,
+) -> Any:
+    """The textbook sum in float32, from left to right, rounded to `dtype`.
+
+    A sum may be right by luck, where its terms cancel or its roundings do, and no other order of it would be. So each
+    is given at least the error that is usual: eps * usual(k) times its size (as in random_walk). Of a large product
+    only some rows are made, and the largest error among them, in units of the row of A's length, is carried to each.
+    """
+    a, b, *rest = (np.asarray(x).astype(np.float32) for x in inputs)
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    with np.errstate(all="ignore"):
+        if a.ndim == b.ndim == 2 and m * n * k > PLAIN_WORK:
+            return _plain_of_sample(a, b, rest, alpha, beta, dtype, usual)
+        exact, error = _exact_and_error(a, b, usual)
+        return _finish(exact + error, [r.astype(np.float64) for r in rest], alpha, beta).astype(dtype)
+
+
+def _exact_and_error(a: Any, b: Any, usual: Callable[[int], float]) -> tuple[Any, Any]:
+    """a @ b in float64, and what the sums from left to right are off by, no less than is usual."""
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    exact = wide_a @ wide_b
+    error = _left_to_right(a, b) - exact
+    size = np.maximum(np.sqrt(np.square(wide_a) @ np.square(wide_b)), np.abs(exact))
+    least = np.finfo(np.float32).eps * usual(a.shape[-1]) * size
+    return exact, np.where(np.abs(error) < least, np.copysign(least, error), error)
+
+
+def _left_to_right(a: Any, b: Any) -> Any:
+    total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.float32)
+    for i in range(a.shape[-1]):
+        total += a[..., :, i, None] * b[..., i, None, :]
+    return total
+
+
+def _plain_of_sample(
+    a: Any, b: Any, rest: Any, alpha: float, beta: float, dtype: Any, usual: Callable[[int], float]
+) -> Any:
+    (m, k), n = a.shape, b.shape[1]
+    rows = np.random.default_rng(0).choice(m, size=max(1, min(m, PLAIN_WORK // (n * k))), replace=False)
+    _, error = _exact_and_error(a[rows], b[:, : max(1, PLAIN_WORK // k)], usual)
+    lengths = np.linalg.norm(a.astype(np.float64), axis=1)
+    result = _finish(a.astype(np.float64) @ b.astype(np.float64), [r.astype(np.float64) for r in rest], alpha, beta)
+    result += (abs(alpha) * _worst_ratio(np.abs(error), lengths[rows]) * lengths)[:, None]
+    return result.astype(dtype)
+
+
+def _worst_ratio(error: Any, lengths: Any) -> float:
+    """The largest error (..., row, column) over its row's length. A row next to nothing beside the others is not asked:
+    its numbers may be denormal."""
+    finite = np.where(np.isfinite(lengths), lengths, 0.0)
+    usual = (finite > 1e-3 * finite.max(initial=0.0))[..., None]
+    return float(np.max(error / lengths[..., None], initial=0.0, where=usual & np.isfinite(error)))
+
+
+def _finish(total: Any, rest: Any, alpha: float, beta: float) -> Any:
+    kind = total.dtype.type
+    return kind(alpha) * total + (kind(beta) * rest[0] if beta else kind(0))

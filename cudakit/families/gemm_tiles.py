@@ -1,0 +1,228 @@
+"""The tiles of the fast fp32 products (kernels/gemm/fma_tile.cuh), and which one a problem is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cudakit.families.gemm_problem import GemmProblem
+from cudakit.families.variant import Config, ceil_div
+
+DEPTH = 16  # k of a shared tile
+
+
+@dataclass(frozen=True)
+class Tile:
+    """bm x bn outputs a block, tm x tn a thread, warps_m x warps_n warps for each of `slices` shares of k, a ring of
+    `stages` tiles; `resident` blocks a multiprocessor.
+
+    The rest is what it takes, in us, fitted to 40 shapes on an H200: a step of one block alone on a multiprocessor, of
+    each block where there are several, the start and end of a tile, and by how much a step is longer where an operand
+    is not aligned.
+    """
+
+    bm: int
+    bn: int
+    tm: int
+    tn: int
+    warps_m: int
+    warps_n: int
+    stages: int
+    slices: int
+    resident: int
+    alone_us: float
+    each_us: float
+    start_us: float
+    unaligned: float
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n * self.slices
+
+    def shared(self, along_k: tuple[bool, bool]) -> int:
+        """Bytes of the ring: an operand that lies along k is padded by four floats a k."""
+        lines = self.bm + self.bn + 4 * sum(along_k)
+        return self.slices * self.stages * lines * DEPTH * 4
+
+    def count(self, problem: GemmProblem) -> int:
+        """Tiles of one batch."""
+        return ceil_div(problem.m, self.bm) * ceil_div(problem.n, self.bn)
+
+    def constants(self, sliced: bool) -> str:
+        """The template arguments up to the layouts."""
+        shape = (self.bm, self.bn, self.tm, self.tn, self.warps_m, self.warps_n, self.stages)
+        return ", ".join(map(str, (*shape, *((self.slices,) if sliced else ()), self.resident)))
+
+
+LARGE = Tile(128, 128, 16, 8, 2, 2, 3, 1, 2, 2.137, 1.305, 5.9, 1.18)
+PLAIN_TILES = (
+    LARGE,
+    Tile(256, 128, 16, 8, 4, 2, 3, 1, 1, 2.649, 2.649, 5.462, 1.11),
+    Tile(128, 128, 8, 8, 4, 2, 3, 1, 2, 1.4, 1.307, 5.514, 1.32),
+    Tile(64, 128, 8, 8, 2, 2, 3, 1, 4, 1.022, 0.678, 5.146, 1.24),
+    Tile(128, 64, 8, 8, 4, 1, 3, 1, 4, 1.225, 0.809, 4.518, 1.24),
+    Tile(64, 64, 8, 4, 2, 2, 4, 1, 4, 0.725, 0.409, 2.506, 0.95),
+    Tile(128, 32, 8, 4, 4, 1, 4, 1, 4, 0.782, 0.454, 2.447, 1.03),
+    Tile(32, 64, 4, 4, 2, 2, 4, 1, 4, 0.497, 0.224, 1.385, 1.06),
+)
+SLICED_TILES = (
+    Tile(64, 128, 8, 8, 2, 2, 3, 2, 1, 1.6, 1.6, 2.455, 1.05),
+    Tile(64, 64, 8, 8, 2, 1, 3, 2, 2, 1.145, 0.792, 2.7, 1.09),
+    Tile(64, 64, 8, 4, 2, 2, 3, 2, 2, 0.845, 0.845, 2.13, 1.07),
+    Tile(32, 64, 4, 4, 2, 2, 3, 2, 2, 0.573, 0.457, 1.604, 1.11),
+    Tile(32, 64, 4, 4, 2, 2, 3, 4, 1, 0.969, 0.969, 2.077, 1.23),
+    Tile(64, 32, 8, 4, 2, 1, 3, 4, 1, 1.033, 1.033, 2.15, 1.16),
+    Tile(32, 32, 8, 4, 1, 1, 3, 8, 1, 1.042, 1.042, 3.389, 1.29),
+)
+STREAM_TILES = (
+    Tile(128, 128, 8, 8, 4, 2, 3, 2, 1, 2.918, 2.918, 4.074, 1.32),
+    Tile(64, 64, 8, 4, 2, 2, 3, 1, 4, 0.748, 0.436, 1.572, 0.97),
+    Tile(64, 64, 8, 8, 2, 1, 3, 4, 1, 1.711, 1.711, 4.085, 1.21),
+)
+LAUNCH_US = 2.0
+JOIN_US = 2.5
+PARTS_BYTES_PER_US = 0.6e6  # written and read again
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the operands lie: along k or not, and the floats an access may take."""
+
+    a_along_k: bool
+    b_along_k: bool
+    vec_a: int
+    vec_b: int
+    vec_d: int
+
+    @property
+    def constants(self) -> str:
+        along = ", ".join("true" if flag else "false" for flag in (self.a_along_k, self.b_along_k))
+        return f"{along}, {self.vec_a}, {self.vec_b}, {self.vec_d}"
+
+
+def layout(problem: GemmProblem) -> Layout | str:
+    """The layout of a problem's operands, or why these kernels do not take it."""
+    p, f = problem, 4
+    along = []
+    for name, line, along_k, lines in (("A", p.a.row, p.a.col, p.m), ("B", p.b.col, p.b.row, p.n)):
+        if along_k == 1 or p.k == 1:
+            along.append(True)
+        elif line == 1 or lines == 1:
+            along.append(False)
+        else:
+            return f"neither axis of {name} has neighbouring elements (strides {line} and {along_k})"
+    a_k, b_k = along
+    whole_a = p.a.pieces(p.a.col, p.a.row, p.k, p.batch, f) if a_k else p.a.pieces(p.a.row, p.a.col, p.m, p.batch, f)
+    whole_b = p.b.pieces(p.b.row, p.b.col, p.k, p.batch, f) if b_k else p.b.pieces(p.b.col, p.b.row, p.n, p.batch, f)
+    return Layout(a_k, b_k, 4 if whole_a else 1, 4 if whole_b else 1, store_width(p))
+
+
+def store_width(problem: GemmProblem) -> int:
+    """Floats of a store to the output."""
+    d = problem.d
+    return 4 if d.pieces(d.col, d.row, problem.n, problem.batch, 4) else 1
+
+
+def expected_layout(problem: GemmProblem) -> Layout:
+    """`layout` of a problem that has one."""
+    found = layout(problem)
+    if isinstance(found, str):  # supports() said so before
+        raise ValueError(found)
+    return found
+
+
+def has_layout(problem: GemmProblem) -> bool | str:
+    """Whether a problem's operands have a layout, or why not."""
+    found = layout(problem)
+    return found if isinstance(found, str) else True
+
+
+def steps(problem: GemmProblem) -> int:
+    """Shared tiles along k, at least one."""
+    return max(1, ceil_div(problem.k, DEPTH))
+
+
+def stream_blocks(tile: Tile, problem: GemmProblem) -> int:
+    """The blocks of a stream-K launch: what the chip holds, at most one a step."""
+    return min(problem.sms * tile.resident, tile.count(problem) * problem.batch * steps(problem))
+
+
+def join_share(tile: Tile, problem: GemmProblem) -> int:
+    """How many warps share the parts of a tile where stream-K joins them."""
+    return 8 if stream_blocks(tile, problem) >= 16 * tile.count(problem) * problem.batch else 1
+
+
+def stream_configs(tile: Tile, problem: GemmProblem, lies: Layout) -> tuple[Config, Config]:
+    """The two launches of stream-K on `tile`, without their arguments."""
+    blocks, share = stream_blocks(tile, problem), join_share(tile, problem)
+    shape = (tile.bm, tile.bn, tile.tm, tile.tn, tile.warps_m, tile.warps_n, share)
+    main = f"stream_k<{tile.constants(True)}, {lies.constants}>"
+    join = f"stream_k_join<{', '.join(map(str, shape))}>"
+    shared = tile.shared((lies.a_along_k, lies.b_along_k))
+    return (
+        Config(main, blocks, tile.threads, shared),
+        Config(join, (blocks, tile.bm * tile.bn * share // 1024), 256),
+    )
+
+
+def join_arguments(main: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments of stream_k_join from those of stream_k: c, d and their strides, the sizes, alpha, beta, parts."""
+    operands, strides_of_a_and_b = 4, 6
+    return (*main[2:operands], *main[operands + strides_of_a_and_b :])
+
+
+def _step_us(tile: Tile, resident: int, aligned: bool) -> float:
+    longer = 1.0 if aligned else tile.unaligned
+    return longer * max(tile.alone_us, tile.each_us * resident)
+
+
+def is_aligned(problem: GemmProblem) -> bool:
+    """Whether both operands can be brought 16 bytes at a time."""
+    lies = layout(problem)
+    return isinstance(lies, str) or lies.vec_a == lies.vec_b == 4
+
+
+def wave_us(tile: Tile, problem: GemmProblem) -> float:
+    """The time the model gives a launch of a block a tile: full rounds of the busiest multiprocessor, and what is left
+    of the last one."""
+    aligned, depth = is_aligned(problem), ceil_div(steps(problem), tile.slices)
+    rounds, left = divmod(ceil_div(tile.count(problem) * problem.batch, problem.sms), tile.resident)
+    full = tile.start_us + depth * _step_us(tile, tile.resident, aligned)
+    last = tile.start_us + depth * _step_us(tile, left, aligned) if left else 0.0
+    return LAUNCH_US + rounds * full + last
+
+
+def stream_us(tile: Tile, problem: GemmProblem) -> float:
+    """The time the model gives stream-K's two launches."""
+    blocks, tiles = stream_blocks(tile, problem), tile.count(problem) * problem.batch
+    share = tiles * steps(problem) / blocks
+    resident = min(tile.resident, ceil_div(blocks, problem.sms))
+    parts = blocks * 2 * tile.bm * tile.bn * 4 / PARTS_BYTES_PER_US
+    starts = tile.start_us * max(1.0, tiles / blocks)
+    return LAUNCH_US + JOIN_US + starts + share / tile.slices * _step_us(tile, resident, is_aligned(problem)) + parts
+
+
+def best_plain(problem: GemmProblem) -> Tile:
+    """The tile of `pipelined` for a problem."""
+    return min(PLAIN_TILES, key=lambda tile: wave_us(tile, problem))
+
+
+def best_sliced(problem: GemmProblem) -> Tile:
+    """The tile of `sliced` for a problem."""
+    return min(SLICED_TILES, key=lambda tile: wave_us(tile, problem))
+
+
+def best_stream(problem: GemmProblem) -> Tile:
+    """The tile of `stream_k` for a problem."""
+    return min(STREAM_TILES, key=lambda tile: stream_us(tile, problem))
+
+
+def fastest(problem: GemmProblem) -> str:
+    """The rung among `pipelined`, `sliced` and `stream_k` whose time the model puts lowest."""
+    times = {
+        "pipelined": wave_us(best_plain(problem), problem),
+        "sliced": wave_us(best_sliced(problem), problem),
+        "stream_k": stream_us(best_stream(problem), problem),
+    }
+    return min(times, key=lambda name: times[name])

@@ -1,0 +1,188 @@
+"""Random float32 numbers made on the device: uniform in [0, 1) and normal, by Philox4x32-10.
+
+Element i of a stream depends on the seed and on i alone: `uniform(..., seed=s, offset=k)` gives elements k, k + 1, ...
+of the stream of s, whatever the launch, and parts made one by one are the same numbers as the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cudakit.device import Device
+from cudakit.families import front
+from cudakit.families.variant import Config, Family, Variant, alignment, ceil_div
+
+BLOCK = 256
+EACH = 4  # counters a thread of counter_per_thread
+
+
+@dataclass(frozen=True)
+class RandomProblem:
+    """n elements from number `offset` on; whether they lie as whole counters on 16-byte boundaries; multiprocessors."""
+
+    n: int
+    seed: int
+    offset: int
+    aligned: bool
+    sms: int
+
+    def __str__(self) -> str:
+        return f"{self.n} random numbers from number {self.offset} on"
+
+
+# Philox ---------------------------------------------------------------------------------------------------------------
+
+
+def philox(counters: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
+    """Four 32-bit words for each 64-bit counter: (n, 4) uint32, as the kernels make them."""
+    low = np.uint64(0xFFFFFFFF)
+    shift = np.uint64(32)
+    counters = np.asarray(counters, np.uint64)
+    x0, x1 = counters & low, counters >> shift
+    x2, x3 = np.zeros_like(x0), np.zeros_like(x0)
+    k0, k1 = seed & 0xFFFFFFFF, seed >> 32
+    for _ in range(10):
+        a, b = x0 * np.uint64(0xD2511F53), x2 * np.uint64(0xCD9E8D57)
+        x0, x1, x2, x3 = (b >> shift) ^ x1 ^ np.uint64(k0), b & low, (a >> shift) ^ x3 ^ np.uint64(k1), a & low
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return np.stack([x0, x1, x2, x3], axis=-1).astype(np.uint32)
+
+
+def _words(n: int, seed: int, offset: int) -> np.ndarray[Any, Any]:
+    first = offset // 4
+    counters = np.arange(ceil_div(offset % 4 + n, 4), dtype=np.uint64) + np.uint64(first)
+    return philox(counters, seed)
+
+
+def _uniform(n: int, seed: int, offset: int, dtype: Any) -> Any:
+    words = _words(n, seed, offset).ravel() >> np.uint32(8)
+    return (words[offset % 4 :][:n].astype(dtype)) * dtype(2.0**-24)
+
+
+def _normal(n: int, seed: int, offset: int, dtype: Any) -> np.ndarray[Any, Any]:
+    words = (_words(n, seed, offset) >> np.uint32(8)).astype(dtype)
+    scale = dtype(2.0**-24)
+    radius = np.sqrt(dtype(-2) * np.log((words[:, 0::2] + dtype(1)) * scale))
+    angle = dtype(2 * np.pi) * (words[:, 1::2] * scale)
+    pairs = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
+    return pairs.reshape(-1)[offset % 4 :][:n].astype(dtype)
+
+
+# Families -------------------------------------------------------------------------------------------------------------
+
+
+def problem(inputs: Sequence[Any], output: Any, seed: int = 0, offset: int = 0) -> RandomProblem:
+    """The problem of filling `output`; ValueError says what it refuses."""
+    if output.dtype != np.float32:
+        raise ValueError(f"random numbers are float32, the output is {output.dtype}")
+    if not output.is_contiguous:
+        raise ValueError(
+            f"random numbers are written to a contiguous array, the output has strides {tuple(output.strides)} bytes"
+        )
+    for name, value in (("seed", seed), ("offset", offset)):
+        if not 0 <= value < 2**64:
+            raise ValueError(f"{name} is {value}: it must be from 0 to 2**64 - 1")
+    if offset + output.size > 2**64:
+        raise ValueError(f"a stream has 2**64 numbers, asked were {output.size} from number {offset} on")
+    aligned = offset % 4 == 0 and alignment(output) == 16
+    sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
+    return RandomProblem(int(output.size), int(seed), int(offset), aligned, sms)
+
+
+def _arguments(problem: RandomProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
+    return (output, problem.n, problem.seed, problem.offset)
+
+
+def _variants(kind: str) -> tuple[Variant[RandomProblem], ...]:
+    def word(problem: RandomProblem) -> Config:
+        return Config(f"word_per_thread<{kind}>", ceil_div(problem.n, BLOCK), BLOCK)
+
+    def counter(problem: RandomProblem) -> Config:
+        aligned = "true" if problem.aligned else "false"
+        counters = ceil_div(problem.n + problem.offset % 4, 4)
+        return Config(f"counter_per_thread<{kind}, {aligned}, {EACH}>", ceil_div(counters, BLOCK * EACH), BLOCK)
+
+    return (
+        Variant(1, "word_per_thread", "one element a thread", "random/01_word_per_thread.cu", word),
+        Variant(
+            2, "counter_per_thread", "all four words of a counter", "random/02_counter_per_thread.cu", counter
+        ),
+    )  # fmt: skip
+
+
+def _family(name: str, kind: str, made: Any) -> Family[RandomProblem]:
+    def of(inputs: Sequence[Any], dtype: Any, seed: int, offset: int) -> Any:
+        return made(inputs[0].size, seed, offset, dtype).reshape(inputs[0].shape)
+
+    def reference(inputs: Sequence[Any], seed: int = 0, offset: int = 0) -> Any:
+        return of(inputs, np.float64, seed, offset)
+
+    def plain(inputs: Sequence[Any], seed: int = 0, offset: int = 0) -> Any:
+        return of(inputs, np.float32, seed, offset)
+
+    def baseline(inputs: Sequence[Any], seed: int = 0, offset: int = 0) -> Any:
+        return plain(inputs, seed, offset)
+
+    return Family(
+        name=name,
+        variants=_variants(kind),
+        make_inputs=lambda shape, dtype, rng, **options: (np.zeros(shape, np.float32),),
+        output_like=lambda inputs, **options: (tuple(inputs[0].shape), np.dtype(np.float32)),
+        reference=reference,
+        plain=plain,
+        baseline=baseline,
+        problem=problem,
+        arguments=_arguments,
+        traffic=lambda problem: 4 * problem.n,
+        flops=lambda problem: 0,
+        choose=lambda problem, arch: "counter_per_thread",
+        empty=lambda problem: problem.n == 0,
+        shapes={
+            "gpu": ((1024, 1024, 64),),
+            "sim": ((1000,), (3, 37, 50)),
+            "sim sweep": ((1 << 10,), (1 << 14,)),
+            "sweep": ((1 << 16,), (1 << 20,), (1 << 24,), (1 << 28,)),
+        },
+    )
+
+
+UNIFORM = _family("uniform", "Uniform", _uniform)
+NORMAL = _family("normal", "Normal", _normal)
+
+
+def uniform(shape: Any = None, **options: Any) -> Any:
+    """Random numbers in [0, 1), multiples of 2**-24. Takes what `normal` takes."""
+    return _fill(UNIFORM, shape, **options)
+
+
+def normal(shape: Any = None, **options: Any) -> Any:
+    """Random numbers of mean 0 and variance 1, by Box and Muller's transform; the largest possible is 5.77.
+
+    shape: of a new array on `device` (a Device; cudakit.Device() unless given). out: a contiguous float32 array to fill
+    instead, cudakit's, torch's or CuPy's. seed, offset: which numbers of which stream, both from 0 to 2**64 - 1.
+    variant: a rung by name, or "auto". stream: as for every op. Returns without waiting. Raises ValueError for what it
+    does not take.
+    """
+    return _fill(NORMAL, shape, **options)
+
+
+def _fill(
+    family: Family[RandomProblem],
+    shape: Any,
+    *,
+    out: Any = None,
+    seed: int = 0,
+    offset: int = 0,
+    device: Device | None = None,
+    variant: str = "auto",
+    stream: Any = None,
+) -> Any:
+    if (shape is None) == (out is None):
+        raise ValueError(f"{family.name} takes either the shape of a new array or out=, an array to fill")
+    if out is None:
+        out = (device or Device()).empty(shape, np.float32, stream=stream)
+    return front.apply(family, (out,), out, variant, stream, {"seed": seed, "offset": offset})

@@ -1,0 +1,148 @@
+"""Row softmax from a BLAS library's reductions: two rungs of the softmax ladder that show what calls a row cost.
+
+A library that has amax and asum can do a softmax: find the maximum of a row, subtract it and take exponentials, sum
+them, divide. The write-up's way reads every maximum back to the host, which waits for the device once or more a row;
+beside it the same calls leave their results on the device, and nothing waits.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cudakit.families.variant import Config, ceil_div
+from cudakit.libs import blas
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+    from cudakit.driver.stream import Stream
+    from cudakit.launch.kernel import Kernel
+    from cudakit.memory.array import DeviceArray
+
+SOURCE = "softmax/14_blas.cu"
+BLOCK = 256
+# Three calls a row and more: a problem of many rows is a wait, and shows nothing that fewer do not.
+MOST_ROWS = 4096
+
+KernelOf = Callable[[Config], "Kernel"]
+
+
+@functools.cache
+def installed() -> bool:
+    """Whether the bindings of the library are."""
+    return importlib.util.find_spec("nvmath") is not None
+
+
+def supports(problem: Any) -> bool | str:
+    """True, or why these rungs do not take a softmax problem."""
+    if not problem.blas:
+        return "cuBLAS's bindings are not installed: pip install 'cudakit[libs]'"
+    if problem.rows > MOST_ROWS:
+        return f"it makes several calls a row, and {problem.rows} rows are more than {MOST_ROWS}"
+    if problem.cols > 1 and problem.x_strides[1] < 1:
+        return "the library walks a row forwards only"
+    return True
+
+
+class _Steps:
+    """The kernels on one problem's arrays, and the memory between them."""
+
+    def __init__(
+        self, device: Device, kernel_of: KernelOf, problem: Any, x: DeviceArray, y: DeviceArray, stream: Stream
+    ) -> None:
+        rows, cols = problem.rows, problem.cols
+        self.kernel_of, self.problem, self.stream = kernel_of, problem, stream
+        self.x, self.y = (a if a.ndim == 2 else a[None] for a in (x, y))
+        self.keys = device.empty((2, rows, cols), np.float32, stream)
+        self.places = device.empty((2, rows), np.int32, stream)
+        self.maxima, self.sums = (device.empty(rows, np.float32, stream) for _ in range(2))
+
+    def close(self) -> None:
+        for array in (self.keys, self.places, self.maxima, self.sums):
+            array.close()
+
+    def _launch(self, entry: str, threads: int, *args: Any) -> None:
+        config = Config(entry, ceil_div(threads, BLOCK), BLOCK)
+        self.kernel_of(config).launch(self.stream, grid=config.grid, block=BLOCK, args=args)
+
+    def find_keys(self) -> None:
+        p = self.problem
+        args = (self.x, self.keys[0], self.keys[1], *p.x_strides, p.rows, p.cols)
+        self._launch("blas_keys", p.rows * p.cols, *args)
+
+    def pick_maxima(self) -> None:
+        p = self.problem
+        args = (self.x, self.places[0], self.places[1], self.maxima, *p.x_strides, p.rows)
+        self._launch("blas_maxima", p.rows, *args)
+
+    def exponentials(self, rows: slice) -> None:
+        p = self.problem
+        x, y, count = self.x[rows], self.y[rows], len(range(*rows.indices(p.rows)))
+        args = (x, y, self.maxima[rows], *p.x_strides, *p.y_strides, count, p.cols)
+        self._launch("blas_exponentials", count * p.cols, *args)
+
+    def quotients(self, rows: slice) -> None:
+        p = self.problem
+        count = len(range(*rows.indices(p.rows)))
+        self._launch("blas_quotients", count * p.cols, self.y[rows], self.sums[rows], *p.y_strides, count, p.cols)
+
+    def read_maximum(self, row: int) -> Any:
+        """The largest number of a row, by as many reads from the device as it takes."""
+        value: Any = np.nan
+        for values in (self.x[row], self.keys[0, row], self.keys[1, row]):
+            place = blas.amax(values, self.places[0, row], stream=self.stream).numpy(self.stream)
+            value = self.x[row, int(place) - 1].numpy(self.stream)
+            if value > 0:  # then the largest size is the largest number; else only the keys tell
+                break
+        return value
+
+
+def read_back(
+    device: Device,
+    kernel_of: KernelOf,
+    problem: Any,
+    inputs: Sequence[DeviceArray],
+    output: DeviceArray,
+    stream: Stream,
+) -> None:
+    """A row at a time, its maximum read back to the host: the device is idle while the host makes up its mind."""
+    steps = _Steps(device, kernel_of, problem, inputs[0], output, stream)
+    try:
+        steps.find_keys()
+        for row in range(problem.rows):
+            one = slice(row, row + 1)
+            steps.maxima[one].fill(steps.read_maximum(row), stream)
+            steps.exponentials(one)
+            blas.asum(steps.y[row], steps.sums[row], stream=stream)
+            steps.quotients(one)
+    finally:
+        steps.close()
+
+
+def on_device(
+    device: Device,
+    kernel_of: KernelOf,
+    problem: Any,
+    inputs: Sequence[DeviceArray],
+    output: DeviceArray,
+    stream: Stream,
+) -> None:
+    """The same calls with their results left on the device: the host queues, and waits for nothing."""
+    steps = _Steps(device, kernel_of, problem, inputs[0], output, stream)
+    everything = slice(0, problem.rows)
+    try:
+        steps.find_keys()
+        for row in range(problem.rows):
+            for half in (0, 1):
+                blas.amax(steps.keys[half, row], steps.places[half, row], stream=stream)
+        steps.pick_maxima()
+        steps.exponentials(everything)
+        for row in range(problem.rows):
+            blas.asum(steps.y[row], steps.sums[row], stream=stream)
+        steps.quotients(everything)
+    finally:
+        steps.close()

@@ -1,0 +1,325 @@
+"""Row softmax and log-softmax of scale * x + mask, in float32, float16 and bfloat16; arithmetic is float32's.
+
+A mask broadcasts to x. A bool mask is True where an element takes part, a float32 mask is added, and hides with -inf. A
+hidden element is 0 (its logarithm -inf) whatever x holds there, and so is every element of a row that is hidden
+altogether: no NaN comes from a mask. What is not hidden is as in cudakit.ops.softmax: NaN, +inf and rows of -inf alone
+come out as NaN throughout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cudakit.compare import in_range
+from cudakit.families import front
+from cudakit.families.softmax import softmax as plain_softmax
+from cudakit.families.variant import CPP, MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
+from cudakit.memory import array as memory
+from cudakit.memory import layout
+
+_MASKS = {"": 0, "bool": 1, "float32": 2}
+# Elements that a thread of 02_registers.cu holds as floats, and threads of a block, at most.
+HELD_FLOATS, MOST_THREADS = 32, 1024
+
+
+@dataclass(frozen=True)
+class ModesProblem:
+    """rows x cols; (row, column) strides of x, mask and y in elements; vector: the elements that can be moved as one
+    piece of 16 bytes, or 1; dtypes by name, mask "" for none."""
+
+    rows: int
+    cols: int
+    strides: tuple[int, int, int, int, int, int]
+    vector: int
+    dtype: str
+    mask: str
+    log: bool
+    scale: float
+
+    def __str__(self) -> str:
+        mask = f", {self.mask} mask" if self.mask else ""
+        return f"{'log-' if self.log else ''}softmax of {self.rows}x{self.cols} {self.dtype}{mask}, scale {self.scale}"
+
+    @property
+    def template(self) -> str:
+        """The first template arguments of every kernel."""
+        element = {"": CPP[self.dtype], "bool": "bool", "float32": "float"}[self.mask]
+        return f"{CPP[self.dtype]}, {element}, {_MASKS[self.mask]}, {'true' if self.log else 'false'}"
+
+
+def problem(
+    inputs: Sequence[Any], output: Any, log: bool = False, scale: float = 1.0, masked: bool = False
+) -> ModesProblem:
+    """The problem of x, or of x and a mask, and the output; ValueError says what it refuses."""
+    x, mask = inputs[0], inputs[1] if len(inputs) > 1 else None
+    if x.dtype.name not in CPP or output.dtype != x.dtype:
+        raise ValueError(
+            f"softmax takes bfloat16, float16 or float32 in and out, got {x.dtype} in and {output.dtype} out: convert "
+            "one of them first"
+        )
+    if len(x.shape) not in (1, 2):
+        raise ValueError(f"softmax takes 1-D (one row) or 2-D arrays, got shape {tuple(x.shape)}; reshape it first")
+    if tuple(x.shape) != tuple(output.shape):
+        raise ValueError(f"softmax writes an output of the input's shape {tuple(x.shape)}, got {tuple(output.shape)}")
+    rows, cols = (1, *x.shape) if len(x.shape) == 1 else x.shape
+    if rows > MAX_GRID_X:
+        raise ValueError(f"softmax takes at most {MAX_GRID_X} rows, got {rows}")
+    with np.errstate(over="ignore"):
+        factor = float(np.float32(scale))
+    if not math.isfinite(factor):
+        raise ValueError(f"softmax takes a scale that is finite in float32, got {scale}")
+    if layout.overlaps_itself(output.shape, output.strides, output.itemsize):
+        raise ValueError(
+            f"softmax output of {rows}x{cols} with strides {output.strides_elements} (elements) may name one place "
+            "twice, and blocks would race for it: give an output whose elements are apart"
+        )
+    if memory.touch(x, output) and (x.pointer, x.strides) != (output.pointer, output.strides):
+        raise ValueError(
+            "softmax input and output overlap or lie interleaved without being the same array: give the same array "
+            "with the same strides to work in place, or a separate output"
+        )
+    x_strides, y_strides = _row_and_column(x.strides_elements), _row_and_column(output.strides_elements)
+    m_strides = (0, 0) if mask is None else _mask_strides(mask, tuple(x.shape), output)
+    strides = (*x_strides, *m_strides, *y_strides)
+    vector = _vector(rows, cols, strides, x, mask, output)
+    return ModesProblem(
+        rows, cols, strides, vector, x.dtype.name, "" if mask is None else mask.dtype.name, bool(log), factor
+    )
+
+
+def _mask_strides(mask: Any, shape: tuple[int, ...], output: Any) -> tuple[int, int]:
+    """The (row, column) strides by which `mask` is broadcast to `shape`, in elements."""
+    if mask.dtype.name not in ("bool", "float32"):
+        raise ValueError(f"softmax takes a mask of bool or float32, got {mask.dtype}: convert it first")
+    extents = tuple(mask.shape)
+    fits = len(extents) <= len(shape) and all(m in (1, n) for m, n in zip(extents[::-1], shape[::-1], strict=False))
+    if not fits:
+        raise ValueError(f"softmax takes a mask that broadcasts to x of {shape}, got one of {extents}: reshape it")
+    if mask.size and output.size and memory.touch(mask, output):
+        raise ValueError("the output of softmax overlaps the mask, which other threads still read: give another output")
+    steps = [0 if m == 1 else step for m, step in zip(extents, mask.strides_elements, strict=True)]
+    return _row_and_column(steps)
+
+
+def _row_and_column(strides: Sequence[int]) -> tuple[int, int]:
+    """The last two of an array's strides, 0 for those it lacks."""
+    row, col = (0, 0, *strides)[-2:]
+    return row, col
+
+
+def _vector(rows: int, cols: int, strides: tuple[int, ...], x: Any, mask: Any, output: Any) -> int:
+    """Elements of a piece: 16 bytes of x where all three arrays can be moved in such pieces, else 1."""
+    count = 16 // int(x.itemsize)
+    x_row, x_col, m_row, m_col, y_row, y_col = strides
+    if x_col != 1 or y_col != 1 or cols % count or alignment(x) != 16 or alignment(output) != 16:
+        return 1
+    if rows > 1 and (x_row % count or y_row % count):
+        return 1
+    if mask is not None:
+        wide = min(16, count * mask.itemsize)
+        if m_col != 1 or mask.pointer % wide or (rows > 1 and m_row * mask.itemsize % wide):
+            return 1
+    return count
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The last template constants of 02_registers.cu."""
+
+    block: int
+    lanes: int
+    held: int
+    vec: int
+
+
+def register_tile(problem: ModesProblem) -> Tile | None:
+    """The tile for a problem, or None where a row does not fit a block's registers."""
+    vec = problem.vector
+    pieces = max(ceil_div(problem.cols, vec), 1)
+    if vec == 8 and not problem.mask:
+        return _tile_as_they_came(pieces)
+    for lanes in (4, 8, 16, 32):
+        if pieces <= 2 * lanes:
+            return Tile(128, lanes, ceil_div(pieces, lanes), vec)
+    for held in (1, 2, 4, 8, 16, 32):
+        most = 512 if held * vec < HELD_FLOATS else MOST_THREADS
+        if held * vec >= min(8, HELD_FLOATS) and held * vec <= HELD_FLOATS and pieces <= held * most:
+            block = ceil_div(ceil_div(pieces, held), 64) * 64
+            return Tile(block, block, held, vec)
+    return None
+
+
+def _tile_as_they_came(pieces: int) -> Tile | None:
+    """The tile of a row of 16-bit elements that are kept as they came, four registers a piece: four pieces a thread are
+    the best on an H200 (8192x8192: 0.90 of a copy; 0.83 with two, 0.65 with one), eight where that saves a barrier."""
+    for lanes, held in ((4, 4), (8, 4), (16, 4), (32, 4), (32, 8)):
+        if pieces <= lanes * held:
+            return Tile(128, lanes, held, 8)
+    for held in (4, 8):
+        if pieces <= held * MOST_THREADS:
+            block = ceil_div(ceil_div(pieces, held), 64) * 64
+            return Tile(block, block, held, 8)
+    return None
+
+
+def _registers(problem: ModesProblem) -> Config:
+    tile = register_tile(problem)
+    if tile is None:  # supports() said so before
+        raise ValueError(f"{problem} has no register tile")
+    entry = f"registers<{problem.template}, {tile.block}, {tile.lanes}, {tile.held}, {tile.vec}>"
+    return Config(entry, ceil_div(problem.rows, tile.block // tile.lanes), tile.block)
+
+
+def _fits_registers(problem: ModesProblem) -> bool | str:
+    return register_tile(problem) is not None or f"a row of {problem.cols} is more than a block holds in registers"
+
+
+def _two_reads(problem: ModesProblem) -> Config:
+    pieces = ceil_div(problem.cols, problem.vector)
+    block = min(MOST_THREADS, max(64, ceil_div(ceil_div(pieces, 2), 32) * 32))
+    return Config(f"two_reads<{problem.template}, {problem.vector}>", problem.rows, block)
+
+
+VARIANTS: tuple[Variant[ModesProblem], ...] = (
+    Variant(
+        1,
+        "two_reads",
+        "one block a row, maximum and sum online, then a second read",
+        "softmax_modes/01_two_reads.cu",
+        _two_reads,
+        since="sm_80",
+    ),
+    Variant(
+        2,
+        "registers",
+        "each element read once, 16 bytes at a time, and kept in registers",
+        "softmax_modes/02_registers.cu",
+        _registers,
+        _fits_registers,
+        since="sm_80",
+    ),
+)
+
+
+def _arguments(problem: ModesProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
+    return (inputs[0], inputs[-1], output, *problem.strides, problem.rows, problem.cols, problem.scale)
+
+
+def _make_inputs(
+    shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, masked: bool = False, **options: Any
+) -> tuple[np.ndarray, ...]:
+    x = (rng.standard_normal(shape, dtype=np.float32) * 3).astype(dtype, copy=False)
+    return (x, rng.random(shape[-1:]) < 0.75) if masked else (x,)
+
+
+def reference(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0, masked: bool = False) -> Any:
+    """The definition in float64, with the scores' own rounding to float32: both kernels and numpy users have it.
+    Logarithms may be past the range of float16."""
+    exact = _softmax(inputs, log, scale, np.float64, lambda e: e.sum(axis=-1, keepdims=True))
+    return in_range(exact, inputs[0].dtype)
+
+
+def baseline(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0, masked: bool = False) -> Any:
+    """The same in float32 as numpy sums, rounded to the dtype of x."""
+    return _rounded(_softmax(inputs, log, scale, np.float32, lambda e: e.sum(axis=-1, keepdims=True)), inputs[0].dtype)
+
+
+def plain(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0, masked: bool = False) -> Any:
+    """The textbook loop in float32, its sum from left to right, rounded to the dtype of x at the end."""
+    found = _softmax(inputs, log, scale, np.float32, lambda e: np.add.accumulate(e, axis=-1)[..., -1:])
+    return _rounded(found, inputs[0].dtype)
+
+
+def _rounded(values: Any, dtype: Any) -> Any:
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return values.astype(dtype)
+
+
+def _softmax(inputs: Sequence[np.ndarray], log: bool, scale: float, dtype: Any, sum_of: Callable[[Any], Any]) -> Any:
+    x = np.asarray(inputs[0])
+    if not x.size:
+        return x.astype(dtype)
+    with np.errstate(all="ignore"):
+        scores = x.astype(np.float32) * np.float32(scale)
+        seen = np.ones((1,) * x.ndim, bool)
+        if len(inputs) > 1:
+            mask = np.asarray(inputs[1])
+            if mask.dtype == bool:
+                seen = mask
+            else:
+                seen, scores = mask != -np.inf, scores + mask
+        scores = np.where(seen, scores, np.float32(-np.inf)).astype(dtype)
+        # fmax passes over NaN as the kernels do; the NaN comes back in through the sum.
+        shifted = scores - np.fmax.reduce(scores, axis=-1, keepdims=True)
+        exponentials = np.exp(shifted)
+        found = shifted - np.log(sum_of(exponentials)) if log else exponentials / sum_of(exponentials)
+    anything = np.broadcast_to(seen, x.shape).any(axis=-1, keepdims=True)
+    return np.where(anything, found, dtype(-np.inf if log else 0.0))
+
+
+def choose(problem: ModesProblem, arch: str) -> str:
+    """The rung that "auto" means: registers wherever a row fits them."""
+    return "registers" if register_tile(problem) is not None else "two_reads"
+
+
+def _traffic(problem: ModesProblem) -> int:
+    m_row, m_col = problem.strides[2:4]
+    itemsize = {"": 0, "bool": 1, "float32": 4}[problem.mask]
+    mask = (problem.rows if m_row else 1) * (problem.cols if m_col else 1) * itemsize
+    return 2 * memory.as_dtype(problem.dtype).itemsize * problem.rows * problem.cols + mask
+
+
+FAMILY: Family[ModesProblem] = Family(
+    name="softmax_modes",
+    variants=VARIANTS,
+    make_inputs=_make_inputs,
+    output_like=lambda inputs, **options: (tuple(inputs[0].shape), inputs[0].dtype),
+    reference=reference,
+    plain=plain,
+    baseline=baseline,
+    problem=problem,
+    arguments=_arguments,
+    traffic=_traffic,
+    flops=lambda problem: 0,
+    choose=choose,
+    empty=lambda problem: problem.rows == 0 or problem.cols == 0,
+    shapes={
+        "gpu": ((8192, 8192),),
+        "sim": ((32, 512), (16, 1001)),
+        "sim sweep": ((64, 64), (32, 127), (16, 1000), (8, 2048)),
+        "sweep": ((1024, 1024), (8192, 8192), (4096, 16384), (4096, 32768), (32768, 1000), (65536, 256)),
+    },
+    dtypes=("float16", "bfloat16", "float32"),
+    modes={"": {}, "log": {"log": True}, "masked": {"scale": 0.125, "masked": True}},
+)
+
+
+def softmax(
+    x: Any,
+    out: Any = None,
+    variant: str = "auto",
+    stream: Any = None,
+    *,
+    log: bool = False,
+    scale: float = 1.0,
+    mask: Any = None,
+) -> Any:
+    """Softmax along the last axis of a 1-D or 2-D array: cudakit's, torch's or CuPy's, and so is the result.
+
+    x: (rows, cols) or (cols,), any strides, float32, float16 or bfloat16. out: where to write, or x itself; a new array
+    unless given. log: its natural logarithm instead. scale: a factor on x, rounded to float32. mask: an array that
+    broadcasts to x, bool (True takes part) or float32 (added; -inf hides); a row that is hidden altogether gives 0, and
+    -inf with log. variant: a rung by name, of the ladder in cudakit.ops.softmax for float32 without options, else of
+    the one here. stream: the device's default stream, or torch's or CuPy's current one, unless given. Returns without
+    waiting. Raises ValueError for arrays it does not take, UnsupportedVariant for a rung that does not take them.
+    """
+    as_in_ladder = front.dtype_name(x) in ("float32", "")
+    if as_in_ladder and not log and scale == 1.0 and mask is None:
+        return plain_softmax(x, out, variant, stream)
+    inputs = (x,) if mask is None else (x, mask)
+    return front.apply(FAMILY, inputs, out, variant, stream, options={"log": log, "scale": scale})

@@ -1,0 +1,242 @@
+"""What a kernel variant and a family of variants declare.
+
+A variant is one declaration: its rung in the ladder, the idea it adds, its source and entry, and how it is launched
+for a problem. Tests, benches, NVTX names, profiler filters and README rows are made from these declarations; nothing
+about a kernel is written down a second time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from cudakit import nvtx
+from cudakit.errors import UnsupportedVariant
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+    from cudakit.driver.stream import Stream
+    from cudakit.launch.kernel import Kernel
+    from cudakit.memory.array import DeviceArray
+
+P = TypeVar("P")  # a family's problem: shapes, strides in elements, dtype, alignment; frozen and hashable
+Dim = int | tuple[int, ...]
+
+
+# The most blocks of a grid along x, and along y and z.
+MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65535
+
+# The element types of kernels that take several.
+CPP = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
+
+# The arguments of a kernel: (problem, inputs, output, scratch), scratch being None where a variant asks for none.
+Arguments = Callable[[Any, Sequence[Any], Any, Any], tuple[Any, ...]]
+
+# What a rung that is more than kernels does: (device, kernel of a Config, problem, inputs, output, stream).
+Run = Callable[[Any, Callable[["Config"], Any], Any, Sequence[Any], Any, Any], None]
+
+
+@dataclass(frozen=True)
+class Config:
+    """How one kernel is launched for one problem: entry (a C++ name or name expression), blocks, threads, bytes of
+    dynamic shared memory, blocks a cluster. `arguments` is for a kernel whose parameters are not its family's.
+    `cooperative`: all blocks are resident at once and may meet. `source`: where the kernel is, if not in the variant's
+    file."""
+
+    entry: str
+    grid: Dim
+    block: Dim
+    shared: int = 0
+    cluster: Dim | None = None
+    arguments: Arguments | None = None
+    cooperative: bool = False
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class Variant(Generic[P]):
+    """One rung of a family's ladder.
+
+    `configure(problem)` gives the launch, or several that follow each other on the stream; `supports(problem)` is True
+    or a sentence that says why not. `source` is a path below `kernels/`. `since` is the first architecture it runs on.
+    `scratch(problem)` is the bytes of device memory (not cleared) that its kernels share for one run. `run` is for a
+    rung that is more than kernels, with a library's calls between them: it queues all of its work itself, and there are
+    no configs; `waits` says that it waits for the device meanwhile.
+    """
+
+    rung: int
+    name: str
+    idea: str
+    source: str
+    configure: Callable[[P], Config | tuple[Config, ...]]
+    supports: Callable[[P], bool | str] = field(default=lambda problem: True)
+    since: str = "sm_75"
+    scratch: Callable[[P], int] = field(default=lambda problem: 0)
+    run: Run | None = None
+    waits: bool = False
+
+    def configs(self, problem: P) -> tuple[Config, ...]:
+        """Its launches for `problem`, in order."""
+        found = self.configure(problem)
+        return found if isinstance(found, tuple) else (found,)
+
+    def refusal(self, problem: P, arch: str) -> str | None:
+        """Why this variant cannot take `problem` on `arch` ("sm_90"), or None where it can."""
+        if _arch_number(arch) < _arch_number(self.since):
+            return f"it needs {self.since} or later, the device is {arch}"
+        answer = self.supports(problem)
+        return None if answer is True else str(answer)
+
+
+@dataclass(frozen=True)
+class Family(Generic[P]):
+    """A ladder of variants that compute the same thing, with its float64 reference.
+
+    The functions of a family that has options (a scale, a mask, a causal limit) take them by name behind what stands
+    here; `modes` are the settings of them that benches and checks go through.
+
+    - `make_inputs(shape, dtype, rng)`: host arrays of one problem, drawn anew.
+    - `output_like(inputs)`: shape and dtype of the output.
+    - `reference(inputs)`: the output in float64 (numpy, on the host), or in whole numbers.
+    - `plain(inputs)`: the plain algorithm in the problem's own precision; tolerances derive from its error.
+    - `baseline(inputs)`: what a numpy user would write, in the same precision: the CPU row of a table.
+    - `problem(inputs, output)`: what the variants' `supports` and `configure` look at; raises ValueError for arrays the
+      family refuses.
+    - `arguments(problem, inputs, output, scratch)`: the kernel's arguments, where its Config has none of its own.
+    - `traffic(problem)`: the fewest bytes that must move through device memory.
+    - `flops(problem)`: operations, or 0 where bandwidth is the only measure.
+    - `choose(problem, arch)`: the name of the variant that "auto" means.
+    - `empty(problem)`: whether nothing is to be launched.
+    - `shapes`: default shapes by device kind ("gpu", "sim"), under "gpu once" those of a profile where it should take
+      fewer, and the whole list under "sweep" and "sim sweep".
+    - `dtypes`: the dtypes of inputs that it is for, the usual one first.
+    - `modes`: named options; the unnamed mode is the usual one.
+    - `ceiling`: what 100 % is: "copy" (a copy of the same bytes) or the name of a peer's row ("cublas").
+    - `read_shape(shape)`: the whole of a shape that a user wrote short (1024 for a square product).
+    """
+
+    name: str
+    variants: tuple[Variant[P], ...]
+    make_inputs: Callable[..., tuple[np.ndarray, ...]]
+    output_like: Callable[..., tuple[tuple[int, ...], np.dtype[Any]]]
+    reference: Callable[..., np.ndarray]
+    plain: Callable[..., np.ndarray]
+    baseline: Callable[..., np.ndarray]
+    problem: Callable[..., P]
+    arguments: Arguments
+    traffic: Callable[[P], int]
+    flops: Callable[[P], int]
+    choose: Callable[[P, str], str]
+    empty: Callable[[P], bool]
+    shapes: dict[str, tuple[tuple[int, ...], ...]]
+    dtypes: tuple[str, ...] = ("float32",)
+    modes: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
+    ceiling: str = "copy"
+    read_shape: Callable[[tuple[int, ...]], tuple[int, ...]] = field(default=lambda shape: shape)
+
+    def __iter__(self) -> Iterator[Variant[P]]:
+        return iter(self.variants)
+
+    def variant(self, name: str) -> Variant[P]:
+        """The variant called `name`."""
+        for variant in self.variants:
+            if variant.name == name:
+                return variant
+        known = ", ".join(v.name for v in self.variants)
+        raise ValueError(f"{self.name} has no variant {name!r}; it has auto, {known}")
+
+    def pick(self, name: str, problem: P, arch: str) -> Variant[P]:
+        """The variant called `name`, or for "auto" the best that supports `problem` on `arch`.
+
+        Raises UnsupportedVariant with the reason where it cannot take the problem.
+        """
+        variant = self.variant(self.choose(problem, arch) if name == "auto" else name)
+        self._expect(variant, problem, arch)
+        return variant
+
+    def kernel(self, device: Device, variant: Variant[P], config: Config) -> Kernel:
+        """The compiled kernel of `variant`, kept on the device after the first call."""
+        source = config.source or variant.source
+        key = (source, config.entry)
+        found: Kernel | None = device.kept.get(key)
+        if found is None:
+            expression = "<" in config.entry
+            module = device.compile(source, names=(config.entry,) if expression else ())
+            found = device.kept[key] = module[config.entry]
+        return found
+
+    def launch(
+        self,
+        device: Device,
+        variant: Variant[P],
+        inputs: Sequence[DeviceArray],
+        output: DeviceArray,
+        stream: Stream,
+        problem: P | None = None,
+        **options: Any,
+    ) -> None:
+        """Launches `variant` on the arrays, in its own NVTX range `family.variant`; launches nothing if empty.
+
+        problem: theirs, where the caller has it already and has asked the variant whether it takes it.
+        """
+        if problem is None:
+            problem = self.problem(inputs, output, **options)
+            self._expect(variant, problem, device.arch)
+        if self.empty(problem):
+            return
+        if variant.run is not None:
+            kernel_of = functools.partial(self.kernel, device, variant)
+            with self.range(variant):
+                variant.run(device, kernel_of, problem, inputs, output, stream)
+            return
+        configs = variant.configs(problem)
+        kernels = [self.kernel(device, variant, config) for config in configs]
+        scratch = self.scratch(device, variant, problem, stream)
+        try:
+            with self.range(variant):
+                for kernel, config in zip(kernels, configs, strict=True):
+                    kernel.launch(
+                        stream,
+                        grid=config.grid,
+                        block=config.block,
+                        shared=config.shared,
+                        cluster=config.cluster,
+                        cooperative=config.cooperative,
+                        args=(config.arguments or self.arguments)(problem, inputs, output, scratch),
+                    )
+        finally:
+            if scratch is not None:
+                scratch.close()  # in stream order: behind the kernels
+
+    def scratch(self, device: Device, variant: Variant[P], problem: P, stream: Stream) -> DeviceArray | None:
+        """Memory for what `variant` asks for on `problem`, or None where it asks for none."""
+        count = variant.scratch(problem)
+        return device.empty((count,), np.uint8, stream=stream) if count else None
+
+    def _expect(self, variant: Variant[P], problem: P, arch: str) -> None:
+        refusal = variant.refusal(problem, arch)
+        if refusal is not None:
+            raise UnsupportedVariant(f"{self.name}/{variant.name} cannot take {problem}: {refusal}")
+
+    def range(self, variant: Variant[P]) -> AbstractContextManager[Any]:
+        """The NVTX range of a variant's launches."""
+        return nvtx.range(f"{self.name}.{variant.name}")
+
+
+def _arch_number(arch: str) -> int:
+    return int(arch.removeprefix("sm_").rstrip("af"))
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b rounded up, for a >= 0 and b > 0."""
+    return -(-a // b)
+
+
+def alignment(array: Any) -> int:
+    """16 where the first element lies on a 16-byte boundary, else the item's own size (at most 16)."""
+    return 16 if array.pointer % 16 == 0 else min(array.itemsize, 16)

@@ -1,0 +1,342 @@
+"""A captured graph and its executable: instantiate, launch, update. See `graph`, which captures."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cudakit import nvtx
+from cudakit.driver.context import Context
+from cudakit.driver.stream import Stream
+from cudakit.errors import Closed, GraphError
+from cudakit.graph.nodes import Node, Reader, dimensions, listing
+from cudakit.launch.kernel import Image, Prepared
+from cudakit.memory.allocation import Allocation
+
+
+class Graph:
+    """What was captured: nodes in an order in which they may run. Made by `Stream.capture`; `close()` destroys it.
+
+    An Executable made of it can still be launched then, but its nodes can no longer be updated one by one.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.handle: Any = None  # while it is being captured
+        self._nodes: tuple[Node, ...] = ()
+        self._kept: list[object] = []
+        self._finalizer: Any = None
+
+    def __repr__(self) -> str:
+        state = "being captured" if self.handle is None else "closed" if self.closed else f"{len(self._nodes)} nodes"
+        return f"Graph({state}, {self.context.spec!r})"
+
+    def __enter__(self) -> Graph:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or its device was."""
+        return self._finalizer is not None and not self._finalizer.alive
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Its operations, each after those that it waits for. Raises GraphError while it is being captured."""
+        self._expect_captured()
+        return self._nodes
+
+    def keep(self, *things: object) -> None:
+        """Keep things alive for as long as this graph, and what is instantiated from it later, may use them."""
+        self._kept.extend(things)
+
+    def instantiate(self) -> Executable:
+        """An executable graph, to be launched any number of times."""
+        self._expect_open()
+        return Executable(self)
+
+    def close(self) -> None:
+        """Destroy the graph. Idempotent."""
+        if self._finalizer is not None:
+            self._finalizer()
+            self._kept = []
+
+    def _expect_captured(self) -> None:
+        if self.handle is None:
+            raise GraphError("the graph is still being captured: it has its nodes once the with block has ended")
+
+    def _expect_open(self) -> None:
+        self._expect_captured()
+        if self.closed:
+            self.context.make_current()
+            raise Closed(f"{self!r} was closed: capture it again")
+
+    def take(self, handle: Any, kept: Sequence[object]) -> None:
+        """Become the driver's graph `handle`, and keep what the capture said must be."""
+        self.handle = handle
+        self._finalizer = self.context.adopt_handle(self, "cuGraphDestroy", handle)
+        self._kept.extend(kept)
+        self._nodes = Reader(self.context).nodes(handle)
+
+
+class _Update(NamedTuple):
+    """What one node was given: the driver's parameters, what holds the arguments they point to, what these name."""
+
+    params: Any
+    packed: Prepared | None
+    kept: tuple[object, ...]
+
+
+class Executable:
+    """An instantiated graph. `launch(stream)` replays it; made by `Graph.instantiate`.
+
+    Launches of one executable graph never overlap, also on different streams: instantiate it once for each stream that
+    is to run at once. graph: what it was made of.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        context = self.context = graph.context
+        self.graph = graph
+        self._current = graph  # whose nodes it has now: another's after a whole update
+        self._updated: dict[int, _Update] = {}  # by node
+        self._kept: list[object] = []
+        self._streams: dict[int, Stream] = {}  # that it was launched on
+        self._retired: list[bool] = []
+        self._known: Any = None  # the stream of the last launch, if nothing has to be looked at again
+        self._seen = -1
+        self.handle: Any = context.call("cuGraphInstantiate", graph.handle, 0)
+        self._send = functools.partial(context.driver.cuGraphLaunch, self.handle)
+        self._finalizer = context.adopt(
+            self, _destroy, context, self.handle, self._retired, self._streams, self._kept
+        )  # fmt: skip
+        self._gather()
+
+    def __repr__(self) -> str:
+        return f"Executable({len(self._current._nodes)} nodes, {self.context.spec!r}{', closed' * self.closed})"
+
+    def __enter__(self) -> Executable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or its device was."""
+        return bool(self._retired)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes of the graph it was made of or last updated from."""
+        return self._current.nodes
+
+    def close(self) -> None:
+        """Destroy it, once what is queued has run. Idempotent."""
+        self._finalizer()
+
+    def launch(self, stream: Any) -> None:
+        """Queue all of it on `stream`: one call of the driver.
+
+        Raises GraphError where an array or module that it uses was closed, Closed where it or the stream was.
+        """
+        context = self.context
+        if (
+            stream is not self._known
+            or stream is None
+            or stream.closed
+            or context.closings != self._seen
+            or context.captures
+        ):
+            stream = self._accept(stream)
+        elif self._retired:
+            raise self._closed()
+        context.make_current()
+        if nvtx.listeners:
+            with nvtx.range("launch graph"):
+                result = self._send(stream.handle)
+        else:
+            result = self._send(stream.handle)
+        if result[0]:
+            raise context.failed("cuGraphLaunch", result[0])
+
+    def _closed(self) -> Exception:
+        self.context.make_current()
+        return Closed(f"{self!r}: instantiate the graph again")
+
+    def _accept(self, stream: Any) -> Stream:
+        """The stream as a Stream, all that is used looked at, and its freeing ordered after what is launched there."""
+        if self._retired:
+            raise self._closed()
+        context = self.context
+        accepted = Stream.of(context, stream)
+        handle = accepted._open()
+        for thing in self._kept:
+            if isinstance(thing, Allocation):
+                if not thing.open:
+                    raise GraphError(f"an array that {self._user(thing)} uses was closed: update it, or capture again")
+                thing.uses.add(accepted)
+            elif isinstance(thing, Image) and thing.closed:
+                raise GraphError(f"{thing!r}, whose kernel {self._user(thing)} launches, was closed: capture again")
+        context.captures.refuse(
+            handle, f"{self!r} cannot be launched on {accepted!r} while that is being captured: graphs do not nest"
+        )
+        # A foreign stream has another object at each launch.
+        self._streams[int(handle) if accepted.foreign else id(accepted)] = accepted
+        self._known, self._seen = accepted, context.closings
+        return accepted
+
+    def _user(self, thing: object) -> str:
+        """Which node uses a thing, for errors."""
+        for node in self._current._nodes:
+            if any(thing is kept for kept in self._kept_by(node)):
+                return f"node {node}"
+        return f"{self!r}"
+
+    # Updates ----------------------------------------------------------------------------------------------------------
+
+    def update(
+        self,
+        what: Graph | Node | str | int,
+        *,
+        args: Sequence[Any] | None = None,
+        grid: Any = None,
+        block: Any = None,
+        shared: int | None = None,
+    ) -> None:
+        """Change what the next launches do; what is queued already is left as it is.
+
+        what: a kernel's node, its index, or its name where that is unique, for other arguments, grid, block or shared
+        memory, each checked as `Kernel.launch` does; what is not given stays. Or another Graph with the same nodes in
+        the same order, for the operands of all of them. Raises GraphError where the graphs differ, or for a node that
+        is no launch of a kernel of cudakit; LaunchError for what the kernel does not take.
+        """
+        if self._retired:
+            raise self._closed()
+        self.context.make_current()
+        if isinstance(what, Graph):
+            if args is not None or grid is not None or block is not None or shared is not None:
+                raise GraphError(
+                    "a whole graph brings its own arguments: give either a graph, or a node and what is new"
+                )
+            self._update_all(what)
+        else:
+            self._update_node(self._node(what), args, grid, block, shared)
+        self._gather()
+
+    def _node(self, what: Node | str | int) -> Node:
+        nodes = self._current._nodes
+        if isinstance(what, Node):
+            if not any(what is node for node in (*nodes, *self.graph._nodes)):
+                raise GraphError(f"node {what} is of another graph: give one of .nodes")
+            return nodes[what.index]
+        if isinstance(what, str):
+            found = [node for node in nodes if node.name == what]
+            if len(found) != 1:
+                which = "several nodes are" if found else "no node is"
+                raise GraphError(f"{which} {what!r}; give the node or its index. There are {listing(nodes)}")
+            return found[0]
+        if not isinstance(what, int):
+            raise TypeError(
+                f"update() takes a node, its name or index, or another Graph, not {type(what).__name__}; there are "
+                f"{listing(nodes)}"
+            )
+        if not 0 <= what < len(nodes):
+            raise GraphError(f"there is no node {what}; there are {listing(nodes)}")
+        return nodes[what]
+
+    def _update_node(self, node: Node, args: Sequence[Any] | None, grid: Any, block: Any, shared: int | None) -> None:
+        kernel = node.kernel
+        if kernel is None:
+            raise GraphError(
+                f"node {node} is no launch of a kernel that cudakit compiled or loaded, and only those are updated one "
+                "by one: capture it again, and update the whole"
+            )
+        # The node by which the driver knows it, and the owner of the arguments that stay.
+        for graph in (self.graph, self._current):
+            graph._expect_open()
+        original = self.graph._nodes[node.index].handle
+        if node.index in self._updated:
+            params, packed, kept = self._updated[node.index]
+        else:
+            params, packed, kept = self.context.call("cuGraphKernelNodeGetParams", node.handle), None, node.kept
+        asked = (
+            dimensions(params, "grid") if grid is None else grid,
+            dimensions(params, "block") if block is None else block,
+            int(params.sharedMemBytes) if shared is None else shared,
+        )
+        changed = self.context.driver.CUDA_KERNEL_NODE_PARAMS()
+        changed.func = kernel.handle
+        changed.kernelParams = params.kernelParams
+        if args is not None:
+            prepared = kernel.prepare(grid=asked[0], block=asked[1], shared=asked[2], args=tuple(args))
+            config, changed.kernelParams = prepared.config, prepared._plan.pointers
+            packed = prepared
+            kept = (kernel.module, *prepared._allocations, *(value for value in args if isinstance(value, np.ndarray)))
+        else:
+            kernel.module.expect_open()
+            config = kernel._config(*asked)
+        changed.gridDimX, changed.gridDimY, changed.gridDimZ = config.grid
+        changed.blockDimX, changed.blockDimY, changed.blockDimZ = config.block
+        changed.sharedMemBytes = config.shared
+        self.context.call("cuGraphExecKernelNodeSetParams", self.handle, original, changed)
+        self._updated[node.index] = _Update(changed, packed, kept)
+
+    def _update_all(self, other: Graph) -> None:
+        other._expect_open()
+        if other.context is not self.context:
+            raise GraphError(f"{other!r} is of another device than {self!r}")
+        mine, theirs = self._current._nodes, other._nodes
+        if [(node.kind, node.after) for node in mine] != [(node.kind, node.after) for node in theirs]:
+            raise GraphError(
+                "a graph is updated from one with the same kinds of nodes in the same order, and these differ: "
+                f"{listing(theirs)} instead of {listing(mine)}. Instantiate it instead"
+            )
+        result = self.context.driver.cuGraphExecUpdate(self.handle, other.handle)
+        if result[0]:
+            error = self.context.failed("cuGraphExecUpdate", result[0])
+            if self.context.lost is not None:
+                raise error
+            raise GraphError(f"the driver cannot update {self!r} from {other!r}: instantiate it instead") from error
+        self._current = other
+        self._updated.clear()
+
+    def _kept_by(self, node: Node) -> tuple[object, ...]:
+        updated = self._updated.get(node.index)
+        return node.kept if updated is None else updated.kept
+
+    def _gather(self) -> None:
+        """List anew what is to be kept alive, each once."""
+        current = self._current
+        found = {id(thing): thing for thing in current._kept}
+        for node in current._nodes:
+            found.update((id(thing), thing) for thing in self._kept_by(node))
+        _outlive(self.context, self._streams.values(), [thing for thing in self._kept if id(thing) not in found])
+        self._kept[:] = found.values()
+        self._known = None
+
+
+def _destroy(
+    context: Context, handle: Any, retired: list[bool], streams: dict[int, Stream], kept: list[object]
+) -> None:
+    retired.append(True)
+    context.attempt("cuGraphExecDestroy", handle)
+    _outlive(context, streams.values(), kept)
+    kept.clear()
+    streams.clear()
+
+
+def _outlive(context: Context, streams: Iterable[Stream], things: Iterable[object]) -> None:
+    """Keep pinned memory until what is queued on the streams is done; arrays are freed in their order anyway."""
+    if context.closed:
+        return  # it has waited for all of its work
+    hosts = [thing for thing in things if not isinstance(thing, (Allocation, Image))]
+    for stream in streams if hosts else ():
+        if not stream.closed:
+            context.in_flight.hold(stream.handle, hosts)
+        elif stream.last is not None and stream.last.alive:
+            context.attempt("cuEventSynchronize", stream.last.handle)

@@ -1,0 +1,338 @@
+"""What a Python value becomes as a kernel argument, and why it may not.
+
+`Converter` holds the rules for one parameter: it turns a value into what the parameter's struct code packs, or raises
+LaunchError with the kernel, the parameter's number and type, and what was given instead.
+
+    pointer      DeviceArray of the pointed-to dtype, None (null), pinned numpy array, torch or CuPy array on this GPU
+                 (any object with __cuda_array_interface__), or an address said to be one: ctypes.c_void_p(address).
+                 void* takes any dtype; char* int8 and uint8; float4* arrays of float32 at a multiple of 16 bytes
+                 What another library's own streams still do to its arrays is not waited for: launch on its stream.
+    integer      int, numpy integer, bool or IntEnum that fits; never a float
+    float        float, int or numpy float; rounded to the parameter's width, refused where a finite one would overflow
+    bool         bool or numpy bool
+    float4 etc.  a sequence of as many numbers, a complex number for two, or bytes of exactly its size
+    struct       numpy structured scalar, ctypes structure or bytes of exactly its size
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cudakit.driver.context import Context
+from cudakit.errors import LaunchError
+from cudakit.launch.cxx import Type
+from cudakit.launch.signature import Parameter
+from cudakit.memory import pinned
+from cudakit.memory.array import DeviceArray
+
+_SIGNED = {1: "b", 2: "h", 4: "i", 8: "q"}
+_FLOATS = {"float16": "e", "float32": "f", "float64": "d", "bfloat16": "H"}
+_COMPLEX = {"float32": "complex64", "float64": "complex128"}
+# What a pointer to a library's complex class takes; the layouts are the same.
+_COMPLEX_CLASSES = {"complex<float>": "complex64", "complex<double>": "complex128"}
+
+
+def struct_code(parameter: Parameter) -> str:
+    """The struct module's code for a parameter's converted value."""
+    kind = parameter.type
+    if kind.kind in ("pointer", "bits"):
+        return "Q"
+    if kind.kind in ("int", "enum") and parameter.size in _SIGNED:
+        code = _SIGNED[parameter.size]
+        return code if kind.signed else code.upper()
+    if kind.kind == "float" and kind.dtype in _FLOATS:
+        return _FLOATS[kind.dtype]
+    if kind.kind == "bool":
+        return "?"
+    return f"{parameter.size}s"
+
+
+def describe(value: Any) -> str:
+    """What was given, for an error: its type, and what matters of it."""
+    kind = type(value).__name__
+    if isinstance(value, DeviceArray):
+        return f"a DeviceArray of {value.dtype}"
+    if isinstance(value, np.ndarray):
+        return f"a numpy array of {value.dtype}"
+    if _is_torch(value):
+        return f"a torch tensor of {str(value.dtype).removeprefix('torch.')} on {value.device}"
+    if hasattr(value, "__cuda_array_interface__"):
+        return f"a {type(value).__module__.partition('.')[0]} {kind} of {getattr(value, 'dtype', 'unknown dtype')}"
+    if isinstance(value, (int, float, np.generic, str, complex)) or value is None:
+        return f"{kind} {value!r}" if value is not None else "None"
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"{len(value)} bytes"
+    return f"a {kind}"
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def pointer_dtypes(target: Type) -> tuple[str, ...] | None:
+    """The dtype names a pointer to `target` takes, the natural one first; None for any."""
+    if target.kind == "void":
+        return None
+    if target.kind == "vector" and target.target is not None:
+        component = target.target.dtype or ""
+        paired = (_COMPLEX[component],) if target.lanes == 2 and component in _COMPLEX else ()
+        return (component, *paired)
+    if target.kind == "pointer":
+        return ("uint64", "int64")
+    if target.text.removeprefix("const ").removeprefix("volatile ") == "char":
+        return ("int8", "uint8")
+    if target.dtype is not None:
+        return (target.dtype,)
+    for name, dtype in _COMPLEX_CLASSES.items():
+        if target.text.endswith(name):
+            return (dtype,)
+    return ("void", "uint8")
+
+
+class Converter:
+    """The rules for one parameter of one kernel on one device. Call it with a value."""
+
+    def __init__(self, kernel: str, parameter: Parameter, context: Context) -> None:
+        self.kernel = kernel
+        self.parameter = parameter
+        self.context = context
+        self.code = struct_code(parameter)
+        self.dtypes: tuple[str, ...] | None = None
+        self.alignment = 1
+        target = parameter.type.target
+        if parameter.kind == "pointer" and target is not None:
+            self.dtypes = pointer_dtypes(target)
+            if target.kind == "vector":
+                # The largest power of two in it, up to the 16 bytes that one access can have.
+                self.alignment = min(target.size & -target.size, 16)
+        convert = {
+            "pointer": self._pointer,
+            "bits": self._bits,
+            "int": self._integer,
+            "enum": self._integer,
+            "float": self._float,
+            "bool": self._bool,
+            "vector": self._vector,
+        }.get(parameter.kind, self._bytes)
+        if self.code.endswith("s") and parameter.kind != "vector":
+            convert = self._bytes
+        self._convert: Callable[[Any], Any] = convert
+
+    def __call__(self, value: Any) -> Any:
+        """What `code` packs for `value`. Raises LaunchError where the parameter does not take it."""
+        return self._convert(value)
+
+    def refuse(self, value: Any, advice: str) -> LaunchError:
+        """The error for a value that is not taken."""
+        return LaunchError(
+            f"{self.kernel}: parameter {self.parameter.index} is {self.parameter.text}, but {describe(value)} was "
+            f"given: {advice}"
+        )
+
+    # Pointers ---------------------------------------------------------------------------------------------------------
+
+    def _pointer(self, value: Any) -> int:
+        if isinstance(value, DeviceArray):
+            address = self._own(value)
+        elif value is None:
+            return 0
+        elif isinstance(value, ctypes.c_void_p):
+            return value.value or 0
+        elif isinstance(value, np.ndarray):
+            address = self._host(value)
+        elif _is_torch(value):
+            address = self._torch(value)
+        elif hasattr(value, "__cuda_array_interface__"):
+            address = self._interface(value)
+        elif isinstance(value, (int, np.integer)):
+            raise self.refuse(
+                value, "an int is not taken for an address; give an array, or ctypes.c_void_p(address) where it is one"
+            )
+        else:
+            raise self.refuse(value, "give a DeviceArray, another library's array on this device, or None")
+        if address % self.alignment:
+            raise self.refuse(
+                value,
+                f"its address {address:#x} is not a multiple of {self.alignment}, which {self.parameter.text} needs",
+            )
+        return address
+
+    def _own(self, array: DeviceArray) -> int:
+        if array.closed:
+            raise self.refuse(array, "it was closed, and its memory is no longer its own")
+        context = array.context
+        if context is not self.context and not self.context.can_access(context):
+            raise self.refuse(
+                array,
+                f"it is on {context.spec} and the kernel on {self.context.spec}; copy it, or allow it with "
+                "device.enable_peer(other) first",
+            )
+        self._match(array, array.dtype, array.readonly)
+        return array.pointer
+
+    def _match(self, array: Any, dtype: np.dtype[Any], read_only: bool = False) -> None:
+        """Refuse an array whose dtype or read-only state does not fit."""
+        target = self.parameter.type.target
+        if (
+            self.dtypes is not None
+            and dtype.name not in self.dtypes
+            and not ("void" in self.dtypes and dtype.kind == "V")
+        ):
+            wanted = " or ".join("a structured dtype" if name == "void" else name for name in self.dtypes)
+            raise self.refuse(array, f"the dtype must be {wanted}; convert the array, or change the kernel's parameter")
+        if read_only and target is not None and not target.const:
+            raise self.refuse(array, "the array is read-only and the pointer is not to const")
+
+    def _host(self, array: np.ndarray[Any, Any]) -> int:
+        if not pinned.is_pinned(self.context, array):
+            raise self.refuse(
+                array,
+                "it is in pageable host memory, which kernels cannot read; make it a DeviceArray (device.array) or pin "
+                "it (device.pinned)",
+            )
+        self._match(array, array.dtype, not array.flags.writeable)
+        return int(array.ctypes.data)
+
+    def _need_gpu(self, value: Any) -> None:
+        if self.context.kind != "gpu":
+            raise self.refuse(value, f"its memory is a GPU's and the kernel runs on {self.context.spec}; copy it first")
+
+    def _torch(self, tensor: Any) -> int:
+        if tensor.device.type != "cuda":
+            raise self.refuse(tensor, "it is in host memory; move it to the GPU first")
+        self._need_gpu(tensor)
+        if tensor.get_device() != self.context.ordinal:
+            raise self.refuse(tensor, f"the kernel runs on {self.context.spec}; copy it there first")
+        if self.dtypes is not None:
+            name = str(tensor.dtype).removeprefix("torch.")
+            if name not in self.dtypes:
+                raise self.refuse(tensor, f"the dtype must be {' or '.join(self.dtypes)}; convert the tensor")
+        return int(tensor.data_ptr())
+
+    def _interface(self, value: Any) -> int:
+        self._need_gpu(value)
+        interface = value.__cuda_array_interface__
+        if interface.get("mask") is not None:
+            raise self.refuse(value, "it is masked, which a plain pointer cannot say")
+        address, read_only = interface["data"]
+        self._match(value, np.dtype(interface["typestr"]), read_only)
+        if address and not self.context.alone:
+            attribute = self.context.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+            ordinal = self.context.call("cuPointerGetAttribute", attribute, address)
+            if int(ordinal) != self.context.ordinal:
+                raise self.refuse(value, f"it is on gpu:{int(ordinal)} and the kernel runs on {self.context.spec}")
+        return int(address or 0)
+
+    def _bits(self, value: Any) -> int:
+        """Eight bytes of which no more is known (extern "C"): an address or an integer."""
+        if isinstance(value, (int, np.integer)):
+            number = int(value)
+            if not -(2**63) <= number < 2**64:
+                raise self.refuse(value, "it does not fit 64 bits")
+            return number % 2**64
+        if isinstance(value, (float, np.generic)):
+            if self.parameter.type.dtype == "any" and isinstance(value, np.generic) and value.nbytes == 8:
+                return int.from_bytes(value.tobytes(), sys.byteorder)
+            raise self.refuse(value, "give an integer, an array or None")
+        return self._pointer(value)
+
+    # Numbers ----------------------------------------------------------------------------------------------------------
+
+    def _integer(self, value: Any) -> int:
+        if not isinstance(value, (int, np.integer, np.bool_)):
+            raise self.refuse(value, "give an integer" + _scalar_advice(value))
+        number = int(value)
+        bits = 8 * self.parameter.size
+        signed = self.parameter.type.signed
+        low = 0 if signed is False else -(2 ** (bits - 1))
+        high = 2 ** (bits - 1) if signed else 2**bits
+        if not low <= number < high:
+            raise self.refuse(value, f"it must lie in {low}..{high - 1}")
+        return number % 2**bits if signed is None else number
+
+    def _float(self, value: Any) -> Any:
+        """The value as a Python float, or as a bfloat16's bits."""
+        name = self.parameter.type.dtype
+        small = isinstance(value, np.generic) and value.dtype.name == "bfloat16"
+        taken = isinstance(value, (float, int, np.floating)) or small
+        if not taken or isinstance(value, bool):
+            raise self.refuse(value, "give a float" + _scalar_advice(value))
+        try:
+            number = float(value)
+        except OverflowError as error:
+            raise self.refuse(value, f"it is too large for {self.parameter.text}") from error
+        if name == "bfloat16":
+            return self._bfloat16(value, number)
+        with np.errstate(over="ignore"):
+            rounded = float(np.dtype(name).type(number))
+        if np.isinf(rounded) and not np.isinf(number):
+            raise self.refuse(value, f"it is too large for {self.parameter.text}")
+        return number
+
+    def _bfloat16(self, value: Any, number: float) -> int:
+        import ml_dtypes
+
+        rounded = ml_dtypes.bfloat16(number)
+        if np.isinf(float(rounded)) and not np.isinf(number):
+            raise self.refuse(value, f"it is too large for {self.parameter.text}")
+        return int.from_bytes(rounded.tobytes(), sys.byteorder)
+
+    def _bool(self, value: Any) -> bool:
+        if not isinstance(value, (bool, np.bool_)):
+            raise self.refuse(value, "give True or False")
+        return bool(value)
+
+    # Bytes ------------------------------------------------------------------------------------------------------------
+
+    def _vector(self, value: Any) -> bytes:
+        kind = self.parameter.type
+        component = kind.target
+        if component is None:
+            return self._bytes(value)
+        if kind.lanes == 2 and isinstance(value, (complex, np.complexfloating)):
+            value = (value.real, value.imag)
+        if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind != "V":
+            value = list(value)
+        if isinstance(value, (tuple, list)):
+            if len(value) != kind.lanes:
+                raise self.refuse(value, f"{len(value)} values for {kind.lanes}")
+            part = Parameter(self.parameter.index, component, 0, component.size)
+            converter = Converter(f"{self.kernel} ({kind.text})", part, self.context)
+            return struct.pack(f"={kind.lanes}{converter.code}", *map(converter, value))
+        return self._bytes(value)
+
+    def _bytes(self, value: Any) -> bytes:
+        """The bytes of a struct given by value."""
+        size = self.parameter.size
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            data = bytes(value)
+        elif isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+            data = value.tobytes()
+        elif isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)):
+            data = bytes(value)
+        else:
+            raise self.refuse(
+                value, f"give a numpy structured scalar, a ctypes structure or bytes, of exactly {size} bytes"
+            )
+        if len(data) != size:
+            raise self.refuse(value, f"it has {len(data)} bytes, and the parameter {size}")
+        return data
+
+
+def _scalar_advice(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return ", array.item()"
+    if isinstance(value, (DeviceArray, np.ndarray)):
+        return ": arrays go to pointer parameters"
+    if isinstance(value, (float, np.floating)):
+        return ", int(x) where that is meant"
+    if isinstance(value, np.generic):
+        return ", converted on purpose"
+    return ""

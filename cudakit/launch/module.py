@@ -1,0 +1,339 @@
+"""Module: what was compiled, loaded on a device; its kernels by name and its variables as arrays.
+
+module = Module(context, compiled)
+kernel = module["tree_reduce"]
+kernel.launch(stream, grid=rows, block=256, shared=1024, args=(x, y, rows, cols))
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import threading
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cudakit.compile.compiler import Compiled, Resources
+from cudakit.driver.context import Context
+from cudakit.driver.stream import LEGACY_DEFAULT, Stream
+from cudakit.errors import CudaError, CudakitError
+from cudakit.launch.cxx import Type
+from cudakit.launch.kernel import Image, Kernel
+from cudakit.launch.mangling import Signature, demangle
+from cudakit.launch.signature import PtxParameter, ptx_entries
+from cudakit.memory import array as memory
+from cudakit.memory.allocation import Allocation
+from cudakit.memory.array import DeviceArray
+
+# PTX's name of a variable's type, where it is a plain number. Arrays and structs are byte arrays there.
+_PTX_DTYPES = {
+    "u8": "uint8", "s8": "int8", "u16": "uint16", "s16": "int16", "u32": "uint32", "s32": "int32",
+    "u64": "uint64", "s64": "int64", "f16": "float16", "f32": "float32", "f64": "float64",
+}  # fmt: skip
+_C_DTYPES = {
+    "bool": "bool", "char": "int8", "signed char": "int8", "unsigned char": "uint8", "short": "int16",
+    "unsigned short": "uint16", "int": "int32", "unsigned": "uint32", "unsigned int": "uint32", "long": "int64",
+    "unsigned long": "uint64", "long long": "int64", "unsigned long long": "uint64", "float": "float32",
+    "double": "float64", "__half": "float16", "half": "float16", "__nv_bfloat16": "bfloat16",
+    "int8_t": "int8", "uint8_t": "uint8", "int16_t": "int16", "uint16_t": "uint16", "int32_t": "int32",
+    "uint32_t": "uint32", "int64_t": "int64", "uint64_t": "uint64", "size_t": "uint64",
+    "float2": "float32", "float3": "float32", "float4": "float32", "int2": "int32", "int4": "int32",
+}  # fmt: skip
+
+
+class UnknownName(CudakitError, KeyError):
+    """A module has no kernel or variable of that name, or several; the text lists what there is."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def _compact(name: str) -> str:
+    """A C++ name without the spaces that do not matter and a leading void."""
+    return re.sub(r"\s*([<>,()*&])\s*", r"\1", name.strip()).removeprefix("void ")
+
+
+_MACHINE_CODE = (b"\x7fELF", b"\x50\xed\x55\xba")  # how a cubin starts, and a fat binary
+_JIT_LOG = 16384  # bytes
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What another compiler made: PTX text, or machine code (a cubin or fat binary); the other one is empty."""
+
+    name: str
+    ptx: str = ""
+    cubin: bytes = b""
+    log: str = ""
+    source: str = ""
+    lowered: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, Resources] = field(default_factory=dict)
+    types: dict[str, tuple[Type, ...]] = field(default_factory=dict)  # a kernel's parameters, where they are told
+
+
+def foreign(image: str | bytes, name: str) -> Foreign:
+    """`image`, PTX as text or bytes or machine code, as a Foreign. Raises ValueError for what is neither."""
+    if isinstance(image, bytes) and image.startswith(_MACHINE_CODE):
+        return Foreign(name, cubin=image)
+    try:
+        text = image if isinstance(image, str) else image.rstrip(b"\0").decode()
+    except UnicodeDecodeError:
+        text = ""
+    if ".version" not in text:
+        raise ValueError(f"{name} is neither PTX (it has no .version), nor a cubin or fat binary")
+    return Foreign(name, ptx=text)
+
+
+class Module(Image):
+    """A loaded module. `module["name"]` is a kernel; `constant` and `variable` are arrays over its memory.
+
+    compiled: what it was made of. ptx, cubin, log: the compile's. name: the source's path or label.
+    """
+
+    def __init__(self, context: Context, compiled: Compiled | Foreign) -> None:
+        image = compiled.cubin
+        if context.kind == "sim":
+            if not compiled.ptx:
+                raise CudakitError(
+                    f"{compiled.name} is machine code for GPUs, and {context.spec} runs PTX: give the PTX that it was "
+                    "made from"
+                )
+            context.make_current()
+            if isinstance(compiled, Compiled):
+                # What is no file on disk can still be quoted in reports.
+                context.driver.simSource(compiled.name, compiled.source)
+        if context.kind == "sim" or not image:
+            image = compiled.ptx.encode() + b"\0"
+        if isinstance(compiled, Foreign):
+            self.again = "load"
+        try:
+            super().__init__(context, compiled.name, image)
+        except CudaError as error:
+            if context.kind == "sim" or compiled.cubin or type(error) is not CudaError:
+                raise
+            raise _explained(error, context, image) from None
+        self.compiled = compiled
+        self.ptx = compiled.ptx
+        self.cubin = compiled.cubin
+        self.log = compiled.log
+        self._entries: dict[str, tuple[PtxParameter, ...] | None] = {**ptx_entries(compiled.ptx)}
+        if not compiled.ptx:
+            self._entries = dict.fromkeys(self._names())
+        self._signatures = {mangled: _signature(mangled) for mangled in self._entries}
+        self._variables = {space: _ptx_variables(compiled.ptx, space) for space in ("const", "global")}
+        self._kernels: dict[str, Kernel] = {}
+        self._found: dict[str, Kernel] = {}
+        self._lock = threading.Lock()
+        self._handed_out: weakref.WeakSet[Allocation] = weakref.WeakSet()  # its variables, as arrays over them
+
+    def __enter__(self) -> Module:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unload it, once the work that uses it is done. Idempotent. Its kernels and arrays cannot be used any more."""
+        super().close()
+        for allocation in list(self._handed_out):
+            allocation.close()
+
+    def _names(self) -> list[str]:
+        """The kernels that the driver knows of."""
+        count = self.context.call("cuModuleGetFunctionCount", self.handle)
+        handles = self.context.call("cuModuleEnumerateFunctions", count, self.handle)
+        names = [self.context.call("cuFuncGetName", handle) for handle in handles]
+        return sorted(name.decode() for name in names)
+
+    # Kernels ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Every kernel, in the order of the PTX; by name where there is none."""
+        return tuple(self._kernel(mangled) for mangled in self._entries)
+
+    def __getitem__(self, name: str) -> Kernel:
+        """A kernel by C++ name where that is unique ("k", "ns::k"), by name expression or name with template arguments
+        ("k<4>", "ns::k<4>"), by full signature ("k(float*, int)") or by mangled name. Raises UnknownName."""
+        found = self._found.get(name)
+        if found is None:
+            found = self._found[name] = self._kernel(self._lookup(name))
+        return found
+
+    def __contains__(self, name: str) -> bool:
+        try:
+            self._lookup(name)
+        except UnknownName:
+            return False
+        return True
+
+    def _lookup(self, name: str) -> str:
+        """The mangled name of the one kernel that `name` means."""
+        lowered = self.compiled.lowered.get(name)
+        if lowered in self._entries:
+            return lowered
+        if name in self._entries:
+            return name
+        wanted = _compact(name)
+        for expression, lowered in self.compiled.lowered.items():
+            if lowered in self._entries and _compact(expression) == wanted:
+                return lowered
+        matches: list[str] = []
+        for spell in _SPELLINGS:
+            matches = [
+                mangled for mangled, signature in self._signatures.items() if _compact(spell(signature)) == wanted
+            ]
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                break
+        raise self._unknown(name, matches)
+
+    def _unknown(self, name: str, matches: list[str]) -> UnknownName:
+        if matches:
+            listed = "; ".join(self._signatures[mangled].text for mangled in matches)
+            return UnknownName(f"{name!r} is several kernels of {self.name}: {listed}. Say which by its full text")
+        if not self._entries and isinstance(self.compiled, Foreign):
+            return UnknownName(f"{self.name} has no kernels, so not {name!r}")
+        if not self._entries:
+            return UnknownName(
+                f"{self.name} has no kernels, so not {name!r}. Templates are compiled where they are asked for by "
+                'name: compile(..., names=("k<4>",))'
+            )
+        texts = [signature.text for signature in self._signatures.values()]
+        spellings: dict[str, str] = {}
+        for signature in self._signatures.values():
+            for spell in _SPELLINGS:
+                spellings.setdefault(spell(signature), signature.text)
+        near = dict.fromkeys(spellings[close] for close in difflib.get_close_matches(name, spellings, n=3, cutoff=0.5))
+        advice = f"Near it: {'; '.join(near)}" if near else f"It has: {'; '.join(texts)}"
+        if "<" in name and isinstance(self.compiled, Compiled):
+            advice += f'. A template is compiled where it is asked for by name: compile(..., names=("{name}",))'
+        return UnknownName(f"{self.name} has no kernel {name!r}. {advice}")
+
+    def _kernel(self, mangled: str) -> Kernel:
+        with self._lock:
+            found = self._kernels.get(mangled)
+            if found is None:
+                self.expect_open()
+                name, resources = self._signatures[mangled].name, self.compiled.resources.get(mangled)
+                types = self.compiled.types.get(mangled) if isinstance(self.compiled, Foreign) else None
+                found = self._kernels[mangled] = Kernel(self, mangled, name, self._entries[mangled], resources, types)
+        return found
+
+    # Variables --------------------------------------------------------------------------------------------------------
+
+    def constant(self, name: str, dtype: Any = None, stream: Any = None) -> DeviceArray:
+        """The `__constant__` variable `name` as a 1-D array (0-D for one number), to be filled with `copy_from`.
+
+        name: "table", "ns::table", or its last part alone where that is unique.
+        dtype: its elements', where PTX and the source's text do not tell. stream: where the array's methods work; the
+        legacy default stream unless given. A launch queued on another stream sees what was copied before it only by an
+        event. Raises UnknownName.
+        """
+        return self._global("const", name, dtype, stream)
+
+    def variable(self, name: str, dtype: Any = None, stream: Any = None) -> DeviceArray:
+        """The `__device__` variable `name`, as `constant` gives constants."""
+        return self._global("global", name, dtype, stream)
+
+    def _global(self, space: str, name: str, dtype: Any, stream: Any) -> DeviceArray:
+        self.expect_open()
+        # a cubin says nothing of types
+        declared = self._variables[space] if self.ptx else {name: ("b8", True)}
+        mangled = self.compiled.lowered.get(name, self.compiled.lowered.get(f"&{name}", name))
+        if mangled not in declared:
+            spelled = {_signature(known).name: known for known in declared}
+            kind = "__constant__" if space == "const" else "__device__"
+            if name not in spelled:
+                near = [full for full in spelled if full.rpartition("::")[2] == name]
+                if len(near) > 1:
+                    raise UnknownName(
+                        f"{name!r} is several {kind} variables of {self.name}: {', '.join(near)}. Say which by its "
+                        "full name"
+                    )
+                name = near[0] if near else name
+            if name not in spelled:
+                there = ", ".join(spelled) or "none"
+                raise UnknownName(
+                    f"{self.name} has no {kind} variable {name!r}; it has: {there}. One that no kernel uses may be "
+                    f'left out, unless asked for by name: compile(..., names=("&{name}",))'
+                )
+            mangled = spelled[name]
+        pointer, size = self.context.call("cuModuleGetGlobal", self.handle, mangled.encode())
+        element = memory.as_dtype(dtype) if dtype is not None else self._dtype(name, declared[mangled])
+        if element is None:
+            raise ValueError(f"{name} of {self.name} has {int(size)} bytes of a type not known here: give its dtype")
+        if int(size) % element.itemsize:
+            raise ValueError(f"{name} of {self.name} has {int(size)} bytes, which is no whole number of {element}")
+        count = int(size) // element.itemsize
+        shape = () if count == 1 and not declared[mangled][1] else (count,)
+        on = Stream(self.context, handle=LEGACY_DEFAULT) if stream is None else stream
+        made = memory.over(self.context, on, int(pointer), shape, element, owner=self)
+        self._handed_out.add(made.allocation)
+        return made
+
+    def _dtype(self, name: str, declared: tuple[str, bool]) -> np.dtype[Any] | None:
+        """A variable's dtype, from the source's declaration or from PTX; None where neither tells."""
+        short = name.rpartition("::")[2]
+        kinds = "|".join(sorted(map(re.escape, _C_DTYPES), key=len, reverse=True))
+        match = re.search(rf"\b({kinds})\s+(?:{re.escape(short)})\b\s*[\[=;{{,]", self.compiled.source)
+        if match:
+            return memory.as_dtype(_C_DTYPES[match[1]])
+        known = _PTX_DTYPES.get(declared[0])
+        return np.dtype(known) if known is not None and not declared[1] else None
+
+
+def _explained(error: CudaError, context: Context, ptx: bytes) -> CudaError:
+    """The driver's refusal of PTX, with what its compiler says of it."""
+    driver = context.driver
+    log = bytearray(_JIT_LOG)
+    options = driver.CUjit_option
+    names = [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+    driver.cuModuleLoadDataEx(ptx, len(names), names, [log, len(log)])
+    said = log.partition(b"\0")[0].decode(errors="replace").strip()
+    text = f"{error.text}\n{said}" if said else error.text
+    return CudaError(error.routine, error.code, error.name, text, error.hint)
+
+
+def _signature(mangled: str) -> Signature:
+    return demangle(mangled) or Signature(mangled, mangled, None)
+
+
+def _ptx_variables(ptx: str, space: str) -> dict[str, tuple[str, bool]]:
+    """Variables of a PTX state space: mangled name to (PTX type, whether it is an array)."""
+    pattern = re.compile(
+        rf"^\s*(?:\.visible\s+|\.weak\s+|\.extern\s+|\.common\s+)*\.{space}\s+(?:\.attribute\([^)]*\)\s+)?"
+        r"(?:\.align\s+\d+\s+)?\.(\w+)\s+([\w$]+)\s*(\[)?",
+        re.MULTILINE,
+    )
+    return {name: (kind, bool(array)) for kind, name, array in pattern.findall(ptx) if "$str" not in name}
+
+
+def _full(signature: Signature) -> str:
+    return signature.text
+
+
+def _named(signature: Signature) -> str:
+    return signature.name
+
+
+def _based(signature: Signature) -> str:
+    return signature.base
+
+
+def _last_named(signature: Signature) -> str:
+    """The last component with its template arguments: "k<4>" of "ns::k<4>"."""
+    outer = signature.base.rpartition("::")
+    return signature.name.removeprefix(outer[0] + outer[1])
+
+
+def _last(signature: Signature) -> str:
+    return signature.base.rpartition("::")[2]
+
+
+# The ways to name a kernel, the most exact first.
+_SPELLINGS = (_full, _named, _based, _last_named, _last)

@@ -1,0 +1,127 @@
+"""A kernel's parameter types: from its mangled name, or from its PTX where it has none (`extern "C"`).
+
+`ptx_entries` reads the `.param` lines of a PTX text; `parameters` joins what the name says, what the PTX says and the
+sizes that the driver reports.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cudakit.launch.cxx import BUILTIN, HALF, VOID, Type
+from cudakit.launch.mangling import demangle
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One kernel parameter. `offset` and `size` are bytes in the driver's parameter layout."""
+
+    index: int
+    type: Type
+    offset: int
+    size: int
+
+    @property
+    def text(self) -> str:
+        """Its type as C++ writes it: "const float*"."""
+        return self.type.text
+
+    @property
+    def kind(self) -> str:
+        """Its type's kind; see Type."""
+        return self.type.kind
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class PtxParameter:
+    """One `.param` of an entry: `type` is PTX's ("u64", "f32", "b8" for a byte array), `size` in bytes."""
+
+    type: str
+    size: int
+    align: int
+    pointer: bool  # marked .ptr
+    array: bool
+
+
+_ENTRY = re.compile(r"\.entry\s+([\w$%]+)\s*(?:\(([^)]*)\))?")
+_PARAM = re.compile(
+    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(\.ptr\b(?:\s+\.\w+(?:\s+\d+)?)*\s+)?[\w$%]+\s*(?:\[(\d+)\])?"
+)
+
+
+def ptx_entries(ptx: str) -> dict[str, tuple[PtxParameter, ...]]:
+    """Every kernel of a PTX text, by mangled name, with its parameters."""
+    entries: dict[str, tuple[PtxParameter, ...]] = {}
+    for match in _ENTRY.finditer(ptx):
+        found: list[PtxParameter] = []
+        for align, kind, marked, count in _PARAM.findall(match[2] or ""):
+            width = int(re.sub(r"\D", "", kind) or 8) // 8
+            size = width * int(count) if count else width
+            found.append(PtxParameter(kind, size, int(align or width), bool(marked), bool(count)))
+        entries[match[1]] = tuple(found)
+    return entries
+
+
+def _from_ptx(parameter: PtxParameter) -> Type:
+    """What PTX alone tells of a parameter: widths, floats, marked pointers."""
+    if parameter.array:
+        return Type(f"struct of {parameter.size} bytes", "struct", parameter.size)
+    if parameter.pointer:
+        return Type("void*", "pointer", 8, target=VOID)
+    if parameter.type in ("f32", "f64"):
+        return BUILTIN["f" if parameter.type == "f32" else "d"]
+    if parameter.type == "f16":
+        return HALF
+    if parameter.size == 8:
+        return Type("64 bits (a pointer or an integer)", "bits", 8)
+    return Type(f"{8 * parameter.size}-bit integer", "int", parameter.size, None, f"int{8 * parameter.size}")
+
+
+def parameters(
+    mangled: str,
+    layout: Sequence[tuple[int, int]],
+    ptx: tuple[PtxParameter, ...] | None = None,
+    told: Sequence[Type] | None = None,
+) -> tuple[Parameter, ...]:
+    """A kernel's parameters.
+
+    `layout` is what the driver reports (offset and size of each, bytes); `ptx` the kernel's `.param` lines where they
+    are at hand; `told` their types, where its compiler told them. Types, told or of the mangled name, that do not fit
+    the driver's sizes are not trusted: the PTX's types, or bare sizes, are used in their place.
+    """
+    signature = demangle(mangled)
+    declared = told if told is not None else signature.types if signature is not None else None
+    if ptx is not None and [parameter.size for parameter in ptx] != [size for _, size in layout]:
+        ptx = None
+    fits = declared is not None and len(declared) == len(layout)
+    if fits and declared is not None:
+        fits = all(kind.size in (0, size) for kind, (_, size) in zip(declared, layout, strict=True))
+    found: list[Parameter] = []
+    for index, (offset, size) in enumerate(layout):
+        from_ptx = ptx[index] if ptx is not None else None
+        if fits and declared is not None:
+            kind = _refined(declared[index], size, from_ptx)
+        elif from_ptx is not None:
+            kind = _from_ptx(from_ptx)
+        elif size == 8:
+            kind = Type("64 bits (a pointer or a number)", "bits", 8, dtype="any")
+        else:
+            kind = Type(f"{size} bytes", "struct", size)
+        found.append(Parameter(index, kind, offset, size))
+    return tuple(found)
+
+
+def _refined(kind: Type, size: int, ptx: PtxParameter | None) -> Type:
+    """`kind` with the driver's size; a class that PTX passes as a plain number is an enum or a number's alias."""
+    if kind.kind != "struct":
+        return kind
+    if ptx is not None and not ptx.array:
+        if ptx.type in ("f32", "f64", "f16"):
+            return replace(_from_ptx(ptx), text=kind.text)
+        return Type(kind.text, "enum", size, None, f"int{8 * size}")
+    return replace(kind, size=size)

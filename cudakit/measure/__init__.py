@@ -1,0 +1,1 @@
+"""Benchmarks of checked results, timing, and the peers measured in the same run."""

@@ -1,0 +1,59 @@
+"""cuBLAS as rung 0 of the matrix products: `cudakit.libs.blas.gemm`, through nvmath-python's bindings (the extra
+`libs`), without torch.
+
+fp32 products are in the default math mode, which has fp32's precision throughout (TF32 has to be asked for); half ones
+have fp32 sums.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cudakit.families.gemm_problem import problem
+from cudakit.libs import blas
+
+if TYPE_CHECKING:
+    from cudakit.driver.stream import Stream
+    from cudakit.measure.timing import GpuTimer, Launch
+    from cudakit.memory.array import DeviceArray
+
+FAMILIES = ("gemm", "gemm_half")
+
+
+@dataclass(frozen=True)
+class CublasPeer:
+    """cuBLAS's product at a family's options."""
+
+    options: Mapping[str, Any]
+    name: str = "cublas"
+    idea: str = "NVIDIA's library"
+    rung: int | None = 0
+
+    def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
+        if importlib.util.find_spec("nvmath") is None:
+            return "nvmath-python is not installed: pip install 'cudakit[libs]'"
+        return None
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        yield
+
+    def bind(self, sets: Sequence[tuple[list[DeviceArray], DeviceArray]], timer: GpuTimer) -> list[Launch]:
+        return [self._launch(inputs, output, timer.stream) for inputs, output in sets]
+
+    def _launch(self, inputs: Sequence[DeviceArray], output: DeviceArray, stream: Stream) -> Launch:
+        p = problem(inputs, output, **self.options)
+        if p.beta and len(inputs) == 3 and inputs[2].pointer != output.pointer:
+            raise ValueError("cuBLAS adds to the array it writes: C and the output are one there")
+        a, b = inputs[:2]
+        return functools.partial(blas.gemm, a, b, output, alpha=p.alpha, beta=p.beta, stream=stream)
+
+
+def peers(family: str, options: Mapping[str, Any]) -> list[CublasPeer]:
+    """cuBLAS, where `family` is one of its products."""
+    return [CublasPeer(options)] if family in FAMILIES else []

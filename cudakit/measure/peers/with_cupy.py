@@ -1,0 +1,111 @@
+"""CuPy as a peer: what its user would write for the same work, on our arrays, without a copy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cupy
+
+if TYPE_CHECKING:
+    from cudakit.driver.stream import Stream
+    from cudakit.measure.timing import GpuTimer, Launch
+    from cudakit.memory.array import DeviceArray
+
+# work(inputs, output, **options) queues the whole job on CuPy's current stream and writes the output
+Work = Callable[..., object]
+
+
+def sees(ordinal: int) -> bool:
+    """Whether this CuPy finds that GPU."""
+    try:
+        return ordinal < int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError:  # no driver, or one that it does not know
+        return False
+
+
+@dataclass(frozen=True)
+class CupyPeer:
+    """One way of CuPy's; its `work` writes the output in place."""
+
+    idea: str
+    work: Work
+    ordinal: int
+    options: Mapping[str, Any]
+    name: str = "peer:cupy"
+    rung: int | None = None
+
+    def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
+        return "CuPy has no bfloat16" if dtype == "bfloat16" or self.options.get("to") == "bfloat16" else None
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        with cupy.cuda.Device(self.ordinal), cupy.cuda.ExternalStream(int(stream.handle), self.ordinal):
+            yield
+
+    def bind(self, sets: Sequence[tuple[list[DeviceArray], DeviceArray]], timer: GpuTimer) -> list[Launch]:
+        return [
+            functools.partial(
+                self.work, [cupy.asarray(array) for array in inputs], cupy.asarray(output), **self.options
+            )
+            for inputs, output in sets
+        ]
+
+
+def _softmax(inputs: Sequence[Any], output: Any) -> None:
+    (x,) = inputs
+    exponentials = cupy.exp(x - x.max(axis=-1, keepdims=True))
+    cupy.divide(exponentials, exponentials.sum(axis=-1, keepdims=True), out=output)
+
+
+def _add(inputs: Sequence[Any], output: Any) -> None:
+    cupy.add(inputs[0], inputs[1], out=output)
+
+
+def _broadcast_add(inputs: Sequence[Any], output: Any, operand: str = "row") -> None:
+    cupy.add(inputs[0], inputs[1], out=output)
+
+
+def _scale(inputs: Sequence[Any], output: Any, factor: float = 0.7) -> None:
+    cupy.multiply(inputs[0], inputs[0].dtype.type(factor), out=output)
+
+
+def _cast(inputs: Sequence[Any], output: Any, to: str = "float16") -> None:
+    output[...] = inputs[0]
+
+
+def _fill(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> None:
+    output.fill(value)
+
+
+def _reduced(function: Any, inputs: Sequence[Any], output: Any, axis: int | None = -1) -> None:
+    function(inputs[0], axis=axis, out=output)
+
+
+def _matmul(inputs: Sequence[Any], output: Any) -> None:
+    cupy.matmul(inputs[0], inputs[1], out=output)
+
+
+_WORK: dict[str, tuple[str, Work]] = {
+    "softmax": ("max, subtract, exp, sum, divide as CuPy operations", _softmax),
+    "vector_add": ("cupy.add(out=)", _add),
+    "matrix_add": ("cupy.add(out=)", _add),
+    "broadcast_add": ("cupy.add(out=)", _broadcast_add),
+    "scale": ("cupy.multiply(out=)", _scale),
+    "cast": ("assignment", _cast),
+    "fill": ("ndarray.fill", _fill),
+    "sum": ("cupy.sum(out=)", functools.partial(_reduced, cupy.sum)),
+    "max": ("cupy.max(out=)", functools.partial(_reduced, cupy.max)),
+    "argmax": ("cupy.argmax(out=)", functools.partial(_reduced, cupy.argmax)),
+    "gemm": ("cupy.matmul(out=)", _matmul),
+    "gemm_half": ("cupy.matmul(out=)", _matmul),
+}
+
+
+def peers(family: str, ordinal: int, options: Mapping[str, Any]) -> list[CupyPeer]:
+    """CuPy's way of doing `family` at its `options`."""
+    found = _WORK.get(family)
+    return [CupyPeer(*found, ordinal, options)] if found else []

@@ -1,0 +1,216 @@
+"""torch as a peer: its own kernels, and the same work in plain tensor operations."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from cudakit.driver.stream import Stream
+    from cudakit.measure.peers import Peer
+    from cudakit.measure.timing import GpuTimer, Launch
+    from cudakit.memory.array import DeviceArray
+
+# work(inputs, output, **options) queues the whole job on torch's current stream
+Work = Callable[..., object]
+
+
+def sees(ordinal: int) -> bool:
+    """Whether this torch is built with CUDA and finds that GPU."""
+    return bool(torch.cuda.is_available()) and ordinal < torch.cuda.device_count()
+
+
+@contextmanager
+def on_stream(stream: Stream, ordinal: int) -> Iterator[None]:
+    """Makes `stream` torch's current stream."""
+    external = torch.cuda.ExternalStream(int(stream.handle), device=torch.device("cuda", ordinal))
+    with torch.cuda.device(ordinal), torch.cuda.stream(external), torch.no_grad():
+        yield
+
+
+def tensors(inputs: Sequence[DeviceArray], output: DeviceArray) -> tuple[list[Any], Any]:
+    """The arrays as tensors over the same memory."""
+    return [torch.from_dlpack(array) for array in inputs], torch.from_dlpack(output)
+
+
+@dataclass(frozen=True)
+class TorchPeer:
+    """One torch implementation; `work` writes its output in place."""
+
+    name: str
+    idea: str
+    work: Work
+    ordinal: int
+    options: Mapping[str, Any]
+    rung: int | None = None
+
+    def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
+        return None
+
+    def on(self, stream: Stream) -> Any:
+        return on_stream(stream, self.ordinal)
+
+    def bind(self, sets: Sequence[tuple[list[DeviceArray], DeviceArray]], timer: GpuTimer) -> list[Launch]:
+        return [functools.partial(self.work, *tensors(inputs, output), **self.options) for inputs, output in sets]
+
+
+class ReturningPeer(TorchPeer):
+    """A torch function that writes into no array it is given: the first call of a launch copies its result to the
+    output, to be checked; the calls that follow leave it where torch put it, so that no copy is timed."""
+
+    def bind(self, sets: Sequence[tuple[list[DeviceArray], DeviceArray]], timer: GpuTimer) -> list[Launch]:
+        return [self._launch(*tensors(inputs, output)) for inputs, output in sets]
+
+    def _launch(self, inputs: list[Any], output: Any) -> Launch:
+        unchecked = [output]
+
+        def launch() -> None:
+            result = self.work(inputs, output, **self.options)
+            while unchecked:
+                unchecked.pop().copy_(result)
+
+        return launch
+
+
+class AttentionPeer(ReturningPeer):
+    """torch's scaled_dot_product_attention, whose causal limit is aligned at the first query and key."""
+
+    def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
+        if dtype == "float32" and self.name != "peer:torch-efficient":
+            return "it takes float16 and bfloat16"
+        if self.name == "peer:torch-efficient" and shape[1] != shape[2]:
+            return "it has no grouped queries"
+        if self.options.get("causal") and shape[3] != shape[4]:
+            return "torch aligns the causal limit at the beginning, so that the masks differ where queries and keys do"
+        return None
+
+
+def _attention(
+    backend: str, inputs: Sequence[Any], output: Any, causal: bool = False, scale: float | None = None
+) -> object:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q, k, v = inputs
+    with sdpa_kernel(getattr(SDPBackend, backend)):
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
+
+
+def _softmax(inputs: Sequence[Any], output: Any) -> None:
+    torch.softmax(inputs[0], -1, out=output)
+
+
+def _softmax_naive(inputs: Sequence[Any], output: Any) -> None:
+    (x,) = inputs
+    exponentials = torch.exp(x - x.amax(-1, keepdim=True))
+    torch.div(exponentials, exponentials.sum(-1, keepdim=True), out=output)
+
+
+def _softmax_modes(
+    inputs: Sequence[Any], output: Any, log: bool = False, scale: float = 1.0, masked: bool = False
+) -> None:
+    x = inputs[0]
+    if scale != 1.0:
+        x = x * scale
+    if masked:
+        x = x.masked_fill(inputs[1].logical_not(), -torch.inf)
+    (torch.log_softmax if log else torch.softmax)(x, -1, out=output)
+
+
+def _add(inputs: Sequence[Any], output: Any) -> None:
+    torch.add(inputs[0], inputs[1], out=output)
+
+
+def _add_broadcast(inputs: Sequence[Any], output: Any) -> None:
+    volume, plane, line = inputs
+    torch.add(volume, plane[:, :, None], out=output)
+    output.add_(line[:, None, None])
+
+
+def _broadcast_add(inputs: Sequence[Any], output: Any, operand: str = "row") -> None:
+    torch.add(inputs[0], inputs[1], out=output)
+
+
+def _scale(inputs: Sequence[Any], output: Any, factor: float = 0.7) -> None:
+    torch.mul(inputs[0], factor, out=output)
+
+
+def _threshold(inputs: Sequence[Any], output: Any, limit: float = 0.3) -> None:
+    torch.where(inputs[0] < limit, _zero(inputs[0].device, inputs[0].dtype), inputs[0], out=output)
+
+
+@functools.cache
+def _zero(device: Any, dtype: Any) -> Any:
+    return torch.zeros((), device=device, dtype=dtype)
+
+
+def _cast(inputs: Sequence[Any], output: Any, to: str = "float16") -> None:
+    output.copy_(inputs[0])
+
+
+def _fill(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> None:
+    output.fill_(value)
+
+
+def _reduced(function: Any, inputs: Sequence[Any], output: Any, axis: int | None = -1) -> None:
+    x = inputs[0].reshape(-1) if axis is None else inputs[0]
+    function(x, -1 if axis is None else axis, out=output)
+
+
+def _matmul(inputs: Sequence[Any], output: Any) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32
+    torch.matmul(inputs[0], inputs[1], out=output)
+
+
+def _blur(inputs: Sequence[Any], output: Any, border: str = "zero") -> None:
+    (x,) = inputs
+    images = x.reshape(-1, 1, *x.shape[-2:])
+    if border != "zero":
+        mode = "replicate" if border == "clamp" else "reflect"
+        images = torch.nn.functional.pad(images, (1, 1, 1, 1), mode=mode)
+    line = torch.tensor([1.0, 2.0, 1.0], device=x.device)
+    weights = (line[:, None] * line / 16)[None, None]
+    output.copy_(torch.nn.functional.conv2d(images, weights, padding=int(border == "zero")).reshape(x.shape))
+
+
+_WORK: dict[str, list[tuple[str, str, Work]]] = {
+    "attention": [
+        (f"peer:torch-{name}", f"scaled_dot_product_attention, {backend}", functools.partial(_attention, backend))
+        for name, backend in (
+            ("flash", "FLASH_ATTENTION"),
+            ("cudnn", "CUDNN_ATTENTION"),
+            ("efficient", "EFFICIENT_ATTENTION"),
+        )
+    ],
+    "gemm": [("peer:torch", "torch.matmul(out=), no TF32", _matmul)],
+    "gemm_half": [("peer:torch", "torch.matmul(out=)", _matmul)],
+    "softmax": [
+        ("peer:torch", "torch.softmax(out=)", _softmax),
+        ("peer:torch-naive", "amax, sub, exp, sum, div as torch operations", _softmax_naive),
+    ],
+    "softmax_modes": [("peer:torch", "mul, masked_fill, softmax(out=) or log_softmax(out=)", _softmax_modes)],
+    "vector_add": [("peer:torch", "torch.add(out=)", _add)],
+    "matrix_add": [("peer:torch", "torch.add(out=)", _add)],
+    "add_broadcast": [("peer:torch", "torch.add(out=) and Tensor.add_", _add_broadcast)],
+    "broadcast_add": [("peer:torch", "torch.add(out=)", _broadcast_add)],
+    "scale": [("peer:torch", "torch.mul(out=)", _scale)],
+    "threshold": [("peer:torch", "comparison and torch.where(out=)", _threshold)],
+    "cast": [("peer:torch", "Tensor.copy_", _cast)],
+    "fill": [("peer:torch", "Tensor.fill_", _fill)],
+    "blur": [("peer:torch", "conv2d and a copy into the output", _blur)],
+    "sum": [("peer:torch", "torch.sum(out=)", functools.partial(_reduced, torch.sum))],
+    "max": [("peer:torch", "torch.amax(out=)", functools.partial(_reduced, torch.amax))],
+    "argmax": [("peer:torch", "torch.argmax(out=)", functools.partial(_reduced, torch.argmax))],
+}
+
+
+def peers(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
+    """torch's ways of doing `family` at its `options`."""
+    kind = AttentionPeer if family == "attention" else TorchPeer
+    return [kind(name, idea, work, ordinal, options) for name, idea, work in _WORK.get(family, [])]

@@ -1,0 +1,159 @@
+"""Honest time: GPU time by events around batches of launches, host time a call in bursts.
+
+A single launch between two events costs one to two microseconds of its own, and a kernel shorter than its launch
+leaves the GPU waiting for the host. So launches are timed in batches of about a millisecond, and the stream is held
+while the host queues a batch: what is measured is the GPU. Peers are timed through the same code on the same stream.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+    from cudakit.driver.stream import Stream
+
+Launch = Callable[[], object]
+
+# The launch queue holds about a thousand entries, and blocks the host when it is full.
+BURST = 200
+BATCH_MS = 1.0
+# A held stream is released after this long, whatever the host took: an upper bound on what a slow host can cost.
+LONGEST_HOLD_NS = 50_000_000
+
+_HOLD = """
+// Keeps the stream busy for `nanoseconds`, so that what is queued behind it starts together.
+__global__ void hold(unsigned long long nanoseconds) {
+    unsigned long long start, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+    do {
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    } while (now - start < nanoseconds);
+}
+"""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What repeated measurements say. `n` counts the samples; a sample of a GPU's time is the mean of one batch."""
+
+    median: float
+    p10: float
+    p90: float
+    n: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Spread:
+        """The spread of at least one sample."""
+        if not samples:
+            raise ValueError("no samples were taken, so there is no spread: take at least one")
+        p10, median, p90 = np.percentile(np.asarray(samples, dtype=np.float64), (10, 50, 90))
+        return cls(float(median), float(p10), float(p90), len(samples))
+
+    def scaled(self, factor: float) -> Spread:
+        return Spread(self.median * factor, self.p10 * factor, self.p90 * factor, self.n)
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+class GpuTimer:
+    """Times launches on one stream of one GPU. A simulated device has no clock and is refused."""
+
+    def __init__(self, device: Device, stream: Stream, *, budget_ms: float = 200.0) -> None:
+        if device.kind != "gpu":
+            raise ValueError(f"{device.name} has no clock: read its counters (Device.counters) instead of timing it")
+        self.stream = stream
+        self.budget_ms = budget_ms
+        self._hold = device.compile(source=_HOLD, name="hold.cu")["hold"]
+
+    def time(self, launches: Sequence[Launch]) -> Spread:
+        """Milliseconds a launch. `launches` are the same work on different memory, taken in turn.
+
+        Each call of a launch must only queue work on this timer's stream.
+        """
+        if not launches:
+            raise ValueError("nothing to time: give at least one launch")
+        turn = 0
+
+        def run(count: int) -> None:
+            nonlocal turn
+            for _ in range(count):
+                launches[turn % len(launches)]()
+                turn += 1
+
+        run(1)
+        self.stream.synchronize()
+        # From the second launch on nothing is loaded or allocated for the first time.
+        estimate = max(self._batch(run, 1, 0), 1e-4)
+        batch = max(1, min(BURST, math.ceil(BATCH_MS / estimate)))
+        hold = 0
+        if batch > 1:
+            begin = time.perf_counter_ns()
+            run(batch)
+            hold = min(LONGEST_HOLD_NS, 20_000 + (time.perf_counter_ns() - begin) * 3 // 2)
+            self.stream.synchronize()
+            estimate = max(self._batch(run, batch, hold), 1e-4)
+        samples = max(3, min(100, math.ceil(self.budget_ms / (estimate * batch))))
+        return Spread.of([self._batch(run, batch, hold) for _ in range(samples)])
+
+    def _batch(self, run: Callable[[int], None], count: int, hold: int) -> float:
+        """Milliseconds a launch of `count` launches, queued while the stream is held for `hold` nanoseconds."""
+        if hold:
+            self._hold.launch(self.stream, grid=1, block=1, args=(hold,))
+        start = self.stream.record(timing=True)
+        run(count)
+        stop = self.stream.record(timing=True)
+        stop.synchronize()
+        return float(stop.elapsed_since(start)) / count
+
+
+def rotations(bytes_touched: int, l2_bytes: int, *, free_bytes: int | None = None, most: int = 256) -> int:
+    """How many copies of a problem make a round trip over three times the L2, so that none is found there.
+
+    At most `most`, and at most what `free_bytes` of device memory hold, but at least one.
+    """
+    count = math.ceil(3 * l2_bytes / max(bytes_touched, 1))
+    if free_bytes is not None:
+        count = min(count, free_bytes // max(bytes_touched, 1))
+    return max(1, min(count, most))
+
+
+def host_costs(
+    calls: Mapping[str, Launch], settle: Launch, *, burst: int = BURST, bursts: int = 50
+) -> dict[str, Spread]:
+    """Microseconds the host spends on one call of each of `calls`: bursts of `burst` calls, `settle` after each burst.
+
+    The calls take turns burst by burst, so a change of the clock touches them alike. Bursts stay well under the depth
+    of the launch queue: a full queue would time the GPU instead.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(bursts + 1):
+        for name, call in calls.items():
+            begin = time.perf_counter_ns()
+            for _ in range(burst):
+                call()
+            end = time.perf_counter_ns()
+            settle()
+            if number:  # the first burst warms up
+                samples[name].append((end - begin) / burst / 1000)
+    return {name: Spread.of(taken) for name, taken in samples.items()}
+
+
+def wall_clock(work: Launch, *, budget_s: float = 0.3, most: int = 20) -> Spread:
+    """Milliseconds of `work` by the host's clock: for work of the CPU, or that ends with a synchronisation."""
+    samples: list[float] = []
+    spent = 0.0
+    while len(samples) < most and (spent < budget_s or not samples):
+        begin = time.perf_counter()
+        work()
+        took = time.perf_counter() - begin
+        spent += took
+        samples.append(took * 1000)
+    return Spread.of(samples)

@@ -1,0 +1,1 @@
+"""Device arrays and pinned memory: allocation, layout, copies and exchange with other libraries."""

@@ -1,0 +1,208 @@
+"""Who owns a piece of device memory, and on which streams it is used: the part of an array that its views share."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from cudakit import nvtx
+from cudakit.driver.context import Context
+from cudakit.driver.stream import PER_THREAD_DEFAULT, Stream
+from cudakit.errors import CudaError, OutOfMemory
+
+#: Whether each context's device has a stream-ordered pool (some virtual GPUs have none).
+_pooled: weakref.WeakKeyDictionary[Context, bool] = weakref.WeakKeyDictionary()
+
+
+class Uses:
+    """The streams that use one allocation: its home, where it is freed, and others that must be done by then."""
+
+    __slots__ = ("context", "home", "others")
+
+    def __init__(self, context: Context, home: Stream) -> None:
+        self.context = context
+        self.home = home
+        self.others: tuple[Stream, ...] = ()
+
+    def add(self, stream: Stream) -> None:
+        """Note a stream that uses the memory too."""
+        if stream is self.home or stream in self.others:
+            return
+        if stream.foreign:
+            # Another object over a foreign stream that is known; one that keeps the stream alive is the better of two.
+            handle = int(stream)
+            for known in (self.home, *self.others):
+                if known.foreign and int(known) == handle and (known.owner is not None or stream.owner is None):
+                    return
+        self.others = (*self.others, stream)
+
+    def at_home(self) -> Stream:
+        """The home stream; once that was closed, the legacy default stream, ordered after it."""
+        home = self.home
+        if home.closed:
+            self.home = Stream(self.context, handle=0)
+            if home.last is not None:
+                self.home.wait(home.last)
+        return self.home
+
+    def synchronize(self) -> None:
+        """Wait for all of them, and raise what any of it failed with."""
+        for stream in (self.home, *self.others):
+            if not stream.closed:
+                stream.synchronize()
+            elif stream.last is not None:
+                stream.last.synchronize()
+
+    def join(self) -> Any:
+        """Have one stream wait for all of them, and give its handle. For finalizers: never raises."""
+        primary = self.context.primary
+        home = self.home
+        handle = 0 if home.closed else home.handle
+        if home.closed:
+            self._after_closed(home, handle)
+        for other in self.others:
+            if other.closed:
+                self._after_closed(other, handle)
+            elif other.foreign and other.owner is None and int(other) > PER_THREAD_DEFAULT:
+                # A handle that nobody keeps alive for us may be gone, and must not be touched.
+                primary.attempt("cuCtxSynchronize")
+            elif int(other) != int(handle):
+                self._after(other, handle)
+        return handle
+
+    def _after_closed(self, stream: Stream, handle: Any) -> None:
+        if stream.last is None:
+            self.context.attempt("cuCtxSynchronize")
+        elif stream.last.alive:
+            self.context.attempt("cuStreamWaitEvent", handle, stream.last.handle, 0)
+
+    def _after(self, stream: Stream, handle: Any) -> None:
+        context = stream.context
+        if context.closed:
+            return
+        primary = context.primary
+        made = primary.quiet("cuEventCreate", int(context.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        if made is None or made[0]:
+            primary.attempt("cuStreamSynchronize", stream.handle)
+            return
+        if primary.attempt("cuEventRecord", made[1], stream.handle) == 0:
+            self.context.attempt("cuStreamWaitEvent", handle, made[1], 0)
+        # Destroyed at once: the wait that was queued keeps what it needs.
+        primary.attempt("cuEventDestroy", made[1])
+
+
+class Allocation:
+    """One piece of device memory, shared by an array and its views.
+
+    pointer: its address, 0 where empty. span: the addresses of its first byte and past its last. open: False once
+    close() was called. uses: the streams it is used on. owner: whose memory it is, for memory that is not ours.
+    """
+
+    __slots__ = ("__weakref__", "_finalizer", "context", "open", "owner", "pointer", "span", "uses")
+
+    def __init__(
+        self, context: Context, pointer: int, uses: Uses, owner: object = None, span: tuple[int, int] = (0, 0)
+    ) -> None:
+        self.context = context
+        self.pointer = pointer
+        self.span = span
+        self.uses = uses
+        self.owner = owner
+        self.open = True
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+
+    @classmethod
+    def make(cls, context: Context, stream: Stream, nbytes: int) -> Allocation:
+        """New memory, from the pool where the device has one. Raises OutOfMemory, saying how much there is."""
+        uses = Uses(context, stream)
+        if nbytes == 0:
+            context.make_current()
+            return cls(context, 0, uses)
+        if context.captures:
+            context.captures.refuse(
+                stream._open(),
+                f"{nbytes} bytes of device memory cannot be allocated on {stream!r} while it is being captured: they "
+                "would be the graph's own. Make the array before the capture, and give functions an out= array",
+            )
+        try:
+            with nvtx.range("allocate"):
+                pooled = _has_pool(context)
+                if pooled:
+                    pointer = int(context.call("cuMemAllocAsync", nbytes, stream._open()))
+                else:
+                    pointer = int(context.call("cuMemAlloc", nbytes))
+        except OutOfMemory as error:
+            raise _out_of_memory(context, error, nbytes) from error
+        made = cls(context, pointer, uses, span=(pointer, pointer + nbytes))
+        made.release_with(_free_async if pooled else _free, context, pointer, uses)
+        return made
+
+    def release_with(self, release: Any, *arguments: Any) -> None:
+        """What frees it, called once: when the last view is dropped, at close(), or with its context."""
+        self._finalizer = self.context.adopt(
+            self, _release, self.context, self.pointer, self.span, self.uses, release, arguments
+        )
+
+    def close(self) -> None:
+        """Free it now, in stream order. Idempotent."""
+        self.open = False
+        self.context.closings += 1
+        self.owner = None
+        if self._finalizer is not None:
+            self._finalizer()
+
+
+def _release(
+    context: Context, pointer: int, span: tuple[int, int], uses: Uses, release: Any, arguments: tuple[Any, ...]
+) -> None:
+    if context.captures and not context.closed:
+        # A free must be no part of a graph, whose launches may use the memory still.
+        kept = Allocation(context, pointer, uses, span=span)
+        kept.release_with(release, *arguments)
+        context.captures.late.append(kept)
+        return
+    with nvtx.range("free"):
+        release(*arguments)
+
+
+def _free_async(context: Context, pointer: int, uses: Uses) -> None:
+    context.attempt("cuMemFreeAsync", pointer, uses.join())
+
+
+def _free(context: Context, pointer: int, uses: Uses) -> None:
+    # cuMemFree waits for the whole device, and so for every stream.
+    context.attempt("cuMemFree", pointer)
+
+
+def _has_pool(context: Context) -> bool:
+    known = _pooled.get(context)
+    if known is None:
+        known = bool(context.attribute("MEMORY_POOLS_SUPPORTED"))
+        if known:
+            # By default the pool gives all it does not use back to the system at each synchronize(), and asks for it
+            # again; keeping it makes an allocation cost a microsecond instead of a millisecond.
+            driver = context.driver
+            pool = context.call("cuDeviceGetDefaultMemPool", context.device)
+            threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+            context.call("cuMemPoolSetAttribute", pool, threshold, driver.cuuint64_t(2**64 - 1))
+        _pooled[context] = known
+    return known
+
+
+def trim(context: Context, keep: int = 0) -> None:
+    """Give what the pool holds and nobody uses back to the system, but for `keep` bytes."""
+    if _has_pool(context):
+        pool = context.call("cuDeviceGetDefaultMemPool", context.device)
+        context.call("cuMemPoolTrimTo", pool, keep)
+
+
+def _out_of_memory(context: Context, error: OutOfMemory, nbytes: int) -> OutOfMemory:
+    text = f"{error.text}: {nbytes} bytes were asked for on {context.spec}"
+    try:
+        free, total = context.memory_info()
+    except CudaError:
+        # The figures are a courtesy; the failure that matters is the one in hand.
+        pass
+    else:
+        text += f", where {free} of {total} are free"
+    return OutOfMemory(error.routine, error.code, error.name, text, error.hint)

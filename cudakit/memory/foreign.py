@@ -1,0 +1,119 @@
+"""Memory of other libraries: what may be wrapped on which device, in which order, and for how long it is kept."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from cudakit.driver.context import Context
+from cudakit.driver.stream import LEGACY_DEFAULT, Stream
+from cudakit.errors import CudaError, DeviceMismatch
+from cudakit.memory import dlpack, layout
+from cudakit.memory.allocation import Allocation, Uses
+from cudakit.memory.dlpack import Foreign
+
+_ON_GPU = (dlpack.CUDA, dlpack.CUDA_HOST, dlpack.CUDA_MANAGED)
+_ALREADY_REGISTERED = 712
+
+# Host memory that was registered with a simulated device for a wrap: how many wraps use each (address, bytes).
+_registered: weakref.WeakKeyDictionary[Context, dict[tuple[int, int], int]] = weakref.WeakKeyDictionary()
+
+
+def take(context: Context, stream: Stream, exporter: Any) -> Foreign:
+    """The array that `exporter` exports, on `context`'s device, in the order of `stream`."""
+    if hasattr(exporter, "__dlpack__") and hasattr(exporter, "__dlpack_device__"):
+        kind, number = (int(part) for part in exporter.__dlpack_device__())
+        _same_device(context, exporter, kind, number)
+        return dlpack.take(exporter, (int(stream._open()) or LEGACY_DEFAULT) if kind in _ON_GPU else None)
+    description = getattr(exporter, "__cuda_array_interface__", None)
+    if description is None:
+        raise TypeError(
+            f"{type(exporter).__name__} has neither __dlpack__ nor __cuda_array_interface__: array() copies host data"
+        )
+    found = dlpack.take_interface(exporter, description)
+    _same_device(context, exporter, dlpack.CUDA, _ordinal(context, found.pointer))
+    theirs = description.get("stream")
+    if theirs is not None:
+        stream.wait(Stream(context, handle=int(theirs), owner=exporter))
+    return found
+
+
+def keep(context: Context, allocation: Allocation, uses: Uses, found: Foreign) -> None:
+    """Have `allocation` let go of a foreign array's owner once work on it is done."""
+    if context.kind == "gpu":
+        allocation.release_with(_let_go, context, uses, [found.owner])
+        return
+    low, high = layout.span(found.shape, found.strides, found.dtype.itemsize)
+    if high == low:
+        return
+    key = (found.pointer + low, high - low)
+    ranges = _registered.setdefault(context, {})
+    if not ranges.get(key):
+        try:
+            context.call("cuMemHostRegister", *key, 0)
+        except CudaError as error:
+            if error.code != _ALREADY_REGISTERED or not _known(context, *key):
+                raise
+            # Pinned already, by us or somebody: it is there for as long as its owner is.
+            return
+    ranges[key] = ranges.get(key, 0) + 1
+    allocation.release_with(_unregister, context, ranges, key, [found.owner])
+
+
+def host_memory(
+    context: Context, pointer: int, shape: layout.Shape, strides: layout.Shape, itemsize: int
+) -> tuple[int, object]:
+    """(host address of the first element, what keeps it alive) of an array of the simulated device."""
+    low, high = layout.span(shape, strides, itemsize)
+    if high == low:
+        return 0, None
+    backing: np.ndarray[Any, Any] = context.driver.simHostView(pointer + low, high - low)
+    return int(backing.ctypes.data) - low, backing
+
+
+def _let_go(context: Context, uses: Uses, owner: list[object]) -> None:
+    # The owner may reuse its memory once it is let go of, so it is kept until the streams that use it are past here.
+    context.in_flight.hold(uses.join(), owner.pop())
+
+
+def _unregister(
+    context: Context, ranges: dict[tuple[int, int], int], key: tuple[int, int], owner: list[object]
+) -> None:
+    ranges[key] -= 1
+    if not ranges[key]:
+        del ranges[key]
+        context.attempt("cuMemHostUnregister", key[0])
+    owner.clear()
+
+
+def _known(context: Context, address: int, size: int) -> bool:
+    """Whether the driver has the first and the last byte of a range pinned."""
+    attribute = context.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    places = (address, address + size - 1)
+    return all(int(context.call("cuPointerGetAttributes", 1, [attribute], place)[0]) for place in places)
+
+
+def _ordinal(context: Context, pointer: int) -> int:
+    """The number of the GPU that a pointer is of."""
+    if pointer == 0 or context.kind != "gpu":
+        return context.ordinal
+    attribute = context.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(context.call("cuPointerGetAttribute", attribute, pointer))
+
+
+def _same_device(context: Context, exporter: Any, kind: int, number: int) -> None:
+    name = type(exporter).__name__
+    if context.kind == "sim":
+        if kind != dlpack.CPU:
+            raise DeviceMismatch(f"{name} is in a GPU's memory, which {context.spec} cannot reach: copy it to the host")
+        return
+    if kind == dlpack.CPU:
+        raise DeviceMismatch(
+            f"{name} is in host memory, which kernels on {context.spec} do not read: array() copies it"
+        )
+    if kind not in _ON_GPU:
+        raise DeviceMismatch(f"{name} is on a device of DLPack's kind {kind}, which is not CUDA")
+    if kind == dlpack.CUDA and number != context.ordinal:
+        raise DeviceMismatch(f"{name} is on gpu:{number}, not on {context.spec}: copy it there")

@@ -1,0 +1,72 @@
+"""Kernel families: each module is one ladder of variants, its float64 reference and its front function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cudakit.families.add_broadcast import FAMILY as _ADD_BROADCAST
+from cudakit.families.add_broadcast import add_broadcast
+from cudakit.families.attention import FAMILY as _ATTENTION
+from cudakit.families.attention import attention
+from cudakit.families.blur import FAMILY as _BLUR
+from cudakit.families.blur import blur
+from cudakit.families.broadcast import FAMILY as _BROADCAST_ADD
+from cudakit.families.broadcast import add
+from cudakit.families.elementwise import FAMILY as _VECTOR_ADD
+from cudakit.families.gemm import FAMILY as _GEMM
+from cudakit.families.gemm import gemm
+from cudakit.families.gemm_half import FAMILY as _GEMM_HALF
+from cudakit.families.matrix_add import FAMILY as _MATRIX_ADD
+from cudakit.families.matrix_add import matrix_add
+from cudakit.families.random import NORMAL as _NORMAL
+from cudakit.families.random import UNIFORM as _UNIFORM
+from cudakit.families.random import normal, uniform
+from cudakit.families.reduce import ARGMAX as _ARGMAX
+from cudakit.families.reduce import MAX as _MAX
+from cudakit.families.reduce import SUM as _SUM
+from cudakit.families.reduce import argmax, max, sum
+from cudakit.families.softmax import FAMILY as _SOFTMAX
+from cudakit.families.softmax_modes import FAMILY as _SOFTMAX_MODES
+from cudakit.families.softmax_modes import softmax
+from cudakit.families.unary import CAST as _CAST
+from cudakit.families.unary import FILL as _FILL
+from cudakit.families.unary import SCALE as _SCALE
+from cudakit.families.unary import THRESHOLD as _THRESHOLD
+from cudakit.families.unary import cast, fill, scale, threshold
+
+if TYPE_CHECKING:
+    from cudakit.families.variant import Family
+
+__all__ = [
+    "add", "add_broadcast", "argmax", "attention",
+    "blur", "cast", "families", "fill", "gemm", "matrix_add", "max", "normal", "scale",
+    "softmax", "sum", "threshold", "uniform",
+]  # fmt: skip
+
+
+def families() -> dict[str, Family[Any]]:
+    """Every family by name."""
+    return {
+        family.name: family
+        for family in (
+            _VECTOR_ADD,
+            _MATRIX_ADD,
+            _ADD_BROADCAST,
+            _BROADCAST_ADD,
+            _SCALE,
+            _THRESHOLD,
+            _CAST,
+            _FILL,
+            _SUM,
+            _MAX,
+            _ARGMAX,
+            _SOFTMAX,
+            _SOFTMAX_MODES,
+            _ATTENTION,
+            _GEMM,
+            _GEMM_HALF,
+            _BLUR,
+            _UNIFORM,
+            _NORMAL,
+        )
+    }

@@ -1,0 +1,1 @@
+"""Tables, figures in documents, plots, annotated source."""

@@ -1,0 +1,119 @@
+"""One figure of a JSON file, by its place, for a sentence: `rows[variant=tree_reduce,shape=8192x8192].gbps .0f`.
+
+A place is keys joined by points. `[variant=one,shape=8x16]` is the one entry of a list that has these values, with
+extents as on the command line and nothing for what is absent or empty; `[0]` is an entry by its number; `["dram.sum"]`
+is a key that has points in it. Places and numbers may be joined by `+ - * /`, with blanks, and are worked out from left
+to right. The last word may say the form, as Python's format does: `,.0f`, `.1%`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cudakit.commands.cli import Refused, shape_text
+from cudakit.show.digits import number
+
+_STEP = re.compile(r"\.?(?P<key>\w+)|\[(?P<number>\d+)\]|\[\"(?P<quoted>[^\"]+)\"\]|\[(?P<where>\w+=[^\]]*)\]")
+_FORMAT = re.compile(r"[+,]*(?:\.\d+)?[efg%d]")
+_OPERATORS = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+}
+
+
+def _same(value: Any, text: str) -> bool:
+    if value is None:
+        return text == ""
+    if isinstance(value, list):
+        return shape_text(value) == text
+    return str(value) == text
+
+
+def _only(entries: Any, where: str) -> Any:
+    """The one entry that has what `where` says."""
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise Refused(f"[{where}] is asked of what is no list")
+    pairs = [pair.partition("=")[::2] for pair in where.split(",")]
+    mappings = [entry for entry in entries if isinstance(entry, Mapping)]
+    found = [entry for entry in mappings if all(_same(entry.get(key), text) for key, text in pairs)]
+    if len(found) != 1:
+        raise Refused(f"{len(found) or 'no'} {'entries have' if found else 'entry has'} {where.replace(',', ', ')}")
+    return found[0]
+
+
+def at(document: Any, path: str) -> Any:
+    """What stands at a place of a JSON document. Raises Refused where there is nothing, or more than one thing."""
+    value, end = document, 0
+    while end < len(path):
+        step = _STEP.match(path, end)
+        if step is None:
+            raise Refused(f"{path} is no path: from {path[end:]!r} on it is neither .key, [number] nor [key=value]")
+        end = step.end()
+        key = step["key"] or step["quoted"]
+        if key is not None:
+            if not isinstance(value, Mapping):
+                raise Refused(f"{path[: step.start()]} has no {key!r}: it is no mapping")
+            if key not in value:
+                raise Refused(f"{path[: step.start()] or 'it'} has no {key!r}: {', '.join(value)}")
+            value = value[key]
+        elif step["number"] is not None:
+            many = len(value) if isinstance(value, list) else 0
+            if int(step["number"]) >= many:
+                raise Refused(f"{path[: step.start()] or 'it'} has {many} entries, and none of number {step['number']}")
+            value = value[int(step["number"])]
+        else:
+            value = _only(value, step["where"])
+    return value
+
+
+def _number_at(document: Any, path: str) -> Any:
+    try:
+        return float(path)
+    except ValueError:
+        pass
+    value = at(document, path)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Refused(f"{path} is {'null' if value is None else repr(value)}, which is no number")
+    return value
+
+
+def _words(expression: str) -> list[str]:
+    """Split at blanks, but not within brackets: values have some (`[variant=1 stream]`)."""
+    return re.findall(r"(?:\[[^\]]*(?:\]|$)|[^\s\[])+", expression)
+
+
+def written(expression: str, document: Any) -> str:
+    """The figure that `expression` names, as text. Raises Refused where it is not there or has not that form."""
+    *places, last = _words(expression) or [""]
+    form = None
+    if places and places[-1] not in _OPERATORS and _FORMAT.fullmatch(last):
+        form = last
+    else:
+        places.append(last)
+    if not places[0]:
+        raise Refused("a figure's mark names nothing: write a place, such as rows[variant=tree_reduce].gbps")
+    if len(places) == 1:
+        value = at(document, places[0])
+    else:
+        operators = places[1::2]
+        if len(places) % 2 == 0 or not all(operator in _OPERATORS for operator in operators):
+            raise Refused(f"{expression} is no figure: places are joined by one of {' '.join(_OPERATORS)}, with blanks")
+        value = _number_at(document, places[0])
+        for operator, place in zip(operators, places[2::2], strict=True):
+            other = _number_at(document, place)
+            if operator == "/" and not other:
+                raise Refused(f"{expression}: {place} is 0, and nothing is divided by that")
+            value = _OPERATORS[operator](value, other)
+    if value is None or isinstance(value, Mapping | list):
+        raise Refused(f"{expression} is {'null' if value is None else 'no single figure'}")
+    if form is None:
+        return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    try:
+        text = format(int(value) if form.endswith("d") else value, form)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise Refused(f"{expression}: {value!r} cannot be written as {form}") from error
+    return text.replace("%", " %")

@@ -1,0 +1,61 @@
+"""What a report's rows are compared by: bandwidth or arithmetic where there was a clock, bytes moved where there was
+none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cudakit.show.tables import Group, copy_group, counts_flops
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of a row: `key` in the row, or in its counters where it was counted and not timed."""
+
+    key: str
+    unit: str
+    more_is_better: bool = True
+    counted: bool = False
+
+    @staticmethod
+    def of(report: Mapping[str, Any]) -> Measure:
+        if report["device"]["kind"] != "gpu":
+            unit = "bytes of global memory moved an element (counted, not timed)"
+            return Measure("bytes_per_element", unit, more_is_better=False, counted=True)
+        if counts_flops(report["rows"]):
+            return Measure("tflops", "TFLOP/s")
+        return Measure("gbps", "GB/s")
+
+    def value(self, row: Row) -> float | None:
+        """The row's figure; None where it has none or its result was wrong."""
+        found = (row["counters"] or {}).get(self.key) if self.counted else row[self.key]
+        return float(found) if found is not None and row["ok"] else None
+
+    def best(self, rows: Sequence[Row]) -> Row | None:
+        """The row that does best of those that have a figure."""
+        known = [row for row in rows if self.value(row) is not None]
+        choose = max if self.more_is_better else min
+        return choose(known, key=lambda row: self.value(row) or 0.0, default=None)
+
+    def ceiling_name(self, rows: Sequence[Row]) -> str:
+        """What the ceiling of these rows is: "copy", or the peer that it came from."""
+        return next((str(row["ceiling"]).removeprefix("peer:") for row in rows if row.get("ceiling")), "copy")
+
+    def ceiling(self, report: Mapping[str, Any], group: Group) -> float | None:
+        """What the rows of a group were measured against in the same run: the copy of their bytes, or the library."""
+        if self.counted:
+            return None
+        if self.key == "gbps":
+            copies = report["ceilings"].get("copy", [])
+            return next((copy["gbps"] for copy in copies if copy_group(copy) == group[1:]), None)
+        # A row's share of the ceiling says what the ceiling was, whichever peer it came from.
+        for row in report["rows"]:
+            found = (row["family"], tuple(row["shape"]), row["dtype"], row.get("mode", "")) == group
+            value = self.value(row)
+            if found and value is not None and row["of_ceiling"]:
+                return float(value / row["of_ceiling"])
+        return None

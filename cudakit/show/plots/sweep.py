@@ -1,0 +1,167 @@
+"""Lines: bandwidth or TFLOP/s against the size, a line a variant, its name at its end."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cudakit.commands.cli import Refused, shape_text
+from cudakit.show.plots import style
+from cudakit.show.plots.measure import Measure
+from cudakit.show.tables import Group, by_shape, device_line
+
+# Lines of ours that have a colour; the others are faint, and have no name.
+_NAMED = len(style.COLORS)
+# Shapes that differ in more than their size are points: a line between them would say nothing. Products are joined by
+# their size while they are few.
+_JOINED = 14
+# Two lines that are less than this apart look like one: a factor of 1.15 in the mean.
+_ALIKE = math.log(1.15)
+
+
+def sweep(report: Mapping[str, Any], path: str, variants: Sequence[str] = ()) -> None:
+    """Draws all shapes: the variants that are best somewhere, and `variants`, in colour; peers in grey; the ceiling.
+
+    Raises Refused where there is nothing to draw.
+    """
+    measure = Measure.of(report)
+    groups = _ordered(by_shape(report["rows"]), by_size=measure.key == "tflops")
+    lines = _lines(groups, measure)
+    if not lines:
+        raise Refused(f"there is nothing to draw: no row of the report is right and has {measure.unit}")
+    at, to_scale = _places(list(groups))
+    joined = to_scale or (measure.key == "tflops" and len(groups) <= _JOINED)
+    figure = style.figure(11, 6)
+    axes = figure.subplots()
+    labels: list[tuple[str, float, float, str]] = []  # text, x, y, colour
+    ceiling = {group: measure.ceiling(report, group) for group in groups}
+    known = [group for group in groups if ceiling[group] is not None]
+    # The library that is the ceiling has a row, and so a line, of its own.
+    if known and measure.key == "gbps":
+        x, y = [at[group] for group in known], [float(ceiling[group] or 0) for group in known]
+        axes.plot(x, y, color=style.CEILING, linestyle=(0, (4, 2)), linewidth=1.6, label="copy (ceiling)", zorder=3)
+        labels.append(("copy", x[-1], y[-1], style.CEILING))
+    chosen = _chosen(groups, measure, lines, variants)
+    peers = [name for name in lines if name.startswith("peer:") or name == "cublas"]
+    markers = iter("sD^vPX*" * len(lines))
+    for name, line in lines.items():
+        if name == "cpu" and not measure.counted:
+            continue
+        color, width, marker = style.FAINT, 1.0, ""
+        if name in chosen:
+            color, width, marker = style.COLORS[chosen.index(name)], 2.0, "o"
+        elif name in peers:
+            color, width, marker = style.PEER, 1.3, next(markers)
+        x, y = [at[group] for group in line], list(line.values())
+        axes.plot(
+            x, y, color=color, linewidth=width, marker=marker, markersize=5, label=name,
+            linestyle=":" if name in peers and joined else "-" if joined else "", zorder=4 if name in chosen else 2,
+        )  # fmt: skip
+        if name in chosen or name in peers:
+            labels.append((name.removeprefix("peer:"), x[-1], y[-1], color))
+    names = [_name(group, to_scale) for group in groups]
+    if to_scale:
+        axes.set_xscale("log", base=2)
+        axes.minorticks_off()
+    axes.set_xticks(
+        [at[group] for group in groups], names, rotation=0 if to_scale else 40, ha="center" if to_scale else "right"
+    )
+    axes.set_xlabel(
+        "size" if to_scale and measure.key == "tflops" else "row length" if to_scale else "shape", color=style.SOFT
+    )
+    axes.set_ylabel(measure.unit, color=style.SOFT)
+    if measure.more_is_better:
+        axes.set_ylim(bottom=0)
+    else:
+        axes.set_yscale("log")
+    axes.grid(color=style.FAINT, alpha=0.5, linewidth=0.6)
+    families = " and ".join(dict.fromkeys(group[0] for group in groups))
+    style.plain(
+        axes,
+        f"{families}: {measure.unit} against the {'row length' if to_scale and measure.key != 'tflops' else 'size'}",
+        device_line(report),
+    )
+    _name_lines(figure, axes, labels)
+    style.save(figure, path)
+
+
+def _ordered(groups: Mapping[Group, Any], by_size: bool) -> dict[Group, Any]:
+    """Groups by dtype and mode, then by the product of the extents or by the last one."""
+
+    def key(group: Group) -> tuple[Any, ...]:
+        _, shape, dtype, mode = group
+        return dtype, mode, math.prod(shape) if by_size else shape[-1], shape
+
+    return {group: groups[group] for group in sorted(groups, key=key)}
+
+
+def _places(groups: Sequence[Group]) -> tuple[dict[Group, float], bool]:
+    """Where each shape stands: to scale where shapes differ in one number only, else side by side."""
+    same = len({group[2:] for group in groups}) == 1
+    shapes = [group[1] for group in groups]
+    square = all(len(set(shape)) == 1 for shape in shapes) and len(shapes[0]) != 2
+    to_scale = (
+        same and (square or len({shape[:-1] for shape in shapes}) == 1) and min(shape[-1] for shape in shapes) > 0
+    )
+    return {group: float(group[1][-1]) if to_scale else float(place) for place, group in enumerate(groups)}, to_scale
+
+
+def _name(group: Group, to_scale: bool) -> str:
+    _, shape, dtype, mode = group
+    if to_scale:
+        return str(shape[-1])
+    return " ".join(part for part in (shape_text(shape), "" if dtype == "float32" else dtype, mode) if part)
+
+
+def _lines(groups: Mapping[Group, Any], measure: Measure) -> dict[str, dict[Group, float]]:
+    lines: dict[str, dict[Group, float]] = {}
+    for group, rows in groups.items():
+        for row in rows:
+            value = measure.value(row)
+            if value is not None:
+                lines.setdefault(row["variant"], {})[group] = value
+    return lines
+
+
+def _chosen(
+    groups: Mapping[Group, Any], measure: Measure, lines: Mapping[str, Mapping[Group, float]], variants: Sequence[str]
+) -> list[str]:
+    """The variants in colour, by rung: those asked for, or those that are best somewhere and, while there are colours,
+    whichever differs most from the ones that are there already."""
+    rungs = {row["variant"]: row["rung"] for rows in groups.values() for row in rows if row["rung"]}
+    ours = sorted((name for name in rungs if name in lines), key=lambda name: rungs[name])
+    if variants:
+        return [name for name in ours if name in variants][:_NAMED]
+    best = [measure.best([row for row in rows if row["rung"]]) for rows in groups.values()]
+    wins = Counter(str(row["variant"]) for row in best if row is not None)
+    names = [name for name, _ in wins.most_common(_NAMED)]
+    rest = [name for name in ours if name not in names]
+    while rest and len(names) < _NAMED:
+        far = max(rest, key=lambda name: min(_apart(lines[name], lines[other]) for other in names))
+        if min(_apart(lines[far], lines[other]) for other in names) < _ALIKE:
+            break
+        names.append(far)
+        rest.remove(far)
+    return [name for name in ours if name in names]
+
+
+def _apart(one: Mapping[Group, float], other: Mapping[Group, float]) -> float:
+    """How far two lines are from each other, in factors: the mean over the shapes that both have."""
+    both = [abs(math.log(one[group] / other[group])) for group in one if other.get(group) and one[group]]
+    return sum(both) / len(both) if both else 0.0
+
+
+def _name_lines(figure: Any, axes: Any, labels: Sequence[tuple[str, float, float, str]]) -> None:
+    """Names to the right of the lines' ends, moved apart where they would lie on each other."""
+    figure.canvas.draw()  # the layout settles, and with it how many pixels a value is
+    right = axes.get_window_extent().x1
+    points = [axes.transData.transform((x, y)) for _, x, y, _ in labels]
+    places = style.spread([float(y) for _, y in points], 12.5 * figure.dpi / 72)
+    for (text, x, y, color), place in zip(labels, places, strict=True):
+        _, up = axes.transAxes.inverted().transform((right, place))
+        axes.annotate(
+            text, (x, y), xytext=(1.02, up), textcoords="axes fraction", fontsize=9.5, va="center", color=color,
+            annotation_clip=False, arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "alpha": 0.5},
+        )  # fmt: skip

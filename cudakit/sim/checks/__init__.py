@@ -1,0 +1,1 @@
+"""The checks of memory accesses: races, uninitialised memory, freed memory."""

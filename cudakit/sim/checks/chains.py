@@ -1,0 +1,145 @@
+"""Which accesses happen before which, by flags and fences: chains of a release and an acquire (PTX ISA, "Memory
+Consistency Model").
+
+The parties are warps of a batch (for shared memory) or blocks of a grid (for global memory). A party releases at a
+location when it writes there by an atomic or another strong access after a fence, or with .release: all that it did up
+to the fence is then published. It acquires when it reads the location afterwards by a strong access; no fence is asked
+for there. The fence counts for the whole party: which of its threads it was is not looked at.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable
+from heapq import heappop, heappush
+
+import numpy as np
+
+from cudakit.sim.lockstep.lanes import Array
+
+Key = Hashable
+# past this many lanes, locations that nobody has released at are sorted out first
+_MANY = 64
+# a search for a chain that has looked at so many releases gives up and says that there is one
+_STEPS = 200_000
+
+
+class Chains:
+    """Events are numbers that rise; parties and locations are ints (a location may be any hashable)."""
+
+    def __init__(self) -> None:
+        self.fences: dict[int, int] = {}
+        # releases at each location so far
+        self._count: dict[Key, int] = {}
+        # of each party at each location: the numbers of its releases there, and the events that they publish
+        self._released: dict[int, dict[Key, tuple[list[int], list[int]]]] = {}
+        # of each party: how many releases of each location it has acquired
+        self._acquired: dict[int, dict[Key, int]] = {}
+        # of each location: (releases seen, party, event)
+        self._readers: dict[Key, list[tuple[int, int, int]]] = {}
+
+    def awake(self, release: bool) -> bool:
+        """Whether a strong access (with .release, or without) can matter: nothing does before the first release."""
+        return release or bool(self.fences) or bool(self._count)
+
+    def fence(self, parties: Array, event: int) -> None:
+        self.fences.update(dict.fromkeys(parties.tolist(), event))
+
+    def strong(self, event: int, parties: Array, places: Array, *, reads: bool, writes: bool, release: bool) -> None:
+        """A strong access, one party and one location a lane, in the order in which lanes take effect."""
+        if len(places) > _MANY:
+            wanted = np.zeros(len(places), np.bool_)
+            if reads and self._count:
+                wanted |= np.isin(places, [key for key in self._count if isinstance(key, int)])
+            if writes and (release or self.fences):
+                wanted |= True if release else np.isin(parties, list(self.fences))
+            parties, places = parties[wanted], places[wanted]
+        for party, place in zip(parties.tolist(), places.tolist(), strict=True):
+            if reads:
+                self.acquire(event, party, place)
+            if writes:
+                published = event if release else self.fences.get(party)
+                if published is not None:
+                    self.release(party, place, published)
+
+    def release(self, party: int, place: Key, published: int) -> None:
+        number = self._count.get(place, 0)
+        mine = self._released.setdefault(party, {})
+        found = mine.get(place)
+        if found is None:
+            found = mine[place] = ([], [])
+        numbers, events = found
+        if events and events[-1] == published:
+            # publishes nothing that the earlier one does not; who reads the later one reads no less
+            return
+        self._count[place] = number + 1
+        numbers.append(number)
+        events.append(published)
+
+    def acquire(self, event: int, party: int, place: Key) -> None:
+        seen = self._count.get(place, 0)
+        if not seen:
+            return
+        mine = self._acquired.setdefault(party, {})
+        if mine.get(place, 0) < seen:
+            mine[place] = seen
+            self._readers.setdefault(place, []).append((seen, party, event))
+
+    def all_ordered(self, parties: Array, events: Array, others: Array) -> Array:
+        """``ordered`` for many at once."""
+        out = np.zeros(len(parties), np.bool_)
+        if not self._count:
+            return out
+        pairs = (parties << 31) | others
+        order = np.argsort(pairs, kind="stable")
+        sorted_pairs = pairs[order]
+        starts = np.flatnonzero(np.append(True, sorted_pairs[1:] != sorted_pairs[:-1]))
+        last = np.maximum.reduceat(events[order], starts)
+        ends = np.append(starts[1:], len(order))
+        for start, end, event in zip(starts.tolist(), ends.tolist(), last.tolist(), strict=True):
+            members = order[start:end]
+            party, other = int(parties[members[0]]), int(others[members[0]])
+            # what holds for the last event holds for those before it
+            if self.ordered(party, event, other):
+                out[members] = True
+            else:
+                out[members] = [self.ordered(party, one, other) for one in events[members].tolist()]
+        return out
+
+    def ordered(self, party: int, event: int, other: int) -> bool:
+        """Whether what ``party`` did at ``event`` happens before what ``other`` does now."""
+        released, acquired = self._released.get(party), self._acquired.get(other)
+        if not released or not acquired:
+            return False
+        for place in released if len(released) <= len(acquired) else acquired:
+            seen, mine = acquired.get(place), released.get(place)
+            if seen is not None and mine is not None:
+                numbers, events = mine
+                first = bisect_left(events, event)
+                if first < len(events) and numbers[first] < seen:
+                    return True
+        return self._chain(party, event, other)
+
+    def _chain(self, party: int, event: int, other: int) -> bool:
+        """``ordered`` by way of further parties."""
+        known = {party: event}
+        queue = [(event, party)]
+        steps = 0
+        while queue:
+            since, one = heappop(queue)
+            steps += 1 + len(self._released.get(one, ()))
+            if steps > _STEPS:
+                return True
+            if one == other and one != party:
+                return True
+            if known[one] < since:
+                continue
+            for place, (numbers, events) in self._released.get(one, {}).items():
+                first = bisect_left(events, since)
+                if first == len(events):
+                    continue
+                for seen, reader, when in self._readers.get(place, ()):
+                    if seen > numbers[first] and when < known.get(reader, when + 1):
+                        known[reader] = when
+                        heappush(queue, (when, reader))
+        return False

@@ -1,0 +1,263 @@
+"""Races between the blocks of a grid in global memory, and uninitialised reads there.
+
+Two accesses of one granule by different blocks conflict when one of them writes, not both are strong, and no chain of
+releases and acquires (chains.py) leads from the one to the other: blocks that run one after another here run at once on
+hardware. Within a block nothing is looked for. Storing what is there already is no conflict with other stores.
+
+An allocation gets its shadow when the launch first touches it, and loses it at the end: 8 bytes a granule for writes,
+and as many for reads where the launch may also store to it. A granule is 4 bytes, or 1 where the kernel accesses global
+memory in smaller units. Past ``_SHADOW_BYTES`` in all, further allocations are not checked for races.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cudakit.sim.checks.chains import Chains
+from cudakit.sim.checks.shadow import BLOCKS, STRONG, Table, gather, positions
+from cudakit.sim.lockstep.fragment import Fragment, Run
+from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.memory import Allocation
+
+if TYPE_CHECKING:
+    from cudakit.sim.checks.guard import LaunchGuard
+    from cudakit.sim.lockstep.access import Access, Piece
+
+_SHADOW_BYTES = 4 << 30
+
+
+class _Shadow:
+    """What a launch knows of one allocation. ``undefined`` is not 0 in granules that held undefined bytes when the
+    launch began; None where there were none."""
+
+    def __init__(self, undefined: Array | None) -> None:
+        self.undefined = undefined
+        self.races = False
+        self.writes: Table | None = None
+        self.reads: Table | None = None
+
+
+class GlobalChecks:
+    """The global memory of one launch."""
+
+    def __init__(self, guard: LaunchGuard, run: Run, granule: int, written: set[Allocation] | None) -> None:
+        self.guard, self.run = guard, run
+        blocks = run.grid[0] * run.grid[1] * run.grid[2]
+        self.race, self.init = "race" in run.checks and blocks > 1, "init" in run.checks
+        self.granule = granule
+        self.shift = granule.bit_length() - 1
+        # the allocations that the launch may store to; None: any
+        self.written = written
+        self.shadows: dict[Allocation, _Shadow | None] = {}
+        self.bytes = 0
+        self.chains = Chains()
+
+    def _shadow(self, allocation: Allocation) -> _Shadow | None:
+        undefined = None
+        if self.init:
+            found = allocation.undefined_bytes()
+            undefined = None if found is None else found.view(f"u{self.granule}")
+        shadow = _Shadow(undefined)
+        needed = 8 * (len(allocation.store) >> self.shift)
+        races = self.race and allocation.kind != "constant"
+        if races and self.bytes + 2 * needed <= _SHADOW_BYTES:
+            shadow.races = True
+            if self.written is None or allocation in self.written:
+                self.bytes += needed
+                shadow.reads = Table(len(allocation.store) >> self.shift, BLOCKS)
+        found_shadow = shadow if shadow.races or undefined is not None else None
+        self.shadows[allocation] = found_shadow
+        return found_shadow
+
+    def finish(self) -> None:
+        """The launch has ended: what it stored is defined."""
+        for allocation, shadow in self.shadows.items():
+            if shadow is not None and shadow.undefined is not None and shadow.writes is not None and allocation.live:
+                shadow.undefined[shadow.writes.first != 0] = 0
+                allocation.forget_if_defined()
+        self.shadows = {}
+
+    # ---- accesses ----
+
+    def read(self, f: Fragment, access: Access, piece: Piece, event: int) -> None:
+        allocation: Allocation = piece.home
+        shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
+        if shadow is None:
+            return
+        count = access.size >> self.shift
+        writes = shadow.writes
+        if shadow.undefined is not None:
+            self._check_defined(f, access, piece, shadow, count)
+        if not shadow.races:
+            return
+        if writes is not None:
+            words = writes.words(piece.index, count)
+            if words.any():
+                self._compare(f, access, piece, count, writes, words)
+        if shadow.reads is not None:
+            index = positions(piece.index, piece.lanes.count)
+            shadow.reads.note(index, count, self._words(event, f, piece.lanes, access.strong), 1)
+
+    def check_defined(self, f: Fragment, access: Access, piece: Piece) -> None:
+        allocation: Allocation = piece.home
+        shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
+        if shadow is not None and shadow.undefined is not None:
+            self._check_defined(f, access, piece, shadow, access.size >> self.shift)
+
+    def write(self, f: Fragment, access: Access, piece: Piece, event: int, values: Array | None) -> None:
+        """A store of ``values`` (for each lane, or for all), which are not there yet; None for atomics."""
+        allocation: Allocation = piece.home
+        shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
+        if shadow is None:
+            return
+        count = access.size >> self.shift
+        if shadow.writes is None:
+            self.bytes += 8 * (len(allocation.store) >> self.shift)
+            shadow.writes = Table(len(allocation.store) >> self.shift, BLOCKS)
+        writes = shadow.writes
+        if not shadow.races:
+            view = writes.first if count == 1 else writes.first.reshape(-1, count)
+            view[piece.index] = STRONG
+            return
+        words = writes.words(piece.index, count)
+        if words.any():
+            self._compare(f, access, piece, count, writes, words, values)
+        if shadow.reads is not None:
+            words = shadow.reads.words(piece.index, count)
+            if words.any():
+                self._compare(f, access, piece, count, shadow.reads, words)
+        index = positions(piece.index, piece.lanes.count)
+        lost = writes.note(index, count, self._words(event, f, piece.lanes, access.strong), 1)
+        if lost is None or values is None or access.strong or values.ndim < (1 if access.count == 1 else 2):
+            return
+        last = dict(zip(index.tolist(), range(len(index)), strict=True))
+        winner = np.array([last[place] for place in index[lost].tolist()])
+        differ = values[winner] != values[lost]
+        if differ.ndim > 1:
+            differ = differ.any(axis=1)
+        if differ.any():
+            one, other = int(lost[differ][0]), int(winner[differ][0])
+            self._report(f, access, piece, one, lost[differ], event, self._block(f, piece.lanes, other))
+
+    def _words(self, event: int, f: Fragment, lanes: LaneSet, strong: bool) -> Array:
+        return (lanes.block << 1) + ((event << BLOCKS.shift) | (f.batch.first_block << 1) | strong)
+
+    def _block(self, f: Fragment, lanes: LaneSet, position: int) -> int:
+        return f.batch.first_block + int(lanes.block[position])
+
+    # ---- what is wrong ----
+
+    def _check_defined(self, f: Fragment, access: Access, piece: Piece, shadow: _Shadow, count: int) -> None:
+        if shadow.undefined is None or not (undefined := gather(shadow.undefined, piece.index, count)).any():
+            return
+        missing = undefined != 0
+        if shadow.writes is not None:
+            missing = missing & (shadow.writes.words(piece.index, count) == 0)
+        if not missing.any():
+            return
+        wrong = access.matter(missing, count)
+        lanes = np.broadcast_to(wrong.any(axis=-1) if count > 1 else wrong, (piece.lanes.count,))
+        if not lanes.any():
+            return
+        first = int(np.argmax(lanes))
+        address, allocation = self._address(access, piece, first), piece.home
+        self.guard.fail(
+            f,
+            access,
+            piece,
+            first,
+            np.flatnonzero(lanes),
+            "uninitialised read",
+            f"{access.site.kind} of {access.size} byte{'s' * (access.size != 1)} at {address:#x}: "
+            f"{address - allocation.address} bytes into the {allocation.kind} allocation of {allocation.size} bytes, "
+            "where nothing has been stored since it was made",
+            address=address,
+            allocation=allocation,
+        )
+
+    def _compare(
+        self,
+        f: Fragment,
+        access: Access,
+        piece: Piece,
+        count: int,
+        table: Table,
+        words: Array,
+        values: Array | None = None,
+    ) -> None:
+        """Look for conflicts with what a table holds; ``words`` is its first part."""
+        others = table.others(piece.index, count)
+        for found in (words, others):
+            if found is None:
+                continue
+            wide = found if found.ndim == (2 if count > 1 else 1) else found[None]
+            own = (
+                ((piece.lanes.block + f.batch.first_block) << 1)[:, None]
+                if count > 1
+                else ((piece.lanes.block + f.batch.first_block) << 1)
+            )
+            wrong = (wide != 0) & ((wide & BLOCKS.who) != own)
+            if access.strong:
+                wrong &= wide & STRONG == 0
+            if not wrong.any():
+                continue
+            wide = np.broadcast_to(wide, wrong.shape)
+            if values is not None:
+                same = gather(piece.view, piece.index, 1) == values
+                if access.count > 1:
+                    same = same.all(axis=-1)
+                wrong &= ~(same[..., None] if count > 1 else same)
+            self._drop_ordered(f, piece.lanes, wide, wrong)
+            lanes = wrong.any(axis=1) if count > 1 else wrong
+            if not lanes.any():
+                continue
+            first = int(np.argmax(lanes))
+            word = wide[first] if count == 1 else wide[first][wrong[first]][0]
+            event, block = int(BLOCKS.event(word)), int(BLOCKS.owner(word))
+            self._report(f, access, piece, first, np.flatnonzero(lanes), event, block)
+
+    def _drop_ordered(self, f: Fragment, lanes: LaneSet, words: Array, wrong: Array) -> None:
+        cells = np.nonzero(wrong)
+        if not len(cells[0]):
+            return
+        found = words[cells]
+        mine = lanes.block[cells[0]] + f.batch.first_block
+        ordered = self.chains.all_ordered(BLOCKS.owner(found), BLOCKS.event(found), mine)
+        wrong[tuple(axis[ordered] for axis in cells)] = False
+
+    @staticmethod
+    def _address(access: Access, piece: Piece, position: int) -> int:
+        place = int(positions(piece.index, piece.lanes.count)[position])
+        base: int = piece.home.base
+        return base + place * access.size
+
+    def _report(
+        self, f: Fragment, access: Access, piece: Piece, first: int, lanes: Array, event: int, block: int
+    ) -> None:
+        allocation: Allocation = piece.home
+        address = self._address(access, piece, first)
+        self.guard.fail(
+            f,
+            access,
+            piece,
+            first,
+            lanes,
+            "global memory race",
+            f"{access.site.kind} of {access.size} byte{'s' * (access.size != 1)} at {address:#x}, "
+            f"{address - allocation.address} bytes into the {allocation.kind} allocation of {allocation.size} bytes: "
+            "another block accesses it too, and nothing orders the two",
+            self.guard.site(event),
+            block,
+            None,
+            address=address,
+            allocation=allocation,
+        )
+
+
+def places_of(access: Access, piece: Piece) -> Array:
+    """The byte at which each lane accesses global memory, as a number that is the same for the same byte."""
+    index: Any = positions(piece.index, piece.lanes.count)
+    found: Array = index * access.size + piece.home.base
+    return found

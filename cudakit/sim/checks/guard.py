@@ -1,0 +1,335 @@
+"""The checks of memory accesses while a kernel runs: "race" and "init" among a launch's checks.
+
+``Access`` and the atomics tell the guard of a batch what they are about to do, piece by piece; the scheduler tells it
+of barriers, the builders of fences and bar.warp.sync. Without these checks a batch has no guard.
+
+An element none of whose bytes have been stored is an uninitialised read; one of which some have is not, nor one that is
+only copied beside others that have been, since compilers copy structures with their padding. A kernel that loads what
+nobody has stored and then makes no use of it is reported all the same: what becomes of a loaded value is not followed.
+
+Local memory is looked after here: there an access (a vector as a whole) is uninitialised if none of its bytes are
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from cudakit.sim.checks.footprints import READ, WRITE, Footprints
+from cudakit.sim.checks.global_memory import GlobalChecks, places_of
+from cudakit.sim.checks.shadow import gather, positions
+from cudakit.sim.checks.shared_memory import SharedChecks
+from cudakit.sim.lockstep.fragment import Batch, Fragment, Run, Site
+from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.memory import Allocation
+from cudakit.sim.lockstep.report import Index3, Other
+
+if TYPE_CHECKING:
+    from cudakit.sim.checks.reach import Reach
+    from cudakit.sim.lockstep.access import Access, Piece
+
+CHECKS = frozenset({"race", "init"})
+
+
+class LaunchGuard:
+    """What the batches of one launch share: the numbers of events, and global memory."""
+
+    def __init__(self, run: Run, reach: Reach, prints: Footprints | None = None) -> None:
+        self.run = run
+        self.prints = prints
+        self.reach = reach
+        self.sites: list[Site | None] = [None]
+        written = reach.written(run)
+        self.memory = GlobalChecks(self, run, reach.global_granule, written)
+
+    def event(self, site: Site) -> int:
+        """The number of an access that happens now."""
+        self.sites.append(site)
+        return len(self.sites) - 1
+
+    def tick(self) -> int:
+        """A number between the accesses so far and those that come."""
+        self.sites.append(None)
+        return len(self.sites) - 1
+
+    def site(self, event: int) -> Site:
+        found = self.sites[event]
+        if found is None:
+            raise RuntimeError("event 0 is never an access")
+        return found
+
+    def fail(
+        self,
+        f: Fragment,
+        access: Access,
+        piece: Piece,
+        position: int,
+        lanes: Array,
+        kind: str,
+        detail: str,
+        site: Site | None = None,
+        block: int | None = None,
+        thread: int | None = None,
+        **more: Any,
+    ) -> NoReturn:
+        """Stop the kernel for what the lane at a position of ``piece`` does (and those at all positions of ``lanes``),
+        and what it conflicts with: the access at ``site`` by a thread of a block of the grid, where one is known."""
+        choice = piece.choice
+        if choice is not None:
+            chosen = np.arange(f.lanes.count)[choice]
+            position, lanes = int(chosen[position]), chosen[lanes]
+        others: tuple[Other, ...] = ()
+        if site is not None:
+            index: Index3 | None = None if block is None else f.batch.grid_index(block)
+            other = None if thread is None else f.batch.thread_index(thread)
+            others = (Other(site.kind, index, other, self.run.place(site.instruction)),)
+        f.fail(
+            access.site.instruction,
+            kind,
+            detail,
+            position,
+            lanes,
+            size=access.size,
+            space="global" if isinstance(piece.home, Allocation) else noun_of(f, piece),
+            access=access.site.kind,
+            others=others,
+            **more,
+        )
+
+
+class Guard:
+    """The checks of one batch."""
+
+    def __init__(self, launch: LaunchGuard, batch: Batch) -> None:
+        self.launch, self.batch = launch, batch
+        self.memory = launch.memory
+        run = batch.run
+        self.race, self.init = "race" in run.checks, "init" in run.checks
+        self.shared = SharedChecks(self, batch, launch.reach.shared_granule) if batch.shared is not None else None
+        self.local = batch.local is not None and self.init and launch.reach.local
+        self.written = np.zeros(len(batch.local.bytes) if batch.local is not None and self.local else 0, np.uint8)
+
+    def site(self, event: int) -> Site:
+        return self.launch.site(event)
+
+    def fail(
+        self,
+        f: Fragment,
+        access: Access,
+        piece: Piece,
+        position: int,
+        lanes: Array,
+        kind: str,
+        detail: str,
+        site: Site | None = None,
+        block: int | None = None,
+        thread: int | None = None,
+        **more: Any,
+    ) -> NoReturn:
+        """``LaunchGuard.fail`` with ``block`` one of the batch."""
+        number = None if block is None else block + self.batch.first_block
+        self.launch.fail(f, access, piece, position, lanes, kind, detail, site, number, thread, **more)
+
+    # ---- accesses: called with the pieces of an access before memory changes ----
+
+    def read(self, f: Fragment, access: Access, pieces: list[Piece]) -> None:
+        event = self.launch.event(access.site)
+        for piece in pieces:
+            home = piece.home
+            if home is None:
+                continue
+            if home is self.batch.shared:
+                if self.shared is not None:
+                    if access.strong:
+                        self._strong(access, piece, event, True, False)
+                    self.shared.read(f, access, piece, event)
+            elif home is self.batch.local:
+                if self.local:
+                    self._read_local(f, access, piece)
+            else:
+                if access.strong:
+                    self._strong(access, piece, event, True, False)
+                if self.launch.prints is not None:
+                    self.launch.prints.note(access, piece, READ)
+                self.memory.read(f, access, piece, event)
+
+    def write(self, f: Fragment, access: Access, pieces: list[Piece], values: Array) -> None:
+        """A store of ``values``, one a lane or one for all, in memory's dtype; rows of them for a vector."""
+        event = self.launch.event(access.site)
+        for piece in pieces:
+            home = piece.home
+            if home is None:
+                continue
+            part = values
+            if piece.choice is not None and values.ndim >= (1 if access.count == 1 else 2):
+                part = values[piece.choice]
+            if home is self.batch.local:
+                if self.local:
+                    ones = np.iinfo(access.dtype).max
+                    self.written.view(access.dtype).reshape(-1, access.count)[piece.index] = ones
+                continue
+            if home is not self.batch.shared:
+                if self.launch.prints is not None:
+                    self.launch.prints.note(access, piece, WRITE)
+                self.memory.write(f, access, piece, event, part)
+            elif self.shared is not None:
+                self.shared.write(f, access, piece, event, part)
+            if access.strong:
+                self._strong(access, piece, event, False, True)
+
+    def update(self, f: Fragment, access: Access, pieces: list[Piece], *, reads: bool) -> None:
+        """An atomic; ``reads``: what it finds matters (not so for an exchange)."""
+        event = self.launch.event(access.site)
+        for piece in pieces:
+            home = piece.home
+            if home is None or home is self.batch.local:
+                continue
+            checks = self.shared if home is self.batch.shared else self.memory
+            if self.launch.prints is not None:
+                self.launch.prints.note(access, piece, READ | WRITE)
+            if checks is not None:
+                self._strong(access, piece, event, True, True)
+                if reads:
+                    checks.check_defined(f, access, piece)
+                checks.write(f, access, piece, event, None)
+
+    def _read_local(self, f: Fragment, access: Access, piece: Piece) -> None:
+        found = gather(self.written.view(access.dtype), piece.index, access.count)
+        if found.all():
+            return
+        wrong = found == 0
+        if access.count > 1:
+            wrong = wrong.all(axis=-1)
+        if not wrong.any():
+            return
+        lanes = np.broadcast_to(wrong, (piece.lanes.count,))
+        first = int(np.argmax(lanes))
+        store = piece.home
+        byte = int(positions(piece.index, piece.lanes.count)[first]) * access.size % store.stride
+        self.fail(
+            f,
+            access,
+            piece,
+            first,
+            np.flatnonzero(lanes),
+            "uninitialised read",
+            f"{access.site.kind} of {access.size} byte{'s' * (access.size != 1)} at byte {byte} of the thread's local "
+            "memory, where it has stored nothing yet",
+            address=byte,
+        )
+
+    def _strong(self, access: Access, piece: Piece, event: int, reads: bool, writes: bool) -> None:
+        """Note what a strong access releases or acquires."""
+        if not self.race:
+            return
+        lanes = piece.lanes
+        ways = {"reads": reads, "writes": writes, "release": writes and access.releases}
+        if piece.home is self.batch.shared:
+            if self.shared is not None and self.shared.chains.awake(access.releases):
+                # negative, so that no global address is equal
+                places = -1 - positions(piece.index, lanes.count) * access.size
+                self.shared.chains.strong(event, lanes.warp, places, **ways)
+            return
+        shared = self.shared is not None and self.shared.chains.awake(access.releases)
+        grid = self.memory.race and self.memory.chains.awake(access.releases)
+        if shared or grid:
+            places = places_of(access, piece)
+            if shared and self.shared is not None:
+                self.shared.chains.strong(event, lanes.warp, places, **ways)
+            if grid:
+                self.memory.chains.strong(event, lanes.block + self.batch.first_block, places, **ways)
+
+    # ---- cp.async ----
+
+    def issue(self, f: Fragment, access: Access, piece: Piece) -> None:
+        """cp.async begins to write a piece of shared memory."""
+        if self.shared is not None:
+            self.shared.issue(f, access, piece, self.launch.event(access.site))
+
+    def land(self, ids: Array, index: Array, access: Access) -> None:
+        """The lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""
+        if self.shared is not None:
+            self.shared.land(ids, index, access, self.launch.event(access.site))
+
+    # ---- what orders ----
+
+    def fence(self, f: Fragment, wide: bool) -> None:
+        """A fence; ``wide``: beyond the block."""
+        if not self.race:
+            return
+        event = self.launch.tick()
+        if self.shared is not None:
+            self.shared.chains.fence(f.lanes.warps, event)
+        if wide and self.memory.race:
+            blocks = np.flatnonzero(f.lanes.block_counts) + self.batch.first_block
+            self.memory.chains.fence(blocks, event)
+
+    def warp_sync(self, lanes: LaneSet) -> None:
+        """bar.warp.sync by these lanes."""
+        if self.shared is not None:
+            # accesses up to here are before, those that come are after
+            self.shared.synchronised(lanes, len(self.launch.sites) - 1)
+
+    def warp_vote(self, lanes: LaneSet) -> None:
+        """A shuffle, vote, match or redux by these lanes."""
+        if self.shared is not None:
+            self.shared.voted[lanes.lanes] = len(self.launch.sites) - 1
+
+    def barrier(self, blocks: Array | None) -> None:
+        """All threads of these blocks of the batch (a mask; None: of all) have met at a barrier."""
+        if self.shared is not None:
+            self.shared.passed(blocks, len(self.launch.sites) - 1)
+
+    def cluster_barrier(self, clusters: Array) -> None:
+        """All threads of these clusters of the batch (a mask) have arrived at their barrier."""
+        event = len(self.launch.sites) - 1
+        if self.shared is not None:
+            self.shared.passed_cluster(clusters, event)
+        if self.memory.race:
+            # global memory is ordered among the blocks of a cluster as well
+            size, chains = self.batch.run.cluster_size, self.memory.chains
+            for cluster in np.flatnonzero(clusters).tolist():
+                first = self.batch.first_block + cluster * size
+                place = ("cluster", first)
+                for block in range(first, first + size):
+                    chains.release(block, place, event)
+                for block in range(first, first + size):
+                    chains.acquire(event, block, place)
+
+    def arrive(self, lanes: LaneSet, number: int) -> None:
+        """Lanes come to a barrier that part of a block may meet at."""
+        if self.shared is not None and self.race:
+            event = self.launch.tick()
+            for warp in lanes.warps.tolist():
+                place = (warp // self.batch.geometry.warps_per_block, number)
+                self.shared.chains.release(warp, place, event)
+
+    def depart(self, lanes: LaneSet, number: int) -> None:
+        """Lanes go on that have waited there."""
+        if self.shared is not None and self.race:
+            event = self.launch.tick()
+            for warp in lanes.warps.tolist():
+                self.shared.chains.acquire(event, warp, (warp // self.batch.geometry.warps_per_block, number))
+
+    def leave(self, f: Fragment) -> None:
+        """The lanes of a fragment have exited."""
+        if self.shared is not None and self.race:
+            self.shared.leave(f, self.memory.chains)
+
+    def enter(self, lanes: LaneSet, base: int, size: int) -> None:
+        """A call by these lanes: the callee's local memory holds nothing yet."""
+        if size and len(self.written) and self.batch.local is not None:
+            rows = self.written.reshape(-1, self.batch.local.stride)
+            rows[lanes.lanes, base : base + size] = 0
+
+
+def noun_of(f: Fragment, piece: Piece) -> str:
+    return "shared" if piece.home is f.batch.shared else "local"
+
+
+def wanted(checks: Iterable[str]) -> bool:
+    """Whether accesses are checked at all."""
+    return not CHECKS.isdisjoint(checks)

@@ -1,0 +1,157 @@
+"""What a kernel's instructions can touch, found from its text once: the smallest units in which it accesses shared and
+global memory, and the parameters through which it may store to global memory.
+
+The latter goes over the registers without regard to order: a register may point into what any of its sources may. A
+64-bit value loaded from memory may be any pointer, so a store through one may mean any allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from cudakit.sim.instructions.special import RESERVED_BYTES
+from cudakit.sim.lockstep.fragment import Run
+from cudakit.sim.lockstep.memory import Allocation, MemoryFault
+from cudakit.sim.lockstep.program import Program, reads_of, writes_of
+from cudakit.sim.ptx.ir import Address, Instruction, Operand, Register, Symbol
+from cudakit.sim.values.lanewise import width
+
+if TYPE_CHECKING:
+    from cudakit.sim.machine import LoadedFunction
+
+_ACCESSES = ("ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "wmma", "discard")
+_WRITES = ("st", "atom", "red", "stmatrix", "wmma", "discard")
+_GLOBAL = ("global",)
+_SHARED = ("shared", "shared::cta", "shared::cluster")
+_ELSEWHERE = ("local", "param", "param::entry", "param::func", "const")
+# in a set of parameters: anything
+_ANY = -1
+
+
+class Reach:
+    """Granules in bytes (1 or 4); ``local``: whether reads of local memory can be checked; ``params`` are the offsets
+    of the parameters through which it may store to global memory, None where that may be anywhere, and ``symbols`` the
+    module's variables that it names and may store to."""
+
+    def __init__(self, function: LoadedFunction) -> None:
+        self.shared_granule = self.global_granule = 4
+        for program in function.reachable:
+            for instruction in _instructions(program):
+                if instruction.opcode in _ACCESSES and _small(instruction):
+                    spaces = instruction.modifiers
+                    if not any(m in spaces for m in (*_GLOBAL, *_ELSEWHERE)):
+                        self.shared_granule = 1
+                    if not any(m in spaces for m in (*_SHARED, *_ELSEWHERE)):
+                        self.global_granule = 1
+        # bytes of shared memory at the start that are the system's, and always hold something
+        self.reserved = RESERVED_BYTES * function.reserves_shared
+        self.module = function.module
+        # code for a debugger copies structures with their padding, which nobody has stored
+        self.local = not function.module.module.debug
+        self.params: set[int] | None = set()
+        self.symbols: set[str] = set()
+        for program in function.reachable:
+            found = _stored(program, program.function.entry, self.symbols)
+            if _ANY in found:
+                self.params = None
+            if self.params is not None:
+                self.params |= found
+
+    def written(self, run: Run) -> set[Allocation] | None:
+        """The allocations that a launch may store to; None: any."""
+        if self.params is None:
+            return None
+        addresses = [int.from_bytes(run.params[offset : offset + 8], "little") for offset in self.params]
+        addresses += [self.module.globals[name][0] for name in self.symbols if name in self.module.globals]
+        found = set()
+        for address in addresses:
+            try:
+                found.add(run.space.covering(address, 1))
+            except MemoryFault:
+                # an integer, a null pointer, or one past the end, from which the kernel may step back into it
+                near = run.space.find(address)
+                if near is not None and near.live and near.address <= address <= near.end:
+                    found.add(near)
+        return found
+
+
+def _instructions(program: Program) -> Iterable[Instruction]:
+    return program.function.instructions
+
+
+def _small(instruction: Instruction) -> bool:
+    """Whether it accesses memory in units of less than 4 bytes."""
+    if instruction.opcode in ("cp", "ldmatrix", "stmatrix", "discard"):
+        return False
+    if instruction.opcode == "wmma":
+        return True
+    return width(instruction.modifiers[-1]) < 32
+
+
+def _stored(program: Program, entry: bool, symbols: set[str]) -> set[int]:
+    """The parameters through which a function may store to global memory."""
+    function = program.function
+    offsets: dict[str, int] = {}
+    offset = 0
+    for param in function.params:
+        offset = -(-offset // max(param.align, 1)) * max(param.align, 1)
+        offsets[param.name] = offset
+        offset += param.size
+    local = {v.name for v in function.variables}
+    may: dict[str, set[int | str]] = {}
+    instructions = list(_instructions(program))
+
+    def meant(operands: Iterable[Operand | None]) -> set[int | str]:
+        found: set[int | str] = set()
+        for operand in operands:
+            base = operand.base if isinstance(operand, Address) else operand
+            if isinstance(base, Register):
+                found |= may.get(base.name, set())
+            elif isinstance(base, Symbol) and base.name not in local and base.name not in offsets:
+                found.add(base.name)
+        return found
+
+    changed = True
+    while changed:
+        changed = False
+        for instruction in instructions:
+            targets = writes_of(instruction)
+            if not targets:
+                continue
+            if instruction.opcode in ("ld", "ldu", "atom"):
+                source = _source(instruction, offsets, entry)
+            else:
+                source = meant(reads_of(instruction))
+            for target in targets:
+                if width(target.type) < 64 and instruction.opcode in ("ld", "ldu", "atom"):
+                    continue
+                known = may.setdefault(target.name, set())
+                if not source <= known:
+                    known |= source
+                    changed = True
+    found: set[int] = set()
+    for instruction in instructions:
+        if instruction.opcode not in _WRITES or any(m in instruction.modifiers for m in (*_SHARED, *_ELSEWHERE)):
+            continue
+        if instruction.opcode == "wmma" and "store" not in instruction.modifiers:
+            continue
+        place = instruction.operands[1 if instruction.opcode == "atom" else 0]
+        for one in meant((place,)):
+            if isinstance(one, str):
+                symbols.add(one)
+            else:
+                found.add(one)
+    return found
+
+
+def _source(instruction: Instruction, offsets: dict[str, int], entry: bool) -> set[int | str]:
+    """What a loaded value may point into."""
+    source = instruction.operands[1]
+    base = source.base if isinstance(source, Address) else source
+    shift = source.offset if isinstance(source, Address) else 0
+    if entry and isinstance(base, Symbol) and base.name in offsets:
+        size = width(instruction.modifiers[-1]) // 8
+        count = next((int(m[1:]) for m in instruction.modifiers if m in ("v2", "v4", "v8")), 1)
+        return {offsets[base.name] + shift + number * size for number in range(count)}
+    return {_ANY}

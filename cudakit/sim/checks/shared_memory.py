@@ -1,0 +1,409 @@
+"""Races and uninitialised reads in the shared memory of a batch's blocks.
+
+Two accesses of one granule by different threads conflict when one of them writes, not both are strong, and nothing
+orders them. What orders: program order of one thread; a barrier of the whole block (``floor``); within a warp,
+bar.warp.sync by both threads since; between warps, barriers of part of a block and chains of releases and acquires
+(chains.py). PTX gives shuffles and votes no memory ordering, so they do not make a store visible; but what their
+members read before them may be overwritten after them, on which cooperative groups rely. Between blocks of a cluster,
+only barrier.cluster orders, taken to order all before its completion. Stores of what is there already are no conflict
+with other stores, as many kernels let every thread store the same value.
+
+Reading what nobody has stored is reported where the loaded element is used at all: a vector load may take the padding
+of a structure along, but what copies it on uses it.
+
+A granule is 4 bytes, or 1 where the kernel accesses shared memory in smaller units. Reads are entered in the table of
+reads only once somebody writes in the same interval: most intervals between two barriers only read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from cudakit.sim.checks.chains import Chains
+from cudakit.sim.checks.shadow import IN_FLIGHT, LANES, STRONG, Table, gather, positions
+from cudakit.sim.lockstep.fragment import Batch, Fragment, Site
+from cudakit.sim.lockstep.lanes import Array, LaneSet
+
+if TYPE_CHECKING:
+    from cudakit.sim.checks.guard import Guard
+    from cudakit.sim.lockstep.access import Access, Piece
+
+# reads kept aside in an interval without writes before they are entered anyway
+_READS_KEPT = 256
+_READ_LANES_KEPT = 1 << 21
+# how often memory that is not wholly initialised is looked through for that
+_LOOKS = 8
+# the bits of a word that are equal for the lanes of one warp
+_WARPS = LANES.who & ~(31 << 1)
+
+
+class _Read(NamedTuple):
+    event: int
+    index: Any
+    lanes: LaneSet
+    granules: int
+    strong: bool
+
+
+class SharedChecks:
+    """The shared memory of one batch. Events up to ``floor`` of a block happened before its last barrier."""
+
+    def __init__(self, guard: Guard, batch: Batch, granule: int) -> None:
+        store = batch.shared
+        if store is None:
+            raise ValueError("the blocks have no shared memory")
+        run = batch.run
+        self.guard, self.batch = guard, batch
+        self.race, self.init = "race" in run.checks, "init" in run.checks
+        self.shift = granule.bit_length() - 1
+        self.granules = store.stride >> self.shift
+        self.writes = Table(batch.geometry.blocks * self.granules, LANES)
+        self.reads = Table(batch.geometry.blocks * self.granules, LANES)
+        # padding behind each block's memory counts as written
+        rows = self.writes.first.reshape(-1, self.granules)
+        rows[:, -(-run.shared_bytes >> self.shift) :] = STRONG
+        rows[:, : guard.launch.reach.reserved >> self.shift] = STRONG
+        self.full = False
+        self.looks = _LOOKS
+        self.floor = np.zeros(batch.geometry.blocks, np.int64)
+        # all blocks have passed a barrier since this event; words below `low` are before it
+        self.low_event = 0
+        self.low = 1 << LANES.shift
+        self.pending: list[_Read] = []
+        self.pending_lanes = 0
+        self.last_write = self.last_read = 0
+        # granules that copies in flight will write
+        self.flying = 0
+        # of each lane: its last bar.warp.sync; of each warp: the last by all its lanes, as a word
+        self.synced = np.zeros(batch.geometry.lanes, np.int64)
+        self.warp_low = np.zeros(batch.geometry.warps, np.int64)
+        # and its last shuffle, vote, match or redux: what its members have read by then may be overwritten
+        self.voted = np.zeros(batch.geometry.lanes, np.int64)
+        self.chains = Chains()
+        # of each warp: until when what each warp of its block did is known to be before what it does now
+        self.known = np.zeros((batch.geometry.warps, batch.geometry.warps_per_block), np.int64)
+        cluster = run.cluster_size
+        self.cluster_size = cluster
+        self.cluster_floor = np.zeros(batch.geometry.blocks // cluster, np.int64) if cluster > 1 else None
+        # the last access of each block's memory by another block: its event and lane
+        self.far_event = np.zeros(batch.geometry.blocks, np.int64)
+        self.far_lane = np.zeros(batch.geometry.blocks, np.int64)
+
+    # ---- what orders ----
+
+    def passed(self, blocks: Array | None, event: int) -> None:
+        """All threads of these blocks (None: of all) have passed a barrier."""
+        if not self.full and self.last_write > self.low_event and self.looks:
+            self.looks -= 1
+            self.full = bool(self.writes.first.all())
+        if blocks is None:
+            self.floor[:] = event
+        else:
+            self.floor[blocks] = event
+        if self.cluster_floor is None:
+            self._lower(blocks is None)
+
+    def synchronised(self, lanes: LaneSet, event: int) -> None:
+        """bar.warp.sync by these lanes."""
+        self.synced[lanes.lanes] = event
+        if lanes.complete:
+            self.warp_low[lanes.warps] = (event + 1) << LANES.shift
+
+    def passed_cluster(self, clusters: Array, event: int) -> None:
+        """All threads of these clusters have arrived at their barrier."""
+        if self.cluster_floor is None:
+            self.passed(clusters, event)
+        else:
+            self.cluster_floor[clusters] = event
+            self.floor.reshape(-1, self.cluster_size)[clusters] = event
+            self._lower(False)
+
+    def _lower(self, all_blocks: bool) -> None:
+        floors = self.floor if self.cluster_floor is None else np.repeat(self.cluster_floor, self.cluster_size)
+        if not all_blocks:
+            floors = floors[self.batch.live_blocks > 0]
+        self.low_event = int(floors.min()) if len(floors) else self.low_event
+        self.low = (self.low_event + 1) << LANES.shift
+        if self.pending:
+            self.pending = [read for read in self.pending if read.event > self.low_event]
+            self.pending_lanes = sum(read.lanes.count for read in self.pending)
+
+    def leave(self, f: Fragment, chains: Chains) -> None:
+        """Blocks whose last lanes have exited take their shared memory along: what other blocks of the cluster did with
+        it must be over. ``chains`` are those between blocks."""
+        if self.cluster_floor is None:
+            return
+        gone = (f.lanes.block_counts > 0) & (self.batch.live_blocks == 0)
+        floors = np.repeat(self.cluster_floor, self.cluster_size)
+        threads, before = self.batch.geometry.threads, self.batch.first_block
+        for block in np.flatnonzero(gone & (self.far_event > floors)).tolist():
+            event, lane = int(self.far_event[block]), int(self.far_lane[block])
+            if chains.ordered(before + lane // threads, event, before + block):
+                continue
+            site = self.guard.site(event)
+            culprit = LaneSet(self.batch.geometry, np.array([lane]), 1)
+            Fragment(self.batch, culprit, f.frames, f.block, f.epoch).fail(
+                site.instruction,
+                "use after free",
+                f"{site.kind} of the shared memory of block {self.batch.block_index(block)} of the cluster, which may "
+                "have exited by then: its threads must wait, at a cluster barrier, for the last access",
+                space="shared",
+                access=site.kind,
+            )
+
+    def _note_far(self, access: Access, piece: Piece, event: int) -> None:
+        """Remember accesses of other blocks' shared memory."""
+        if self.cluster_floor is None:
+            return
+        store = piece.home
+        block = positions(piece.index, piece.lanes.count) * access.size // store.stride
+        far = block != piece.lanes.block
+        if far.any():
+            self.far_event[block[far]] = event
+            self.far_lane[block[far]] = piece.lanes.lanes[far]
+
+    # ---- accesses ----
+
+    def read(self, f: Fragment, access: Access, piece: Piece, event: int) -> None:
+        self._note_far(access, piece, event)
+        count = access.size >> self.shift
+        if not self.full or self.flying or self.last_write > self.low_event:
+            words = self.writes.words(piece.index, count)
+            if self.init and not self.full and not words.all():
+                self._undefined(f, access, piece, words)
+            if int(words.max()) >= self.low and (self.race or self.flying):
+                self._compare(f, access, piece, count, self.writes, True)
+        if not self.race:
+            return
+        self.pending.append(_Read(event, piece.index, piece.lanes, count, access.strong))
+        self.pending_lanes += piece.lanes.count
+        if len(self.pending) > _READS_KEPT or self.pending_lanes > _READ_LANES_KEPT:
+            self._enter_reads(crowded=True)
+
+    def check_defined(self, f: Fragment, access: Access, piece: Piece) -> None:
+        if self.init and not self.full:
+            words = self.writes.words(piece.index, access.size >> self.shift)
+            if not words.all():
+                self._undefined(f, access, piece, words)
+
+    def write(self, f: Fragment, access: Access, piece: Piece, event: int, values: Array | None) -> None:
+        """A store of ``values`` (for each lane, or for all), which are not there yet; None for atomics."""
+        count = access.size >> self.shift
+        index = positions(piece.index, piece.lanes.count)
+        lost = self._entered(f, access, piece, index, count, event, values, 0)
+        if lost is None or values is None or access.strong or values.ndim < (1 if access.count == 1 else 2):
+            return
+        winner = np.searchsorted(piece.lanes.lanes, LANES.owner(gather(self.writes.first, index[lost], count)))
+        if count > 1:
+            winner = winner[:, 0]
+        differ = values[winner] != values[lost]
+        if differ.ndim > 1:
+            differ = differ.any(axis=1)
+        if self.race and differ.any():
+            one, other = int(lost[differ][0]), int(winner[differ][0])
+            lane = int(piece.lanes.lanes[other])
+            self._report(f, access, piece, one, lost[differ], access.site, lane, False, same=True)
+
+    def issue(self, f: Fragment, access: Access, piece: Piece, event: int) -> None:
+        """A cp.async into shared memory, which is in flight from now on."""
+        count = access.size >> self.shift
+        index = positions(piece.index, piece.lanes.count)
+        self._entered(f, access, piece, index, count, event, None, IN_FLIGHT)
+        self.flying += len(index)
+
+    def land(self, ids: Array, index: Array, access: Access, event: int) -> None:
+        """Copies have been waited for by the lanes that issued them: it is as if these wrote now."""
+        count = access.size >> self.shift
+        self.flying -= len(index)
+        self.last_write = event
+        self.writes.note(index, count, (event << LANES.shift) + (ids << 1), self.low)
+
+    def _entered(
+        self,
+        f: Fragment,
+        access: Access,
+        piece: Piece,
+        index: Array,
+        count: int,
+        event: int,
+        values: Array | None,
+        flight: int,
+    ) -> Array | None:
+        self._note_far(access, piece, event)
+        if self.pending:
+            self._enter_reads()
+        if self.flying or self.last_write > self.low_event:
+            words = self.writes.words(index, count)
+            if int(words.max()) >= self.low:
+                self._compare(f, access, piece, count, self.writes, False, values)
+        if self.last_read > self.low_event:
+            words = self.reads.words(index, count)
+            if int(words.max()) >= self.low:
+                self._compare(f, access, piece, count, self.reads, False)
+        self.last_write = event
+        return self.writes.note(index, count, self._words(event, piece.lanes, access.strong) | flight, self.low)
+
+    def _words(self, event: int, lanes: LaneSet, strong: bool) -> Array:
+        return (lanes.lanes << 1) + ((event << LANES.shift) | strong)
+
+    def _enter_reads(self, crowded: bool = False) -> None:
+        """Enter the reads kept aside. ``crowded``: there are very many, and those of cells for which two readers are
+        known already are left out."""
+        pending, self.pending, self.pending_lanes = self.pending, [], 0
+        for event, index, lanes, count, strong in pending:
+            places = positions(index, lanes.count)
+            self.last_read = event
+            if not (crowded and self.reads.taken(places, count, self.low)):
+                self.reads.note(places, count, self._words(event, lanes, strong), self.low)
+
+    # ---- what is wrong ----
+
+    def _undefined(self, f: Fragment, access: Access, piece: Piece, words: Array) -> None:
+        missing = access.matter(words == 0, access.size >> self.shift)
+        if not missing.any():
+            return
+        wrong = np.broadcast_to(_any(missing, access, self.shift), (piece.lanes.count,))
+        first = int(np.argmax(wrong))
+        place = int(positions(piece.index, piece.lanes.count)[first]) * access.size
+        byte = place % (self.granules << self.shift)
+        self.guard.fail(
+            f,
+            access,
+            piece,
+            first,
+            np.flatnonzero(wrong),
+            "uninitialised read",
+            f"{access.site.kind} of {access.size} byte{'s' * (access.size != 1)} at byte {byte} of shared memory, "
+            "where nothing has been stored yet",
+            address=byte,
+        )
+
+    def _compare(
+        self,
+        f: Fragment,
+        access: Access,
+        piece: Piece,
+        count: int,
+        table: Table,
+        reading: bool,
+        values: Array | None = None,
+    ) -> None:
+        """Look closely at an access some of whose granules were accessed since the last barrier of all blocks."""
+        places = positions(piece.index, piece.lanes.count)
+        for words in (table.words(places, count), table.others(places, count)):
+            if words is None:
+                continue
+            wrong = self._unordered(words, piece.lanes, access.strong, table is self.reads)
+            if wrong is None:
+                continue
+            if values is not None and table is self.writes:
+                # storing what is there already is no conflict, but for copies in flight
+                same = gather(piece.view, places, 1) == values
+                if same.ndim > 1:
+                    same = same.all(axis=1)
+                moving = words >= IN_FLIGHT
+                wrong &= moving | ~(same if wrong.ndim == 1 else same[:, None])
+            lanes = wrong if wrong.ndim == 1 else wrong.any(axis=1)
+            if not lanes.any():
+                continue
+            first = int(np.argmax(lanes))
+            word = words[first] if wrong.ndim == 1 else words[first][wrong[first]][0]
+            site = self.guard.site(int(LANES.event(word)))
+            self._report(
+                f, access, piece, first, np.flatnonzero(lanes), site, int(LANES.owner(word)), int(word) >= IN_FLIGHT
+            )
+
+    def _unordered(self, words: Array, lanes: LaneSet, strong: bool, were_reads: bool) -> Array | None:
+        """Where an access by these lanes conflicts with the one (a read or not) that a word names; None: nowhere."""
+        own = lanes.lanes if words.ndim == 1 else lanes.lanes[:, None]
+        owner, event = LANES.owner(words), LANES.event(words)
+        moving = words >= IN_FLIGHT
+        wrong: Array = (words >= self.low) & ((owner != own) | moving)
+        if self.batch.geometry.whole_warps:
+            # most of what is left is of warps that go in step
+            apart = (words ^ (own << 1)) & _WARPS != 0
+            low = self.warp_low.take(lanes.warp)
+            wrong &= apart | (words >= (low if words.ndim == 1 else low[:, None]))
+        if strong:
+            wrong &= (words & STRONG == 0) | moving
+        if not self.race:
+            wrong &= moving
+        threads = self.batch.geometry.threads
+        cells = np.nonzero(wrong & ~moving)
+        if len(cells[0]):
+            mine, other, since = lanes.lanes[cells[0]], owner[cells], event[cells]
+            block, theirs = mine // threads, other // threads
+            if self.cluster_floor is None:
+                ordered = since <= self.floor[block]
+            else:
+                far = self.cluster_floor[block // self.cluster_size]
+                ordered = since <= np.where(block == theirs, np.maximum(self.floor[block], far), far)
+            warps = self.batch.geometry.warp
+            one, another = warps[mine], warps[other]
+            met = np.maximum(self.synced, self.voted) if were_reads else self.synced
+            ordered |= (one == another) & (met[mine] >= since) & (met[other] >= since)
+            rest = np.flatnonzero(~ordered & (one != another) & (block == theirs))
+            if len(rest):
+                ordered[rest] = self._chained(another[rest], since[rest], one[rest])
+            rest = np.flatnonzero(~ordered & (block != theirs))
+            if len(rest):
+                # flags and fences between the blocks of a cluster
+                first = self.batch.first_block
+                chains = self.guard.memory.chains
+                ordered[rest] = chains.all_ordered(first + theirs[rest], since[rest], first + block[rest])
+            wrong[tuple(axis[ordered] for axis in cells)] = False
+        return wrong if wrong.any() else None
+
+    def _chained(self, other: Array, since: Array, one: Array) -> Array:
+        """Whether what warps ``other`` did at events ``since`` is before what warps ``one`` do now."""
+        inner = other % self.batch.geometry.warps_per_block
+        found: Array = since <= self.known[one, inner]
+        if found.all():
+            return found
+        left = np.flatnonzero(~found)
+        found[left] = self.chains.all_ordered(other[left], since[left], one[left])
+        held = np.flatnonzero(found)
+        np.maximum.at(self.known, (one[held], inner[held]), since[held])
+        return found
+
+    def _report(
+        self,
+        f: Fragment,
+        access: Access,
+        piece: Piece,
+        first: int,
+        lanes: Array,
+        site: Site,
+        lane: int,
+        moving: bool,
+        same: bool = False,
+    ) -> NoReturn:
+        place = int(positions(piece.index, piece.lanes.count)[first]) * access.size
+        byte = place % (self.granules << self.shift)
+        what = f"{access.site.kind} of {access.size} byte{'s' * (access.size != 1)} at byte {byte} of shared memory"
+        block, thread = divmod(lane, self.batch.geometry.threads)
+        mine = int(piece.lanes.lanes[first])
+        if moving:
+            whose = "which the thread itself" if mine == lane else "which another thread"
+            kind = "read before cp.async wait"
+            detail = f"{what}, {whose} has a cp.async on its way to and has not waited for"
+        else:
+            kind = "shared memory race"
+            whose = "another thread of the block"
+            if mine // self.batch.geometry.threads != block:
+                whose = "a thread of another block of the cluster"
+            elif self.batch.geometry.warp[mine] == self.batch.geometry.warp[lane]:
+                whose = "another thread of the warp"
+            how = "in the same instruction stores something else" if same else "accesses with nothing to order the two"
+            detail = f"{what}, which {whose} {how}"
+        self.guard.fail(f, access, piece, first, lanes, kind, detail, site, block, thread, address=byte)
+
+
+def _any(wrong: Array, access: Access, shift: int) -> Array:
+    """Per lane, of something per granule."""
+    if access.size >> shift == 1:
+        return wrong
+    found: Array = np.logical_or.reduce(wrong, axis=-1)
+    return found

@@ -1,0 +1,81 @@
+"""How many blocks of a kernel fit on a multiprocessor at once, as the driver and NVIDIA's occupancy calculator say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cudakit.sim.chips.properties import Chip
+
+# registers are given to warps in pieces of 256, and warps to the four quarters of a multiprocessor
+REGISTER_UNIT = 256
+QUARTERS = 4
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Blocks a multiprocessor, and what limits them: "threads", "registers", "shared memory" or "blocks". ``warps`` are
+    those blocks', ``most_warps`` what a multiprocessor holds."""
+
+    blocks: int
+    limit: str
+    warps: int
+    most_warps: int
+
+    @property
+    def fraction(self) -> float:
+        """Warps at once over the most that a multiprocessor holds: theoretical occupancy."""
+        return self.warps / self.most_warps
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def registers_per_warp(chip: Chip, registers: int) -> int:
+    """Registers that one warp takes when each thread uses ``registers``."""
+    return _round_up(max(registers, 1) * chip.warp_size, REGISTER_UNIT)
+
+
+def max_threads(chip: Chip, registers: int) -> int:
+    """The largest block whose registers fit, a multiple of the warp size, within the chip's own limit."""
+    warps = chip.registers_per_block // registers_per_warp(chip, registers)
+    warps -= warps % QUARTERS if warps >= QUARTERS else 0
+    return min(chip.max_threads_per_block, warps * chip.warp_size)
+
+
+def shared_footprint(chip: Chip, shared: int) -> int:
+    """What a block that asks for ``shared`` bytes takes from a multiprocessor."""
+    total = shared + chip.reserved_shared_per_block
+    return _round_up(total, chip.shared_granularity) if total else 0
+
+
+def active_blocks(chip: Chip, threads: int, registers: int, shared: int) -> Occupancy:
+    """Blocks of ``threads`` threads that fit, at ``registers`` a thread and ``shared`` bytes (static and dynamic) a
+    block. 0 where a single one does not fit."""
+    warps, most_warps = -(-threads // chip.warp_size), chip.max_threads_per_multiprocessor // chip.warp_size
+    per_quarter = chip.registers_per_multiprocessor // QUARTERS // registers_per_warp(chip, registers)
+    by = {
+        "threads": most_warps // warps,
+        "blocks": chip.max_blocks_per_multiprocessor,
+        "registers": per_quarter * QUARTERS // warps,
+    }
+    footprint = shared_footprint(chip, shared)
+    if footprint:
+        by["shared memory"] = chip.shared_per_multiprocessor // footprint
+    if threads > chip.max_threads_per_block or shared > chip.shared_per_block_optin:
+        return Occupancy(0, "threads" if threads > chip.max_threads_per_block else "shared memory", 0, most_warps)
+    limit = min(by, key=lambda name: by[name])
+    return Occupancy(by[limit], limit, by[limit] * warps, most_warps)
+
+
+def available_shared(chip: Chip, blocks: int, static: int) -> int:
+    """Dynamic shared memory left to each of ``blocks`` blocks on one multiprocessor; 0 where there is none."""
+    share = chip.shared_per_multiprocessor // blocks
+    share -= share % chip.shared_granularity
+    room = min(share - chip.reserved_shared_per_block, chip.shared_per_block_optin) - static
+    return max(room, 0)
+
+
+def active_clusters(chip: Chip, cluster: int, blocks_per_multiprocessor: int) -> int:
+    """Clusters of ``cluster`` blocks that run at once: a cluster lies within one GPC."""
+    return sum(gpc * blocks_per_multiprocessor // cluster for gpc in chip.gpcs)

@@ -1,0 +1,1 @@
+"""The driver API over the simulated machine."""

@@ -1,0 +1,392 @@
+"""Driver calls that make, free and describe memory: device, stream-ordered pools, pinned host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver as cu
+
+from cudakit.sim.driver.faults import Refused, Result, caller, host_report, other_access
+from cudakit.sim.driver.order import OrderChecks
+from cudakit.sim.driver.state import Context, Handle, Memory, Pool, as_handle, call, member, size_t, unsigned
+from cudakit.sim.driver.streams import Stream
+from cudakit.sim.lockstep.memory import Allocation
+from cudakit.sim.lockstep.report import HostReport, Origin
+
+PAGE = 4096
+_POOL = cu.CUmemPool_attribute
+_INT_POOL_ATTRIBUTES = {
+    int(_POOL.CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES),
+    int(_POOL.CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC),
+    int(_POOL.CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES),
+}
+_POINTER = cu.CUpointer_attribute
+
+
+class HostView:
+    """Host memory at an address, as numpy's array interface wants it."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__array_interface__ = {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
+
+
+def host_bytes(address: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """A writable uint8 view of host memory; the caller vouches for the range."""
+    return np.asarray(HostView(address, size))
+
+
+class MemoryCalls(OrderChecks):
+    """cuMem*Alloc*, cuMemFree*, cuMemHost*, cuMemPool*, cuPointer*."""
+
+    # ---- records ----
+
+    def _live(self, address: int, what: str) -> Memory:
+        """The live allocation that starts at ``address``."""
+        memory = self._memory.get(address)
+        if memory is not None and not memory.freeing:
+            return memory
+        near = self._space.find(address)
+        if memory is not None or (near is not None and not near.live and near.address == address):
+            raise Refused.by(Result.CUDA_ERROR_INVALID_VALUE, self._freed_twice(what, address, memory, near))
+        if near is not None and near.live and near.address < address < near.end:
+            raise Refused(
+                Result.CUDA_ERROR_INVALID_VALUE,
+                f"{what} {address:#x} lies {address - near.address} bytes into an allocation: free its start",
+            )
+        raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{what} {address:#x} was not allocated here")
+
+    @staticmethod
+    def _freed_twice(what: str, address: int, memory: Memory | None, near: Allocation | None) -> HostReport:
+        allocation = near if memory is None else memory.allocation
+        first = memory.freed_at if memory is not None else allocation and allocation.free_origin
+        others = (other_access("first free", first),) if isinstance(first, Origin) else ()
+        detail = f"{what} {address:#x} was freed already"
+        return host_report("double free", detail, "", caller(), others=others, allocation=allocation)
+
+    def _keep(self, allocation: Allocation, context: Context, **details: Any) -> Memory:
+        self._allocations_made += 1
+        self._pinned_count += allocation.kind == "host"
+        memory = Memory(allocation, context, number=self._allocations_made, **details)
+        self._memory[allocation.address] = memory
+        return memory
+
+    def _reserve(self, context: Context, size: int, pool: Pool | None) -> Memory:
+        """Device memory of a size, against what the device has; Refused (OUT_OF_MEMORY) where it does not fit."""
+        device = context.device
+        whole = -(-size // 512) * 512
+        # memory that a pool holds but does not use serves that pool first
+        spare = pool.reserved - pool.used if pool is not None else 0
+        if whole > spare and whole - spare > device.free_memory:
+            # the driver waits for queued frees and takes back what pools keep before it gives up
+            self._scheduler.finish(self._scheduler.pending_of(context))
+            for other in device.pools:
+                other.trim(0)
+            spare = pool.reserved - pool.used if pool is not None else 0
+            if whole > spare and whole - spare > device.free_memory:
+                raise Refused(
+                    Result.CUDA_ERROR_OUT_OF_MEMORY,
+                    f"{size} bytes asked for, {device.free_memory} of {device.total_memory} free on device"
+                    f" {device.ordinal} (the simulated memory is set with memory=...)",
+                )
+        try:
+            allocation = self._space.allocate(size, "device", caller())
+        except MemoryError:
+            raise Refused(Result.CUDA_ERROR_OUT_OF_MEMORY, f"the host has no {size} bytes to back it") from None
+        if pool is None:
+            device.allocated += whole
+        else:
+            pool.take(whole)
+        return self._keep(allocation, context, pool=pool)
+
+    def _release(self, memory: Memory, origin: str) -> None:
+        """Give an allocation's bytes back."""
+        address = memory.allocation.address
+        if memory.allocation.kind == "device":
+            if memory.pool is None:
+                memory.context.device.allocated -= memory.size
+            else:
+                memory.pool.used -= memory.size
+        self._pinned_count -= memory.allocation.kind == "host"
+        self._space.free(address, origin)
+        del self._memory[address]
+
+    def _size(self, value: Any) -> int:
+        size = size_t(value)
+        if size == 0:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "an allocation of 0 bytes: ask for at least one")
+        return size
+
+    # ---- device memory ----
+
+    @call(2)
+    def cuMemGetInfo(self) -> tuple[int, int]:
+        device = self._context().device
+        return device.free_memory, device.total_memory
+
+    @call(1)
+    def cuMemAlloc(self, bytesize: int) -> Any:
+        return cu.CUdeviceptr(self._reserve(self._context(), self._size(bytesize), None).allocation.address)
+
+    @call(2)
+    def cuMemAllocPitch(self, WidthInBytes: int, Height: int, ElementSizeBytes: int) -> tuple[Any, int]:
+        if ElementSizeBytes not in (4, 8, 16):
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"ElementSizeBytes is 4, 8 or 16, not {ElementSizeBytes}")
+        pitch = -(-self._size(WidthInBytes) // 512) * 512
+        memory = self._reserve(self._context(), self._size(pitch * size_t(Height)), None)
+        return cu.CUdeviceptr(memory.allocation.address), pitch
+
+    @call()
+    def cuMemFree(self, dptr: Handle) -> None:
+        context = self._context()
+        memory = self._device_memory(dptr)
+        if memory.pool is None:
+            # freeing waits for the device; what came from a pool is not waited for
+            self._finish(self._scheduler.pending_of(context))
+        else:
+            self._check_free(memory, None)
+        self._release(memory, caller())
+        self._settle(context)
+
+    def _device_memory(self, dptr: Handle) -> Memory:
+        memory = self._live(as_handle(dptr), "device pointer")
+        if memory.allocation.kind == "host":
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "this is pinned host memory: cuMemFreeHost frees it")
+        if memory.allocation.kind != "device":
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "this is a module's variable: it goes with its module")
+        return memory
+
+    @call(1, context=False)
+    def cuMemAllocAsync(self, bytesize: int, hStream: Handle) -> Any:
+        stream = self._stream(hStream)
+        return self._allocate_on(stream, bytesize, stream.context.device.pool)
+
+    @call(1, context=False)
+    def cuMemAllocFromPoolAsync(self, bytesize: int, pool: Handle, hStream: Handle) -> Any:
+        return self._allocate_on(self._stream(hStream), bytesize, self._pool(pool))
+
+    def _allocate_on(self, stream: Stream, bytesize: int, pool: Pool) -> Any:
+        self._not_captured("cuMemAllocAsync (the simulated device has no allocation nodes)", stream)
+        memory = self._reserve(stream.context, self._size(bytesize), pool)
+        memory.made = self._scheduler.enqueue(stream, "cuMemAllocAsync", place=caller())
+        return cu.CUdeviceptr(memory.allocation.address)
+
+    @call(context=False)
+    def cuMemFreeAsync(self, dptr: Handle, hStream: Handle) -> None:
+        stream = self._stream(hStream)
+        memory = self._device_memory(dptr)
+        if stream.capture is not None:
+            raise Refused(
+                Result.CUDA_ERROR_INVALID_VALUE,
+                f"{stream} is being captured, and a graph can only free what it allocated",
+            )
+        origin = memory.freed_at = caller()
+        free = self._scheduler.enqueue(stream, "cuMemFreeAsync", lambda: self._release(memory, origin), place=origin)
+        self._check_free(memory, free)
+
+    # ---- pools ----
+
+    def _pool(self, handle: Handle) -> Pool:
+        return self._object(handle, Pool, "a memory pool")
+
+    @call(1, context=False)
+    def cuMemPoolCreate(self, poolProps: Any) -> Any:
+        if poolProps is None:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "poolProps is None")
+        location = poolProps.location
+        if location.type != cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE:
+            raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, "only pools of device memory are simulated")
+        device = self._device(location.id)
+        pool = Pool(self._new_handle(), device, place=caller())
+        self._objects[pool.handle] = pool
+        device.pools.append(pool)
+        return cu.CUmemoryPool(pool.handle)
+
+    @call(context=False)
+    def cuMemPoolDestroy(self, pool: Handle) -> None:
+        found = self._pool(pool)
+        if found is found.device.default_pool:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "the default pool is not destroyed")
+        if found.device.pool is found:
+            found.device.pool = found.device.default_pool
+        found.device.pools.remove(found)
+        del self._objects[found.handle]
+
+    @call(context=False)
+    def cuDeviceSetMemPool(self, dev: Handle, pool: Handle) -> None:
+        device, found = self._device(dev), self._pool(pool)
+        if found.device is not device:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"the pool is of device {found.device.ordinal}")
+        device.pool = found
+
+    @call(context=False)
+    def cuMemPoolSetAttribute(self, pool: Handle, attr: Any, value: Any) -> None:
+        found, number = self._pool(pool), int(attr)
+        if number in _INT_POOL_ATTRIBUTES:
+            found.flags[number] = int(value)
+            return
+        value.getPtr()  # AttributeError for a plain int, as from the bindings: they want a cuuint64_t
+        if number == int(_POOL.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD):
+            found.threshold = int(value)
+        elif number == int(_POOL.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) and int(value) == 0:
+            found.reserved_high = found.reserved
+        elif number == int(_POOL.CU_MEMPOOL_ATTR_USED_MEM_HIGH) and int(value) == 0:
+            found.used_high = found.used
+        else:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{attr!r} cannot be set to {int(value)}")
+
+    @call(1, context=False)
+    def cuMemPoolGetAttribute(self, pool: Handle, attr: Any) -> Any:
+        found, number = self._pool(pool), int(attr)
+        if number in _INT_POOL_ATTRIBUTES:
+            return found.flags.get(number, 1)
+        values = {
+            _POOL.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: found.threshold,
+            _POOL.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: found.reserved,
+            _POOL.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: found.reserved_high,
+            _POOL.CU_MEMPOOL_ATTR_USED_MEM_CURRENT: found.used,
+            _POOL.CU_MEMPOOL_ATTR_USED_MEM_HIGH: found.used_high,
+        }
+        value = {int(key): value for key, value in values.items()}.get(number)
+        if value is None:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{attr!r} is not a simulated pool attribute")
+        return cu.cuuint64_t(value)
+
+    @call(context=False)
+    def cuMemPoolTrimTo(self, pool: Handle, minBytesToKeep: int) -> None:
+        self._pool(pool).trim(size_t(minBytesToKeep))
+
+    @call(context=False)
+    def cuMemPoolSetAccess(self, pool: Handle, map: Any, count: int) -> None:
+        self._pool(pool)
+        for descriptor in map or ():
+            self._device(descriptor.location.id)
+
+    # ---- pinned host memory ----
+
+    @call(1)
+    def cuMemHostAlloc(self, bytesize: int, Flags: int) -> int:
+        return self._pin(bytesize, unsigned(Flags))
+
+    @call(1)
+    def cuMemAllocHost(self, bytesize: int) -> int:
+        return self._pin(bytesize, 0)
+
+    def _pin(self, bytesize: int, flags: int) -> int:
+        size = self._size(bytesize)
+        if flags & ~7:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"flags {flags} are none of CU_MEMHOSTALLOC_*")
+        try:
+            raw = np.empty(size + PAGE, np.uint8)
+        except MemoryError:
+            raise Refused(Result.CUDA_ERROR_OUT_OF_MEMORY, f"the host has no {size} bytes") from None
+        skip = -raw.ctypes.data % PAGE
+        allocation = self._space.register_host(raw[skip : skip + size], caller())
+        return self._keep(allocation, self._context(), flags=flags).allocation.address
+
+    @call()
+    def cuMemFreeHost(self, p: Any) -> None:
+        memory = self._host_memory(p)
+        if memory.registered:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "this memory was registered: cuMemHostUnregister it")
+        self._release_host(memory)
+
+    def _host_memory(self, p: Any) -> Memory:
+        memory = self._live(as_handle(p), "host pointer")
+        if memory.allocation.kind != "host":
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "this is device memory: cuMemFree frees it")
+        return memory
+
+    @call()
+    def cuMemHostRegister(self, p: Any, bytesize: int, Flags: int) -> None:
+        size, flags = self._size(bytesize), unsigned(Flags)
+        address = as_handle(p) if not hasattr(p, "__buffer__") else int(np.frombuffer(p, np.uint8).ctypes.data)
+        if address == 0 or flags & ~15:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"nothing to register: pointer {address:#x}, flags {flags}")
+        try:
+            allocation = self._space.register_host(host_bytes(address, size), caller())
+        except ValueError as error:
+            raise Refused(Result.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, str(error)) from None
+        self._keep(allocation, self._context(), registered=True, flags=flags)
+
+    @call()
+    def cuMemHostUnregister(self, p: Any) -> None:
+        memory = self._memory.get(as_handle(p))
+        if memory is None or not memory.registered:
+            raise Refused(Result.CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "this pointer was not registered")
+        self._release_host(memory)
+
+    def _release_host(self, memory: Memory) -> None:
+        context = self._context()
+        self._finish(self._scheduler.pending_of(context))
+        self._release(memory, caller())
+        # freed whatever the work that was waited for did wrong, which is told all the same
+        self._settle(context)
+
+    @call(1)
+    def cuMemHostGetDevicePointer(self, p: Any, Flags: int) -> Any:
+        memory = self._covering(as_handle(p))
+        if memory is None or memory.allocation.kind != "host":
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "this is no pinned host memory")
+        return cu.CUdeviceptr(as_handle(p))
+
+    @call(1)
+    def cuMemHostGetFlags(self, p: Any) -> int:
+        return self._host_memory(p).flags
+
+    # ---- pointers ----
+
+    @call(2)
+    def cuMemGetAddressRange(self, dptr: Handle) -> tuple[Any, int]:
+        memory = self._covering(as_handle(dptr))
+        if memory is None:
+            raise Refused(Result.CUDA_ERROR_NOT_FOUND, f"{as_handle(dptr):#x} lies in no live allocation")
+        return cu.CUdeviceptr(memory.allocation.address), memory.allocation.size
+
+    @call(1)
+    def cuPointerGetAttribute(self, attribute: Any, ptr: Handle) -> Any:
+        address = as_handle(ptr)
+        memory = self._covering(address)
+        if memory is None:
+            raise Refused(
+                Result.CUDA_ERROR_INVALID_VALUE, f"{address:#x} was neither allocated here nor is it pinned host memory"
+            )
+        return self._pointer_attribute(member(_POINTER, attribute, "pointer attribute"), address, memory)
+
+    @call(1)
+    def cuPointerGetAttributes(self, numAttributes: int, attributes: Any, ptr: Handle) -> list[Any]:
+        address = as_handle(ptr)
+        memory = self._covering(address)
+        wanted = [member(_POINTER, a, "pointer attribute") for a in attributes[:numAttributes]]
+        if memory is None:
+            return [0] * len(wanted)
+        return [self._pointer_attribute(attribute, address, memory) for attribute in wanted]
+
+    def _pointer_attribute(self, attribute: Any, address: int, memory: Memory) -> Any:
+        device = memory.allocation.kind != "host"
+        if attribute == _POINTER.CU_POINTER_ATTRIBUTE_HOST_POINTER and device:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "device memory has no host pointer")
+        kinds = cu.CUmemorytype
+        answers: dict[Any, Callable[[], Any]] = {
+            _POINTER.CU_POINTER_ATTRIBUTE_CONTEXT: lambda: cu.CUcontext(memory.context.handle),
+            _POINTER.CU_POINTER_ATTRIBUTE_MEMORY_TYPE: lambda: (
+                kinds.CU_MEMORYTYPE_DEVICE if device else kinds.CU_MEMORYTYPE_HOST
+            ),
+            _POINTER.CU_POINTER_ATTRIBUTE_DEVICE_POINTER: lambda: cu.CUdeviceptr(address),
+            _POINTER.CU_POINTER_ATTRIBUTE_HOST_POINTER: lambda: address,
+            _POINTER.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: lambda: False,
+            _POINTER.CU_POINTER_ATTRIBUTE_BUFFER_ID: lambda: memory.number,
+            _POINTER.CU_POINTER_ATTRIBUTE_IS_MANAGED: lambda: False,
+            _POINTER.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: lambda: memory.context.device.ordinal,
+            _POINTER.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: lambda: cu.CUdeviceptr(memory.allocation.address),
+            _POINTER.CU_POINTER_ATTRIBUTE_RANGE_SIZE: lambda: memory.allocation.size,
+            _POINTER.CU_POINTER_ATTRIBUTE_MAPPED: lambda: True,
+            _POINTER.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: lambda: cu.CUmemoryPool(
+                memory.pool.handle if memory.pool is not None else 0
+            ),
+        }
+        answer = answers.get(attribute)
+        if answer is None:
+            raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, f"{attribute!r} is not simulated")
+        return answer()

@@ -1,0 +1,193 @@
+"""How a simulated driver call fails: refusals, error texts, injected faults, reports of host-side mistakes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from cudakit.sim.lockstep.memory import MemoryFault
+from cudakit.sim.lockstep.report import Finding, HostReport, Origin, Other, python_place
+
+Result = cu.CUresult
+SUCCESS = Result.CUDA_SUCCESS
+
+# frames of the package that holds `sim` are passed over, and those of the modules through which it is called back (by
+# finalizers, by `with`): the user's own line is wanted
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_BETWEEN = frozenset(module.__file__ for module in (contextlib, functools, weakref))
+
+
+class Refused(Exception):
+    """A call that ends with ``code``; the message says what was wrong, for ``simLastMessage``, and ``hint`` what to do
+    where the code's usual advice would be wrong, for ``simLastHint``. ``report`` is the report that the message is the
+    text of, for ``simFailureReport``, or None."""
+
+    def __init__(self, code: Any, message: str, hint: str | None = None, report: Finding | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+        self.report = report
+
+    @classmethod
+    def by(cls, code: Any, report: Finding) -> Refused:
+        """A call that ends with a report."""
+        return cls(code, str(report), report=report)
+
+
+class OperationFault(Exception):
+    """Queued work that failed when it ran and took its context with it."""
+
+    def __init__(self, code: Any, report: Finding) -> None:
+        super().__init__(str(report))
+        self.code = code
+        self.report = report
+
+
+def caller() -> Origin:
+    """The line of the innermost frame outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith(_PACKAGE) or frame.f_code.co_filename in _BETWEEN
+    ):
+        frame = frame.f_back
+    return Origin(frame.f_code.co_filename, frame.f_lineno)
+
+
+def host_report(kind: str, detail: str, call: str, place: Origin | None, **more: Any) -> HostReport:
+    """A report of a mistake of host code. ``call`` is the driver's function, ``place`` the line that called it."""
+    places = () if place is None else (python_place(place.file, place.line),)
+    return HostReport(kind, detail, call=call, places=places, **more)
+
+
+def other_access(access: str, place: Origin | None) -> Other:
+    """What a host-side mistake conflicts with: queued work, by the line that queued it."""
+    return Other(access, places=() if place is None else (python_place(place.file, place.line),))
+
+
+def memory_report(fault: MemoryFault, call: str, place: Origin | None) -> HostReport:
+    """The report of a host call, or of the work that it queued, that asks for memory that is not there."""
+    return host_report(fault.kind, fault.where, call, place, allocation=fault.allocation)
+
+
+_TEXTS = {
+    "CUDA_SUCCESS": "no error",
+    "CUDA_ERROR_INVALID_VALUE": "invalid argument",
+    "CUDA_ERROR_OUT_OF_MEMORY": "out of memory",
+    "CUDA_ERROR_NOT_INITIALIZED": "initialization error",
+    "CUDA_ERROR_DEINITIALIZED": "driver shutting down",
+    "CUDA_ERROR_NO_DEVICE": "no CUDA-capable device is detected",
+    "CUDA_ERROR_INVALID_DEVICE": "invalid device ordinal",
+    "CUDA_ERROR_INVALID_IMAGE": "device kernel image is invalid",
+    "CUDA_ERROR_INVALID_CONTEXT": "invalid device context",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "no kernel image is available for execution on the device",
+    "CUDA_ERROR_ECC_UNCORRECTABLE": "uncorrectable ECC error encountered",
+    "CUDA_ERROR_UNSUPPORTED_LIMIT": "limit is not supported on this architecture",
+    "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED": "peer access is not supported between these two devices",
+    "CUDA_ERROR_INVALID_PTX": "a PTX JIT compilation failed",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "the provided PTX was compiled with an unsupported toolchain.",
+    "CUDA_ERROR_ILLEGAL_STATE": "the operation cannot be performed in the present state",
+    "CUDA_ERROR_INVALID_HANDLE": "invalid resource handle",
+    "CUDA_ERROR_NOT_FOUND": "named symbol not found",
+    "CUDA_ERROR_NOT_READY": "device not ready",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": "an illegal memory access was encountered",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "too many resources requested for launch",
+    "CUDA_ERROR_LAUNCH_TIMEOUT": "the launch timed out and was terminated",
+    "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED": "peer access is already enabled",
+    "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED": "peer access has not been enabled",
+    "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE": "cannot set while device is active in this process",
+    "CUDA_ERROR_CONTEXT_IS_DESTROYED": "context is destroyed",
+    "CUDA_ERROR_ASSERT": "device-side assert triggered",
+    "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED": "part or all of the requested memory range is already mapped",
+    "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED": "pointer does not correspond to a registered memory region",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR": "hardware stack error",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION": "an illegal instruction was encountered",
+    "CUDA_ERROR_MISALIGNED_ADDRESS": "misaligned address",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE": "operation not supported on global/shared address space",
+    "CUDA_ERROR_INVALID_PC": "invalid program counter",
+    "CUDA_ERROR_LAUNCH_FAILED": "unspecified launch failure",
+    "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE": "too many blocks in cooperative launch",
+    "CUDA_ERROR_NOT_PERMITTED": "operation not permitted",
+    "CUDA_ERROR_NOT_SUPPORTED": "operation not supported",
+    "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED": "operation not permitted when stream is capturing",
+    "CUDA_ERROR_INVALID_CLUSTER_SIZE": "cluster misconfiguration",
+    "CUDA_ERROR_UNKNOWN": "unknown error",
+}
+
+
+def result(code: Any) -> Any | None:
+    """The ``CUresult`` for a member or its number; None where there is none."""
+    try:
+        return Result(int(code))
+    except ValueError:
+        return None
+
+
+def text(code: Any) -> str:
+    """The driver's long text of an error."""
+    name = str(code.name)
+    return _TEXTS.get(name, name.removeprefix("CUDA_ERROR_").lower().replace("_", " "))
+
+
+ALLOCATORS = frozenset(
+    ("cuMemAlloc", "cuMemAllocPitch", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemAllocHost", "cuMemHostAlloc")
+)
+
+# a named fault: which calls count towards `after` ("*" any that needs a context, "kernel" a kernel as it runs), and the
+# result that it injects unless told otherwise
+NAMED = {
+    "out_of_memory": (ALLOCATORS, Result.CUDA_ERROR_OUT_OF_MEMORY),
+    "launch_failure": (frozenset({"kernel"}), Result.CUDA_ERROR_LAUNCH_FAILED),
+    "context_lost": (frozenset({"*"}), Result.CUDA_ERROR_ECC_UNCORRECTABLE),
+}
+
+
+@dataclass
+class Injection:
+    """One fault to come: the calls it counts, how many more pass before it, how many it hits."""
+
+    fault: str
+    calls: frozenset[str]
+    code: Any
+    after: int
+    times: int
+
+
+class Injector:
+    """The faults asked for with ``simInject``, in order."""
+
+    def __init__(self) -> None:
+        self.injections: list[Injection] = []
+
+    def add(self, fault: str, after: int, times: int, code: Any | None) -> None:
+        """ValueError for negative counts, or a call named without the result that it is to give."""
+        if after < 0 or times < 1:
+            raise ValueError(f"after must be at least 0 and times at least 1, got {after} and {times}")
+        calls, default = NAMED.get(fault, (frozenset({fault}), None))
+        if default is None and not fault.startswith("cu"):
+            raise ValueError(f"no fault {fault!r}; there are {', '.join(NAMED)}, or the name of a driver function")
+        chosen = default if code is None else code
+        if chosen is None:
+            raise ValueError(f"say which CUresult {fault} is to give: simInject({fault!r}, code=...)")
+        self.injections.append(Injection(fault, calls, Result(int(chosen)), after, times))
+
+    def hit(self, call: str, *, needs_context: bool = False) -> Injection | None:
+        """The injection that this call runs into, if any. Every injection that counts the call counts it down."""
+        found = None
+        for injection in list(self.injections):
+            if call not in injection.calls and not (needs_context and "*" in injection.calls):
+                continue
+            if injection.after > 0:
+                injection.after -= 1
+            elif found is None:
+                found = injection
+                injection.times -= 1
+                if injection.times == 0:
+                    self.injections.remove(injection)
+        return found

@@ -1,0 +1,399 @@
+"""Driver calls about modules, functions and occupancy."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver as cu
+
+from cudakit.sim import machine
+from cudakit.sim.chips.occupancy import active_blocks, active_clusters, available_shared, max_threads
+from cudakit.sim.chips.properties import Chip
+from cudakit.sim.driver.copies import CopyCalls
+from cudakit.sim.driver.faults import Refused, Result, caller
+from cudakit.sim.driver.state import Context, Handle, Memory, as_handle, call, member, name_bytes, signed, unsigned
+from cudakit.sim.lockstep.report import Origin
+from cudakit.sim.ptx.ir import PtxError, UnsupportedPtx
+
+Index3 = tuple[int, int, int]
+_ATTRIBUTE = cu.CUfunction_attribute
+_LAUNCH = cu.CUlaunchAttributeID
+_CLUSTER_SETTINGS = range(
+    int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH),
+    int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE) + 1,
+)
+_REQUIRED_CLUSTER = (
+    _ATTRIBUTE.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
+    _ATTRIBUTE.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+    _ATTRIBUTE.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH,
+)
+PORTABLE_CLUSTER = 8
+LARGEST_CLUSTER = 16
+
+
+@dataclass(eq=False)
+class Module:
+    """A loaded module."""
+
+    handle: int
+    context: Context
+    loaded: machine.LoadedModule
+    place: Origin
+    functions: dict[str, Function] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Function:
+    """A kernel, with what was set on it. ``registers`` and ``local_bytes`` are the compiler's where it was told."""
+
+    handle: int
+    module: Module
+    loaded: machine.LoadedFunction
+    chip: Chip
+    registers: int
+    local_bytes: int
+    max_dynamic: int
+    settings: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def max_threads(self) -> int:
+        return min(self.loaded.max_threads, max_threads(self.chip, self.registers))
+
+
+UNSUPPORTED_HINT = (
+    "The simulated device does not run this yet: run it on a GPU, or write this part without it for the "
+    "simulated device."
+)
+
+
+class FunctionCalls(CopyCalls):
+    """cuModule*, cuFunc*, cuOccupancy*."""
+
+    _sources: dict[str, str]
+
+    # ---- modules ----
+
+    @call(1)
+    def cuModuleLoadData(self, image: Any) -> Any:
+        return self._load(image)
+
+    @call(1)
+    def cuModuleLoadDataEx(self, image: Any, numOptions: int, options: Any, optionValues: Any) -> Any:
+        return self._load(image)
+
+    def _load(self, image: Any) -> Any:
+        data = _image_bytes(image)
+        if data[:4] == b"\x7fELF" or data[:4] == b"\x50\xed\x55\xba":
+            raise Refused(
+                Result.CUDA_ERROR_NO_BINARY_FOR_GPU,
+                "this is machine code (a cubin or fat binary); the simulated device is given PTX",
+            )
+        context = self._context()
+        try:
+            text = data.split(b"\0")[0].decode("utf-8")
+            self._check_target(text, context.device.chip)
+            loaded = machine.LoadedModule(text, self._space, self._sources.get)
+        except UnicodeDecodeError as error:
+            raise Refused(Result.CUDA_ERROR_INVALID_IMAGE, f"neither PTX nor a cubin: {error}") from None
+        except UnsupportedPtx as error:
+            raise Refused(Result.CUDA_ERROR_INVALID_PTX, str(error), UNSUPPORTED_HINT) from None
+        except PtxError as error:
+            raise Refused(Result.CUDA_ERROR_INVALID_PTX, str(error)) from None
+        module = Module(self._new_handle(), context, loaded, caller())
+        self._objects[module.handle] = context.modules[module.handle] = module
+        return cu.CUmodule(module.handle)
+
+    @staticmethod
+    def _check_target(text: str, chip: Chip) -> None:
+        """Refused where the PTX is for another chip: newer, or with the features of one chip alone ("sm_90a")."""
+        target = next((line.split()[1].rstrip(",") for line in text.splitlines() if line.startswith(".target")), "")
+        digits = "".join(c for c in target[3:] if c.isdigit())
+        if not target.startswith("sm_") or not digits:
+            return  # the parser says what is wrong
+        own = int(chip.arch[3:])
+        if int(digits) > own or (target.endswith("a") and int(digits) != own):
+            raise Refused(
+                Result.CUDA_ERROR_INVALID_PTX, f"PTX for {target} does not run on {chip.arch}: compile it for that"
+            )
+
+    def _module(self, handle: Handle) -> Module:
+        module = self._object(handle, Module, "a module")
+        self._usable(module.context)
+        return module
+
+    def _unload(self, loaded: Any) -> None:
+        for function in loaded.functions.values():
+            self._objects.pop(function.handle, None)
+        self._objects.pop(loaded.handle, None)
+        loaded.context.modules.pop(loaded.handle, None)
+        loaded.loaded.close()
+        for address in [a for a, m in self._memory.items() if not m.allocation.live]:
+            del self._memory[address]  # its variables
+
+    @call()
+    def cuModuleUnload(self, hmod: Handle) -> None:
+        module = self._module(hmod)
+        # queued kernels keep what they run: the driver waits for them
+        self._finish_context(module.context)
+        self._unload(module)
+
+    @call(1)
+    def cuModuleGetFunction(self, hmod: Handle, name: bytes) -> Any:
+        return cu.CUfunction(self._function_named(self._module(hmod), name_bytes(name)).handle)
+
+    def _function_named(self, module: Module, name: str) -> Function:
+        function = module.functions.get(name)
+        if function is None:
+            loaded = module.loaded.functions.get(name)
+            if loaded is None:
+                known = ", ".join(sorted(module.loaded.functions)) or "none"
+                raise Refused(Result.CUDA_ERROR_NOT_FOUND, f"no kernel {name!r} in this module; it has {known}")
+            chip = module.context.device.chip
+            function = Function(
+                self._new_handle(),
+                module,
+                loaded,
+                chip,
+                min(loaded.registers, chip.max_registers_per_thread),
+                loaded.local_bytes,
+                max(chip.shared_per_block - loaded.static_shared, 0),
+            )
+            module.functions[name] = self._objects[function.handle] = function
+        return function
+
+    @call(2)
+    def cuModuleGetGlobal(self, hmod: Handle, name: bytes) -> tuple[Any, int]:
+        module = self._module(hmod)
+        try:
+            found = module.loaded.globals.get(name_bytes(name))
+        except UnsupportedPtx as error:
+            raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, str(error), UNSUPPORTED_HINT) from None
+        if found is None:
+            known = ", ".join(sorted(module.loaded.globals)) or "none"
+            raise Refused(
+                Result.CUDA_ERROR_NOT_FOUND, f"no variable {name_bytes(name)!r} in this module; it has {known}"
+            )
+        address, size = found
+        if address not in self._memory:
+            self._memory[address] = Memory(self._space.covering(address, 1), module.context)
+        return cu.CUdeviceptr(address), size
+
+    @call(1)
+    def cuModuleGetFunctionCount(self, mod: Handle) -> int:
+        return len(self._module(mod).loaded.functions)
+
+    @call(1)
+    def cuModuleEnumerateFunctions(self, numFunctions: int, mod: Handle) -> list[Any]:
+        module = self._module(mod)
+        names = list(module.loaded.functions)[: unsigned(numFunctions)]
+        return [cu.CUfunction(self._function_named(module, name).handle) for name in names]
+
+    @call(1, context=False)
+    def cuModuleGetLoadingMode(self) -> Any:
+        return cu.CUmoduleLoadingMode.CU_MODULE_EAGER_LOADING
+
+    # ---- functions ----
+
+    def _function(self, handle: Handle) -> Function:
+        function = self._object(handle, Function, "a function")
+        self._usable(function.module.context)
+        return function
+
+    @call(context=False)
+    def cuFuncLoad(self, function: Handle) -> None:
+        self._function(function)
+
+    @call(1, context=False)
+    def cuFuncIsLoaded(self, function: Handle) -> Any:
+        self._function(function)
+        return cu.CUfunctionLoadingState.CU_FUNCTION_LOADING_STATE_LOADED
+
+    @call(1, context=False)
+    def cuFuncGetName(self, hfunc: Handle) -> bytes:
+        return self._function(hfunc).loaded.name.encode()
+
+    @call(1, context=False)
+    def cuFuncGetModule(self, hfunc: Handle) -> Any:
+        return cu.CUmodule(self._function(hfunc).module.handle)
+
+    @call(2, context=False)
+    def cuFuncGetParamInfo(self, func: Handle, paramIndex: int) -> tuple[int, int]:
+        function = self._function(func)
+        index = unsigned(paramIndex, 64)
+        if index >= len(function.loaded.params):
+            raise Refused(
+                Result.CUDA_ERROR_INVALID_VALUE, f"parameter {index} of {len(function.loaded.params)} (from 0)"
+            )
+        return function.loaded.params[index]
+
+    @call(1)
+    def cuFuncGetAttribute(self, attrib: Any, hfunc: Handle) -> int:
+        function = self._function(hfunc)
+        major, minor = function.chip.capability
+        values = {
+            _ATTRIBUTE.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: function.max_threads,
+            _ATTRIBUTE.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: function.loaded.static_shared,
+            _ATTRIBUTE.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: function.local_bytes,
+            _ATTRIBUTE.CU_FUNC_ATTRIBUTE_NUM_REGS: function.registers,
+            _ATTRIBUTE.CU_FUNC_ATTRIBUTE_PTX_VERSION: 10 * major + minor,
+            _ATTRIBUTE.CU_FUNC_ATTRIBUTE_BINARY_VERSION: 10 * major + minor,
+            _ATTRIBUTE.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: function.max_dynamic,
+            _ATTRIBUTE.CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: int(function.loaded.cluster_must_be_set),
+        }
+        if function.loaded.required_cluster is not None:
+            values.update(zip(_REQUIRED_CLUSTER, function.loaded.required_cluster, strict=True))
+        number = int(attrib)
+        for key, value in values.items():
+            if int(key) == number:
+                return value
+        member(_ATTRIBUTE, attrib, "function attribute")
+        carveout = int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
+        return function.settings.get(number, -1 if number == carveout else 0)
+
+    @call()
+    def cuFuncSetAttribute(self, hfunc: Handle, attrib: Any, value: int) -> None:
+        function, number, value = self._function(hfunc), int(attrib), signed(value)
+        if number == int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES):
+            most = function.chip.shared_per_block_optin - function.loaded.static_shared
+            if not 0 <= value <= most:
+                raise Refused(
+                    Result.CUDA_ERROR_INVALID_VALUE, f"{value} bytes of dynamic shared memory; the most here is {most}"
+                )
+            function.max_dynamic = value
+        elif number == int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT):
+            if not -1 <= value <= 100:
+                raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"a carveout is a percentage or -1, not {value}")
+            function.settings[number] = value
+        elif number in _CLUSTER_SETTINGS:
+            function.settings[number] = value
+        else:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{attrib!r} cannot be set")
+
+    @call()
+    def cuFuncSetCacheConfig(self, hfunc: Handle, config: Any) -> None:
+        self._function(hfunc)
+
+    # ---- occupancy ----
+
+    @call(1)
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, func: Handle, blockSize: int, dynamicSMemSize: int) -> int:
+        return self._occupancy(func, blockSize, dynamicSMemSize)
+
+    @call(1)
+    def cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        self, func: Handle, blockSize: int, dynamicSMemSize: int, flags: int
+    ) -> int:
+        return self._occupancy(func, blockSize, dynamicSMemSize)
+
+    def _occupancy(self, func: Handle, block: int, dynamic: int) -> int:
+        function = self._function(func)
+        if signed(block) <= 0:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"a block of {block} threads")
+        return self._resident(function, block, unsigned(dynamic, 64))
+
+    @staticmethod
+    def _resident(function: Function, threads: int, dynamic: int) -> int:
+        if threads > function.max_threads:
+            return 0
+        shared = function.loaded.static_shared + dynamic
+        return active_blocks(function.chip, threads, function.registers, shared).blocks
+
+    @call(1)
+    def cuOccupancyAvailableDynamicSMemPerBlock(self, func: Handle, numBlocks: int, blockSize: int) -> int:
+        function = self._function(func)
+        if signed(numBlocks) <= 0 or signed(blockSize) <= 0:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{numBlocks} blocks of {blockSize} threads")
+        if self._resident(function, blockSize, 0) < numBlocks:
+            raise Refused(
+                Result.CUDA_ERROR_INVALID_VALUE, f"{numBlocks} blocks of {blockSize} threads do not fit on one SM"
+            )
+        return available_shared(function.chip, numBlocks, function.loaded.static_shared)
+
+    @call(2)
+    def cuOccupancyMaxPotentialBlockSize(
+        self, func: Handle, blockSizeToDynamicSMemSize: Any, dynamicSMemSize: int, blockSizeLimit: int
+    ) -> tuple[int, int]:
+        function = self._function(func)
+        if blockSizeToDynamicSMemSize is not None and as_handle(blockSizeToDynamicSMemSize):
+            raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, "a shared-memory callback is not simulated")
+        most = min(function.max_threads, blockSizeLimit or function.max_threads)
+        step = function.chip.warp_size
+        best, best_threads, best_blocks = 0, 0, 0
+        for threads in range(most - most % step or most, 0, -step):
+            blocks = self._resident(function, threads, unsigned(dynamicSMemSize, 64))
+            if blocks * threads > best:
+                best, best_threads, best_blocks = blocks * threads, threads, blocks
+        return best_blocks * function.chip.multiprocessors, best_threads
+
+    @call(1)
+    def cuOccupancyMaxActiveClusters(self, func: Handle, config: Any) -> int:
+        function = self._function(func)
+        if config is None:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "config is None")
+        grid, block, cluster, _ = read_config(config)
+        size = int(np.prod(self._cluster(function, grid, cluster) or (1, 1, 1)))
+        resident = self._resident(function, int(np.prod(block)), int(config.sharedMemBytes))
+        return active_clusters(function.chip, size, resident)
+
+    @call(1)
+    def cuOccupancyMaxPotentialClusterSize(self, func: Handle, config: Any) -> int:
+        function = self._function(func)
+        if not function.chip.has_clusters:
+            return 1
+        free = function.settings.get(int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED), 0)
+        return LARGEST_CLUSTER if free else PORTABLE_CLUSTER
+
+    @staticmethod
+    def _cluster(function: Function, grid: Index3, asked: Index3 | None) -> Index3 | None:
+        """The cluster that a launch has, checked: the one asked for or compiled in, None where there is neither."""
+        loaded, settings = function.loaded, function.settings
+        name, invalid = loaded.name, Result.CUDA_ERROR_INVALID_CLUSTER_SIZE
+        required = loaded.required_cluster
+        if asked is not None and required is not None and asked != required:
+            raise Refused(invalid, f"{name}: a cluster of {asked}, and the kernel is compiled for {required}")
+        cluster = asked or required
+        if cluster is None:
+            if loaded.cluster_must_be_set:
+                raise Refused(invalid, f"{name}: the kernel is compiled for clusters, and the launch gives no size")
+            return None
+        size = int(np.prod(cluster))
+        if size == 1:
+            return cluster
+        if not function.chip.has_clusters:
+            raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, f"{name}: {function.chip.arch} has no clusters")
+        allowed = settings.get(int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED), 0)
+        most = min(LARGEST_CLUSTER if allowed else PORTABLE_CLUSTER, loaded.max_cluster or LARGEST_CLUSTER)
+        if not 0 < size <= most:
+            raise Refused(invalid, f"{name}: a cluster of {size} blocks; the most is {most}")
+        if any(g % c for g, c in zip(grid, cluster, strict=True)):
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{name}: grid {grid} is no multiple of cluster {cluster}")
+        return cluster
+
+
+def _image_bytes(image: Any) -> bytes:
+    """A module image: an object with a buffer, or the address of text that ends with a zero byte."""
+    if isinstance(image, str):
+        raise TypeError("a module image is bytes, not str")
+    if image is None:
+        raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "the image is None")
+    if isinstance(image, int):
+        return ctypes.string_at(image)
+    return bytes(image)
+
+
+def read_config(config: Any) -> tuple[Index3, Index3, Index3 | None, bool]:
+    """Grid, block, cluster or None, and whether cooperative, of a CUlaunchConfig."""
+    cluster: Index3 | None = None
+    cooperative = False
+    for attribute in list(config.attrs)[: int(config.numAttrs)]:
+        if attribute.id == _LAUNCH.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+            dim = attribute.value.clusterDim
+            cluster = (int(dim.x), int(dim.y), int(dim.z))
+        elif attribute.id == _LAUNCH.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+            cooperative = bool(attribute.value.cooperative)
+    grid = (int(config.gridDimX), int(config.gridDimY), int(config.gridDimZ))
+    block = (int(config.blockDimX), int(config.blockDimY), int(config.blockDimZ))
+    return grid, block, cluster, cooperative

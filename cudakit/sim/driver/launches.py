@@ -1,0 +1,372 @@
+"""Driver calls that launch kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver as cu
+
+from cudakit.sim import machine
+from cudakit.sim.chips.occupancy import active_blocks
+from cudakit.sim.chips.properties import Chip
+from cudakit.sim.driver.contexts import LIMITS
+from cudakit.sim.driver.faults import Refused, Result, caller, host_report
+from cudakit.sim.driver.functions import Function, FunctionCalls, Index3, read_config
+from cudakit.sim.driver.state import Context, Handle, Memory, as_handle, call, read_c_array, unsigned
+from cudakit.sim.driver.streams import Operation, Stream, Work
+from cudakit.sim.lockstep.heap import Heap
+from cudakit.sim.lockstep.memory import Allocation
+from cudakit.sim.lockstep.report import Origin, plain_name
+
+# the driver makes room for recursion as it sees fit until told how much
+DEFAULT_STACK = LIMITS[cu.CUlimit.CU_LIMIT_STACK_SIZE]
+
+# what a fault in a kernel is to the driver; any other kind is a launch failure
+FAULT_RESULTS = {
+    "out of bounds": Result.CUDA_ERROR_ILLEGAL_ADDRESS,
+    "use after free": Result.CUDA_ERROR_ILLEGAL_ADDRESS,
+    "write to constant memory": Result.CUDA_ERROR_ILLEGAL_ADDRESS,
+    "misaligned": Result.CUDA_ERROR_MISALIGNED_ADDRESS,
+    "assertion": Result.CUDA_ERROR_ASSERT,
+    "hang": Result.CUDA_ERROR_LAUNCH_TIMEOUT,
+    "deadlock": Result.CUDA_ERROR_LAUNCH_TIMEOUT,
+    "stack overflow": Result.CUDA_ERROR_HARDWARE_STACK_ERROR,
+}
+
+
+@dataclass
+class LaunchRecord:
+    """A kernel that ran to its end. ``shared`` is the dynamic and ``static_shared`` the static shared memory of a block
+    in bytes, ``registers`` those of a thread."""
+
+    name: str
+    grid: Index3
+    block: Index3
+    counters: machine.Counters
+    shared: int = 0
+    static_shared: int = 0
+    registers: int = 0
+
+
+@dataclass(eq=False)
+class Count:
+    """What somebody counts: the launches that run while it is open, of one context or of all (None). ``together``:
+    launches of one kernel and shape are added up in one record, so that any number of them can be counted."""
+
+    context: Context | None
+    together: bool = False
+    records: list[LaunchRecord] = field(default_factory=list)
+
+    def add(self, record: LaunchRecord) -> None:
+        if self.together:
+            shape = (record.name, record.grid, record.block, record.shared)
+            for known in self.records:
+                if (known.name, known.grid, known.block, known.shared) == shape:
+                    known.counters.merge(record.counters)
+                    return
+            # the counters are others' too, which must not see what is added to these
+            counters = machine.Counters()
+            counters.merge(record.counters)
+            record = replace(record, counters=counters)
+        self.records.append(record)
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A launch that was checked. ``params`` are the values of its parameters, ``place`` the line that made it."""
+
+    function: Function
+    grid: Index3
+    block: Index3
+    shared: int
+    params: list[bytes]
+    cooperative: bool
+    cluster: Index3 | None
+    place: Origin
+
+
+class LaunchCalls(FunctionCalls):
+    """cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel."""
+
+    printf: Callable[[str], None]
+    _counts: list[Count]
+
+    @call()
+    def cuLaunchKernel(
+        self,
+        f: Handle,
+        gridDimX: int,
+        gridDimY: int,
+        gridDimZ: int,
+        blockDimX: int,
+        blockDimY: int,
+        blockDimZ: int,
+        sharedMemBytes: int,
+        hStream: Handle,
+        kernelParams: Any,
+        extra: int,
+    ) -> None:
+        grid = (unsigned(gridDimX), unsigned(gridDimY), unsigned(gridDimZ))
+        block = (unsigned(blockDimX), unsigned(blockDimY), unsigned(blockDimZ))
+        self._launch(f, grid, block, unsigned(sharedMemBytes), self._stream(hStream), kernelParams, extra)
+
+    @call()
+    def cuLaunchKernelEx(self, config: Any, f: Handle, kernelParams: Any, extra: int) -> None:
+        if config is None:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "config is None")
+        grid, block, cluster, cooperative = read_config(config)
+        stream = self._stream(config.hStream)
+        shared = int(config.sharedMemBytes)
+        self._launch(f, grid, block, shared, stream, kernelParams, extra, cooperative=cooperative, cluster=cluster)
+
+    @call()
+    def cuLaunchCooperativeKernel(
+        self,
+        f: Handle,
+        gridDimX: int,
+        gridDimY: int,
+        gridDimZ: int,
+        blockDimX: int,
+        blockDimY: int,
+        blockDimZ: int,
+        sharedMemBytes: int,
+        hStream: Handle,
+        kernelParams: Any,
+    ) -> None:
+        grid = (unsigned(gridDimX), unsigned(gridDimY), unsigned(gridDimZ))
+        block = (unsigned(blockDimX), unsigned(blockDimY), unsigned(blockDimZ))
+        stream = self._stream(hStream)
+        self._launch(f, grid, block, unsigned(sharedMemBytes), stream, kernelParams, 0, cooperative=True)
+
+    def _launch(
+        self,
+        f: Handle,
+        grid: Index3,
+        block: Index3,
+        shared: int,
+        stream: Stream,
+        kernel_params: Any,
+        extra: Any,
+        *,
+        cooperative: bool = False,
+        cluster: Index3 | None = None,
+    ) -> None:
+        function = self._function(f)
+        if stream.context is not function.module.context:
+            raise Refused(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the kernel are of different contexts")
+        asked = (grid, block, shared, cooperative, cluster)
+        self._submit(stream, self._kernel_work(self._checked_launch(function, *asked, kernel_params, extra)))
+
+    def _checked_launch(
+        self,
+        function: Function,
+        grid: Index3,
+        block: Index3,
+        shared: int,
+        cooperative: bool,
+        cluster: Index3 | None,
+        kernel_params: Any,
+        extra: Any,
+    ) -> Launch:
+        self._check_launch(function, grid, block, shared)
+        cluster = self._cluster(function, grid, cluster)
+        if cooperative:
+            room = self._resident(function, int(np.prod(block)), shared) * function.chip.multiprocessors
+            if int(np.prod(grid)) > room:
+                raise Refused(
+                    Result.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
+                    f"{function.loaded.name}: a grid of {int(np.prod(grid))} blocks, and {room} can run at once",
+                )
+        params = _parameters(function.loaded, kernel_params, extra)
+        return Launch(function, grid, block, shared, params, cooperative, cluster, caller())
+
+    def _kernel_work(self, launch: Launch) -> Work:
+        def check() -> None:
+            self._function(launch.function.handle)
+
+        return Work("kernel", lambda stream, after: self._enqueue_kernel(launch, stream, after), check, launch)
+
+    def _enqueue_kernel(self, launch: Launch, stream: Stream, after: Iterable[Operation]) -> Operation:
+        function, grid, block, shared, place = launch.function, launch.grid, launch.block, launch.shared, launch.place
+        stack = function.module.context.limits[int(cu.CUlimit.CU_LIMIT_STACK_SIZE)]
+        injected = self._injector.hit("kernel") if self._injector.injections else None
+
+        def run() -> None:
+            if injected is not None:
+                detail = f"{injected.fault} in kernel {plain_name(function.loaded.name)}"
+                report = host_report("injected fault", detail, f"kernel {plain_name(function.loaded.name)}", place)
+                raise self._fault(injected.code, report)
+            before, prints = self._before(operation)
+            try:
+                counters = machine.launch(
+                    function.loaded,
+                    grid,
+                    block,
+                    shared,
+                    launch.params,
+                    properties=_properties(function.chip),
+                    cooperative=launch.cooperative,
+                    cluster=launch.cluster,
+                    checks=self.checks,
+                    printf=self.printf,
+                    counters=bool(self._counts),
+                    stack_limit=stack if stack > DEFAULT_STACK else None,
+                    heap=self._heap(function.module.context) if function.loaded.allocates else None,
+                    prints=prints,
+                )
+            except machine.KernelFault as fault:
+                self._explain(operation, fault.report)
+                code = FAULT_RESULTS.get(fault.report.kind, Result.CUDA_ERROR_LAUNCH_FAILED)
+                raise self._fault(code, fault.report) from None
+            self._after(operation, function.loaded.module.place, before, prints)
+            if not self._counts:
+                return
+            static = function.loaded.static_shared
+            counters.occupancy = active_blocks(function.chip, int(np.prod(block)), function.registers, static + shared)
+            record = LaunchRecord(function.loaded.name, grid, block, counters, shared, static, function.registers)
+            for count in self._counts:
+                if count.context is None or count.context is stream.context:
+                    count.add(record)
+
+        touches = self._pinned_count > 0 and self._mentions_pinned(launch.params)
+        label = f"kernel {plain_name(function.loaded.name)}"
+        operation = self._scheduler.enqueue(stream, label, run, after=after, place=place, touches_host=touches)
+        self._note_kernel(operation, launch.params)
+        return operation
+
+    def _heap(self, context: Context) -> Heap:
+        """The heap of a context's kernels. What they leave there is the context's, like any other memory."""
+
+        def made(allocation: Allocation) -> None:
+            self._memory[allocation.address] = Memory(allocation, context)
+
+        def freed(address: int) -> None:
+            del self._memory[address]
+
+        mine = [m.allocation for m in self._memory.values() if m.context is context and m.allocation.kind == "heap"]
+        limit = context.limits[int(cu.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE)]
+        return Heap(self._space, limit, sum(allocation.size for allocation in mine), made, freed)
+
+    def _mentions_pinned(self, params: list[bytes]) -> bool:
+        """Whether a parameter looks like a pointer to pinned host memory."""
+        for value in params:
+            for offset in range(0, len(value) - 7, 8):
+                memory = self._covering(int.from_bytes(value[offset : offset + 8], "little"))
+                if memory is not None and memory.allocation.kind == "host":
+                    return True
+        return False
+
+    @staticmethod
+    def _check_launch(function: Function, grid: Index3, block: Index3, shared: int) -> None:
+        chip, name = function.chip, function.loaded.name
+        invalid = Result.CUDA_ERROR_INVALID_VALUE
+        for axis, value, most in zip("xyz", grid, chip.max_grid, strict=True):
+            if not 0 < value <= most:
+                raise Refused(invalid, f"{name}: grid.{axis} is {value}; it may be 1 to {most}")
+        for axis, value, most in zip("xyz", block, chip.max_block, strict=True):
+            if not 0 < value <= most:
+                raise Refused(invalid, f"{name}: block.{axis} is {value}; it may be 1 to {most}")
+        threads = block[0] * block[1] * block[2]
+        if threads > min(chip.max_threads_per_block, function.loaded.max_threads):
+            most = min(chip.max_threads_per_block, function.loaded.max_threads)
+            raise Refused(invalid, f"{name}: a block of {threads} threads; the most for this kernel is {most}")
+        if threads > function.max_threads:
+            raise Refused(
+                Result.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+                f"{name}: {threads} threads of {function.registers} registers; {function.max_threads} threads fit",
+            )
+        required = function.loaded.required_threads
+        if required and tuple(required) + (1,) * (3 - len(required)) != block:
+            raise Refused(invalid, f"{name}: a block of {block}, and the kernel demands {tuple(required)}")
+        if shared > function.max_dynamic:
+            raise Refused(
+                invalid,
+                f"{name}: {shared} bytes of dynamic shared memory; {function.max_dynamic} are allowed (up to"
+                f" {chip.shared_per_block_optin - function.loaded.static_shared} with"
+                " CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)",
+            )
+
+
+def _properties(chip: Chip) -> machine.DeviceProperties:
+    return machine.DeviceProperties(
+        arch=chip.arch,
+        warp_size=chip.warp_size,
+        multiprocessors=chip.multiprocessors,
+        max_threads_per_block=chip.max_threads_per_block,
+        max_threads_per_multiprocessor=chip.max_threads_per_multiprocessor,
+        shared_per_block=chip.shared_per_block,
+        shared_per_block_optin=chip.shared_per_block_optin,
+        shared_per_multiprocessor=chip.shared_per_multiprocessor,
+        shared_reserved_per_block=chip.reserved_shared_per_block,
+        registers_per_multiprocessor=chip.registers_per_multiprocessor,
+    )
+
+
+def _parameters(function: machine.LoadedFunction, kernel_params: Any, extra: Any) -> list[bytes]:
+    """A copy of each parameter's value, from any of the forms that the bindings take."""
+    sizes = [size for _, size in function.params]
+    buffer = _extra_buffer(extra)
+    if buffer is not None:
+        if kernel_params:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "both kernelParams and extra are given")
+        end = max((offset + size for offset, size in function.params), default=0)
+        if len(buffer) < end:
+            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"a parameter buffer of {len(buffer)} bytes; {end} are due")
+        return [buffer[offset : offset + size] for offset, size in function.params]
+    if not sizes:
+        return []
+    if isinstance(kernel_params, tuple):
+        values, types = kernel_params
+        packed = [_pack(value, kind) for value, kind in zip(values, types, strict=True)]
+        if [len(value) for value in packed] != sizes:
+            raise Refused(
+                Result.CUDA_ERROR_INVALID_VALUE,
+                f"parameters of {[len(value) for value in packed]} bytes; {function.name} takes {sizes}",
+            )
+        return packed
+    if kernel_params is None or isinstance(kernel_params, (int, np.integer)):
+        address = as_handle(kernel_params)
+    else:
+        address = int(np.frombuffer(kernel_params, np.uint8).ctypes.data)
+    if address == 0:
+        raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{function.name} takes {len(sizes)} parameters; none are given")
+    pointers = read_c_array(address, len(sizes))
+    if 0 in pointers:
+        raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"the pointer to parameter {pointers.index(0)} is null")
+    return [ctypes.string_at(pointer, size) for pointer, size in zip(pointers, sizes, strict=True)]
+
+
+def _extra_buffer(extra: Any) -> bytes | None:
+    if extra is None:
+        raise TypeError("extra must be an integer (0 for none)")
+    address = as_handle(extra)
+    if address == 0:
+        return None
+    # pairs of a name (1: the buffer, 2: the address of its size) and a value, ended by 0
+    words: dict[int, int] = {}
+    while (name := read_c_array(address, 1)[0]) != 0:
+        words[name] = read_c_array(address + 8, 1)[0]
+        address += 16
+    if 1 not in words or 2 not in words:
+        raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "extra needs a buffer and its size")
+    return ctypes.string_at(words[1], read_c_array(words[2], 1)[0])
+
+
+def _pack(value: Any, kind: Any) -> bytes:
+    if kind is None:
+        if isinstance(value, (ctypes._SimpleCData, ctypes.Structure, ctypes.Array)):
+            return bytes(value)
+        if isinstance(value, cu.CUdeviceptr):
+            return int(value).to_bytes(8, "little")
+        raise TypeError(f"a parameter without a type must be a ctypes value, not {type(value).__name__}")
+    return bytes(kind(int(value) if kind is ctypes.c_void_p else value))
+
+
+def write_stdout(text: str) -> None:
+    """What device printf does unless told otherwise."""
+    sys.stdout.write(text)

@@ -1,0 +1,339 @@
+"""The order of queued work on device and pinned memory: what two streams do to the same bytes without waiting.
+
+A copy and a fill say exactly which bytes they read or write. Of a kernel the allocations are known whose addresses are
+among its arguments, and, once it has run, which of their bytes it read and wrote. So between two operations of
+different streams, neither of which waits for the other, these are mistakes:
+
+- both touch the same bytes, one of them writes, and they are not two kernels that do it by atomics or volatile
+  accesses, or store the same values;
+- work on memory whose stream-ordered allocation it does not wait for, or after its free was queued;
+- a free that does not wait for work on the memory. A kernel is taken to use all that it is given.
+
+What a kernel reads is known where "race" or "init" is among the checks too, and of allocations up to 256 MiB. Else what
+it changes is, up to there, and it is taken to use the whole of an allocation that a copy or fill writes as a whole.
+
+Nobody sees the host look at pinned memory that a copy has yet to fill, but for cudakit's own calls: it holds poison
+until then. What the host writes to pinned memory in flight is seen when the copy runs (`copies`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cudakit.sim.checks.footprints import LARGEST, READ, WRITE, Footprints, conflict, wrote
+from cudakit.sim.driver.faults import Refused, Result, caller, host_report, other_access
+from cudakit.sim.driver.state import DriverState, Memory
+from cudakit.sim.driver.streams import Operation, Stream, Use
+from cudakit.sim.lockstep.memory import Allocation
+from cudakit.sim.lockstep.report import Finding, HostReport, Place
+
+Rows = tuple[int, int, int, int]
+# pending work remembered for each stream and allocation: the older is nearly always in the same order as the newer
+_KEPT = 16
+_ADVICE = "order them: other.wait(stream.record()) before the second is queued, or synchronize the first stream"
+
+
+class OrderChecks(DriverState):
+    """Notes what each operation does to which memory, and reports what is not in order ("streams" among the checks)."""
+
+    checks: frozenset[str]
+
+    def _covering(self, address: int) -> Memory | None:
+        """The live allocation that holds the byte at ``address``."""
+        near = self._space.find(address)
+        if near is None or not near.live or not near.address <= address < near.end:
+            return None
+        return self._memory.get(near.address)
+
+    # ---- work on memory ----
+
+    def _note(self, operation: Operation, does: str, rows: Rows) -> None:
+        """Note a copy or fill: it ``does`` ("reads" or "writes") ``rows`` of device or pinned memory."""
+        if "streams" not in self.checks:
+            return
+        memory = self._covering(rows[0])
+        if memory is not None:
+            self._use(memory, Use(operation, does, rows))
+
+    def _note_kernel(self, operation: Operation, params: list[bytes]) -> None:
+        """Note a kernel, by the addresses among its arguments."""
+        if "streams" not in self.checks:
+            return
+        seen = set()
+        for value in params:
+            for offset in range(0, len(value) - 7, 8):
+                memory = self._covering(int.from_bytes(value[offset : offset + 8], "little"))
+                if memory is None or memory.allocation.address in seen:
+                    continue
+                seen.add(memory.allocation.address)
+                if memory.freeing:
+                    self._mistake(operation.stream.context, _used_after_free(operation, memory))
+                else:
+                    self._use(memory, Use(operation, "uses"))
+
+    def _use(self, memory: Memory, use: Use) -> None:
+        operation = use.operation
+        made = memory.made
+        if made is not None and made.done:
+            made = memory.made = None
+        early = made is not None and not operation.comes_after(made)
+        if made is not None and early:
+            # whatever else is not in order with it has the same cause
+            self._mistake(operation.stream.context, _used_before(operation, made, memory))
+        for number, uses in list(memory.uses.items()):
+            while uses and uses[0].operation.done:
+                uses.popleft()
+            if not uses:
+                del memory.uses[number]
+                continue
+            for other in reversed(uses):
+                if other.operation is operation:
+                    continue  # it reads what it writes
+                if early or operation.comes_after(other.operation):
+                    break
+                self._compare(memory, use, other)
+        memory.uses.setdefault(operation.stream.number, deque(maxlen=_KEPT)).append(use)
+
+    def _compare(self, memory: Memory, use: Use, other: Use) -> None:
+        """Two uses that nothing orders."""
+        if use.rows is not None and other.rows is not None:
+            if "writes" in (use.does, other.does) and overlap(use.rows, other.rows):
+                self._mistake(use.operation.stream.context, _race(use, other, memory))
+            return
+        if use.rows is None and other.rows is None:
+            # what the two share shows when the second has run
+            use.operation.watched.append((memory, use, other))
+            other.operation.watched.append((memory, other, use))
+            return
+        exact, kernel = (other, use) if use.rows is None else (use, other)
+        exactly = not self.checks.isdisjoint(("race", "init")) and memory.allocation.size <= LARGEST
+        if not exactly and exact.does == "writes" and exact.rows is not None and _covers(exact.rows, memory):
+            self._mistake(use.operation.stream.context, _race(use, other, memory))
+        else:
+            # whether the kernel touches those bytes shows when it runs
+            kernel.operation.watched.append((memory, kernel, exact))
+
+    def _host_reads(self, address: int, size: int) -> None:
+        """Report pending work that is still to write what the host reads now."""
+        memory = self._covering(address) if "streams" in self.checks else None
+        if memory is None:
+            return
+        for uses in memory.uses.values():
+            for other in uses:
+                late = other.does == "writes" and other.rows is not None and not other.operation.done
+                if late and other.rows is not None and overlap(other.rows, (address, size, 1, size)):
+                    report = host_report(
+                        "result read in flight",
+                        f"the host reads pinned memory that {other.operation.label} is still to write: wait for it",
+                        "",
+                        caller(),
+                        others=(_other(other.operation),),
+                        allocation=memory.allocation,
+                    )
+                    self._mistake(other.operation.stream.context, report)
+
+    # ---- kernels as they run ----
+
+    def _before(self, operation: Operation) -> tuple[dict[Memory, Any], Footprints | None]:
+        """What is in the memory that a kernel which is about to run shares with work that nothing orders, and what to
+        note its footprint in."""
+        memories = {memory for memory, _, _ in operation.watched if 0 < len(memory.allocation.store) <= LARGEST}
+        if not memories:
+            return {}, None
+        allocations = [memory.allocation for memory in memories]
+        return {memory: memory.allocation.store.copy() for memory in memories}, Footprints(allocations)
+
+    def _after(
+        self,
+        operation: Operation,
+        place: Callable[[Any], tuple[Place, ...]],
+        before: dict[Memory, Any],
+        prints: Footprints | None,
+    ) -> None:
+        """Report what of it the kernel touched and must not. ``place`` gives an instruction's lines."""
+        if prints is None:
+            return
+        changes: dict[Memory, Any] = {}
+        for memory, old in before.items():
+            allocation = memory.allocation
+            if allocation.live:
+                changes[memory] = changed = allocation.store != old
+                # without the checks that note footprints, what it changed is what it wrote
+                marks = prints.marks[allocation]
+                marks[changed & (marks == 0)] = WRITE
+        for memory, own, other in operation.watched:
+            if memory not in changes:
+                continue
+            allocation, changed = memory.allocation, changes[memory]
+            if own.marks is None:
+                own.marks = prints.marks[allocation]
+                own.wrote = wrote(own.marks)
+            if other.rows is not None:
+                other.wrote = other.does == "writes"
+                other.marks = marks_of(other.rows, np.uint8(WRITE if other.wrote else READ), allocation)
+            # a kernel that has not run yet will find this one's marks
+            if other.marks is None or not (own.wrote or other.wrote):
+                continue
+            bytes_ = np.flatnonzero(conflict(own.marks, other.marks, changed if other.rows is None else None))
+            if len(bytes_):
+                first = int(bytes_[0])
+                report = _race(own, other, memory)
+                site = prints.site(allocation, first)
+                at = first + allocation.base - allocation.address
+                note = f"{len(bytes_)} bytes are touched by both, the first of them byte {at} of the allocation"
+                places = () if site is None else place(site.instruction)
+                if site is not None and places:
+                    note += f": {operation.label} does a {site.kind} there at {places[0].file}:{places[0].line}"
+                    if places[0].text is not None:
+                        note += f"\n      {places[0].text.strip()}"
+                report.notes.insert(0, note)
+                self._mistake(operation.stream.context, report)
+
+    def _explain(self, operation: Operation, report: Finding) -> None:
+        """Say what work that read uninitialised memory did not wait for, if that is the cause."""
+        memory = None if report.allocation is None else self._memory.get(report.allocation.address)
+        if memory is None or report.kind != "uninitialised read":
+            return
+        late = [
+            use.operation
+            for uses in memory.uses.values()
+            for use in uses
+            if use.does == "writes"
+            and use.operation is not operation  # in place, it waits for itself
+            and not use.operation.done
+            and not operation.comes_after(use.operation)
+        ]
+        if late:
+            report.others += tuple(_other(o) for o in late[:1])
+            report.notes.append(f"this is still to be written by work that this does not wait for: {_ADVICE}")
+
+    # ---- freeing ----
+
+    def _check_free(self, memory: Memory, free: Operation | None) -> None:
+        """Report pending work that a free does not wait for, and then have it wait: what is wrong was said. ``free`` is
+        the queued free; None where the memory is freed at once."""
+        if "streams" not in self.checks:
+            return
+        late = [
+            use.operation
+            for uses in memory.uses.values()
+            for use in uses
+            if not use.operation.done and not (free is not None and free.comes_after(use.operation))
+        ]
+        if not late:
+            return
+        last = late[-1]
+        context = last.stream.context if free is None else free.stream.context
+        if free is None:
+            detail = "memory of a pool is freed at once, and cuMemFree does not wait for queued work that still uses it"
+        else:
+            detail = f"memory is freed on {free.stream} while work on another stream uses it: the free does not wait"
+        report = host_report(
+            "freed while in use",
+            detail,
+            "cuMemFree" if free is None else free.label,
+            caller() if free is None else free.place,
+            others=(_other(last),),
+            allocation=memory.allocation,
+            notes=["have the freeing stream wait for the work first: array.used_on(stream), or an event"],
+        )
+        self._mistake(context, report)
+        if free is None:
+            self._scheduler.finish(late)
+        else:
+            free.wait_for(late)
+
+    def _refuse_freed(self, memory: Memory, address: int) -> Refused:
+        """The refusal of work on memory whose free is queued."""
+        report = host_report(
+            "use after free",
+            f"{address:#x} was given to cuMemFreeAsync already",
+            "",
+            caller(),
+            others=(other_access("free that is queued", memory.freed_at),),
+            allocation=memory.allocation,
+        )
+        return Refused.by(Result.CUDA_ERROR_INVALID_VALUE, report)
+
+
+def marks_of(rows: Rows, mark: np.uint8, allocation: Allocation) -> Any:
+    """The footprint of a copy or fill in an allocation's store."""
+    address, width, height, pitch = rows
+    marks = np.zeros(len(allocation.store), np.uint8)
+    flat = marks[address - allocation.base : address - allocation.base + pitch * (height - 1) + width]
+    np.ndarray((height, width), np.uint8, buffer=flat, strides=(pitch, 1))[...] = mark
+    return marks
+
+
+def overlap(a: Rows, b: Rows) -> bool:
+    """Whether two sets of rows (address, width, height, pitch) share a byte."""
+    end_a, end_b = (r[0] + r[3] * (r[2] - 1) + r[1] for r in (a, b))
+    if end_a <= b[0] or end_b <= a[0]:
+        return False
+    if a[2] == 1 and b[2] == 1:
+        return True
+    # starts of both sets' rows in order: a row that ends past the next start shares its bytes
+    starts_a, starts_b = (r[0] + r[3] * np.arange(r[2], dtype=np.int64) for r in (a, b))
+    at = np.searchsorted(starts_b, starts_a, side="right")
+    before = np.where(at > 0, starts_b[np.maximum(at - 1, 0)] + b[1] > starts_a, False)
+    after = np.where(at < len(starts_b), starts_b[np.minimum(at, len(starts_b) - 1)] < starts_a + a[1], False)
+    return bool((before | after).any())
+
+
+def _covers(rows: Rows, memory: Memory) -> bool:
+    """Whether rows are the whole of an allocation."""
+    address, width, height, pitch = rows
+    whole = address == memory.allocation.address and width * height >= memory.allocation.size
+    return whole and (height == 1 or pitch == width)
+
+
+def _other(operation: Operation) -> Any:
+    return other_access(f"{operation.label} on {operation.stream}", operation.place)
+
+
+def _vain(*streams: Stream) -> list[str]:
+    """Notes on waits that did nothing, which may have been meant to give the order that is missing."""
+    places = [stream.vain for stream in streams if stream.vain is not None]
+    return [f"the wait for an event {place} did nothing: the event had not been recorded yet" for place in places]
+
+
+def _race(use: Use, other: Use, memory: Memory) -> HostReport:
+    operation, earlier = use.operation, other.operation
+    pinned = memory.allocation.kind == "host"
+    return host_report(
+        "race on pinned memory" if pinned else "race between streams",
+        f"{operation.label} on {operation.stream} {use.does} {'pinned ' * pinned}memory that {earlier.label}"
+        f" {other.does}, and neither waits for the other",
+        operation.label,
+        operation.place,
+        others=(_other(earlier),),
+        allocation=memory.allocation,
+        notes=[*_vain(operation.stream, earlier.stream), _ADVICE],
+    )
+
+
+def _used_before(operation: Operation, made: Operation, memory: Memory) -> HostReport:
+    return host_report(
+        "used before its allocation",
+        f"{operation.label} on {operation.stream} does not wait for the allocation of memory that it is given",
+        operation.label,
+        operation.place,
+        others=(_other(made),),
+        allocation=memory.allocation,
+        notes=[*_vain(operation.stream), _ADVICE],
+    )
+
+
+def _used_after_free(operation: Operation, memory: Memory) -> HostReport:
+    return host_report(
+        "use after free",
+        f"{operation.label} is given memory that cuMemFreeAsync was called for",
+        operation.label,
+        operation.place,
+        others=(other_access("free that was queued before", memory.freed_at),),
+        allocation=memory.allocation,
+    )

@@ -1,0 +1,405 @@
+"""What a simulated driver holds: devices, contexts, memory and handles, and the door that every call goes through."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import operator
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from cudakit.sim.chips.properties import Chip
+from cudakit.sim.driver.faults import SUCCESS, Injector, OperationFault, Refused, Result, caller, host_report
+from cudakit.sim.driver.lock import DriverLock
+from cudakit.sim.driver.streams import Capture, Event, Operation, Scheduler, Stream, Use, Work
+from cudakit.sim.lockstep.memory import AddressSpace, Allocation
+from cudakit.sim.lockstep.report import Finding, HostReport, Origin
+
+Handle = Any
+Reply = tuple[Any, ...]
+T = TypeVar("T")
+
+_DRIVERS = iter(range(1, 1 << 20))
+
+
+def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> Callable[..., Callable[..., Reply]]:
+    """Make a method a driver entry point that returns ``(CUresult, value...)``, with ``values`` values.
+
+    It takes the driver's lock, refuses what cannot go on (no cuInit, a forked child, no or a lost current context where
+    ``context``), applies injected faults, and turns ``Refused`` into its result with None for every value.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Reply]:
+        name = function.__name__
+        nothing = (None,) * values
+
+        @functools.wraps(function)
+        def enter(self: DriverState, *args: Any, **named: Any) -> Reply:
+            if os.getpid() != self._pid:
+                # the lock may be held by a thread that this process does not have: do not touch it
+                return (Result.CUDA_ERROR_NOT_INITIALIZED, *nothing)
+            with self._lock.raw, self._lock:
+                try:
+                    self._admit(name, context, initialised)
+                    answer = function(self, *args, **named)
+                except Refused as refusal:
+                    self._local.message = f"{name}: {refusal}"
+                    self._local.hint = refusal.hint
+                    self._local.report = refusal.report
+                    if isinstance(refusal.report, HostReport) and not refusal.report.call:
+                        refusal.report.call = name
+                    return (refusal.code, *nothing)
+            if values == 0:
+                return (SUCCESS,)
+            return (SUCCESS, answer) if values == 1 else (SUCCESS, *answer)
+
+        return enter
+
+    return decorate
+
+
+@dataclass(eq=False)
+class Pool:
+    """A stream-ordered memory pool. Bytes: ``used`` by allocations, ``reserved`` from the device (never less)."""
+
+    handle: int
+    device: Device
+    threshold: int = 0
+    used: int = 0
+    used_high: int = 0
+    reserved: int = 0
+    reserved_high: int = 0
+    flags: dict[int, int] = field(default_factory=dict)
+    place: Origin | None = None
+
+    def take(self, size: int) -> None:
+        self.used += size
+        self.used_high = max(self.used_high, self.used)
+        self.reserved = max(self.reserved, self.used)
+        self.reserved_high = max(self.reserved_high, self.reserved)
+
+    def trim(self, keep: int) -> None:
+        """Give back to the device what is neither used nor to be kept."""
+        self.reserved = min(self.reserved, max(self.used, keep))
+
+
+@dataclass(eq=False)
+class Memory:
+    """One allocation as the driver knows it: device memory (``pool`` when stream-ordered) or pinned host memory.
+
+    ``made`` is the operation that allocates it, while that is pending; ``uses`` the pending work on it, by the stream's
+    number; ``freed_at`` where a free was queued that has not run yet.
+    """
+
+    allocation: Allocation
+    context: Context
+    pool: Pool | None = None
+    made: Operation | None = None
+    uses: dict[int, deque[Use]] = field(default_factory=dict)
+    freed_at: Origin | None = None
+    registered: bool = False
+    flags: int = 0
+    number: int = 0
+
+    @property
+    def freeing(self) -> bool:
+        return self.freed_at is not None
+
+    @property
+    def size(self) -> int:
+        """What it takes from the device: whole 512-byte pieces."""
+        return -(-self.allocation.size // 512) * 512
+
+
+@dataclass(eq=False)
+class Device:
+    """One simulated device."""
+
+    ordinal: int
+    chip: Chip
+    total_memory: int
+    attributes: dict[int, int]
+    allocated: int = 0
+    retained: int = 0
+    primary: Context = field(init=False)
+    pools: list[Pool] = field(default_factory=list)
+    pool: Pool = field(init=False)
+    default_pool: Pool = field(init=False)
+
+    @property
+    def free_memory(self) -> int:
+        return self.total_memory - self.allocated - sum(pool.reserved for pool in self.pools)
+
+
+@dataclass(eq=False)
+class Context:
+    """A context: what was made in it, and whether it is still good (``sticky`` is the error that ended it)."""
+
+    handle: int
+    device: Device
+    legacy: Stream = field(init=False)
+    flags: int = 0
+    active: bool = True
+    sticky: Any = None
+    report: Finding | None = None
+    mistakes: list[Finding] = field(default_factory=list)
+    told: set[Any] = field(default_factory=set)
+    streams: dict[int, Stream] = field(default_factory=dict)
+    per_thread: dict[int, Stream] = field(default_factory=dict)
+    events: dict[int, Event] = field(default_factory=dict)
+    modules: dict[int, Any] = field(default_factory=dict)
+    graphs: dict[int, Any] = field(default_factory=dict)
+    peers: set[int] = field(default_factory=set)
+    limits: dict[int, int] = field(default_factory=dict)
+
+    def all_streams(self) -> Iterator[Stream]:
+        yield self.legacy
+        yield from self.streams.values()
+        yield from self.per_thread.values()
+
+    def lose(self, code: Any, report: Finding) -> None:
+        """End the context: every later call that needs it gets ``code``."""
+        if self.sticky is None:
+            self.sticky = code
+            self.report = report
+
+
+class DriverState:
+    """The state that all parts of the driver share, and how they look things up. Every lookup raises ``Refused``."""
+
+    _pid: int
+    _scheduler: Scheduler
+    _injector: Injector
+    devices: list[Device]
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = DriverLock()
+        self._local = threading.local()
+        self._space = AddressSpace()
+        self._initialised = False
+        self._objects: dict[int, Any] = {}
+        # handles are never used twice, so a stale one is told from a foreign one; each driver has its own range
+        self._first_handle = self._next_handle = (0x51 << 40) + (next(_DRIVERS) << 32)
+        self._memory: dict[int, Memory] = {}
+        self._allocations_made = 0
+        self._pinned_count = 0
+        self._last_report: Finding | None = None
+
+    # ---- the door ----
+
+    def _admit(self, name: str, context: bool, initialised: bool) -> None:
+        if getattr(self._local, "in_host_function", False):
+            raise Refused(Result.CUDA_ERROR_NOT_PERMITTED, "a host function on a stream must not call the driver")
+        if initialised and not self._initialised:
+            raise Refused(Result.CUDA_ERROR_NOT_INITIALIZED, "call cuInit(0) first")
+        hit = self._injector.hit(name, needs_context=context) if self._injector.injections else None
+        if hit is not None:
+            if hit.fault == "context_lost":
+                self._context().lose(hit.code, host_report("injected fault", "the context is lost", name, caller()))
+            else:
+                raise Refused(hit.code, f"injected fault: {hit.fault}")
+        if context:
+            self._context()
+
+    def _context(self) -> Context:
+        """The current context of this thread, in order."""
+        stack = self._stack()
+        if not stack:
+            raise Refused(
+                Result.CUDA_ERROR_INVALID_CONTEXT, "no context is current on this thread: cuCtxSetCurrent comes first"
+            )
+        return self._usable(stack[-1])
+
+    def _usable(self, context: Context) -> Context:
+        if not context.active:
+            raise Refused(
+                Result.CUDA_ERROR_CONTEXT_IS_DESTROYED,
+                f"the context of device {context.device.ordinal} was released or destroyed",
+            )
+        if context.sticky is not None:
+            text = f"the context was lost by an earlier fault:\n{context.report}"
+            raise Refused(context.sticky, text, report=context.report)
+        return context
+
+    def _stack(self) -> list[Context]:
+        stack: list[Context] | None = getattr(self._local, "contexts", None)
+        if stack is None:
+            stack = self._local.contexts = []
+        return stack
+
+    def _release(self, memory: Memory, origin: str) -> None:
+        """Give an allocation's bytes back (MemoryCalls)."""
+        raise NotImplementedError
+
+    def _unload(self, loaded: Any) -> None:
+        """Let go of a module and its functions (FunctionCalls)."""
+        raise NotImplementedError
+
+    # ---- handles ----
+
+    def _new_handle(self) -> int:
+        self._next_handle += 16
+        return self._next_handle
+
+    def _object(self, handle: Handle, kind: type[T], what: str) -> T:
+        number = as_handle(handle)
+        found = self._objects.get(number)
+        if isinstance(found, kind):
+            return found
+        if found is not None:
+            raise Refused(
+                Result.CUDA_ERROR_INVALID_HANDLE, f"{number:#x} is not {what} but a {type(found).__name__.lower()}"
+            )
+        gone = self._first_handle < number <= self._next_handle
+        reason = "has been destroyed" if gone else "is not a handle of this driver"
+        raise Refused(Result.CUDA_ERROR_INVALID_HANDLE, f"{what} is wanted; {number:#x} {reason}")
+
+    def _device(self, dev: Handle) -> Device:
+        number = as_handle(dev)
+        if not 0 <= number < len(self.devices):
+            raise Refused(Result.CUDA_ERROR_INVALID_DEVICE, f"no device {number}; this driver has {len(self.devices)}")
+        return self.devices[number]
+
+    def _context_of(self, handle: Handle) -> Context:
+        try:
+            return self._object(handle, Context, "a context")
+        except Refused as refusal:
+            raise Refused(Result.CUDA_ERROR_INVALID_CONTEXT, str(refusal)) from None
+
+    def _stream(self, handle: Handle) -> Stream:
+        """A stream by handle; 0 and 1 are the current context's legacy stream, 2 this thread's own default stream."""
+        number = as_handle(handle)
+        if number in (0, 1):
+            return self._context().legacy
+        if number == 2:
+            context = self._context()
+            thread = threading.get_ident()
+            stream = context.per_thread.get(thread)
+            if stream is None:
+                stream = context.per_thread[thread] = Stream(context, 2, 0, 0)
+            return stream
+        stream = self._object(number, Stream, "a stream")
+        self._usable(stream.context)
+        return stream
+
+    # ---- queueing work ----
+
+    def _submit(self, stream: Stream, work: Work) -> None:
+        """Queue work on a stream, or note it where the stream is being captured."""
+        if stream.capture is None:
+            work.enqueue(stream, ())
+        else:
+            stream.capture.add(stream, work, self._new_handle())
+
+    def _not_captured(self, call: str, *streams: Stream) -> None:
+        """Refuse a call that cannot be part of a graph where one of ``streams`` is being captured, which breaks it."""
+        for stream in streams:
+            if stream.capture is not None:
+                capture = stream.capture
+                capture.broken = capture.broken or f"{call} {caller()}"
+                raise Refused(
+                    Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                    f"{stream} is being captured (begun {capture.place}), and {call} cannot be part of a graph: the"
+                    " capture is broken",
+                )
+
+    def _leave_capture(self, capture: Capture) -> None:
+        """Have all streams of a capture queue their work again."""
+        for stream in capture.lanes:
+            stream.capture, stream.frontier = None, []
+
+    # ---- running queued work ----
+
+    def _finish(self, targets: list[Operation], *contexts: Context) -> None:
+        """Run until ``targets`` are done; then the contexts' faults and reported mistakes end the call."""
+        self._scheduler.finish(targets)
+        for device in self.devices:
+            for pool in device.pools:
+                pool.trim(pool.threshold)
+        for context in contexts:
+            self._settle(context)
+
+    def _settle(self, context: Context) -> None:
+        if context.report is not None:
+            raise Refused.by(context.sticky, context.report)
+        if context.mistakes:
+            raise Refused.by(Result.CUDA_ERROR_ILLEGAL_STATE, context.mistakes.pop(0))
+
+    def _finish_context(self, context: Context) -> None:
+        self._finish(self._scheduler.pending_of(context), context)
+
+    def _mistake(self, context: Context, report: Finding) -> None:
+        """Keep a host-side mistake: the next call that waits on the context returns it, once. One that a loop makes
+        again and again, between the same two lines, is kept the first time."""
+        key = (report.kind, report.file, report.line, *((p.file, p.line) for o in report.others for p in o.places))
+        if key in context.told:
+            return
+        context.told.add(key)
+        self._last_report = report
+        context.mistakes.append(report)
+
+    def _fault(self, code: Any, report: Finding) -> OperationFault:
+        self._last_report = report
+        return OperationFault(code, report)
+
+
+# ---- arguments, converted as the bindings convert them ----
+
+
+def as_handle(value: Any) -> int:
+    """A handle, device or pointer as an int: an int, a binding's object, or None for 0."""
+    if value is None:
+        return 0
+    if isinstance(value, (str, bytes, float)):
+        raise TypeError(f"an integer or a handle is required, not {type(value).__name__}")
+    try:
+        return operator.index(value)
+    except TypeError:
+        return int(value)
+
+
+def unsigned(value: Any, bits: int = 32) -> int:
+    """An unsigned C integer; OverflowError where it does not fit, as from the bindings."""
+    number = operator.index(value)
+    if number < 0:
+        raise OverflowError(f"can't convert negative value to a C unsigned integer of {bits} bits")
+    if number >> bits:
+        raise OverflowError(f"value too large to convert to a C unsigned integer of {bits} bits")
+    return number
+
+
+def signed(value: Any) -> int:
+    """A C int."""
+    number = operator.index(value)
+    if not -(2**31) <= number < 2**31:
+        raise OverflowError("value too large to convert to int")
+    return number
+
+
+def size_t(value: Any) -> int:
+    return unsigned(value, 64)
+
+
+def name_bytes(value: Any) -> str:
+    """A ``char *`` argument as text; only bytes, as the bindings demand."""
+    if not isinstance(value, (bytes, bytearray)):
+        raise TypeError(f"expected bytes, {type(value).__name__} found")
+    return bytes(value).split(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def read_c_array(address: int, count: int) -> list[int]:
+    """``count`` 64-bit words at a host address."""
+    return list((ctypes.c_uint64 * count).from_address(address))
+
+
+def member(kind: Any, value: Any, what: str) -> Any:
+    """An enum member by itself or its number; Refused (INVALID_VALUE) where there is none."""
+    try:
+        return kind(int(value))
+    except ValueError:
+        raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{value!r} is not a {what}") from None

@@ -1,0 +1,1 @@
+"""From instructions to Python: one builder per instruction family."""

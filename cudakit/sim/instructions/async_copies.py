@@ -1,0 +1,165 @@
+"""cp.async: copies from global to shared memory that each take effect when their own thread waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cudakit.sim.checks.shadow import positions
+from cudakit.sim.instructions.lowering import Compiler
+from cudakit.sim.lockstep.access import GLOBAL, SHARED, Access
+from cudakit.sim.lockstep.fragment import Batch, Fragment
+from cudakit.sim.lockstep.lanes import Array, LaneSet, choose
+from cudakit.sim.lockstep.memory import MemoryFault
+from cudakit.sim.ptx.ir import Instruction, Register
+from cudakit.sim.ptx.modifiers import PREFETCH_SIZES, Modifiers
+
+
+class PendingCopies:
+    """cp.async copies of a batch: each takes effect when its own thread waits for it, so a missing wait shows."""
+
+    def __init__(self, batch: Batch) -> None:
+        # how many groups each lane has committed
+        self.committed = np.zeros(batch.geometry.lanes, np.int64)
+        self.copies: list[tuple[Array, Array, Array, Array, Array, Access]] = []
+
+    def issue(self, lanes: LaneSet, view: Array, index: Array, data: Array, access: Access) -> None:
+        """Copies of ``data`` by these lanes to places of a view of shared memory, as ``access`` asks for them."""
+        ids = lanes.lanes
+        self.copies.append((ids, self.committed[ids], view, index, data, access))
+
+    def commit(self, lanes: LaneSet) -> None:
+        self.committed[lanes.lanes] += 1
+
+    def wait(self, f: Fragment, pending: int | None) -> None:
+        """Finish the copies of the lanes here but for the newest ``pending`` groups; None: all, committed or not."""
+        lanes, guard = f.lanes, f.batch.guard
+        waiting = np.full(len(self.committed), -1, np.int64)
+        ids = lanes.lanes
+        waiting[ids] = np.iinfo(np.int64).max if pending is None else self.committed[ids] - pending
+        left = []
+        for ids, group, view, index, data, access in self.copies:
+            done = group < waiting[ids]
+            if not done.any():
+                left.append((ids, group, view, index, data, access))
+                continue
+            view[index[done]] = data[done]
+            if guard is not None:
+                guard.land(ids[done], index[done], access)
+            rest = ~done
+            if rest.any():
+                left.append((ids[rest], group[rest], view, index[rest], data[rest], access))
+        self.copies = left
+
+
+def build_cp(c: Compiler, instruction: Instruction) -> list[str]:
+    modifiers = Modifiers(c, instruction)
+    modifiers.flag("async")
+    what = modifiers.one_of("commit_group", "wait_all", "wait_group")
+    if what:
+        modifiers.finish()
+        if len(instruction.operands) != (what == "wait_group"):
+            modifiers.refuse(f"{len(instruction.operands)} operands")
+    if what == "commit_group":
+        return [f"{c.bind(_commit)}(f)"]
+    if what == "wait_all":
+        return [f"{c.bind(_wait(None))}(f)"]
+    if what == "wait_group":
+        return [f"{c.bind(_wait_for)}(f, {c.source(instruction.operands[0], 'u64')})"]
+    cache = modifiers.one_of("ca", "cg")
+    shared, source_space = modifiers.one_of("shared", "shared::cta"), modifiers.flag("global")
+    policy = modifiers.flag("L2::cache_hint")
+    modifiers.one_of(*PREFETCH_SIZES)
+    modifiers.finish()
+    operands = instruction.operands[: len(instruction.operands) - policy]
+    if not (cache and shared and source_space and 3 <= len(operands) <= 4):
+        modifiers.refuse("no such form is known")
+    if cache == "cg" and getattr(operands[2], "bits", 0) != 16:
+        modifiers.refuse(".cg copies 16 bytes")
+    target, source, size = operands[:3]
+    total = getattr(size, "bits", 0)
+    if total not in (4, 8, 16):
+        raise c.refuse(instruction, "the copy size must be 4, 8 or 16 bytes")
+    to, to_offset = c.address(target, instruction)
+    at, at_offset = c.address(source, instruction)
+    site = c.site(instruction, "cp.async load")
+    reading = Access(site, GLOBAL, at_offset, 4, total // 4)
+    writing = Access(c.site(instruction, "cp.async store"), SHARED, to_offset, 4, total // 4)
+    limit = "None"
+    if len(operands) > 3:
+        extra = operands[3]
+        predicate = isinstance(extra, Register) and extra.type == "pred"
+        limit = c.source(extra, "pred" if predicate else "u32")
+        if predicate:
+            limit = f"{c.bind(_ignored(total))}({limit})"
+    return [f"{c.bind(_copy(reading, writing))}(f, {to}, {at}, {limit})"]
+
+
+def _ignored(total: int) -> Callable[[Array], Array]:
+    return lambda ignore: np.where(ignore, np.uint32(0), np.uint32(total))
+
+
+def _copies(f: Fragment) -> PendingCopies:
+    if f.batch.copies is None:
+        f.batch.copies = PendingCopies(f.batch)
+    found: PendingCopies = f.batch.copies
+    return found
+
+
+def _commit(f: Fragment) -> None:
+    _copies(f).commit(f.lanes)
+
+
+def _wait(pending: int | None) -> Callable[[Fragment], None]:
+    def wait(f: Fragment) -> None:
+        _copies(f).wait(f, pending)
+
+    return wait
+
+
+def _wait_for(f: Fragment, pending: Any) -> None:
+    _copies(f).wait(f, int(pending))
+
+
+def _copy(reading: Access, writing: Access) -> Callable[[Fragment, Array, Array, Any], None]:
+    def copy(f: Fragment, to: Array, at: Array, limit: Any) -> None:
+        lanes, count = f.lanes, reading.count
+        if limit is None:
+            data = np.array(np.broadcast_to(reading.load(f, at), (lanes.count, count) if count > 1 else lanes.count))
+        else:
+            data = _read_part(f, reading, at, np.broadcast_to(limit, lanes.count))
+        f.batch.progress += 1
+        for piece in writing.locate(f, lanes, to):
+            if f.batch.guard is not None:
+                f.batch.guard.issue(f, writing, piece)
+            choice, part = piece.choice, piece.lanes
+            places = positions(piece.index, part.count)
+            _copies(f).issue(part, piece.view, places, data if choice is None else data[choice], writing)
+
+    return copy
+
+
+def _read_part(f: Fragment, reading: Access, at: Array, limit: Array) -> Array:
+    """Load lanes of which only the first ``limit`` bytes count; the rest is zero and never touched."""
+    lanes, count = f.lanes, reading.count
+    data = np.zeros((lanes.count, count) if count > 1 else lanes.count, np.uint32)
+    full = limit >= reading.size
+    if full.any():
+        choice, part = lanes.subset(full)
+        borrowed = f.borrow(choice, part, ())
+        data[choice] = reading.load(borrowed, choose(at, choice))
+    space = f.batch.run.space
+    raw = data.view(np.uint8).reshape(lanes.count, -1)
+    addresses = np.broadcast_to(at, lanes.count)
+    for position in np.flatnonzero(~full & (limit > 0)):
+        size = int(limit[position])
+        try:
+            raw[position, :size] = space.bytes(int(addresses[position]) + reading.offset, size)
+        except MemoryFault as fault:
+            f.fail_access(reading.site, fault, GLOBAL, int(position), 1)
+    return data
+
+
+BUILDERS = {"cp": build_cp}

@@ -1,0 +1,116 @@
+"""Builders for what only caches and clocks see: prefetches, cache policies, discard, fences, nanosleep and their kin.
+
+Memory is always in step here, so most of these do nothing; their modifiers are read all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from cudakit.sim.instructions.lowering import Compiler
+from cudakit.sim.lockstep.access import GENERIC, GLOBAL, Access
+from cudakit.sim.lockstep.fragment import Fragment
+from cudakit.sim.lockstep.lanes import Array
+from cudakit.sim.ptx.ir import Immediate, Instruction
+from cudakit.sim.ptx.modifiers import Modifiers
+
+_FENCE = re.compile(
+    r"((sc|acq_rel|acquire|release)\.)?(cta|cluster|gpu|sys)"
+    r"|acquire\.sync_restrict::shared::cluster\.cluster|release\.sync_restrict::shared::cta\.cluster"
+    r"|proxy\.(alias|generic|async|async\.global|async\.shared::cta|async\.shared::cluster)"
+    r"|proxy\.async::generic\.(acquire|release)\.sync_restrict::shared::(cta|cluster)\.cluster"
+)
+_MEMBAR = re.compile(r"cta|gl|sys|proxy\.(alias|generic|async|async\.global|async\.shared::(cta|cluster))")
+_HINTS = {
+    "nanosleep": re.compile(r"u32"),
+    "pmevent": re.compile(r"(mask)?"),
+    "griddepcontrol": re.compile(r"launch_dependents|wait"),
+    "setmaxnreg": re.compile(r"(inc|dec)\.sync\.aligned\.u32"),
+}
+# bytes of a cache line, which discard and applypriority take
+_LINE = 128
+# what a cache policy looks like: nothing depends on it
+_POLICY = 0x12F0000000000000
+
+
+def build_prefetch(c: Compiler, instruction: Instruction) -> list[str]:
+    """Prefetches change nothing that a program can see, and addresses that nobody holds are ignored."""
+    modifiers = Modifiers(c, instruction)
+    space = modifiers.one_of("global", "local")
+    level = modifiers.one_of("L1", "L2", *(() if space == "local" else ("L2::evict_last", "L2::evict_normal")))
+    modifiers.finish()
+    if not level or (instruction.opcode == "prefetchu" and (space or level != "L1")):
+        modifiers.refuse("no cache level that this takes")
+    c.address(instruction.operands[0], instruction)
+    return []
+
+
+def build_discard(c: Compiler, instruction: Instruction) -> list[str]:
+    """discard writes an indeterminate value: here the bytes that fresh memory has. applypriority is for the caches."""
+    modifiers = Modifiers(c, instruction)
+    space = GLOBAL if modifiers.flag("global") else GENERIC
+    level = modifiers.one_of("L2" if instruction.opcode == "discard" else "L2::evict_normal")
+    modifiers.finish()
+    address, offset = c.address(instruction.operands[0], instruction)
+    size = instruction.operands[1]
+    if not level or not isinstance(size, Immediate) or size.bits != _LINE:
+        modifiers.refuse(f"it takes a cache level and {_LINE} bytes")
+    if instruction.opcode == "applypriority":
+        return []
+    access = Access(c.site(instruction, f"{space} store"), space, offset, 8, _LINE // 8)
+
+    def discard(f: Fragment, at: Array) -> None:
+        access.store_rows(f, at, np.full((f.lanes.count, access.count), np.iinfo(np.uint64).max, np.uint64))
+
+    return [f"{c.bind(discard)}(f, {address})"]
+
+
+def build_createpolicy(c: Compiler, instruction: Instruction) -> list[str]:
+    """A cache policy is a value that only caches read."""
+    modifiers = Modifiers(c, instruction)
+    kind = modifiers.kind("b64")
+    form = modifiers.one_of("fractional", "range", "cvt")
+    if form == "range":
+        modifiers.flag("global")
+    if form == "cvt":
+        held = modifiers.flag("L2")
+    else:
+        held = bool(modifiers.one_of("L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged"))
+        modifiers.one_of("L2::evict_first", "L2::evict_unchanged")
+    modifiers.finish()
+    if not form or not held:
+        modifiers.refuse("it takes .fractional, .range or .cvt and a priority")
+    return c.store(instruction.operands[0], kind, c.bind(np.uint64(_POLICY)))
+
+
+def build_fence(c: Compiler, instruction: Instruction) -> list[str]:
+    """Memory is always in step here: fences order nothing that is not in order. Only the checks want to know."""
+    grammar = _FENCE if instruction.opcode == "fence" else _MEMBAR
+    if not grammar.fullmatch(".".join(instruction.modifiers)):
+        raise c.refuse(instruction, "no such fence is known")
+    # of proxies and restricted fences nothing is known
+    wide = not {"cta", "proxy"} & {*instruction.modifiers}
+    return [] if "proxy" in instruction.modifiers else [f"{c.bind(_fence(wide))}(f)"]
+
+
+def _fence(wide: bool) -> Callable[[Fragment], None]:
+    def fence(f: Fragment) -> None:
+        if f.batch.guard is not None:
+            f.batch.guard.fence(f, wide)
+
+    return fence
+
+
+def build_hint(c: Compiler, instruction: Instruction) -> list[str]:
+    """What changes when things happen, which is nothing that a simulated kernel can rely on."""
+    if not _HINTS[instruction.opcode].fullmatch(".".join(instruction.modifiers)):
+        raise c.refuse(instruction, "no such form is known")
+    return []
+
+
+BUILDERS = {"membar": build_fence, "fence": build_fence, "prefetch": build_prefetch, "prefetchu": build_prefetch}
+BUILDERS |= {"discard": build_discard, "applypriority": build_discard, "createpolicy": build_createpolicy}
+BUILDERS |= dict.fromkeys(_HINTS, build_hint)

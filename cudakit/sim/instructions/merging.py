@@ -1,0 +1,161 @@
+"""Accesses of one thread to neighbouring words of shared memory, which ptxas makes one.
+
+A thread that reads [r], [r+4], [r+8] and [r+12] with nothing between that could write there gets one LDS.128 where r is
+known to lie on 16 bytes, and so for pairs, and for stores: fewer requests, with bank conflicts of their own. Only
+counters care.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cudakit.sim.lockstep.program import writes_of
+from cudakit.sim.ptx.ir import Address, Function, Immediate, Instruction, Operand, Register, Symbol
+
+_SHARED = frozenset(("shared", "shared::cta"))
+_PLAIN = _SHARED | {"b32", "f32", "s32", "u32", "v2"}
+_ELSEWHERE = frozenset(("global", "local", "const", "param", "param::func", "param::entry"))
+# what accesses are not moved across: the ends of straight code, barriers, and what does both to shared memory
+_STOPS = frozenset(("bra", "brx", "call", "ret", "exit", "bar", "barrier", "membar", "fence", "atom", "red", "cp"))
+_STOPS |= {"ldmatrix", "stmatrix", "wmma"}
+_MOST = 4  # log2 of the 16 bytes of the widest access
+
+_Group = dict[int, Instruction]  # accesses from one base, by offset
+
+
+def merged_accesses(function: Function) -> dict[int, int]:
+    """Of each load and store that is part of a wider one, by the id of its instruction: the bytes of that one where it
+    is the first part, 0 where it is another."""
+    alignments = _Alignments(function)
+    found: dict[int, int] = {}
+    starts = set(function.labels.values())
+    # by opcode and base register: what could still be put together
+    open_: dict[tuple[str, str], _Group] = {}
+
+    def close(opcodes: Sequence[str], base: str | None = None) -> None:
+        for key in [key for key in open_ if key[0] in opcodes and base in (None, key[1])]:
+            _merge(open_.pop(key), alignments.of(key[1]), found)
+
+    for place, instruction in enumerate(function.instructions):
+        opcode = instruction.opcode
+        if place in starts or opcode in _STOPS or "volatile" in instruction.modifiers:
+            close(("ld", "st"))
+        elif opcode in ("ld", "st") and _ELSEWHERE.isdisjoint(instruction.modifiers):
+            close(("st",) if opcode == "ld" else ("ld",))
+        address = _address(instruction)
+        if address is not None and (_in_shared(instruction) or alignments.is_mapped(address.base)):
+            name = address.base.name if isinstance(address.base, (Register, Symbol)) else ""
+            open_.setdefault((opcode, name), {}).setdefault(address.offset, instruction)
+        for register in writes_of(instruction):
+            close(("ld", "st"), register.name)
+    close(("ld", "st"))
+    return found
+
+
+def _address(instruction: Instruction) -> Address | None:
+    """Where a plain access of words is that may be of shared memory; None for everything else."""
+    opcode = instruction.opcode
+    if opcode not in ("ld", "st") or instruction.guard is not None or not _PLAIN.issuperset(instruction.modifiers):
+        return None
+    place = instruction.operands[opcode == "ld"]
+    return place if isinstance(place, Address) and isinstance(place.base, (Register, Symbol)) else None
+
+
+def _in_shared(instruction: Instruction) -> bool:
+    return not _SHARED.isdisjoint(instruction.modifiers)
+
+
+def _merge(group: _Group, alignment: int, found: dict[int, int]) -> None:
+    """Note which of these accesses lie side by side, on 16 bytes or on 8."""
+    for size in (16, 8):
+        if size > 1 << alignment:
+            continue
+        for start in [offset for offset in group if offset % size == 0]:
+            for number, offset in enumerate(_parts(group, start, size)):
+                found[id(group.pop(offset))] = 0 if number else size
+
+
+def _parts(group: _Group, start: int, size: int) -> Sequence[int]:
+    """The offsets of what makes up ``size`` bytes from ``start``; none where something is missing, or one is enough."""
+    parts, at = [], start
+    while at < start + size:
+        access = group.get(at)
+        if access is None:
+            return ()
+        parts.append(at)
+        at += 8 if "v2" in access.modifiers else 4
+    return parts if at == start + size and len(parts) > 1 else ()
+
+
+class _Alignments:
+    """How many of registers' low bits are known to be zero, up to ``_MOST``, whatever the kernel is given."""
+
+    def __init__(self, function: Function) -> None:
+        self._makers: dict[str, list[Instruction]] = {}
+        for instruction in function.instructions:
+            for register in writes_of(instruction):
+                self._makers.setdefault(register.name, []).append(instruction)
+        self._known: dict[str, int] = {}
+        self._asked: list[str] = []
+
+    def is_mapped(self, base: object) -> bool:
+        """Whether a register holds an address in another block of the cluster."""
+        makers = self._makers.get(base.name, ()) if isinstance(base, Register) else ()
+        return bool(makers) and all(maker.opcode == "mapa" for maker in makers)
+
+    def of(self, name: str) -> int:
+        """A register's zero bits: those that every instruction that writes it leaves; a variable's, as a register."""
+        if name not in self._makers:
+            return _MOST
+        if name not in self._known:
+            self._gather(name)
+            # the most at first, less as long as something says so: registers of loops depend on themselves
+            changed = True
+            while changed:
+                changed = False
+                for register in reversed(self._asked):  # what others are made of first
+                    least = min((self._made(maker) for maker in self._makers.get(register, ())), default=0)
+                    if least < self._known[register]:
+                        self._known[register] = least
+                        changed = True
+            self._asked.clear()
+        return self._known[name]
+
+    def _gather(self, name: str) -> None:
+        pending = [name]
+        while pending:
+            register = pending.pop()
+            if register in self._known:
+                continue
+            self._known[register] = _MOST
+            self._asked.append(register)
+            for maker in self._makers.get(register, ()):
+                pending += [operand.name for operand in maker.operands[1:] if isinstance(operand, Register)]
+
+    def _made(self, instruction: Instruction) -> int:
+        """The zero bits of what an instruction writes."""
+        opcode, sources = instruction.opcode, instruction.operands[1:]
+        bits = [self._bits(source) for source in sources]
+        if instruction.guard is not None or "hi" in instruction.modifiers:
+            return 0
+        if opcode in ("mov", "cvta", "cvt", "add", "sub", "or", "xor"):
+            return min(bits)
+        if opcode == "and":
+            return max(bits)
+        if opcode == "mul":
+            return min(sum(bits), _MOST)
+        if opcode == "mad":
+            return min(bits[0] + bits[1], bits[2])
+        if opcode == "selp":
+            return min(bits[:2])
+        if opcode == "shl" and isinstance(sources[1], Immediate):
+            return min(bits[0] + sources[1].bits, _MOST)
+        return bits[0] if opcode in ("shl", "mapa") else 0
+
+    def _bits(self, operand: Operand | None) -> int:
+        if isinstance(operand, Register):
+            return self._known.get(operand.name, 0)
+        if isinstance(operand, Immediate) and not operand.type.startswith("f"):
+            return min((operand.bits & -operand.bits).bit_length() - 1, _MOST) if operand.bits else _MOST
+        # ptxas places shared variables itself
+        return _MOST if isinstance(operand, Symbol) else 0

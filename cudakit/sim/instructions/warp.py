@@ -1,0 +1,351 @@
+"""Builders for instructions by which the lanes of a warp speak to each other, and for barriers.
+
+Values are laid out as tables of 32 a warp. A lane that is not there (exited, past the end of the block, on another
+path) contributes nothing to votes; what a shuffle reads from it is all ones, which is NaN to a float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cudakit.sim.instructions.lowering import Compiler
+from cudakit.sim.lockstep.barriers import BarrierCall
+from cudakit.sim.lockstep.clusters import end_with_cluster_barrier
+from cudakit.sim.lockstep.fragment import Fragment, Registers, Site
+from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.program import BARRIER, Block
+from cudakit.sim.ptx.ir import Immediate, Instruction, Operand, Pair, Register
+from cudakit.sim.ptx.modifiers import Modifiers
+from cudakit.sim.values.arithmetic import compile_lanewise
+
+_LANE = np.arange(32, dtype=np.int64)
+_BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
+_ALL = np.uint32(0xFFFFFFFF)
+# position of the member mask among the operands
+_MASK_AT = {"shfl": 4, "vote": 2, "match": 2, "redux": 2, "elect": 1}
+# these are for whole warps
+_WHOLE = ("mma", "wmma", "ldmatrix", "stmatrix", "movmatrix")
+
+
+def sync_of(c: Compiler, instruction: Instruction) -> Callable[[Fragment, Registers], Any] | None:
+    """The member mask of an instruction that waits for a warp's other lanes; None for all others."""
+    if instruction.opcode == "bar" and "warp" in instruction.modifiers:
+        operand = instruction.operands[0]
+    elif instruction.opcode in _MASK_AT and "sync" in instruction.modifiers:
+        operand = instruction.operands[_MASK_AT[instruction.opcode]]
+    elif instruction.opcode in _WHOLE:
+        return _whole_warp
+    else:
+        return None
+    return function(c, operand, "u32")
+
+
+def _whole_warp(f: Fragment, r: Registers) -> Any:
+    return _ALL
+
+
+def function(c: Compiler, operand: Operand | None, kind: str) -> Callable[[Fragment, Registers], Any]:
+    """An operand as a function of the fragment and its registers."""
+    if isinstance(operand, Register):
+        slot = c.slot(operand)
+        return lambda f, r: r[slot]
+    text = c.source(operand, kind)
+    found: Callable[[Fragment, Registers], Any] = eval(f"lambda f, r: {text}", c.program.namespace)
+    return found
+
+
+def _targets(operand: Operand | None) -> tuple[Operand | None, Operand | None]:
+    return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
+
+
+def _count(f: Fragment, site: Site) -> None:
+    if f.batch.run.counting:
+        tally = f.batch.run.tally(site)
+        tally.requests += f.lanes.warp_count
+        tally.lanes += f.lanes.count
+
+
+def _meet(f: Fragment, site: Site) -> None:
+    """Note an operation by which the lanes of a warp speak to each other."""
+    _count(f, site)
+    if f.batch.guard is not None:
+        f.batch.guard.warp_vote(f.lanes)
+
+
+def _synchronous(modifiers: Modifiers, *modes: str) -> str:
+    """The mode of an instruction for which the lanes of a warp wait; nothing else may be left of its modifiers."""
+    waits, mode = modifiers.flag("sync"), modifiers.one_of(*modes)
+    modifiers.finish()
+    if not waits or not mode:
+        modifiers.refuse("only the .sync forms are left since sm_70")
+    return mode
+
+
+# ---- shuffles ----
+
+
+def build_shfl(c: Compiler, instruction: Instruction) -> list[str]:
+    modifiers = Modifiers(c, instruction)
+    modifiers.kind("b32")
+    mode = _synchronous(modifiers, "up", "down", "bfly", "idx")
+    value, held = _targets(instruction.operands[0])
+    sources = [c.source(o, "b32") for o in instruction.operands[1:5]]
+    shuffle = _Shuffle(c.site(instruction, "shuffle"), mode)
+    return c.store_all((value, held), ("b32", "pred"), f"{c.bind(shuffle)}(f, {', '.join(sources)})")
+
+
+class _Shuffle:
+    def __init__(self, site: Site, mode: str) -> None:
+        self.site = site
+        self.mode = mode
+
+    def __call__(self, f: Fragment, value: Array, lane: Array, clamp: Array, mask: Array) -> tuple[Array, Array]:
+        lanes = f.lanes
+        _meet(f, self.site)
+        if lane.ndim == 0 and clamp.ndim == 0:
+            key = ("shfl", self.mode, int(lane), int(clamp))
+            plan = lanes.cache.get(key)
+            if plan is None:
+                source, held = self.sources(_LANE, np.int64(lane), np.int64(clamp))
+                plan = lanes.cache[key] = self.plan(
+                    lanes, np.tile(source, lanes.warp_count), np.tile(held, lanes.warp_count)
+                )
+        else:
+            wide = lanes.pad(np.broadcast_to(lane, (lanes.count,))).astype(np.int64)
+            clamps = lanes.pad(np.broadcast_to(clamp, (lanes.count,))).astype(np.int64)
+            source, held = self.sources(_LANE, wide, clamps)
+            plan = self.plan(lanes, source.reshape(-1), held.reshape(-1))
+        take, held, whole = plan
+        if value.ndim == 0 and whole:
+            return value, held
+        table = lanes.pad(np.broadcast_to(value, (lanes.count,)), _ALL)
+        return table.reshape(-1).take(take), held
+
+    def plan(self, lanes: LaneSet, source: Array, held: Array) -> tuple[Array, Array, bool]:
+        """Where each lane here reads in the table, its predicate, and whether every lane reads one that is here."""
+        take = (np.arange(lanes.warp_count) * 32).repeat(32) + source
+        if lanes.complete:
+            return take, held, True
+        take, held = take.take(lanes.slots), held.take(lanes.slots)
+        here = np.zeros(lanes.warp_count * 32, np.bool_)
+        here[lanes.slots] = True
+        return take, held, bool(here.take(take).all())
+
+    def sources(self, lane: Array, operand: Array | np.int64, clamp: Array | np.int64) -> tuple[Array, Array]:
+        """The lane to read, and whether it is in range."""
+        segment, bound = (clamp >> 8) & 31, clamp & 31
+        highest = (lane & segment) | (bound & ~segment & 31)
+        lowest = lane & segment
+        distance = operand & 31
+        if self.mode == "up":
+            source = lane - distance
+            held = source >= highest
+        elif self.mode == "down":
+            source = lane + distance
+            held = source <= highest
+        elif self.mode == "bfly":
+            source = lane ^ distance
+            held = source <= highest
+        else:
+            source = lowest | (distance & ~segment & 31)
+            held = source <= highest
+        return np.where(held, source, lane), held
+
+
+# ---- votes and the like ----
+
+
+def ballot(lanes: LaneSet, held: Array) -> Array:
+    """The lanes where a predicate holds, as bits, one uint32 a warp."""
+    table = lanes.pad(np.broadcast_to(held, (lanes.count,)), False)
+    packed = np.packbits(np.ascontiguousarray(table), axis=1, bitorder="little")
+    found: Array = packed.view(np.uint32)[:, 0]
+    return found
+
+
+def build_vote(c: Compiler, instruction: Instruction) -> list[str]:
+    modifiers = Modifiers(c, instruction)
+    kind = modifiers.kind("pred", "b32")
+    mode = _synchronous(modifiers, "all", "any", "uni", "ballot")
+    if (mode == "ballot") != (kind == "b32"):
+        modifiers.refuse(f"type .{kind}")
+    site = c.site(instruction, "vote")
+
+    def vote(f: Fragment, held: Array, mask: Array) -> Array:
+        lanes = f.lanes
+        _meet(f, site)
+        bits: Array = lanes.spread(ballot(lanes, held)) & mask
+        if mode == "ballot":
+            return bits
+        if mode == "any":
+            return np.not_equal(bits, 0)
+        members = lanes.spread(lanes.present) & mask
+        unanimous = np.equal(bits, members)
+        return unanimous if mode == "all" else unanimous | np.equal(bits, 0)
+
+    held, mask = c.source(instruction.operands[1], "pred"), c.source(instruction.operands[2], "b32")
+    return c.store(instruction.operands[0], "b32" if mode == "ballot" else "pred", f"{c.bind(vote)}(f, {held}, {mask})")
+
+
+def build_activemask(c: Compiler, instruction: Instruction) -> list[str]:
+    modifiers = Modifiers(c, instruction)
+    modifiers.kind("b32")
+    modifiers.finish()
+
+    def active(f: Fragment) -> Array:
+        return f.lanes.spread(f.lanes.present)
+
+    return c.store(instruction.operands[0], "b32", f"{c.bind(active)}(f)")
+
+
+def build_match(c: Compiler, instruction: Instruction) -> list[str]:
+    modifiers = Modifiers(c, instruction)
+    kind = modifiers.kind("b32", "b64")
+    mode = _synchronous(modifiers, "any", "all")
+    site = c.site(instruction, "match")
+
+    def match(f: Fragment, value: Array, mask: Array) -> tuple[Array, Array]:
+        lanes = f.lanes
+        _meet(f, site)
+        table = lanes.pad(np.broadcast_to(value, (lanes.count,)))
+        present = lanes.spread(lanes.present) & mask
+        equal = table[:, :, None] == table[:, None, :]
+        packed = np.packbits(equal, axis=2, bitorder="little").view(np.uint32)[:, :, 0]
+        bits = lanes.unpad(packed) & present
+        if mode == "any":
+            return bits, bits == present
+        same = bits == present
+        return np.where(same, bits, np.uint32(0)), same
+
+    value, mask = c.source(instruction.operands[1], kind), c.source(instruction.operands[2], "b32")
+    targets = _targets(instruction.operands[0])
+    if mode == "any" and isinstance(instruction.operands[0], Pair):
+        modifiers.refuse("match.any gives no predicate")
+    return c.store_all(targets, ("b32", "pred"), f"{c.bind(match)}(f, {value}, {mask})")
+
+
+def build_redux(c: Compiler, instruction: Instruction) -> list[str]:
+    modifiers = Modifiers(c, instruction)
+    kind = modifiers.kind("u32", "s32", "b32", "f32")
+    absolute, nan = modifiers.flag("abs"), modifiers.flag("NaN")
+    operation = _synchronous(modifiers, "add", "min", "max", "and", "or", "xor")
+    allowed = ("and", "or", "xor") if kind == "b32" else ("min", "max") if kind == "f32" else ("add", "min", "max")
+    if operation not in allowed or (kind != "f32" and (absolute or nan)):
+        modifiers.refuse(f"{operation} of .{kind}")
+    register = Register("%v", "b32")
+    kinds = ("NaN", kind) if nan else (kind,)
+    run = compile_lanewise(Instruction(operation, kinds, (register, register, register), None, None, instruction.line))
+    if run is None:
+        raise c.refuse(instruction)
+    combine = run
+    site = c.site(instruction, "reduction")
+
+    def redux(f: Fragment, value: Array, mask: Array) -> Array:
+        lanes = f.lanes
+        _meet(f, site)
+        values = np.broadcast_to(value & np.uint32(0x7FFFFFFF) if absolute else value, (lanes.count,))
+        masks = np.broadcast_to(mask, (lanes.count,))
+        out = np.empty(lanes.count, np.uint32)
+        for member_mask in np.unique(masks):
+            mine = np.flatnonzero(masks == member_mask)
+            ranks = lanes.warp_rank[mine]
+            rows = np.unique(ranks)
+            table = lanes.pad(values)[rows]
+            members = (lanes.present[rows] & member_mask)[:, None] & _BIT != 0
+            result = table[np.arange(len(rows)), members.argmax(axis=1)]
+            started = np.zeros(len(rows), np.bool_)
+            for lane in range(32):
+                with_lane = members[:, lane]
+                combined = combine([result, table[:, lane]])
+                result = np.where(with_lane & started, combined, result)
+                started |= with_lane
+            out[mine] = result[np.searchsorted(rows, ranks)]
+        return out
+
+    value, mask = c.source(instruction.operands[1], "b32"), c.source(instruction.operands[2], "b32")
+    return c.store(instruction.operands[0], "b32", f"{c.bind(redux)}(f, {value}, {mask})")
+
+
+def build_elect(c: Compiler, instruction: Instruction) -> list[str]:
+    modifiers = Modifiers(c, instruction)
+    synchronous = modifiers.flag("sync")
+    modifiers.finish()
+    if not synchronous or not isinstance(instruction.operands[0], Pair):
+        modifiers.refuse("it gives a lane and a predicate, lane|p")
+
+    def elect(f: Fragment, mask: Array) -> tuple[Array, Array]:
+        lanes = f.lanes
+        members = lanes.spread(lanes.present) & mask
+        # the lowest member leads
+        lowest = members & (~members + np.uint32(1))
+        leader = np.log2(np.maximum(lowest, 1).astype(np.float64)).astype(np.uint32)
+        return leader, lanes.laneid.astype(np.uint32) == leader
+
+    mask = c.source(instruction.operands[1], "b32")
+    return c.store_all(_targets(instruction.operands[0]), ("b32", "pred"), f"{c.bind(elect)}(f, {mask})")
+
+
+# ---- barriers ----
+
+
+def end_with_barrier(c: Compiler, block: Block, instruction: Instruction) -> None:
+    """Make a block end with a barrier among the block's threads."""
+    if "cluster" in instruction.modifiers:
+        site = c.site(instruction, "barrier")
+        end_with_cluster_barrier(c, block, instruction, lambda f: _count(f, site))
+        return
+    # bar.x is barrier.x.aligned
+    aligned = instruction.opcode == "bar"
+    read = Modifiers(c, instruction)
+    read.flag("cta")
+    if not aligned:
+        aligned = read.flag("aligned")
+    what = read.one_of("sync", "arrive", "red")
+    reduce = read.one_of("popc", "and", "or") if what == "red" else ""
+    if reduce:
+        read.kind("u32" if reduce == "popc" else "pred")
+    read.finish()
+    operands = list(instruction.operands)
+    due = {"sync": (1, 2), "arrive": (2, 2), "red": (3, 4)}.get(what, (0, 0))
+    if (what == "red") != bool(reduce) or not due[0] <= len(operands) <= due[1]:
+        read.refuse(f"{len(operands)} operands")
+    block.kind = BARRIER
+    site = c.site(instruction, "barrier")
+    if reduce:
+        target = operands.pop(0)
+        predicate = operands.pop()
+    number = function(c, operands[0] if operands else Immediate(0, "s64"), "u32")
+    count = function(c, operands[1] if len(operands) > 1 else Immediate(0, "s64"), "u32")
+
+    def which(f: Fragment) -> Any:
+        _count(f, site)
+        return number(f, f.regs)
+
+    call = BarrierCall(instruction, which, lambda f: count(f, f.regs), what != "arrive", aligned)
+    if reduce:
+        held = function(c, predicate, "pred")
+        call.reduce = reduce
+        call.value = lambda f: held(f, f.regs)
+        if not isinstance(target, Register):
+            raise c.refuse(instruction, "no destination")
+        call.slot = c.slot(target)
+    block.barrier = call
+
+
+def build_bar(c: Compiler, instruction: Instruction) -> list[str]:
+    """bar.warp.sync: its block has already waited for the lanes of its mask."""
+    if instruction.modifiers != ("warp", "sync"):
+        raise c.refuse(instruction)
+
+    def sync(f: Fragment) -> None:
+        if f.batch.guard is not None:
+            f.batch.guard.warp_sync(f.lanes)
+
+    return [f"{c.bind(sync)}(f)"]
+
+
+BUILDERS = {"shfl": build_shfl, "vote": build_vote, "activemask": build_activemask, "match": build_match}
+BUILDERS |= {"redux": build_redux, "elect": build_elect, "bar": build_bar}

@@ -1,0 +1,1 @@
+"""Execution: lanes in step, their registers, memory and control flow."""

@@ -1,0 +1,120 @@
+"""Short branches run in place: `if (t < half) sum += other[t]` without parting the lanes and uniting them again.
+
+A block that can only be passed over, and after which all go on at one place, is run on the lanes that enter it while
+the others wait: the order in which things happen is the same, but only the registers that the block touches are taken
+apart and put together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cudakit.sim.lockstep.lanes import Array
+from cudakit.sim.lockstep.program import BRANCH, EXIT, FALL, JUMP, Block, Program, put_back, reads_of, writes_of
+from cudakit.sim.ptx.ir import Instruction
+
+if TYPE_CHECKING:
+    from cudakit.sim.lockstep.control import Scheduler
+    from cudakit.sim.lockstep.fragment import Fragment
+
+
+# what ptxas puts under predicates rather than jump over: about as many machine instructions, fewer with a store
+_SHORT, _SHORT_STORE = 17, 11
+_WIDE = frozenset(("b64", "s64", "u64"))
+_WIDE_COSTS = {"mul": 4, "mad": 4, "add": 2, "sub": 2, "shl": 2, "shr": 2, "and": 2, "or": 2, "xor": 2, "selp": 2}
+_FREE = frozenset(("mov", "cvta", "bra"))
+# each is a long sequence, a call or a trap, and jumped over
+_LONG = frozenset(("div", "rem", "rcp", "sqrt", "rsqrt"))
+_QUICK = frozenset(("approx", "full"))
+
+
+class Aside(NamedTuple):
+    """What running a block in place needs: the slots that it finds in registers, and those it leaves changed."""
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+def find_asides(program: Program) -> None:
+    """Note at each forward branch whether the block that it jumps over can be run in place. Needs ``live``."""
+    blocks = program.blocks
+    for index, block in enumerate(blocks):
+        if block.kind != BRANCH or block.fall != index + 1 or block.target <= block.fall:
+            continue
+        inner = blocks[block.fall]
+        after = {FALL: inner.fall, JUMP: inner.target}.get(inner.kind)
+        if after != block.target or inner.sync is not None or after >= len(blocks):
+            continue
+        read = {operand.name for i in inner.instructions for operand in reads_of(i)}  # type: ignore[union-attr]
+        written = {register.name for i in inner.instructions for register in writes_of(i)}
+        touched = {program.slots[name] for name in read | written if name in program.slots}
+        changed = {program.slots[name] for name in written if name in program.slots}
+        if any(program.slot_kinds[slot] == "param" for slot in touched):
+            continue  # parameters of calls are written in part
+        block.aside = Aside(
+            tuple(sorted(touched.intersection(program.live[block.fall]))),
+            tuple(sorted(changed.intersection(program.live[block.target]))),
+        )
+
+
+def becomes_predicates(program: Program, block: Block) -> bool:
+    """Whether ptxas, as a rule, makes the branch that ends a block into predicates of what it would jump over: a few
+    instructions, or a way out of the kernel. How many are few is fitted to what ptxas 13.0 makes of cudakit's kernels
+    for sm_90: CUDA's guides say that there is a threshold, and not which."""
+    blocks = program.blocks
+    if block.kind != BRANCH:
+        return False
+    if block.instructions[-1].opcode != "bra" or _ends(blocks, block.target):
+        return True
+    if block.aside is None:
+        return False
+    inside = blocks[block.fall].instructions
+    stores = any(instruction.opcode == "st" for instruction in inside)
+    return sum(map(_cost, inside)) <= (_SHORT_STORE if stores else _SHORT)
+
+
+def _ends(blocks: list[Block], index: int) -> bool:
+    """Whether nothing but the kernel's end is there."""
+    return index < len(blocks) and blocks[index].kind == EXIT and len(blocks[index].instructions) == 1
+
+
+def _cost(instruction: Instruction) -> int:
+    """Machine instructions that an instruction of PTX takes, about; two for a store, of which ptxas avoids several."""
+    opcode, modifiers = instruction.opcode, instruction.modifiers
+    if opcode == "trap" or (opcode in _LONG and _QUICK.isdisjoint(modifiers)):
+        return _SHORT + 1
+    if opcode in _FREE:
+        return 0
+    if opcode == "st":
+        return 2
+    return 1 if _WIDE.isdisjoint(modifiers) or "wide" in modifiers else _WIDE_COSTS.get(opcode, 1)
+
+
+def run_aside(scheduler: Scheduler, f: Fragment, block: Block, held: Array) -> bool:
+    """Run the block that a branch jumps over on the lanes that do not jump; False where they must part instead, because
+    other lanes are on their way there."""
+    aside: Aside | None = block.aside
+    if aside is None:
+        return False
+    if scheduler.pending or scheduler.deferred:
+        path = (*f.path()[:-1], block.fall)
+        if path in scheduler.deferred or (scheduler.pending and min(scheduler.pending) <= (f.epoch, path)):
+            return False
+    found = f.lanes.split(held)
+    choice, lanes = (found.yes, found.set_yes) if block.negated else (found.no, found.set_no)
+    inner = f.program.blocks[block.fall]
+    counts = scheduler.counts
+    count = counts[inner.number]
+    if count is None:
+        count = counts[inner.number] = [0, 0, 0]
+    count[0] += lanes.warp_count
+    count[1] += lanes.count
+    parted = counts[block.number]
+    if parted is not None:
+        parted[2] += found.parted
+    if inner.body is not None:
+        part = f.borrow(choice, lanes, aside.reads)
+        inner.body(part, part.regs)
+        for slot in aside.writes:
+            f.regs[slot] = put_back(f.regs[slot], choice, part.regs[slot], f.lanes.count)
+    return True

@@ -1,0 +1,401 @@
+"""What the machine holds while a kernel runs: the launch, a batch of its blocks, and fragments of lanes in step.
+
+A fragment is a set of lanes at one place of the program with registers of its own: dense arrays over just its lanes,
+so that instructions never need masks. A register whose lanes all hold the same value may be a numpy scalar. Register
+arrays are never written in place; they may be shared between registers, fragments and views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from cudakit.sim.lockstep.heap import Heap
+from cudakit.sim.lockstep.lanes import Array, Choice, Geometry, LaneSet, choose
+from cudakit.sim.lockstep.memory import AddressSpace, MemoryFault
+from cudakit.sim.lockstep.report import Index3, KernelFault, Place, Report
+from cudakit.sim.lockstep.traffic import Tally
+from cudakit.sim.ptx.ir import Instruction
+
+if TYPE_CHECKING:
+    from cudakit.sim.lockstep.program import Program
+    from cudakit.sim.machine import DeviceProperties
+
+Registers = list[Any]
+# where shared memory starts: address 0 stays invalid, as on hardware
+SHARED_START = 1024
+
+
+class Site:
+    """An instruction that is counted or can fail: its number among the module's sites, and where it stands."""
+
+    __slots__ = ("instruction", "kind", "number")
+
+    def __init__(self, number: int, instruction: Instruction, kind: str) -> None:
+        self.number = number
+        self.instruction = instruction
+        self.kind = kind
+
+
+class Run:
+    """One launch: what stays the same for all its batches, and the figures they add up."""
+
+    def __init__(
+        self,
+        *,
+        kernel: str,
+        program: Program,
+        space: AddressSpace,
+        grid: Index3,
+        dims: Index3,
+        params: bytes,
+        shared_bytes: int,
+        dynamic_shared: int,
+        shared_symbols: dict[str, int],
+        local_bytes: int,
+        properties: DeviceProperties,
+        checks: frozenset[str],
+        printf: Callable[[str], None],
+        counting: bool,
+        sites: int,
+        blocks: int,
+        place: Callable[[Instruction], tuple[Place, ...]],
+        environment: dict[int, int],
+        heap: Heap,
+        cluster: Index3 = (1, 1, 1),
+        explicit_cluster: bool = False,
+        cluster_barriers: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.program = program
+        self.space = space
+        self.grid = grid
+        self.dims = dims
+        self.params = params
+        # the parameters as elements of any type
+        self.param_store = np.frombuffer(params.ljust(round_up(len(params) + 1, 32), b"\0"), np.uint8)
+        self.shared_bytes = shared_bytes
+        self.dynamic_shared = dynamic_shared
+        self.shared_symbols = shared_symbols
+        self.local_bytes = local_bytes
+        self.properties = properties
+        self.checks = checks
+        self.printf = printf
+        self.counting = counting
+        self.place = place
+        self.environment = environment
+        self.heap = heap
+        # blocks of a cluster along each axis, and together
+        self.cluster = cluster
+        self.cluster_size = cluster[0] * cluster[1] * cluster[2]
+        self.explicit_cluster = explicit_cluster
+        self.cluster_barriers = cluster_barriers
+        self.tallies: list[Tally | None] = [None] * sites
+        # warps, lanes, and warps that parted at the end, for each basic block
+        self.block_counts: list[list[int] | None] = [None] * blocks
+        self.ticks = 0
+
+    def block_indices(self, numbers: Array) -> Array:
+        """The grid index of each of these blocks of the launch, (numbers, 3) of int64."""
+        grid, dims = np.array(self.grid), np.array(self.cluster)
+        cluster, rank = np.divmod(numbers, self.cluster_size)
+        found: Array = _unravel(cluster, grid // dims) * dims + _unravel(rank, dims)
+        return found
+
+    def tally(self, site: Site) -> Tally:
+        found = self.tallies[site.number]
+        if found is None:
+            found = self.tallies[site.number] = Tally()
+        return found
+
+
+class Store:
+    """A block of bytes viewed as any element type."""
+
+    __slots__ = ("_views", "bytes", "stride")
+
+    def __init__(self, count: int, stride: int, fill: int) -> None:
+        self.stride = stride
+        self.bytes = np.full(count * stride, fill, np.uint8)
+        self._views: dict[Any, Array] = {}
+
+    def view(self, dtype: npt.DTypeLike) -> Array:
+        found = self._views.get(dtype)
+        if found is None:
+            found = self._views[dtype] = self.bytes.view(dtype)
+        return found
+
+
+class Batch:
+    """Some blocks of a launch, run together: their shared and local memory, and who is still alive.
+
+    Blocks are numbered cluster by cluster, and within a cluster by rank; without clusters that is the grid's order.
+    """
+
+    def __init__(self, run: Run, geometry: Geometry, first_block: int) -> None:
+        self.run = run
+        self.geometry = geometry
+        self.first_block = first_block
+        self.shared = Store(geometry.blocks, round_up(run.shared_bytes, 32), 0xFF) if run.shared_bytes else None
+        self.local = Store(geometry.lanes, round_up(run.local_bytes, 32), 0xFF) if run.local_bytes else None
+        self.live = geometry.lanes
+        self.live_blocks = geometry.all.block_counts.copy()
+        self.live_warps = geometry.all.warp_counts
+        # which lanes are left, where cluster barriers need to know
+        self.alive = np.ones(geometry.lanes if run.cluster_barriers else 0, np.bool_)
+        # whatever shows that the batch gets on: a store, an exit, a barrier passed
+        self.progress = 0
+        self.specials: dict[str, Any] = {}
+        # what is known of the registers that shared memory was last addressed by
+        self.shared_addresses: dict[int, Any] = {}
+        self.copies: Any = None
+        # the checks of its accesses, None where there are none
+        self.guard: Any = None
+
+    def leave(self, lanes: LaneSet) -> None:
+        """Lanes that have exited hold nothing up any more."""
+        self.live -= lanes.count
+        self.live_blocks = self.live_blocks - lanes.block_counts
+        self.live_warps = self.live_warps - lanes.warp_counts
+        if len(self.alive):
+            self.alive[lanes.lanes] = False
+        self.progress += 1
+
+    def block_index(self, block: int) -> Index3:
+        """The grid index of a block of this batch."""
+        x, y, z = self.indices[block].tolist()
+        return x, y, z
+
+    @cached_property
+    def indices(self) -> Array:
+        """The grid index of each block, (blocks, 3) of int64."""
+        return self.run.block_indices(self.first_block + np.arange(self.geometry.blocks))
+
+    def grid_index(self, number: int) -> Index3:
+        """The grid index of the launch's block with this number, of whatever batch."""
+        x, y, z = self.run.block_indices(np.array([number]))[0].tolist()
+        return x, y, z
+
+    def thread_index(self, thread: int) -> Index3:
+        x, y, _ = self.geometry.dims
+        return thread % x, thread // x % y, thread // (x * y)
+
+
+def _unravel(number: Array, dims: Array) -> Array:
+    """Three-dimensional indices of numbers that count x first, (numbers, 3)."""
+    x, y = int(dims[0]), int(dims[1])
+    return np.stack((number % x, number // x % y, number // (x * y)), axis=1)
+
+
+class Frame:
+    """One function being executed: its registers, where its caller goes on, and where its local memory starts."""
+
+    __slots__ = ("local_base", "origin", "program", "regs", "resume", "taken")
+
+    def __init__(self, program: Program, regs: Registers, resume: int, local_base: int) -> None:
+        # the registers of the fragment that this one was a part of, and what was taken from them: where the parts meet
+        # again, a register that no part has written since is the whole's own
+        self.origin: tuple[LaneSet, Registers] | None = None
+        self.taken: dict[int, Any] = {}
+        self.program = program
+        self.regs = regs
+        self.resume = resume
+        self.local_base = local_base
+
+
+class Fragment:
+    """Lanes in step: at the start of block ``block`` of the top frame's program."""
+
+    __slots__ = ("batch", "block", "epoch", "frames", "jumps", "lanes", "program", "regs", "released", "value")
+
+    def __init__(self, batch: Batch, lanes: LaneSet, frames: list[Frame], block: int, epoch: int) -> None:
+        self.batch = batch
+        self.lanes = lanes
+        self.frames = frames
+        self.program = frames[-1].program
+        self.regs = frames[-1].regs
+        self.block = block
+        self.epoch = epoch
+        self.jumps = 0
+        # what the lanes bring to a barrier that reduces
+        self.value: Any = None
+        # whether the warp operation at the start of the block need not wait any more
+        self.released = False
+
+    def path(self) -> tuple[int, ...]:
+        """Where the fragment is, through all calls; fragments may unite where their paths are equal."""
+        return (*(frame.resume for frame in self.frames[1:]), self.block)
+
+    def part(self, choice: Choice, lanes: LaneSet, block: int) -> Fragment:
+        """Some of the lanes, at ``block``, with the registers that are still needed there."""
+        frames = []
+        for depth, frame in enumerate(self.frames):
+            program = frame.program
+            top = depth == len(self.frames) - 1
+            needed = program.live[block] if top else program.live[self.frames[depth + 1].resume]
+            regs, old = list(program.template), frame.regs
+            made = Frame(program, regs, frame.resume, frame.local_base)
+            made.origin = (self.lanes, old)
+            for slot in needed:
+                value = old[slot]
+                if value.ndim:
+                    value = value[choice] if isinstance(choice, slice) else value.take(choice, axis=0)
+                    made.taken[slot] = value
+                regs[slot] = value
+            frames.append(made)
+        out = Fragment(self.batch, lanes, frames, block, self.epoch)
+        if self.value is not None:
+            out.value = choose(self.value, choice)
+        return out
+
+    def borrow(self, choice: Choice, lanes: LaneSet, slots: Sequence[int]) -> Fragment:
+        """Some of the lanes for one instruction, with only the registers it reads."""
+        top = self.frames[-1]
+        regs = list(top.program.template)
+        for slot in slots:
+            regs[slot] = choose(top.regs[slot], choice)
+        frames = [*self.frames[:-1], Frame(top.program, regs, top.resume, top.local_base)]
+        return Fragment(self.batch, lanes, frames, self.block, self.epoch)
+
+    # ---- reports ----
+
+    def lane_place(self, position: int) -> tuple[Index3, Index3]:
+        """Block and thread index of the lane at a position of this fragment."""
+        geometry = self.batch.geometry
+        block, thread = divmod(int(self.lanes.lanes[position]), geometry.threads)
+        return self.batch.block_index(block), self.batch.thread_index(thread)
+
+    def spread(self, positions: Array) -> str:
+        """How far the lanes at some positions reach, in words."""
+        if len(positions) < 2:
+            return ""
+        linear = self.lanes.lanes[positions] // self.batch.geometry.threads
+        blocks = len(np.unique(linear))
+        last = positions[int(np.argmax(self.lanes.lanes[positions]))]
+        block, thread = self.lane_place(int(last))
+        return f"in {blocks} blocks, up to block {block}" if blocks > 1 else f"up to thread {thread}"
+
+    def fail(
+        self,
+        instruction: Instruction | None,
+        kind: str,
+        detail: str,
+        position: int = 0,
+        lanes: int | Array = 1,
+        **more: Any,
+    ) -> NoReturn:
+        """Stop the kernel with a report about the lane at ``position``. ``lanes`` are the positions of the lanes that
+        do the same, or how many they are."""
+        block, thread = self.lane_place(position)
+        if isinstance(lanes, int) and lanes == self.lanes.count:
+            lanes = np.arange(lanes)
+        if not isinstance(lanes, int):
+            more["spread"] = self.spread(lanes)
+            lanes = len(lanes)
+        run = self.batch.run
+        places = run.place(instruction) if instruction is not None else ()
+        raise KernelFault(
+            Report(
+                kind=kind,
+                detail=detail,
+                kernel=run.kernel,
+                block=block,
+                thread=thread,
+                places=places,
+                instruction=instruction.text.strip() if instruction is not None else "",
+                lanes=lanes,
+                **more,
+            )
+        )
+
+    def fail_access(self, site: Site, fault: MemoryFault, space: str, position: int, lanes: int | Array) -> NoReturn:
+        """Stop the kernel because of a memory access of one lane."""
+        self.fail(
+            site.instruction,
+            fault.kind,
+            f"{site.kind} of {fault.where}",
+            position,
+            lanes,
+            address=fault.address,
+            size=fault.size,
+            space=space,
+            access=site.kind,
+            allocation=fault.allocation,
+        )
+
+
+def divide(waiting: list[Fragment], chosen: Callable[[LaneSet], Array]) -> tuple[list[Fragment], list[Fragment]]:
+    """Waiting fragments in two: those of the lanes that ``chosen`` (a mask over a set's lanes) lets go, and the rest.
+    Fragments with lanes of both kinds are parted."""
+    going: list[Fragment] = []
+    staying: list[Fragment] = []
+    for f in waiting:
+        mask = chosen(f.lanes)
+        if mask.all():
+            going.append(f)
+        elif mask.any():
+            found = f.lanes.split(mask)
+            going.append(f.part(found.yes, found.set_yes, f.block))
+            staying.append(f.part(found.no, found.set_no, f.block))
+        else:
+            staying.append(f)
+    return going, staying
+
+
+def unite(fragments: list[Fragment]) -> Fragment:
+    """One fragment of several with equal paths."""
+    first = fragments[0]
+    batch = first.batch
+    lanes, places = batch.geometry.unite(tuple(f.lanes for f in fragments))
+    frames = []
+    for depth, frame in enumerate(first.frames):
+        program = frame.program
+        top = depth == len(first.frames) - 1
+        needed = program.live[first.block] if top else program.live[first.frames[depth + 1].resume]
+        regs = list(program.template)
+        parts = [f.frames[depth].regs for f in fragments]
+        origin = frame.origin
+        if origin is not None and (
+            origin[0] is not lanes or any(not _same_origin(f.frames[depth].origin, origin) for f in fragments)
+        ):
+            origin = None
+        for slot in needed:
+            if origin is not None and all(
+                f.frames[depth].taken.get(slot) is p[slot] for f, p in zip(fragments, parts, strict=True)
+            ):
+                regs[slot] = origin[1][slot]
+                continue
+            regs[slot] = _join([p[slot] for p in parts], places, lanes.count)
+        frames.append(Frame(program, regs, frame.resume, frame.local_base))
+    out = Fragment(batch, lanes, frames, first.block, min(f.epoch for f in fragments))
+    out.jumps = max(f.jumps for f in fragments)
+    out.released = all(f.released for f in fragments)
+    return out
+
+
+def _same_origin(a: tuple[LaneSet, Registers] | None, b: tuple[LaneSet, Registers]) -> bool:
+    return a is not None and a[0] is b[0] and a[1] is b[1]
+
+
+def _join(values: list[Any], places: list[Choice], count: int) -> Any:
+    first = values[0]
+    if all(v.ndim == 0 for v in values) and all(v is first or v.tobytes() == first.tobytes() for v in values[1:]):
+        return first
+    if first.dtype.kind == "V" or first.ndim == 2:
+        # a parameter of a call: bytes of each lane
+        rows = [np.frombuffer(v.tobytes(), np.uint8) if v.ndim == 0 else v for v in values]
+        out = np.empty((count, rows[0].shape[-1]), np.uint8)
+    else:
+        rows = values
+        out = np.empty(count, first.dtype)
+    for place, value in zip(places, rows, strict=True):
+        out[place] = value
+    return out
+
+
+def round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

@@ -1,0 +1,322 @@
+"""A PTX function made ready to run: basic blocks of straight Python over numpy, and what the scheduler must know.
+
+In the Python of a block ``r`` is the fragment's registers (a list by slot) and ``f`` the fragment. What ends a block is
+its kind, which the scheduler (control.py) acts on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from cudakit.sim.lockstep.fragment import Fragment, Registers
+from cudakit.sim.lockstep.lanes import Choice
+from cudakit.sim.lockstep.registers import place_registers
+from cudakit.sim.ptx.ir import Address, Function, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
+
+# what happens at the end of a block
+FALL, JUMP, BRANCH, EXIT, RETURN, CALL, BARRIER, SWITCH, CLUSTER = range(9)
+
+# operands[0] of these is read, not written
+_NO_DESTINATION = frozenset(
+    ("st", "red", "bra", "brx", "call", "ret", "exit", "trap", "brkpt", "membar", "fence", "cp")
+)
+_NO_DESTINATION |= {"prefetch", "prefetchu", "nanosleep", "discard", "applypriority", "griddepcontrol", "setmaxnreg"}
+_NO_DESTINATION |= {"pmevent", "bar", "barrier", "stmatrix"}
+# a program that reads registers of this name uses the shared memory that the system reserves
+RESERVED_SHARED = "%reserved_smem"
+ENDS = frozenset(("bra", "brx", "call", "ret", "exit", "bar", "barrier"))
+
+
+class Block:
+    """A basic block: the instructions from one place where lanes can meet or part to the next."""
+
+    __slots__ = (
+        "after",
+        "arguments",
+        "aside",
+        "barrier",
+        "body",
+        "callee",
+        "count",
+        "fall",
+        "instructions",
+        "kind",
+        "lines",
+        "negated",
+        "number",
+        "results",
+        "slot",
+        "spins",
+        "sync",
+        "target",
+        "targets",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.lines: list[str] = []
+        self.instructions: list[Instruction] = []
+        self.count = 0
+        self.kind = FALL
+        self.body: Callable[[Fragment, Registers], None] | None = None
+        self.fall = self.target = self.slot = -1
+        self.negated = False
+        self.targets: tuple[int, ...] = ()
+        self.callee: Program | None = None
+        self.arguments: tuple[int, ...] = ()
+        self.results: tuple[int, ...] = ()
+        # gives the member mask when the block starts with an instruction that makes a warp's lanes wait for another
+        self.sync: Callable[[Fragment, Registers], Any] | None = None
+        # the barrier's operands, for kind BARRIER: a function of the fragment
+        self.barrier: Any = None
+        self.after: Any = None
+        # how to run the block that this one's branch jumps over without parting the lanes, where that can be
+        self.aside: Any = None
+        # whether the loop closed by this block's backward jump waits for what other lanes do
+        self.spins = False
+
+
+class Program:
+    """A compiled function. ``template`` are fresh registers; ``live[b]`` the slots that block ``b`` still needs."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.name = function.name
+        self.blocks: list[Block] = []
+        self.template: Registers = []
+        self.live: list[tuple[int, ...]] = []
+        self.namespace: dict[str, Any] = {}
+        self.slots: dict[str, int] = {}
+        self.slot_kinds: list[str] = []
+        self.params: tuple[int, ...] = ()
+        self.returns: tuple[int, ...] = ()
+        self.local_offsets: dict[str, int] = {}
+        self.local_bytes = 0
+        # slots of the parameters that block 0 puts into local memory
+        self.kept: tuple[int, ...] = ()
+        self.callees: set[str] = set()
+        self.symbols: set[str] = set()
+        self.spins = False
+        self.ready = False
+
+    def prepare(self) -> None:
+        """Turn the blocks' lines into Python functions; done once, when a kernel that needs them first runs."""
+        if self.ready:
+            return
+        source = []
+        for index, block in enumerate(self.blocks):
+            if block.lines:
+                live_out = {slot for after in follows(block) if after < len(self.live) for slot in self.live[after]}
+                lines = place_registers(block.lines, self.namespace, live_out, self._read_at_end(block))
+                source.append(f"def block_{index}(f, r):")
+                source.extend("    " + line for line in lines)
+        exec(compile("\n".join(source), f"<ptx {self.name}>", "exec"), self.namespace)
+        for index, block in enumerate(self.blocks):
+            block.body = self.namespace.get(f"block_{index}")
+        self.ready = True
+
+    def _read_at_end(self, block: Block) -> set[int]:
+        """The slots that what ends a block reads or writes."""
+        held = {block.slot, *block.arguments, *block.results}
+        if block.kind == RETURN:
+            held.update(self.returns)
+        if block.kind != FALL and block.instructions:
+            ending = block.instructions[-1]
+            names = [operand.name for operand in (*reads_of(ending), *writes_of(ending))]  # type: ignore[union-attr]
+            held.update(self.slots[name] for name in names if name in self.slots)
+        return held
+
+
+def reads_of(instruction: Instruction) -> list[Operand]:
+    """The registers and variables an instruction reads, its guard included."""
+    found: list[Operand] = []
+    operands = instruction.operands
+    if not _has_no_destination(instruction):
+        operands = operands[1:]
+    _gather(operands, found)
+    if instruction.guard is not None:
+        found.append(instruction.guard[0])
+    return found
+
+
+def writes_of(instruction: Instruction) -> list[Register]:
+    """The registers an instruction writes."""
+    if _has_no_destination(instruction) or not instruction.operands:
+        return []
+    found: list[Operand] = []
+    _gather(instruction.operands[:1], found)
+    return [o for o in found if isinstance(o, Register)]
+
+
+def _has_no_destination(instruction: Instruction) -> bool:
+    if instruction.opcode in ("bar", "barrier") and "red" in instruction.modifiers:
+        return False
+    if instruction.opcode == "wmma":
+        return "store" in instruction.modifiers
+    return instruction.opcode in _NO_DESTINATION
+
+
+def _gather(operands: Iterable[Operand | None], found: list[Operand]) -> None:
+    for operand in operands:
+        if isinstance(operand, Address):
+            _gather((operand.base,), found)
+        elif isinstance(operand, Vector):
+            _gather(operand.elements, found)
+        elif isinstance(operand, Pair):
+            _gather((operand.first, operand.second), found)
+        elif isinstance(operand, tuple):
+            _gather(operand, found)
+        elif isinstance(operand, Negated):
+            found.append(operand.register)
+        elif isinstance(operand, (Register, Symbol)):
+            found.append(operand)
+
+
+def find_spins(program: Program) -> None:
+    """Mark backward jumps of loops in which lanes may wait for what others write."""
+    blocks = program.blocks
+    for index, block in enumerate(blocks):
+        first = min((t for t in (block.target, *block.targets) if t >= 0), default=index + 1)
+        if first > index:
+            continue
+        inside = [i for b in blocks[first : index + 1] for i in b.instructions]
+        if any(_waits(i) for i in inside):
+            block.spins = True
+            program.spins = True
+
+
+def liveness(program: Program, slots: dict[str, int]) -> list[tuple[int, ...]]:
+    """The slots that each block, or what can follow it, reads before they are written."""
+    blocks = program.blocks
+    uses, kills, follow = [], [], []
+    for block in blocks:
+        use = kill = 0
+        for instruction in block.instructions:
+            reads = 0
+            for operand in reads_of(instruction):
+                slot = slots.get(operand.name)  # type: ignore[union-attr]
+                if slot is not None:
+                    reads |= 1 << slot
+            if instruction.opcode == "call":
+                returned = instruction.operands[0]
+                written = 0
+                for result in returned if isinstance(returned, tuple) else ():
+                    written |= 1 << slots[result.name]  # type: ignore[union-attr]
+                reads &= ~written
+            else:
+                written = 0
+                for register in writes_of(instruction):
+                    written |= 1 << slots[register.name]
+            if instruction.guard is not None:
+                # where the guard does not hold, the old value stays
+                reads, written = reads | written, 0
+            use |= reads & ~kill
+            kill |= written
+        if block is blocks[0]:
+            for slot in program.kept:
+                use |= 1 << slot
+        if block.kind == RETURN:
+            for slot in program.returns:
+                use |= (1 << slot) & ~kill
+        uses.append(use)
+        kills.append(kill)
+        follow.append(follows(block))
+    live = list(uses)
+    changed = True
+    while changed:
+        changed = False
+        for index in range(len(blocks) - 1, -1, -1):
+            out = 0
+            for successor in follow[index]:
+                if successor < len(live):
+                    out |= live[successor]
+            new = uses[index] | (out & ~kills[index])
+            if new != live[index]:
+                live[index] = new
+                changed = True
+    return [tuple(_bits(mask)) for mask in live]
+
+
+def follows(block: Block) -> tuple[int, ...]:
+    """The blocks that can run after one, in the same function."""
+    if block.kind in (FALL, CALL, BARRIER, CLUSTER):
+        return (block.fall,)
+    if block.kind == JUMP:
+        return (block.target,)
+    if block.kind == BRANCH:
+        return (block.target, block.fall)
+    return block.targets if block.kind == SWITCH else ()
+
+
+def _bits(mask: int) -> Iterable[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _waits(instruction: Instruction) -> bool:
+    """Whether an instruction reads what other lanes may be writing meanwhile."""
+    modifiers = instruction.modifiers
+    if instruction.opcode in ("atom", "nanosleep", "membar", "fence"):
+        return True
+    return instruction.opcode == "ld" and any(m in modifiers for m in ("volatile", "acquire", "relaxed", "mmio"))
+
+
+class Guarded:
+    """An instruction with a guard: runs it on the lanes where the guard holds and puts their results in place."""
+
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        namespace: dict[str, Any],
+        slot: int,
+        negated: bool,
+        reads: list[int],
+        writes: list[int],
+    ) -> None:
+        self.source, self.name, self.namespace = source, name, namespace
+        self.slot, self.negated = slot, negated
+        self.reads, self.writes = sorted({*reads, *writes}), writes
+        self.touched = {*self.reads, slot}
+        self.run: Callable[[Fragment, Registers], None] | None = None
+
+    def __call__(self, f: Fragment, r: Registers) -> None:
+        run = self.run
+        if run is None:
+            exec(compile(self.source, f"<ptx {self.name}>", "exec"), self.namespace)
+            run = self.run = self.namespace[self.name]
+        held = r[self.slot]
+        if self.negated:
+            held = ~held
+        if held.ndim == 0:
+            if held:
+                run(f, r)
+            return
+        yes = int(np.count_nonzero(held))
+        if yes == len(held):
+            run(f, r)
+        elif yes:
+            found = f.lanes.split(held)
+            part = f.borrow(found.yes, found.set_yes, self.reads)
+            run(part, part.regs)
+            for slot in self.writes:
+                r[slot] = put_back(r[slot], found.yes, part.regs[slot], len(held))
+
+
+def put_back(old: Any, choice: Choice, new: Any, count: int) -> Any:
+    """A register of ``count`` lanes with the values of some of them replaced."""
+    if old.dtype.kind == "V" or old.ndim == 2:
+        rows = np.frombuffer(old.tobytes(), np.uint8) if old.ndim == 0 else old
+        out = np.empty((count, rows.shape[-1]), np.uint8)
+        out[:] = rows
+        out[choice] = np.frombuffer(new.tobytes(), np.uint8) if new.ndim == 0 else new
+        return out
+    out = np.empty(count, old.dtype)
+    out[:] = old
+    out[choice] = new
+    return out

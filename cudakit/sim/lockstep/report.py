@@ -1,0 +1,324 @@
+"""Reports of what went wrong, in a kernel or in host code: one form, readable in a terminal.
+
+    out of bounds: store of 4 bytes at 0x1000000190: right behind the device allocation of 400 bytes
+      kernel overrun, block (0, 0, 0), thread (100, 0, 0) and 27 more lanes
+      at overrun.cu:6
+          data[i] = 1.0f;
+      device allocation of 400 bytes at 0x1000000000, made at train.py:12
+          data = dev.zeros(100)
+
+The parts come in this order: the kind and one sentence; who did it (a kernel's thread, or a call of the host); the line
+of source with its text, and the lines into which it was inlined; the accesses it conflicts with; the allocation, with
+the Python lines that made and freed it; notes.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from dataclasses import KW_ONLY, asdict, dataclass, field
+from typing import Any
+
+from cudakit.sim.lockstep.memory import Allocation
+
+Index3 = tuple[int, int, int]
+
+
+@dataclass
+class Place:
+    """A line of source; ``text`` is None where the source is not at hand."""
+
+    file: str
+    line: int
+    text: str | None = None
+    function: str | None = None
+
+
+class Origin(str):
+    """The line of Python that made or freed something: the text "at FILE:LINE", with its parts."""
+
+    __slots__ = ("file", "line")
+    file: str
+    line: int
+
+    def __new__(cls, file: str, line: int) -> Origin:
+        made = super().__new__(cls, f"at {file}:{line}")
+        made.file, made.line = file, line
+        return made
+
+
+def python_place(file: str, line: int) -> Place:
+    """A line of Python with its text, as it is now."""
+    return Place(file, line, linecache.getline(file, line).strip() or None)
+
+
+@dataclass
+class Other:
+    """The access that a fault conflicts with: ``access`` in words ("shared store"), by whom, and where. ``block`` and
+    ``thread`` are None where nobody knows them."""
+
+    access: str
+    block: Index3 | None = None
+    thread: Index3 | None = None
+    places: tuple[Place, ...] = ()
+
+    def __str__(self) -> str:
+        named = (("block", self.block), ("thread", self.thread))
+        who = ", ".join(f"{name} {index}" for name, index in named if index is not None)
+        by = f" by {who}" if who else ""
+        return "\n".join([f"  conflicts with the {self.access}{by}", *place_lines(self.places)])
+
+
+@dataclass(frozen=True)
+class AllocationFacts:
+    """An allocation as it was when a report was made: ``origin`` and ``free_origin`` say who made and who freed it."""
+
+    kind: str
+    address: int
+    size: int
+    origin: str
+    free_origin: str | None
+
+    @classmethod
+    def of(cls, allocation: Allocation) -> AllocationFacts:
+        return cls(
+            allocation.kind, allocation.address, allocation.size, allocation.origin, allocation.free_origin
+        )  # fmt: skip
+
+    @property
+    def end(self) -> int:
+        return self.address + self.size
+
+    def lines(self, *, freed: bool) -> list[str]:
+        """The printed form: what it is, and the lines that made it and (``freed``) freed it, with their texts."""
+        made = f", made {self.origin}" if self.origin else ""
+        lines = [f"  {self.kind} allocation of {self.size} bytes at {self.address:#x}{made}"]
+        lines.extend(_origin_text(self.origin))
+        if freed and self.free_origin is not None:
+            lines.append(f"  freed {self.free_origin}")
+            lines.extend(_origin_text(self.free_origin))
+        return lines
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it in plain types, for JSON: the places where they are known, else the origins' texts."""
+        return {
+            "kind": self.kind,
+            "address": self.address,
+            "size": self.size,
+            "made": _origin_dict(self.origin),
+            "freed": _origin_dict(self.free_origin),
+        }
+
+
+@dataclass
+class Finding:
+    """What every report has. ``kind`` is the class of the fault; ``detail`` is one sentence about this one. ``places``
+    is the line at fault first, then the lines into which it was inlined. ``others`` are the accesses it conflicts with.
+    ``allocation`` is the memory it is about; an Allocation that is given is described as it is then.
+    """
+
+    kind: str
+    detail: str
+    _: KW_ONLY
+    places: tuple[Place, ...] = ()
+    others: tuple[Other, ...] = ()
+    allocation: AllocationFacts | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # reports are printed late: what is freed after them is none of their business
+        if isinstance(self.allocation, Allocation):
+            self.allocation = AllocationFacts.of(self.allocation)
+
+    @property
+    def file(self) -> str | None:
+        """The file at fault, or None where it is not known."""
+        return self.places[0].file if self.places else None
+
+    @property
+    def line(self) -> int | None:
+        """The line at fault, from 1, or None where it is not known."""
+        return self.places[0].line if self.places else None
+
+    @property
+    def text(self) -> str | None:
+        """The text of the line at fault, or None where the source is not at hand."""
+        return self.places[0].text if self.places else None
+
+    def who(self) -> str:
+        """Who did it, as a line of the report; "" where there is nothing to say."""
+        return ""
+
+    def where(self) -> list[str]:
+        """The lines of the report that say where in the source it happened."""
+        return place_lines(self.places)
+
+    def __str__(self) -> str:
+        lines = [f"{self.kind}: {self.detail}"]
+        if who := self.who():
+            lines.append(f"  {who}")
+        lines.extend(self.where())
+        lines.extend(str(other) for other in self.others)
+        if self.allocation is not None:
+            places = [*self.places, *(place for other in self.others for place in other.places)]
+            told = {f"at {place.file}:{place.line}" for place in places}
+            lines.extend(self.allocation.lines(freed=self.allocation.free_origin not in told))
+        lines.extend(f"  {note}" for note in self.notes)
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it in plain types, for JSON."""
+        allocation = self.allocation
+        return {
+            "kind": self.kind,
+            "detail": self.detail,
+            "file": self.file,
+            "line": self.line,
+            "text": self.text,
+            "places": [asdict(place) for place in self.places],
+            "others": [asdict(other) for other in self.others],
+            "allocation": None if allocation is None else allocation.as_dict(),
+            "notes": list(self.notes),
+        }
+
+
+@dataclass
+class Report(Finding):
+    """A fault of a kernel. ``kind`` is "out of bounds", "misaligned", "use after free", "write to constant memory",
+    "divergent barrier", "deadlock", "hang", "trap", "assertion", "stack overflow"... ``block`` and ``thread`` are the
+    first lane that did it; ``lanes`` counts the lanes that do the same at the same moment, and ``spread`` says in words
+    how far they reach, where that is known. ``kernel`` is the mangled name.
+    """
+
+    kernel: str
+    block: Index3 = (0, 0, 0)
+    thread: Index3 = (0, 0, 0)
+    address: int | None = None
+    size: int = 0
+    space: str = ""
+    access: str = ""
+    instruction: str = ""
+    lanes: int = 1
+    spread: str = ""
+
+    def who(self) -> str:
+        text = f"kernel {plain_name(self.kernel)}, block {self.block}, thread {self.thread}"
+        if self.lanes > 1:
+            text += f" and {self.lanes - 1} more lane{'s' * (self.lanes > 2)}"
+        return f"{text} {self.spread}" if self.spread else text
+
+    def where(self) -> list[str]:
+        if not self.places and self.instruction:
+            return [f"  at PTX instruction {self.instruction}"]
+        return super().where()
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            **super().as_dict(),
+            "kernel": self.kernel,
+            "name": plain_name(self.kernel),
+            "block": list(self.block),
+            "thread": list(self.thread),
+            "lanes": self.lanes,
+            "spread": self.spread,
+            "access": self.access,
+            "space": self.space,
+            "address": self.address,
+            "size": self.size,
+            "instruction": self.instruction,
+        }
+
+
+@dataclass
+class HostReport(Finding):
+    """A mistake of host code, or work of the host that failed when it ran. ``call`` is the driver's function, or
+    "kernel NAME" for a launch; ``places`` is the line of Python that made the call."""
+
+    call: str = ""
+
+    def who(self) -> str:
+        if not self.call:
+            return ""
+        return f"launch of {self.call}" if self.call.startswith("kernel ") else f"host call {self.call}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**super().as_dict(), "call": self.call}
+
+
+@dataclass
+class Held:
+    """What is alive and was made by one line: ``count`` of ``what`` ("device memory", "stream"), of ``bytes`` in all.
+    ``made`` says where, and ``place`` is the line of Python where it is one."""
+
+    what: str
+    count: int
+    bytes: int
+    made: str
+    place: Place | None
+
+    def __str__(self) -> str:
+        times = f"{self.count} times " if self.count > 1 else ""
+        size = f" of {self.bytes} bytes{' in all' * (self.count > 1)}" if self.bytes else ""
+        return f"{times}{self.what}{size}" + (f", made {self.made}" if self.made else "")
+
+
+@dataclass
+class LeakReport(HostReport):
+    """What was still alive when its context ended, largest first; ``places`` is the line that made the first."""
+
+    held: tuple[Held, ...] = ()
+
+    def where(self) -> list[str]:
+        lines = []
+        for held in self.held:
+            lines.append(f"  {held}")
+            if held.place is not None and held.place.text is not None:
+                lines.append(f"      {held.place.text}")
+        return lines
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**super().as_dict(), "held": [asdict(held) for held in self.held]}
+
+
+class KernelFault(Exception):
+    """A kernel was stopped; ``report`` says where and why."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(str(report))
+        self.report = report
+
+
+def place_lines(places: tuple[Place, ...]) -> list[str]:
+    """The printed form of places: the line at fault, its text, then the lines into which it was inlined."""
+    lines = []
+    for number, place in enumerate(places):
+        name = f" in {plain_name(place.function)}" if place.function else ""
+        lines.append(f"  {'at' if number == 0 else 'inlined from'} {place.file}:{place.line}{name}")
+        if place.text is not None:
+            lines.append(f"      {place.text.strip()}")
+    return lines
+
+
+def _origin_text(origin: str) -> list[str]:
+    text = python_place(origin.file, origin.line).text if isinstance(origin, Origin) else None
+    return [] if text is None else [f"      {text}"]
+
+
+def _origin_dict(origin: str | None) -> Any:
+    """A place where the origin is one; else its text."""
+    return asdict(python_place(origin.file, origin.line)) if isinstance(origin, Origin) else origin
+
+
+def plain_name(mangled: str) -> str:
+    """The C++ name in a mangled one, without parameters and template arguments: ``_ZN3foo3barEPi`` is ``foo::bar``."""
+    parts = []
+    rest = re.sub(r"^_ZN?K?|^_ZZ\d*", "", mangled)
+    if rest == mangled:
+        return mangled
+    while found := re.match(r"L?(\d+)", rest):
+        start, length = found.end(), int(found.group(1))
+        parts.append(rest[start : start + length])
+        rest = rest[start + length :]
+        if not mangled.startswith("_ZN"):
+            break
+    return "::".join(part for part in parts if not part.startswith("_GLOBAL__N")) or mangled

@@ -1,0 +1,248 @@
+"""What memory accesses cost: global sectors, shared-memory wavefronts and same-address atomics, counted by warp as
+Nsight Compute does."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cudakit.sim.lockstep.lanes import Array, LaneSet
+
+_PATTERNS_KEPT = 4096
+_patterns: dict[tuple[bytes, int], tuple[int, int, int]] = {}
+
+
+class Tally:
+    """What one site did. A request is an instruction of one warp.
+
+    ``requests`` and ``lanes`` are of sites that are no memory accesses. Accesses are counted by where their bytes were
+    (one with a generic address may have been to several spaces): global ones in sectors, shared ones in wavefronts,
+    each beside the fewest that the active lanes and their width could need; ``distributed_requests`` went to shared
+    memory of other blocks of a cluster. ``worst_ways`` is the most passes that a group of lanes needed, ``depth`` the
+    lanes that an atomic's busiest address had, added up over its requests.
+    """
+
+    __slots__ = (
+        "depth",
+        "distributed_requests",
+        "global_bytes",
+        "ideal_sectors",
+        "ideal_wavefronts",
+        "lanes",
+        "local_bytes",
+        "local_requests",
+        "requests",
+        "sector_requests",
+        "sectors",
+        "shared_bytes",
+        "wavefront_requests",
+        "wavefronts",
+        "worst_depth",
+        "worst_ways",
+    )
+
+    def __init__(self) -> None:
+        self.requests = self.lanes = 0
+        self.sector_requests = self.sectors = self.ideal_sectors = self.global_bytes = 0
+        self.wavefront_requests = self.wavefronts = self.ideal_wavefronts = self.worst_ways = self.shared_bytes = 0
+        self.local_requests = self.local_bytes = self.distributed_requests = 0
+        self.depth = self.worst_depth = 0
+
+
+def count_same_sector(tally: Tally, lanes: LaneSet, size: int) -> None:
+    """Add one global request in which all lanes access the same address."""
+    tally.sector_requests += lanes.warp_count
+    tally.sectors += lanes.warp_count
+    tally.ideal_sectors += lanes.warp_count
+    tally.global_bytes += lanes.count * size
+
+
+def count_same_word(tally: Tally, lanes: LaneSet, size: int, paired: bool) -> None:
+    """Add one shared request in which all lanes access the same address."""
+    if size <= 4 or lanes.complete:
+        passes = lanes.warp_count * max(size // (8 if paired else 4), 1)
+        count_wavefronts(tally, lanes, size, (passes, passes, 1))
+        return
+    key = ("same word", size, paired)
+    found: tuple[int, int, int] | None = lanes.cache.get(key)
+    if found is None:
+        found = lanes.cache[key] = wavefronts(lanes, np.zeros(lanes.count, np.int32), size, paired)
+    count_wavefronts(tally, lanes, size, found)
+
+
+def count_local(tally: Tally, lanes: LaneSet, size: int) -> None:
+    """Add one local-memory request."""
+    tally.local_requests += lanes.warp_count
+    tally.local_bytes += lanes.count * size
+
+
+def count_contention(tally: Tally, lanes: LaneSet, address: Array) -> None:
+    """Add one request of an atomic: the lanes of a warp that mean one address go one after another. ``address``: a
+    number a lane that is equal where they mean the same, or one for all."""
+    if address.ndim == 0:
+        depths = lanes.warp_counts
+        tally.depth += lanes.count
+    else:
+        depths = _deepest(lanes, address)
+        tally.depth += int(depths.sum())
+    tally.worst_depth = max(tally.worst_depth, int(depths.max()))
+
+
+def _deepest(lanes: LaneSet, address: Array) -> Array:
+    """How many lanes the address that most lanes of a warp mean has, a warp."""
+    order = np.lexsort((address, lanes.warp_rank))
+    ranks, places = lanes.warp_rank[order], address[order]
+    fresh = np.ones(len(order), np.bool_)
+    fresh[1:] = (ranks[1:] != ranks[:-1]) | (places[1:] != places[:-1])
+    starts = np.flatnonzero(fresh)
+    lengths = np.diff(np.append(starts, len(order)))
+    firsts = np.searchsorted(ranks[starts], np.arange(lanes.warp_count))
+    found: Array = np.maximum.reduceat(lengths, firsts)
+    return found
+
+
+def ideal_sectors(lanes: LaneSet, size: int) -> int:
+    """The fewest sectors for one access of ``size`` bytes a lane to bytes that no two lanes share, over all warps."""
+    if lanes.complete:
+        return lanes.warp_count * size
+    key = ("ideal sectors", size)
+    found: int | None = lanes.cache.get(key)
+    if found is None:
+        counts = lanes.warp_counts[lanes.warps]
+        found = lanes.cache[key] = int((-(-counts * size // 32)).sum())
+    return found
+
+
+def count_sectors(tally: Tally, lanes: LaneSet, offsets: Array, size: int, breaks: Array | None) -> None:
+    """Add one global request. ``offsets``: uint64 byte offsets from a 32-byte boundary, each a multiple of ``size``.
+
+    ``breaks``: the positions after which the next lane's address is not the next element; None where there are none.
+    """
+    tally.sector_requests += lanes.warp_count
+    tally.ideal_sectors += ideal_sectors(lanes, size)
+    tally.global_bytes += lanes.count * size
+    starts = lanes.warp_starts
+    if breaks is None or (len(breaks) < len(starts) and _are_starts(lanes, breaks)):
+        # consecutive within every warp
+        first = offsets.take(starts)
+        last = first + np.uint64(31 * size) if lanes.complete else offsets.take(np.append(starts[1:], lanes.count) - 1)
+        # aligned elements of at most 32 bytes never straddle a sector
+        sectors = (last >> np.uint64(5)) - (first >> np.uint64(5))
+        tally.sectors += int(sectors.sum()) + len(starts)
+        return
+    rows = _rows(lanes, (offsets >> np.uint64(5)).astype(np.uint32))
+    rows.sort(axis=1)
+    tally.sectors += lanes.warp_count + int(np.count_nonzero(rows[:, 1:] != rows[:, :-1]))
+
+
+def _are_starts(lanes: LaneSet, breaks: Array) -> bool:
+    if lanes.complete:
+        return not ((breaks + 1) & 31).any()
+    return bool(np.isin(breaks + 1, lanes.warp_starts).all())
+
+
+def _rows(lanes: LaneSet, values: Array) -> Array:
+    """A fresh table of 32 a warp, absent lanes repeating their warp's first value."""
+    if lanes.complete:
+        table: Array = values.reshape(-1, 32).copy()
+        return table
+    out = np.repeat(values.take(lanes.warp_starts), 32)
+    out[lanes.slots] = values
+    return out.reshape(-1, 32)
+
+
+def count_wavefronts(tally: Tally, lanes: LaneSet, size: int, found: tuple[int, int, int]) -> None:
+    """Add one shared-memory request, of which ``request_wavefronts`` found this."""
+    tally.wavefront_requests += lanes.warp_count
+    tally.shared_bytes += lanes.count * size
+    tally.wavefronts += found[0]
+    tally.ideal_wavefronts += found[1]
+    tally.worst_ways = max(tally.worst_ways, found[2])
+
+
+def request_wavefronts(lanes: LaneSet, offsets: Array, size: int, paired: bool) -> tuple[int, int, int]:
+    """``wavefronts`` of a whole request; ``offsets``: int64 byte offsets within each lane's own block. The same for all
+    that differ by a multiple of 4 bytes."""
+    repeat = 1
+    blocks = lanes.geometry.blocks
+    if blocks > 1 and lanes.periodic:
+        rows = offsets.reshape(blocks, -1)
+        if (rows[1:] == rows[0]).all():
+            # every block does the same: look at one
+            repeat = blocks
+            offsets = rows[0]
+    # moving everything by whole words turns the banks round and changes nothing
+    pattern = (offsets - (int(offsets[0]) & ~3)).astype(np.int32)
+    part = lanes if repeat == 1 else _first_block(lanes)
+    found = None
+    if part.count <= 1024:
+        key = (pattern.tobytes() + part.slots.astype(np.uint16).tobytes(), size if paired else -size)
+        found = _patterns.get(key)
+    if found is None:
+        found = wavefronts(part, pattern, size, paired)
+        if part.count <= 1024:
+            if len(_patterns) >= _PATTERNS_KEPT:
+                _patterns.clear()
+            _patterns[key] = found
+    return found[0] * repeat, found[1] * repeat, found[2]
+
+
+def _first_block(lanes: LaneSet) -> LaneSet:
+    found: LaneSet | None = lanes.cache.get("first block")
+    if found is None:
+        count = lanes.count // lanes.geometry.blocks
+        found = lanes.cache["first block"] = LaneSet(lanes.geometry, lanes.lanes[:count], count)
+    return found
+
+
+def wavefronts(lanes: LaneSet, offsets: Array, size: int, paired: bool = True) -> tuple[int, int, int]:
+    """Passes that a request needs, the fewest that so many bytes could need, and the most that one group of lanes
+    needs: n of an n-way bank conflict.
+
+    Up to 4 bytes a lane, the lanes of a warp go together; with 8 bytes half warps do, with 16 quarter warps. But loads
+    of 8 (or 16) bytes take one pass for two halves of a warp (two quarters of a half) where they meet in no bank and
+    neighbouring lanes (0 and 1, 2 and 3...), or all lanes two apart (0 and 2, 1 and 3, 4 and 6...), have the same
+    address. ``paired``: it is a load. Measured on an H200; some patterns of 16 bytes with lanes switched off are a pass
+    off.
+    """
+    words = max(size // 4, 1)
+    table = _rows(lanes, offsets)
+    here = np.zeros(lanes.warp_count * 32, np.bool_)
+    here[lanes.slots] = True
+    group = 32 // min(words, 4)
+    ways = _ways(table, here, group, words)
+    worst = int(ways.max())
+    if paired and words > 1:
+        together = _ways(table, here, 2 * group, words) <= 1
+        together &= _shared_by_neighbours(table.reshape(-1, 2 * group), here.reshape(-1, 2 * group))
+        pairs = ways.reshape(-1, 2)
+        ways = np.where(together, pairs.max(axis=1), pairs.sum(axis=1))
+    passes = ways.reshape(lanes.warp_count, -1).sum(axis=1)
+    fewest = np.minimum(passes, -(-lanes.warp_counts[lanes.warps] * size // 128))
+    return int(passes.sum()), int(fewest.sum()), worst
+
+
+def _ways(table: Array, here: Array, group: int, words: int) -> Array:
+    """For each group of lanes the words that its busiest bank has; 0 where no lane is there."""
+    active = here.reshape(-1, group)
+    used = active.any(axis=1)
+    rows = table.reshape(-1, group)
+    # in a group without its warp's first lane, absent lanes must repeat one of its own
+    first = rows[np.arange(len(rows)), active.argmax(axis=1)]
+    rows = np.where(active, rows, first[:, None])[used]
+    spread = (rows >> 2)[:, :, None] + np.arange(words)
+    rows = np.sort(spread.reshape(len(rows), -1), axis=1)
+    fresh = np.ones(rows.shape, np.bool_)
+    fresh[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    slots = np.arange(len(rows))[:, None] * 32 + (rows & 31)
+    per_bank = np.bincount(slots[fresh], minlength=len(rows) * 32).reshape(-1, 32)
+    ways = np.zeros(used.size, np.int64)
+    ways[used] = per_bank.max(axis=1)
+    return ways
+
+
+def _shared_by_neighbours(table: Array, here: Array) -> Array:
+    """Which rows of lanes have the same address in each lane and the next, or in each lane and the second next."""
+    lane = np.arange(table.shape[-1])
+    same = [((table == table[:, lane ^ step]) | ~here | ~here[:, lane ^ step]).all(axis=1) for step in (1, 2)]
+    found: Array = same[0] | same[1]
+    return found

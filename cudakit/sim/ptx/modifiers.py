@@ -1,0 +1,70 @@
+"""The modifiers of instructions that move data: each is taken by name, and what remains unread is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from cudakit.sim.ptx.ir import Instruction
+
+if TYPE_CHECKING:
+    from cudakit.sim.instructions.lowering import Compiler
+
+SCOPES = ("cta", "cluster", "gpu", "sys")
+LOAD_CACHES = ("ca", "cg", "cs", "lu", "cv")
+STORE_CACHES = ("wb", "cg", "cs", "wt")
+EVICTION_L1 = ("L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate")
+EVICTION_L2 = ("L2::evict_normal", "L2::evict_first", "L2::evict_last")
+PREFETCH_SIZES = ("L2::64B", "L2::128B", "L2::256B")
+
+
+class Modifiers:
+    """An instruction's modifiers while a builder reads them. Of a group of alternatives at most one may stand."""
+
+    def __init__(self, c: Compiler, instruction: Instruction) -> None:
+        self.c = c
+        self.instruction = instruction
+        self.rest = list(instruction.modifiers)
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise self.c.refuse(self.instruction, reason)
+
+    def kind(self, *allowed: str) -> str:
+        """The last modifier: a type, one of those allowed."""
+        if not self.rest or self.rest[-1] not in allowed:
+            self.refuse(f"type .{self.rest[-1]}" if self.rest else "no type")
+        return self.rest.pop()
+
+    def flag(self, name: str) -> bool:
+        return bool(self.one_of(name))
+
+    def one_of(self, *names: str) -> str:
+        """The modifier among ``names``, or ""."""
+        for place, modifier in enumerate(self.rest):
+            if modifier in names:
+                del self.rest[place]
+                return modifier
+        return ""
+
+    def finish(self) -> None:
+        """Refuse what no builder has read."""
+        if self.rest:
+            self.refuse("modifier ." + ", .".join(self.rest))
+
+    # ---- what several instructions share ----
+
+    def order(self, *orders: str) -> str:
+        """How strong an access is: "", "weak", "volatile", or one of ``orders``, which take a scope."""
+        found = self.one_of("weak", "volatile", *orders)
+        scope = self.one_of(*SCOPES)
+        if bool(scope) != (found in orders):
+            self.refuse(f"scope .{scope} without a memory order" if scope else f".{found} without a scope")
+        return found
+
+    def hints(self, *caches: str) -> tuple[bool, bool, bool]:
+        """Take what only caches see: whether there is a cache operator, a hint for the caches of global memory, and a
+        cache policy among the operands."""
+        operator = bool(self.one_of(*caches))
+        evictions = () if operator else (self.one_of(*EVICTION_L1), self.one_of(*EVICTION_L2))
+        policy = self.flag("L2::cache_hint")
+        prefetches = self.instruction.opcode == "ld" and bool(self.one_of(*PREFETCH_SIZES))
+        return operator, any(evictions) or policy or prefetches, policy

@@ -1,0 +1,110 @@
+"""The lane-wise instructions: those whose result in a lane depends on nothing but that lane's operands.
+
+``compile_lanewise`` turns an instruction into a function of its operands' values. It takes the values of ``flatten``'s
+sources in order (a ``Negated`` one already inverted), as arrays or numpy scalars of ``operand_dtypes``, and gives the
+value of the destination, or a tuple where there are several. Every result is a fresh array.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from cudakit.sim.ptx.ir import Immediate, Instruction, Negated, Operand, PtxError, Register, UnsupportedPtx, Vector
+from cudakit.sim.values import approximations, bits, conversions, floats, integers, selection, video
+from cudakit.sim.values.lanewise import BUILDERS, Form, Run, Spec, constant, flatten, storage, width
+
+__all__ = [
+    "compile_lanewise",
+    "constant",
+    "flatten",
+    "is_lanewise",
+    "operand_dtypes",
+    "operand_types",
+    "storage",
+]
+
+# importing a family registers it
+_FAMILIES = (approximations, bits, conversions, floats, integers, selection, video)
+
+
+def is_lanewise(instruction: Instruction) -> bool:
+    return instruction.opcode in BUILDERS
+
+
+def compile_lanewise(instruction: Instruction) -> Run | None:
+    """The function that executes an instruction, None where it is not lane-wise.
+
+    ``UnsupportedPtx`` names an instruction or modifier that is not executed; ``PtxError`` operands that do not fit.
+    """
+    if instruction.opcode not in BUILDERS:
+        return None
+    return _form(instruction).run
+
+
+def operand_types(instruction: Instruction) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The PTX types of a lane-wise instruction's flattened destinations and sources: what ``constant`` wants."""
+    form = _form(instruction)
+    return form.destinations, form.sources
+
+
+def operand_dtypes(instruction: Instruction) -> tuple[tuple[np.dtype[Any], ...], tuple[np.dtype[Any], ...]]:
+    """The dtypes of a lane-wise instruction's flattened destinations and sources."""
+    form = _form(instruction)
+    return tuple(map(storage, form.destinations)), tuple(map(storage, form.sources))
+
+
+def _shape(opcode: str, operand: Operand | None) -> tuple[object, ...]:
+    """What a form may depend on in an operand: its kind, and the type of a register."""
+    if isinstance(operand, Register):
+        return ("register", operand.type)
+    if isinstance(operand, Immediate):
+        return ("immediate", operand.type, operand.bits if opcode == "lop3" else 0)
+    if isinstance(operand, Vector):
+        return ("vector", *(_shape(opcode, element) for element in operand.elements))
+    return (type(operand).__name__,)
+
+
+def _form(instruction: Instruction) -> Form:
+    builder = BUILDERS.get(instruction.opcode)
+    if builder is None:
+        raise UnsupportedPtx(f"PTX line {instruction.line}: {instruction.name} is not lane-wise", instruction.line)
+    key = (
+        instruction.opcode,
+        instruction.modifiers,
+        tuple(_shape(instruction.opcode, operand) for operand in instruction.operands),
+    )
+    found = _keep(key)
+    if not found:
+        form = builder(Spec(instruction))
+        _check(instruction, form)
+        found.append(form)
+    return found[0]
+
+
+@lru_cache(maxsize=4096)
+def _keep(key: tuple[object, ...]) -> list[Form]:
+    """The place where the form of a key is kept once it has been built without an error."""
+    return []
+
+
+def _check(instruction: Instruction, form: Form) -> None:
+    destinations, sources = flatten(instruction)
+    if len(destinations) != len(form.destinations) or len(sources) != len(form.sources):
+        raise PtxError(
+            f"PTX line {instruction.line}: {instruction.name} takes {len(form.destinations)} destinations and "
+            f"{len(form.sources)} sources, not {len(destinations)} and {len(sources)}: {instruction.text}",
+            instruction.line,
+        )
+    for operand, kind in zip((*destinations, *sources), (*form.destinations, *form.sources), strict=True):
+        register = operand.register if isinstance(operand, Negated) else operand
+        if isinstance(register, Register) and storage(register.type) != storage(kind):
+            raise PtxError(
+                f"PTX line {instruction.line}: register {register.name} of type .{register.type} where {width(kind)} "
+                f"bits of .{kind} are due: {instruction.text}",
+                instruction.line,
+            )
+        if isinstance(operand, Immediate):
+            constant(operand, kind)

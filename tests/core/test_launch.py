@@ -1,0 +1,898 @@
+"""Typed launches: what arrives, and everything a launch can be told wrong, each refused before anything runs."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import re
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudakit
+from cudakit.errors import Closed, LaunchError
+from cudakit.launch import plan as plans
+from cudakit.launch.plan import launch_source
+
+SOURCE = r"""
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+
+struct Pair { int a; double b; };
+enum Mode : short { A, B };
+
+__global__ void scale(const float* x, float* y, float s, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] * s;
+}
+
+__global__ void echo(double* out, float f, double d, int i, unsigned u, long long l, signed char c, bool b, __half h,
+                     __nv_bfloat16 w, Mode mode, Pair pair, float4 v) {
+    out[0] = f; out[1] = d; out[2] = i; out[3] = u; out[4] = double(l); out[5] = c; out[6] = b;
+    out[7] = __half2float(h); out[8] = __bfloat162float(w); out[9] = mode; out[10] = pair.a; out[11] = pair.b;
+    out[12] = v.x; out[13] = v.y; out[14] = v.z; out[15] = v.w;
+}
+
+__global__ void bytes(unsigned long long* out, char* a, unsigned char* b, void* c, float4* d, float2* e, __half* f,
+                      const Pair* g, bool* h) {
+    out[0] = (unsigned long long)a; out[1] = (unsigned long long)b; out[2] = (unsigned long long)c;
+    out[3] = (unsigned long long)d; out[4] = (unsigned long long)e; out[5] = (unsigned long long)f;
+    out[6] = (unsigned long long)g; out[7] = (unsigned long long)h;
+}
+
+__global__ void where(int* out) {
+    if (threadIdx.x + threadIdx.y + threadIdx.z == 0) {
+        int at = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+        out[3 * at] = blockIdx.x; out[3 * at + 1] = blockIdx.y; out[3 * at + 2] = blockDim.x * blockDim.y * blockDim.z;
+    }
+}
+
+__global__ void __launch_bounds__(64) bounded(int* out) { out[0] = 1; }
+
+__global__ void big(float* out, int n) {
+    extern __shared__ float tile[];
+    tile[threadIdx.x] = threadIdx.x;
+    tile[n - 1] = 7;
+    __syncthreads();
+    out[0] = tile[n - 1] + tile[1];
+}
+
+__global__ void fixed(float* out) {
+    __shared__ float tile[4096];
+    tile[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    out[0] = tile[1];
+}
+
+__global__ void nothing() {}
+
+extern "C" __global__ void plain(float* out, int i, float f, unsigned long long u, double d) {
+    out[0] = i; out[1] = f; out[2] = u; out[3] = d;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def module(device: cudakit.Device) -> cudakit.Module:
+    return device.compile(source=SOURCE, name="launch.cu")
+
+
+@pytest.fixture
+def stream(device: cudakit.Device) -> Iterator[cudakit.Stream]:
+    with device.stream() as made:
+        yield made
+
+
+@pytest.fixture
+def x(device: cudakit.Device, stream: cudakit.Stream) -> cudakit.DeviceArray:
+    return device.array(np.arange(100, dtype=np.float32), stream=stream)
+
+
+@pytest.fixture
+def y(device: cudakit.Device, stream: cudakit.Stream) -> cudakit.DeviceArray:
+    return device.full((100,), -1, np.float32, stream=stream)
+
+
+def refused(kernel: cudakit.Kernel, stream: Any, match: str, **options: Any) -> str:
+    """Launch and prepare; both must refuse, and nothing may run. Gives the sentence."""
+    options = {"grid": 1, "block": 128, **options}
+    with pytest.raises(LaunchError, match=match) as caught:
+        kernel.launch(stream, **options)
+    with pytest.raises(LaunchError, match=match):
+        kernel.prepare(**options)
+    assert str(caught.value).startswith(kernel.name)
+    return str(caught.value)
+
+
+# What arrives ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_launch(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
+    module["scale"].launch(stream, grid=1, block=128, args=(x, y, 2.5, 100))
+    np.testing.assert_array_equal(y.numpy(stream), np.arange(100, dtype=np.float32) * 2.5)
+
+
+def test_prepared_launches(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any
+) -> None:
+    prepared = module["scale"].prepare(grid=1, block=128, args=(x, y, 3.0, 100))
+    prepared.launch(stream)
+    np.testing.assert_array_equal(y.numpy(stream), np.arange(100, dtype=np.float32) * 3)
+    x.fill(2, stream)
+    prepared.launch(stream)
+    np.testing.assert_array_equal(y.numpy(stream), np.full(100, 6, np.float32))
+    with device.stream() as other:
+        other.wait(stream)
+        x.fill(1, other)
+        prepared.launch(other)
+        np.testing.assert_array_equal(y.numpy(other), np.full(100, 3, np.float32))
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+class PairStruct(ctypes.Structure):
+    _fields_ = [("a", ctypes.c_int), ("b", ctypes.c_double)]
+
+
+PAIR = np.dtype([("a", np.int32), ("b", np.float64)], align=True)
+
+
+def test_every_kind_of_number_arrives(device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream) -> None:
+    out = device.zeros((16,), np.float64, stream=stream)
+    kernel = module["echo"]
+    import ml_dtypes
+
+    pair = np.array((7, 0.125), PAIR)[()]
+    rows: list[tuple[tuple[Any, ...], list[float]]] = [
+        ((0.1, 0.1, -5, 2**32 - 1, -(2**40), -128, True, 1.5, 2.5, 1, pair, (1, 2.0, np.float32(3), 4)),
+         [float(np.float32(0.1)), 0.1, -5, 2**32 - 1, -(2**40), -128, 1, 1.5, 2.5, 1, 7, 0.125, 1, 2, 3, 4]),
+        ((np.float32(0.5), np.float32(0.5), np.int8(-5), np.uint64(7), np.int32(3), True, np.bool_(False),
+          np.float16(0.1), ml_dtypes.bfloat16(3.0), Colour.RED, PairStruct(-1, 2.0), np.arange(4, dtype=np.float32)),
+         [0.5, 0.5, -5, 7, 3, 1, 0, float(np.float16(0.1)), 3, 1, -1, 2, 0, 1, 2, 3]),
+        ((1, np.float64(1e300), np.bool_(True), 0, 2**63 - 1, 127, False, np.float64(-2), 1e-3, -3,
+          bytes(pair.tobytes()), np.arange(4, dtype=np.float32).tobytes()),
+         [1, 1e300, 1, 0, float(2**63 - 1), 127, 0, -2, float(ml_dtypes.bfloat16(1e-3)), -3, 7, 0.125, 0, 1, 2, 3]),
+        ((float("inf"), float("nan"), 0, 0, 0, 0, False, float("-inf"), float("inf"), 0, pair, (0, 0, 0, 0)),
+         [np.inf, np.nan, 0, 0, 0, 0, 0, -np.inf, np.inf, 0, 7, 0.125, 0, 0, 0, 0]),
+    ]  # fmt: skip
+    for values, expected in rows:
+        for _ in range(2):  # the first makes the plan, the second uses it
+            out.fill(-1.0, stream)
+            kernel.launch(stream, grid=1, block=1, args=(out, *values))
+            np.testing.assert_array_equal(out.numpy(stream), expected)
+
+
+def test_pointers_of_every_kind(device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream) -> None:
+    out = device.zeros((8,), np.uint64, stream=stream)
+    arrays = [
+        device.zeros((16,), kind, stream=stream)
+        for kind in (np.int8, np.uint8, np.int32, np.float32, np.complex64, np.float16, PAIR, np.bool_)
+    ]
+    for _ in range(2):
+        module["bytes"].launch(stream, grid=1, block=1, args=(out, *arrays))
+        assert list(out.numpy(stream)) == [array.pointer for array in arrays]
+    other = [device.zeros((16,), kind, stream=stream) for kind in (np.uint8, np.uint8, PAIR, np.float32, np.float32)]
+    module["bytes"].launch(stream, grid=1, block=1, args=(out, *other, None, ctypes.c_void_p(64), None))
+    assert list(out.numpy(stream)) == [*(array.pointer for array in other), 0, 64, 0]
+
+
+def test_a_view_passes_its_first_element(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
+    module["scale"].launch(stream, grid=1, block=128, args=(x[40:], y[::2], 1.0, 3))
+    assert list(y.numpy(stream)[:4]) == [40, 41, 42, -1]
+
+
+def test_dimensions(device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream) -> None:
+    for grid, block, threads in (
+        ((3, 2), (4, 2, 2), 16), (np.int64(2), [8], 8), ([2, 2, 2], np.array([4, 4]), 16), ((5,), 32, 32),
+    ):  # fmt: skip
+        blocks = int(np.prod(grid))
+        out = device.zeros((blocks, 3), np.int32, stream=stream)
+        module["where"].launch(stream, grid=grid, block=block, args=(out,))
+        assert (out.numpy(stream)[:, 2] == threads).all()
+
+
+def test_no_arguments(module: cudakit.Module, stream: cudakit.Stream) -> None:
+    for _ in range(2):
+        module["nothing"].launch(stream, grid=1, block=1)
+    refused(module["nothing"], stream, r"takes 0 arguments \(\), and 1 were given", args=(1,))
+
+
+def test_extern_c_takes_widths(device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream) -> None:
+    out = device.zeros((4,), np.float32, stream=stream)
+    kernel = module["plain"]
+    assert [parameter.kind for parameter in kernel.parameters] == ["bits", "int", "float", "bits", "float"]
+    for _ in range(2):
+        kernel.launch(stream, grid=1, block=1, args=(out, -3, 0.5, 9, 4.0))
+        assert list(out.numpy(stream)) == [-3, 0.5, 9, 4]
+    refused(
+        kernel,
+        stream,
+        "parameter 0 is 64 bits .*, but float 1.0 was given: give an integer",
+        args=(1.0, 1, 1.0, 1, 1.0),
+    )
+    refused(kernel, stream, "must lie in -2147483648..4294967295", args=(out, 2**32, 1.0, 1, 1.0))
+    refused(kernel, stream, "does not fit 64 bits", args=(out, 1, 1.0, 2**64, 1.0))
+
+
+def test_pinned_memory_is_a_pointer(device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream) -> None:
+    source, target = device.pinned((100,), np.float32), device.pinned((100,), np.float32)
+    source[:] = 3
+    target[:] = 0
+    module["scale"].launch(stream, grid=1, block=128, args=(source, target, 2.0, 100))
+    stream.synchronize()
+    assert (target == 6).all()
+
+
+def test_large_shared_memory_is_opted_in_to(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream
+) -> None:
+    kernel = module["big"]
+    out = device.zeros((1,), np.float32, stream=stream)
+    for count in (1000, kernel.max_dynamic_shared // 4):
+        kernel.launch(stream, grid=1, block=32, shared=4 * count, args=(out, count))
+        assert out.numpy(stream)[0] == 8
+
+
+def test_shared_opt_in_happens_once(sim: cudakit.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    real = sim.context.call
+    monkeypatch.setattr(sim.context, "call", lambda name, *given: calls.append(name) or real(name, *given))
+    kernel = sim.compile(source=SOURCE, name="launch.cu")["big"]
+    out = sim.zeros((1,), np.float32)
+    for count in (1000, 20000, 30000, 20000):
+        kernel.launch(sim.default_stream, grid=1, block=32, shared=4 * count, args=(out, count))
+    assert calls.count("cuFuncSetAttribute") == 1
+
+
+def test_threads_launch_on_their_own_streams(device: cudakit.Device, module: cudakit.Module) -> None:
+    kernel = module["scale"]
+    failures: list[BaseException] = []
+
+    def work(factor: int) -> None:
+        try:
+            with device.stream() as stream:
+                x = device.array(np.arange(64, dtype=np.float32), stream=stream)
+                y = device.empty_like(x, stream=stream)
+                for step in range(20):
+                    kernel.launch(stream, grid=1, block=64, args=(x, y, float(factor * step), 64))
+                    np.testing.assert_array_equal(y.numpy(stream), np.arange(64, dtype=np.float32) * factor * step)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(factor,)) for factor in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+# Arguments that are refused -------------------------------------------------------------------------------------------
+
+
+def test_refused_wrong_count(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
+    match = r"takes 4 arguments \(const float\*, float\*, float, int\), and 3 were given"
+    refused(module["scale"], stream, match, args=(x, y, 1.0))
+    refused(module["scale"], stream, "takes 4 arguments.*and 5 were given", args=(x, y, 1.0, 1, 1))
+
+
+def test_refused_args_that_are_no_tuple(module: cudakit.Module, stream: cudakit.Stream, x: Any) -> None:
+    refused(module["where"], stream, r"args is a DeviceArray; give the arguments as a tuple, args=\(x,\)", args=x)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wrong"),
+    [(np.float64, "float64"), (np.int32, "int32"), (np.float16, "float16"), (np.complex64, "complex64")],
+)
+def test_refused_dtype(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, y: Any, dtype: Any, wrong: str
+) -> None:
+    bad = device.zeros((100,), dtype, stream=stream)
+    match = rf"parameter 0 is const float\*, but a DeviceArray of {wrong} was given: the dtype must be float32"
+    refused(module["scale"], stream, match, args=(bad, y, 1.0, 100))
+
+
+def test_refused_dtype_after_a_plan_was_made(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any
+) -> None:
+    module["scale"].launch(stream, grid=1, block=128, args=(x, y, 1.0, 100))
+    bad = device.zeros((100,), np.float64, stream=stream)
+    refused(module["scale"], stream, "a DeviceArray of float64", args=(bad, y, 1.0, 100))
+    np.testing.assert_array_equal(y.numpy(stream), x.numpy(stream))
+
+
+@pytest.mark.parametrize("index", range(1, 9))
+def test_refused_dtype_for_each_pointer(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, index: int
+) -> None:
+    out = device.zeros((8,), np.uint64, stream=stream)
+    args: list[Any] = [out, *[None] * 8]
+    args[index] = device.zeros((8,), np.int64, stream=stream)
+    if index == 3:
+        module["bytes"].launch(stream, grid=1, block=1, args=tuple(args))  # void* takes any
+        assert out.numpy(stream)[2] == args[index].pointer
+    else:
+        refused(module["bytes"], stream, rf"parameter {index} is .*\*, but a DeviceArray of int64", args=tuple(args))
+
+
+def test_refused_unaligned_vector_pointer(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, x: Any
+) -> None:
+    out = device.zeros((8,), np.uint64, stream=stream)
+    args = [out, None, None, None, x, None, None, None, None]
+    module["bytes"].launch(stream, grid=1, block=1, args=tuple(args))
+    for start in (1, 2, 3):
+        args[4] = x[start:]
+        match = r"parameter 4 is float4\*.*its address 0x[0-9a-f]+ is not a multiple of 16"
+        refused(module["bytes"], stream, match, args=tuple(args))
+    args[4] = x[4:]
+    module["bytes"].launch(stream, grid=1, block=1, args=tuple(args))
+
+
+def test_refused_pageable_memory(module: cudakit.Module, stream: cudakit.Stream, y: Any) -> None:
+    host = np.zeros(100, np.float32)
+    refused(
+        module["scale"],
+        stream,
+        "a numpy array of float32 was given: it is in pageable host memory",
+        args=(host, y, 1.0, 1),
+    )
+
+
+def test_refused_pinned_memory_of_another_dtype(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, y: Any
+) -> None:
+    host = device.pinned((100,), np.float64)
+    refused(
+        module["scale"], stream, "a numpy array of float64 was given: the dtype must be float32", args=(host, y, 1.0, 1)
+    )
+
+
+def test_refused_read_only_memory(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any
+) -> None:
+    host = device.pinned((100,), np.float32)
+    host.flags.writeable = False
+    module["scale"].launch(stream, grid=1, block=1, args=(host, y, 1.0, 1))
+    refused(module["scale"], stream, "parameter 1 .* read-only", args=(x, host, 1.0, 1))
+    frozen = y[:]
+    frozen.readonly = True
+    module["scale"].launch(stream, grid=1, block=1, args=(frozen, y, 1.0, 1))
+    refused(module["scale"], stream, "parameter 1 .* read-only", args=(x, frozen, 1.0, 1))
+
+
+@pytest.mark.parametrize("value", [4096, np.int64(4096)])
+def test_refused_int_as_pointer(module: cudakit.Module, stream: cudakit.Stream, y: Any, value: Any) -> None:
+    match = r"parameter 0 is const float\*, but int(64)? .* was given: an int is not taken for an address"
+    refused(module["scale"], stream, match, args=(value, y, 1.0, 1))
+
+
+@pytest.mark.parametrize("value", ["x", b"1234", 1.0, object(), [1.0, 2.0]])
+def test_refused_nonsense_as_pointer(module: cudakit.Module, stream: cudakit.Stream, y: Any, value: Any) -> None:
+    refused(module["scale"], stream, "parameter 0 is const float.*: give a DeviceArray", args=(value, y, 1.0, 1))
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, np.int64(2**40)])
+def test_refused_int_out_of_range(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any, value: Any) -> None:
+    module["scale"].launch(stream, grid=1, block=1, args=(x, y, 1.0, type(value)(1)))
+    match = r"parameter 3 is int, but int(64)? .*: it must lie in -2147483648..2147483647"
+    refused(module["scale"], stream, match, args=(x, y, 1.0, value))
+
+
+def _echo(out: Any) -> list[Any]:
+    return [out, 1.0, 1.0, 1, 1, 1, 1, True, 1.0, 1.0, 0, np.array((1, 1.0), PAIR)[()], (0, 0, 0, 0)]
+
+
+REFUSED_VALUES = [
+    (1, 1e39, "too large for float"), (1, True, "give a float"), (1, np.int32(1), "give a float, converted on purpose"),
+    (1, "1", "give a float"), (1, 1j, "give a float"), (1, None, "give a float"), (1, 10**400, "too large"),
+    (1, np.array(1.0, np.float32), r"array.item\(\)"), (2, np.bool_(True), "give a float"),
+    (3, 1.0, r"parameter 3 is int, but float 1.0 was given: give an integer, int\(x\) where that is meant"),
+    (3, np.float32(1), "give an integer"), (3, None, "give an integer"), (3, "3", "give an integer"),
+    (3, np.array(1), r"array.item\(\)"),
+    (4, -1, r"must lie in 0..4294967295"), (5, 2**63, "must lie in"), (6, 128, "must lie in -128..127"),
+    (7, 1, "give True or False"), (7, np.int8(1), "give True or False"), (7, None, "give True or False"),
+    (8, 1e6, "too large for __half"), (8, 65520.0, "too large for __half"),
+    (9, 3.4e38 * 1.005, "too large for __nv_bfloat16"),
+    (10, 1.0, "give an integer"), (10, 2**16, r"parameter 10 is Mode, .*must lie in -32768..65535"),
+    (11, b"short", "it has 5 bytes, and the parameter 16"), (11, (1, 2.0), "numpy structured scalar"),
+    (11, np.float32(1), "it has 4 bytes"), (11, 3, "of exactly 16 bytes"),
+    (12, (1, 2, 3), "3 values for 4"), (12, (1, 2, 3, "4"), "give a float"), (12, 1.0, "of exactly 16 bytes"),
+    (12, np.zeros(5), "5 values for 4"), (12, bytes(12), "12 bytes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("index", "value", "match"), REFUSED_VALUES, ids=lambda value: repr(value)[:20])
+def test_refused_values(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, index: int, value: Any, match: str
+) -> None:
+    out = device.full((16,), -1.0, np.float64, stream=stream)
+    args = _echo(out)
+    args[index] = value
+    sentence = refused(module["echo"], stream, match, args=tuple(args), block=1)
+    assert f"parameter {index} is" in sentence or index == 12
+    # A plan that was made for these types does not let it pass either.
+    good = _echo(out)
+    if type(good[index]) is type(value):
+        module["echo"].launch(stream, grid=1, block=1, args=tuple(good))
+        refused(module["echo"], stream, match, args=tuple(args), block=1)
+    else:
+        assert (out.numpy(stream) == -1).all()
+
+
+def test_refused_array_for_a_number(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
+    refused(module["scale"], stream, "parameter 3 is int, .*arrays go to pointer parameters", args=(x, y, 1.0, x))
+    refused(module["scale"], stream, "parameter 2 is float, .*arrays go to pointer parameters", args=(x, y, x, 1))
+
+
+def test_refused_closed_array(device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, x: Any) -> None:
+    y = device.zeros((100,), np.float32, stream=stream)
+    kernel = module["scale"]
+    kernel.launch(stream, grid=1, block=128, args=(x, y, 1.0, 100))
+    fresh, used = (kernel.prepare(grid=1, block=128, args=(x, y, 1.0, 100)) for _ in range(2))
+    used.launch(stream)
+    y.close()
+    refused(kernel, stream, "parameter 1 .*it was closed", args=(x, y, 1.0, 100))
+    for prepared in (fresh, used):
+        with pytest.raises(LaunchError, match="an array of this prepared launch was closed"):
+            prepared.launch(stream)
+
+
+def test_refused_array_of_another_device(device: cudakit.Device, sim: cudakit.Device, module: cudakit.Module) -> None:
+    with device.stream() as stream:
+        mine = device.zeros((100,), np.float32, stream=stream)
+        theirs = sim.zeros((100,), np.float32)
+        kernel = module["scale"]
+        kernel.launch(stream, grid=1, block=1, args=(mine, mine, 1.0, 1))
+        refused(kernel, stream, r"parameter 1 .*: it is on sim:sm_90 and the kernel on", args=(mine, theirs, 1.0, 1))
+
+
+def test_arrays_of_the_same_device_opened_twice(module: cudakit.Module, device: cudakit.Device, x: Any, y: Any) -> None:
+    if device.kind == "sim":
+        pytest.skip("each fixture's simulated device is its own")
+    again = cudakit.Device("gpu")
+    z = again.zeros((100,), np.float32)
+    module["scale"].launch(device.default_stream, grid=1, block=128, args=(x, z, 1.0, 100))
+    again.close()
+
+
+class FakeInterface:
+    """An object with a __cuda_array_interface__ of its own."""
+
+    def __init__(self, pointer: int, typestr: str = "<f4", read_only: bool = False, **more: Any) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (100,), "typestr": typestr, "data": (pointer, read_only), "version": 3, **more,
+        }  # fmt: skip
+
+
+def test_foreign_arrays(device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
+    kernel = module["scale"]
+    foreign = FakeInterface(x.pointer)
+    if device.kind == "sim":
+        refused(kernel, stream, "its memory is a GPU's and the kernel runs on sim", args=(foreign, y, 1.0, 1))
+        return
+    kernel.launch(stream, grid=1, block=128, args=(foreign, y, 2.0, 100))
+    np.testing.assert_array_equal(y.numpy(stream), x.numpy(stream) * 2)
+    refused(kernel, stream, "the dtype must be float32", args=(FakeInterface(x.pointer, "<f8"), y, 1.0, 1))
+    refused(kernel, stream, "read-only", args=(x, FakeInterface(y.pointer, read_only=True), 1.0, 1))
+    refused(kernel, stream, "masked", args=(FakeInterface(x.pointer, mask=x), y, 1.0, 1))
+
+
+@pytest.mark.gpu
+def test_torch_tensors(gpu: cudakit.Device) -> None:
+    torch = pytest.importorskip("torch")
+    kernel = gpu.compile(source=SOURCE, name="launch.cu")["scale"]
+    x = torch.arange(100, dtype=torch.float32, device="cuda")
+    y = torch.zeros_like(x)
+    stream = cudakit.Stream(gpu.context, handle=torch.cuda.current_stream().cuda_stream)
+    for _ in range(3):
+        kernel.launch(stream, grid=1, block=128, args=(x, y, 2.0, 100))
+    assert torch.equal(y, 2 * x)
+    refused(kernel, stream, "a torch tensor of float64 on cuda:0", args=(x.double(), y, 1.0, 1))
+    refused(kernel, stream, "it is in host memory", args=(x.cpu(), y, 1.0, 1))
+
+
+# Configurations that are refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"grid": 0}, "grid=0 has a dimension below 1; an empty problem is not launched"),
+        ({"grid": (4, 0)}, "dimension below 1"),
+        ({"block": (32, 0, 1)}, "block=.*dimension below 1"),
+        ({"grid": -1}, "dimension below 1"),
+        ({"grid": ()}, "has 0 dimensions"),
+        ({"grid": (1, 1, 1, 1)}, "has 4 dimensions"),
+        ({"grid": 1.5}, "grid=1.5 is no size"),
+        ({"grid": "4"}, "grid='4' is no size"),
+        ({"grid": None}, "grid=None is no size"),
+        ({"block": (32, 1.0)}, "block=.* is no size"),
+        ({"grid": 2**31}, r"grid\.x is 2147483648, and .* takes at most 2147483647 there"),
+        ({"grid": (1, 65536)}, r"grid\.y is 65536, and .* takes at most 65535 there"),
+        ({"grid": (1, 1, 65536)}, r"grid\.z is 65536, and .* takes at most 65535 there"),
+        ({"block": 1025}, r"block\.x is 1025, and .* takes at most 1024 there"),
+        ({"block": (1, 1, 65)}, r"block\.z is 65, and .* takes at most 64 there"),
+        ({"block": (32, 33)}, r"a block of 32x33x1 has 1056 threads; the device takes at most 1024"),
+        ({"shared": -1}, "shared=-1 is negative"),
+        ({"shared": 1.5}, "shared=1.5 is no number of bytes"),
+        ({"shared": 232449}, "232449 bytes of dynamic shared memory, and at most 232448 are left beside its 0 static"),
+    ],
+    ids=repr,
+)
+def test_refused_configurations(
+    module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any, options: dict[str, Any], match: str
+) -> None:
+    refused(module["scale"], stream, match, args=(x, y, 1.0, 100), **options)
+    assert (y.numpy(stream) == -1).all()
+
+
+def test_refused_block_over_the_launch_bounds(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream
+) -> None:
+    kernel = module["bounded"]
+    assert kernel.max_threads == 64
+    out = device.zeros((1,), np.int32, stream=stream)
+    kernel.launch(stream, grid=1, block=64, args=(out,))
+    assert out.numpy(stream)[0] == 1
+    refused(
+        kernel, stream, r"has 65 threads; this kernel takes at most 64 \(its __launch_bounds__", block=65, args=(out,)
+    )
+
+
+def test_static_shared_memory_counts(device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream) -> None:
+    kernel = module["fixed"]
+    out = device.zeros((1,), np.float32, stream=stream)
+    assert kernel.static_shared == 16384
+    kernel.launch(stream, grid=1, block=32, shared=kernel.max_dynamic_shared, args=(out,))
+    assert out.numpy(stream)[0] == 1
+    over = kernel.max_dynamic_shared + 1
+    refused(kernel, stream, f"{over} bytes .* beside its 16384 static", shared=over, args=(out,))
+
+
+def test_refused_streams(device: cudakit.Device, sim: cudakit.Device, module: cudakit.Module, x: Any, y: Any) -> None:
+    kernel = module["scale"]
+    prepared = kernel.prepare(grid=1, block=1, args=(x, y, 1.0, 1))
+    with sim.stream() as other:
+        for wrong in (0, None, x, "stream", other):
+            with pytest.raises(LaunchError, match=r"^scale: .*stream"):
+                kernel.launch(wrong, grid=1, block=1, args=(x, y, 1.0, 1))
+            with pytest.raises(LaunchError, match=r"^scale: .*stream"):
+                prepared.launch(wrong)
+    closed = device.stream()
+    closed.wait(x.stream)
+    kernel.launch(closed, grid=1, block=1, args=(x, y, 1.0, 1))
+    prepared.launch(closed)
+    closed.close()
+    with pytest.raises(Closed, match="scale: the stream was closed"):
+        kernel.launch(closed, grid=1, block=1, args=(x, y, 1.0, 1))
+    with pytest.raises(Closed, match="scale: the stream was closed"):
+        prepared.launch(closed)
+
+
+def test_arguments_known_again_are_tested_for_what_can_change(
+    module: cudakit.Module, device: cudakit.Device, stream: cudakit.Stream
+) -> None:
+    kernel = module["scale"]
+    one, two = (device.full((100,), value, np.float32, stream=stream) for value in (1.0, 2.0))
+    out = device.zeros((100,), np.float32, stream=stream)
+
+    def result(source: Any, factor: Any, **more: Any) -> float:
+        out.fill(0, stream)
+        kernel.launch(stream, grid=1, block=128, args=(source, out, factor, 100), **more)
+        return float(out.numpy(stream)[99])
+
+    factor = 3.0
+    for _ in range(3):
+        assert result(one, factor) == 3
+    # Others come between: by the same plan, by the rules (a cooperative launch packs there), and by another type.
+    assert [result(two, factor), result(one, factor), result(one, 4.0), result(one, factor)] == [6, 3, 4, 3]
+    if device.attribute("COOPERATIVE_LAUNCH"):
+        assert [result(two, factor, cooperative=True), result(one, factor)] == [6, 3]
+    assert [result(two, np.float64(5.0)), result(one, factor)] == [10, 3]
+    with pytest.raises(LaunchError, match="must lie in"):
+        kernel.launch(stream, grid=1, block=128, args=(one, out, factor, 2**40))
+    assert result(one, factor) == 3
+    # An array that died leaves its place in memory to another: the launch must not take one for the other.
+    for value in range(20):
+        fresh = device.full((100,), float(value), np.float32, stream=stream)
+        assert result(fresh, factor) == 3 * value
+        del fresh
+    assert result(one, factor) == 3
+    one.close()
+    with pytest.raises((LaunchError, Closed), match="closed"):
+        kernel.launch(stream, grid=1, block=128, args=(one, out, factor, 100))
+
+
+def test_a_prepared_launch_finds_its_context_on_a_new_thread(
+    module: cudakit.Module, device: cudakit.Device, stream: cudakit.Stream
+) -> None:
+    x, y = device.full((100,), 2.0, np.float32, stream=stream), device.zeros((100,), np.float32, stream=stream)
+    prepared = module["scale"].prepare(grid=1, block=128, args=(x, y, 4.0, 100))
+    prepared.launch(stream)
+    y.fill(0, stream)
+    failures: list[BaseException] = []
+
+    def launch() -> None:
+        try:
+            prepared.launch(stream)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    thread.join()
+    assert not failures
+    assert (y.numpy(stream) == 8).all()
+
+
+def test_a_struct_changed_in_place_arrives_changed(
+    module: cudakit.Module, device: cudakit.Device, stream: cudakit.Stream
+) -> None:
+    source = "struct P { int a; int b; }; __global__ void put(int* out, P p) { out[0] = p.a; out[1] = p.b; }"
+    kernel = device.compile(source=source, name="put.cu")["put"]
+    out = device.zeros((2,), np.int32, stream=stream)
+    value = np.zeros(1, [("a", np.int32), ("b", np.int32)])[0]
+    for a in (6, 7, 8):
+        value["a"] = a
+        kernel.launch(stream, grid=1, block=1, args=(out, value))
+        assert out.numpy(stream).tolist() == [a, 0]
+
+
+@pytest.mark.parametrize(("what", "size"), [("grid", 1.0), ("block", (32.0,)), ("shared", 0.0)])
+def test_a_size_that_only_equals_a_known_one_is_refused(
+    module: cudakit.Module, stream: cudakit.Stream, what: str, size: Any
+) -> None:
+    sizes: dict[str, Any] = {"grid": 1, "block": (32,), "shared": 0}
+    kernel = module["nothing"]
+    kernel.launch(stream, **sizes)
+    kernel.launch(stream, **sizes)
+    with pytest.raises(LaunchError, match=f"{what}={re.escape(repr(size))}"):
+        kernel.launch(stream, **{**sizes, what: size})
+
+
+def test_a_stream_of_another_device_with_a_known_handle_is_refused() -> None:
+    with cudakit.Device("sim", fresh=True) as own, cudakit.Device("sim", fresh=True) as other:
+        kernel = own.compile(source=SOURCE, name="launch.cu")["nothing"]
+        for _ in range(2):
+            kernel.launch(cudakit.Stream(own.context, handle=1), grid=1, block=1)
+        with pytest.raises(LaunchError, match="stream"):
+            kernel.launch(cudakit.Stream(other.context, handle=1), grid=1, block=1)
+
+
+def test_a_prepared_launch_of_a_closed_device_is_refused() -> None:
+    with cudakit.Device("sim", fresh=True) as own:
+        kernel = own.compile(source=SOURCE, name="launch.cu")["nothing"]
+        prepared, stream = kernel.prepare(grid=1, block=1), own.stream()
+        prepared.launch(stream)
+    with pytest.raises(Closed):
+        prepared.launch(stream)
+
+
+def test_a_launch_keeps_no_array_alive(module: cudakit.Module, device: cudakit.Device, stream: cudakit.Stream) -> None:
+    kernel = module["scale"]
+    x, y = device.zeros((100,), np.float32, stream=stream), device.zeros((100,), np.float32, stream=stream)
+    for _ in range(3):
+        kernel.launch(stream, grid=1, block=128, args=(x, y, 1.0, 100))
+    gone = weakref.ref(x)
+    del x
+    assert gone() is None
+
+
+class ForeignStream:
+    """Another library's stream, a new object each time, as torch's are."""
+
+    def __init__(self, stream: cudakit.Stream) -> None:
+        self.stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return self.stream.__cuda_stream__()
+
+
+def test_foreign_streams(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
+    kernel = module["scale"]
+    prepared = kernel.prepare(grid=1, block=128, args=(x, y, 4.0, 100))
+    for _ in range(3):
+        kernel.launch(ForeignStream(stream), grid=1, block=128, args=(x, y, 3.0, 100))
+    np.testing.assert_array_equal(y.numpy(stream), x.numpy(stream) * 3)
+    prepared.launch(ForeignStream(stream))
+    np.testing.assert_array_equal(y.numpy(stream), x.numpy(stream) * 4)
+    assert len(x.allocation.uses.others) <= 1
+
+
+def test_refused_after_the_module_was_closed(device: cudakit.Device) -> None:
+    module = device.compile(source=SOURCE, name="closing.cu")
+    kernel, untouched = module["where"], module["nothing"]
+    out = device.zeros((3,), np.int32)
+    kernel.launch(device.default_stream, grid=1, block=1, args=(out,))
+    prepared = kernel.prepare(grid=1, block=1, args=(out,))
+    module.close()
+    module.close()
+    for launch in (
+        lambda: kernel.launch(device.default_stream, grid=1, block=1, args=(out,)),
+        lambda: prepared.launch(device.default_stream),
+        lambda: kernel.prepare(grid=1, block=1, args=(out,)),
+        lambda: untouched.launch(device.default_stream, grid=1, block=1),
+        lambda: module["bounded"],
+        lambda: module.variable("x"),
+    ):
+        with pytest.raises(Closed, match=r"closing\.cu.* was closed"):
+            launch()
+    assert device.compile(source=SOURCE, name="closing.cu")["where"] is not kernel
+
+
+# Cooperative grids and clusters ---------------------------------------------------------------------------------------
+
+COOPERATIVE = r"""
+#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void sum(int* partial, int* out, int blocks) {
+    partial[blockIdx.x] = blockIdx.x + 1;
+    cg::this_grid().sync();
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        int s = 0;
+        for (int i = 0; i < blocks; ++i) s += partial[i];
+        out[0] = s;
+    }
+}
+"""
+
+CLUSTER = r"""
+__global__ void ranks(unsigned* out) {
+    unsigned rank, size;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+    out[2 * blockIdx.x] = rank; out[2 * blockIdx.x + 1] = size;
+}
+__global__ void __cluster_dims__(2, 1, 1) pairs(unsigned* out) {
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    out[blockIdx.x] = rank;
+}
+"""
+
+
+def test_cooperative_launch(device: cudakit.Device, stream: cudakit.Stream) -> None:
+    kernel = device.compile(source=COOPERATIVE, name="cooperative.cu")["sum"]
+    partial, out = device.zeros((64,), np.int32, stream=stream), device.zeros((1,), np.int32, stream=stream)
+    kernel.launch(stream, grid=64, block=32, args=(partial, out, 64), cooperative=True)
+    assert out.numpy(stream)[0] == 64 * 65 // 2
+    out.fill(0, stream)
+    kernel.prepare(grid=64, block=32, args=(partial, out, 64), cooperative=True).launch(stream)
+    assert out.numpy(stream)[0] == 64 * 65 // 2
+    fits = kernel.occupancy(32) * device.multiprocessors
+    match = f"a cooperative grid must be on the device at once, which holds {fits} blocks .*, not {fits + 1}"
+    refused(kernel, stream, match, grid=fits + 1, block=32, args=(partial, out, 1), cooperative=True)
+
+
+def test_cluster_launch(device: cudakit.Device, stream: cudakit.Stream) -> None:
+    if not device.attribute("CLUSTER_LAUNCH"):
+        pytest.skip("the device has no clusters")
+    module = device.compile(source=CLUSTER, name="cluster.cu")
+    out = device.zeros((16,), np.uint32, stream=stream)
+    kernel = module["ranks"]
+    kernel.launch(stream, grid=8, block=32, args=(out,), cluster=4)
+    assert list(out.numpy(stream)) == [0, 4, 1, 4, 2, 4, 3, 4] * 2
+    kernel.prepare(grid=8, block=32, args=(out,), cluster=(2, 1)).launch(stream)
+    assert list(out.numpy(stream)) == [0, 2, 1, 2] * 4
+    refused(kernel, stream, r"grid\.x is 8, which is no multiple of cluster\.x, 3", grid=8, args=(out,), cluster=3)
+    refused(kernel, stream, r"grid\.y is 1, which is no multiple of cluster\.y, 2", grid=8, args=(out,), cluster=(1, 2))
+    refused(kernel, stream, "a cluster of 32 blocks, and .* takes at most", grid=32, args=(out,), cluster=32)
+    refused(kernel, stream, "cluster=0 has a dimension below 1", grid=32, args=(out,), cluster=0)
+
+
+def test_compiled_cluster(device: cudakit.Device, stream: cudakit.Stream) -> None:
+    if not device.attribute("CLUSTER_LAUNCH"):
+        pytest.skip("the device has no clusters")
+    kernel = device.compile(source=CLUSTER, name="cluster.cu")["pairs"]
+    out = device.zeros((4,), np.uint32, stream=stream)
+    assert kernel.required_cluster == (2, 1, 1)
+    kernel.launch(stream, grid=4, block=32, args=(out,))
+    assert list(out.numpy(stream)) == [0, 1, 0, 1]
+    refused(kernel, stream, r"grid\.x is 3, and it is compiled for clusters of 2", grid=3, args=(out,))
+    refused(kernel, stream, r"compiled for \(2, 1, 1\)", grid=4, args=(out,), cluster=4)
+
+
+def test_refused_clusters_before_sm_90() -> None:
+    with cudakit.Device("sim:sm_80") as old:
+        kernel = old.compile(source=SOURCE, name="launch.cu")["nothing"]
+        with pytest.raises(LaunchError, match="has no thread block clusters"):
+            kernel.launch(old.default_stream, grid=2, block=1, cluster=2)
+
+
+def test_cluster_refusals_need_no_cluster_hardware(sim: cudakit.Device) -> None:
+    """The rules are the same on every device; this one is told that it has clusters."""
+    sim.context._attributes["CLUSTER_LAUNCH"] = 1
+    kernel = sim.compile(source=SOURCE, name="launch.cu")["nothing"]
+    stream = sim.default_stream
+    refused(kernel, stream, r"grid\.x is 8, which is no multiple of cluster\.x, 3; round", grid=8, cluster=3)
+    refused(kernel, stream, r"grid\.z is 1, which is no multiple of cluster\.z, 2", grid=8, cluster=(1, 1, 2))
+    refused(kernel, stream, "a cluster of 32 blocks, and .* takes at most 16", grid=64, cluster=32)
+    refused(kernel, stream, "cluster='2' is no size", grid=8, cluster="2")
+    kernel.launch(stream, grid=8, block=32, cluster=1)
+    kernel.__dict__["required_cluster"] = (2, 1, 1)
+    refused(kernel, stream, r"grid\.x is 3, and it is compiled for clusters of 2 there", grid=3)
+    refused(kernel, stream, r"cluster=\(4, 1, 1\), and the kernel is compiled for \(2, 1, 1\)", grid=8, cluster=4)
+
+
+# Plans ----------------------------------------------------------------------------------------------------------------
+
+
+def test_an_array_outlives_a_launch_on_another_stream(device: cudakit.Device, module: cudakit.Module) -> None:
+    """Its free is queued on its own stream, after what the other stream does with it."""
+    with device.stream() as home, device.stream() as other:
+        x = device.array(np.arange(100, dtype=np.float32), stream=home)
+        y = device.zeros((100,), np.float32, stream=other)
+        other.wait(home)
+        for _ in range(2):
+            module["scale"].launch(other, grid=1, block=128, args=(x, y, 2.0, 100))
+        assert x.allocation.uses.others == (other,)
+        del x
+        np.testing.assert_array_equal(y.numpy(other), np.arange(100, dtype=np.float32) * 2)
+        z = device.zeros((100,), np.float32, stream=home)
+        module["scale"].prepare(grid=1, block=128, args=(y, z, 2.0, 100)).launch(home)
+        assert y.allocation.uses.others == (home,)
+        del y
+        np.testing.assert_array_equal(z.numpy(home), np.arange(100, dtype=np.float32) * 4)
+
+
+def test_the_fast_path_is_taken(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any
+) -> None:
+    kernel = module["scale"]
+    kernel.launch(stream, grid=1, block=128, args=(x, y, 1.0, 100))
+    closer: list[tuple[Any, ...]] = []
+    plan = kernel._thread.plans[tuple(map(type, (x, y, 1.0, 100)))]
+
+    def launch(args: Any) -> None:
+        plan.launch(stream, grid=1, block=128, args=args, unfit=lambda *given: closer.append(given))
+
+    launch((x, y, 5.0, 100))
+    assert not closer
+    np.testing.assert_array_equal(y.numpy(stream), x.numpy(stream) * 5)
+    for count, args in enumerate(
+        [(x, y, 1.0), (x, y, 1, 100), (y, x, 1.0, 2**40), [x, y, 1.0, 100], (x, x.numpy(stream), 1.0, 1)], 1
+    ):
+        launch(args)
+        assert len(closer) == count
+    np.testing.assert_array_equal(y.numpy(stream), x.numpy(stream) * 5)
+    converters = [plans.Converter("scale", parameter, device.context) for parameter in kernel.parameters]
+    assert "pack_into(buffer, 0, a0.pointer, a1.pointer, a2, a3)" in launch_source(converters, (x, y, 1.0, 1))
+
+
+def test_each_types_have_their_own_plan(device: cudakit.Device, stream: cudakit.Stream, x: Any, y: Any) -> None:
+    """A plan made for pinned memory does not take a DeviceArray, whose stream it would not note. (The kernel is this
+    test's own: one that another thread launched first keeps that thread's plans in front.)"""
+    kernel = device.compile(source=SOURCE, name="own_plans.cu")["scale"]
+    pinned = device.pinned((100,), np.float32)
+    pinned[:] = 1
+    for source in (x, pinned, x, pinned):
+        kernel.launch(stream, grid=1, block=128, args=(source, y, 2.0, 100))
+        kernel.launch(stream, grid=1, block=128, args=(source, y, 2.0, 100))
+        assert kernel.launch is kernel._thread.plans[(type(source), type(y), float, int)].launch
+    with device.stream() as other:
+        other.wait(stream)
+        kernel.launch(other, grid=1, block=128, args=(x, y, 2.0, 100))
+        assert other in x.allocation.uses.others
+        other.synchronize()
+
+
+def test_types_may_alternate(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
+    for factor in (1.0, 2, np.float32(3), np.float64(4), 5.0, 6, np.float16(7)):
+        module["scale"].launch(stream, grid=1, block=128, args=(x, y, factor, 100))
+        np.testing.assert_array_equal(y.numpy(stream), np.arange(100, dtype=np.float32) * float(factor))
+
+
+def test_a_refusal_leaves_nothing_behind(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
+    kernel = module["scale"]
+    for _ in range(2):
+        with pytest.raises(LaunchError):
+            kernel.launch(stream, grid=1, block=128, args=(x, y, 2.0, 2**31))
+        kernel.launch(stream, grid=1, block=128, args=(x, y, 2.0, 100))
+    np.testing.assert_array_equal(y.numpy(stream), np.arange(100, dtype=np.float32) * 2)

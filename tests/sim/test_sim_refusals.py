@@ -1,0 +1,355 @@
+"""What the simulated device does not run is refused when a module is loaded: by name, with its PTX line and its `.cu`
+line, and with what to do instead. Nothing is ignored: neither an instruction nor a modifier."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from simdevice import SimDevice, compile_ptx
+
+from cudakit.sim.driver.api import Driver
+from cudakit.sim.lockstep.memory import AddressSpace
+from cudakit.sim.machine import LoadedModule
+from cudakit.sim.ptx.ir import PtxError, UnsupportedPtx
+from cudakit.sim.ptx.unsupported import GROUPS
+
+HEAD = """.version 8.8
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 p)
+{
+    .reg .pred %p<4>;
+    .reg .b16 %h<4>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<8>;
+    .reg .b128 %q<3>;
+    .reg .f32 %f<8>;
+    .reg .f64 %fd<4>;
+    .shared .align 16 .b8 buffer[256];
+    .loc 1 42 7
+    LINE
+    ret;
+}
+.file 1 "kernel.cu"
+"""
+TEXT = "\n" * 41 + "    the_line_at_fault();\n"
+
+
+def load(line: str) -> LoadedModule:
+    return LoadedModule(HEAD.replace("LINE", line), AddressSpace(), {"kernel.cu": TEXT}.get)
+
+
+def refused(line: str) -> str:
+    with pytest.raises(PtxError) as caught:
+        load(line)
+    assert caught.value.line == 15
+    message = str(caught.value)
+    assert message.startswith("PTX line 15: ")
+    # the kernel, the place in its source, and the text there
+    assert message.endswith("\n  in the kernel k\n  at kernel.cu:42\n      the_line_at_fault();")
+    return message
+
+
+# instructions of every group that is not executed, more than one where a group has several kinds
+INSTRUCTIONS = [
+    "mbarrier.init.shared.b64 [buffer], 1;",
+    "mbarrier.arrive.shared::cta.b64 %rd1, [buffer];",
+    "mbarrier.try_wait.parity.shared::cta.b64 %p1, [buffer], %r1;",
+    "@%p1 mbarrier.inval.shared.b64 [buffer];",
+    "cp.async.mbarrier.arrive.noinc.shared.b64 [buffer];",
+    "fence.mbarrier_init.release.cluster;",
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [buffer], [%rd1], 16, [%rd2];",
+    "cp.async.bulk.global.shared::cta.bulk_group [%rd1], [buffer], 16;",
+    "cp.async.bulk.commit_group;",
+    "cp.async.bulk.wait_group.read 0;",
+    "cp.async.bulk.prefetch.L2.global [%rd1], 16;",
+    "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [buffer], [%rd1, {%r1, %r2}], [%rd2];",
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [buffer], 16;",
+    "cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.tile.bulk_group [%rd1, {%r1}], [buffer];",
+    "prefetch.tensormap [%rd1];",
+    "tensormap.replace.tile.global_address.global.b1024.b64 [%rd1], %rd2;",
+    "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd1], [buffer], 128;",
+    "fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128;",
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r3];",
+    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3];",
+    "st.bulk.weak.shared::cta [buffer], 64, 0;",
+    "clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 [buffer], [%rd2];",
+    "wgmma.fence.sync.aligned;",
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd2, 1, 1, 1, 0, 0;",
+    "wgmma.commit_group.sync.aligned;",
+    "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [buffer], 32;",
+    "tcgen05.wait::ld.sync.aligned;",
+    "mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+    "{%f1, %f2, %f3, %f4}, {%r1, %r2}, {%r3, %r4}, {%f1, %f2, %f3, %f4}, %r1, 0x0;",
+    "multimem.ld_reduce.relaxed.sys.global.add.u32 %r1, [%rd1];",
+    "multimem.red.relaxed.sys.global.add.u32 [%rd1], %r1;",
+    "tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd1, {%r1}];",
+    "tex.level.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%rd1, {%f1, %f2}], %f3;",
+    "tld4.r.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%rd1, {%f1, %f2}];",
+    "txq.width.b32 %r1, [%rd1];",
+    "suld.b.1d.b32.trap %r1, [%rd1, {%r1}];",
+    "sust.b.1d.b32.trap [%rd1, {%r1}], %r2;",
+    "sured.b.add.1d.u32.trap [%rd1, {%r1}], %r2;",
+    "suq.width.b32 %r1, [%rd1];",
+    "istypep.texref %p1, %rd1;",
+    "vadd.s32.s32.s32 %r1, %r2, %r3;",
+    "vmad.s32.s32.s32 %r1, %r2, %r3, %r4;",
+    "vset.s32.u32.lt %r1, %r2, %r3;",
+    "vavrg4.u32.u32.u32 %r1, %r2, %r3, %r4;",
+    "call (%r1), %rd1, (%r2);",
+    "alloca.u64 %rd1, %rd2, 16;",
+    "stacksave.u64 %rd1;",
+    "shfl.up.b32 %r1, %r2, 1, 0;",
+    "vote.ballot.b32 %r1, %p1;",
+    "mov.u32 %r1, %pm0;",
+    "mov.u64 %rd1, %current_graph_exec;",
+    "mov.u32 %r1, %aggr_smem_size;",
+    "nonsense.u32 %r1, %r2;",
+    ".reg .b256 %wide;",
+    ".local .texref texture;",
+    ".nonsense 1;",
+]
+
+
+@pytest.mark.parametrize("line", INSTRUCTIONS)
+def test_what_is_not_executed_is_refused_by_name(line):
+    message = refused(line)
+    words = line.split()
+    name = words[1] if words[0] == "@%p1" else words[0]
+    if name.startswith("."):
+        assert words[1].strip("%;") in message
+    elif name in ("mov.u32", "mov.u64"):
+        assert words[2].rstrip(";") in message
+    else:
+        assert f"'{name.rstrip(';')}'" in message
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_every_group_says_why_and_what_to_do_instead(group):
+    message = refused(group.example)
+    assert f"({group.reason})" in message
+    assert any(group.holds(instruction) for instruction in map(_parse, INSTRUCTIONS) if instruction is not None)
+
+
+def _parse(line):
+    from cudakit.sim.ptx.parser import parse
+
+    try:
+        return parse(HEAD.replace("LINE", line)).functions["k"].instructions[0]
+    except PtxError:
+        return None
+
+
+# forms that are executed, whose modifiers are then spoilt
+EXECUTED = [
+    "ld.global.nc.L1::no_allocate.L2::128B.v4.f32 {%f1, %f2, %f3, %f4}, [%rd1];",
+    "ld.relaxed.gpu.global.u32 %r1, [%rd1];",
+    "ld.volatile.shared.v2.b32 {%r1, %r2}, [%r3];",
+    "ld.global.L2::cache_hint.b128 %q1, [%rd1], %rd2;",
+    "ld.param.u64 %rd1, [p];",
+    "ldu.global.u32 %r1, [%rd1];",
+    "st.global.wt.v2.u64 [%rd1], {%rd2, %rd3};",
+    "st.release.sys.global.b32 [%rd1], %r1;",
+    "st.shared::cluster.u8 [%r1], %h1;",
+    "mov.b32 %r1, %r2;",
+    "mov.b128 %q1, {%rd1, %rd2};",
+    "mov.b64 {%r1, %r2}, %rd1;",
+    "cvta.to.global.u64 %rd1, %rd2;",
+    "isspacep.shared::cluster %p1, %rd1;",
+    "mapa.shared::cluster.u32 %r1, %r2, %r3;",
+    "getctarank.shared::cluster.u32 %r1, %r2;",
+    "atom.acq_rel.gpu.global.add.u32 %r1, [%rd1], %r2;",
+    "atom.global.cas.b128 %q1, [%rd1], %q2, %q1;",
+    "atom.global.add.noftz.f16x2 %r1, [%rd1], %r2;",
+    "atom.global.v2.f32.add {%f1, %f2}, [%rd1], {%f3, %f4};".replace("v2.f32.add", "add.v2.f32"),
+    "red.shared.max.s32 [%r1], %r2;",
+    "shfl.sync.bfly.b32 %r1|%p1, %r2, 1, 31, -1;",
+    "vote.sync.any.pred %p1, %p2, -1;",
+    "vote.sync.ballot.b32 %r1, %p2, -1;",
+    "match.any.sync.b64 %r1, %rd1, -1;",
+    "redux.sync.add.s32 %r1, %r2, -1;",
+    "elect.sync %r1|%p1, -1;",
+    "activemask.b32 %r1;",
+    "bar.sync 0;",
+    "barrier.sync.aligned 0, 64;",
+    "barrier.cta.red.popc.u32 %r1, 0, %p1;",
+    "bar.warp.sync -1;",
+    "barrier.cluster.arrive.release.aligned;",
+    "barrier.cluster.wait.acquire;",
+    "fence.acq_rel.gpu;",
+    "fence.proxy.async;",
+    "membar.gl;",
+    "prefetch.global.L2 [%rd1];",
+    "prefetchu.L1 [%rd1];",
+    "discard.global.L2 [%rd1], 128;",
+    "applypriority.global.L2::evict_normal [%rd1], 128;",
+    "createpolicy.fractional.L2::evict_last.b64 %rd1, 0f3F800000;",
+    "nanosleep.u32 100;",
+    "griddepcontrol.wait;",
+    "setmaxnreg.inc.sync.aligned.u32 96;",
+    "cp.async.cg.shared.global.L2::128B [%r1], [%rd1], 16;",
+    "cp.async.wait_group 0;",
+    "vabsdiff4.u32.u32.u32.add %r1, %r2, %r3, %r4;",
+    "add.rn.ftz.f32 %f1, %f2, %f3;",
+    "mul.wide.s32 %rd1, %r1, %r2;",
+    "fma.rn.f64 %fd1, %fd2, %fd3, %fd1;",
+    "cvt.rni.sat.s32.f32 %r1, %f1;",
+    "setp.lt.and.s32 %p1, %r1, %r2, %p2;",
+    "lop3.b32 %r1, %r2, %r3, %r4, 0x96;",
+    "prmt.b32.f4e %r1, %r2, %r3, %r4;",
+    "shf.l.wrap.b32 %r1, %r2, %r3, %r4;",
+    "min.NaN.f32 %f1, %f2, %f3;",
+    "bra done;\ndone:",
+    "exit;",
+]
+# modifiers that mean nothing where they are put
+SPOILERS = ["nonsense", "v3", "v4.v4", "L1::nonsense", "L2::96B", "shared::grid", "gpu.gpu", "relaxed.acquire", "async"]
+SPOILERS += ["tensormap", "b256", "mbarrier::complete_tx::bytes", "multicast::cluster", "uni.uni", "f128", "cc.cc"]
+
+
+@pytest.mark.parametrize("line", EXECUTED)
+def test_a_modifier_that_nobody_knows_is_refused_and_never_ignored(line):
+    load(line)
+    name, rest = line.split(" ", 1) if " " in line else (line.rstrip(";"), ";")
+    parts = name.split(".")
+    pick = random.Random(name)
+    spoilt = [f"{name}.{spoiler}" for spoiler in SPOILERS]
+    spoilt += [".".join([*parts[:at], pick.choice(SPOILERS), *parts[at:]]) for at in range(1, len(parts))]
+    for wrong in spoilt:
+        with pytest.raises(PtxError) as caught:
+            load(f"{wrong} {rest}" if rest != ";" else f"{wrong};")
+        assert "PTX line 15" in str(caught.value), wrong
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ld.global.relaxed.u32 %r1, [%rd1];",
+        "ld.global.gpu.u32 %r1, [%rd1];",
+        "ld.global.v4.u64 {%rd1, %rd2}, [%rd1];",
+        "ld.global.v2.u32 %r1, [%rd1];",
+        "ld.global.u64 %r1, [%rd1];",
+        "ld.global.L2::cache_hint.u32 %r1, [%rd1];",
+        "ld.global.u32 %r1, [%rd1], %rd2;",
+        "ld.shared.nc.u32 %r1, [%r2];",
+        "ld.mmio.u32 %r1, [%rd1];",
+        "ld.global.b8 %p1, [%rd1];",
+        "st.const.u32 [%rd1], %r1;",
+        "st.global.u32 [%rd1];",
+        "st.global.u64 [%rd1], %r1;",
+        "st.param.u32 [p], %r1;",
+        "atom.global.inc.s32 %r1, [%rd1], %r2;",
+        "atom.global.add.f16 %h1, [%rd1], %h2;",
+        "atom.global.add.noftz.u32 %r1, [%rd1], %r2;",
+        "atom.global.max.f32 %f1, [%rd1], %f2;",
+        "atom.global.add.v8.f32 {%f1, %f2}, [%rd1], {%f3, %f4};",
+        "atom.global.cas.b32 %r1, [%rd1], %r2;",
+        "atom.local.add.u32 %r1, [%rd1], %r2;",
+        "red.global.exch.b32 [%rd1], %r1;",
+        "redux.sync.add.b32 %r1, %r2, -1;",
+        "redux.sync.max.NaN.u32 %r1, %r2, -1;",
+        "vote.sync.ballot.pred %p1, %p2, -1;",
+        "shfl.sync.up.b32 %r1, %r2, 1;",
+        "bar.sync;",
+        "bar.arrive 1;",
+        "bar.red.popc.pred %p1, 0, %p2;",
+        "barrier.cluster.arrive.acquire;",
+        "barrier.cluster.sync;",
+        "bar.cluster.arrive;",
+        "membar.gpu;",
+        "fence.gl;",
+        "prefetch.shared.L1 [%r1];",
+        "discard.global.L2 [%rd1], 64;",
+        "cvta.u64 %rd1, %rd2;",
+        "cvta.shared.u32 %r1, %r2;",
+        "isspacep.nowhere %p1, %rd1;",
+        "mov.u8 %h1, %h2;",
+    ],
+)
+def test_forms_that_ptx_does_not_have_are_refused(line):
+    assert "PTX line 15" in refused(line)
+
+
+def test_a_module_with_32_bit_addresses_or_a_texture_is_refused():
+    space = AddressSpace()
+    with pytest.raises(UnsupportedPtx, match="PTX line 3: only addresses of 64 bits are supported"):
+        LoadedModule(HEAD.replace("size 64", "size 32").replace("LINE", ""), space)
+    with pytest.raises(UnsupportedPtx, match=r"PTX line 3: variables of type .texref .* through pointers"):
+        LoadedModule(".version 8.8\n.target sm_90\n.global .texref image;", space)
+    with pytest.raises(UnsupportedPtx, match=r"directive .nonsense(.|\n)*in the kernel k"):
+        LoadedModule(HEAD.replace("(.param .u64 p)\n", "(.param .u64 p)\n.nonsense 3\n").replace("LINE", ""), space)
+
+
+CUDA = r"""
+#include <cuda/barrier>
+template <class T> struct Base { virtual __device__ T twice(T x) { return 2 * x; } };
+template <class T> struct Derived : Base<T> { __device__ T twice(T x) override { return x + x; } };
+#if defined(BARRIER)
+__global__ void k(int* out) {
+    __shared__ cuda::barrier<cuda::thread_scope_block> bar;
+    if (threadIdx.x == 0) init(&bar, blockDim.x);
+    __syncthreads();
+    bar.arrive_and_wait();  // refused
+    out[threadIdx.x] = 1;
+}
+#elif defined(POINTER)
+__device__ int one(int x) { return x + 1; }
+__device__ int two(int x) { return x + 2; }
+__global__ void k(int* out) {
+    int (*f)(int) = out[0] ? one : two;
+    out[1] = f(out[2]);  // refused
+}
+#elif defined(VIRTUAL)
+__global__ void k(int* out) {
+    Base<int> base;
+    Derived<int> derived;
+    Base<int>* use = out[0] ? &base : &derived;
+    out[1] = use->twice(out[2]);
+}
+#elif defined(TEXTURE)
+__global__ void k(float* out, cudaTextureObject_t image) {
+    out[threadIdx.x] = tex2D<float>(image, threadIdx.x, 1.0f);  // refused
+}
+#endif
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("BARRIER", r"'mbarrier\.\S+' \(mbarrier objects: the bulk-asynchronous group is not there yet"),
+        ("POINTER", "function pointers|indirect calls"),
+        ("VIRTUAL", "function pointer tables, virtual functions and indirect calls|indirect calls"),
+        ("TEXTURE", r"'tex\.\S+' \(textures and surfaces are not simulated"),
+    ],
+)
+def test_cuda_that_needs_them_is_refused_with_its_source_line(what, words):
+    with pytest.raises(UnsupportedPtx, match=words) as caught:
+        SimDevice(CUDA, name="refused.cu", options=(f"-D{what}",))
+    message = str(caught.value)
+    assert "in the kernel _Z1kP" in message
+    line = next((n for n, text in enumerate(CUDA.splitlines(), 1) if text.endswith("// refused")), 0)
+    starts = [n for n, text in enumerate(CUDA.splitlines(), 1) if what in text]
+    own = [n for n, text in enumerate(CUDA.splitlines(), 1) if n > starts[0] and text.endswith("// refused")]
+    assert line
+    if what != "VIRTUAL":
+        assert "refused.cu:" in message
+    if what in ("BARRIER", "TEXTURE"):
+        assert f"refused.cu:{own[0]}" in message or what == "BARRIER"
+
+
+def test_the_driver_gives_the_refusal_and_a_hint():
+    driver = Driver()
+    driver.cuInit(0)
+    driver.cuCtxPushCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+    code, _ = driver.cuModuleLoadData(HEAD.replace("LINE", "wgmma.fence.sync.aligned;").encode())
+    assert code.name == "CUDA_ERROR_INVALID_PTX"
+    assert "PTX line 15: the simulated device does not execute 'wgmma.fence.sync.aligned'" in driver.simLastMessage()
+    assert "run it on a GPU" in driver.simLastHint()
+
+
+def test_ptx_of_other_targets_loads():
+    source = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = sinf(x[threadIdx.x]) / x[0]; }'
+    for arch in ("sm_75", "sm_86", "sm_100a", "sm_120a"):
+        assert list(LoadedModule(compile_ptx(source, arch=arch), AddressSpace()).functions) == ["k"]

@@ -1,0 +1,415 @@
+"""`cudakit check --run` and `--annotate`: what a user's own file does, counted beside each line of its source."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from cudakit import __main__ as command_line
+from cudakit.commands import cli
+from cudakit.show import advice
+from cudakit.sim.chips.occupancy import Occupancy
+from cudakit.sim.lockstep.counters import Counters, LineCounters
+
+HEADER = """
+__device__ inline float twice(float v) {
+    return v + v;
+}
+"""
+SOURCE = """\
+// <not a tag> & more
+#include "twice.cuh"
+__global__ void column(const float* x, float* y) {
+    y[threadIdx.x] = twice(x[threadIdx.x * 32]);
+}
+__global__ void crowded(float* y, int* hits) {
+    __shared__ float tile[1024];
+    tile[threadIdx.x * 32] = 1;
+    __syncthreads();
+    atomicAdd(hits, 1);
+    if (threadIdx.x % 2)
+        y[threadIdx.x] = sinf(tile[threadIdx.x * 32]);
+}
+"""
+SCRIPT = """\
+import numpy as np
+import cudakit
+
+device = cudakit.Device()
+module = device.compile("mine.cu")
+x, y, hits = device.zeros(1024), device.zeros(32), device.zeros(1, np.int32)
+module["column"].launch(device.default_stream, grid=1, block=32, args=(x, y))
+for _ in range(2):
+    module["crowded"].launch(device.default_stream, grid=3, block=32, args=(y, hits))
+print("the script's own words")
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A folder to work in, with a kernel file that no op declares and a script that launches its kernels."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "twice.cuh").write_text(HEADER)
+    (tmp_path / "mine.cu").write_text(SOURCE)
+    (tmp_path / "try.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def check(capsys, *arguments):
+    status = command_line.main(["check", "mine.cu", "--arch", "sm_90a", *arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+class Page(HTMLParser):
+    """The page's rows by anchor, its links and ids; fails where tags are not closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.rows, self.links, self.ids, self.loads = [], {}, [], set(), []
+        self.anchor, self.cells, self.bad, self.names = None, [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        if tag != "meta":
+            self.open.append(tag)
+        self.ids.add(found.get("id"))
+        self.loads += [found[name] for name in ("src", "data") if name in found]
+        self.loads += [found["href"]] if tag == "link" else []
+        self.links += [found["href"]] if tag == "a" else []
+        if tag == "tr":
+            self.anchor, self.cells, self.bad = found.get("id"), [], []
+        elif tag in ("td", "th"):
+            self.cells.append("")
+            self.bad.append(found.get("class") == "bad")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+        if tag == "thead":
+            self.names = self.cells
+        elif tag == "tr" and self.anchor is not None:
+            bad = {name for name, is_bad in zip(self.names, self.bad, strict=True) if is_bad}
+            self.rows[self.anchor] = dict(zip(self.names, self.cells, strict=True)), bad
+
+    def handle_data(self, data):
+        if self.open[-1:] in (["td"], ["th"]):
+            self.cells[-1] += data
+
+
+def row(page, kernel, line, file=0):
+    """Column name to text of a source line's row, and the columns that stand out."""
+    return page.rows[f"k{kernel}f{file}l{line}"]
+
+
+def line_of(text, source=SOURCE):
+    return next(number for number, line in enumerate(source.splitlines(), 1) if text in line)
+
+
+def test_the_page_shows_each_trouble_on_its_line(capsys, mine):
+    status, out, _ = check(capsys, "--run", "try.py", "--annotate", "out.html")
+    assert status == 0
+    assert "the script's own words" in out
+    assert f"column: uncoalesced load at mine.cu:{line_of('32]);')}" in out
+    text = (mine / "out.html").read_text()
+    page = Page(text)
+
+    load, bad = row(page, 0, line_of("twice(x"))
+    assert load["sectors/load"] == "32.0 / 4.0"
+    assert load["sectors/store"] == "4.0 / 4.0"
+    assert bad == {"sectors/load"}
+    store, bad = row(page, 1, line_of("tile[threadIdx.x * 32] = 1"))
+    assert store["bank conflict"] == "32-way"
+    assert bad == {"bank conflict"}
+    atomic, bad = row(page, 1, line_of("atomicAdd"))
+    assert atomic["atomics on one address"] == "32"
+    assert bad == {"atomics on one address"}
+    branch, bad = row(page, 1, line_of("if (threadIdx.x % 2)"))
+    assert branch["branch splits"] == "6 of 6"
+    assert "branch splits" in bad
+    guarded, bad = row(page, 1, line_of("sinf"))
+    assert guarded["lanes"] == "16.0"
+    assert "lanes" in bad
+    assert row(page, 0, 1)[0]["source"] == "// <not a tag> & more"
+    assert "bank conflict" not in load, "a column in which no line has anything is left out"
+
+    first = text.index("Look here first")
+    assert first < text.index("registers a thread"), "what to look at stands above all else"
+    line, note = (text.index(said, first) for said in ('class="told"', '<tr class="note">'))
+    assert line < note < text.index("</tr>", note)
+    assert text[note : note + 400].count("<b>uncoalesced load</b>: A load of one warp touches 32 sectors") == 1
+
+    assert "3 x 32 (2 launches)" in text
+    assert "50 %: 32 blocks a multiprocessor, 32 of 64 warps, limited by the blocks" in text
+
+
+def test_an_inlined_header_has_its_lines_and_its_share_of_the_caller(capsys, mine):
+    check(capsys, "--run", "try.py", "--annotate", "out.html")
+    page = Page((mine / "out.html").read_text())
+    own = row(page, 0, line_of("v + v", HEADER), file=1)[0]
+    assert own["instructions"] == "1"
+    caller = row(page, 0, line_of("twice(x"))[0]
+    assert re.search(r"\d %.* \+\d+\.\d %", caller["share of the kernel"])
+    assert row(page, 1, line_of("atomicAdd"))[0]["line"] == str(line_of("atomicAdd"))
+
+
+def test_the_page_stands_alone_and_its_links_lead_somewhere(capsys, mine):
+    check(capsys, "--run", "try.py", "--annotate", "out.html")
+    text = (mine / "out.html").read_text()
+    page = Page(text)
+    assert not page.loads
+    assert not re.search(r"https?:|@import|url\(|<script", text)
+    assert "prefers-color-scheme: dark" in text
+    assert len(page.links) >= 6
+    assert {link[1:] for link in page.links} <= page.ids
+    check(capsys, "--run", "try.py", "--annotate", "again.html")
+    assert (mine / "again.html").read_text() == text
+
+
+def test_json_has_the_lines_of_every_kernel_of_the_file(capsys, mine):
+    status, out, err = check(capsys, "--run", "try.py", "--json", "-")
+    assert status == 0
+    assert "the script's own words" in err
+    found = json.loads(out)
+    column, crowded = found["kernels"]
+    assert (column["kernel"], crowded["kernel"]) == ("column", "crowded")
+    assert crowded["shapes"] == [{"grid": [3, 1, 1], "block": [32, 1, 1], "shared": 0, "launches": 2}]
+    assert crowded["counters"]["worst_contention"] == 32
+    for kernel in (column, crowded):
+        total = sum(line.get("instructions", 0) for line in kernel["lines"])
+        assert total == kernel["counters"]["instructions"]
+    assert [item["kind"] for item in column["look_first"]] == ["uncoalesced load"]
+    assert column["look_first"][0]["line"] == line_of("twice(x")
+
+
+def test_annotate_of_a_declared_kernel_needs_no_script(capsys, tmp_path):
+    out = tmp_path / "out.html"
+    arguments = ["softmax/01_thread_per_row.cu", "--arch", "sm_90a", "--examples", "0", "--annotate", str(out)]
+    assert command_line.main(["check", *arguments]) == 0
+    assert "softmax/thread_per_row 32x512 float32: all right, 1 launch" in capsys.readouterr().out
+    text = out.read_text()
+    assert "<b>uncoalesced load</b>" in text
+    assert "32.0 / 4.0" in text
+
+
+# ---- scripts that fail ----
+
+
+def test_a_fault_in_the_script_fails_the_check_with_its_line(capsys, mine):
+    (mine / "try.py").write_text(SCRIPT.replace("device.zeros(1024)", "device.zeros(100)"))
+    status, out, _ = check(capsys, "--run", "try.py", "--annotate", "out.html")
+    assert status == cli.EXIT_FALSE
+    assert "out of bounds: global load of 4 bytes" in out
+    assert f"mine.cu:{line_of('twice(x')}" in out
+    assert not (mine / "out.html").exists()
+
+
+def test_launches_of_one_shape_are_one_record_and_other_counts_do_not_see_it(sim):
+    kernel = sim.compile(source=SOURCE.replace('#include "twice.cuh"', HEADER), name="mine.cu")["crowded"]
+    driver, y, hits = sim.context.driver, sim.zeros(32), sim.zeros(1, "int32")
+    apart, together = driver.simCount(), driver.simCount(together=True)
+    for grid in (1, 3, 3, 3):
+        kernel.launch(sim.default_stream, grid=grid, block=32, args=(y, hits))
+    sim.synchronize()
+    assert [record.counters.launches for record in driver.simEndCount(together)] == [1, 3]
+    found = driver.simEndCount(apart)
+    assert [(record.grid[0], record.counters.atomics) for record in found] == [(1, 1), (3, 3), (3, 3), (3, 3)]
+    assert found[0].counters.occupancy.limit == "blocks"
+    assert (found[0].shared, found[0].static_shared) == (0, 4096)
+
+
+@pytest.mark.parametrize("after", ["pass", "device.close()"])
+def test_a_fault_that_the_script_passes_over_fails_the_check(capsys, mine, after):
+    body = SCRIPT.replace("device.zeros(1024)", "device.zeros(100)") + "device.synchronize()"
+    hidden = "try:\n    " + body.replace("\n", "\n    ")
+    (mine / "try.py").write_text(f"{hidden}\nexcept Exception:\n    {after}\n")
+    status, out, _ = check(capsys, "--run", "try.py")
+    assert status == cli.EXIT_FALSE
+    assert "out of bounds: global load of 4 bytes" in out
+
+
+LEAKS = """\
+import cudakit
+with cudakit.Device() as device:
+    kept = device.zeros(1024)
+"""
+
+
+def test_leaks_are_told_and_fail_only_where_asked_for(capsys, mine):
+    (mine / "leaks.py").write_text(LEAKS)
+    status, out, _ = check(capsys, "--run", "leaks.py")
+    assert status == 0
+    assert re.search(r"leak: .*\n.*device memory.*4096 bytes", out)
+    assert "leaks.py:3" in out
+    status, out, _ = check(capsys, "--run", "leaks.py", "--checks", "leaks")
+    assert status == cli.EXIT_FALSE
+    assert "leaks.py:3" in out
+
+
+def test_work_that_fails_unseen_fails_the_check(capsys, mine):
+    late = SCRIPT.replace("device.zeros(1024)", "device.zeros(100)").split("for _")[0]
+    (mine / "try.py").write_text(late)
+    status, out, _ = check(capsys, "--run", "try.py")
+    assert status == cli.EXIT_FALSE, "nothing in the script waits"
+    assert "out of bounds: global load of 4 bytes" in out
+    (mine / "try.py").write_text(late + "device.close()\n")
+    status, out, _ = check(capsys, "--run", "try.py")
+    assert status == cli.EXIT_FALSE
+    assert out.count("out of bounds: global load of 4 bytes") == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("assert hits.numpy()[0] == 5, 'wrong count'", "AssertionError: wrong count"),
+        ("import sys\nsys.exit(3)", "ended with status 3"),
+    ],
+)
+def test_a_script_that_fails_fails_the_check(capsys, mine, end, said):
+    (mine / "try.py").write_text(SCRIPT + end + "\n")
+    status, out, _ = check(capsys, "--run", "try.py")
+    assert status == cli.EXIT_FALSE
+    assert said in out
+
+
+def test_the_script_leaves_nothing_behind(capsys, mine, monkeypatch):
+    import os
+    import sys
+
+    monkeypatch.setenv("CUDAKIT_DEVICE", "gpu:7")
+    before = list(sys.argv), list(sys.path)
+    check(capsys, "--run", "try.py")
+    assert (list(sys.argv), list(sys.path), os.environ["CUDAKIT_DEVICE"]) == (*before, "gpu:7")
+
+
+def test_only_the_checks_asked_for_are_on(capsys, mine):
+    (mine / "try.py").write_text(SCRIPT + "print(sorted(device.context.driver.checks))\n")
+    assert "['barrier', 'warp']\n" in check(capsys, "--run", "try.py", "--checks", "warp,barrier")[1]
+    assert "[]\n" in check(capsys, "--run", "try.py", "--checks", "")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--annotate", "out.html"], "--annotate out.html: no family of cudakit.ops declares a kernel of mine.cu"),
+        (["--annotate", "absent/out.html", "--run", "try.py"], "--annotate absent/out.html: there is no folder"),
+        (["--run", "absent.py"], "--run absent.py: there is no such script"),
+        (["--run", "empty.py", "--annotate", "out.html"], "no kernel of mine.cu was launched"),
+        (["--run", "gpu.py"], "it asks for a GPU"),
+        (["--checks", "rice"], "--checks rice: there are barrier, "),
+        (["--arch", "90"], "--arch 90: no architecture has this name"),
+        (["--examples", "-1"], "--examples must be at least 0"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(capsys, mine, arguments, why):
+    (mine / "empty.py").write_text("")
+    (mine / "gpu.py").write_text("import cudakit\ncudakit.Device('gpu:99')\n")
+    status, _, err = check(capsys, *arguments)
+    assert status == cli.EXIT_REFUSED
+    assert why in err
+
+
+@pytest.mark.parametrize("name", ["softmax/05_tree_reduce.cu", "add_broadcast/01_slow_axis.cu"])
+def test_the_committed_pages_say_what_the_command_says_now(capsys, tmp_path, name):
+    root = ROOT
+    out = tmp_path / "page.html"
+    assert command_line.main(["check", str(root / "kernels" / name), "--annotate", str(out)]) == 0
+    capsys.readouterr()
+    kept = root / "profiles" / "sim" / "annotate" / f"{Path(name).stem[3:]}.html"
+    command = f"cudakit check kernels/{name} --annotate {kept.relative_to(root)}"
+    told = [re.findall(r"<li><b>.*?</li>", page.read_text(), re.DOTALL) for page in (out, kept)]
+    assert told[0] == told[1], f"run: {command}"
+    assert told[0]
+    for line in (root / "kernels" / name).read_text().splitlines():
+        assert f'<td class="code">{escape(line)}</td>' in kept.read_text(), f"run: {command}"
+
+
+# ---- what to look at first ----
+
+
+def counters_of(**lines):
+    total = Counters()
+    for name, share in lines.items():
+        total.per_line["a.cu", int(name[1:])] = share
+        total.add(share)
+    return total
+
+
+def test_nothing_stands_out_in_a_plain_kernel():
+    plain = LineCounters(1000, 32000, branches=9, global_load_requests=9, global_load_sectors=36)
+    plain.global_load_ideal_sectors = 36
+    assert advice.findings(counters_of(l1=plain)) == []
+
+
+def test_the_worst_of_each_kind_is_named_once():
+    def load(sectors):
+        return LineCounters(
+            100, 3200, global_load_requests=10, global_load_sectors=sectors, global_load_ideal_sectors=40
+        )
+
+    found = advice.findings(counters_of(l1=load(80), l2=load(320), l3=load(79)))
+    assert [(item.kind, item.place) for item in found] == [("uncoalesced load", ("a.cu", 2))]
+    assert "32 sectors" in found[0].why
+    idle = LineCounters(900, 900)
+    rare = LineCounters(10, 10)
+    found = advice.findings(counters_of(l1=LineCounters(9000, 9000 * 32), l2=idle, l3=rare))
+    assert [(item.kind, item.place) for item in found] == [("idle lanes", ("a.cu", 2))]
+
+
+def test_many_barriers_are_named_at_the_line_with_most():
+    counters = counters_of(l1=LineCounters(100, 3200, barriers=4), l2=LineCounters(100, 3200, barriers=20))
+    counters.blocks, counters.threads = 1, 64
+    (found,) = advice.findings(counters)
+    assert (found.kind, found.place) == ("many barriers", ("a.cu", 2))
+    assert "comes to 12 barriers, 10 of them here" in found.why
+    counters.blocks, counters.threads = 4, 256
+    assert advice.findings(counters) == []
+
+
+def test_a_guard_at_a_ragged_edge_is_no_trouble():
+    counters = counters_of(l1=LineCounters(100, 3200, branches=32, divergent_branches=4))
+    counters.blocks = 4
+    assert advice.findings(counters) == []
+    counters.blocks = 3
+    assert [found.kind for found in advice.findings(counters)] == ["divergent branch"]
+
+
+def test_low_occupancy_is_named_without_a_line():
+    counters = counters_of(l1=LineCounters(10, 320))
+    counters.occupancy = Occupancy(1, "registers", 16, 64)
+    (found,) = advice.findings(counters)
+    assert (found.kind, found.place) == ("low occupancy", None)
+    assert found.why.startswith("25 % occupancy: 1 block a multiprocessor, 16 of 64 warps, limited by registers.")
+
+
+def test_lanes_that_are_switched_off_are_no_bank_conflict(tmp_path, monkeypatch):
+    """8 lanes of 16 bytes need one pass by their bytes and two by their places; no two of them meet in a bank."""
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        "__global__ void some(float4* y) {",
+        "    __shared__ float4 s[32];",
+        "    s[threadIdx.x] = make_float4(1, 2, 3, 4);",
+        "    __syncthreads();",
+        "    if (threadIdx.x % 4 == 0) y[threadIdx.x] = s[threadIdx.x / 4];",
+        "}",
+    ]
+    (tmp_path / "mine.cu").write_text("\n".join(lines))
+    (tmp_path / "try.py").write_text(
+        "import cudakit\ndevice = cudakit.Device()\ny = device.zeros((32, 4))\n"
+        "device.compile('mine.cu')['some'].launch(device.default_stream, grid=1, block=32, args=(y,))\n"
+        "device.synchronize()\n"
+    )
+    arguments = ["check", "mine.cu", "--run", "try.py", "--annotate", "x.html", "--json", "x.json", "--arch", "sm_90a"]
+    assert command_line.main(arguments) == cli.EXIT_OK
+    told = json.loads((tmp_path / "x.json").read_text())
+    assert "bank conflict" not in json.dumps(told).replace("bank_conflict", "")
+    page = (tmp_path / "x.html").read_text()
+    assert "<dt>bank conflicts</dt><dd>none</dd>" in page
+    assert "2-way" not in page

@@ -1,0 +1,477 @@
+"""The harness itself: what it must reject, what it computes, what it writes down."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from cudakit import ops
+from cudakit.commands import cli
+from cudakit.compare import compare
+from cudakit.families.variant import Config, Variant, ceil_div
+from cudakit.measure import bench
+from cudakit.measure.bench import Asked, Bench
+from cudakit.measure.peers import peers_of
+from cudakit.measure.timing import BURST, GpuTimer, Spread, host_costs, rotations, wall_clock
+from cudakit.memory import array as memory
+
+
+class FakeEvent:
+    def __init__(self, at):
+        self.at = at
+
+    def synchronize(self):
+        pass
+
+    def elapsed_since(self, earlier):
+        return self.at - earlier.at
+
+
+class FakeStream:
+    """A stream with a clock in milliseconds that launches move on, as a GPU's would."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def record(self, timing):
+        assert timing
+        return FakeEvent(self.now)
+
+    def synchronize(self):
+        pass
+
+
+class FakeGpu:
+    kind, name = "gpu", "a clock"
+
+    def __init__(self):
+        self.held = []
+
+    def compile(self, source, name):
+        return {"hold": self}
+
+    def launch(self, stream, grid, block, args):
+        self.held.append(args[0])
+        stream.now += args[0] / 1e6
+
+
+def timed(milliseconds, copies=1):
+    stream, gpu, ran = FakeStream(), FakeGpu(), []
+
+    def launch(number):
+        def run():
+            stream.now += milliseconds
+            ran.append(number)
+
+        return run
+
+    return GpuTimer(gpu, stream).time([launch(number) for number in range(copies)]), gpu, ran
+
+
+def test_a_long_launch_is_timed_alone():
+    spread, gpu, ran = timed(400.0)
+    assert spread.median == pytest.approx(400.0)
+    assert spread.n == 3, "a slow kernel must not be run a hundred times"
+    assert gpu.held == []
+    assert len(ran) == 2 + spread.n
+
+
+def test_short_launches_are_timed_in_batches_behind_a_held_stream():
+    spread, gpu, ran = timed(0.01, copies=7)
+    assert spread.median == pytest.approx(0.01), "the hold must stay outside the events"
+    assert 3 <= spread.n <= 100
+    assert len(gpu.held) == spread.n + 1
+    assert all(nanoseconds > 0 for nanoseconds in gpu.held)
+    assert ran[:8] == [0, 1, 2, 3, 4, 5, 6, 0], "launches take turns over the copies"
+
+
+def test_a_batch_stays_under_the_queue():
+    _, _, ran = timed(1e-5)
+    assert len(ran) <= BURST * 103
+
+
+def test_the_simulated_device_is_not_timed(sim):
+    with sim.stream() as stream, pytest.raises(ValueError, match="no clock"):
+        GpuTimer(sim, stream)
+
+
+def test_no_launches_no_time():
+    with pytest.raises(ValueError, match="at least one launch"):
+        GpuTimer(FakeGpu(), FakeStream()).time([])
+    with pytest.raises(ValueError, match="at least one"):
+        Spread.of([])
+
+
+def test_spread():
+    spread = Spread.of([float(i) for i in range(101)])
+    assert (spread.p10, spread.median, spread.p90, spread.n) == (10, 50, 90, 101)
+    assert spread.scaled(2).as_dict() == {"median": 100, "p10": 20, "p90": 180, "n": 101}
+
+
+@pytest.mark.parametrize(
+    ("touched", "free", "expected"),
+    [
+        (50 << 20, None, 3),  # exactly three times a 50 MiB L2
+        ((50 << 20) + 1, None, 3),
+        (1 << 30, None, 1),
+        (4, None, 256),  # bounded
+        (1 << 20, 10 << 20, 10),  # what memory holds
+        (1 << 20, 0, 1),  # never none
+        (0, None, 256),
+    ],
+)
+def test_rotations_cover_three_times_the_l2(touched, free, expected):
+    assert rotations(touched, 50 << 20, free_bytes=free) == expected
+
+
+def test_host_costs_settle_after_each_burst_and_take_turns():
+    order = []
+    costs = host_costs(
+        {"a": lambda: order.append("a"), "b": lambda: order.append("b")}, lambda: order.append("|"), burst=2, bursts=3
+    )
+    assert "".join(order) == "aa|bb|" * 4
+    assert costs["a"].n == costs["b"].n == 3
+
+
+def test_wall_clock_stops_at_its_budget():
+    assert wall_clock(lambda: None, budget_s=60, most=5).n == 5
+    assert wall_clock(lambda: None, budget_s=0).n == 1
+
+
+# ---- comparing ----
+
+
+def reference(rows=4, cols=100):
+    return np.random.default_rng(0).uniform(0.1, 1.0, (rows, cols))
+
+
+def test_what_is_right_passes():
+    exact = reference()
+    plain = exact.astype(np.float32)
+    verdict = compare(plain, exact, plain)
+    assert verdict.ok
+    assert 0 < verdict.max_abs_error < 1e-7
+    assert verdict.why == ""
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, 0.0, 0.5])
+def test_one_wrong_element_is_found(wrong):
+    exact = np.full((4, 100), 0.25)
+    plain = exact.astype(np.float32)
+    result = plain.copy()
+    result[2, 77] = wrong
+    verdict = compare(result, exact, plain)
+    assert not verdict.ok
+    assert verdict.worst_at == (2, 77)
+    assert "(2, 77)" in verdict.why
+
+
+def test_nan_and_infinity_belong_where_the_reference_has_them():
+    exact = reference()
+    exact[1] = math.nan
+    exact[2, 3] = math.inf
+    plain = exact.astype(np.float32)
+    assert compare(plain, exact, plain).ok
+    for place, value in (((1, 4), 0.5), ((2, 3), -math.inf), ((2, 3), math.nan), ((0, 0), math.nan)):
+        result = plain.copy()
+        result[place] = value
+        verdict = compare(result, exact, plain)
+        assert not verdict.ok
+        assert verdict.worst_at == place
+
+
+def test_a_bad_row_cannot_hide_behind_the_scale_of_another():
+    exact = reference()
+    exact[0] *= 1e6
+    plain = exact.astype(np.float32)
+    result = plain.copy()
+    result[3] *= 1.001
+    assert not compare(result, exact, plain).ok
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_long_rows_of_16_bit_numbers_are_judged_by_their_own_rounding(dtype):
+    """Their sums are kept in float32: 2^-8 times the root of the length would let anything pass."""
+    exact = reference(2, 8192)
+    plain = exact.astype(memory.as_dtype(dtype))
+    assert compare(plain, exact, plain).ok
+    result = plain.copy()
+    result[1, 5000] *= 1.05
+    assert not compare(result, exact, plain).ok
+
+
+def test_results_of_many_pieces_are_compared_to_the_end(monkeypatch):
+    monkeypatch.setattr("cudakit.compare._PIECE", 200)
+    exact = reference(50)
+    plain = exact.astype(np.float32)
+    assert compare(plain, exact, plain).ok
+    for wrong in (2, math.nan, math.inf):
+        result = plain.copy()
+        result[49, 99] = wrong
+        verdict = compare(result, exact, plain)
+        assert not verdict.ok
+        assert verdict.worst_at == (49, 99)
+
+
+def test_shapes_must_agree_and_empty_is_right():
+    exact = reference()
+    with pytest.raises(ValueError, match=r"\(4, 99\)"):
+        compare(exact[:, 1:], exact, exact)
+    assert compare(exact[:0], exact[:0], exact[:0]).ok
+
+
+# ---- the harness on a device: kernels it must reject ----
+
+WRONG = """
+// each takes what vector add takes, and does one thing wrong
+__global__ void writes_nan(const float* a, const float* b, float* c, long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < n) c[i] = i == n / 2 ? 0.0f / (a[i] - a[i]) : a[i] + b[i];
+}
+__global__ void writes_nothing(const float* a, const float* b, float* c, long long n) {}
+__global__ void forgets_the_last(const float* a, const float* b, float* c, long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < n - 1) c[i] = a[i] + b[i];
+}
+__global__ void one_too_many(const float* a, const float* b, float* c, long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i <= n) c[i] = i < n ? a[i] + b[i] : 0.0f;
+}
+__global__ void one_too_early(const float* a, const float* b, float* c, long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x - 1;
+    if (i < n) c[i] = i < 0 ? 0.0f : a[i] + b[i];
+}
+__global__ void slightly_off(const float* a, const float* b, float* c, long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < n) c[i] = (a[i] + b[i]) * 1.00001f;
+}
+__global__ void far_outside(const float* a, const float* b, float* c, long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < n) c[i + 100000000] = a[i] + b[i];
+}
+"""
+
+
+@pytest.fixture
+def family(tmp_path):
+    """Vector add with the first variant right and each of the others wrong."""
+    add = ops.families()["vector_add"]
+    path = tmp_path / "wrong.cu"
+    path.write_text(WRONG)
+
+    def with_variants(*names):
+        wrong = [
+            Variant(
+                2 + number,
+                name,
+                "wrong",
+                str(path),
+                lambda problem, name=name: Config(name, ceil_div(problem.n, 256) + 1, 256),
+            )
+            for number, name in enumerate(names)
+        ]
+        return dataclasses.replace(add, variants=(add.variants[0], *wrong))
+
+    return with_variants
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("writes_nan", "element (500,) is nan"),
+        ("writes_nothing", "element (0,) is nan"),
+        ("forgets_the_last", "element (999,) is nan"),
+        ("one_too_many", "wrote 4 bytes outside its output, the nearest at byte 1 behind it"),
+        ("one_too_early", "wrote 4 bytes outside its output, the nearest at byte 1 before it"),
+        ("slightly_off", "the float64 reference has"),
+    ],
+)
+def test_wrong_kernels_are_false_rows(device, family, name, says):
+    report = Bench(device, once=True).run(family(name), [(1000,)])
+    right, wrong = report.rows
+    assert right.ok
+    assert wrong.ok is False
+    assert says in wrong.why
+    assert not report.ok
+
+
+def test_a_fault_is_a_false_row_that_names_the_line(sim, family):
+    report = Bench(sim, once=True).run(family("far_outside"), [(1000,), (2000,)])
+    assert [row.ok for row in report.rows] == [True, False], "the first shape is reported, the second cannot be run"
+    row = report.rows[-1]
+    assert "wrong.cu" in row.why
+    assert "c[i + 100000000]" in row.why
+
+
+def test_a_kernel_that_does_not_compile_is_a_false_row(device, family):
+    report = Bench(device, once=True).run(family("no_such_kernel"), [(10,)])
+    assert [row.ok for row in report.rows] == [True, False]
+    assert "no_such_kernel" in report.rows[1].why
+
+
+class CannedTimer:
+    """Runs each launch once and gives it one millisecond: the harness's arithmetic can be read off."""
+
+    def __init__(self, device, stream):
+        self.stream = stream
+        self.launched = 0
+
+    def time(self, launches):
+        for launch in launches[:3]:
+            launch()
+        self.stream.synchronize()
+        return Spread(1.0, 0.9, 1.1, 5)
+
+
+def test_times_become_bandwidth_and_shares_of_the_copy(device, family, monkeypatch):
+    monkeypatch.setattr(bench, "rotations", lambda *_, **__: 3)
+    report = Bench(device, timer=CannedTimer).run(family("writes_nothing"), [(1000,)])
+    cpu, right, wrong = (row for row in report.rows if not row.variant.startswith("peer:"))
+    assert right.time_ms == {"median": 1.0, "p10": 0.9, "p90": 1.1, "n": 5}
+    assert right.gbps == pytest.approx(12 * 1000 / 1e-3 / 1e9)
+    assert right.tflops == pytest.approx(1000 / 1e-3 / 1e12)
+    assert report.ceilings["copy"] == [
+        {
+            "shape": (1000,),
+            "dtype": "float32",
+            "mode": "",
+            "bytes": 12000,
+            "gbps": pytest.approx(0.012),
+            "time_ms": right.time_ms,
+        }
+    ]
+    assert right.of_ceiling == pytest.approx(1.0)
+    assert right.end_to_end_ms > 0
+    assert cpu.time_ms["median"] > 0
+    assert cpu.of_ceiling is None
+    assert wrong.time_ms is None, "what is wrong is not timed"
+    assert right.launch["block"] == 1024
+    assert 0 < right.launch["occupancy"] <= 1
+
+
+def test_every_copy_that_is_rotated_over_holds_the_problem(device, monkeypatch):
+    monkeypatch.setattr(bench, "rotations", lambda *_, **__: 4)
+    add = ops.families()["vector_add"]
+    with device.stream() as stream:
+        case = bench._Case(device, add, (257,), "float32", "", stream, seed=1)
+        case.rotate()
+        assert len(case.sets) == 4
+        assert len({output.pointer for _, output in case.sets}) == 4
+        for launch in case.prepared(add.variants[0]):
+            launch()
+        for _, output in case.sets:
+            assert compare(output.numpy(stream), case.reference, case.plain).ok
+
+
+def test_a_skipped_variant_says_why(device):
+    add = ops.families()["vector_add"]
+    never = dataclasses.replace(add.variants[0], name="never", supports=lambda problem: "it never does")
+    report = Bench(device, once=True).run(dataclasses.replace(add, variants=(never,)), [(8,)])
+    assert (report.rows[0].ok, report.rows[0].skipped) == (None, "it never does")
+    assert report.ok, "skipped is not false"
+
+
+def test_an_empty_problem_is_right_and_not_timed(device):
+    report = Bench(device, timer=CannedTimer).run(ops.families()["softmax"], [(0, 5)])
+    ours = [row for row in report.rows if row.rung is not None]
+    assert ours
+    assert all(row.ok for row in ours)
+    assert all(row.time_ms is None for row in ours)
+
+
+def test_steps_announces_as_many_as_are_taken(device, family):
+    for timer in (GpuTimer, CannedTimer):
+        taken = []
+        runs = Bench(device, step=taken.append, timer=timer)
+        expected = runs.steps(family("writes_nothing"), [(100,), (200,)])
+        runs.run(family("writes_nothing"), [(100,), (200,)])
+        assert len(taken) == expected
+
+
+def test_reports_merge():
+    one, two = bench.Report({}), bench.Report({})
+    one.ceilings = {"copy_large": {"gbps": 1}, "copy": [{"shape": (1,)}]}
+    two.ceilings = {"copy_large": {"gbps": 2}, "copy": [{"shape": (2,)}]}
+    two.rows.append(bench.Row("f", "v", 1, (2,), "float32", ok=False))
+    one.merge(two)
+    assert [copy["shape"] for copy in one.ceilings["copy"]] == [(1,), (2,)]
+    assert not one.ok
+    json.dumps(cli.finite(one.as_dict()), allow_nan=False)
+
+
+def test_without_torch_there_are_no_peers(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert peers_of("softmax", 0, {}) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["softmax", "vector_add", "matrix_add", "scale", "cast", "fill", "sum", "gemm"])
+def test_cupy_does_the_same_work(gpu, family):
+    pytest.importorskip("cupy")
+    shape = (64, 64) if family != "vector_add" else (4096,)
+    if family == "gemm":
+        shape = (64,)
+    report = Bench(gpu).run(ops.families()[family], [shape])
+    (row,) = (row for row in report.rows if row.variant == "peer:cupy")
+    assert row.ok, row.skipped or row.why
+    assert row.time_ms is not None
+
+
+class FakePeer:
+    """Stands for another package's add: right, wrong, refusing or failing, as its name says."""
+
+    idea = "a stand-in"
+
+    def __init__(self, name):
+        self.name = f"peer:{name}"
+
+    rung = None
+
+    def refusal(self, shape, dtype):
+        return "too large" if self.name == "peer:refuses" else None
+
+    def on(self, stream):
+        return contextlib.nullcontext()
+
+    def bind(self, sets, timer):
+        if self.name == "peer:fails":
+            raise OSError("its library is broken")
+        value = 0.0 if self.name == "peer:wrong" else 3.0
+        return [lambda output=output: output.fill(value, timer.stream) for _, output in sets]
+
+
+def test_peers_are_checked_and_timed_as_we_are(device, family, monkeypatch):
+    monkeypatch.setattr(bench, "rotations", lambda *_, **__: 2)
+    names = ("right", "wrong", "refuses", "fails")
+    monkeypatch.setattr(Bench, "peers", lambda self, family, options: [FakePeer(name) for name in names])
+    ones = dataclasses.replace(
+        family(),
+        make_inputs=lambda shape, dtype, rng: (np.full(shape, 1.0, dtype), np.full(shape, 2.0, dtype)),
+    )
+    report = Bench(device, timer=CannedTimer).run(ones, [(100,)])
+    right, wrong, refuses, fails = (row for row in report.rows if row.variant.startswith("peer:"))
+    assert (right.ok, right.gbps) == (True, pytest.approx(12 * 100 / 1e6))
+    assert (wrong.ok, wrong.time_ms) == (False, None)
+    assert (refuses.ok, refuses.skipped) == (None, "too large")
+    assert (fails.ok, fails.skipped) == (None, "OSError: its library is broken")
+
+
+def test_the_cpu_row_is_what_numpy_users_write_not_the_yardstick(sim):
+    """The tolerance's yardstick sums from left to right; timing it would make numpy look slower than it is."""
+    family = ops.families()["softmax"]
+    timed = []
+    watched = dataclasses.replace(
+        family,
+        plain=lambda inputs: timed.append("plain") or family.plain(inputs),
+        baseline=lambda inputs: timed.append("baseline") or family.baseline(inputs),
+    )
+    report = Bench(sim).run(watched, [(8, 100)], Asked(["tree_reduce"]))
+    assert timed.count("plain") == 1, "once, for the tolerance"
+    assert timed.count("baseline") >= 2, "once to be checked, and to be timed"
+    assert report.rows[0].variant == "cpu"
+    assert report.rows[0].ok

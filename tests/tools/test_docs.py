@@ -1,0 +1,280 @@
+"""The pages tell the truth: their code runs and prints what they say, their figures are those of profiles/, and the
+built pages have no link that leads nowhere.
+
+`python tests/pages.py docs/start.md` runs the blocks of one page; tests/pages.py says what a block is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pages
+import pytest
+from paths import ROOT
+
+import cudakit
+from cudakit import __main__ as command_line
+from cudakit.show import tables
+
+PAGES = [ROOT / "README.md", *sorted(path for path in ROOT.glob("docs/**/*.md") if "_build" not in path.parts)]
+
+
+def name_of(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def run_page(page, *flags, check=True):
+    command = [sys.executable, str(ROOT / "tests" / "pages.py"), str(page), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if check:
+        assert done.returncode == 0, f"\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if pages.read(page)], ids=name_of)
+def test_the_blocks_of_every_page_do_what_it_says(page):
+    run_page(page)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any("gpu" in block.words for block in pages.read(page))], ids=name_of
+)
+def test_the_blocks_for_a_gpu_do_what_the_page_says(page, gpu):
+    said = run_page(page, "--gpu")
+    if "not run:" in said:
+        pytest.skip(said.strip())
+
+
+def test_every_figure_and_table_is_up_to_date(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names = [name_of(page) for page in PAGES]
+    assert command_line.main(["fill", "--check", *names]) == 0, "run: python -m cudakit fill " + " ".join(names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_figure_begins_a_line(page):
+    """There a comment begins a block of HTML, which ends the paragraph."""
+    assert "\n<!-- figure" not in page.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def wrong(tmp_path):
+    """What running a page of this text says is wrong."""
+
+    def wrong(text):
+        page = tmp_path / "page.md"
+        page.write_text(text)
+        return run_page(page, check=False)
+
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("```python\nprint(1)\n```\n\n```text\n2\n```\n", "page.md:2: --- the page"),
+        ("```python\nprint(1)\n```\n\n```text\n1\n...\n2\n```\n", "what came"),
+        ("```python\nx = 1\n```\n\nWords.\n\n```python\nassert x == 2\n```\n", "page.md:8:"),
+        ("```python raises\nx = 1\n```\n", "no exception was raised"),
+        ("```python raises\nint('x')\n```\n\n```text\nTypeError: ...\n```\n", "+ValueError: invalid literal"),
+        ("```cuda\n__global__ void f(int* x) { y[0] = 1; }\n```\n", 'identifier "y" is undefined'),
+        ("```console\n$ python -c 'raise SystemExit(3)'\n```\n", "ended with 3, not with 0"),
+        ("```console\n$ echo one\ntwo\n```\n", "-two\n+one"),
+        ("```console gpu\n$ python examples/gemm.py --shape 1024\n```\n", "has no flag --shape"),
+        ("```console gpu\n$ ncu --set full python examples/none.py\n```\n", "there is no script examples/none.py"),
+        ("```console gpu\n$ cudakit bench softmax --jsn x\n```\n", "cudakit bench has no flag --jsn"),
+        ("```fortran\nend\n```\n", "'fortran' has no rule"),
+        ("```cpp\n// from kernels/softmax/05_tree_reduce.cu\nfloat sum = 1.0f;\n```\n", "line 3 does not stand in"),
+        (
+            "```cpp\n// from kernels/softmax/05_tree_reduce.cu\nfloat maximum = -kInfinity;\nfloat sum = 0.0f;\n```\n",
+            "line 4 does not stand in kernels/softmax/05_tree_reduce.cu right behind",
+        ),
+    ],
+)
+def test_a_page_that_is_wrong_is_found(wrong, text, said):
+    assert said in wrong(text)
+
+
+def test_a_page_that_is_right_passes(wrong):
+    text = (
+        "```cuda\n// one.cu\n__global__ void one(int* x) { *x = 1; }\n```\n"
+        "<!-- python\nhidden = 5\n-->\n"
+        "```python\nprint('a')\nprint(hidden, 'b', 7)\nprint('z')\n```\n\n```text\na\n... b ...\n...\n```\n"
+        "```python raises\nint('x')\n```\n\n```text\nValueError: invalid literal ...\n```\n"
+        "```python\n# try.py\nprint(open('one.cu').read())\n```\n\n```text\nshown, not checked\n```\n"
+        "```console\n$ python try.py\n// one.cu\n__global__ void one(int* x) { *x = 1; }\n"
+        "$ cudakit compile none.cu\n[exit 2]\n...\n```\n"
+        "```console gpu\n$ ncu --set full python examples/gemm.py --shapes 1024\n$ python try.py --any\n```\n"
+        "```cpp\n// from kernels/softmax/05_tree_reduce.cu\nfloat maximum = -kInfinity;\n...\n"
+        "    float sum = 0.0f;\n```\n"
+    )
+    assert wrong(text) == ""
+
+
+REPORT = {
+    "device": {"name": "A GPU", "kind": "gpu"},
+    "rows": [
+        {"variant": "one", "shape": [8, 16], "gbps": 1812.4, "of_ceiling": 0.4321, "time_ms": {"median": 3.0}},
+        {"variant": "two", "shape": [8, 16], "gbps": 4000, "of_ceiling": 0.9, "time_ms": {"median": 1.5}},
+        {"variant": "two", "shape": [9], "mode": "causal", "gbps": None, "metrics": {"dram__bytes.sum": 12345678}},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("figure", "text"),
+    [
+        ("rows[variant=one].gbps .0f", "1812"),
+        ("rows[variant=one].gbps ,.1f", "1,812.4"),
+        ("rows[variant=one].gbps", "1,812"),
+        ("rows[variant=one].of_ceiling .1%", "43.2 %"),
+        ("rows[variant=two,shape=8x16,mode=].gbps", "4,000"),
+        ("rows[0].time_ms.median / rows[1].time_ms.median .1f", "2.0"),
+        ('rows[mode=causal].metrics["dram__bytes.sum"] * 1e-6 .2f', "12.35"),
+        ("device.name", "A GPU"),
+    ],
+)
+def test_a_figure_is_written_from_its_json(figure, text):
+    page = f"At <!-- figure x.json {figure} -->0<!-- end --> GB/s, <!-- figure x.json device.kind -->?<!-- end -->."
+    new, problems = tables.fill_marks(page, lambda source: REPORT)
+    assert not problems
+    assert new == page.replace("-->0<", f"-->{text}<").replace("?", "gpu")
+    assert tables.fill_marks(new, lambda source: REPORT)[0] == new
+
+
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        ("rows[variant=three].gbps", "no entry has variant=three"),
+        ("rows[variant=two].gbps", "2 entries have variant=two"),
+        ("rows[variant=one].gpbs", "has no 'gpbs': variant, shape, gbps"),
+        ("rows[7].gbps", "has 3 entries"),
+        ("rows[variant=two,shape=9].gbps .0f", "is null"),
+        ("device.name .1f", "cannot be written as .1f"),
+        ("rows[0].gbps / device.name", "is no number"),
+        ("rows[0", "is no path"),
+        ("", "names nothing"),
+        ("device[0]", "device has 0 entries, and none of number 0"),
+        ("rows[0].shape[variant=one]", "no entry has variant=one"),
+        ("rows[0].gbps / 0", "0 is 0, and nothing is divided by that"),
+        ("rows[0].gbps * 1e999 d", "inf cannot be written as d"),
+    ],
+)
+def test_a_figure_that_is_not_there_is_a_problem(figure, said):
+    page = f"At <!-- figure x.json {figure} -->5<!-- end --> GB/s."
+    new, problems = tables.fill_marks(page, lambda source: REPORT)
+    assert new == page
+    assert len(problems) == 1
+    assert said in problems[0]
+
+
+def test_a_mark_without_an_end_is_a_problem():
+    page = "At <!-- figure x.json rows[0].gbps -->5 GB/s.\n"
+    assert "no <!-- end -->" in tables.fill_marks(page, lambda source: REPORT)[1][0]
+
+
+@pytest.mark.parametrize("prose", ["", "Prose with <!-- figure x.json rows[0].gbps -->1,812<!-- end --> GB/s.\n"])
+def test_a_table_without_an_end_is_a_problem_and_takes_no_prose(prose):
+    page = f"<!-- ranges x.json -->\nold\n\n{prose}"
+    new, (problem,) = tables.fill_marks(page, lambda source: REPORT)
+    assert new == page
+    assert "1 of the marks of tables have no line <!-- end -->" in problem
+
+
+def test_a_table_of_a_file_without_rows_is_a_problem():
+    page = "<!-- tables x.json -->\nold\n<!-- end -->\n"
+    assert tables.fill_marks(page, lambda source: {"a": 1}) == (page, ["x.json is no report: it has no rows"])
+
+
+def test_a_table_of_something_else_is_a_problem():
+    page = "<!-- profile x.json -->\nold\n<!-- end -->\n"
+    said = "x.json is no report that profile can write: it has no 'ceilings'"
+    assert tables.fill_marks(page, lambda source: {"rows": [{}]}) == (page, [said])
+
+
+def test_fill_reads_json_from_the_working_directory(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("x.json").write_text(json.dumps(REPORT))
+    Path("page.md").write_text("<!-- figure x.json rows[0].gbps .0f -->0<!-- end -->\n")
+    assert command_line.main(["fill", "--check", "page.md"]) == 1
+    assert command_line.main(["fill", "page.md"]) == 0
+    assert "-->1812<" in Path("page.md").read_text()
+    assert command_line.main(["fill", "--check", "page.md"]) == 0
+
+
+# ---- the built pages ----
+
+
+class Links(HTMLParser):
+    """What a page links to, what it loads, and the places in it that can be linked to."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.links, self.loads, self.places = set(), set(), set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if given.get("id"):
+            self.places.add(given["id"])
+        if tag == "a" and given.get("href"):
+            self.links.add(given["href"])
+        elif tag == "link" and given.get("rel") in ("stylesheet", "icon", "preload"):
+            self.loads.add(given["href"])
+        elif given.get("src"):
+            self.loads.add(given["src"])
+
+
+def test_the_built_pages(tmp_path):
+    """One build, which takes a while, for all that is looked at in it."""
+    pytest.importorskip("sphinx", reason="the extra `docs` is not installed")
+    pytest.importorskip("furo", reason="the extra `docs` is not installed")
+    html = tmp_path / "html"
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", str(ROOT / "docs"), str(html)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    built = {page: Links(page) for page in html.rglob("*.html")}
+    check_links(html, built)
+    check_no_network(html, built)
+    check_everything_is_there(html)
+
+
+def check_links(html, built):
+    dead = []
+    for page, found in built.items():
+        for link in found.links | found.loads:
+            target, _, anchor = unquote(link).partition("#")
+            if re.match(r"[a-z]+:", target):
+                continue
+            there = (page.parent / target.partition("?")[0]).resolve() if target else page
+            if not there.is_file():
+                dead.append(f"{page.relative_to(html)}: {link}")
+            elif anchor and there in built and anchor not in built[there].places:
+                dead.append(f"{page.relative_to(html)}: no {anchor} in {target or 'itself'}")
+    assert not dead, "\n".join(sorted(dead)[:40])
+
+
+def check_no_network(html, built):
+    for page, found in built.items():
+        remote = [name for name in found.loads if re.match(r"(https?:)?//", name)]
+        assert not remote, f"{page.relative_to(html)} loads {remote}"
+    for sheet in html.rglob("*.css"):
+        assert not re.search(r"@import|url\([\"']?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet.name
+
+
+def check_everything_is_there(html):
+    for page in PAGES[1:]:
+        assert (html / page.relative_to(ROOT / "docs")).with_suffix(".html").is_file(), name_of(page)
+    reference = "".join(page.read_text(encoding="utf-8") for page in (html / "api").glob("*.html"))
+    for name in cudakit.__all__:
+        if not name.startswith("__"):
+            assert inspect.getdoc(getattr(cudakit, name)), f"cudakit.{name} has no docstring"
+            assert re.search(rf'id="cudakit\.(\w+\.)*{name}"', reference), f"the reference lacks cudakit.{name}"

@@ -1,0 +1,217 @@
+"""Pictures of reports: what is drawn, what is left out, and what cannot be."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+
+import pytest
+
+from cudakit import __main__ as command_line
+from cudakit.commands import cli
+from cudakit.show import plots
+from cudakit.show.plots import style
+
+pytest.importorskip("matplotlib", reason="the plot extra is not installed")
+
+
+def row(variant, rung, shape, gbps, **more):
+    made = {
+        "family": "softmax", "variant": variant, "rung": rung, "shape": list(shape), "dtype": "float32", "mode": "",
+        "idea": f"the idea of {variant}", "ok": True, "skipped": None, "gbps": gbps, "tflops": None, "counters": None,
+        "of_ceiling": gbps and gbps / 4000, "ceiling": "copy", "time_ms": {"median": 1.0},
+    }  # fmt: skip
+    return made | more
+
+
+def report(*shapes, kind="gpu", **more):
+    rows = []
+    for shape in shapes:
+        rows += [
+            row("cpu", None, shape, 3.0, **more),
+            row("first", 1, shape, 200.0, **more),
+            row("second", 2, shape, 3000.0 + shape[-1], **more),
+            row("wrong", 3, shape, 3999.0, **more) | {"ok": False},
+            row("third", 4, shape, None, **more) | {"ok": None, "skipped": "too long"},
+            row("peer:torch", None, shape, 1500.0, **more),
+        ]
+    return {
+        "device": {"name": "A GPU", "kind": kind, "arch": "sm_90", "driver": "13.0", "nvrtc": "13.4"},
+        "date": "2026-11-20",
+        "ceilings": {"copy": [{"shape": list(shape), "gbps": 4000.0} for shape in shapes]},
+        "rows": rows,
+    }
+
+
+@pytest.fixture
+def drawn(monkeypatch, tmp_path):
+    """Draws a report to a file and gives the axes."""
+
+    def drawn(result, **options):
+        kept = []
+        save = style.save
+        monkeypatch.setattr(style, "save", lambda made, path: (kept.append(made), save(made, path)))
+        (written,) = plots.plot(result, str(tmp_path / "out.png"), **options)
+        with open(written, "rb") as file:
+            assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+        (axes,) = kept[-1].axes
+        assert kept[-1].get_facecolor() == (1, 1, 1, 1), "an opaque page reads on dark ones too"
+        return axes
+
+    return drawn
+
+
+def words(axes):
+    """All text within the axes but the line that names the device."""
+    return [text.get_text() for text in axes.texts if "driver" not in text.get_text()]
+
+
+def test_one_shape_is_a_bar_a_rung_below_the_copy(drawn):
+    axes = drawn(report((8, 16)))
+    assert [bar.get_width() for bar in axes.patches] == [200.0, 3016.0, 1500.0], "what is wrong or skipped has no bar"
+    said = words(axes)
+    assert "copy 4,000 = 100 %" in said
+    assert {"1  first", "the idea of first", "2  second", "torch"} <= set(said)
+    assert "3,016  75 %" in said
+    assert not [text for text in said if "wrong" in text or "third" in text or "cpu" in text]
+    assert axes.get_xlabel() == "GB/s"
+    best, other = axes.patches[1], axes.patches[0]
+    assert best.get_facecolor() != other.get_facecolor(), "the best rung stands out"
+
+
+def test_rates_of_arithmetic_are_held_against_the_library_of_their_run(drawn):
+    result = report((512, 512, 512), ceiling="cublas")
+    for one in result["rows"]:
+        one["tflops"] = one["gbps"] and one["gbps"] / 100
+        one["of_ceiling"] = one["tflops"] and one["tflops"] / 50
+    axes = drawn(result)
+    assert axes.get_xlabel() == "TFLOP/s"
+    assert "cublas 50 = 100 %" in words(axes)
+
+
+def test_a_simulated_report_shows_bytes_and_no_time(drawn):
+    result = report((8, 16), kind="sim")
+    for one in result["rows"]:
+        one["counters"] = {"bytes_per_element": 12.0 if one["variant"] == "second" else 30.0}
+    axes = drawn(result)
+    assert "bytes" in axes.get_xlabel()
+    assert not [text for text in words(axes) if "%" in text or "GB/s" in text]
+    assert axes.patches[1].get_facecolor() != axes.patches[0].get_facecolor(), "the fewest bytes are the best"
+
+
+def test_several_shapes_are_a_line_a_variant_to_scale(drawn):
+    axes = drawn(report((8, 64), (8, 16)))
+    lines = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()}
+    assert lines == {
+        "copy (ceiling)": ([16, 64], [4000.0, 4000.0]),
+        "first": ([16, 64], [200.0, 200.0]),
+        "second": ([16, 64], [3016.0, 3064.0]),
+        "peer:torch": ([16, 64], [1500.0, 1500.0]),
+    }
+    assert axes.get_xscale() == "log"
+    assert {"copy", "first", "second", "torch"} == set(words(axes))
+
+
+def test_shapes_without_a_scale_stand_side_by_side(drawn):
+    axes = drawn(report((8, 16), (32, 4), (5, 7)))
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["32x4", "5x7", "8x16"]
+    assert axes.get_xscale() == "linear"
+
+
+def test_of_many_rungs_the_best_and_the_most_different_have_colours(drawn):
+    result = report((8, 16), (8, 32))
+    for shape in ((8, 16), (8, 32)):
+        result["rows"] += [row(f"alike{n}", 10 + n, shape, 201.0 + n) for n in range(4)]
+        result["rows"] += [row(f"step{n}", 20 + n, shape, 300.0 * 2**n) for n in range(4)]
+    named = set(words(drawn(result))) - {"copy", "torch"}
+    assert {"second", "step3"} <= named
+    assert len([name for name in named if name.startswith("alike") or name == "first"]) == 1, named
+    assert set(words(drawn(result, variants=["alike2"]))) == {"copy", "torch", "alike2"}
+
+
+def test_a_shape_can_be_chosen_for_the_bars(drawn, tmp_path):
+    axes = drawn(report((8, 16), (8, 64)), kind="ladder", shape=(8, 64))
+    assert axes.patches[1].get_width() == 3064.0
+    with pytest.raises(cli.Refused, match="no row of that shape"):
+        plots.plot(report((8, 16)), str(tmp_path / "out.png"), kind="ladder", shape=(1, 1))
+
+
+def test_several_families_have_a_picture_each(tmp_path):
+    result = report((8, 16))
+    result["rows"] += [one | {"family": "sum"} for one in result["rows"]]
+    written = plots.plot(result, str(tmp_path / "bench.png"))
+    assert written == [str(tmp_path / "bench_softmax.png"), str(tmp_path / "bench_sum.png")]
+    assert all((tmp_path / name).stat().st_size > 5000 for name in ("bench_softmax.png", "bench_sum.png"))
+
+
+def test_names_at_the_ends_of_lines_do_not_lie_on_each_other():
+    assert style.spread([10.0, 50.0], 5) == [10.0, 50.0], "what has room stays"
+    places = style.spread([10.0, 11.0, 10.5, 40.0, 10.2], 5)
+    assert sorted(places) == sorted(set(places))
+    ordered = sorted(places)
+    assert min(b - a for a, b in itertools.pairwise(ordered)) >= 5 - 1e-9
+    assert [sorted(places).index(place) for place in places] == [0, 3, 2, 4, 1], "the order is that of the lines"
+
+
+def test_a_picture_needs_rows_and_matplotlib(monkeypatch, tmp_path):
+    for rows in ([], [row("first", 1, (8, 16), None, ok=None)], [row("cpu", None, (8, 16), 3.0)]):
+        for kind in plots.KINDS if not rows or rows[0]["rung"] else ["ladder"]:
+            with pytest.raises(cli.Refused, match="no row of the report is right and has GB/s"):
+                plots.plot({**report(), "rows": rows}, str(tmp_path / "out.png"), kind=kind)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(cli.Refused, match=r"cudakit\[plot\]"):
+        plots.plot(report((8, 16)), str(tmp_path / "out.png"))
+
+
+def test_the_command_draws_what_was_measured_before(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.json").write_text(json.dumps(report((8, 16), (8, 64))))
+    assert command_line.main(["draw", "x.json", "--plot", "x.png", "--kind", "ladder", "--shape", "8x64"]) == 0
+    assert capsys.readouterr().out == "x.png\n"
+    assert (tmp_path / "x.png").stat().st_size > 5000
+    assert command_line.main(["draw", "absent.json", "--plot", "x.png"]) == cli.EXIT_REFUSED
+    assert "absent.json" in capsys.readouterr().err
+    assert command_line.main(["draw", "x.json", "--plot", "x.xyz"]) == cli.EXIT_REFUSED
+    assert "does not write .xyz" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"rows": [{"kernel": "softmax", "metrics": {}}]}, "it has no family, variant, rung, shape, dtype, ok"),
+        ({"rows": None, "cases": 5}, "it has no family"),
+        ({"ncu": "2025.3"}, "cudakit profile --import"),
+    ],
+)
+def test_json_of_something_else_is_refused(more, said, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.json").write_text(json.dumps({**report((8, 16)), **more}))
+    assert command_line.main(["draw", "x.json", "--plot", "x.png"]) == cli.EXIT_REFUSED
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_a_variant_that_the_report_lacks_is_refused(tmp_path):
+    with pytest.raises(cli.Refused, match="has no seventh; there are cpu, first, second"):
+        plots.plot(report((8, 16), (8, 64)), str(tmp_path / "x.png"), variants=["second", "seventh"])
+
+
+def test_dollars_in_an_idea_are_no_mathematics(drawn):
+    assert drawn({**report(), "rows": [row("first", 1, (8, 16), 2.0, idea=r"from $x^^ to $\frac")]})
+
+
+def test_what_was_measured_is_kept_where_there_is_nothing_to_draw(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*_, **__):
+        raise cli.Refused("there is nothing to draw")
+
+    monkeypatch.setattr(plots, "plot", refuse)
+    command = ["bench", "vector_add", "--device", "sim", "--shapes", "33", "--variants", "vector_add"]
+    assert command_line.main([*command, "--json", "x.json", "--plot", "x.png"]) == cli.EXIT_REFUSED
+    said = capsys.readouterr()
+    assert "nothing to draw" in said.err
+    assert "vector_add 33" in said.out
+    assert json.loads((tmp_path / "x.json").read_text())["rows"]
