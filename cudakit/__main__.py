@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cudakit.commands import check, cli, files, fuzzing, profile
+from cudakit.show import outputs
 
 
 def info(arguments: argparse.Namespace) -> int:
@@ -15,7 +16,7 @@ def info(arguments: argparse.Namespace) -> int:
     import cudakit
     from cudakit.compile import cache, compiler, headers
 
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     facts: dict[str, object] = {
         "cudakit": cudakit.__version__,
         "python": sys.version.split()[0],
@@ -49,7 +50,7 @@ def info(arguments: argparse.Namespace) -> int:
         devices.append({"spec": "sim", **device.info()})
     facts["devices"] = devices
     if arguments.json:
-        cli.write_json(facts, arguments.json)
+        outputs.write_json(facts, arguments.json)
     if arguments.json != "-":
         for key, value in facts.items():
             if key != "devices":

@@ -1,6 +1,7 @@
 """The one check for every driver and NVRTC result, and the exceptions it and the rest of cudakit raise.
 
-Every exception here is a `CudakitError`. Those that carry a driver's or NVRTC's result code are `CudaError`.
+Every exception here is a `CudakitError`, except `Refused`, which is about a request and not about a device. Those that
+carry a driver's or NVRTC's result code are `CudaError`.
 """
 
 from __future__ import annotations
@@ -109,6 +110,10 @@ _HINTS = {
     "NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID": "A name expression names no __global__ function, __device__ or "
     "__constant__ variable of the source.",
 }
+
+
+class Refused(Exception):
+    """A command cannot be carried out as asked; the text says why and what to do."""
 
 
 class CudakitError(RuntimeError):

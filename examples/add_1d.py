@@ -16,9 +16,10 @@ import numpy as np
 import cudakit
 from cudakit.commands import cli
 from cudakit.compare import compare
+from cudakit.errors import Refused
 from cudakit.measure.bench import Report, Row
 from cudakit.measure.timing import GpuTimer, wall_clock
-from cudakit.show import tables
+from cudakit.show import outputs, tables
 
 BLOCK = 1024
 UNGUARDED = """
@@ -55,9 +56,9 @@ def without_guard(n):
 
 
 def run(arguments):
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     if arguments.n < 1:
-        raise cli.Refused(f"--n {arguments.n}: give at least one element")
+        raise Refused(f"--n {arguments.n}: give at least one element")
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
         report, n = Report(device.info()), arguments.n
@@ -89,7 +90,7 @@ def run(arguments):
         table.print(f"of {blocks * BLOCK:,} threads the guard stops {blocks * BLOCK - n:,}; without it:", style="bold")
         table.print(without_guard(n), markup=False)
     if arguments.json:
-        cli.write_json(result, arguments.json)
+        outputs.write_json(result, arguments.json)
     return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
 
 

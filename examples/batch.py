@@ -16,9 +16,12 @@ import numpy as np
 
 from cudakit.commands import cli, ladder
 from cudakit.compare import compare
+from cudakit.errors import Refused
 from cudakit.families.matrix_add import FAMILY
 from cudakit.measure.bench import Report, Row
 from cudakit.measure.timing import GpuTimer, wall_clock
+from cudakit.shapes import shape_text
+from cudakit.show import outputs
 
 
 def prepared(device, name, a, b, c):
@@ -79,13 +82,13 @@ def measure(device, stream, shape):
 
 
 def run(arguments):
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
         report = Report(device.info())
         for shape in arguments.shapes or ([(1000, 256, 256)] if device.kind == "gpu" else [(50, 32, 32)]):
             if len(shape) != 3 or 0 in shape:
-                raise cli.Refused(f"{cli.shape_text(shape)} is no batch: write MATRICESxROWSxCOLS")
+                raise Refused(f"{shape_text(shape)} is no batch: write MATRICESxROWSxCOLS")
             report.rows += measure(device, stream, shape)
     return ladder.finish(report, arguments, table)
 

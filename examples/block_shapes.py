@@ -17,10 +17,13 @@ import numpy as np
 
 from cudakit.commands import cli, ladder
 from cudakit.compare import compare
+from cudakit.errors import Refused
 from cudakit.families.elementwise import FAMILY
 from cudakit.families.variant import MAX_GRID_YZ
 from cudakit.measure.bench import Report, Row
 from cudakit.measure.timing import GpuTimer, wall_clock
+from cudakit.shapes import shape_text
+from cudakit.show import outputs
 
 BLOCKS = "1024x1x1,256x1x1,32x8x4,16x8x8,8x8x16,4x16x16,1x16x64"
 
@@ -36,13 +39,13 @@ def measure(device, stream, shape, blocks):
     a, b = (device.array(host, stream=stream) for host in hosts)
     for rung, block in enumerate(blocks, 1):
         c = device.full(shape, np.nan, np.float32, stream=stream)
-        row = Row("block_shapes", cli.shape_text(block), rung, shape, "float32")
+        row = Row("block_shapes", shape_text(block), rung, shape, "float32")
         extents = FAMILY.problem((a, b), c).volume
         x, y, z = (-(-n // along) for n, along in zip(extents, block, strict=True))
         grid = x, min(y, MAX_GRID_YZ), min(z, MAX_GRID_YZ)
         resident = kernel.occupancy(block, 0) * math.prod(block)
         occupancy = resident / device.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
-        row.idea = f"grid {cli.shape_text(grid)}"
+        row.idea = f"grid {shape_text(grid)}"
         row.launch = {"grid": grid, "block": block, "shared": 0, "registers": kernel.registers, "occupancy": occupancy}
         launch = kernel.prepare(grid=grid, block=block, args=(a, b, c, *extents)).launch
         if device.kind == "sim":
@@ -60,13 +63,13 @@ def measure(device, stream, shape, blocks):
 
 
 def run(arguments):
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
         report = Report(device.info())
         for shape in arguments.shapes or [(200, 250, 200) if device.kind == "gpu" else (16, 32, 64)]:
             if 0 in shape:
-                raise cli.Refused(f"{cli.shape_text(shape)} has no elements")
+                raise Refused(f"{shape_text(shape)} has no elements")
             report.rows += measure(device, stream, shape, arguments.blocks)
     return ladder.finish(report, arguments, table)
 

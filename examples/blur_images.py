@@ -21,8 +21,10 @@ import numpy as np
 
 from cudakit import ops, pipeline
 from cudakit.commands import cli, ladder, streamed
+from cudakit.errors import Refused
 from cudakit.families.blur import FAMILY
 from cudakit.measure.bench import Report, Row
+from cudakit.shapes import shape_text
 from cudakit.show import plots
 
 
@@ -33,9 +35,9 @@ def blur(chunk, images, out):
 def save_images(items, folder, count):
     """The image set: one .npy file an image, made once, and made anew only where it is not whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    mark, said = folder / "set.txt", f"{items.distinct} images of {cli.shape_text(items.work.item)}, over and over\n"
+    mark, said = folder / "set.txt", f"{items.distinct} images of {shape_text(items.work.item)}, over and over\n"
     if mark.exists() and mark.read_text() != said:
-        raise cli.Refused(f"{folder} holds {mark.read_text().strip()}, and this run's are {said.strip()}: name another")
+        raise Refused(f"{folder} holds {mark.read_text().strip()}, and this run's are {said.strip()}: name another")
     mark.write_text(said)
     (source,) = items.made(count)
     one = np.empty((1, *items.work.item), np.float32)
@@ -55,7 +57,7 @@ def disk_row(items, device, folder, count, chunk, arguments, console):
     save_images(items, folder / "in", count)
     names = [folder / "in" / f"image_{number:06}.npy" for number in range(count)]
     if any((folder / "out").glob("*.npy")) and not (arguments.resume or arguments.anew):
-        raise cli.Refused(f"{folder / 'out'} has results already: --resume goes on from there, --anew writes over them")
+        raise Refused(f"{folder / 'out'} has results already: --resume goes on from there, --anew writes over them")
     with streamed.progress(console, count) as tell:
         done = pipeline.run(
             blur, names, folder / "out", devices=device, chunk=chunk, streams=arguments.streams,
@@ -73,7 +75,7 @@ def disk_row(items, device, folder, count, chunk, arguments, console):
 def run(arguments):
     streamed.check_arguments(arguments)
     if arguments.resume and not arguments.disk:
-        raise cli.Refused("--resume goes on with the images of a folder: name it with --disk")
+        raise Refused("--resume goes on with the images of a folder: name it with --disk")
     table, progress = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         gpu = device.kind == "gpu"

@@ -17,11 +17,14 @@ import math
 import sys
 
 from cudakit.commands import cli, ladder
+from cudakit.errors import Refused
 from cudakit.families.elementwise import FAMILY as VECTOR_ADD
 from cudakit.families.softmax import FAMILY as SOFTMAX
 from cudakit.families.variant import Config, Family, Variant, ceil_div
 from cudakit.frontends import cubin, cutile, triton
 from cudakit.measure.bench import Bench, Report, Row
+from cudakit.shapes import shape_text
+from cudakit.show import outputs
 
 try:
     import triton.language as tl
@@ -287,20 +290,18 @@ def measure(device, bench, shape):
 
 
 def run(arguments):
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     table, progress = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         on_gpu = device.kind == "gpu"
         shapes = arguments.shapes or ([(1 << 12,), (1 << 26,), (8192, 8192)] if on_gpu else [(1 << 12,), (12, 1000)])
         for shape in shapes:
             if len(shape) > 2 or 0 in shape:
-                raise cli.Refused(
-                    f"{cli.shape_text(shape)}: write ELEMENTS for a vector add, ROWSxCOLUMNS for a softmax"
-                )
+                raise Refused(f"{shape_text(shape)}: write ELEMENTS for a vector add, ROWSxCOLUMNS for a softmax")
         report = Report(device.info())
         bench = Bench(device, once=cli.under_profiler())
         for shape in shapes:
-            progress.print(f"{cli.shape_text(shape)} ...")
+            progress.print(f"{shape_text(shape)} ...")
             report.merge(measure(device, bench, shape))
     return ladder.finish(report, arguments, table)
 

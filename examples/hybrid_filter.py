@@ -18,6 +18,7 @@ from cudakit.compare import compare
 from cudakit.libs import fft, library
 from cudakit.measure.bench import Report, Row
 from cudakit.measure.timing import GpuTimer, wall_clock
+from cudakit.show import outputs
 
 CUT, CUTOFF = 0.3, 0.1
 BLOCK = 256
@@ -103,7 +104,7 @@ def measure(device, stream, size):
 
 
 def run(arguments):
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
         report = measure(device, stream, arguments.size or (1024 if device.kind == "gpu" else 48))

@@ -21,9 +21,11 @@ import numpy as np
 from cudakit import graph
 from cudakit.commands import cli
 from cudakit.compare import compare
+from cudakit.errors import Refused
 from cudakit.measure.bench import Report, Row
 from cudakit.measure.timing import BURST, host_costs, wall_clock
-from cudakit.show import tables
+from cudakit.shapes import shape_text
+from cudakit.show import outputs, tables
 
 BLOCK = (32, 8)
 
@@ -152,7 +154,7 @@ def show(result, console):
     for row in result["rows"]:
         host, whole = row["host_us"], row["step_us"]
         table.add_row(
-            cli.shape_text(row["shape"]),
+            shape_text(row["shape"]),
             str(row["steps"]),
             row["variant"],
             row["idea"],
@@ -168,7 +170,7 @@ def show(result, console):
 
 
 def run(arguments):
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
         gpu = device.kind == "gpu"
@@ -176,17 +178,17 @@ def run(arguments):
         length = arguments.length or min(steps, 100 if gpu else 8)
         for flag, count in (("--steps", steps), ("--length", length)):
             if count < 2 or count % 2:
-                raise cli.Refused(f"{flag} {count}: steps come in pairs, there and back. Give an even number from 2 on")
+                raise Refused(f"{flag} {count}: steps come in pairs, there and back. Give an even number from 2 on")
         rows = []
         for shape in arguments.shapes or ([(256, 256), (1024, 1024)] if gpu else [(24, 40)]):
             if len(shape) != 2 or 0 in shape:
-                raise cli.Refused(f"{cli.shape_text(shape)} is no grid: write ROWSxCOLS")
+                raise Refused(f"{shape_text(shape)} is no grid: write ROWSxCOLS")
             rows += measure(device, stream, shape, steps, min(length, steps))
         result = {**Report(device.info()).as_dict(), "rows": rows}
     if not arguments.quiet:
         show(result, table)
     if arguments.json:
-        cli.write_json(result, arguments.json)
+        outputs.write_json(result, arguments.json)
     return cli.EXIT_OK if all(row["ok"] is not False for row in rows) else cli.EXIT_FALSE
 
 

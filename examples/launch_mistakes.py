@@ -22,7 +22,7 @@ from rich.table import Table
 
 from cudakit.commands import cli
 from cudakit.measure.bench import Report, Row
-from cudakit.show import tables
+from cudakit.show import outputs, tables
 
 SCRIPT = Path(__file__).resolve().parent / "launch_mistakes" / "attempt.py"
 PEERS = {"peer:cupy": ("cupy",), "peer:cuda.core": ("cuda.core", "cupy"), "peer:triton": ("triton", "torch")}
@@ -107,7 +107,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_common_arguments(parser)
     arguments = parser.parse_args()
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     names, elements = mistakes()
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
@@ -124,7 +124,7 @@ def main():
     if not arguments.quiet:
         show(report.as_dict(), table)
     if arguments.json:
-        cli.write_json(report.as_dict(), arguments.json)
+        outputs.write_json(report.as_dict(), arguments.json)
     return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
 
 

@@ -27,9 +27,10 @@ import tempfile
 import numpy as np
 
 from cudakit.commands import cli
+from cudakit.errors import Refused
 from cudakit.measure.bench import Report, Row
 from cudakit.measure.timing import BURST, host_costs
-from cudakit.show import tables
+from cudakit.show import outputs, tables
 
 N = 256
 FACTOR = 2.0
@@ -207,7 +208,7 @@ def fresh_process(code, *arguments, **environment):
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
     if done.returncode:
-        raise cli.Refused(f"a fresh process failed:\n{done.stderr.strip()}")
+        raise Refused(f"a fresh process failed:\n{done.stderr.strip()}")
     return done.stdout.strip().splitlines()[-1]
 
 
@@ -260,7 +261,7 @@ def show(result, console):
 
 
 def run(arguments):
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         gpu = device.kind == "gpu"
@@ -277,7 +278,7 @@ def run(arguments):
     if not arguments.quiet:
         show(result, table)
     if arguments.json:
-        cli.write_json(result, arguments.json)
+        outputs.write_json(result, arguments.json)
     good = all(row["ok"] is not False for row in rows) and not result["first_launch"]["warm"]["nvrtc_loaded"]
     return cli.EXIT_OK if good else cli.EXIT_FALSE
 

@@ -23,6 +23,7 @@ import numpy as np
 from cudakit import libs
 from cudakit.commands import cli, ladder
 from cudakit.compare import compare
+from cudakit.errors import Refused
 from cudakit.families.gemm import FAMILY, gemm
 from cudakit.families.gemm_half import plain as plain_half
 from cudakit.families.gemm_problem import random_walk
@@ -31,6 +32,8 @@ from cudakit.libs.host_blas import solve
 from cudakit.measure.bench import Report, Row, fp32_peak
 from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.memory.array import as_dtype
+from cudakit.shapes import shape_text
+from cudakit.show import outputs
 
 SAMPLED = 16  # rows of which sums in float16 are made on the host
 BATCH = 8
@@ -255,7 +258,7 @@ def batches(device, stream, n):
 
 
 def run(arguments):
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
         report = Report(device.info(), ceilings={"library": libs.library(device)})
@@ -263,7 +266,7 @@ def run(arguments):
             report.ceilings["fp32_tflops"] = fp32_peak(device)
         for shape in arguments.shapes or [(1024,) if device.kind == "gpu" else (64,)]:
             if len(shape) != 1 or shape[0] < 2:
-                raise cli.Refused(f"{cli.shape_text(shape)}: write N, at least 2, the size of square matrices")
+                raise Refused(f"{shape_text(shape)}: write N, at least 2, the size of square matrices")
             for part in (vectors, matrices, products, mixed, batches):
                 report.rows += part(device, stream, *shape)
     return ladder.finish(report, arguments, table)

@@ -25,10 +25,12 @@ import numpy as np
 from cudakit import nvtx
 from cudakit.commands import cli
 from cudakit.compare import compare
+from cudakit.errors import Refused
 from cudakit.families.gemm import FAMILY
 from cudakit.measure.bench import Report, Row
 from cudakit.measure.timing import wall_clock
-from cudakit.show import digits, plots, tables
+from cudakit.shapes import shape_text
+from cudakit.show import digits, outputs, plots, tables
 
 TILE = 16
 ENTRY = f"tiled<{TILE}>"
@@ -84,7 +86,7 @@ def check(hosts, found):
 def show(result, trace, depth, console):
     for row in result["rows"]:
         verdict = f"right, worst error {digits.number(row['max_abs_error'], 2)}" if row["ok"] else f"NO: {row['why']}"
-        console.print(f"{cli.shape_text(row['shape'])} {row['variant']} ({row['idea']}): {verdict}", markup=False)
+        console.print(f"{shape_text(row['shape'])} {row['variant']} ({row['idea']}): {verdict}", markup=False)
     console.print()
     console.print(trace.table(depth), markup=False, soft_wrap=True)
     console.print()
@@ -95,13 +97,13 @@ def show(result, trace, depth, console):
 
 def run(arguments):
     for flag in ("json", "trace"):
-        cli.check_destination(f"--{flag}", getattr(arguments, flag))
+        outputs.check_destination(f"--{flag}", getattr(arguments, flag))
     if arguments.picture:
         plots.check(arguments.picture, "--picture")
     shapes = [FAMILY.read_shape(shape) for shape in arguments.shapes or ()]
     for shape in shapes:
         if len(shape) != 3 or 0 in shape:
-            raise cli.Refused(f"{cli.shape_text(shape)}: write N or MxNxK, each at least 1")
+            raise Refused(f"{shape_text(shape)}: write N or MxNxK, each at least 1")
     table, _ = cli.consoles(arguments)
     with nvtx.trace() as trace:
         done = [multiply(arguments.device, shape) for shape in shapes or [None]]
@@ -111,12 +113,12 @@ def run(arguments):
     if not arguments.quiet:
         show(result, trace, arguments.depth, table)
     if arguments.json:
-        cli.write_json(result, arguments.json)
+        outputs.write_json(result, arguments.json)
     if arguments.trace:
         trace.chrome(arguments.trace)
     if arguments.picture:
         kind = "simulated: the CPU's times" if info["kind"] == "sim" else "host times"
-        title = f"C = A @ B, {cli.shape_text(rows[-1].shape)}, {info['name']} ({kind})"
+        title = f"C = A @ B, {shape_text(rows[-1].shape)}, {info['name']} ({kind})"
         plots.ranges(trace, arguments.picture, title)
     return cli.EXIT_OK if all(row.ok is not False for row in rows) else cli.EXIT_FALSE
 

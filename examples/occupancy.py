@@ -18,8 +18,11 @@ import numpy as np
 import cudakit
 from cudakit.commands import cli, ladder
 from cudakit.compare import compare
+from cudakit.errors import Refused
 from cudakit.measure.bench import Report, Row
 from cudakit.measure.timing import GpuTimer, wall_clock
+from cudakit.shapes import shape_text
+from cudakit.show import outputs
 
 SOURCE = """
 // y = x, n float4s. A thread asks for LOADS of them before it waits for the first. grid: any, 1-D
@@ -89,13 +92,13 @@ def measure(device, stream, count, arguments):
 
 
 def run(arguments):
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
         report = Report(device.info())
         for shape in arguments.shapes or [(1 << 25,) if device.kind == "gpu" else (1 << 14,)]:
             if len(shape) != 1 or not shape[0] or shape[0] % 4:
-                raise cli.Refused(f"{cli.shape_text(shape)}: write one extent, a multiple of 4")
+                raise Refused(f"{shape_text(shape)}: write one extent, a multiple of 4")
             report.rows += measure(device, stream, shape[0], arguments)
     return ladder.finish(report, arguments, table)
 

@@ -20,6 +20,7 @@ from cudakit.compare import compare
 from cudakit.libs import fft, library
 from cudakit.measure.bench import Report, Row
 from cudakit.measure.timing import GpuTimer, wall_clock
+from cudakit.show import outputs
 
 BLOCK = 256
 BYTES = {"separate": 148, "fused": 60}  # an element, of the element-wise steps
@@ -138,7 +139,7 @@ def measure(device, stream, arguments):
 
 
 def run(arguments):
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
         report = measure(device, stream, arguments)

@@ -15,6 +15,7 @@ from cudakit import ops
 from cudakit.commands import cli, ladder
 from cudakit.families.random import UNIFORM
 from cudakit.measure.bench import Report, Row
+from cudakit.show import outputs
 
 CHUNK_BYTES = 1 << 30
 
@@ -26,7 +27,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, help="rows and columns (default: 1,024; 64 on the simulated device)")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     with cli.open_device(arguments.device) as device:
         gpu = device.kind == "gpu"
         count, size = arguments.count or (2000 if gpu else 4), arguments.size or (1024 if gpu else 64)

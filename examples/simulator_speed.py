@@ -25,9 +25,11 @@ import numpy as np
 
 import cudakit
 from cudakit.commands import cli
+from cudakit.errors import Refused
 from cudakit.measure.bench import Report, Row
 from cudakit.measure.timing import Spread
-from cudakit.show import tables
+from cudakit.shapes import shape_text
+from cudakit.show import outputs, tables
 
 HERE = Path(__file__).resolve().parent / "simulator_speed"
 CASES = ["softmax:8x512", "softmax:256x512", "softmax:1024x1024", "matmul:64", "matmul:256", "vector_add:1000000"]
@@ -159,7 +161,7 @@ def time_peer(row, python, family, shape, limit):
     if there.returncode:
         row.skipped = f"{package} is not installed for {python}"
         return
-    command = [python, str(HERE / script), family, cli.shape_text(shape)]
+    command = [python, str(HERE / script), family, shape_text(shape)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env={**os.environ, **switches})
     except subprocess.TimeoutExpired:
@@ -177,7 +179,7 @@ def measure(cases, arguments, step):
     """Rows of every case: ours without and with checks, then the peers'."""
     rows = []
     for family, shape in cases:
-        text = f"{family} {cli.shape_text(shape)}"
+        text = f"{family} {shape_text(shape)}"
         step(f"{text}, counting")
         lanes = None if np.prod(shape) > 1 << 20 or (family == "matmul" and shape[0] > 256) else count(family, shape)
         if lanes is None:
@@ -221,7 +223,7 @@ def show(result, console):
     for heading in ("work", "shape", "simulator", "seconds", "lane-instructions/s", "checks cost", "ours is faster by"):
         table.add_column(heading, justify="left" if heading in ("work", "shape", "simulator") else "right")
     for row in result["rows"]:
-        first = (row["family"], cli.shape_text(row["shape"]), row["variant"])
+        first = (row["family"], shape_text(row["shape"]), row["variant"])
         if row["seconds"] is None:
             table.add_row(*first, f"skipped: {row['skipped']}", "", "", "", style="dim")
             continue
@@ -238,11 +240,9 @@ def show(result, console):
 
 
 def run(arguments):
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     if arguments.device not in ("auto", "sim"):
-        raise cli.Refused(
-            f"--device {arguments.device}: this measures the simulated device; a GPU has other benchmarks"
-        )
+        raise Refused(f"--device {arguments.device}: this measures the simulated device; a GPU has other benchmarks")
     table, progress = cli.consoles(arguments)
     cases = arguments.cases or [parse_case(text) for text in (*CASES, *([LARGE] if arguments.large else []))]
     with cudakit.Device("sim", fresh=True) as device:
@@ -253,7 +253,7 @@ def run(arguments):
     if not arguments.quiet:
         show(result, table)
     if arguments.json:
-        cli.write_json(result, arguments.json)
+        outputs.write_json(result, arguments.json)
     return cli.EXIT_OK if all(row.ok is not False for row in rows) else cli.EXIT_FALSE
 
 

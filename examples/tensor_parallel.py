@@ -18,8 +18,11 @@ import numpy as np
 from cudakit import ops
 from cudakit.commands import cli, ladder
 from cudakit.compare import compare
+from cudakit.errors import Refused
 from cudakit.measure.bench import Report, Row
 from cudakit.measure.timing import wall_clock
+from cudakit.shapes import shape_text
+from cudakit.show import outputs
 
 BLOCKS = 4  # of rows: the copies of one hide behind the product of the next
 
@@ -89,7 +92,7 @@ def rows_for(devices, shape):
 
 
 def run(arguments):
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     devices = cli.open_devices(arguments.device, arguments.devices)
     try:
@@ -99,7 +102,7 @@ def run(arguments):
         gpu = devices[0].kind == "gpu"
         for shape in arguments.shapes or [(8192,) if gpu else (24, 20, 16)]:
             if len(shape) not in (1, 3) or 0 in shape:
-                raise cli.Refused(f"{cli.shape_text(shape)} is no product: write N, or MxNxK")
+                raise Refused(f"{shape_text(shape)} is no product: write N, or MxNxK")
             report.rows += rows_for(devices, shape * 3 if len(shape) == 1 else shape)
         if gpu and len(devices) == 1:
             row = Row("tensor parallel", "2 devices", 2, report.rows[-1].shape, "float32")

@@ -19,9 +19,12 @@ import numpy as np
 import cudakit
 from cudakit.commands import cli, ladder
 from cudakit.compare import compare
+from cudakit.errors import Refused
 from cudakit.families.gemm import FAMILY
 from cudakit.measure.bench import Report, Row, fp32_peak
 from cudakit.measure.timing import GpuTimer, wall_clock
+from cudakit.shapes import shape_text
+from cudakit.show import outputs
 
 TILES = (8, 16, 32, 64)
 
@@ -68,14 +71,14 @@ def measure(device, stream, shape):
 
 
 def run(arguments):
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
         report = Report(device.info(), ceilings={"fp32_tflops": fp32_peak(device)} if device.kind == "gpu" else {})
         for shape in arguments.shapes or [(1024,) if device.kind == "gpu" else (64,)]:
             shape = FAMILY.read_shape(shape)
             if len(shape) != 3 or 0 in shape:
-                raise cli.Refused(f"{cli.shape_text(shape)}: write N or MxNxK, each at least 1")
+                raise Refused(f"{shape_text(shape)}: write N or MxNxK, each at least 1")
             report.rows += measure(device, stream, shape)
     return ladder.finish(report, arguments, table)
 

@@ -23,8 +23,8 @@ from typing import IO, Any
 from cudakit.commands import cli, files
 from cudakit.compile import compiler, headers
 from cudakit.driver import driver as drivers
-from cudakit.errors import CompileError, CudakitError, DeviceUnavailable, LeakWarning, UnseenFault
-from cudakit.show import advice, annotate
+from cudakit.errors import CompileError, CudakitError, DeviceUnavailable, LeakWarning, Refused, UnseenFault
+from cudakit.show import advice, annotate, outputs
 
 HELP = """Compiles a .cu file for each architecture, says what its kernels need, runs them on the simulated device.
 
@@ -95,7 +95,7 @@ def main(arguments: argparse.Namespace) -> int:
     elif outcome.ok:
         print(f"no simulated device stands for {', '.join(arguments.arch)}, so nothing was run", file=out)
     if arguments.json:
-        cli.write_json({"ok": outcome.ok, **asdict(outcome)}, arguments.json)
+        outputs.write_json({"ok": outcome.ok, **asdict(outcome)}, arguments.json)
     return cli.EXIT_OK if outcome.ok else cli.EXIT_FALSE
 
 
@@ -103,20 +103,20 @@ def _refuse(arguments: argparse.Namespace, path: Path) -> None:
     """Raises Refused for what cannot be done as asked, before anything is."""
     for arch in arguments.arch:
         if not re.fullmatch(r"sm_\d+[af]?", arch):
-            raise cli.Refused(f"--arch {arch}: no architecture has this name; write sm_80, sm_90a, ...")
+            raise Refused(f"--arch {arch}: no architecture has this name; write sm_80, sm_90a, ...")
     unknown = set(arguments.checks or ()) - set(drivers.all_checks())
     if unknown:
-        raise cli.Refused(f"--checks {', '.join(sorted(unknown))}: there are {', '.join(drivers.all_checks())}")
+        raise Refused(f"--checks {', '.join(sorted(unknown))}: there are {', '.join(drivers.all_checks())}")
     if arguments.examples < 0 or arguments.seconds <= 0:
-        raise cli.Refused("--examples must be at least 0 and --seconds more than 0")
+        raise Refused("--examples must be at least 0 and --seconds more than 0")
     if arguments.script is not None and not Path(arguments.script).is_file():
-        raise cli.Refused(f"--run {arguments.script}: there is no such script")
+        raise Refused(f"--run {arguments.script}: there is no such script")
     if arguments.annotate == "-":
-        raise cli.Refused("--annotate -: the page is written to a file; name one")
+        raise Refused("--annotate -: the page is written to a file; name one")
     for flag in ("--annotate", "--json"):
-        cli.check_destination(flag, getattr(arguments, flag[2:]))
+        outputs.check_destination(flag, getattr(arguments, flag[2:]))
     if arguments.annotate and arguments.script is None and not files.declared(path):
-        raise cli.Refused(
+        raise Refused(
             f"--annotate {arguments.annotate}: no family of cudakit.ops declares a kernel of {path.name}, so there is "
             "nothing to count. Give --run SCRIPT.py, a script that launches its kernels on cudakit.Device()"
         )
@@ -251,7 +251,7 @@ def _run_all(
             print(f"  {kernel.name}: {item.kind}{where}", file=out)
     if arguments.annotate:
         if not found:
-            raise cli.Refused(
+            raise Refused(
                 f"--annotate {arguments.annotate}: {said}, no kernel of {path.name} was launched on a simulated "
                 "device. Compile it by its path with line info (the default), and launch on cudakit.Device()"
             )
@@ -324,7 +324,7 @@ def _run_script(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: boo
             runpy.run_path(script, run_name="__main__")
             watch.finish()
     except DeviceUnavailable as error:
-        raise cli.Refused(
+        raise Refused(
             f"--run {script}: it asks for a GPU ({error}). Let it take cudakit.Device(), which is the "
             "simulated device here"
         ) from error

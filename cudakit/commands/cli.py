@@ -1,30 +1,21 @@
-"""What every script and command shares: the contract's flags, opening the device, JSON out, the exit status."""
+"""The parts that every command and example shares: the contract's flags, opening the device, the exit status."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cudakit.errors import CudakitError
+from cudakit.errors import CudakitError, Refused
+from cudakit.shapes import Shape
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from cudakit.device import Device
-
-Shape = tuple[int, ...]
-
-
-class Refused(Exception):
-    """A command cannot be carried out as asked; the text says why and what to do."""
-
 
 EXIT_OK = 0
 EXIT_FALSE = 1  # a row is false, a check failed
@@ -51,11 +42,6 @@ def parse_shape(text: str) -> Shape:
     if len(shapes) > 1:
         raise argparse.ArgumentTypeError(f"{text!r} is more than one shape")
     return shapes[0]
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """(8192, 8192) is 8192x8192, the way `parse_shapes` reads it."""
-    return "x".join(str(extent) for extent in shape)
 
 
 def parse_names(text: str) -> list[str]:
@@ -132,19 +118,6 @@ def positive(text: str) -> int:
     return value
 
 
-def check_destination(flag: str, destination: str | None) -> None:
-    """Raises Refused where `destination`, the value of `flag`, is no file that can be written; - and None are fine."""
-    if destination is None or destination == "-":
-        return
-    path = Path(destination)
-    if path.is_dir():
-        raise Refused(f"{flag} {destination}: that is a folder. Name a file in it")
-    if not path.parent.is_dir():
-        raise Refused(f"{flag} {destination}: there is no folder {path.parent}. Make it first, or name another file")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise Refused(f"{flag} {destination}: it may not be written. Change its permissions, or name another file")
-
-
 def under_profiler() -> bool:
     """Whether Nsight Compute runs this process: it replays every launch tens of times, so each should be made once."""
     return any(name.startswith(("NV_NSIGHT_INJECTION", "NV_COMPUTE_PROFILER")) for name in os.environ)
@@ -181,40 +154,6 @@ def progress(console: Console, total: int) -> Iterator[Callable[[str], None]]:
             first = False
 
         yield step
-
-
-def finite(value: Any) -> Any:
-    """`value` as JSON can carry it: numbers that are not finite become null, numpy's become Python's."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    if hasattr(value, "item"):  # a numpy scalar
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def json_text(result: Mapping[str, Any]) -> str:
-    """`result` as JSON with a line for each entry and each row, so that a committed one can be read and compared."""
-    entries = []
-    for key, value in result.items():
-        if isinstance(value, list) and value:
-            text = "[\n  " + ",\n  ".join(json.dumps(item, allow_nan=False) for item in value) + "\n ]"
-        else:
-            text = json.dumps(value, allow_nan=False)
-        entries.append(f" {json.dumps(key)}: {text}")
-    return "{\n" + ",\n".join(entries) + "\n}"
-
-
-def write_json(result: Mapping[str, Any], destination: str) -> None:
-    """Writes `result` to a file, or to stdout for `-`."""
-    text = json_text(finite(result))
-    if destination == "-":
-        sys.stdout.write(text + "\n")
-    else:
-        Path(destination).write_text(text + "\n", encoding="utf-8")
 
 
 def guarded(main: Callable[[], int]) -> int:

@@ -16,6 +16,7 @@ from cudakit.compile import cache, compiler, headers
 from cudakit.launch import signature
 from cudakit.launch.mangling import demangle
 from cudakit.memory import array as memory
+from cudakit.shapes import shape_text
 
 if TYPE_CHECKING:
     from cudakit.device import Device
@@ -88,7 +89,7 @@ def problems(device: Device, family: Family[Any]) -> Iterator[tuple[Any, list[An
                 hosts = family.make_inputs(shape, memory.as_dtype(name), np.random.default_rng(0), **options)
                 inputs = [device.array(host) for host in hosts]
                 output = device.empty(*family.output_like(hosts, **options))
-                said = " ".join(part for part in (cli.shape_text(shape), name, mode) if part)
+                said = " ".join(part for part in (shape_text(shape), name, mode) if part)
                 yield family.problem(inputs, output, **options), inputs, output, options, said
 
 

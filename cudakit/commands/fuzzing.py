@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cudakit.commands import cli
-from cudakit.errors import ContextLost, CudakitError
+from cudakit.errors import ContextLost, CudakitError, Refused
 
 if TYPE_CHECKING:
     from cudakit.device import Device
@@ -120,7 +120,7 @@ def run(
     try:
         import hypothesis
     except ImportError as error:
-        raise cli.Refused("fuzzing needs hypothesis: pip install 'cudakit[test]'") from error
+        raise Refused("fuzzing needs hypothesis: pip install 'cudakit[test]'") from error
     from cudakit import testing
 
     bench = _Bench(spec, checks)
@@ -129,7 +129,7 @@ def run(
         variants = [family.variant(name) for name in names] if names else list(family.variants)
         cases = testing.cases(family.name, elements)
     except ValueError as error:
-        raise cli.Refused(str(error)) from error
+        raise Refused(str(error)) from error
     number = random.SystemRandom().randrange(2**32) if seed is None else seed
     found = Found(family.name, [variant.name for variant in variants], bench.device.name, number)
     found.replay = f"cudakit fuzz {family.name} --device {spec} --examples {examples} --seed {number}"
@@ -188,7 +188,7 @@ def fuzz(arguments: argparse.Namespace) -> int:
 
     families = ops.families()
     if arguments.family not in families:
-        raise cli.Refused(f"there is no family {arguments.family!r}; there are {', '.join(families)}")
+        raise Refused(f"there is no family {arguments.family!r}; there are {', '.join(families)}")
     found = run(
         arguments.device,
         families[arguments.family],

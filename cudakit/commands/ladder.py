@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cudakit.commands import cli
+from cudakit.errors import Refused
 from cudakit.measure.bench import Asked, Bench, Report
-from cudakit.show import plots, tables
+from cudakit.shapes import Shape
+from cudakit.show import outputs, plots, tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,8 +33,8 @@ def run(arguments: argparse.Namespace, names: Sequence[str]) -> int:
     families = ops.families()
     unknown = [name for name in names if name not in families]
     if unknown:
-        raise cli.Refused(f"there is no family {unknown[0]!r}; there are {', '.join(families)}")
-    cli.check_destination("--json", arguments.json)
+        raise Refused(f"there is no family {unknown[0]!r}; there are {', '.join(families)}")
+    outputs.check_destination("--json", arguments.json)
     if arguments.plot:
         plots.check(arguments.plot)
     table, progress = cli.consoles(arguments)
@@ -50,7 +52,7 @@ def finish(report: Report, arguments: argparse.Namespace, table: Console) -> int
     if not arguments.quiet:
         tables.show(result, table)
     if arguments.json:
-        cli.write_json(result, arguments.json)
+        outputs.write_json(result, arguments.json)
     return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
 
 
@@ -69,10 +71,10 @@ def _measure(
     return report
 
 
-def _shapes(family: Family[Any], kind: str, arguments: argparse.Namespace, once: bool) -> Sequence[cli.Shape]:
+def _shapes(family: Family[Any], kind: str, arguments: argparse.Namespace, once: bool) -> Sequence[Shape]:
     """What was asked for, or the family's own shapes for this kind of device; fewer where it has fewer for a profile,
     which takes tens of passes over each launch."""
-    asked: Sequence[cli.Shape] | None = arguments.shapes
+    asked: Sequence[Shape] | None = arguments.shapes
     if asked is not None:
         return asked
     if arguments.sweep:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from cudakit import nvtx
 from cudakit.commands import cli
 from cudakit.driver import driver
-from cudakit.errors import CudakitError, DeviceUnavailable
+from cudakit.errors import CudakitError, DeviceUnavailable, Refused
 from cudakit.profiling import ceilings, metrics, reduction, runner, table
 from cudakit.profiling.reading import Launch, read_report
-from cudakit.show import plots, tables
+from cudakit.show import outputs, plots, tables
 from cudakit.show.plots import roofline
 
 if TYPE_CHECKING:
@@ -86,12 +86,12 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.sum:
         report["rows"] = reduction.summed(report["rows"])
     rows, page, picture = arguments.json or f"{stem}.json", f"{stem}.md", arguments.plot or f"{stem}.png"
-    cli.write_json(report, rows)
+    outputs.write_json(report, rows)
     Path(page).write_text(table.markdown(report) + "\n", encoding="utf-8")
     written = [rows, page, picture]
     try:
         roofline.draw(report, picture)
-    except cli.Refused as error:
+    except Refused as error:
         if arguments.plot:
             raise
         written.remove(picture)  # no matplotlib, or nothing to draw: the rest stands
@@ -105,11 +105,11 @@ def main(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     """Refuses what cannot be done before anything runs."""
     if bool(arguments.script) == bool(arguments.imported):
-        raise cli.Refused("name a script to profile, or a report to read with --import FILE: one of the two")
+        raise Refused("name a script to profile, or a report to read with --import FILE: one of the two")
     if arguments.imported and not Path(arguments.imported).is_file():
-        raise cli.Refused(f"--import {arguments.imported}: there is no such file")
-    cli.check_destination("--json", arguments.json)
-    cli.check_destination("--output", f"{_stem(arguments)}.md")
+        raise Refused(f"--import {arguments.imported}: there is no such file")
+    outputs.check_destination("--json", arguments.json)
+    outputs.check_destination("--output", f"{_stem(arguments)}.md")
     if arguments.plot:
         plots.check(arguments.plot)
     _keep_others(arguments)
@@ -130,12 +130,10 @@ def _keep_others(arguments: argparse.Namespace) -> None:
     given = {rows: arguments.json, page: None, picture: arguments.plot}
     others = [str(path) for path, own in ours.items() if path.exists() and not own and not given[path]]
     if others:
-        raise cli.Refused(f"{', '.join(others)}: no profile wrote that. Have other files written: --output STEM")
+        raise Refused(f"{', '.join(others)}: no profile wrote that. Have other files written: --output STEM")
     source = arguments.imported
     if arguments.sum and source and Path(arguments.json or rows).resolve() == Path(source).resolve():
-        raise cli.Refused(
-            f"--sum: the sums would take the place of the rows in {source}. Name another --output or --json"
-        )
+        raise Refused(f"--sum: the sums would take the place of the rows in {source}. Name another --output or --json")
 
 
 def _holds(path: Path, text: str) -> bool:
@@ -209,7 +207,7 @@ def _imported(arguments: argparse.Namespace) -> dict[str, Any]:
         rows = report.get("rows")
         whole = all(key in report for key in ("ncu", "device", "command", "date", "ceilings"))
         if not whole or not rows or not all("kernel" in row and "sentence" in row for row in rows):
-            raise cli.Refused(f"--import {path}: that is no report of `cudakit profile`")
+            raise Refused(f"--import {path}: that is no report of `cudakit profile`")
         if found:
             sheet = {name: one for name, one in report["ceilings"].items() if not one["measured"]}
             report["ceilings"] = _by_name(found) | sheet
@@ -252,7 +250,7 @@ def _given_ceilings(names: Sequence[str] | None) -> list[ceilings.Ceiling]:
         except (AttributeError, KeyError, TypeError):  # JSON of something else
             lines = []
         if not lines:
-            raise cli.Refused(f"--ceilings {name}: it holds no ceilings, neither a bench's nor a profile's")
+            raise Refused(f"--ceilings {name}: it holds no ceilings, neither a bench's nor a profile's")
         found += lines
     return found
 

@@ -18,9 +18,10 @@ import numpy as np
 from cudakit import pipeline
 from cudakit.commands import cli
 from cudakit.compare import Comparison, compare
+from cudakit.errors import Refused
 from cudakit.measure.bench import Row
 from cudakit.measure.timing import wall_clock
-from cudakit.show import plots
+from cudakit.show import outputs, plots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +85,7 @@ def _bytes(text: str) -> int:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Raises Refused for destinations that could not be written in the end."""
-    cli.check_destination("--json", arguments.json)
+    outputs.check_destination("--json", arguments.json)
     if arguments.plot:
         plots.check(arguments.plot)
 
@@ -257,7 +258,7 @@ def pipelined_row(
     try:
         pipeline.run(items.work.function, tuple(sources), whole, count=first, chunk=chunk, measure=False, **options)
     except ValueError as error:  # budgets that hold no chunk
-        raise cli.Refused(str(error)) from error
+        raise Refused(str(error)) from error
     row.judge(items.judge(0, whole))
     judge = Judge(items, row)
     with progress(console, shape[0]) as tell:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cudakit import nvtx
-from cudakit.commands.cli import Refused, Shape, shape_text
 from cudakit.compare import Comparison, compare
-from cudakit.errors import ContextLost, CudakitError, UnsupportedVariant
+from cudakit.errors import ContextLost, CudakitError, Refused, UnsupportedVariant
 from cudakit.measure.peers import Peer, peers_of
 from cudakit.measure.timing import GpuTimer, Launch, Spread, rotations, wall_clock
 from cudakit.memory import array as memory
+from cudakit.shapes import Shape, shape_text
 
 if TYPE_CHECKING:
     from cudakit.device import Device

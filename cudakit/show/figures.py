@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cudakit.commands.cli import Refused, shape_text
+from cudakit.errors import Refused
+from cudakit.shapes import shape_text
 from cudakit.show.digits import number
 
 _STEP = re.compile(r"\.?(?P<key>\w+)|\[(?P<number>\d+)\]|\[\"(?P<quoted>[^\"]+)\"\]|\[(?P<where>\w+=[^\]]*)\]")

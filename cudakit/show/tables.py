@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudakit import trace
-from cudakit.commands.cli import Refused, shape_text
+from cudakit.errors import Refused
 from cudakit.profiling import table as profile_table
+from cudakit.shapes import shape_text
 from cudakit.show import figures
 from cudakit.show.digits import NOTHING, number
 

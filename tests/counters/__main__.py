@@ -23,6 +23,8 @@ from typing import Any
 import cudakit
 from cudakit import profiling
 from cudakit.commands import cli
+from cudakit.errors import Refused
+from cudakit.show import outputs
 
 from . import compiled, hardware, simulated
 from .launches import Counted, gathered, read
@@ -46,17 +48,17 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     if arguments.markdown and not arguments.against:
-        raise cli.Refused("--markdown is a table of two devices: name the GPU's counts with --against FILE.json")
+        raise Refused("--markdown is a table of two devices: name the GPU's counts with --against FILE.json")
     problems = chosen(arguments.families)
     if not problems:
-        raise cli.Refused(f"no problem is of {', '.join(arguments.families)}")
+        raise Refused(f"no problem is of {', '.join(arguments.families)}")
     with cli.open_device(arguments.device) as device:
         if arguments.launch:
             hardware.launch(device, problems)
             return 0
         record = _record(device, arguments)
     if arguments.json:
-        cli.write_json(record, arguments.json)
+        outputs.write_json(record, arguments.json)
     if not arguments.against:
         print(f"{len(record['rows'])} kernels counted on {record['device']['name']}")
         return 0

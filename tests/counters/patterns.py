@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 import cudakit
 from cudakit import profiling
 from cudakit.commands import cli
+from cudakit.errors import Refused
 
 Numbers = NDArray[np.int64]
 
@@ -146,7 +147,7 @@ def _actions(report: Path) -> list[Any]:
     """The launches of a report, as ncu's reader has them: with what each instruction counted."""
     folder = profiling.find_reader(profiling.find_ncu())
     if folder is None:
-        raise cli.Refused("ncu's reader of reports (ncu_report) was not found beside ncu")
+        raise Refused("ncu's reader of reports (ncu_report) was not found beside ncu")
     sys.path.insert(0, str(folder))
     reader: Any = importlib.import_module("ncu_report")
     launches = reader.load_report(str(report)).range_by_idx(0)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from cudakit import ops
-from cudakit.commands import cli
 from cudakit.compile import compiler, headers
 from cudakit.device import Device
 from cudakit.memory import array as memory
+from cudakit.shapes import shape_text
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Problem:
     @property
     def name(self) -> str:
         """`softmax 64x1000 float32`: also the NVTX range of its launches."""
-        return f"{self.family} {cli.shape_text(self.shape)} {self.dtype}"
+        return f"{self.family} {shape_text(self.shape)} {self.dtype}"
 
 
 @dataclass(frozen=True)

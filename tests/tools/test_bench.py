@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from cudakit import ops
-from cudakit.commands import cli
 from cudakit.compare import compare
 from cudakit.families.variant import Config, Variant, ceil_div
 from cudakit.measure import bench
@@ -19,6 +18,7 @@ from cudakit.measure.bench import Asked, Bench
 from cudakit.measure.peers import peers_of
 from cudakit.measure.timing import BURST, GpuTimer, Spread, host_costs, rotations, wall_clock
 from cudakit.memory import array as memory
+from cudakit.show import outputs
 
 
 class FakeEvent:
@@ -401,7 +401,7 @@ def test_reports_merge():
     one.merge(two)
     assert [copy["shape"] for copy in one.ceilings["copy"]] == [(1,), (2,)]
     assert not one.ok
-    json.dumps(cli.finite(one.as_dict()), allow_nan=False)
+    json.dumps(outputs.finite(one.as_dict()), allow_nan=False)
 
 
 def test_without_torch_there_are_no_peers(monkeypatch):

@@ -18,8 +18,9 @@ import pytest
 from cudakit import __main__ as command_line
 from cudakit import ops
 from cudakit.commands import cli, fuzzing
+from cudakit.errors import Refused
 from cudakit.families.variant import Config, Variant, ceil_div
-from cudakit.show import tables
+from cudakit.show import outputs, tables
 
 GOOD = """
 __global__ void scale(const float* x, float* y, float factor, int n) {
@@ -45,13 +46,13 @@ def test_what_is_no_shape_is_refused(text):
 
 def test_json_never_holds_a_bare_nan(tmp_path):
     out = tmp_path / "out.json"
-    cli.write_json({"a": math.nan, "b": [np.float32(math.inf), np.int64(3)], "c": {"d": (1.5, None)}}, str(out))
+    outputs.write_json({"a": math.nan, "b": [np.float32(math.inf), np.int64(3)], "c": {"d": (1.5, None)}}, str(out))
     assert json.loads(out.read_text()) == {"a": None, "b": [None, 3], "c": {"d": [1.5, None]}}
 
 
 def test_a_refusal_is_a_sentence_and_not_a_traceback(capsys):
     def refuse():
-        raise cli.Refused("there is no such thing: use another")
+        raise Refused("there is no such thing: use another")
 
     assert cli.guarded(refuse) == cli.EXIT_REFUSED
     assert capsys.readouterr().err == "error: there is no such thing: use another\n"
@@ -400,9 +401,9 @@ def test_what_cannot_be_written_is_refused_before_anything_is_measured(capsys, m
 
 def test_a_file_that_may_not_be_written_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(cli.os, "access", lambda path, mode: False)
-    with pytest.raises(cli.Refused, match=r"--json .*out\.json: it may not be written"):
-        cli.check_destination("--json", str(tmp_path / "out.json"))
-    cli.check_destination("--json", "-")
+    with pytest.raises(Refused, match=r"--json .*out\.json: it may not be written"):
+        outputs.check_destination("--json", str(tmp_path / "out.json"))
+    outputs.check_destination("--json", "-")
 
 
 def test_a_command_is_required():

@@ -10,6 +10,7 @@ import pytest
 
 from cudakit import __main__ as command_line
 from cudakit.commands import cli
+from cudakit.errors import Refused
 from cudakit.show import plots
 from cudakit.show.plots import style
 
@@ -133,7 +134,7 @@ def test_of_many_rungs_the_best_and_the_most_different_have_colours(drawn):
 def test_a_shape_can_be_chosen_for_the_bars(drawn, tmp_path):
     axes = drawn(report((8, 16), (8, 64)), kind="ladder", shape=(8, 64))
     assert axes.patches[1].get_width() == 3064.0
-    with pytest.raises(cli.Refused, match="no row of that shape"):
+    with pytest.raises(Refused, match="no row of that shape"):
         plots.plot(report((8, 16)), str(tmp_path / "out.png"), kind="ladder", shape=(1, 1))
 
 
@@ -157,11 +158,11 @@ def test_names_at_the_ends_of_lines_do_not_lie_on_each_other():
 def test_a_picture_needs_rows_and_matplotlib(monkeypatch, tmp_path):
     for rows in ([], [row("first", 1, (8, 16), None, ok=None)], [row("cpu", None, (8, 16), 3.0)]):
         for kind in plots.KINDS if not rows or rows[0]["rung"] else ["ladder"]:
-            with pytest.raises(cli.Refused, match="no row of the report is right and has GB/s"):
+            with pytest.raises(Refused, match="no row of the report is right and has GB/s"):
                 plots.plot({**report(), "rows": rows}, str(tmp_path / "out.png"), kind=kind)
     assert not list(tmp_path.iterdir())
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(cli.Refused, match=r"cudakit\[plot\]"):
+    with pytest.raises(Refused, match=r"cudakit\[plot\]"):
         plots.plot(report((8, 16)), str(tmp_path / "out.png"))
 
 
@@ -194,7 +195,7 @@ def test_json_of_something_else_is_refused(more, said, monkeypatch, tmp_path, ca
 
 
 def test_a_variant_that_the_report_lacks_is_refused(tmp_path):
-    with pytest.raises(cli.Refused, match="has no seventh; there are cpu, first, second"):
+    with pytest.raises(Refused, match="has no seventh; there are cpu, first, second"):
         plots.plot(report((8, 16), (8, 64)), str(tmp_path / "x.png"), variants=["second", "seventh"])
 
 
@@ -206,7 +207,7 @@ def test_what_was_measured_is_kept_where_there_is_nothing_to_draw(monkeypatch, t
     monkeypatch.chdir(tmp_path)
 
     def refuse(*_, **__):
-        raise cli.Refused("there is nothing to draw")
+        raise Refused("there is nothing to draw")
 
     monkeypatch.setattr(plots, "plot", refuse)
     command = ["bench", "vector_add", "--device", "sim", "--shapes", "33", "--variants", "vector_add"]

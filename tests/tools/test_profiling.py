@@ -21,10 +21,11 @@ from cudakit import __main__ as command_line
 from cudakit import profiling
 from cudakit.commands import cli
 from cudakit.commands import profile as command
+from cudakit.errors import Refused
 from cudakit.profiling import binding, ceilings, metrics, runner, table
 from cudakit.profiling.reading import Launch, find_reader
 from cudakit.profiling.reduction import range_of
-from cudakit.show import tables
+from cudakit.show import outputs, tables
 from cudakit.show.plots import roofline
 
 RECORDED = json.loads((ROOT / "tests" / "data" / "ncu" / "h200.json").read_text())
@@ -180,7 +181,7 @@ def test_a_metric_that_was_not_collected_is_a_gap_and_not_a_zero():
     assert row["sentence"] == ""
     report = report_of([row])
     assert "| - |" in table.markdown(report)
-    assert json.loads(cli.json_text(report))["rows"][0]["flops"] is None
+    assert json.loads(outputs.json_text(report))["rows"][0]["flops"] is None
 
 
 def test_launches_of_a_range_are_added_up():
@@ -739,7 +740,7 @@ def test_pipes_of_which_one_was_not_collected(rows):
 
 def test_a_copy_is_no_point_of_a_roofline():
     (packed,) = [row for row in profiling.reduce(launches("gemm")) if row["kernel"] == "pack"]
-    with pytest.raises(cli.Refused, match="nothing to draw"):
+    with pytest.raises(Refused, match="nothing to draw"):
         roofline.picture(report_of([packed | {"intensity": 0.0, "tflops": 0.0, "flops": 0}]))
 
 

@@ -19,7 +19,7 @@ from paths import ROOT
 
 import cudakit
 from cudakit import nvtx, trace
-from cudakit.commands import cli
+from cudakit.errors import Refused
 from cudakit.show import plots, tables
 from cudakit.trace import Trace
 
@@ -101,7 +101,7 @@ def test_the_table_in_markdown_is_made_of_the_json(product):
         "| 70.0 | 700 | 1 | 700 | product > allocate |",
         "| 10.0 | 100 | 2 | 50 | product > copy |",
     ]
-    with pytest.raises(cli.Refused, match="no ranges"):
+    with pytest.raises(Refused, match="no ranges"):
         tables.WRITERS["ranges"]({"rows": []})
 
 
@@ -200,7 +200,7 @@ def test_marks_and_what_is_empty(clock, tmp_path):
     assert len(trace.markdown(t.as_dict()).splitlines()) == 2
     with pytest.raises(cudakit.CudakitError, match="holds no ranges"):
         t.chrome(tmp_path / "x.json")
-    with pytest.raises(cli.Refused, match="no range ended"):
+    with pytest.raises(Refused, match="no range ended"):
         plots.ranges(t, tmp_path / "x.png")
     assert not list(tmp_path.iterdir())
     with nvtx.trace() as t:
@@ -281,22 +281,22 @@ def test_a_picture_of_many_lines_is_no_taller_than_can_be_written(clock, tmp_pat
 def test_a_picture_that_cannot_be_written_is_refused(clock, tmp_path):
     with nvtx.trace() as t, nvtx.range("work"):
         clock.now += 5
-    with pytest.raises(cli.Refused, match="there is no folder"):
+    with pytest.raises(Refused, match="there is no folder"):
         plots.ranges(t, tmp_path / "nowhere" / "x.png")
-    with pytest.raises(cli.Refused, match="does not write"):
+    with pytest.raises(Refused, match="does not write"):
         plots.ranges(t, tmp_path / "x.xyz")
 
 
 def test_a_picture_that_cannot_be_is_refused_before_anything_runs(example, tmp_path, monkeypatch):
     arguments = argparse.Namespace(device="sim", json=None, trace=None, picture=str(tmp_path / "x.docx"), shapes=None)
-    with pytest.raises(cli.Refused, match=r"--picture .*x.docx: matplotlib does not write .docx files. Use one of"):
+    with pytest.raises(Refused, match=r"--picture .*x.docx: matplotlib does not write .docx files. Use one of"):
         example["run"](arguments)
     arguments.picture = str(tmp_path / "missing" / "x.png")
-    with pytest.raises(cli.Refused, match="there is no folder"):
+    with pytest.raises(Refused, match="there is no folder"):
         example["run"](arguments)
     monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
     arguments.picture = str(tmp_path / "x.png")
-    with pytest.raises(cli.Refused, match=r"pip install 'cudakit\[plot\]'"):
+    with pytest.raises(Refused, match=r"pip install 'cudakit\[plot\]'"):
         example["run"](arguments)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cudakit.commands.cli import Refused
+from cudakit.errors import Refused
 from cudakit.show.plots.ladder import ladder
 from cudakit.show.plots.ranges import ranges
 from cudakit.show.plots.style import check

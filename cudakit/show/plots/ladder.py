@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cudakit.commands.cli import Refused
+from cudakit.errors import Refused
 from cudakit.show.digits import number
 from cudakit.show.plots import style
 from cudakit.show.plots.measure import Measure

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from cudakit.commands.cli import Refused
+from cudakit.errors import Refused
 from cudakit.show.plots import style
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cudakit.commands.cli import Refused
+from cudakit.errors import Refused
 from cudakit.profiling import reduction
 from cudakit.show.plots import style
 

@@ -10,7 +10,8 @@ import importlib
 import os
 from typing import Any
 
-from cudakit.commands.cli import Refused, check_destination
+from cudakit.errors import Refused
+from cudakit.show.outputs import check_destination
 
 # Okabe and Ito's colours, without the yellow that vanishes on white.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")

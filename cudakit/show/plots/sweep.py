@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cudakit.commands.cli import Refused, shape_text
+from cudakit.errors import Refused
+from cudakit.shapes import shape_text
 from cudakit.show.plots import style
 from cudakit.show.plots.measure import Measure
 from cudakit.show.tables import Group, by_shape, device_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cudakit.commands.cli import Refused
+from cudakit.errors import Refused
 from cudakit.show.plots import style
 
 if TYPE_CHECKING:

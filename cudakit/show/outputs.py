@@ -1,0 +1,60 @@
+"""Files that results are written to: checked before anything runs, and JSON that can be read and compared."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cudakit.errors import Refused
+
+
+def check_destination(flag: str, destination: str | None) -> None:
+    """Raises Refused where `destination`, the value of `flag`, is no file that can be written; - and None are fine."""
+    if destination is None or destination == "-":
+        return
+    path = Path(destination)
+    if path.is_dir():
+        raise Refused(f"{flag} {destination}: that is a folder. Name a file in it")
+    if not path.parent.is_dir():
+        raise Refused(f"{flag} {destination}: there is no folder {path.parent}. Make it first, or name another file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise Refused(f"{flag} {destination}: it may not be written. Change its permissions, or name another file")
+
+
+def finite(value: Any) -> Any:
+    """`value` as JSON can carry it: numbers that are not finite become null, numpy's become Python's."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    if hasattr(value, "item"):  # a numpy scalar
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def json_text(result: Mapping[str, Any]) -> str:
+    """`result` as JSON with a line for each entry and each row, so that a committed one can be read and compared."""
+    entries = []
+    for key, value in result.items():
+        if isinstance(value, list) and value:
+            text = "[\n  " + ",\n  ".join(json.dumps(item, allow_nan=False) for item in value) + "\n ]"
+        else:
+            text = json.dumps(value, allow_nan=False)
+        entries.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(entries) + "\n}"
+
+
+def write_json(result: Mapping[str, Any], destination: str) -> None:
+    """Writes `result` to a file, or to stdout for `-`."""
+    text = json_text(finite(result))
+    if destination == "-":
+        sys.stdout.write(text + "\n")
+    else:
+        Path(destination).write_text(text + "\n", encoding="utf-8")
