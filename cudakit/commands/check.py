@@ -253,7 +253,7 @@ def _run_all(
         if not found:
             raise Refused(
                 f"--annotate {arguments.annotate}: {said}, no kernel of {path.name} was launched on a simulated "
-                "device. Compile it by its path with line info (the default), and launch on cudakit.Device()"
+                "device. Compile it by its path with line info (the default), and launch on Device()"
             )
         facts = [f"{annotate.shown_path(str(path))}: {said} on the simulated device, {arch}"]
         Path(arguments.annotate).write_text(annotate.page(path, found, facts), encoding="utf-8")
@@ -291,11 +291,11 @@ def _quietly(wanted: bool) -> Iterator[None]:
 def _run_variants(arch: str, pairs: Sequence[tuple[Any, Any]]) -> tuple[str, dict[str, Any]]:
     """Launches each variant once, on the first of its family's shapes that it takes. Gives what was run, and the
     outcome."""
-    import cudakit
+    from cudakit.device import Device
 
     said: list[str] = []
     run: dict[str, Any] = {"script": None, "ok": True, "failure": None, "leaks": []}
-    with cudakit.Device(f"sim:{arch}") as device:
+    with Device(f"sim:{arch}") as device:
         stream = device.default_stream
         for family, variant in pairs:
             for problem, inputs, output, options, words in files.problems(device, family):

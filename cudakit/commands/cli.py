@@ -89,20 +89,20 @@ def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x
 
 def open_device(spec: str, **options: Any) -> Device:
     """The device a `--device` names. options: those of a simulated device, which is then one of its own."""
-    import cudakit
+    from cudakit.device import Device
 
     try:
-        return cudakit.Device(None if spec == "auto" else spec, **options)
+        return Device(None if spec == "auto" else spec, **options)
     except ValueError as error:  # a name that is none; a device that is not there is a DeviceUnavailable
         raise Refused(str(error)) from error
 
 
 def open_devices(spec: str, count: int | None) -> list[Device]:
     """`count` devices of the kind that a `--device` names; all GPUs there are, or 2 simulated ones, unless it says."""
-    import cudakit
+    from cudakit.device import Device
 
     try:
-        return cudakit.Device.several(None if spec == "auto" else spec, count)
+        return Device.several(None if spec == "auto" else spec, count)
     except ValueError as error:
         raise Refused(str(error)) from error
 

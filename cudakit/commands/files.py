@@ -67,10 +67,10 @@ def declared_configs(path: Path) -> list[Config]:
     pairs = declared(path)
     if not pairs:
         return []
-    import cudakit
+    from cudakit.device import Device
 
     configs: dict[Config, None] = {}
-    with cudakit.Device("sim") as device:
+    with Device("sim") as device:
         for family, variant in pairs:
             for problem, *_ in problems(device, family):
                 if variant.supports(problem) is True:

@@ -95,11 +95,11 @@ class _Bench:
         if self.device.kind == "gpu":
             self.lost = wrong
             return
-        import cudakit
+        from cudakit.device import Device
 
         arch = self.device.arch
         self.device.close()
-        self.device = cudakit.Device(f"sim:{arch}", fresh=True, **self.options)
+        self.device = Device(f"sim:{arch}", fresh=True, **self.options)
 
 
 def run(

@@ -257,10 +257,10 @@ def _given_ceilings(names: Sequence[str] | None) -> list[ceilings.Ceiling]:
 
 def _measured(progress: Console) -> list[ceilings.Ceiling]:
     """The ceilings of the GPU here. What keeps them from being measured is said, and the data sheet's stand in."""
-    import cudakit
+    from cudakit.device import Device
 
     try:
-        with cudakit.Device("gpu") as device:
+        with Device("gpu") as device:
             return ceilings.measure(device)
     except CudakitError as error:
         progress.print(f"the ceilings could not be measured: {error}", highlight=False, markup=False)
