@@ -165,6 +165,55 @@ def lines_of(tree: Tree) -> dict[str, int]:
     return {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in tree.paths.items()}
 
 
+def private_uses(tree: Tree) -> list[str]:
+    """Every use of a private name (`_x`) that another room defines, as "module:line uses _x of room".
+
+    An attribute counts if its name is defined nowhere in the using room and somewhere in another one.
+    """
+    defined: dict[str, set[str]] = defaultdict(set)
+    for name, module in tree.modules.items():
+        defined[tree.room(name)].update(_definitions(module))
+    found = []
+    for name, module in tree.modules.items():
+        room = tree.room(name)
+        for node in ast.walk(module):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+                homes = [node.module or ""]
+                names = [alias.name for alias in node.names]
+                own = room in {tree.room(home) for home in homes if home in tree.modules}
+                used = [] if own else [each for each in names if _is_private(each)]
+            elif isinstance(node, ast.Attribute) and _is_private(node.attr) and node.attr not in defined[room]:
+                used = [node.attr]
+            else:
+                continue
+            for each in used:
+                owners = [other for other, names_there in defined.items() if each in names_there]
+                if owners:
+                    found.append(f"{name}:{node.lineno} uses {each} of {', '.join(owners)}")
+    return found
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in _NAMEDTUPLE
+
+
+_NAMEDTUPLE = ("_asdict", "_fields", "_make", "_replace")
+
+
+def _definitions(module: ast.Module) -> Iterator[str]:
+    """Names that a module defines: functions, classes, variables, attributes of self, __slots__."""
+    for node in ast.walk(module):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+            if isinstance(node, ast.Name):
+                yield node.id
+            elif isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_private(node.value):
+            yield node.value  # in __slots__
+
+
 def report(tree: Tree, edges: bool = False) -> str:
     """The figures as text."""
     rooms, modules = room_graph(tree), module_graph(tree)
