@@ -64,7 +64,7 @@ def run(arguments):
         report, n = Report(device.info()), arguments.n
         x, y = np.random.default_rng(0).standard_normal((2, n), dtype=np.float32)
         exact, blocks = x.astype(np.float64) + y, -(-n // BLOCK)
-        kernel = device.compile("elementwise/01_vector_add.cu")["vector_add"]
+        kernel = device.compile("vector_add/01_vector_add.cu")["vector_add"]
         cpu = Row("add_1d", "cpu", None, (n,), "float32", idea="numpy on the host")
         cpu.judge(compare(x + y, exact, x + y))
         cpu.time_ms = wall_clock(lambda: x + y).as_dict()

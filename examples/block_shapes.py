@@ -35,7 +35,7 @@ def measure(device, stream, shape, blocks):
     cpu.judge(compare(plain, exact, plain))
     cpu.time_ms = wall_clock(lambda: FAMILY.baseline(hosts)).as_dict()
     yield cpu
-    kernel = device.compile("elementwise/02_vector_add_3d.cu")["vector_add_3d"]
+    kernel = device.compile("vector_add/02_vector_add_3d.cu")["vector_add_3d"]
     a, b = (device.array(host, stream=stream) for host in hosts)
     for rung, block in enumerate(blocks, 1):
         c = device.full(shape, np.nan, np.float32, stream=stream)

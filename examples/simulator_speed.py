@@ -114,7 +114,7 @@ def prepare(device, family, shape):
     n = shape[0]
     a, b = (random.standard_normal(n, dtype=np.float32) for _ in range(2))
     target = device.full((n,), np.nan, np.float32)
-    kernel = device.compile("elementwise/01_vector_add.cu")["vector_add"]
+    kernel = device.compile("vector_add/01_vector_add.cu")["vector_add"]
     args = (device.array(a), device.array(b), target, n)
     launch = lambda: kernel.launch(stream, grid=-(-n // THREADS), block=THREADS, args=args)  # noqa: E731
     return Work(launch, target, a + b, np.zeros(n))

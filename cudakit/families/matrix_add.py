@@ -97,7 +97,7 @@ VARIANTS: tuple[Variant[MatrixProblem], ...] = (
         4,
         "flat_vec4",
         "contiguous matrices as one vector, 16 bytes a lane",
-        "elementwise/04_vector_add_vec4.cu",
+        "vector_add/04_vector_add_vec4.cu",
         _flat,
         _vectors,
     ),

@@ -39,7 +39,7 @@ def wrong(name: str, grid: Any, block: Any, **options: Any) -> Variant[Any]:
 
 def test_one_block_of_one_element_a_thread_ends_at_its_threads(device: cudakit.Device) -> None:
     one_block = Variant(
-        1, "first", "", "elementwise/01_vector_add.cu", lambda problem: Config("vector_add", 1, 1024)
+        1, "first", "", "vector_add/01_vector_add.cu", lambda problem: Config("vector_add", 1, 1024)
     )  # fmt: skip
     assert run_case(device, VECTOR_ADD, one_block, case_of(1024)).ok
     verdict = run_case(device, VECTOR_ADD, one_block, case_of(1025))
