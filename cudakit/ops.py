@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cudakit.families.add import FAMILY as _BROADCAST_ADD
+from cudakit.families.add import add
 from cudakit.families.add_broadcast import FAMILY as _ADD_BROADCAST
 from cudakit.families.add_broadcast import add_broadcast
 from cudakit.families.attention import FAMILY as _ATTENTION
 from cudakit.families.attention import attention
 from cudakit.families.blur import FAMILY as _BLUR
 from cudakit.families.blur import blur
-from cudakit.families.broadcast import FAMILY as _BROADCAST_ADD
-from cudakit.families.broadcast import add
-from cudakit.families.elementwise import FAMILY as _VECTOR_ADD
 from cudakit.families.gemm import FAMILY as _GEMM
 from cudakit.families.gemm import gemm
 from cudakit.families.gemm_half import FAMILY as _GEMM_HALF
@@ -33,6 +32,7 @@ from cudakit.families.unary import FILL as _FILL
 from cudakit.families.unary import SCALE as _SCALE
 from cudakit.families.unary import THRESHOLD as _THRESHOLD
 from cudakit.families.unary import cast, fill, scale, threshold
+from cudakit.families.vector_add import FAMILY as _VECTOR_ADD
 
 if TYPE_CHECKING:
     from cudakit.families.variant import Family

@@ -18,8 +18,8 @@ import numpy as np
 from cudakit.commands import cli, ladder
 from cudakit.compare import compare
 from cudakit.errors import Refused
-from cudakit.families.elementwise import FAMILY
 from cudakit.families.variant import MAX_GRID_YZ
+from cudakit.families.vector_add import FAMILY
 from cudakit.measure.bench import Report, Row
 from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.shapes import shape_text

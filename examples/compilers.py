@@ -18,9 +18,9 @@ import sys
 
 from cudakit.commands import cli, ladder
 from cudakit.errors import Refused
-from cudakit.families.elementwise import FAMILY as VECTOR_ADD
 from cudakit.families.softmax import FAMILY as SOFTMAX
 from cudakit.families.variant import Config, Family, Variant, ceil_div
+from cudakit.families.vector_add import FAMILY as VECTOR_ADD
 from cudakit.frontends import cubin, cutile, triton
 from cudakit.measure.bench import Bench, Report, Row
 from cudakit.shapes import shape_text

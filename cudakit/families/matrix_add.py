@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.families import axes, elementwise, front
+from cudakit.families import axes, front, vector_add
 from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant, alignment, ceil_div
 
 TILE = 16
@@ -127,11 +127,11 @@ def problem(inputs: Sequence[Any], output: Any) -> MatrixProblem:
 FAMILY: Family[MatrixProblem] = Family(
     name="matrix_add",
     variants=VARIANTS,
-    make_inputs=elementwise.make_inputs,
+    make_inputs=vector_add.make_inputs,
     output_like=lambda inputs: (tuple(inputs[0].shape), np.dtype(np.float32)),
-    reference=elementwise.reference,
-    plain=elementwise.plain,
-    baseline=elementwise.plain,
+    reference=vector_add.reference,
+    plain=vector_add.plain,
+    baseline=vector_add.plain,
     problem=problem,
     arguments=_matrix_arguments,
     traffic=lambda problem: 12 * problem.n,

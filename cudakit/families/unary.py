@@ -10,8 +10,8 @@ import numpy as np
 
 from cudakit.compare import in_range
 from cudakit.families import axes, front
-from cudakit.families.elementwise import GRID_STRIDE_BLOCKS
 from cudakit.families.variant import Config, Family, Variant, alignment, ceil_div
+from cudakit.families.vector_add import GRID_STRIDE_BLOCKS
 from cudakit.memory import array as memory
 
 # Measured on an H200: maps that narrow their elements are best in small blocks, fills a quarter slower in them.

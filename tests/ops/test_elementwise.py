@@ -12,10 +12,10 @@ import cudakit
 from cudakit import ops
 from cudakit.families import axes, rows
 from cudakit.families.add_broadcast import FAMILY as ADD_BROADCAST
-from cudakit.families.elementwise import FAMILY as VECTOR_ADD
 from cudakit.families.matrix_add import FAMILY as MATRIX_ADD
 from cudakit.families.matrix_add import MatrixProblem
 from cudakit.families.variant import Config, Variant
+from cudakit.families.vector_add import FAMILY as VECTOR_ADD
 from cudakit.testing import Case, Values, contiguous, run_case
 
 WRONG = TESTS / "wrong"

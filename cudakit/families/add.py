@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.families import axes, elementwise, front, rows
-from cudakit.families.elementwise import GRID_STRIDE_BLOCKS
+from cudakit.families import axes, front, rows, vector_add
 from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant, ceil_div
+from cudakit.families.vector_add import GRID_STRIDE_BLOCKS
 
 # 32x32 elements of 03_tiles.cu, by a block of 32x8 threads.
 TILE, TILE_ROWS = 32, 8
@@ -255,7 +255,7 @@ def _output_like(inputs: Sequence[Any], **_: Any) -> tuple[tuple[int, ...], np.d
 def choose(problem: BroadcastProblem, arch: str) -> str:
     """The rung that "auto" means: the fastest on an H200 among those that support the problem."""
     if _is_flat(problem) is True:
-        return "streamed" if elementwise.streams(problem.walk.size) else "flat"
+        return "streamed" if vector_add.streams(problem.walk.size) else "flat"
     if _is_dense(problem) is True:
         return "dense"
     if _along_rows(problem) is True:
@@ -270,9 +270,9 @@ FAMILY: Family[BroadcastProblem] = Family(
     variants=VARIANTS,
     make_inputs=_make_inputs,
     output_like=_output_like,
-    reference=lambda inputs, **_: elementwise.reference(inputs),
-    plain=lambda inputs, **_: elementwise.plain(inputs),
-    baseline=lambda inputs, **_: elementwise.plain(inputs),
+    reference=lambda inputs, **_: vector_add.reference(inputs),
+    plain=lambda inputs, **_: vector_add.plain(inputs),
+    baseline=lambda inputs, **_: vector_add.plain(inputs),
     problem=problem,
     arguments=_arguments,
     traffic=lambda problem: 4 * (problem.walk.size + sum(problem.sizes)),
@@ -298,5 +298,5 @@ def add(a: Any, b: Any, out: Any = None, variant: str = "auto", stream: Any = No
     torch's or CuPy's current one, unless given. Returns without waiting. Raises ValueError for arrays it does not take,
     UnsupportedVariant for a rung that does not take them.
     """
-    contiguous = any(variant == rung.name for rung in elementwise.FAMILY)
-    return front.apply(elementwise.FAMILY if contiguous else FAMILY, (a, b), out, variant, stream)
+    contiguous = any(variant == rung.name for rung in vector_add.FAMILY)
+    return front.apply(vector_add.FAMILY if contiguous else FAMILY, (a, b), out, variant, stream)
