@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cudakit.families.add import FAMILY as _BROADCAST_ADD
+from cudakit.families.add import FAMILY as _ADD
 from cudakit.families.add import add
 from cudakit.families.add_broadcast import FAMILY as _ADD_BROADCAST
 from cudakit.families.add_broadcast import add_broadcast
@@ -52,7 +52,7 @@ def families() -> dict[str, Family[Any]]:
             _VECTOR_ADD,
             _MATRIX_ADD,
             _ADD_BROADCAST,
-            _BROADCAST_ADD,
+            _ADD,
             _SCALE,
             _THRESHOLD,
             _CAST,

@@ -266,7 +266,7 @@ def choose(problem: BroadcastProblem, arch: str) -> str:
 
 
 FAMILY: Family[BroadcastProblem] = Family(
-    name="broadcast_add",
+    name="add",
     variants=VARIANTS,
     make_inputs=_make_inputs,
     output_like=_output_like,
@@ -293,9 +293,9 @@ def add(a: Any, b: Any, out: Any = None, variant: str = "auto", stream: Any = No
     """a + b by numpy's broadcasting rules, float32: cudakit's, torch's or CuPy's arrays, and so is the result.
 
     a, b: any ranks and strides (zero, negative, transposed) whose axes merge into four. out: where to write, which may
-    be a or b where it has the result's shape; a new array unless given. variant: a rung of broadcast_add or of
-    vector_add (which take contiguous arrays of one shape) by name, or "auto". stream: the device's default stream, or
-    torch's or CuPy's current one, unless given. Returns without waiting. Raises ValueError for arrays it does not take,
+    be a or b where it has the result's shape; a new array unless given. variant: a rung of add or of vector_add (which
+    take contiguous arrays of one shape) by name, or "auto". stream: the device's default stream, or torch's or CuPy's
+    current one, unless given. Returns without waiting. Raises ValueError for arrays it does not take,
     UnsupportedVariant for a rung that does not take them.
     """
     contiguous = any(variant == rung.name for rung in vector_add.FAMILY)

@@ -16,7 +16,20 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from cudakit.testing import attention, blur, elementwise, gemm, random, reduce, softmax, softmax_modes
+from cudakit.testing import (
+    add,
+    add_broadcast,
+    attention,
+    blur,
+    gemm,
+    matrix_add,
+    random,
+    reduce,
+    softmax,
+    softmax_modes,
+    unary,
+    vector_add,
+)
 from cudakit.testing.case import Case, Layout, Refused, Values, contiguous, extents, float32_values, layouts, run_case
 
 __all__ = [
@@ -33,14 +46,14 @@ _CASES: dict[str, Callable[[int], st.SearchStrategy[Case]]] = {
     "gemm": gemm.gemm_cases,
     "gemm_half": gemm.gemm_half_cases,
     "attention": attention.attention_cases,
-    "vector_add": elementwise.vector_add_cases,
-    "matrix_add": elementwise.matrix_add_cases,
-    "add_broadcast": elementwise.add_broadcast_cases,
-    "broadcast_add": elementwise.broadcast_add_cases,
-    "scale": elementwise.scale_cases,
-    "threshold": elementwise.threshold_cases,
-    "cast": elementwise.cast_cases,
-    "fill": elementwise.fill_cases,
+    "vector_add": vector_add.vector_add_cases,
+    "matrix_add": matrix_add.matrix_add_cases,
+    "add_broadcast": add_broadcast.add_broadcast_cases,
+    "add": add.add_cases,
+    "scale": unary.scale_cases,
+    "threshold": unary.threshold_cases,
+    "cast": unary.cast_cases,
+    "fill": unary.fill_cases,
     "sum": reduce.sum_cases,
     "max": reduce.max_cases,
     "argmax": reduce.argmax_cases,

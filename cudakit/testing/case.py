@@ -191,6 +191,34 @@ def float32_values(*, hard: bool = True) -> st.SearchStrategy[Values]:
     return st.builds(Values, st.integers(0, 2**32 - 1), scale, places, empty)
 
 
+def binary_case(
+    draw: st.DrawFn, a: tuple[int, ...], b: tuple[int, ...], result: tuple[int, ...]
+) -> Case:  # fmt: skip
+    """A case of two inputs: any layouts; or all alike, where the fast paths are; or in place over an input."""
+    over = draw(st.sampled_from((None, None, 0, 1)))
+    if over is not None and (a, b)[over] != result:
+        over = None
+    if a == b == result and draw(st.booleans()):
+        alike = draw(st.one_of(st.just(contiguous(result)), layouts(result, output=True)))
+        leads = [draw(st.sampled_from((alike.lead, alike.lead, alike.lead, 1, 4))) for _ in range(3)]
+        places = [Layout(result, alike.strides, lead) for lead in leads]
+        return Case(
+            (places[0], places[1]), draw(float32_values()), None if over is not None else places[2], over=over or 0
+        )
+    first, second = draw(layouts(a, output=over == 0)), draw(layouts(b, output=over == 1))
+    if draw(st.booleans()):
+        first, second = (_either_order(draw, shape) for shape in (a, b))
+    output = None if over is not None else draw(st.one_of(st.just(contiguous(result)), layouts(result, output=True)))
+    return Case((first, second), draw(float32_values()), output, over=over or 0)
+
+
+def _either_order(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout:
+    """C order, or the reverse of it: transposed."""
+    if draw(st.integers(0, 2)):
+        return contiguous(shape, draw(st.integers(0, 4)))
+    return Layout(shape, contiguous(shape[::-1]).strides[::-1], draw(st.integers(0, 4)))
+
+
 # One run --------------------------------------------------------------------------------------------------------------
 
 

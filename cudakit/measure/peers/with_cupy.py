@@ -61,11 +61,7 @@ def _softmax(inputs: Sequence[Any], output: Any) -> None:
     cupy.divide(exponentials, exponentials.sum(axis=-1, keepdims=True), out=output)
 
 
-def _add(inputs: Sequence[Any], output: Any) -> None:
-    cupy.add(inputs[0], inputs[1], out=output)
-
-
-def _broadcast_add(inputs: Sequence[Any], output: Any, operand: str = "row") -> None:
+def _add(inputs: Sequence[Any], output: Any, operand: str = "row") -> None:
     cupy.add(inputs[0], inputs[1], out=output)
 
 
@@ -93,7 +89,7 @@ _WORK: dict[str, tuple[str, Work]] = {
     "softmax": ("max, subtract, exp, sum, divide as CuPy operations", _softmax),
     "vector_add": ("cupy.add(out=)", _add),
     "matrix_add": ("cupy.add(out=)", _add),
-    "broadcast_add": ("cupy.add(out=)", _broadcast_add),
+    "add": ("cupy.add(out=)", _add),
     "scale": ("cupy.multiply(out=)", _scale),
     "cast": ("assignment", _cast),
     "fill": ("ndarray.fill", _fill),

@@ -123,7 +123,7 @@ def _softmax_modes(
     (torch.log_softmax if log else torch.softmax)(x, -1, out=output)
 
 
-def _add(inputs: Sequence[Any], output: Any) -> None:
+def _add(inputs: Sequence[Any], output: Any, operand: str = "row") -> None:
     torch.add(inputs[0], inputs[1], out=output)
 
 
@@ -131,10 +131,6 @@ def _add_broadcast(inputs: Sequence[Any], output: Any) -> None:
     volume, plane, line = inputs
     torch.add(volume, plane[:, :, None], out=output)
     output.add_(line[:, None, None])
-
-
-def _broadcast_add(inputs: Sequence[Any], output: Any, operand: str = "row") -> None:
-    torch.add(inputs[0], inputs[1], out=output)
 
 
 def _scale(inputs: Sequence[Any], output: Any, factor: float = 0.7) -> None:
@@ -198,7 +194,7 @@ _WORK: dict[str, list[tuple[str, str, Work]]] = {
     "vector_add": [("peer:torch", "torch.add(out=)", _add)],
     "matrix_add": [("peer:torch", "torch.add(out=)", _add)],
     "add_broadcast": [("peer:torch", "torch.add(out=) and Tensor.add_", _add_broadcast)],
-    "broadcast_add": [("peer:torch", "torch.add(out=)", _broadcast_add)],
+    "add": [("peer:torch", "torch.add(out=)", _add)],
     "scale": [("peer:torch", "torch.mul(out=)", _scale)],
     "threshold": [("peer:torch", "comparison and torch.where(out=)", _threshold)],
     "cast": [("peer:torch", "Tensor.copy_", _cast)],

@@ -1,0 +1,58 @@
+"""Problems of the add family."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from cudakit.testing.case import Case, Layout, binary_case, contiguous, extents, float32_values
+
+
+@st.composite
+def add_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+    """Problems of broadcasting: rank 0 to 4, axes repeated by extent 1, by rank and by a stride of 0."""
+    kind = draw(st.sampled_from(("row or column", "row or column", "transposed", "any", "any")))
+    if kind == "row or column":
+        return _row_or_column(draw, elements)
+    if kind == "transposed":
+        return _transposed(draw, elements)
+    shape: list[int] = []
+    for most in draw(st.lists(st.sampled_from((5, 40, 40, 2100)), max_size=4)):
+        shape.append(draw(extents(max(1, min(most, elements // max(int(np.prod(shape)), 1))))))
+    draw(st.randoms(use_true_random=False)).shuffle(shape)
+    sides = [tuple(shape), tuple(1 if draw(st.integers(0, 2)) == 0 else extent for extent in shape)]
+    sides[1] = sides[1][draw(st.integers(0, len(shape))) :]
+    if draw(st.booleans()):
+        sides.reverse()
+    # With both sides repeated somewhere, the result is larger than either.
+    axis = draw(st.integers(0, max(len(shape) - 1, 0)))
+    if shape and len(sides[0]) == len(sides[1]) and draw(st.integers(0, 3)) == 0:
+        sides[0] = (*sides[0][:axis], 1, *sides[0][axis + 1 :])
+    return binary_case(draw, sides[0], sides[1], np.broadcast_shapes(*sides))
+
+
+def _row_or_column(draw: st.DrawFn, elements: int) -> Case:
+    """The usual case: a row or a column added to a matrix without gaps, on 16-byte boundaries or not."""
+    cols = draw(extents(min(elements, 1100))) or 5
+    shape = (draw(extents(max(1, min(elements // cols, 300)))) or 6, cols)
+    matrix = contiguous(shape, draw(st.sampled_from((0, 0, 1))))
+    other = contiguous(draw(st.sampled_from((shape[1:], (1, cols), (shape[0], 1)))), draw(st.integers(0, 4)))
+    if draw(st.booleans()):
+        output = None if other.shape != shape and draw(st.booleans()) else contiguous(shape)
+        return Case((matrix, other), draw(float32_values()), output)
+    return Case((other, matrix), draw(float32_values()), contiguous(shape, matrix.lead))
+
+
+def _transposed(draw: st.DrawFn, elements: int) -> Case:
+    """A matrix, or a batch of them, with one operand or both transposed."""
+    cols = draw(extents(min(elements, 200))) or 5
+    rows = draw(extents(max(1, min(elements // cols, 100)))) or 6
+    shape: tuple[int, ...] = (rows, cols) if draw(st.booleans()) else (draw(st.integers(1, 3)), rows, cols)
+    turned = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    flipped = contiguous(tuple(shape[axis] for axis in turned)).strides
+    other = Layout(shape, tuple(flipped[axis] for axis in turned), draw(st.integers(0, 4)))
+    first = (
+        other if draw(st.integers(0, 2)) == 0 else draw(st.sampled_from((contiguous(shape), contiguous(shape[-1:]))))
+    )
+    inputs = (first, other) if draw(st.booleans()) else (other, first)
+    return Case(inputs, draw(float32_values()), contiguous(shape, draw(st.integers(0, 1))))

@@ -1,0 +1,97 @@
+"""Problems of the families scale, threshold, cast and fill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from cudakit.testing.case import Case, Layout, Values, contiguous, extents, float32_values, layouts
+
+FLOATS = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A filler for int32: numbers of every size from a seed, exact in float64, the ends of the range among them."""
+
+    seed: int
+
+    def __call__(self, shape: tuple[int, ...]) -> np.ndarray:
+        rng = np.random.default_rng(self.seed)
+        values = rng.integers(-(2**31), 2**31, shape) >> rng.integers(0, 31, shape)
+        if values.size:
+            values.flat[0], values.flat[-1] = -(2**31), 2**31 - 1
+        return values
+
+
+@dataclass(frozen=True)
+class Halves:
+    """A filler of ties: multiples of a half, of every float32 exponent around the whole numbers."""
+
+    seed: int
+
+    def __call__(self, shape: tuple[int, ...]) -> np.ndarray:
+        rng = np.random.default_rng(self.seed)
+        values = (rng.integers(-5000, 5000, shape) / 2).astype(np.float32)
+        scaled: np.ndarray = np.ldexp(values, rng.integers(-3, 24, shape))
+        return scaled
+
+
+def _shape(draw: st.DrawFn, elements: int) -> tuple[int, ...]:
+    cols = draw(extents(min(elements, 5000)))
+    if draw(st.booleans()):
+        return (cols,)
+    rows = draw(extents(max(1, min(elements // max(cols, 1), 100))))
+    return draw(st.sampled_from(((rows, cols), (cols, rows), (1, rows, 1, cols))))
+
+
+def _pair(draw: st.DrawFn, elements: int, x: str, y: str) -> tuple[Layout, Layout | None]:
+    """Input and output (None: in place): contiguous half of the time, else any layouts."""
+    shape = _shape(draw, elements)
+    in_place = x == y and draw(st.integers(0, 3)) == 0
+    if draw(st.booleans()):
+        lead = draw(st.sampled_from((0, 0, 1, 8)))
+        return contiguous(shape, lead, x), None if in_place else contiguous(shape, draw(st.sampled_from((0, 0, 3))), y)
+    source = draw(layouts(shape, output=in_place, dtype=x))
+    return source, None if in_place else draw(layouts(shape, output=True, dtype=y))
+
+
+@st.composite
+def scale_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+    """Problems of scale: all dtypes, any strides, in place and not."""
+    dtype = draw(st.sampled_from(FLOATS))
+    source, output = _pair(draw, elements, dtype, dtype)
+    options = {"factor": draw(st.sampled_from((0.7, -2.0, 0.0, 1.0, 1e30, 1e-30, float("nan"), float("inf"))))}
+    return Case((source,), draw(float32_values()), output, options)
+
+
+@st.composite
+def threshold_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+    """Problems of threshold: limits that values are equal to, too."""
+    dtype = draw(st.sampled_from(FLOATS))
+    source, output = _pair(draw, elements, dtype, dtype)
+    options = {"limit": draw(st.sampled_from((0.3, 0.0, -1.0, 2.5, float("-inf"), float("inf"), float("nan"))))}
+    return Case((source,), draw(st.one_of(float32_values(), st.builds(Halves, st.integers(0, 99)))), output, options)
+
+
+@st.composite
+def cast_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+    """Problems of cast: every pair of dtypes, ties and values past the range of the one cast to."""
+    x, y = draw(st.sampled_from((*FLOATS, "int32"))), draw(st.sampled_from((*FLOATS, "int32")))
+    source, output = _pair(draw, elements, x, y)
+    ties = st.builds(Halves, st.integers(0, 99))
+    fill = draw(st.builds(Whole, st.integers(0, 99)) if x == "int32" else st.one_of(float32_values(), ties))
+    return Case((source,), fill, output, {"to": y})
+
+
+@st.composite
+def fill_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+    """Problems of fill: elements of 1 to 8 bytes, any strides."""
+    dtype = draw(st.sampled_from(("float32", "float16", "bfloat16", "int32", "uint8", "float64")))
+    shape = _shape(draw, elements)
+    output = draw(st.one_of(layouts(shape, output=True, dtype=dtype), st.just(contiguous(shape, 0, dtype))))
+    return Case(
+        (contiguous(shape, 0, dtype),), Values(0, 1.0), output, {"value": draw(st.sampled_from((0, 1, 7, 100)))}
+    )
