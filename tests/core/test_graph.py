@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
-import subprocess
 import sys
 import threading
 import weakref
@@ -1150,46 +1148,6 @@ def test_a_captured_function_is_called_with_what_it_can_know_again(device, work)
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------
-
-
-COST = """
-import functools, json, sys
-import cudakit
-from cudakit.measure.timing import GpuTimer, host_costs
-
-device, figures = cudakit.Device("gpu"), {}
-scale = device.compile(source=sys.argv[1], name="graph.cu")["scale"]
-with device.stream() as s:
-    x, y = device.zeros((256,), stream=s), device.zeros((256,), stream=s)
-    for count in (1, 500):
-        with s.capture() as graph:
-            for _ in range(count):
-                scale.launch(s, 1, 256, args=(x, y, 1.0, 256))
-        ready = graph.instantiate()
-        ready.launch(s)
-        s.synchronize()
-        send = functools.partial(device.context.driver.cuGraphLaunch, ready.handle, s.handle)
-        calls = {"ours": functools.partial(ready.launch, s), "bare": send}
-        host = host_costs(calls, s.synchronize, burst=10, bursts=20)
-        node = 1000 * GpuTimer(device, s).time([calls["ours"]]).median / count
-        figures[count] = [node, host["ours"].median, host["bare"].median]
-print(json.dumps(figures))
-"""
-
-
-@pytest.mark.gpu
-def test_a_replay_costs_the_gpu_about_0_9_us_a_node_and_the_host_one_call(gpu):
-    """A chain of launches of one block each: the time a node, and the host's time a replay beside the driver's own.
-
-    In a process of its own: in one that has more than one stream a node takes an H200 1.0 us and more, whoever asks.
-    """
-    done = subprocess.run([sys.executable, "-c", COST, SOURCE], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout)
-    print(figures)
-    assert figures["500"][0] < 1.1  # two H200s of the same clock: 0.81 and 0.93
-    for _, ours, bare in figures.values():
-        assert ours < bare + 1  # H200: 0.3 us above
 
 
 @pytest.mark.gpu
