@@ -963,7 +963,7 @@ def test_a_launch_is_one_call_of_the_driver_however_many_nodes(sim):
                 ready.launch(s)
             finally:
                 sys.setprofile(None)
-            assert [name for file, name in calls if file.endswith("sim/state.py")].count("enter") == 1
+            assert [name for file, name in calls if file.endswith("sim/driver/state.py")].count("enter") == 1
             costs.append([name for file, name in calls if "cudakit" in file and "/sim/" not in file])
             s.synchronize()
         assert costs[0] == costs[1], "no Python a node"
