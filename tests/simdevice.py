@@ -8,8 +8,9 @@ import numpy as np
 from cuda import pathfinder
 from cuda.bindings import nvrtc
 
+from cudakit.sim.loading import LoadedModule
 from cudakit.sim.lockstep.memory import AddressSpace
-from cudakit.sim.machine import DeviceProperties, LoadedModule, launch
+from cudakit.sim.machine import DeviceProperties, launch
 
 CHECKS = frozenset({"barrier", "warp"})
 ALL_CHECKS = CHECKS | {"race", "init"}

@@ -19,8 +19,8 @@ from cudakit.sim.ptx.ir import Instruction, Location
 from cudakit.sim.ptx.mix import CLASSES, class_of
 
 if TYPE_CHECKING:
+    from cudakit.sim.loading import LoadedFunction
     from cudakit.sim.lockstep.lanes import Array
-    from cudakit.sim.machine import LoadedFunction
 
 # they name memory and move none
 _CACHES_ONLY = frozenset({"prefetch", "prefetchu", "discard", "applypriority"})

@@ -7,9 +7,9 @@ from simdevice import SimDevice
 from cudakit.sim.lockstep.access import Access
 from cudakit.sim.lockstep.fragment import Site
 from cudakit.sim.lockstep.lanes import Geometry, LaneSet
-from cudakit.sim.lockstep.report import plain_name
+from cudakit.sim.lockstep.report import KernelFault, plain_name
 from cudakit.sim.lockstep.traffic import Tally, count_same_word, wavefronts
-from cudakit.sim.machine import DeviceProperties, KernelFault, launch
+from cudakit.sim.machine import DeviceProperties, launch
 from cudakit.sim.ptx.ir import Instruction
 
 WRONG = r"""// a file of the user's own

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simdevice import CheckedDevice
 
-from cudakit.sim.machine import KernelFault
+from cudakit.sim.lockstep.report import KernelFault
 
 SOURCE = r"""
 #include <cooperative_groups.h>

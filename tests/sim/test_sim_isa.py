@@ -10,7 +10,7 @@ import pytest
 from simdevice import CheckedDevice
 
 from cudakit import Device
-from cudakit.sim.machine import KernelFault
+from cudakit.sim.lockstep.report import KernelFault
 
 LANGUAGE = r"""
 typedef unsigned long long u64;

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from simdevice import SimDevice
 
-from cudakit.sim.machine import DeviceProperties, KernelFault, launch
+from cudakit.sim.lockstep.report import KernelFault
+from cudakit.sim.machine import DeviceProperties, launch
 from cudakit.sim.ptx.parser import PtxError
 
 BASIC = r"""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from simdevice import SimDevice
 
-from cudakit.sim.machine import KernelFault
+from cudakit.sim.lockstep.report import KernelFault
 
 CHECKS = frozenset({"barrier", "warp", "race", "init"})
 SHARED_RACE, GLOBAL_RACE = "shared memory race", "global memory race"

@@ -5,7 +5,7 @@ import pytest
 from simdevice import SimDevice
 
 import cudakit
-from cudakit.sim.machine import KernelFault
+from cudakit.sim.lockstep.report import KernelFault
 
 CHECKS = frozenset({"barrier", "warp", "race", "init"})
 KIND = "uninitialised read"

@@ -18,7 +18,7 @@ from cudakit.sim.ptx.ir import Address, Instruction, Operand, Register, Symbol
 from cudakit.sim.values.lanewise import width
 
 if TYPE_CHECKING:
-    from cudakit.sim.machine import LoadedFunction
+    from cudakit.sim.loading import LoadedFunction
 
 _ACCESSES = ("ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "wmma", "discard")
 _WRITES = ("st", "atom", "red", "stmatrix", "wmma", "discard")

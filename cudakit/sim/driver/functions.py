@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
-from cudakit.sim import machine
 from cudakit.sim.chips.occupancy import active_blocks, active_clusters, available_shared, max_threads
 from cudakit.sim.chips.properties import Chip
 from cudakit.sim.driver.copies import CopyCalls
 from cudakit.sim.driver.faults import Refused, Result, caller
 from cudakit.sim.driver.state import Context, Handle, Memory, as_handle, call, member, name_bytes, signed, unsigned
+from cudakit.sim.loading import LoadedFunction, LoadedModule
 from cudakit.sim.lockstep.report import Origin
 from cudakit.sim.ptx.ir import PtxError, UnsupportedPtx
 
@@ -40,7 +40,7 @@ class Module:
 
     handle: int
     context: Context
-    loaded: machine.LoadedModule
+    loaded: LoadedModule
     place: Origin
     functions: dict[str, Function] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class Function:
 
     handle: int
     module: Module
-    loaded: machine.LoadedFunction
+    loaded: LoadedFunction
     chip: Chip
     registers: int
     local_bytes: int
@@ -95,7 +95,7 @@ class FunctionCalls(CopyCalls):
         try:
             text = data.split(b"\0")[0].decode("utf-8")
             self._check_target(text, context.device.chip)
-            loaded = machine.LoadedModule(text, self._space, self._sources.get)
+            loaded = LoadedModule(text, self._space, self._sources.get)
         except UnicodeDecodeError as error:
             raise Refused(Result.CUDA_ERROR_INVALID_IMAGE, f"neither PTX nor a cubin: {error}") from None
         except UnsupportedPtx as error:

@@ -19,9 +19,11 @@ from cudakit.sim.driver.faults import Refused, Result, caller, host_report
 from cudakit.sim.driver.functions import Function, FunctionCalls, Index3, read_config
 from cudakit.sim.driver.state import Context, Handle, Memory, as_handle, call, read_c_array, unsigned
 from cudakit.sim.driver.streams import Operation, Stream, Work
+from cudakit.sim.loading import LoadedFunction
+from cudakit.sim.lockstep.counters import Counters
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.memory import Allocation
-from cudakit.sim.lockstep.report import Origin, plain_name
+from cudakit.sim.lockstep.report import KernelFault, Origin, plain_name
 
 # the driver makes room for recursion as it sees fit until told how much
 DEFAULT_STACK = LIMITS[cu.CUlimit.CU_LIMIT_STACK_SIZE]
@@ -47,7 +49,7 @@ class LaunchRecord:
     name: str
     grid: Index3
     block: Index3
-    counters: machine.Counters
+    counters: Counters
     shared: int = 0
     static_shared: int = 0
     registers: int = 0
@@ -70,7 +72,7 @@ class Count:
                     known.counters.merge(record.counters)
                     return
             # the counters are others' too, which must not see what is added to these
-            counters = machine.Counters()
+            counters = Counters()
             counters.merge(record.counters)
             record = replace(record, counters=counters)
         self.records.append(record)
@@ -219,7 +221,7 @@ class LaunchCalls(FunctionCalls):
                     heap=self._heap(function.module.context) if function.loaded.allocates else None,
                     prints=prints,
                 )
-            except machine.KernelFault as fault:
+            except KernelFault as fault:
                 self._explain(operation, fault.report)
                 code = FAULT_RESULTS.get(fault.report.kind, Result.CUDA_ERROR_LAUNCH_FAILED)
                 raise self._fault(code, fault.report) from None
@@ -307,7 +309,7 @@ def _properties(chip: Chip) -> machine.DeviceProperties:
     )
 
 
-def _parameters(function: machine.LoadedFunction, kernel_params: Any, extra: Any) -> list[bytes]:
+def _parameters(function: LoadedFunction, kernel_params: Any, extra: Any) -> list[bytes]:
     """A copy of each parameter's value, from any of the forms that the bindings take."""
     sizes = [size for _, size in function.params]
     buffer = _extra_buffer(extra)

@@ -55,7 +55,7 @@ from cudakit.sim.ptx.unsupported import unsupported
 from cudakit.sim.values.lanewise import constant, storage
 
 if TYPE_CHECKING:
-    from cudakit.sim.machine import LoadedModule
+    from cudakit.sim.loading import LoadedModule
 
 Builder = Callable[["Compiler", Instruction], "list[str]"]
 
