@@ -8,9 +8,10 @@ import numpy as np
 from cuda import pathfinder
 from cuda.bindings import nvrtc
 
+from cudakit.sim.chips.properties import chip
 from cudakit.sim.loading import LoadedModule
 from cudakit.sim.lockstep.memory import AddressSpace
-from cudakit.sim.machine import DeviceProperties, launch
+from cudakit.sim.machine import launch
 
 CHECKS = frozenset({"barrier", "warp"})
 ALL_CHECKS = CHECKS | {"race", "init"}
@@ -84,7 +85,7 @@ class SimDevice:
                 _three(block),
                 shared,
                 params,
-                properties=DeviceProperties(),
+                chip=chip("sm_90"),
                 checks=checks,
                 printf=self.printed.append,
                 **more,

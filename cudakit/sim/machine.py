@@ -8,13 +8,13 @@ one batch. Bounds and alignment are always checked; ``checks`` switches on what 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from cudakit.sim.checks.footprints import Footprints
 from cudakit.sim.checks.guard import Guard, LaunchGuard, wanted
+from cudakit.sim.chips.properties import Chip
 from cudakit.sim.collect import collect
 from cudakit.sim.instructions.special import RESERVED_BYTES
 from cudakit.sim.loading import LoadedFunction
@@ -33,23 +33,6 @@ _BATCH_BYTES = 64 << 20
 _RECURSION_BYTES = 8192
 
 
-@dataclass(frozen=True)
-class DeviceProperties:
-    """What a kernel can see of the device it runs on. Sizes in bytes."""
-
-    arch: str = "sm_90"
-    warp_size: int = 32
-    multiprocessors: int = 132
-    max_threads_per_block: int = 1024
-    max_threads_per_multiprocessor: int = 2048
-    shared_per_block: int = 49152
-    shared_per_block_optin: int = 232448
-    shared_per_multiprocessor: int = 233472
-    shared_reserved_per_block: int = 1024
-    registers_per_multiprocessor: int = 65536
-    local_per_thread: int = 512 * 1024
-
-
 @lru_cache(maxsize=8)
 def _geometry(blocks: int, dims: Index3) -> Geometry:
     return Geometry(blocks, dims)
@@ -62,7 +45,7 @@ def launch(
     shared: int,
     params: list[bytes],
     *,
-    properties: DeviceProperties,
+    chip: Chip,
     cooperative: bool = False,
     cluster: Index3 | None = None,
     checks: frozenset[str] = frozenset(),
@@ -117,7 +100,7 @@ def launch(
         dynamic_shared=shared,
         shared_symbols=function.shared_symbols,
         local_bytes=local,
-        properties=properties,
+        chip=chip,
         checks=checks,
         printf=printf,
         counting=counters,
@@ -130,7 +113,7 @@ def launch(
         explicit_cluster=explicit is not None,
         cluster_barriers=function.cluster_barriers,
     )
-    together = _batch_blocks(function, blocks, threads, shared_bytes, local, cooperative, properties)
+    together = _batch_blocks(function, blocks, threads, shared_bytes, local, cooperative, chip)
     # the blocks of a cluster run together
     together = round_up(together, run.cluster_size)
     guard = LaunchGuard(run, function.reach, prints) if wanted(checks) else None
@@ -160,7 +143,7 @@ def _batch_blocks(
     shared: int,
     local: int,
     cooperative: bool,
-    properties: DeviceProperties,
+    chip: Chip,
 ) -> int:
     """How many blocks run at once."""
     if cooperative:
@@ -171,10 +154,10 @@ def _batch_blocks(
         fitting = max(1, min(fitting, _BATCH_BYTES // memory))
     if function.spins:
         # as many as the device would hold, for those that wait for each other without saying so
-        resident = properties.max_threads_per_multiprocessor // max(threads, 1)
+        resident = chip.max_threads_per_multiprocessor // max(threads, 1)
         if shared:
-            resident = min(resident, properties.shared_per_multiprocessor // (shared + 1024))
-        fitting = max(fitting, max(1, min(resident, 32)) * properties.multiprocessors)
+            resident = min(resident, chip.shared_per_multiprocessor // (shared + 1024))
+        fitting = max(fitting, max(1, min(resident, 32)) * chip.multiprocessors)
     return min(blocks, fitting)
 
 

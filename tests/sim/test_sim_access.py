@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from simdevice import SimDevice
 
+from cudakit.sim.chips.properties import chip
 from cudakit.sim.lockstep.access import Access
 from cudakit.sim.lockstep.fragment import Site
 from cudakit.sim.lockstep.lanes import Geometry, LaneSet
 from cudakit.sim.lockstep.report import KernelFault, plain_name
 from cudakit.sim.lockstep.traffic import Tally, count_same_word, wavefronts
-from cudakit.sim.machine import DeviceProperties, launch
+from cudakit.sim.machine import launch
 from cudakit.sim.ptx.ir import Instruction
 
 WRONG = r"""// a file of the user's own
@@ -272,7 +273,7 @@ def launch_on(device, name, grid, block, *args, **more):
             value = device.upload(np.zeros(array.nbytes + 64, np.uint8)).address + skip
         params.append(int(value).to_bytes(size, "little"))
     grid, block = ((*v, 1, 1)[:3] if isinstance(v, tuple) else (v, 1, 1) for v in (grid, block))
-    return launch(device.kernel(name), grid, block, more.get("shared", 0), params, properties=DeviceProperties())
+    return launch(device.kernel(name), grid, block, more.get("shared", 0), params, chip=chip("sm_90"))
 
 
 @pytest.mark.parametrize("block", [32, 64, 48, 7])

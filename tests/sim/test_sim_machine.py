@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from simdevice import SimDevice
 
+from cudakit.sim.chips.properties import chip
 from cudakit.sim.lockstep.report import KernelFault
-from cudakit.sim.machine import DeviceProperties, launch
+from cudakit.sim.machine import launch
 from cudakit.sim.ptx.parser import PtxError
 
 BASIC = r"""
@@ -168,7 +169,7 @@ def test_constants_and_globals():
     with pytest.raises(KeyError):
         device.module.globals["nothing"]
     device.module.close()
-    assert device.space.live_bytes == 0
+    assert not list(device.space.allocations())
     device.module.close()
 
 
@@ -980,7 +981,7 @@ def test_the_clock_moves(more):
 def test_wrong_arguments(more):
     function = more.kernel("stop")
     with pytest.raises(ValueError, match="takes 1 parameters"):
-        launch(function, (1, 1, 1), (1, 1, 1), 0, [], properties=DeviceProperties())
+        launch(function, (1, 1, 1), (1, 1, 1), 0, [], chip=chip("sm_90"))
     assert function.params == ((0, 4),)
 
 

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
-from cudakit.sim import machine
 from cudakit.sim.chips.occupancy import active_blocks
-from cudakit.sim.chips.properties import Chip
 from cudakit.sim.driver.contexts import LIMITS
 from cudakit.sim.driver.faults import Refused, Result, caller, host_report
 from cudakit.sim.driver.functions import Function, FunctionCalls, Index3, read_config
@@ -24,6 +22,7 @@ from cudakit.sim.lockstep.counters import Counters
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.report import KernelFault, Origin, plain_name
+from cudakit.sim.machine import launch as launch_kernel
 
 # the driver makes room for recursion as it sees fit until told how much
 DEFAULT_STACK = LIMITS[cu.CUlimit.CU_LIMIT_STACK_SIZE]
@@ -205,13 +204,13 @@ class LaunchCalls(FunctionCalls):
                 raise self._fault(injected.code, report)
             before, prints = self._before(operation)
             try:
-                counters = machine.launch(
+                counters = launch_kernel(
                     function.loaded,
                     grid,
                     block,
                     shared,
                     launch.params,
-                    properties=_properties(function.chip),
+                    chip=function.chip,
                     cooperative=launch.cooperative,
                     cluster=launch.cluster,
                     checks=self.checks,
@@ -292,21 +291,6 @@ class LaunchCalls(FunctionCalls):
                 f" {chip.shared_per_block_optin - function.loaded.static_shared} with"
                 " CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)",
             )
-
-
-def _properties(chip: Chip) -> machine.DeviceProperties:
-    return machine.DeviceProperties(
-        arch=chip.arch,
-        warp_size=chip.warp_size,
-        multiprocessors=chip.multiprocessors,
-        max_threads_per_block=chip.max_threads_per_block,
-        max_threads_per_multiprocessor=chip.max_threads_per_multiprocessor,
-        shared_per_block=chip.shared_per_block,
-        shared_per_block_optin=chip.shared_per_block_optin,
-        shared_per_multiprocessor=chip.shared_per_multiprocessor,
-        shared_reserved_per_block=chip.reserved_shared_per_block,
-        registers_per_multiprocessor=chip.registers_per_multiprocessor,
-    )
 
 
 def _parameters(function: LoadedFunction, kernel_params: Any, extra: Any) -> list[bytes]:

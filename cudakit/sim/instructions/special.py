@@ -141,7 +141,7 @@ def _warpid(f: Fragment) -> Any:
 
 def _smid(f: Fragment) -> Any:
     batch = f.batch
-    return ((f.lanes.block + batch.first_block) % batch.run.properties.multiprocessors).astype(np.uint32)
+    return ((f.lanes.block + batch.first_block) % batch.run.chip.multiprocessors).astype(np.uint32)
 
 
 def _clock(dtype: Any, shift: int = 0) -> Getter:
@@ -168,9 +168,9 @@ _VECTORS: dict[str, Callable[[int], Getter]] = {
 _SCALARS: dict[str, Getter] = {
     "laneid": _lane_value("laneid32", lambda lane: lane),
     "warpid": _warpid,
-    "nwarpid": lambda f: np.uint32(f.batch.run.properties.max_threads_per_multiprocessor // 32),
+    "nwarpid": lambda f: np.uint32(f.batch.run.chip.max_threads_per_multiprocessor // 32),
     "smid": _smid,
-    "nsmid": lambda f: np.uint32(f.batch.run.properties.multiprocessors),
+    "nsmid": lambda f: np.uint32(f.batch.run.chip.multiprocessors),
     "gridid": lambda f: np.uint64(1),
     "clock": _clock(np.uint32),
     "clock_hi": _clock(np.uint32, 32),

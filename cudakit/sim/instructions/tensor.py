@@ -240,7 +240,7 @@ class _Product:
             tally = run.tally(self.site)
             tally.requests += lanes.warp_count
             tally.lanes += lanes.count
-        result = self.multiply(self.a.read(lanes, a), self.b.read(lanes, b), self.c.read(lanes, c), run.properties.arch)
+        result = self.multiply(self.a.read(lanes, a), self.b.read(lanes, b), self.c.read(lanes, c), run.chip.arch)
         return self.d.write(lanes, result)
 
 

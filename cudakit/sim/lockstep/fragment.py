@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from cudakit.sim.chips.properties import Chip
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.lanes import Array, Choice, Geometry, LaneSet, choose
 from cudakit.sim.lockstep.memory import AddressSpace, MemoryFault
@@ -23,7 +24,6 @@ from cudakit.sim.ptx.ir import Instruction
 
 if TYPE_CHECKING:
     from cudakit.sim.lockstep.program import Program
-    from cudakit.sim.machine import DeviceProperties
 
 Registers = list[Any]
 # where shared memory starts: address 0 stays invalid, as on hardware
@@ -57,7 +57,7 @@ class Run:
         dynamic_shared: int,
         shared_symbols: dict[str, int],
         local_bytes: int,
-        properties: DeviceProperties,
+        chip: Chip,
         checks: frozenset[str],
         printf: Callable[[str], None],
         counting: bool,
@@ -82,7 +82,7 @@ class Run:
         self.dynamic_shared = dynamic_shared
         self.shared_symbols = shared_symbols
         self.local_bytes = local_bytes
-        self.properties = properties
+        self.chip = chip
         self.checks = checks
         self.printf = printf
         self.counting = counting

@@ -178,7 +178,6 @@ class AddressSpace:
         self._starts: list[int] = []
         self._by_start: dict[int, Allocation] = {}
         self._freed: deque[int] = deque()
-        self._live_bytes = 0
         self._last: Allocation | None = None
 
     # ---- making and freeing ----
@@ -230,7 +229,6 @@ class AddressSpace:
         if not allocation.live:
             raise MemoryFault("double free", address, 1, allocation)
         allocation.drop(origin)
-        self._live_bytes -= allocation.size
         self._last = None
         self._freed.append(address)
         if len(self._freed) > _FREED_KEPT:
@@ -245,7 +243,6 @@ class AddressSpace:
             else:
                 self._starts.append(allocation.address)
         self._by_start[allocation.address] = allocation
-        self._live_bytes += allocation.size
         return allocation
 
     def _forget(self, address: int) -> None:
@@ -257,11 +254,6 @@ class AddressSpace:
         del self._starts[bisect_right(self._starts, address) - 1]
 
     # ---- looking up ----
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes in live allocations of every kind."""
-        return self._live_bytes
 
     def allocations(self) -> Iterator[Allocation]:
         """Live allocations, lowest address first."""

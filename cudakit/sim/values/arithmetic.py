@@ -1,16 +1,14 @@
 """The lane-wise instructions: those whose result in a lane depends on nothing but that lane's operands.
 
 ``compile_lanewise`` turns an instruction into a function of its operands' values. It takes the values of ``flatten``'s
-sources in order (a ``Negated`` one already inverted), as arrays or numpy scalars of ``operand_dtypes``, and gives the
-value of the destination, or a tuple where there are several. Every result is a fresh array.
+sources in order (a ``Negated`` one already inverted), as arrays or numpy scalars in the ``storage`` of
+``operand_types``, and returns the value of the destination, or a tuple if there are several. Every result is a fresh
+array.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
-
-import numpy as np
 
 from cudakit.sim.ptx.ir import Immediate, Instruction, Negated, Operand, PtxError, Register, UnsupportedPtx, Vector
 from cudakit.sim.values import approximations, bits, conversions, floats, integers, selection, video
@@ -20,18 +18,12 @@ __all__ = [
     "compile_lanewise",
     "constant",
     "flatten",
-    "is_lanewise",
-    "operand_dtypes",
     "operand_types",
     "storage",
 ]
 
 # importing a family registers it
 _FAMILIES = (approximations, bits, conversions, floats, integers, selection, video)
-
-
-def is_lanewise(instruction: Instruction) -> bool:
-    return instruction.opcode in BUILDERS
 
 
 def compile_lanewise(instruction: Instruction) -> Run | None:
@@ -48,12 +40,6 @@ def operand_types(instruction: Instruction) -> tuple[tuple[str, ...], tuple[str,
     """The PTX types of a lane-wise instruction's flattened destinations and sources: what ``constant`` wants."""
     form = _form(instruction)
     return form.destinations, form.sources
-
-
-def operand_dtypes(instruction: Instruction) -> tuple[tuple[np.dtype[Any], ...], tuple[np.dtype[Any], ...]]:
-    """The dtypes of a lane-wise instruction's flattened destinations and sources."""
-    form = _form(instruction)
-    return tuple(map(storage, form.destinations)), tuple(map(storage, form.sources))
 
 
 def _shape(opcode: str, operand: Operand | None) -> tuple[object, ...]:
