@@ -13,7 +13,7 @@ from cudakit.sim.lockstep.access import GLOBAL, SHARED, Access
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet, choose
 from cudakit.sim.lockstep.memory import MemoryFault
-from cudakit.sim.ptx.ir import Instruction, Register
+from cudakit.sim.ptx.ir import Instruction, Register, refused
 from cudakit.sim.ptx.modifiers import PREFETCH_SIZES, Modifiers
 
 
@@ -55,7 +55,7 @@ class PendingCopies:
 
 
 def build_cp(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     modifiers.flag("async")
     what = modifiers.one_of("commit_group", "wait_all", "wait_group")
     if what:
@@ -81,7 +81,7 @@ def build_cp(c: Compiler, instruction: Instruction) -> list[str]:
     target, source, size = operands[:3]
     total = getattr(size, "bits", 0)
     if total not in (4, 8, 16):
-        raise c.refuse(instruction, "the copy size must be 4, 8 or 16 bytes")
+        raise refused(instruction, "the copy size must be 4, 8 or 16 bytes")
     to, to_offset = c.address(target, instruction)
     at, at_offset = c.address(source, instruction)
     site = c.site(instruction, "cp.async load")

@@ -17,7 +17,7 @@ from cudakit.sim.lockstep.access import CLUSTER, GENERIC, GLOBAL, SHARED, Access
 from cudakit.sim.lockstep.fragment import Fragment, Site
 from cudakit.sim.lockstep.lanes import Array, choose
 from cudakit.sim.lockstep.traffic import count_contention
-from cudakit.sim.ptx.ir import Instruction, Operand, Register
+from cudakit.sim.ptx.ir import Instruction, Operand, Register, refused
 from cudakit.sim.ptx.modifiers import SCOPES, Modifiers
 from cudakit.sim.values.arithmetic import compile_lanewise
 from cudakit.sim.values.lanewise import width
@@ -39,7 +39,7 @@ _RUNNING |= {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
 def build_atomic(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     kind = modifiers.kind(*_KINDS)
     space = space_of(modifiers)
     modifiers.one_of("relaxed", "release", *(("acquire", "acq_rel") if instruction.opcode == "atom" else ()))
@@ -71,7 +71,7 @@ def build_atomic(c: Compiler, instruction: Instruction) -> list[str]:
     if vector > 1:
         return _build_vector(c, instruction, site, space, offset, address, target, values[0], operation, vector)
     access = Access(site, space, offset, width(kind) // 8, 1)
-    atomic = Atomic(c, instruction, access, operation, kind, space, target is not None)
+    atomic = Atomic(instruction, access, operation, kind, space, target is not None)
     call = f"{c.bind(atomic.run)}(f, {address}, {', '.join(c.source(value, kind) for value in values)})"
     return [call] if target is None else c.store(target, kind, call)
 
@@ -93,9 +93,9 @@ def _build_vector(
     size = width(kind) // 8
     whole = Access(site, space, offset, size, count)
     calls = []
-    for number, element in enumerate(elements(c, instruction, value, count)):
+    for number, element in enumerate(elements(instruction, value, count)):
         access = Access(site, space, offset + number * size, size, 1)
-        atomic = Atomic(c, instruction, access, operation, kind, space, target is not None)
+        atomic = Atomic(instruction, access, operation, kind, space, target is not None)
         calls.append(f"{c.bind(atomic.run)}(f, {address}, {c.source(element, kind)})")
 
     def check(f: Fragment, at: Array) -> None:
@@ -106,7 +106,7 @@ def _build_vector(
     lines = [f"{c.bind(check)}(f, {address})"]
     if target is None:
         return [*lines, *calls]
-    return [*lines, *c.store_all(elements(c, instruction, target, count), (kind,) * count, f"({', '.join(calls)},)")]
+    return [*lines, *c.store_all(elements(instruction, target, count), (kind,) * count, f"({', '.join(calls)},)")]
 
 
 def _build_wide(
@@ -121,7 +121,7 @@ def _build_wide(
 ) -> list[str]:
     """exch and cas of 128 bits, lane by lane."""
     access = Access(site, space, offset, 8, 2)
-    parts = [c.source(part, "b64") for value in values for part in elements(c, instruction, value, 2)]
+    parts = [c.source(part, "b64") for value in values for part in elements(instruction, value, 2)]
 
     def run(f: Fragment, at: Array, *columns: Array) -> tuple[Array, Array]:
         lanes = f.lanes
@@ -145,14 +145,14 @@ def _build_wide(
         return np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
 
     call = f"{c.bind(run)}(f, {address}, {', '.join(parts)})"
-    return c.store_all(elements(c, instruction, target, 2), ("b64", "b64"), call)
+    return c.store_all(elements(instruction, target, 2), ("b64", "b64"), call)
 
 
 class Atomic:
     """One atomic instruction."""
 
     def __init__(
-        self, c: Compiler, instruction: Instruction, access: Access, operation: str, kind: str, space: str, wanted: bool
+        self, instruction: Instruction, access: Access, operation: str, kind: str, space: str, wanted: bool
     ) -> None:
         self.access = access
         self.operation = operation
@@ -168,8 +168,8 @@ class Atomic:
             update = {"exch": _exchange, "cas": _compare_and_swap, "inc": _increase, "dec": _decrease}[operation]
             self.far = self.near = update
         elif operation in _RUNNING:
-            self.far = self._arithmetic(c, instruction, operation, kind, False)
-            self.near = self._arithmetic(c, instruction, operation, kind, True)
+            self.far = self._arithmetic(instruction, operation, kind, False)
+            self.near = self._arithmetic(instruction, operation, kind, True)
             if kind[0] in "usb" and kind not in ("bf16", "bf16x2"):
                 self.running = _RUNNING[operation]
                 if kind[0] == "s":
@@ -178,21 +178,21 @@ class Atomic:
                 self.running = np.add
                 self.dtype = np.dtype(f"f{access.width}")
         else:
-            raise c.refuse(instruction)
+            raise refused(instruction)
 
-    def _arithmetic(self, c: Compiler, instruction: Instruction, operation: str, kind: str, near: bool) -> Update:
+    def _arithmetic(self, instruction: Instruction, operation: str, kind: str, near: bool) -> Update:
         modifiers: tuple[str, ...] = (kind,)
         if self.flushes and not near and operation == "add":
             modifiers = ("ftz", kind)
         elif kind in ("bf16", "bf16x2") and operation == "add":
             modifiers = ("rn", kind)
         if kind[0] == "b" and not kind.startswith("bf") and operation not in ("and", "or", "xor"):
-            raise c.refuse(instruction)
+            raise refused(instruction)
         register = Register("%v", "b64" if width(kind) == 64 else "b32" if width(kind) == 32 else "b16")
         stand_in = Instruction(operation, modifiers, (register, register, register), None, None, instruction.line, "")
         run = compile_lanewise(stand_in)
         if run is None:
-            raise c.refuse(instruction)
+            raise refused(instruction)
         compute = run
 
         def update(old: Array, value: Array, compare: Any) -> Array:

@@ -14,7 +14,7 @@ from cudakit.sim.instructions.lowering import Compiler
 from cudakit.sim.lockstep.access import GENERIC, GLOBAL, Access
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
-from cudakit.sim.ptx.ir import Immediate, Instruction
+from cudakit.sim.ptx.ir import Immediate, Instruction, refused
 from cudakit.sim.ptx.modifiers import Modifiers
 
 _FENCE = re.compile(
@@ -38,7 +38,7 @@ _POLICY = 0x12F0000000000000
 
 def build_prefetch(c: Compiler, instruction: Instruction) -> list[str]:
     """Prefetches change nothing that a program can see, and addresses that nobody holds are ignored."""
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     space = modifiers.one_of("global", "local")
     level = modifiers.one_of("L1", "L2", *(() if space == "local" else ("L2::evict_last", "L2::evict_normal")))
     modifiers.finish()
@@ -50,7 +50,7 @@ def build_prefetch(c: Compiler, instruction: Instruction) -> list[str]:
 
 def build_discard(c: Compiler, instruction: Instruction) -> list[str]:
     """discard writes an indeterminate value: here the bytes that fresh memory has. applypriority is for the caches."""
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     space = GLOBAL if modifiers.flag("global") else GENERIC
     level = modifiers.one_of("L2" if instruction.opcode == "discard" else "L2::evict_normal")
     modifiers.finish()
@@ -70,7 +70,7 @@ def build_discard(c: Compiler, instruction: Instruction) -> list[str]:
 
 def build_createpolicy(c: Compiler, instruction: Instruction) -> list[str]:
     """A cache policy is a value that only caches read."""
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     kind = modifiers.kind("b64")
     form = modifiers.one_of("fractional", "range", "cvt")
     if form == "range":
@@ -90,7 +90,7 @@ def build_fence(c: Compiler, instruction: Instruction) -> list[str]:
     """Memory is always in step here: fences order nothing that is not in order. Only the checks want to know."""
     grammar = _FENCE if instruction.opcode == "fence" else _MEMBAR
     if not grammar.fullmatch(".".join(instruction.modifiers)):
-        raise c.refuse(instruction, "no such fence is known")
+        raise refused(instruction, "no such fence is known")
     # of proxies and restricted fences nothing is known
     wide = not {"cta", "proxy"} & {*instruction.modifiers}
     return [] if "proxy" in instruction.modifiers else [f"{c.bind(_fence(wide))}(f)"]
@@ -107,7 +107,7 @@ def _fence(wide: bool) -> Callable[[Fragment], None]:
 def build_hint(c: Compiler, instruction: Instruction) -> list[str]:
     """What changes when things happen, which is nothing that a simulated kernel can rely on."""
     if not _HINTS[instruction.opcode].fullmatch(".".join(instruction.modifiers)):
-        raise c.refuse(instruction, "no such form is known")
+        raise refused(instruction, "no such form is known")
     return []
 
 

@@ -14,7 +14,7 @@ from cudakit.sim.lockstep.access import CLUSTER, CONST, ELEMENTS, GENERIC, GLOBA
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
-from cudakit.sim.ptx.ir import Address, Instruction, Operand, PtxError, Register, Symbol, Vector
+from cudakit.sim.ptx.ir import Address, Instruction, Operand, PtxError, Register, Symbol, Vector, refused
 from cudakit.sim.ptx.modifiers import LOAD_CACHES, STORE_CACHES, Modifiers
 from cudakit.sim.values.lanewise import storage, width
 
@@ -44,8 +44,8 @@ class _Shape(NamedTuple):
     length: int
 
 
-def _shape(c: Compiler, instruction: Instruction, caches: tuple[str, ...], orders: tuple[str, ...]) -> _Shape:
-    modifiers = Modifiers(c, instruction)
+def _shape(instruction: Instruction, caches: tuple[str, ...], orders: tuple[str, ...]) -> _Shape:
+    modifiers = Modifiers(instruction)
     kind = modifiers.kind(*_TYPES)
     space = space_of(modifiers)
     if modifiers.flag("mmio") and ("relaxed" not in modifiers.rest or "sys" not in modifiers.rest):
@@ -70,25 +70,25 @@ def _shape(c: Compiler, instruction: Instruction, caches: tuple[str, ...], order
     return _Shape(space, kind, count)
 
 
-def elements(c: Compiler, instruction: Instruction, operand: Operand | None, count: int) -> list[Operand | None]:
+def elements(instruction: Instruction, operand: Operand | None, count: int) -> list[Operand | None]:
     """The operands of a vector; a register of 128 bits is two of 64."""
     parts: list[Operand | None] = []
     for element in operand.elements if isinstance(operand, Vector) else (operand,):
         parts += element.elements if isinstance(element, Vector) else (element,)
     if len(parts) != count:
-        raise c.refuse(instruction, f"{len(parts)} registers where {count} are due")
+        raise refused(instruction, f"{len(parts)} registers where {count} are due")
     return parts
 
 
 def build_ld(c: Compiler, instruction: Instruction) -> list[str]:
     if instruction.opcode == "ldu":
-        space, kind, count = _shape(c, instruction, (), ())
+        space, kind, count = _shape(instruction, (), ())
         if space not in (GLOBAL, GENERIC):
-            raise c.refuse(instruction, f"ldu of .{space}")
+            raise refused(instruction, f"ldu of .{space}")
     else:
-        space, kind, count = _shape(c, instruction, LOAD_CACHES, ("relaxed", "acquire"))
+        space, kind, count = _shape(instruction, LOAD_CACHES, ("relaxed", "acquire"))
     target, source = instruction.operands[0], instruction.operands[1]
-    registers = elements(c, instruction, target, count)
+    registers = elements(instruction, target, count)
     base = source.base if isinstance(source, Address) else source
     offset = source.offset if isinstance(source, Address) else 0
     size = width(kind) // 8
@@ -134,16 +134,16 @@ def _widen(c: Compiler, register: Operand | None, kind: str, value: str) -> list
 
 
 def build_st(c: Compiler, instruction: Instruction) -> list[str]:
-    space, kind, count = _shape(c, instruction, STORE_CACHES, ("relaxed", "release"))
+    space, kind, count = _shape(instruction, STORE_CACHES, ("relaxed", "release"))
     if space == CONST:
-        raise c.refuse(instruction, "constant memory is written by the host")
+        raise refused(instruction, "constant memory is written by the host")
     target, source = instruction.operands[0], instruction.operands[1]
     size = width(kind) // 8
-    values = [_narrow(c, element, kind) for element in elements(c, instruction, source, count)]
+    values = [_narrow(c, element, kind) for element in elements(instruction, source, count)]
     base = target.base if isinstance(target, Address) else target
     if space == PARAM:
         if not isinstance(base, Symbol) or base.name not in c.call_params:
-            raise c.refuse(instruction, "only call parameters can be stored to")
+            raise refused(instruction, "only call parameters can be stored to")
         offset = target.offset if isinstance(target, Address) else 0
         slot = c.slots[base.name]
         return [f"r[{slot}] = {c.bind(put_param(offset, size))}(r[{slot}], f.lanes.count, ({', '.join(values)},))"]
@@ -167,12 +167,12 @@ def _narrow(c: Compiler, operand: Operand | None, kind: str) -> str:
 
 
 def build_mov(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     kind = modifiers.kind(*_MOVED)
     modifiers.finish()
     target, source = instruction.operands
     if kind == "b128":
-        pairs = zip(elements(c, instruction, target, 2), elements(c, instruction, source, 2), strict=True)
+        pairs = zip(elements(instruction, target, 2), elements(instruction, source, 2), strict=True)
         return [line for to, part in pairs if to is not None for line in c.store(to, "b64", c.source(part, "b64"))]
     if isinstance(target, Vector) or isinstance(source, Vector):
         return c.lanewise(instruction)
@@ -187,7 +187,7 @@ def build_mov(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def build_cvta(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     kind = modifiers.kind("u64")
     backwards = modifiers.flag("to")
     space = modifiers.one_of(*_WINDOWS)
@@ -207,7 +207,7 @@ def build_cvta(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def build_isspacep(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     space = modifiers.one_of(*_WINDOWS)
     modifiers.finish()
     value = c.source(instruction.operands[1], "u64")

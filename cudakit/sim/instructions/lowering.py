@@ -50,6 +50,7 @@ from cudakit.sim.ptx.ir import (
     UnsupportedPtx,
     Variable,
     Vector,
+    refused,
 )
 from cudakit.sim.ptx.unsupported import unsupported
 from cudakit.sim.values.lanewise import constant, storage
@@ -76,7 +77,7 @@ _SIGNED = {"s8": np.int8, "s16": np.int16, "s32": np.int32}
 
 
 class Compiler:
-    """Compiles one function. Builders use ``source``, ``store``, ``bind``, ``site``, ``refuse``."""
+    """Compiles one function. Builders use ``source``, ``store``, ``bind`` and ``site``."""
 
     def __init__(self, module: LoadedModule, function: Function, builders: dict[str, Builder]) -> None:
         self.module = module
@@ -133,14 +134,6 @@ class Compiler:
         self.program.template.append(initial)
 
     # ---- what builders use ----
-
-    def refuse(self, instruction: Instruction, reason: str = "") -> UnsupportedPtx:
-        because = f" ({reason})" if reason else ""
-        return UnsupportedPtx(
-            f"PTX line {instruction.line}: the simulated device does not execute {instruction.name!r}{because}: "
-            f"{instruction.text.strip()}",
-            instruction.line,
-        )
 
     def bind(self, value: Any) -> str:
         """A name for an object in the generated code."""
@@ -231,7 +224,7 @@ class Compiler:
         if isinstance(operand, Symbol):
             operand = Address(operand, 0)
         if not isinstance(operand, Address):
-            raise self.refuse(instruction, "operand is not an address")
+            raise refused(instruction, "operand is not an address")
         base = operand.base
         if base is None:
             return self.bind(np.uint64(0)), operand.offset
@@ -338,13 +331,13 @@ class Compiler:
         which the lanes of a warp wait for each other."""
         reason = unsupported(instruction)
         if reason is not None:
-            raise self.refuse(instruction, reason)
+            raise refused(instruction, reason)
         least, most = OPERANDS.get(instruction.opcode, (0, 99))
         if not least <= len(instruction.operands) <= most:
             due = f"{least}" if least == most else f"{least} to {most}"
             raise PtxError(f"{instruction.name} takes {due} operands, not {len(instruction.operands)}")
         if instruction.modifiers not in _FLOW.get(instruction.opcode, (instruction.modifiers,)):
-            raise self.refuse(instruction, "no such form is known")
+            raise refused(instruction, "no such form is known")
         return self.module.sync_of(self, instruction)
 
     def _lines(self, instruction: Instruction) -> list[str]:
@@ -367,7 +360,7 @@ class Compiler:
         """Lines for an instruction that the arithmetic executes; UnsupportedPtx where it does not."""
         found = self.module.lanewise(instruction)
         if found is None:
-            raise self.refuse(instruction)
+            raise refused(instruction)
         form, destinations, sources = found
         values = ", ".join(self.source(o, k) for o, k in zip(sources, form.sources, strict=True))
         call = f"{self.bind(form.run)}(({values}{',' if len(sources) == 1 else ''}))"
@@ -410,7 +403,7 @@ class Compiler:
         if opcode == "bra":
             target = instruction.operands[0]
             if not isinstance(target, Label):
-                raise self.refuse(instruction, "the target is not a label")
+                raise refused(instruction, "the target is not a label")
             current.after = (target.name,)
             current.kind = JUMP
             if instruction.guard is not None:
@@ -419,7 +412,7 @@ class Compiler:
         elif opcode == "brx":
             index, table = instruction.operands[0], instruction.operands[1]
             if not isinstance(index, Register) or not isinstance(table, Label):
-                raise self.refuse(instruction)
+                raise refused(instruction)
             current.kind, current.slot = SWITCH, self.slot(index)
             current.after = tuple(self.function.branch_targets[table.name])
         elif opcode == "exit" or (opcode == "ret" and self.function.entry):
@@ -435,7 +428,7 @@ class Compiler:
     def _call(self, current: Block, instruction: Instruction) -> None:
         returns, callee, params = instruction.operands[:3]
         if not isinstance(callee, Symbol):
-            raise self.refuse(
+            raise refused(
                 instruction,
                 "indirect calls, by which function pointers and virtual functions work, are not simulated: call the "
                 "function by name, or choose with a switch or a template",
@@ -445,7 +438,7 @@ class Compiler:
         arguments = [self.slots[p.name] for p in params if isinstance(p, (Symbol, Register))]
         results = [self.slots[p.name] for p in returns if isinstance(p, (Symbol, Register))]
         if any(isinstance(p, (Register, Immediate)) for p in (*params, *returns)):
-            raise self.refuse(instruction, "calls that pass registers instead of .param variables are not supported")
+            raise refused(instruction, "calls that pass registers instead of .param variables are not supported")
         system = self.module.system_call(callee.name)
         if system is not None:
             self.program.symbols.add(callee.name)

@@ -30,7 +30,7 @@ from cudakit.sim.lockstep.access import GENERIC, GLOBAL, SHARED, Access, Piece
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, Choice, LaneSet
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, SHARED_WINDOW
-from cudakit.sim.ptx.ir import Instruction, Operand, PtxError
+from cudakit.sim.ptx.ir import Instruction, Operand, PtxError, refused
 from cudakit.sim.ptx.modifiers import Modifiers
 
 _SUMS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",), "s8": ("s32",)}
@@ -67,7 +67,7 @@ class _GenericRows(Access):
 
 def _small(c: Compiler, instruction: Instruction, verb: str) -> tuple[int, bool, Callable[[Operand | None], Any]]:
     """How many matrices, whether transposed, and a function from the address operand to its expression and access."""
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     if not (modifiers.flag("sync") and modifiers.flag("aligned")):
         modifiers.refuse(f"{instruction.opcode} is .sync.aligned")
     if not modifiers.flag("m8n8") or not modifiers.flag("b16"):
@@ -153,7 +153,7 @@ def build_stmatrix(c: Compiler, instruction: Instruction) -> list[str]:
 
 def build_movmatrix(c: Compiler, instruction: Instruction) -> list[str]:
     if instruction.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
-        raise c.refuse(instruction, "only movmatrix.sync.aligned.m8n8.trans.b16 is there")
+        raise refused(instruction, "only movmatrix.sync.aligned.m8n8.trans.b16 is there")
 
     site = c.site(instruction, "matrix transposition")
 
@@ -179,7 +179,7 @@ def build_wmma(c: Compiler, instruction: Instruction) -> list[str]:
         return _load(c, instruction)
     if what == ("store",):
         return _store(c, instruction)
-    raise c.refuse(instruction)
+    raise refused(instruction)
 
 
 class _Fragment:
@@ -187,7 +187,7 @@ class _Fragment:
     ``access`` holds an access for each piece."""
 
     def __init__(self, c: Compiler, instruction: Instruction, verb: str) -> None:
-        modifiers = Modifiers(c, instruction)
+        modifiers = Modifiers(instruction)
         modifiers.flag(verb)
         self.role = modifiers.one_of(*("abc" if verb == "load" else "d"))
         if not self.role or not (modifiers.flag("sync") and modifiers.flag("aligned")):

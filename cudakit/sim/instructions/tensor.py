@@ -115,7 +115,7 @@ class _Types(NamedTuple):
 
 
 def build_mma(c: Compiler, instruction: Instruction) -> list[str]:
-    read = _Read(c, instruction, MMA_SHAPES)
+    read = _Read(instruction, MMA_SHAPES)
     m, n, k = read.shape
     types = read.types
     multiply = read.arithmetic(wmma=False)
@@ -136,7 +136,7 @@ def build_mma(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def build_wmma_mma(c: Compiler, instruction: Instruction) -> list[str]:
-    read = _Read(c, instruction, WMMA_SHAPES)
+    read = _Read(instruction, WMMA_SHAPES)
     types = read.types
     if types.a != types.b:
         read.refuse("A and B are of one type in wmma")
@@ -149,10 +149,8 @@ def build_wmma_mma(c: Compiler, instruction: Instruction) -> list[str]:
 class _Read:
     """The modifiers of mma.sync or wmma.mma: shape, layouts, types and what becomes of sums."""
 
-    def __init__(
-        self, c: Compiler, instruction: Instruction, shapes: dict[str, tuple[tuple[int, int, int], ...]]
-    ) -> None:
-        modifiers = Modifiers(c, instruction)
+    def __init__(self, instruction: Instruction, shapes: dict[str, tuple[tuple[int, int, int], ...]]) -> None:
+        modifiers = Modifiers(instruction)
         self.refuse = modifiers.refuse
         if any(m.split("::")[0] in _SCALED for m in modifiers.rest):
             modifiers.refuse("block-scaled products and .kind are for sm_100 and later, and not there yet")

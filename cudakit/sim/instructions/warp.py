@@ -17,7 +17,7 @@ from cudakit.sim.lockstep.clusters import end_with_cluster_barrier
 from cudakit.sim.lockstep.fragment import Fragment, Registers, Site
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.program import BARRIER, Block
-from cudakit.sim.ptx.ir import Immediate, Instruction, Operand, Pair, Register
+from cudakit.sim.ptx.ir import Immediate, Instruction, Operand, Pair, Register, refused
 from cudakit.sim.ptx.modifiers import Modifiers
 from cudakit.sim.values.arithmetic import compile_lanewise
 
@@ -88,7 +88,7 @@ def _synchronous(modifiers: Modifiers, *modes: str) -> str:
 
 
 def build_shfl(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     modifiers.kind("b32")
     mode = _synchronous(modifiers, "up", "down", "bfly", "idx")
     value, held = _targets(instruction.operands[0])
@@ -167,7 +167,7 @@ def ballot(lanes: LaneSet, held: Array) -> Array:
 
 
 def build_vote(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     kind = modifiers.kind("pred", "b32")
     mode = _synchronous(modifiers, "all", "any", "uni", "ballot")
     if (mode == "ballot") != (kind == "b32"):
@@ -191,7 +191,7 @@ def build_vote(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def build_activemask(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     modifiers.kind("b32")
     modifiers.finish()
 
@@ -202,7 +202,7 @@ def build_activemask(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def build_match(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     kind = modifiers.kind("b32", "b64")
     mode = _synchronous(modifiers, "any", "all")
     site = c.site(instruction, "match")
@@ -228,7 +228,7 @@ def build_match(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def build_redux(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     kind = modifiers.kind("u32", "s32", "b32", "f32")
     absolute, nan = modifiers.flag("abs"), modifiers.flag("NaN")
     operation = _synchronous(modifiers, "add", "min", "max", "and", "or", "xor")
@@ -239,7 +239,7 @@ def build_redux(c: Compiler, instruction: Instruction) -> list[str]:
     kinds = ("NaN", kind) if nan else (kind,)
     run = compile_lanewise(Instruction(operation, kinds, (register, register, register), None, None, instruction.line))
     if run is None:
-        raise c.refuse(instruction)
+        raise refused(instruction)
     combine = run
     site = c.site(instruction, "reduction")
 
@@ -270,7 +270,7 @@ def build_redux(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def build_elect(c: Compiler, instruction: Instruction) -> list[str]:
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     synchronous = modifiers.flag("sync")
     modifiers.finish()
     if not synchronous or not isinstance(instruction.operands[0], Pair):
@@ -299,7 +299,7 @@ def end_with_barrier(c: Compiler, block: Block, instruction: Instruction) -> Non
         return
     # bar.x is barrier.x.aligned
     aligned = instruction.opcode == "bar"
-    read = Modifiers(c, instruction)
+    read = Modifiers(instruction)
     read.flag("cta")
     if not aligned:
         aligned = read.flag("aligned")
@@ -330,7 +330,7 @@ def end_with_barrier(c: Compiler, block: Block, instruction: Instruction) -> Non
         call.reduce = reduce
         call.value = lambda f: held(f, f.regs)
         if not isinstance(target, Register):
-            raise c.refuse(instruction, "no destination")
+            raise refused(instruction, "no destination")
         call.slot = c.slot(target)
     block.barrier = call
 
@@ -338,7 +338,7 @@ def end_with_barrier(c: Compiler, block: Block, instruction: Instruction) -> Non
 def build_bar(c: Compiler, instruction: Instruction) -> list[str]:
     """bar.warp.sync: its block has already waited for the lanes of its mask."""
     if instruction.modifiers != ("warp", "sync"):
-        raise c.refuse(instruction)
+        raise refused(instruction)
 
     def sync(f: Fragment) -> None:
         if f.batch.guard is not None:

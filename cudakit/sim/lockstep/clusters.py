@@ -70,7 +70,7 @@ def in_own_shared(f: Fragment, value: Array) -> Array:
 
 def build_mapa(c: Compiler, instruction: Instruction) -> list[str]:
     """mapa: the same place in the shared memory of another block of the cluster."""
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     kind = modifiers.kind("u32", "u64")
     modifiers.flag("shared::cluster")
     modifiers.finish()
@@ -97,7 +97,7 @@ def build_mapa(c: Compiler, instruction: Instruction) -> list[str]:
 
 def build_getctarank(c: Compiler, instruction: Instruction) -> list[str]:
     """getctarank: the block in whose shared memory an address lies."""
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     kind = modifiers.kind("u32", "u64")
     modifiers.flag("shared::cluster")
     modifiers.finish()
@@ -178,7 +178,7 @@ class ClusterCall:
 
 def end_with_cluster_barrier(c: Compiler, block: Block, instruction: Instruction, count: Callable[[Any], None]) -> None:
     """Make a basic block end with barrier.cluster.arrive or .wait; ``count`` notes that a fragment came."""
-    modifiers = Modifiers(c, instruction)
+    modifiers = Modifiers(instruction)
     modifiers.flag("cluster")
     what = modifiers.one_of("arrive", "wait")
     modifiers.one_of("acquire") if what == "wait" else modifiers.one_of("release", "relaxed")

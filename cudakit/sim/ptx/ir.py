@@ -153,6 +153,16 @@ class Instruction:
         return ".".join((self.opcode, *self.modifiers))
 
 
+def refused(instruction: Instruction, reason: str = "") -> UnsupportedPtx:
+    """The error for an instruction that is not executed."""
+    because = f" ({reason})" if reason else ""
+    return UnsupportedPtx(
+        f"PTX line {instruction.line}: the simulated device does not execute {instruction.name!r}{because}: "
+        f"{instruction.text.strip()}",
+        instruction.line,
+    )
+
+
 @dataclass(slots=True)
 class Variable:
     """A variable or parameter. ``size`` is in bytes (0 for ``extern`` arrays with no bound). ``relocations`` are

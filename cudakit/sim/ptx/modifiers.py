@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from cudakit.sim.ptx.ir import Instruction
-
-if TYPE_CHECKING:
-    from cudakit.sim.instructions.lowering import Compiler
+from cudakit.sim.ptx.ir import Instruction, refused
 
 SCOPES = ("cta", "cluster", "gpu", "sys")
 LOAD_CACHES = ("ca", "cg", "cs", "lu", "cv")
@@ -20,13 +17,12 @@ PREFETCH_SIZES = ("L2::64B", "L2::128B", "L2::256B")
 class Modifiers:
     """An instruction's modifiers while a builder reads them. Of a group of alternatives at most one may stand."""
 
-    def __init__(self, c: Compiler, instruction: Instruction) -> None:
-        self.c = c
+    def __init__(self, instruction: Instruction) -> None:
         self.instruction = instruction
         self.rest = list(instruction.modifiers)
 
     def refuse(self, reason: str) -> NoReturn:
-        raise self.c.refuse(self.instruction, reason)
+        raise refused(self.instruction, reason)
 
     def kind(self, *allowed: str) -> str:
         """The last modifier: a type, one of those allowed."""
