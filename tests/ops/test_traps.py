@@ -24,7 +24,7 @@ def test_every_trap_names_tests_that_are_there() -> None:
         title, _, text = section.partition("\n")
         if title == '"Online softmax reads once instead of twice"':  # its bytes are counted in the section before
             continue
-        files = [ROOT / "docs" / name for name in re.findall(r"\]\((\.\./tests/test_\w+\.py)\)", text)]
+        files = [ROOT / "docs" / name for name in re.findall(r"\]\((\.\./tests/\w+/test_\w+\.py)\)", text)]
         names = re.findall(r"`(test_\w+)`", text)
         assert files, f"{title}: no test"
         assert names, f"{title}: no test"
