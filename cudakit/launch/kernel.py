@@ -15,7 +15,7 @@ from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
 from cudakit.errors import Closed, DeviceMismatch, LaunchError
 from cudakit.launch.cxx import Type
-from cudakit.launch.plan import Arguments, Config, Plan, Plans, Target, exact, make_plan, make_prepared
+from cudakit.launch.plan import Arguments, Config, LaunchPlan, Target, ThreadPlans, exact, make_plan, make_prepared
 from cudakit.launch.signature import Parameter, PtxParameter, parameters
 from cudakit.memory.array import DeviceArray
 
@@ -103,19 +103,19 @@ class Kernel:
         self.max_threads = self._attribute("MAX_THREADS_PER_BLOCK")
         self.max_dynamic_shared = context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") - self.static_shared
         self.resources = resources if resources is not None else Resources(self.registers, self.static_shared)
+        # The cluster it was compiled for (`__cluster_dims__`), or None. Not a cached_property, which would give each
+        # kernel a dict, in which every launch would look its attributes up.
+        self.required_cluster = self._required_cluster()
         self._allowed_shared = min(
             self._attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES"), _DEFAULT_SHARED - self.static_shared
         )
-        self._thread = Plans()
-        self._first_thread: int | None = None
+        self._plans = ThreadPlans()
         self._configs: dict[Any, Config] = {}
         self._sends: dict[Any, Callable[..., Any]] = {}
         self._foreign: dict[int, Stream] = {}
         self._lock = threading.Lock()
         self._launching = nvtx.range(f"launch {name}")
-        self._target = Target(
-            name, self.handle, context, self.parameters, self._sends, module.retired, self._launch_otherwise
-        )
+        self._target = Target(name, context, self.parameters, self._sends, module.retired)
 
     def __repr__(self) -> str:
         return f"Kernel({self.signature!r}, {self.context.spec!r})"
@@ -149,9 +149,7 @@ class Kernel:
         """Bytes a thread that ptxas spilled to local memory, stores and loads."""
         return self.resources.spill_stores + self.resources.spill_loads
 
-    @functools.cached_property
-    def required_cluster(self) -> Dim | None:
-        """The cluster it was compiled for (`__cluster_dims__`), or None."""
+    def _required_cluster(self) -> Dim | None:
         if not self.context.attribute("CLUSTER_LAUNCH"):
             return None
         width, height, depth = (self._attribute(f"REQUIRED_CLUSTER_{axis}") for axis in ("WIDTH", "HEIGHT", "DEPTH"))
@@ -200,60 +198,41 @@ class Kernel:
         grid, block, cluster: an int, or up to three. shared: bytes of dynamic shared memory. args: see `arguments`.
         Raises LaunchError before anything runs; what the kernel does wrong is raised by the call that waits for it.
         """
-        self._launch_otherwise(stream, grid, block, shared, args, cluster, cooperative)
-
-    def _launch_otherwise(
-        self, stream: Any, grid: Any, block: Any, shared: Any, args: Any, cluster: Any, cooperative: bool
-    ) -> None:
-        """A launch by this thread's plan for the types of `args`; from then on it is tried first."""
-        stream = self.checked_stream(stream)
-        args = self._as_tuple(args)
-        plan = self._thread.plans.get(tuple(map(type, args)))
-        if plan is None:
-            self._launch_by_rules(stream, grid, block, shared, args, cluster, cooperative)
+        if cluster is None and not cooperative and self._plans.last_launch(stream, grid, block, shared, args):
             return
-        plan.launch(
-            stream,
-            grid=grid,
-            block=block,
-            shared=shared,
-            args=args,
-            cluster=cluster,
-            cooperative=cooperative,
-            unfit=self._launch_by_rules,
-        )
-        self._try_first(plan)
+        self._launch_by_rules(stream, grid, block, shared, args, cluster, cooperative)
 
     def _launch_by_rules(
-        self, stream: Any, grid: Any, block: Any, shared: Any, args: Arguments, cluster: Any, cooperative: bool
+        self, stream: Any, grid: Any, block: Any, shared: Any, args: Any, cluster: Any, cooperative: bool
     ) -> None:
-        """A launch with every rule applied by itself; it makes the plan for those that follow."""
-        self.module.expect_open()
+        """A launch that this thread's last plan does not take: by its plan for these types, or with every rule applied
+        here. A plan is made for types that are new on this thread."""
         stream = self.checked_stream(stream)
-        config = self._config(grid, block, shared)
+        args = self._as_tuple(args)
+        plans = self._plans
         types = tuple(map(type, args))
-        plan = self._thread.plans.get(types)
+        plan = plans.by_types.get(types)
+        plain = cluster is None and not cooperative
+        if plan is not None and plain:
+            plans.last_launch = plan.launch
+            if plan.launch(stream, grid, block, shared, args):
+                return
+        self.module.expect_open()
+        config = self._config(grid, block, shared)
         if plan is None:
-            plan = self._thread.plans[types] = make_plan(self._target, args)
+            plan = plans.by_types[types] = make_plan(self._target, args)
         else:
             plan.convert(args)
         for value in args:
             if isinstance(value, DeviceArray):
                 value.allocation.uses.add(stream)
-        if cluster is None and not cooperative:
+        if plain:
             with self._launching:
                 self.context.call("cuLaunchKernel", self.handle, *config, stream.handle, plan.pointers, 0)
-            self._try_first(plan)
+            plans.last_launch = plan.launch
         else:
             extended = _extended_config(self, config, cluster, cooperative)
             self.send_extended(extended, stream, plan.pointers)
-
-    def _try_first(self, plan: Plan) -> None:
-        """Have `launch` be the plan's own function, on the first thread that launches; others come to theirs by it."""
-        if self._first_thread is None:
-            self._first_thread = threading.get_ident()
-        if self._first_thread == threading.get_ident():
-            self.__dict__["launch"] = plan.launch
 
     def prepare(
         self,
@@ -455,7 +434,7 @@ class Prepared:
 
     __slots__ = ("_allocations", "_extended", "_plan", "arguments", "config", "kernel", "launch")
 
-    def __init__(self, kernel: Kernel, config: Config, extended: Any, arguments: Arguments, plan: Plan) -> None:
+    def __init__(self, kernel: Kernel, config: Config, extended: Any, arguments: Arguments, plan: LaunchPlan) -> None:
         self.kernel = kernel
         self.config = config
         self.arguments = arguments

@@ -1,12 +1,11 @@
-"""The launch plan: how a launch's arguments become the bytes the driver takes, at the least cost a call.
+"""The launch plan: how a launch's arguments become the bytes the driver takes, at the least cost per call.
 
-A plan is made once for each thread, kernel and tuple of argument types. It is one generated function over one kept
-struct, one buffer and one array of pointers to the parameters in it. Each call tests what may differ from call to call
-(types, dtype, device, open, range), packs and launches. Whatever fails a test is left to `unfit`, and ends with the
+A plan is made once per thread, kernel and tuple of argument types. It is one generated function over one kept struct,
+one buffer and one array of pointers to the parameters in it. Each call tests what may differ from call to call (types,
+dtype, device, open, range), packs and launches. If a test fails it returns False, and `Kernel.launch` goes on with the
 converters of `arguments`, which hold the rules: they say what is wrong, or convert the value after all.
 
-The text is generated because a call of Python costs as much as a test of each argument; see `launch_source`. Its
-parameters are not keyword-only: Python looks the defaults of such up one by one at each call.
+The text is generated because a Python call costs as much as a test of each argument; `launch_source` shows an example.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from cudakit.memory.array import DeviceArray
 
 Arguments = tuple[Any, ...]
 
-# What the driver says where the launch's context is not current: NOT_INITIALIZED (a forked child), INVALID_CONTEXT,
+# What the driver returns if the launch's context is not current: NOT_INITIALIZED (a forked child), INVALID_CONTEXT,
 # INVALID_HANDLE, CONTEXT_IS_DESTROYED.
-_ELSEWHERE = frozenset((3, 201, 400, 709))
+_NOT_CURRENT = frozenset((3, 201, 400, 709))
 
 
 class Config(NamedTuple):
@@ -62,35 +61,42 @@ def exact(*sizes: Any) -> bool:
 
 
 class Target(NamedTuple):
-    """What a kernel's plans launch, and with what."""
+    """The kernel that plans launch, as far as they need it.
 
-    name: str  # for errors
-    handle: Any  # the CUfunction
-    context: Context
-    parameters: tuple[Parameter, ...]
-    sends: dict[
-        Any, Callable[..., Any]
-    ]  # by (grid, block, shared): cuLaunchKernel with all but its last three arguments
-    retired: list[bool]  # holds something once the module was closed
-    unfit: Callable[..., None]  # Kernel.launch's work for what a plan does not take, its arguments in a row
-
-
-class Plan(NamedTuple):
-    """launch: Kernel.launch for the types the plan was made for. convert(arguments): put any in place, by the rules.
-
-    pointers: the address, for cuLaunchKernel's kernelParams, that leads to them. The functions own that memory.
+    sends: by (grid, block, shared), cuLaunchKernel with all but its last three arguments. retired: not empty once the
+    module was closed.
     """
 
-    launch: Callable[..., None]
+    name: str
+    context: Context
+    parameters: tuple[Parameter, ...]
+    sends: dict[Any, Callable[..., Any]]
+    retired: list[bool]
+
+
+class LaunchPlan(NamedTuple):
+    """One thread's plan for one tuple of argument types.
+
+    launch(stream, grid, block, shared, args): queues a launch and returns True; False, with nothing queued, if a test
+    fails. convert(args): puts any arguments in place, by the rules. pointers: the address, for cuLaunchKernel's
+    kernelParams, that leads to them. The functions own that memory.
+    """
+
+    launch: Callable[[Any, Any, Any, Any, Any], bool]
     convert: Callable[[Arguments], None]
     pointers: int
 
 
-class Plans(threading.local):
-    """One thread's plans of one kernel, by argument types."""
+def _no_launch(stream: Any, grid: Any, block: Any, shared: Any, args: Any) -> bool:
+    return False
+
+
+class ThreadPlans(threading.local):
+    """One thread's plans of one kernel. last_launch: the `launch` of the plan that this thread used last."""
 
     def __init__(self) -> None:
-        self.plans: dict[tuple[type, ...], Plan] = {}
+        self.by_types: dict[tuple[type, ...], LaunchPlan] = {}
+        self.last_launch: Callable[[Any, Any, Any, Any, Any], bool] = _no_launch
 
 
 def struct_format(parameters: Sequence[Parameter], codes: Sequence[str]) -> str:
@@ -106,10 +112,10 @@ def struct_format(parameters: Sequence[Parameter], codes: Sequence[str]) -> str:
 
 
 @nvtx.range("plan launch")
-def make_plan(target: Target, arguments: Arguments) -> Plan:
+def make_plan(target: Target, arguments: Arguments) -> LaunchPlan:
     """A plan of this thread for `arguments`, which it has put in place, and for others of their types.
 
-    Raises LaunchError where their count or one of them is wrong.
+    Raises LaunchError if their count or one of them is wrong.
     """
     kernel, context, parameters = target.name, target.context, target.parameters
     if len(arguments) != len(parameters):
@@ -122,211 +128,257 @@ def make_plan(target: Target, arguments: Arguments) -> Plan:
     pointers = (ctypes.c_void_p * max(len(parameters), 1))(*(base + parameter.offset for parameter in parameters))
 
     def convert(values: Arguments) -> None:
-        names["last"] = nothing  # what is in place is no longer what launch() put there
+        names["last"] = nothing  # the buffer no longer holds what launch() put there
         layout.pack_into(buffer, 0, *(converter(value) for converter, value in zip(converters, values, strict=True)))
 
     nothing = (None,) * (len(parameters) + 5)
     names: dict[str, Any] = {
-        **_common(target),
+        **_sending(target, ctypes.addressof(pointers)),
         "Stream": Stream,
         "DeviceArray": DeviceArray,
-        "get_ident": threading.get_ident,
-        "owner": threading.get_ident(),
+        "context": context,
         "nothing": nothing,
         "exact": exact,
-        "unfit": target.unfit,
         "sends": target.sends,
         "pack_into": layout.pack_into,
         "buffer": buffer,
         "Unfit": (struct.error, OverflowError, TypeError, ValueError, AttributeError, KeyError),
-        "pointers": ctypes.addressof(pointers),
         "kept": pointers,
     }
     for converter, argument in zip(converters, arguments, strict=True):
         index = converter.parameter.index
-        names[f"c{index}"] = converter
-        names[f"t{index}"] = type(argument)
+        names[f"convert{index}"] = converter
+        names[f"type{index}"] = type(argument)
         if isinstance(argument, DeviceArray):
-            names[f"d{index}"] = argument.dtype
+            names[f"dtype{index}"] = argument.dtype
     convert(arguments)
-    return Plan(_define(launch_source(converters, arguments), names), convert, ctypes.addressof(pointers))
+    return LaunchPlan(_define(launch_source(converters, arguments), names), convert, ctypes.addressof(pointers))
 
 
-def _common(target: Target) -> dict[str, Any]:
-    """What the generated functions all use."""
+def _sending(target: Target, pointers: int) -> dict[str, Any]:
+    """The names that _SEND uses. pointers: cuLaunchKernel's kernelParams."""
     context = target.context
     launching = nvtx.range(f"launch {target.name}")
 
     def attended(send: Callable[..., Any]) -> Callable[..., Any]:
-        """`send` with what has to be done first, or around it."""
-        context.make_current()  # where somebody listens too: a launch that is refused and sent again is one launch
+        """`send` in an NVTX range if there is a listener, its context made current."""
+        context.make_current()  # with listeners too: a launch that is refused and sent again is one launch
         if not nvtx.listeners:
             return send
 
-        def told(*arguments: Any) -> Any:
+        def in_range(*arguments: Any) -> Any:
             with launching:
                 return send(*arguments)
 
-        return told
+        return in_range
+
+    def send_again(send: Callable[..., Any], stream: Any, code: Any) -> None:
+        """After the driver refused a launch with `code`: once more in the right context, or the error."""
+        if int(code) in _NOT_CURRENT:
+            context.make_current()
+            code = send(stream, pointers, 0)[0]
+        if code:
+            raise context.failed("cuLaunchKernel", code)
 
     return {
-        "context": context,
-        "make_current": context.make_current,
-        "failed": context.failed,
-        "elsewhere": _ELSEWHERE,
-        # Empty where there is nothing to do but to send: one device, and nobody who listens.
+        # Empty if there is nothing to do but to send: one device, and no listener.
         "attention": nvtx.listeners if context.alone else (True,),
         "attended": attended,
+        "send_again": send_again,
         "retired": target.retired,
+        "pointers": pointers,
     }
 
 
-def _define(text: str, names: dict[str, Any]) -> Callable[..., None]:
+def _define(text: str, names: dict[str, Any]) -> Callable[..., Any]:
     # a file of this package by its name, so that what looks for the caller's line passes over it
     exec(compile(text, f"{__file__}:launch", "exec"), names)
-    launch: Callable[..., None] = names["launch"]
+    launch: Callable[..., Any] = names["launch"]
     return launch
 
 
+# On one device the current context is not looked at: if none is current, the driver refuses and launches nothing, and
+# `send_again` repeats the call in the right one. A closed device has retired its modules. Listeners to ranges are
+# looked for by the same test as several devices, so that a launch without listeners costs no more.
+_SEND = """\
+    if attention: send = attended(send)
+    result = send(stream.handle, pointers, 0)
+    if result[0]: send_again(send, stream.handle, result[0])
+"""
+
+_LAUNCH = (
+    """\
+def launch(stream, grid, block, shared, args):
+    global last
+    if retired or type(args) is not tuple:
+        return False
+    try:
+        {arguments} = args
+        {lasts}last_stream, last_grid, last_block, last_shared, send = last
+        if not (
+            {same}
+        ):
+            if grid is not last_grid or block is not last_block or shared is not last_shared:
+                if not exact(grid, block, shared):
+                    return False
+                send = sends[grid, block, shared]
+{allocations}\
+            if not (
+                {tests}
+            ):
+                return False
+{uses}\
+            last = nothing
+            pack_into({packed})
+            last = {kept}stream.tag, grid, block, shared, send
+    except Unfit:
+        return False
+"""
+    + _SEND
+    + """\
+    return True
+"""
+)
+
+_LAUNCH_PREPARED = (
+    """\
+def launch(stream):
+    global last_stream
+    if not ({usable}):
+        last_stream = stream = accept(stream)
+    send = prepared_send
+"""
+    + _SEND
+)
+
+
 def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
-    """The text of a plan's `launch` (_TEXT, with what these arguments want filled in).
+    """The text of a plan's `launch`, for arguments of these types.
 
     Ints and tuples written in a program are the same objects at each call, so the last configuration is known again by
-    identity; others are looked up. So are the last arguments: where each is the very object (an array or stream by its
-    tag) that passed all tests, its bytes are in place still, and only what can have changed since is tested.
-    A use on a stream that is not an array's own is noted, so that the array's free waits for it.
+    identity; others are looked up in `sends`. So are the last arguments: if each is the very object that passed all
+    tests (an array or stream by its tag), its bytes are in place still, and only what can have changed since is tested.
+    A use on a stream other than the array's own is noted, so that the array's free waits for it.
+
+    For `scale(const float* x, float* y, float factor, int n)`, launched with two arrays, a float and an int, it is:
+
+        def launch(stream, grid, block, shared, args):
+            global last
+            if retired or type(args) is not tuple:
+                return False
+            try:
+                arg0, arg1, arg2, arg3 = args
+                last0, last1, last2, last3, last_stream, last_grid, last_block, last_shared, send = last
+                if not (
+                    stream.tag is last_stream
+                    and arg0.tag is last0 and arg0.allocation.open
+                    and arg1.tag is last1 and arg1.allocation.open
+                    and arg2 is last2
+                    and arg3 is last3
+                    and grid is last_grid and block is last_block and shared is last_shared
+                ):
+                    if grid is not last_grid or block is not last_block or shared is not last_shared:
+                        if not exact(grid, block, shared):
+                            return False
+                        send = sends[grid, block, shared]
+                    alloc0 = arg0.allocation
+                    alloc1 = arg1.allocation
+                    if not (
+                        type(stream) is Stream and stream.context is context and not stream.closed
+                        and type(arg0) is DeviceArray and alloc0.context is context and alloc0.open
+                        and arg0.dtype is dtype0
+                        and type(arg1) is DeviceArray and alloc1.context is context and alloc1.open
+                        and arg1.dtype is dtype1
+                        and not arg1.readonly
+                        and type(arg2) is type2
+                        and type(arg3) is type3
+                    ):
+                        return False
+                    if alloc0.uses.home is not stream: alloc0.uses.add(stream)
+                    if alloc1.uses.home is not stream: alloc1.uses.add(stream)
+                    last = nothing
+                    pack_into(buffer, 0, arg0.pointer, arg1.pointer, arg2, arg3)
+                    last = arg0.tag, arg1.tag, arg2, arg3, stream.tag, grid, block, shared, send
+            except Unfit:
+                return False
+            if attention: send = attended(send)
+            result = send(stream.handle, pointers, 0)
+            if result[0]: send_again(send, stream.handle, result[0])
+            return True
     """
+    same = ["stream.tag is last_stream"]
+    allocations: list[str] = []
     tests = ["type(stream) is Stream and stream.context is context and not stream.closed"]
-    loads: list[str] = []
-    notes: list[str] = []
-    values: list[str] = []
-    same = ["stream.tag is s"]
-    keeps = []
+    uses: list[str] = []
+    packed = ["buffer", "0"]
+    kept: list[str] = []
     for converter, argument in zip(converters, arguments, strict=True):
         i = converter.parameter.index
         target = converter.parameter.type.target
         if converter.parameter.kind == "pointer" and type(argument) is DeviceArray:
-            loads.append(f"m{i} = a{i}.allocation")
-            tests.append(f"type(a{i}) is DeviceArray and m{i}.context is context and m{i}.open")
+            same.append(f"arg{i}.tag is last{i} and arg{i}.allocation.open")
+            allocations.append(f"alloc{i} = arg{i}.allocation")
+            tests.append(f"type(arg{i}) is DeviceArray and alloc{i}.context is context and alloc{i}.open")
             if converter.dtypes is not None:
-                tests.append(f"a{i}.dtype is d{i}")
+                tests.append(f"arg{i}.dtype is dtype{i}")
             if target is not None and not target.const:
-                tests.append(f"not a{i}.readonly")
+                tests.append(f"not arg{i}.readonly")
             if converter.alignment > 1:
-                tests.append(f"not a{i}.pointer & {converter.alignment - 1}")
-            notes.append(f"if m{i}.uses.home is not stream: m{i}.uses.add(stream)")
-            values.append(f"a{i}.pointer")
-            same.append(f"a{i}.tag is s{i} and a{i}.allocation.open")
-            keeps.append(f"a{i}.tag")
+                tests.append(f"not arg{i}.pointer & {converter.alignment - 1}")
+            uses.append(f"if alloc{i}.uses.home is not stream: alloc{i}.uses.add(stream)")
+            packed.append(f"arg{i}.pointer")
+            kept.append(f"arg{i}.tag")
         elif argument is None and converter.parameter.kind == "pointer":
-            tests.append(f"a{i} is None")
-            values.append("0")
-            same.append(f"a{i} is None")
-            keeps.append("None")
+            same.append(f"arg{i} is None")
+            tests.append(f"arg{i} is None")
+            packed.append("0")
+            kept.append("None")
         else:
-            tests.append(f"type(a{i}) is t{i}")
-            values.append(f"a{i}" if _packs_itself(converter, argument) else f"c{i}(a{i})")
+            tests.append(f"type(arg{i}) is type{i}")
+            packed.append(f"arg{i}" if _packs_itself(converter, argument) else f"convert{i}(arg{i})")
             if isinstance(argument, (int, float, np.number, np.bool_)):
-                same.append(f"a{i} is s{i}")
-                keeps.append(f"a{i}")
+                same.append(f"arg{i} is last{i}")
+                kept.append(f"arg{i}")
             else:
                 same.append("False")  # what can change, or ought not to be kept, is looked at each time
-                keeps.append("None")
-    unpack = f"{''.join(f'a{i}, ' for i in range(len(values)))}= args" if values else "() = args"
-    return _TEXT.format(
-        unpack=unpack,
-        same="\n                and ".join(same),
-        known="".join(f"s{i}, " for i in range(len(values))),
-        keeps="".join(f"{value}, " for value in keeps),
-        loads="".join(f"                {line}\n" for line in loads),
-        tests="\n                    and ".join(tests),
-        notes="".join(f"                    {line}\n" for line in notes),
-        values=", ".join(["buffer", "0", *values]),
+                kept.append("None")
+    same.append("grid is last_grid and block is last_block and shared is last_shared")
+    return _LAUNCH.format(
+        arguments=", ".join(f"arg{i}" for i in range(len(kept))) + "," * (len(kept) == 1) or "()",
+        lasts="".join(f"last{i}, " for i in range(len(kept))),
+        same="\n            and ".join(same),
+        allocations="".join(f"            {line}\n" for line in allocations),
+        tests="\n                and ".join(tests),
+        uses="".join(f"            {line}\n" for line in uses),
+        packed=", ".join(packed),
+        kept="".join(f"{value}, " for value in kept),
     )
 
 
-# On one device, which context is current is not looked at: where none is, the driver refuses and launches nothing, and
-# a second call in the right one tells whether that was all. A closed device has retired its modules. Who listens to
-# ranges is asked by the same test that tells several devices, so that a launch which nobody watches costs no more.
-_SEND = """\
-{indent}if attention: send = attended(send)
-{indent}result = send(stream.handle, pointers, 0)
-{indent}if result[0]:
-{indent}    if int(result[0]) in elsewhere:
-{indent}        make_current()
-{indent}        result = send(stream.handle, pointers, 0)
-{indent}    if result[0]:
-{indent}        raise failed("cuLaunchKernel", result[0])
-"""
-
-_TEXT = (
-    """\
-def launch(stream, grid, block, shared=0, args=(), cluster=None, cooperative=False, unfit=unfit):
-    global last
-    if get_ident() == owner and type(args) is tuple and cluster is None and not cooperative and not retired:
-        fits = False
-        try:
-            {unpack}
-            {known}s, g, b, d, send = last
-            if (
-                {same}
-                and grid is g and block is b and shared is d
-            ):
-                fits = True
-            else:
-                if grid is not g or block is not b or shared is not d:
-                    if not exact(grid, block, shared):
-                        raise KeyError
-                    send = sends[grid, block, shared]
-                last = nothing
-{loads}\
-                if (
-                    {tests}
-                ):
-{notes}\
-                    pack_into({values})
-                    last = {keeps}stream.tag, grid, block, shared, send
-                    fits = True
-        except Unfit:
-            pass
-        if fits:
-"""
-    + _SEND.replace("{indent}", " " * 12)
-    + """\
-            return
-    unfit(stream, grid, block, shared, args, cluster, cooperative)
-"""
-)
-
-
 def make_prepared(
-    target: Target, send: Callable[..., Any], arguments: Arguments, plan: Plan, accept: Callable[[Any], Stream]
+    target: Target,
+    send: Callable[..., Any],
+    arguments: Arguments,
+    plan: LaunchPlan,
+    accept: Callable[[Any], Stream],
 ) -> Callable[[Any], None]:
-    """The launch of what `plan` has in place, on a stream. accept: the stream as a Stream, where all is well.
+    """The launch of what `plan` has in place, as a function of the stream, which any number of threads may call.
 
-    `send` is cuLaunchKernel with all but its last three arguments. Any number of threads may call the result.
+    send: cuLaunchKernel with all but its last three arguments. accept: returns a stream that is not the last one as a
+    Stream, or raises if it, the module or an array was closed.
     """
     allocations = tuple({value.allocation for value in arguments if isinstance(value, DeviceArray)})
     names = {
-        **_common(target),
-        **{f"m{index}": allocation for index, allocation in enumerate(allocations)},
-        "known": target,  # no stream yet
+        **_sending(target, plan.pointers),
+        **{f"alloc{index}": allocation for index, allocation in enumerate(allocations)},
+        "last_stream": target,  # no stream yet
         "accept": accept,
-        "ready": send,
-        "pointers": plan.pointers,
+        "prepared_send": send,
         "kept": (plan, arguments),  # what the packed bytes point to
     }
-    opens = "".join(f" and m{index}.open" for index in range(len(allocations)))
-    return _define(_PREPARED_TEXT.format(opens=opens), names)
-
-
-_PREPARED_TEXT = """\
-def launch(stream):
-    global known
-    if not (stream is known and not stream.closed and not retired{opens}):
-        known = stream = accept(stream)
-    send = ready
-""" + _SEND.replace("{indent}", " " * 4)
+    usable = ["stream is last_stream and not stream.closed and not retired"]
+    usable += [f"alloc{index}.open" for index in range(len(allocations))]
+    return _define(_LAUNCH_PREPARED.format(usable=" and ".join(usable)), names)
 
 
 def _packs_itself(converter: Converter, argument: Any) -> bool:

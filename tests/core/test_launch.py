@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import re
+import textwrap
 import threading
 import weakref
 from collections.abc import Iterator
@@ -816,7 +817,7 @@ def test_cluster_refusals_need_no_cluster_hardware(sim: cudakit.Device) -> None:
     refused(kernel, stream, "a cluster of 32 blocks, and .* takes at most 16", grid=64, cluster=32)
     refused(kernel, stream, "cluster='2' is no size", grid=8, cluster="2")
     kernel.launch(stream, grid=8, block=32, cluster=1)
-    kernel.__dict__["required_cluster"] = (2, 1, 1)
+    kernel.required_cluster = (2, 1, 1)
     refused(kernel, stream, r"grid\.x is 3, and it is compiled for clusters of 2 there", grid=3)
     refused(kernel, stream, r"cluster=\(4, 1, 1\), and the kernel is compiled for \(2, 1, 1\)", grid=8, cluster=4)
 
@@ -847,35 +848,39 @@ def test_the_fast_path_is_taken(
 ) -> None:
     kernel = module["scale"]
     kernel.launch(stream, grid=1, block=128, args=(x, y, 1.0, 100))
-    closer: list[tuple[Any, ...]] = []
-    plan = kernel._thread.plans[tuple(map(type, (x, y, 1.0, 100)))]
+    plan = kernel._plans.by_types[tuple(map(type, (x, y, 1.0, 100)))]
 
-    def launch(args: Any) -> None:
-        plan.launch(stream, grid=1, block=128, args=args, unfit=lambda *given: closer.append(given))
+    def launch(args: Any) -> bool:
+        return plan.launch(stream, 1, 128, 0, args)
 
-    launch((x, y, 5.0, 100))
-    assert not closer
+    assert launch((x, y, 5.0, 100))
     np.testing.assert_array_equal(y.numpy(stream), x.numpy(stream) * 5)
-    for count, args in enumerate(
-        [(x, y, 1.0), (x, y, 1, 100), (y, x, 1.0, 2**40), [x, y, 1.0, 100], (x, x.numpy(stream), 1.0, 1)], 1
-    ):
-        launch(args)
-        assert len(closer) == count
+    for args in ((x, y, 1.0), (x, y, 1, 100), (y, x, 1.0, 2**40), [x, y, 1.0, 100], (x, x.numpy(stream), 1.0, 1)):
+        assert not launch(args)
     np.testing.assert_array_equal(y.numpy(stream), x.numpy(stream) * 5)
+
+
+def test_the_example_of_a_plan_is_a_plan(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any
+) -> None:
+    """The docstring of `launch_source` shows the text that it returns for this kernel."""
+    kernel = module["scale"]
+    assert kernel.signature == "scale(const float*, float*, float, int)"
     converters = [plans.Converter("scale", parameter, device.context) for parameter in kernel.parameters]
-    assert "pack_into(buffer, 0, a0.pointer, a1.pointer, a2, a3)" in launch_source(converters, (x, y, 1.0, 1))
+    _, _, example = str(launch_source.__doc__).partition("it is:\n")
+    assert textwrap.dedent(example).strip() == launch_source(converters, (x, y, 1.0, 1)).strip()
 
 
 def test_each_types_have_their_own_plan(device: cudakit.Device, stream: cudakit.Stream, x: Any, y: Any) -> None:
-    """A plan made for pinned memory does not take a DeviceArray, whose stream it would not note. (The kernel is this
-    test's own: one that another thread launched first keeps that thread's plans in front.)"""
+    """A plan made for pinned memory does not take a DeviceArray, whose stream it would not note."""
     kernel = device.compile(source=SOURCE, name="own_plans.cu")["scale"]
     pinned = device.pinned((100,), np.float32)
     pinned[:] = 1
     for source in (x, pinned, x, pinned):
         kernel.launch(stream, grid=1, block=128, args=(source, y, 2.0, 100))
         kernel.launch(stream, grid=1, block=128, args=(source, y, 2.0, 100))
-        assert kernel.launch is kernel._thread.plans[(type(source), type(y), float, int)].launch
+        plan = kernel._plans.by_types[(type(source), type(y), float, int)]
+        assert kernel._plans.last_launch is plan.launch
     with device.stream() as other:
         other.wait(stream)
         kernel.launch(other, grid=1, block=128, args=(x, y, 2.0, 100))

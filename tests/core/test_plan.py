@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import itertools
 import struct
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,7 +87,6 @@ def test_the_generated_function_packs_what_the_rules_say(
     known = parameters_of(codes)
     pool = [st.sampled_from(arrays) if parameter.kind == "pointer" else numbers for parameter in known]
     sent: list[list[bytes]] = []
-    unfit: list[Any] = []
 
     def bytes_at(pointers: int) -> list[bytes]:
         addresses = (ctypes.c_void_p * len(known)).from_address(pointers)
@@ -96,7 +96,7 @@ def test_the_generated_function_packs_what_the_rules_say(
         sent.append(bytes_at(pointers))
         return (0,)
 
-    target = Target("k", None, sim.context, known, {(1, 1, 0): send}, [], lambda *given: unfit.append(given))
+    target = Target("k", sim.context, known, {(1, 1, 0): send}, [])
     tries = [tuple(data.draw(strategy) for strategy in pool) for _ in range(4)]
     plans = []
     for values in tries:
@@ -104,14 +104,13 @@ def test_the_generated_function_packs_what_the_rules_say(
             plans.append(make_plan(target, values))
     for plan, values in itertools.product(plans, tries):
         sent.clear()
-        unfit.clear()
         try:
-            plan.launch(sim.default_stream, grid=1, block=1, args=values)
+            launched = plan.launch(sim.default_stream, 1, 1, 0, values)
         except LaunchError:
             assert not sent
             sent_bytes = None
         else:
-            assert len(sent) + len(unfit) == 1
+            assert len(sent) == launched
             sent_bytes = sent[0] if sent else None
         try:
             plan.convert(values)
@@ -128,27 +127,51 @@ def test_struct_formats_follow_the_layout() -> None:
     assert struct.calcsize(struct_format(known, codes)) == known[-1].offset + known[-1].size
 
 
-def test_a_plan_belongs_to_its_thread(sim: cudakit.Device, arrays: list[Any]) -> None:
-    import threading
-
-    unfit: list[Any] = []
+def test_a_plan_takes_what_it_was_made_for(sim: cudakit.Device, arrays: list[Any]) -> None:
     sent: list[Any] = []
     target = Target(
-        "k", None, sim.context, parameters_of(["i"]), {(1, 1, 0): lambda *given: sent.append(given) or (0,)}, [],
-        lambda *given: unfit.append(given),
+        "k", sim.context, parameters_of(["i"]), {(1, 1, 0): lambda *given: sent.append(given) or (0,)}, []
     )  # fmt: skip
     plan = make_plan(target, (1,))
-    plan.launch(sim.default_stream, grid=1, block=1, args=(2,))
-    assert (len(sent), len(unfit)) == (1, 0)
-    thread = threading.Thread(
-        target=lambda: plan.launch(sim.default_stream, grid=1, block=1, args=(2,)),
-    )
+    fitting: dict[str, Any] = {"stream": sim.default_stream, "grid": 1, "block": 1, "shared": 0, "args": (2,)}
+    assert plan.launch(**fitting)
+    assert len(sent) == 1
+    for different in ({"grid": 2}, {"shared": 4}, {"args": [2]}, {"args": ()}, {"args": (2.0,)}, {"stream": None}):
+        assert not plan.launch(**{**fitting, **different})
+    assert len(sent) == 1
+    assert plan.launch(**fitting)
+    target.retired.append(True)
+    assert not plan.launch(**fitting)
+    assert len(sent) == 2
+
+
+def test_a_plan_belongs_to_its_thread(sim: cudakit.Device) -> None:
+    """Each thread packs into a buffer of its own."""
+    kernel = sim.compile(source="__global__ void k(int n) {}", name="k.cu")["k"]
+    kernel.launch(sim.default_stream, grid=1, block=1, args=(1,))
+    mine = kernel._plans.by_types[(int,)]
+    theirs: list[Any] = []
+
+    def launch() -> None:
+        assert not kernel._plans.by_types
+        for value in (2, 3):
+            kernel.launch(sim.default_stream, grid=1, block=1, args=(value,))
+        theirs.append(kernel._plans.by_types[(int,)])
+
+    thread = threading.Thread(target=launch)
     thread.start()
     thread.join()
-    assert (len(sent), len(unfit)) == (1, 1)
-    for different in ({"grid": 2}, {"shared": 4}, {"cluster": 1}, {"cooperative": True}, {"args": [2]}, {"args": ()}):
-        plan.launch(sim.default_stream, **{"grid": 1, "block": 1, "args": (2,), **different})
-    assert (len(sent), len(unfit)) == (1, 7)
-    target.retired.append(True)
-    plan.launch(sim.default_stream, grid=1, block=1, args=(2,))
-    assert (len(sent), len(unfit)) == (1, 8)
+    assert theirs[0].pointers != mine.pointers
+    assert kernel._plans.by_types[(int,)] is mine
+
+
+def test_other_launches_do_not_go_by_the_last_plan(sim: cudakit.Device) -> None:
+    """A cluster or a cooperative grid is not what a plan launches."""
+    kernel = sim.compile(source="__global__ void k(int n) {}", name="k.cu")["k"]
+    calls: list[Any] = []
+    kernel._plans.last_launch = lambda *given: not calls.append(given)
+    kernel.launch(sim.default_stream, grid=1, block=1, args=(1,))
+    assert calls == [(sim.default_stream, 1, 1, 0, (1,))]
+    for different in ({"cluster": 1}, {"cooperative": True}):
+        kernel.launch(sim.default_stream, **{"grid": 1, "block": 1, "args": (2,), **different})
+    assert len(calls) == 1
