@@ -25,8 +25,8 @@ from cudakit.families.reduce import MAX as _MAX
 from cudakit.families.reduce import SUM as _SUM
 from cudakit.families.reduce import argmax, max, sum
 from cudakit.families.softmax import FAMILY as _SOFTMAX
+from cudakit.families.softmax import softmax
 from cudakit.families.softmax_modes import FAMILY as _SOFTMAX_MODES
-from cudakit.families.softmax_modes import softmax
 from cudakit.families.unary import CAST as _CAST
 from cudakit.families.unary import FILL as _FILL
 from cudakit.families.unary import SCALE as _SCALE

@@ -35,7 +35,7 @@ def prepared(device, name, a, b, c):
         problem = FAMILY.problem((x, y), z)
         (config,) = variant.configs(problem)
         args = (config.arguments or FAMILY.arguments)(problem, (x, y), z, None)
-        plans.append(FAMILY.kernel(device, variant, config).prepare(grid=config.grid, block=config.block, args=args))
+        plans.append(FAMILY.kernel(device, variant, config).prepare(**config.keywords(args)))
     return plans
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.families import axes, front, rows, vector_add
+from cudakit.families import axes, checks, front, rows, vector_add
 from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant, ceil_div
 from cudakit.families.vector_add import GRID_STRIDE_BLOCKS
 
@@ -221,13 +221,11 @@ def result_shape(a: Any, b: Any) -> tuple[int, ...]:
 def problem(inputs: Sequence[Any], output: Any, **_: Any) -> BroadcastProblem:
     """The problem of a + b = output; ValueError says what it refuses."""
     a, b = inputs
-    for name, array in (("a", a), ("b", b), ("out", output)):
-        if array.dtype != np.float32:
-            raise ValueError(f"broadcast add takes float32, {name} is {array.dtype}")
+    checks.expect_float32("broadcast add", (("a", a), ("b", b), ("out", output)))
     shape = result_shape(a, b)
     if tuple(output.shape) != shape:
         raise ValueError(f"a + b has shape {shape}, and the output {tuple(output.shape)}: they must be the same")
-    axes.expect_output("broadcast add", output, (("a", a), ("b", b)))
+    checks.expect_output("broadcast add", output, (("a", a), ("b", b)))
     walk = axes.walk(
         "broadcast add", shape, (axes.broadcast(a, shape), axes.broadcast(b, shape), output.strides_elements)
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.families import axes, front, rows
+from cudakit.families import axes, checks, front, rows
 from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant, ceil_div
 
 Steps = tuple[int, int, int]
@@ -129,14 +129,13 @@ def problem(inputs: Sequence[Any], output: Any) -> VolumeProblem:
         raise ValueError(f"add_broadcast takes a volume (X, Y, Z) first, got shape {tuple(volume.shape)}")
     shape: Steps = tuple(volume.shape)
     wanted = (("volume", volume, shape), ("plane", plane, shape[:2]), ("line", line, shape[:1]), ("out", output, shape))
+    checks.expect_float32("add_broadcast", [(name, array) for name, array, _ in wanted])
     for name, array, extents in wanted:
-        if array.dtype != np.float32:
-            raise ValueError(f"add_broadcast takes float32, {name} is {array.dtype}")
         if tuple(array.shape) != extents:
             raise ValueError(
                 f"add_broadcast of a volume {shape} takes a {name} of shape {extents}, got {tuple(array.shape)}"
             )
-    axes.expect_output("add_broadcast", output, [(name, array) for name, array, _ in wanted[:3]])
+    checks.expect_output("add_broadcast", output, [(name, array) for name, array, _ in wanted[:3]])
     return VolumeProblem(
         shape,
         volume.strides_elements,

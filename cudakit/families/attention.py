@@ -20,12 +20,9 @@ import numpy as np
 
 from cudakit.families import front
 from cudakit.families.attention_host import baseline, make_inputs, plain, reference
-from cudakit.families.variant import CPP, MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
-from cudakit.memory import array as memory
-from cudakit.memory import layout
+from cudakit.families.attention_problem import AttentionProblem, problem
+from cudakit.families.variant import CPP, MAX_GRID_X, Config, Family, Variant, ceil_div
 
-MAX_D = 256
-MAX_LENGTH = 2**30
 LOG2_E = 1 / math.log(2)
 # Bytes of keys and values of the heads that advance together under a causal limit (see 05_flash.cu). Measured on an
 # H200, whose L2 has 60 MiB: 64 MiB is 2 to 14 % faster than 4, and no slower than more.
@@ -35,132 +32,6 @@ SHARED_KEYS = 64 << 20
 FUSED_ROWS = 8
 # Scratch memory that 01_three_passes.cu may ask for.
 MOST_SCORES = 8 << 30
-
-Strides = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class AttentionProblem:
-    """Extents; strides of (batch, head, row) of q, k, v and o in elements, the last axis being contiguous; the bytes
-    (at most 16) to which every row of all four is aligned; dtype by name; the causal limit; the factor on scores; the
-    bytes of shared memory that a block of the device may have."""
-
-    batches: int
-    heads: int
-    key_heads: int
-    sq: int
-    skv: int
-    d: int
-    strides: tuple[Strides, Strides, Strides, Strides]
-    alignment: int
-    dtype: str
-    causal: bool
-    scale: float
-    shared: int
-
-    def __str__(self) -> str:
-        heads = f"{self.heads}" if self.heads == self.key_heads else f"{self.heads} on {self.key_heads}"
-        limit = "causal, " if self.causal else ""
-        return (
-            f"attention of {self.batches} x {heads} heads, {self.sq} queries, {self.skv} keys, head size {self.d}, "
-            f"{limit}{self.dtype}"
-        )
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element."""
-        return memory.as_dtype(self.dtype).itemsize
-
-    @property
-    def all_heads(self) -> int:
-        """Query heads of all batches."""
-        return self.batches * self.heads
-
-    @property
-    def pairs(self) -> int:
-        """Pairs of a query and a key it sees, in one head."""
-        if not self.causal:
-            return self.sq * self.skv
-        seen, blind = min(self.sq, self.skv), max(self.skv - self.sq, 0)
-        return seen * blind + seen * (seen + 1) // 2
-
-    @property
-    def padded(self) -> int:
-        """The head size that kernels on tensor cores have a tile for, d or more."""
-        return next(size for size in (32, 64, 96, 128, 256) if size >= self.d)
-
-
-def problem(inputs: Sequence[Any], output: Any, causal: bool = False, scale: float | None = None) -> AttentionProblem:
-    """The problem of q, k and v and the output; ValueError says what it refuses."""
-    q, k, v = inputs
-    names = {array.dtype.name for array in (q, k, v, output)}
-    if len(names) > 1 or q.dtype.name not in CPP:
-        got = ", ".join(str(array.dtype) for array in (q, k, v, output))
-        raise ValueError(
-            f"attention takes q, k, v and out of one dtype, {', '.join(CPP)}; got {got}: convert them first"
-        )
-    if any(len(array.shape) != 4 for array in (q, k, v)):
-        got = ", ".join(str(tuple(array.shape)) for array in (q, k, v))
-        raise ValueError(
-            f"attention takes q, k and v of shape (batch, heads, length, d), got {got}: reshape them first"
-        )
-    batches, heads, sq, d = q.shape
-    key_heads, skv = k.shape[1:3]
-    if tuple(k.shape) != (batches, key_heads, skv, d) or tuple(v.shape) != tuple(k.shape):
-        raise ValueError(
-            f"attention takes k and v of one shape (batch, key heads, keys, d), with the batch and d of q, "
-            f"{tuple(q.shape)}; got k {tuple(k.shape)} and v {tuple(v.shape)}"
-        )
-    if heads and (not key_heads or heads % key_heads):
-        raise ValueError(
-            f"attention shares each key head among as many query heads: {heads} query heads are no multiple of "
-            f"{key_heads} key heads"
-        )
-    if not 8 <= d <= MAX_D or d % 8:
-        raise ValueError(
-            f"attention takes head sizes 8 to {MAX_D} that are multiples of 8, got {d}: pad q, k and v with zeros "
-            "and give scale=1/sqrt(the true size)"
-        )
-    if max(sq, skv) > MAX_LENGTH or batches * heads * ceil_div(sq, 16) > MAX_GRID_X:
-        raise ValueError(
-            f"attention takes lengths up to {MAX_LENGTH} and at most {MAX_GRID_X} blocks of 16 queries, got "
-            f"{batches * heads} heads of {sq} queries and {skv} keys: give it a part at a time"
-        )
-    if tuple(output.shape) != tuple(q.shape):
-        raise ValueError(f"attention writes an output of the shape of q, {tuple(q.shape)}, got {tuple(output.shape)}")
-    for name, array in (("q", q), ("k", k), ("v", v), ("out", output)):
-        if array.size and array.strides_elements[-1] != 1:
-            raise ValueError(
-                f"attention takes arrays whose last axis is contiguous, {name} has a step of "
-                f"{array.strides_elements[-1]} elements there: copy it first"
-            )
-    if layout.overlaps_itself(output.shape, output.strides, output.itemsize):
-        raise ValueError(
-            f"the output of attention with strides {output.strides_elements} (elements) may name one place twice, and "
-            "blocks would race for it: give an output whose elements are apart"
-        )
-    for name, array in (("q", q), ("k", k), ("v", v)):
-        if array.size and output.size and memory.touch(array, output):
-            raise ValueError(
-                f"the output of attention overlaps {name}, which other blocks still read: give an output of its own"
-            )
-    factor = 1 / math.sqrt(d) if scale is None else float(scale)
-    if not (math.isfinite(factor) and factor > 0):
-        raise ValueError(f"attention takes a positive finite scale, got {scale}: for a negative one negate q")
-    arrays = (q, k, v, output)
-    strides: Any = tuple(tuple(array.strides_elements[:3]) for array in arrays)
-    sizes = (batches, heads, key_heads, sq, skv, d)
-    shared = int(output.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
-    return AttentionProblem(*sizes, strides, _row_alignment(arrays), q.dtype.name, bool(causal), factor, shared)
-
-
-def _row_alignment(arrays: Sequence[Any]) -> int:
-    """16 where every row of every array begins on 16 bytes, else the item's size."""
-    for array in arrays:
-        steps = [stride for stride, extent in zip(array.strides[:3], array.shape[:3], strict=True) if extent > 1]
-        if array.size and (alignment(array) != 16 or any(step % 16 for step in steps)):
-            return int(arrays[0].itemsize)
-    return 16
 
 
 def _strides(problem: AttentionProblem) -> tuple[int, ...]:

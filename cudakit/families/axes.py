@@ -1,4 +1,4 @@
-"""What element-wise families share: broadcasting, axes that are walked alike merged into one, outputs that are refused.
+"""What element-wise families share: broadcasting, and axes that are walked alike merged into one.
 
 Strides are in elements throughout.
 """
@@ -9,9 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from cudakit.memory import array as memory
-from cudakit.memory import layout
 
 RANK = 4
 Strides = tuple[int, ...]
@@ -81,33 +78,6 @@ def broadcast(array: Any, shape: Sequence[int]) -> Strides:
     missing = len(shape) - len(array.shape)
     own = zip(array.shape, array.strides_elements, strict=True)
     return (0,) * missing + tuple(0 if extent == 1 else stride for extent, stride in own)
-
-
-def expect_output(what: str, output: Any, inputs: Sequence[tuple[str, Any]]) -> None:
-    """ValueError for an output that overlaps itself, or an input without each element lying at the place of its own.
-
-    An input that is repeated (broadcast) to the output's shape and lies in the output is refused too: its places would
-    be written while they are still to be read for others.
-    """
-    if layout.overlaps_itself(output.shape, output.strides, output.itemsize):
-        raise ValueError(
-            f"{what} writes to an output whose elements are apart, and one of shape {tuple(output.shape)} with strides "
-            f"{tuple(output.strides)} (bytes) may name one place twice: give another output"
-        )
-    for name, array in inputs:
-        if memory.touch(array, output) and not same_places(array, output):
-            raise ValueError(
-                f"{what}: {name} and the output overlap or lie interleaved without being the same array: give {name} "
-                "itself as the output to work in place, or a separate output"
-            )
-
-
-def same_places(one: Any, other: Any) -> bool:
-    """Whether two arrays have one shape and each element at the same place."""
-    if tuple(one.shape) != tuple(other.shape) or one.itemsize != other.itemsize or one.pointer != other.pointer:
-        return False
-    steps = zip(one.shape, one.strides, other.strides, strict=True)
-    return all(extent == 1 or a == b for extent, a, b in steps)
 
 
 def phase(array: Any) -> int:

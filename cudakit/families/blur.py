@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.families import front
+from cudakit.families import checks, front
 from cudakit.families.variant import MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
-from cudakit.memory import array as memory
-from cudakit.memory import layout
 
 # Names of the borders, in the order of kernels/blur/border.cuh, and what numpy.pad calls them.
 BORDERS = {"zero": "constant", "clamp": "edge", "reflect": "reflect"}
 STRIP_COLS = 128
+
+_TWICE = "the output of blur may name one place twice: give an output whose elements are apart"
+_SHARED = "blur cannot work in place: a pixel is read after its neighbours are written. Give a separate output"
 
 
 @dataclass(frozen=True)
@@ -104,18 +105,11 @@ def problem(inputs: Sequence[Any], output: Any, border: str = "zero") -> BlurPro
     (x,) = inputs
     if border not in BORDERS:
         raise ValueError(f"border is {border!r}: it must be one of {', '.join(map(repr, BORDERS))}")
-    if x.dtype != np.float32 or output.dtype != np.float32:
-        raise ValueError(f"blur takes float32 in and out, got {x.dtype} in and {output.dtype} out")
+    checks.expect_float32_in_and_out("blur", x, output)
     if len(x.shape) not in (2, 3):
         raise ValueError(f"blur takes (rows, cols) or (images, rows, cols), got shape {tuple(x.shape)}")
-    if tuple(x.shape) != tuple(output.shape):
-        raise ValueError(f"blur writes an output of the input's shape {tuple(x.shape)}, got {tuple(output.shape)}")
-    if layout.overlaps_itself(output.shape, output.strides, output.itemsize):
-        raise ValueError("the output of blur may name one place twice: give an output whose elements are apart")
-    if memory.touch(x, output):
-        raise ValueError(
-            "blur cannot work in place: a pixel is read after its neighbours are written. Give a separate output"
-        )
+    checks.expect_shape_of("blur", x, output)
+    checks.expect_output("blur", output, separate=(("images", x),), twice=_TWICE, shared=_SHARED)
     sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
     images, rows, cols = (1, *x.shape) if len(x.shape) == 2 else tuple(x.shape)
     x_strides, y_strides = _strides(x), _strides(output)

@@ -12,12 +12,18 @@ from typing import Any
 import numpy as np
 
 from cudakit.compare import in_range
+from cudakit.families import checks
 from cudakit.families.variant import alignment
-from cudakit.memory import array as memory
-from cudakit.memory import layout
 
 # Host work that a check may take: multiply-adds of the plain sum from left to right.
 PLAIN_WORK = 1 << 26
+
+_TWICE = (
+    "the output of a product, {output.shape} with strides {output.strides_elements} (elements), may name one place "
+    "twice, and blocks would race for it: give an output whose elements are apart"
+)
+_PARTLY = "C and the output overlap without being the same array: give the same one, or a separate one"
+_SHARED = "the output of a product lies over {name}, which is read throughout: give a separate one"
 
 
 @dataclass(frozen=True)
@@ -102,16 +108,8 @@ def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float 
                 f"A {tuple(a.shape)} times B {tuple(b.shape)} is {shape}, and {name} is {tuple(array.shape)}: "
                 "give one of that shape"
             )
-    if layout.overlaps_itself(output.shape, output.strides, output.itemsize):
-        raise ValueError(
-            f"the output of a product, {shape} with strides {output.strides_elements} (elements), may name one place "
-            "twice, and blocks would race for it: give an output whose elements are apart"
-        )
-    for name, array in (("A", a), ("B", b)):
-        if memory.touch(array, output):
-            raise ValueError(f"the output of a product lies over {name}, which is read throughout: give a separate one")
-    if beta != 0 and memory.touch(c, output) and (c.pointer, c.strides) != (output.pointer, output.strides):
-        raise ValueError("C and the output overlap without being the same array: give the same one, or a separate one")
+    added = (("C", c),) if beta != 0 else ()
+    checks.expect_output("a product", output, added, (("A", a), ("B", b)), twice=_TWICE, partly=_PARTLY, shared=_SHARED)
     m, n, k = shape[-2], shape[-1], a.shape[-1]
     batch = shape[0] if len(shape) == 3 else 1
     sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.families import axes, front, vector_add
+from cudakit.families import checks, front, vector_add
 from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant, alignment, ceil_div
 
 TILE = 16
@@ -108,16 +108,13 @@ def problem(inputs: Sequence[Any], output: Any) -> MatrixProblem:
     """The problem of a + b = output; ValueError says what it refuses."""
     arrays = (("a", inputs[0]), ("b", inputs[1]), ("out", output))
     shape = tuple(inputs[0].shape)
-    for name, array in arrays:
-        if array.dtype != np.float32:
-            raise ValueError(f"matrix add takes float32, {name} is {array.dtype}")
-        if tuple(array.shape) != shape:
-            raise ValueError(f"matrix add takes arrays of one shape, a is {shape}, {name} is {tuple(array.shape)}")
+    checks.expect_float32("matrix add", arrays)
+    checks.expect_one_shape("matrix add", arrays)
     if len(shape) not in (2, 3):
         raise ValueError(
             f"matrix add takes (rows, cols) or (matrices, rows, cols), got shape {shape}: reshape it first"
         )
-    axes.expect_output("matrix add", output, arrays[:2])
+    checks.expect_output("matrix add", output, arrays[:2])
     strides = [(0,) * (3 - len(shape)) + array.strides_elements for _, array in arrays]
     vectors = all(array.is_contiguous and alignment(array) == 16 for _, array in arrays)
     matrices, rows, cols = (1, *shape) if len(shape) == 2 else shape

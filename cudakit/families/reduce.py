@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cudakit.families import front
-from cudakit.families.variant import MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
-from cudakit.memory import array as memory
-from cudakit.memory import layout
+from cudakit.families.reduce_problem import ReduceProblem, problem, result_dtype, result_shape
+from cudakit.families.variant import MAX_GRID_X, Config, Family, Variant, ceil_div
 
 BLOCK = 256
 FINISH_BLOCK = 1024
@@ -26,52 +24,7 @@ FINISH_BLOCK = 1024
 SLAB_ROWS, SLABS_RESIDENT, FINISH_ROWS = 8, 4, 32
 # Elements of a chunk of 05_two_step.cu: no fewer and no more.
 CHUNK_LEAST, CHUNK_MOST = 8192, 65536
-_OPERATORS = {"sum": "SumOf", "max": "MaxOf", "argmax": "ArgMaxOf"}
 _STATE_BYTES = {"sum": 4, "max": 4, "argmax": 16}
-
-
-@dataclass(frozen=True)
-class ReduceProblem:
-    """`kept` reductions of `length` elements; element i of reduction k is k * kept_stride + i * along_stride elements
-    from the first and has the index k * kept_index + i * along_index. whole: all are one reduction in the end."""
-
-    what: str
-    kept: int
-    length: int
-    kept_stride: int
-    along_stride: int
-    kept_index: int
-    along_index: int
-    y_stride: int
-    whole: bool
-    alignment: int
-    sms: int
-
-    def __str__(self) -> str:
-        strides = f"strides {self.kept_stride} and {self.along_stride}"
-        return f"{self.what} of {self.kept} times {self.length} elements, {strides}{', all one' if self.whole else ''}"
-
-    @property
-    def operator(self) -> str:
-        return _OPERATORS[self.what]
-
-    @property
-    def operator_and_result(self) -> str:
-        return f"{self.operator}, {'long long' if self.what == 'argmax' else 'float'}"
-
-    @property
-    def walk(self) -> tuple[int, int, int, int]:
-        return (self.kept_stride, self.along_stride, self.kept_index, self.along_index)
-
-    @property
-    def vectors(self) -> bool:
-        """Whether four neighbouring reductions lie in one aligned float4 at every step."""
-        return (
-            self.kept_stride == 1
-            and self.kept % 4 == 0
-            and (self.length <= 1 or self.along_stride % 4 == 0)
-            and self.alignment == 16
-        )
 
 
 # Launches ------------------------------------------------------------------------------------------------------------
@@ -235,68 +188,6 @@ def choose(problem: ReduceProblem, arch: str) -> str:
     return "vec4" if problem.along_stride == 1 or problem.length <= 1 else "warp_shuffle"
 
 
-# Problems ------------------------------------------------------------------------------------------------------------
-
-
-def _axis(what: str, rank: int, axis: int | None) -> int | None:
-    """0, 1 or None (all) for an array of `rank` axes."""
-    if rank not in (1, 2):
-        raise ValueError(f"{what} takes 1-D and 2-D arrays, got one of {rank} axes: reshape it first")
-    if axis is None:
-        return None
-    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
-        raise ValueError(f"{what} of an array of {rank} axes takes axis None or {-rank} to {rank - 1}, got {axis!r}")
-    return None if rank == 1 else int(axis) % rank
-
-
-def _problem(what: str, inputs: Sequence[Any], output: Any, axis: int | None) -> ReduceProblem:
-    (x,) = inputs
-    along = _axis(what, len(x.shape), axis)
-    expected = _shape(what, x.shape, axis)
-    dtype = np.dtype(np.int64 if what == "argmax" else np.float32)
-    if x.dtype != np.float32 or output.dtype != dtype:
-        raise ValueError(f"{what} takes float32 and gives {dtype}, got {x.dtype} in and {output.dtype} out")
-    if tuple(output.shape) != expected:
-        raise ValueError(f"{what} of shape {tuple(x.shape)} over axis {axis} has shape {expected}, not {output.shape}")
-    if layout.overlaps_itself(output.shape, output.strides, output.itemsize):
-        raise ValueError(
-            f"{what}: elements of the output may lie at one place: give an output whose elements are apart"
-        )
-    if memory.touch(x, output):
-        raise ValueError(f"{what}: the input and the output overlap or lie interleaved: give a separate output")
-    strides = tuple(x.strides_elements)
-    sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
-    y_stride = output.strides_elements[0] if expected else 0
-    rows, cols = (1, x.shape[0]) if len(x.shape) == 1 else x.shape
-    down, across = (0, strides[0]) if len(x.shape) == 1 else strides
-    whole = False
-    if along == 0:
-        walk = (cols, rows, across, down, 0, 1)
-    elif along == 1:
-        walk = (rows, cols, down, across, 0, 1)
-    elif rows <= 1 or cols == 1 or down == cols * across:
-        walk = (1, rows * cols, 0, down if cols == 1 and rows > 1 else across, 0, 1)
-    elif abs(across) <= abs(down):
-        walk, whole = (rows, cols, down, across, cols, 1), True
-    else:
-        walk, whole = (cols, rows, across, down, 1, cols), True
-    if builtins.max(walk[0], 1) > MAX_GRID_X:
-        raise ValueError(f"{what} takes at most {MAX_GRID_X} results, got {walk[0]}")
-    if whole and 0 in (walk[0], walk[1]):
-        walk, whole = (1, 0, 0, 1, 0, 1), False
-    return ReduceProblem(what, *walk, y_stride, whole, alignment(x), sms)
-
-
-def _shape(what: str, shape: Sequence[int], axis: int | None) -> tuple[int, ...]:
-    """The result's shape. ValueError for the maximum of nothing."""
-    along = _axis(what, len(shape), axis)
-    kept = () if along is None else (shape[1 - along],)
-    reduced = int(np.prod(shape)) if along is None else shape[along]
-    if what != "sum" and reduced == 0:
-        raise ValueError(f"{what} of no elements: shape {tuple(shape)} over axis {axis} has none, and no identity")
-    return kept
-
-
 def _arguments(problem: ReduceProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
     return (inputs[0], output, *problem.walk, problem.y_stride, problem.kept, problem.length)
 
@@ -343,7 +234,7 @@ def _sum_plain(inputs: Sequence[np.ndarray], axis: int | None = -1) -> Any:
         counted = (lines == np.floor(lines)).all(axis=1) & (np.abs(lines).sum(axis=1, dtype=np.float64) < 2**24)
         usual = np.where(counted, 0.0, usual)
         held = np.where(np.abs(error) < usual, exact + np.copysign(usual, error), got)
-    return held.astype(np.float32).reshape(_shape("sum", x.shape, axis))
+    return held.astype(np.float32).reshape(result_shape("sum", x.shape, axis))
 
 
 def _max(inputs: Sequence[np.ndarray], axis: int | None = -1) -> Any:
@@ -355,16 +246,16 @@ def _argmax(inputs: Sequence[np.ndarray], axis: int | None = -1) -> Any:
 
 
 def _family(what: str, plain: Callable[..., Any], **given: Any) -> Family[ReduceProblem]:
-    dtype = np.dtype(np.int64 if what == "argmax" else np.float32)
+    dtype = result_dtype(what)
     common: dict[str, Any] = {
         "name": what,
         "variants": VARIANTS,
         "make_inputs": _make_inputs,
-        "output_like": lambda inputs, axis=-1: (_shape(what, inputs[0].shape, axis), dtype),
+        "output_like": lambda inputs, axis=-1: (result_shape(what, inputs[0].shape, axis), dtype),
         "reference": plain,
         "plain": plain,
         "baseline": plain,
-        "problem": lambda inputs, output, axis=-1: _problem(what, inputs, output, axis),
+        "problem": lambda inputs, output, axis=-1: problem(what, inputs, output, axis),
         "arguments": _arguments,
         "traffic": lambda problem: 4 * problem.kept * problem.length,
         "flops": lambda problem: 0,

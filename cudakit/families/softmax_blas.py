@@ -67,7 +67,7 @@ class _Steps:
 
     def _launch(self, entry: str, threads: int, *args: Any) -> None:
         config = Config(entry, ceil_div(threads, BLOCK), BLOCK)
-        self.kernel_of(config).launch(self.stream, grid=config.grid, block=BLOCK, args=args)
+        self.kernel_of(config).launch(self.stream, **config.keywords(args))
 
     def find_keys(self) -> None:
         p = self.problem

@@ -2,7 +2,7 @@
 
 A mask broadcasts to x. A bool mask is True where an element takes part, a float32 mask is added, and hides with -inf. A
 hidden element is 0 (its logarithm -inf) whatever x holds there, and so is every element of a row that is hidden
-altogether: no NaN comes from a mask. What is not hidden is as in cudakit.ops.softmax: NaN, +inf and rows of -inf alone
+altogether: no NaN comes from a mask. What is not hidden is as in the family softmax: NaN, +inf and rows of -inf alone
 come out as NaN throughout.
 """
 
@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 
 from cudakit.compare import in_range
-from cudakit.families import front
-from cudakit.families.softmax import softmax as plain_softmax
-from cudakit.families.variant import CPP, MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
+from cudakit.families.softmax_problem import expect_rows, row_and_column
+from cudakit.families.variant import CPP, Config, Family, Variant, alignment, ceil_div
 from cudakit.memory import array as memory
-from cudakit.memory import layout
 
 _MASKS = {"": 0, "bool": 1, "float32": 2}
 # Elements that a thread of 02_registers.cu holds as floats, and threads of a block, at most.
@@ -62,29 +60,13 @@ def problem(
             f"softmax takes bfloat16, float16 or float32 in and out, got {x.dtype} in and {output.dtype} out: convert "
             "one of them first"
         )
-    if len(x.shape) not in (1, 2):
-        raise ValueError(f"softmax takes 1-D (one row) or 2-D arrays, got shape {tuple(x.shape)}; reshape it first")
-    if tuple(x.shape) != tuple(output.shape):
-        raise ValueError(f"softmax writes an output of the input's shape {tuple(x.shape)}, got {tuple(output.shape)}")
-    rows, cols = (1, *x.shape) if len(x.shape) == 1 else x.shape
-    if rows > MAX_GRID_X:
-        raise ValueError(f"softmax takes at most {MAX_GRID_X} rows, got {rows}")
+    rows, cols = expect_rows(x, output, mask)
     with np.errstate(over="ignore"):
         factor = float(np.float32(scale))
     if not math.isfinite(factor):
         raise ValueError(f"softmax takes a scale that is finite in float32, got {scale}")
-    if layout.overlaps_itself(output.shape, output.strides, output.itemsize):
-        raise ValueError(
-            f"softmax output of {rows}x{cols} with strides {output.strides_elements} (elements) may name one place "
-            "twice, and blocks would race for it: give an output whose elements are apart"
-        )
-    if memory.touch(x, output) and (x.pointer, x.strides) != (output.pointer, output.strides):
-        raise ValueError(
-            "softmax input and output overlap or lie interleaved without being the same array: give the same array "
-            "with the same strides to work in place, or a separate output"
-        )
-    x_strides, y_strides = _row_and_column(x.strides_elements), _row_and_column(output.strides_elements)
-    m_strides = (0, 0) if mask is None else _mask_strides(mask, tuple(x.shape), output)
+    x_strides, y_strides = row_and_column(x.strides_elements), row_and_column(output.strides_elements)
+    m_strides = (0, 0) if mask is None else _mask_strides(mask, tuple(x.shape))
     strides = (*x_strides, *m_strides, *y_strides)
     vector = _vector(rows, cols, strides, x, mask, output)
     return ModesProblem(
@@ -92,7 +74,7 @@ def problem(
     )
 
 
-def _mask_strides(mask: Any, shape: tuple[int, ...], output: Any) -> tuple[int, int]:
+def _mask_strides(mask: Any, shape: tuple[int, ...]) -> tuple[int, int]:
     """The (row, column) strides by which `mask` is broadcast to `shape`, in elements."""
     if mask.dtype.name not in ("bool", "float32"):
         raise ValueError(f"softmax takes a mask of bool or float32, got {mask.dtype}: convert it first")
@@ -100,16 +82,8 @@ def _mask_strides(mask: Any, shape: tuple[int, ...], output: Any) -> tuple[int, 
     fits = len(extents) <= len(shape) and all(m in (1, n) for m, n in zip(extents[::-1], shape[::-1], strict=False))
     if not fits:
         raise ValueError(f"softmax takes a mask that broadcasts to x of {shape}, got one of {extents}: reshape it")
-    if mask.size and output.size and memory.touch(mask, output):
-        raise ValueError("the output of softmax overlaps the mask, which other threads still read: give another output")
     steps = [0 if m == 1 else step for m, step in zip(extents, mask.strides_elements, strict=True)]
-    return _row_and_column(steps)
-
-
-def _row_and_column(strides: Sequence[int]) -> tuple[int, int]:
-    """The last two of an array's strides, 0 for those it lacks."""
-    row, col = (0, 0, *strides)[-2:]
-    return row, col
+    return row_and_column(steps)
 
 
 def _vector(rows: int, cols: int, strides: tuple[int, ...], x: Any, mask: Any, output: Any) -> int:
@@ -297,29 +271,3 @@ FAMILY: Family[ModesProblem] = Family(
     dtypes=("float16", "bfloat16", "float32"),
     modes={"": {}, "log": {"log": True}, "masked": {"scale": 0.125, "masked": True}},
 )
-
-
-def softmax(
-    x: Any,
-    out: Any = None,
-    variant: str = "auto",
-    stream: Any = None,
-    *,
-    log: bool = False,
-    scale: float = 1.0,
-    mask: Any = None,
-) -> Any:
-    """Softmax along the last axis of a 1-D or 2-D array: cudakit's, torch's or CuPy's, and so is the result.
-
-    x: (rows, cols) or (cols,), any strides, float32, float16 or bfloat16. out: where to write, or x itself; a new array
-    unless given. log: its natural logarithm instead. scale: a factor on x, rounded to float32. mask: an array that
-    broadcasts to x, bool (True takes part) or float32 (added; -inf hides); a row that is hidden altogether gives 0, and
-    -inf with log. variant: a rung by name, of the ladder in cudakit.ops.softmax for float32 without options, else of
-    the one here. stream: the device's default stream, or torch's or CuPy's current one, unless given. Returns without
-    waiting. Raises ValueError for arrays it does not take, UnsupportedVariant for a rung that does not take them.
-    """
-    as_in_ladder = front.dtype_name(x) in ("float32", "")
-    if as_in_ladder and not log and scale == 1.0 and mask is None:
-        return plain_softmax(x, out, variant, stream)
-    inputs = (x,) if mask is None else (x, mask)
-    return front.apply(FAMILY, inputs, out, variant, stream, options={"log": log, "scale": scale})

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.compare import in_range
-from cudakit.families import axes, front
+from cudakit.families import axes, checks, front
 from cudakit.families.variant import Config, Family, Variant, alignment, ceil_div
 from cudakit.families.vector_add import GRID_STRIDE_BLOCKS
 from cudakit.memory import array as memory
@@ -85,9 +85,8 @@ def _ladder(functor: Callable[[str, str], str]) -> tuple[Variant[MapProblem], ..
 
 
 def _problem(what: str, x: Any, y: Any, parameter: float) -> MapProblem:
-    if tuple(x.shape) != tuple(y.shape):
-        raise ValueError(f"{what} writes an output of the input's shape {tuple(x.shape)}, got {tuple(y.shape)}")
-    axes.expect_output(what, y, (("the input", x),))
+    checks.expect_shape_of(what, x, y)
+    checks.expect_output(what, y, (("the input", x),))
     walk = axes.walk(what, x.shape, (x.strides_elements, y.strides_elements))
     vectors = walk.flat and alignment(x) == alignment(y) == 16
     return MapProblem(what, walk, x.dtype.name, y.dtype.name, parameter, vectors)
@@ -301,7 +300,7 @@ def _fill_problem(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> MapPr
     if dtype.itemsize not in _UNSIGNED:
         raise ValueError(f"fill takes elements of 1, 2, 4 or 8 bytes, and {dtype} has {dtype.itemsize}")
     bits = int(_element(value, dtype).reshape(1).view(f"u{dtype.itemsize}")[0])
-    axes.expect_output("fill", output, ())
+    checks.expect_output("fill", output, ())
     walk = axes.walk("fill", output.shape, (output.strides_elements,))
     vectors = walk.flat and alignment(output) == 16
     return MapProblem("fill", walk, dtype.name, dtype.name, bits, vectors)

@@ -57,6 +57,17 @@ class Config:
     cooperative: bool = False
     source: str | None = None
 
+    def keywords(self, args: Sequence[Any]) -> dict[str, Any]:
+        """The keywords of Kernel.launch and Kernel.prepare for this launch with the kernel arguments `args`."""
+        return {
+            "grid": self.grid,
+            "block": self.block,
+            "shared": self.shared,
+            "cluster": self.cluster,
+            "cooperative": self.cooperative,
+            "args": args,
+        }
+
 
 @dataclass(frozen=True)
 class Variant(Generic[P]):
@@ -200,15 +211,8 @@ class Family(Generic[P]):
         try:
             with self.range(variant):
                 for kernel, config in zip(kernels, configs, strict=True):
-                    kernel.launch(
-                        stream,
-                        grid=config.grid,
-                        block=config.block,
-                        shared=config.shared,
-                        cluster=config.cluster,
-                        cooperative=config.cooperative,
-                        args=(config.arguments or self.arguments)(problem, inputs, output, scratch),
-                    )
+                    args = (config.arguments or self.arguments)(problem, inputs, output, scratch)
+                    kernel.launch(stream, **config.keywords(args))
         finally:
             if scratch is not None:
                 scratch.close()  # in stream order: behind the kernels

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.compare import in_range
-from cudakit.families import axes
+from cudakit.families import checks
 from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant, alignment, ceil_div
 
 BLOCK_3D = (16, 8, 8)
@@ -114,16 +114,13 @@ VARIANTS: tuple[Variant[AddProblem], ...] = (
 def problem(inputs: Sequence[Any], output: Any) -> AddProblem:
     """The problem of a + b = output; ValueError says what it refuses."""
     a, b = inputs
-    for name, array in (("a", a), ("b", b), ("out", output)):
-        if array.dtype != np.float32:
-            raise ValueError(f"vector add takes float32, {name} is {array.dtype}")
-        if tuple(array.shape) != tuple(a.shape):
-            raise ValueError(
-                f"vector add takes arrays of one shape, a is {tuple(a.shape)}, {name} is {tuple(array.shape)}"
-            )
+    arrays = (("a", a), ("b", b), ("out", output))
+    checks.expect_float32("vector add", arrays)
+    checks.expect_one_shape("vector add", arrays)
+    for name, array in arrays:
         if not array.is_contiguous:
             raise ValueError(f"vector add takes contiguous arrays, {name} has strides {tuple(array.strides)} bytes")
-    axes.expect_output("vector add", output, (("a", a), ("b", b)))
+    checks.expect_output("vector add", output, arrays[:2])
     shape = tuple(a.shape) or (1,)
     return AddProblem(shape, all(alignment(array) == 16 for array in (a, b, output)))
 

@@ -207,12 +207,9 @@ class _Case:
         for inputs, output in self.sets:
             plans = [
                 self.family.kernel(self.device, variant, config).prepare(
-                    grid=config.grid,
-                    block=config.block,
-                    shared=config.shared,
-                    cluster=config.cluster,
-                    cooperative=config.cooperative,
-                    args=(config.arguments or self.family.arguments)(self.problem, inputs, output, scratch),
+                    **config.keywords(
+                        (config.arguments or self.family.arguments)(self.problem, inputs, output, scratch)
+                    )
                 )
                 for config in configs
             ]

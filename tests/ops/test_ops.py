@@ -7,7 +7,9 @@ import pytest
 
 import cudakit
 from cudakit import ops
-from cudakit.families.softmax import FAMILY, RowProblem, register_tile
+from cudakit.families.softmax import FAMILY
+from cudakit.families.softmax_ladder import register_tile
+from cudakit.families.softmax_problem import RowProblem
 
 SOFTMAX_VARIANTS = [variant.name for variant in FAMILY]
 INF, NAN = np.inf, np.nan

@@ -14,7 +14,8 @@ from paths import TESTS
 import cudakit
 from cudakit import ops, pipeline
 from cudakit.compare import compare
-from cudakit.families.softmax import FAMILY, RowProblem
+from cudakit.families.softmax import FAMILY
+from cudakit.families.softmax_problem import RowProblem
 from cudakit.families.variant import Config, Variant
 from cudakit.sim import ALL_CHECKS
 from cudakit.testing import Case, Layout, run_case
