@@ -5,22 +5,20 @@ What is the same for every launch of a kernel (which instruction belongs to whic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from cudakit.sim.loading import LoadedFunction
 from cudakit.sim.lockstep.branches import becomes_predicates
 from cudakit.sim.lockstep.counters import Counters, LineCounters, SourceLine
-from cudakit.sim.lockstep.fragment import Run, Site
+from cudakit.sim.lockstep.fragment import Run
+from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.program import BRANCH, SWITCH
+from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.traffic import Tally
 from cudakit.sim.ptx.ir import Instruction, Location
 from cudakit.sim.ptx.mix import CLASSES, class_of
-
-if TYPE_CHECKING:
-    from cudakit.sim.loading import LoadedFunction
-    from cudakit.sim.lockstep.lanes import Array
 
 # they name memory and move none
 _CACHES_ONLY = frozenset({"prefetch", "prefetchu", "discard", "applypriority"})
@@ -68,7 +66,7 @@ class Plan:
         """The numbers of an instruction's source line and of the lines into which it was inlined."""
         found = self._located.get(instruction.location)
         if found is None:
-            places = [(place.file, place.line) for place in self.module.place(instruction)]
+            places = [(place.file, place.line) for place in self.module.sources.place(instruction)]
             found = self._located[instruction.location] = tuple(map(self._number, places)) or (0,)
         return found
 
@@ -106,7 +104,7 @@ def collect(function: LoadedFunction, run: Run, blocks: int, threads: int) -> Co
             if block in plan.short:
                 line.short_branches += warps
                 line.divergent_short_branches += parted
-    for site, tally in zip(function.module.sites, run.tallies, strict=True):
+    for site, tally in zip(function.module.sites.all, run.tallies, strict=True):
         if tally is not None:
             number = plan.line_of(site)
             if number not in lines:

@@ -16,13 +16,13 @@ from cudakit.sim.checks.footprints import Footprints
 from cudakit.sim.checks.guard import Guard, LaunchGuard, wanted
 from cudakit.sim.chips.properties import Chip
 from cudakit.sim.collect import collect
-from cudakit.sim.instructions.special import RESERVED_BYTES
 from cudakit.sim.loading import LoadedFunction
 from cudakit.sim.lockstep.control import Scheduler
 from cudakit.sim.lockstep.counters import Counters
-from cudakit.sim.lockstep.fragment import Batch, Run, round_up
+from cudakit.sim.lockstep.fragment import Batch, Run
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.lanes import Geometry
+from cudakit.sim.lockstep.memory import RESERVED_BYTES, round_up
 from cudakit.sim.lockstep.report import Index3
 
 # lanes of a batch: enough to hide Python's cost for each instruction, few enough for the caches
@@ -104,9 +104,9 @@ def launch(
         checks=checks,
         printf=printf,
         counting=counters,
-        sites=len(function.module.sites),
-        blocks=function.module.blocks,
-        place=function.module.place,
+        sites=len(function.module.sites.all),
+        blocks=function.module.sites.blocks,
+        place=function.module.sources.place,
         environment=environment,
         heap=heap or Heap(function.module.space),
         cluster=cluster,

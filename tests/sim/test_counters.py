@@ -8,9 +8,9 @@ import functools
 import numpy as np
 import pytest
 
-from cudakit.sim import loading
 from cudakit.sim.chips.occupancy import active_blocks
 from cudakit.sim.chips.properties import chip
+from cudakit.sim.instructions import lowering
 from cudakit.sim.lockstep.counters import Counters, LineCounters
 from cudakit.sim.lockstep.lanes import Geometry, LaneSet
 from cudakit.sim.lockstep.program import ENDS
@@ -282,7 +282,7 @@ def test_the_class_of_an_instruction(text, name):
 
 
 def test_every_instruction_that_the_device_executes_has_a_class():
-    executed = set(loading._BUILDERS) | set(arithmetic.BUILDERS) | ENDS
+    executed = set(lowering.BUILDERS) | set(arithmetic.BUILDERS) | ENDS
     assert executed <= set(CLASS_OF_OPCODE)
     module = parse(compile_ptx(SOURCE, "test.cu"))
     unknown = {i.name for f in module.functions.values() for i in f.instructions if class_of(i) == "other"}

@@ -6,9 +6,9 @@ from simdevice import SimDevice
 
 from cudakit.sim.chips.properties import chip
 from cudakit.sim.lockstep.access import Access
-from cudakit.sim.lockstep.fragment import Site
 from cudakit.sim.lockstep.lanes import Geometry, LaneSet
 from cudakit.sim.lockstep.report import KernelFault, plain_name
+from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.traffic import Tally, count_same_word, wavefronts
 from cudakit.sim.machine import launch
 from cudakit.sim.ptx.ir import Instruction

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from cudakit.sim.lockstep.access import Access, Piece
 from cudakit.sim.lockstep.memory import Allocation
-
-if TYPE_CHECKING:
-    from cudakit.sim.lockstep.access import Access, Piece
-    from cudakit.sim.lockstep.fragment import Site
+from cudakit.sim.lockstep.sites import Site
 
 READ, WRITE = 1, 2
 # the same by accesses that are volatile, relaxed, acquire, release or atomic

@@ -7,18 +7,13 @@ The latter goes over the registers without regard to order: a register may point
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
-from cudakit.sim.instructions.special import RESERVED_BYTES
 from cudakit.sim.lockstep.fragment import Run
-from cudakit.sim.lockstep.memory import Allocation, MemoryFault
+from cudakit.sim.lockstep.memory import RESERVED_BYTES, Allocation, MemoryFault
 from cudakit.sim.lockstep.program import Program, reads_of, writes_of
 from cudakit.sim.ptx.ir import Address, Instruction, Operand, Register, Symbol
 from cudakit.sim.values.lanewise import width
-
-if TYPE_CHECKING:
-    from cudakit.sim.loading import LoadedFunction
 
 _ACCESSES = ("ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "wmma", "discard")
 _WRITES = ("st", "atom", "red", "stmatrix", "wmma", "discard")
@@ -32,11 +27,21 @@ _ANY = -1
 class Reach:
     """Granules in bytes (1 or 4); ``local``: whether reads of local memory can be checked; ``params`` are the offsets
     of the parameters through which it may store to global memory, None where that may be anywhere, and ``symbols`` the
-    module's variables that it names and may store to."""
+    module's variables that it names and may store to.
 
-    def __init__(self, function: LoadedFunction) -> None:
+    ``programs`` are the kernel and all that it can call, ``variables`` the module's by name: (address, size).
+    """
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        variables: Mapping[str, tuple[int, int]],
+        *,
+        reserves_shared: bool,
+        debug: bool,
+    ) -> None:
         self.shared_granule = self.global_granule = 4
-        for program in function.reachable:
+        for program in programs:
             for instruction in _instructions(program):
                 if instruction.opcode in _ACCESSES and _small(instruction):
                     spaces = instruction.modifiers
@@ -45,13 +50,13 @@ class Reach:
                     if not any(m in spaces for m in (*_SHARED, *_ELSEWHERE)):
                         self.global_granule = 1
         # bytes of shared memory at the start that are the system's, and always hold something
-        self.reserved = RESERVED_BYTES * function.reserves_shared
-        self.module = function.module
+        self.reserved = RESERVED_BYTES * reserves_shared
+        self.variables = variables
         # code for a debugger copies structures with their padding, which nobody has stored
-        self.local = not function.module.module.debug
+        self.local = not debug
         self.params: set[int] | None = set()
         self.symbols: set[str] = set()
-        for program in function.reachable:
+        for program in programs:
             found = _stored(program, program.function.entry, self.symbols)
             if _ANY in found:
                 self.params = None
@@ -63,7 +68,7 @@ class Reach:
         if self.params is None:
             return None
         addresses = [int.from_bytes(run.params[offset : offset + 8], "little") for offset in self.params]
-        addresses += [self.module.globals[name][0] for name in self.symbols if name in self.module.globals]
+        addresses += [self.variables[name][0] for name in self.symbols if name in self.variables]
         found = set()
         for address in addresses:
             try:

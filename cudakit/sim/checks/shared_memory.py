@@ -23,8 +23,9 @@ import numpy as np
 
 from cudakit.sim.checks.chains import Chains
 from cudakit.sim.checks.shadow import IN_FLIGHT, LANES, STRONG, Table, gather, positions
-from cudakit.sim.lockstep.fragment import Batch, Fragment, Site
+from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.sites import Site
 
 if TYPE_CHECKING:
     from cudakit.sim.checks.guard import Guard

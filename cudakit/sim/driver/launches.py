@@ -224,7 +224,7 @@ class LaunchCalls(FunctionCalls):
                 self._explain(operation, fault.report)
                 code = FAULT_RESULTS.get(fault.report.kind, Result.CUDA_ERROR_LAUNCH_FAILED)
                 raise self._fault(code, fault.report) from None
-            self._after(operation, function.loaded.module.place, before, prints)
+            self._after(operation, function.loaded.module.sources.place, before, prints)
             if not self._counts:
                 return
             static = function.loaded.static_shared

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.sim.checks.shadow import positions
-from cudakit.sim.instructions.lowering import Compiler
+from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.lockstep.access import GLOBAL, SHARED, Access
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet, choose
@@ -54,7 +54,7 @@ class PendingCopies:
         self.copies = left
 
 
-def build_cp(c: Compiler, instruction: Instruction) -> list[str]:
+def build_cp(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     modifiers.flag("async")
     what = modifiers.one_of("commit_group", "wait_all", "wait_group")

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.instructions.loads import elements, space_of
-from cudakit.sim.instructions.lowering import Compiler
 from cudakit.sim.lockstep.access import CLUSTER, GENERIC, GLOBAL, SHARED, Access
-from cudakit.sim.lockstep.fragment import Fragment, Site
+from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, choose
+from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.traffic import count_contention
 from cudakit.sim.ptx.ir import Instruction, Operand, Register, refused
 from cudakit.sim.ptx.modifiers import SCOPES, Modifiers
@@ -38,7 +39,7 @@ _RUNNING: dict[str, Any] = {"add": np.add, "min": np.minimum, "max": np.maximum}
 _RUNNING |= {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
-def build_atomic(c: Compiler, instruction: Instruction) -> list[str]:
+def build_atomic(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     kind = modifiers.kind(*_KINDS)
     space = space_of(modifiers)
@@ -77,7 +78,7 @@ def build_atomic(c: Compiler, instruction: Instruction) -> list[str]:
 
 
 def _build_vector(
-    c: Compiler,
+    c: Emitter,
     instruction: Instruction,
     site: Site,
     space: str,
@@ -110,7 +111,7 @@ def _build_vector(
 
 
 def _build_wide(
-    c: Compiler,
+    c: Emitter,
     instruction: Instruction,
     site: Site,
     space: str,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim.instructions.lowering import Compiler
+from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, MemoryFault
@@ -117,7 +117,7 @@ def _hexadecimal(value: float, digits: int | None) -> str:
     return f"{sign}0x{lead}{'.' if fraction else ''}{fraction}p{exponent}"
 
 
-def _vprintf(c: Compiler, instruction: Instruction) -> Call:
+def _vprintf(c: Emitter, instruction: Instruction) -> Call:
     def run(f: Fragment, values: tuple[Any, ...]) -> Any:
         formats, arguments = _pointers(f, values[0]), _pointers(f, values[1])
         texts: dict[int, str] = {}
@@ -132,7 +132,7 @@ def _vprintf(c: Compiler, instruction: Instruction) -> Call:
     return run
 
 
-def _assertfail(c: Compiler, instruction: Instruction) -> Call:
+def _assertfail(c: Emitter, instruction: Instruction) -> Call:
     def run(f: Fragment, values: tuple[Any, ...]) -> Any:
         message, file, function = (_text(f, 0, int(_pointers(f, values[k])[0]), instruction) for k in (0, 1, 3))
         line = int(_pointers(f, values[2])[0]) & 0xFFFFFFFF
@@ -146,7 +146,7 @@ def _assertfail(c: Compiler, instruction: Instruction) -> Call:
     return run
 
 
-def _malloc(c: Compiler, instruction: Instruction) -> Call:
+def _malloc(c: Emitter, instruction: Instruction) -> Call:
     def run(f: Fragment, values: tuple[Any, ...]) -> Any:
         heap, places = f.batch.run.heap, f.batch.run.place(instruction)
         where = f" at {places[0].file}:{places[0].line}" if places else ""
@@ -158,7 +158,7 @@ def _malloc(c: Compiler, instruction: Instruction) -> Call:
     return run
 
 
-def _free(c: Compiler, instruction: Instruction) -> Call:
+def _free(c: Emitter, instruction: Instruction) -> Call:
     def run(f: Fragment, values: tuple[Any, ...]) -> None:
         places = f.batch.run.place(instruction)
         where = f" at {places[0].file}:{places[0].line}" if places else ""
@@ -173,7 +173,7 @@ def _free(c: Compiler, instruction: Instruction) -> Call:
     return run
 
 
-SYSTEM_CALLS: dict[str, Callable[[Compiler, Instruction], Call]] = {
+SYSTEM_CALLS: dict[str, Callable[[Emitter, Instruction], Call]] = {
     "vprintf": _vprintf,
     "__assertfail": _assertfail,
     "malloc": _malloc,

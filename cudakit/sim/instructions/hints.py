@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cudakit.sim.instructions.lowering import Compiler
+from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.lockstep.access import GENERIC, GLOBAL, Access
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
@@ -36,7 +36,7 @@ _LINE = 128
 _POLICY = 0x12F0000000000000
 
 
-def build_prefetch(c: Compiler, instruction: Instruction) -> list[str]:
+def build_prefetch(c: Emitter, instruction: Instruction) -> list[str]:
     """Prefetches change nothing that a program can see, and addresses that nobody holds are ignored."""
     modifiers = Modifiers(instruction)
     space = modifiers.one_of("global", "local")
@@ -48,7 +48,7 @@ def build_prefetch(c: Compiler, instruction: Instruction) -> list[str]:
     return []
 
 
-def build_discard(c: Compiler, instruction: Instruction) -> list[str]:
+def build_discard(c: Emitter, instruction: Instruction) -> list[str]:
     """discard writes an indeterminate value: here the bytes that fresh memory has. applypriority is for the caches."""
     modifiers = Modifiers(instruction)
     space = GLOBAL if modifiers.flag("global") else GENERIC
@@ -68,7 +68,7 @@ def build_discard(c: Compiler, instruction: Instruction) -> list[str]:
     return [f"{c.bind(discard)}(f, {address})"]
 
 
-def build_createpolicy(c: Compiler, instruction: Instruction) -> list[str]:
+def build_createpolicy(c: Emitter, instruction: Instruction) -> list[str]:
     """A cache policy is a value that only caches read."""
     modifiers = Modifiers(instruction)
     kind = modifiers.kind("b64")
@@ -86,7 +86,7 @@ def build_createpolicy(c: Compiler, instruction: Instruction) -> list[str]:
     return c.store(instruction.operands[0], kind, c.bind(np.uint64(_POLICY)))
 
 
-def build_fence(c: Compiler, instruction: Instruction) -> list[str]:
+def build_fence(c: Emitter, instruction: Instruction) -> list[str]:
     """Memory is always in step here: fences order nothing that is not in order. Only the checks want to know."""
     grammar = _FENCE if instruction.opcode == "fence" else _MEMBAR
     if not grammar.fullmatch(".".join(instruction.modifiers)):
@@ -104,7 +104,7 @@ def _fence(wide: bool) -> Callable[[Fragment], None]:
     return fence
 
 
-def build_hint(c: Compiler, instruction: Instruction) -> list[str]:
+def build_hint(c: Emitter, instruction: Instruction) -> list[str]:
     """What changes when things happen, which is nothing that a simulated kernel can rely on."""
     if not _HINTS[instruction.opcode].fullmatch(".".join(instruction.modifiers)):
         raise refused(instruction, "no such form is known")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cudakit.sim.instructions.lowering import Compiler
+from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.instructions.params import entry_param, get_param, put_param
 from cudakit.sim.lockstep import clusters
 from cudakit.sim.lockstep.access import CLUSTER, CONST, ELEMENTS, GENERIC, GLOBAL, LOCAL, PARAM, SHARED, Access
@@ -80,7 +80,7 @@ def elements(instruction: Instruction, operand: Operand | None, count: int) -> l
     return parts
 
 
-def build_ld(c: Compiler, instruction: Instruction) -> list[str]:
+def build_ld(c: Emitter, instruction: Instruction) -> list[str]:
     if instruction.opcode == "ldu":
         space, kind, count = _shape(instruction, (), ())
         if space not in (GLOBAL, GENERIC):
@@ -115,7 +115,7 @@ def build_ld(c: Compiler, instruction: Instruction) -> list[str]:
     return lines
 
 
-def _widen(c: Compiler, register: Operand | None, kind: str, value: str) -> list[str]:
+def _widen(c: Emitter, register: Operand | None, kind: str, value: str) -> list[str]:
     """Write memory bits to a register that may be wider: sign-extended where the type is signed."""
     if register is None:
         # nobody wants it, but the access happens
@@ -133,7 +133,7 @@ def _widen(c: Compiler, register: Operand | None, kind: str, value: str) -> list
     return [f"r[{c.slot(register)}] = {value}"]
 
 
-def build_st(c: Compiler, instruction: Instruction) -> list[str]:
+def build_st(c: Emitter, instruction: Instruction) -> list[str]:
     space, kind, count = _shape(instruction, STORE_CACHES, ("relaxed", "release"))
     if space == CONST:
         raise refused(instruction, "constant memory is written by the host")
@@ -155,7 +155,7 @@ def build_st(c: Compiler, instruction: Instruction) -> list[str]:
     return [f"{c.bind(access.store_vector)}(f, {address}, ({', '.join(values)},))"]
 
 
-def _narrow(c: Compiler, operand: Operand | None, kind: str) -> str:
+def _narrow(c: Emitter, operand: Operand | None, kind: str) -> str:
     """An expression for an operand's bits in memory's own width."""
     if isinstance(operand, Register) and (register_bits := width(operand.type)) < width(kind):
         raise PtxError(f"register {operand.name} has {register_bits} bits, and .{kind} is stored")
@@ -166,7 +166,7 @@ def _narrow(c: Compiler, operand: Operand | None, kind: str) -> str:
 # ---- addresses ----
 
 
-def build_mov(c: Compiler, instruction: Instruction) -> list[str]:
+def build_mov(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     kind = modifiers.kind(*_MOVED)
     modifiers.finish()
@@ -186,7 +186,7 @@ def build_mov(c: Compiler, instruction: Instruction) -> list[str]:
     return c.store(target, kind, c.source(source, kind))
 
 
-def build_cvta(c: Compiler, instruction: Instruction) -> list[str]:
+def build_cvta(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     kind = modifiers.kind("u64")
     backwards = modifiers.flag("to")
@@ -206,7 +206,7 @@ def build_cvta(c: Compiler, instruction: Instruction) -> list[str]:
     return c.store(instruction.operands[0], kind, value)
 
 
-def build_isspacep(c: Compiler, instruction: Instruction) -> list[str]:
+def build_isspacep(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     space = modifiers.one_of(*_WINDOWS)
     modifiers.finish()
@@ -241,7 +241,7 @@ def _is_global(f: Fragment, value: Array) -> Array:
     return inside
 
 
-def build_trap(c: Compiler, instruction: Instruction) -> list[str]:
+def build_trap(c: Emitter, instruction: Instruction) -> list[str]:
     def trap(f: Fragment) -> None:
         f.fail(instruction, "trap", "the kernel stopped itself (__trap())", lanes=f.lanes.count)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim.instructions.lowering import Compiler
+from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.instructions.tensor import (
     WMMA_SHAPES,
     build_wmma_mma,
@@ -65,7 +65,7 @@ class _GenericRows(Access):
         return self._shared(f, lanes, address, SHARED_WINDOW)
 
 
-def _small(c: Compiler, instruction: Instruction, verb: str) -> tuple[int, bool, Callable[[Operand | None], Any]]:
+def _small(c: Emitter, instruction: Instruction, verb: str) -> tuple[int, bool, Callable[[Operand | None], Any]]:
     """How many matrices, whether transposed, and a function from the address operand to its expression and access."""
     modifiers = Modifiers(instruction)
     if not (modifiers.flag("sync") and modifiers.flag("aligned")):
@@ -96,7 +96,7 @@ def _givers(lanes: LaneSet, count: int) -> tuple[Choice, LaneSet]:
     return found
 
 
-def build_ldmatrix(c: Compiler, instruction: Instruction) -> list[str]:
+def build_ldmatrix(c: Emitter, instruction: Instruction) -> list[str]:
     count, transposed, place = _small(c, instruction, "load")
     target, source = instruction.operands
     registers = elements(target)
@@ -124,7 +124,7 @@ def build_ldmatrix(c: Compiler, instruction: Instruction) -> list[str]:
     return c.store_all(registers, ["b32"] * count, f"{c.bind(load)}(f, {address})")
 
 
-def build_stmatrix(c: Compiler, instruction: Instruction) -> list[str]:
+def build_stmatrix(c: Emitter, instruction: Instruction) -> list[str]:
     count, transposed, place = _small(c, instruction, "store")
     target, source = instruction.operands
     registers = elements(source)
@@ -151,7 +151,7 @@ def build_stmatrix(c: Compiler, instruction: Instruction) -> list[str]:
     return [f"{c.bind(store)}(f, {address}, ({texts},))"]
 
 
-def build_movmatrix(c: Compiler, instruction: Instruction) -> list[str]:
+def build_movmatrix(c: Emitter, instruction: Instruction) -> list[str]:
     if instruction.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
         raise refused(instruction, "only movmatrix.sync.aligned.m8n8.trans.b16 is there")
 
@@ -171,7 +171,7 @@ def build_movmatrix(c: Compiler, instruction: Instruction) -> list[str]:
 # ---- fragments of wmma ----
 
 
-def build_wmma(c: Compiler, instruction: Instruction) -> list[str]:
+def build_wmma(c: Emitter, instruction: Instruction) -> list[str]:
     what = instruction.modifiers[:1]
     if what == ("mma",):
         return build_wmma_mma(c, instruction)
@@ -186,7 +186,7 @@ class _Fragment:
     """Where a fragment's elements lie in memory: ``pieces`` are (register, element of it or None for the whole of it).
     ``access`` holds an access for each piece."""
 
-    def __init__(self, c: Compiler, instruction: Instruction, verb: str) -> None:
+    def __init__(self, c: Emitter, instruction: Instruction, verb: str) -> None:
         modifiers = Modifiers(instruction)
         modifiers.flag(verb)
         self.role = modifiers.one_of(*("abc" if verb == "load" else "d"))
@@ -235,7 +235,7 @@ class _Fragment:
         return found
 
 
-def _load(c: Compiler, instruction: Instruction) -> list[str]:
+def _load(c: Emitter, instruction: Instruction) -> list[str]:
     fragment = _Fragment(c, instruction, "load")
     tile = fragment.tile
     registers = elements(instruction.operands[0])
@@ -256,7 +256,7 @@ def _load(c: Compiler, instruction: Instruction) -> list[str]:
     return c.store_all(registers, [kind] * len(registers), f"{c.bind(load)}({fragment.text})")
 
 
-def _store(c: Compiler, instruction: Instruction) -> list[str]:
+def _store(c: Emitter, instruction: Instruction) -> list[str]:
     fragment = _Fragment(c, instruction, "store")
     tile = fragment.tile
     registers = elements(instruction.operands[1])

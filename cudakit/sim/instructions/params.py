@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from cudakit.sim.lockstep.access import ELEMENTS, LOCAL, Access
-from cudakit.sim.lockstep.fragment import Fragment, Site
+from cudakit.sim.lockstep.fragment import Fragment
+from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Address, Instruction, Symbol
 
 

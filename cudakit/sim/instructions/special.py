@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 
 from cudakit.sim.lockstep.clusters import ranks
-from cudakit.sim.lockstep.fragment import SHARED_START, Batch, Fragment
+from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array
+from cudakit.sim.lockstep.memory import RESERVED_BYTES, SHARED_START
 from cudakit.sim.ptx.ir import UnsupportedPtx
 
 Getter = Callable[[Fragment], Any]
 
 _U32, _U64 = np.dtype(np.uint32), np.dtype(np.uint64)
 _DTYPES = {"clock64": _U64, "globaltimer": _U64, "gridid": _U64, "is_explicit_cluster": np.dtype(np.bool_)}
-# bytes of shared memory that the system keeps for itself in kernels that ask where they are: they come first
-RESERVED_BYTES = 1024
 _RESERVED = {
     "reserved_smem_offset_begin": SHARED_START,
     "reserved_smem_offset_end": SHARED_START + RESERVED_BYTES,

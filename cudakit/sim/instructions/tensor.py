@@ -12,10 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from cudakit.sim.instructions import tensorcore
-from cudakit.sim.instructions.lowering import Compiler
+from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.instructions.tiles import ELEMENT_BITS, Tile, left, quads, right, sums
-from cudakit.sim.lockstep.fragment import Fragment, Site
+from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
+from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Instruction, Operand, PtxError, Vector
 from cudakit.sim.ptx.modifiers import Modifiers
 
@@ -114,7 +115,7 @@ class _Types(NamedTuple):
     d: str
 
 
-def build_mma(c: Compiler, instruction: Instruction) -> list[str]:
+def build_mma(c: Emitter, instruction: Instruction) -> list[str]:
     read = _Read(instruction, MMA_SHAPES)
     m, n, k = read.shape
     types = read.types
@@ -135,7 +136,7 @@ def build_mma(c: Compiler, instruction: Instruction) -> list[str]:
     return _product(c, instruction, tiles, types, multiply)
 
 
-def build_wmma_mma(c: Compiler, instruction: Instruction) -> list[str]:
+def build_wmma_mma(c: Emitter, instruction: Instruction) -> list[str]:
     read = _Read(instruction, WMMA_SHAPES)
     types = read.types
     if types.a != types.b:
@@ -243,7 +244,7 @@ class _Product:
 
 
 def _product(
-    c: Compiler, instruction: Instruction, tiles: tuple[Tile, ...], types: _Types, multiply: _Multiply
+    c: Emitter, instruction: Instruction, tiles: tuple[Tile, ...], types: _Types, multiply: _Multiply
 ) -> list[str]:
     if len(instruction.operands) != 4:
         raise PtxError(f"{instruction.name} takes 4 operands, not {len(instruction.operands)}")

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim.instructions.lowering import Compiler
-from cudakit.sim.lockstep.barriers import BarrierCall
-from cudakit.sim.lockstep.clusters import end_with_cluster_barrier
-from cudakit.sim.lockstep.fragment import Fragment, Registers, Site
+from cudakit.sim.instructions.clusters import end_with_cluster_barrier
+from cudakit.sim.instructions.emitter import Emitter
+from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
-from cudakit.sim.lockstep.program import BARRIER, Block
+from cudakit.sim.lockstep.program import BARRIER, BarrierCall, Block
+from cudakit.sim.lockstep.registers import Registers
+from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Immediate, Instruction, Operand, Pair, Register, refused
 from cudakit.sim.ptx.modifiers import Modifiers
 from cudakit.sim.values.arithmetic import compile_lanewise
@@ -30,7 +31,7 @@ _MASK_AT = {"shfl": 4, "vote": 2, "match": 2, "redux": 2, "elect": 1}
 _WHOLE = ("mma", "wmma", "ldmatrix", "stmatrix", "movmatrix")
 
 
-def sync_of(c: Compiler, instruction: Instruction) -> Callable[[Fragment, Registers], Any] | None:
+def sync_of(c: Emitter, instruction: Instruction) -> Callable[[Fragment, Registers], Any] | None:
     """The member mask of an instruction that waits for a warp's other lanes; None for all others."""
     if instruction.opcode == "bar" and "warp" in instruction.modifiers:
         operand = instruction.operands[0]
@@ -47,7 +48,7 @@ def _whole_warp(f: Fragment, r: Registers) -> Any:
     return _ALL
 
 
-def function(c: Compiler, operand: Operand | None, kind: str) -> Callable[[Fragment, Registers], Any]:
+def function(c: Emitter, operand: Operand | None, kind: str) -> Callable[[Fragment, Registers], Any]:
     """An operand as a function of the fragment and its registers."""
     if isinstance(operand, Register):
         slot = c.slot(operand)
@@ -87,7 +88,7 @@ def _synchronous(modifiers: Modifiers, *modes: str) -> str:
 # ---- shuffles ----
 
 
-def build_shfl(c: Compiler, instruction: Instruction) -> list[str]:
+def build_shfl(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     modifiers.kind("b32")
     mode = _synchronous(modifiers, "up", "down", "bfly", "idx")
@@ -166,7 +167,7 @@ def ballot(lanes: LaneSet, held: Array) -> Array:
     return found
 
 
-def build_vote(c: Compiler, instruction: Instruction) -> list[str]:
+def build_vote(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     kind = modifiers.kind("pred", "b32")
     mode = _synchronous(modifiers, "all", "any", "uni", "ballot")
@@ -190,7 +191,7 @@ def build_vote(c: Compiler, instruction: Instruction) -> list[str]:
     return c.store(instruction.operands[0], "b32" if mode == "ballot" else "pred", f"{c.bind(vote)}(f, {held}, {mask})")
 
 
-def build_activemask(c: Compiler, instruction: Instruction) -> list[str]:
+def build_activemask(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     modifiers.kind("b32")
     modifiers.finish()
@@ -201,7 +202,7 @@ def build_activemask(c: Compiler, instruction: Instruction) -> list[str]:
     return c.store(instruction.operands[0], "b32", f"{c.bind(active)}(f)")
 
 
-def build_match(c: Compiler, instruction: Instruction) -> list[str]:
+def build_match(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     kind = modifiers.kind("b32", "b64")
     mode = _synchronous(modifiers, "any", "all")
@@ -227,7 +228,7 @@ def build_match(c: Compiler, instruction: Instruction) -> list[str]:
     return c.store_all(targets, ("b32", "pred"), f"{c.bind(match)}(f, {value}, {mask})")
 
 
-def build_redux(c: Compiler, instruction: Instruction) -> list[str]:
+def build_redux(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     kind = modifiers.kind("u32", "s32", "b32", "f32")
     absolute, nan = modifiers.flag("abs"), modifiers.flag("NaN")
@@ -269,7 +270,7 @@ def build_redux(c: Compiler, instruction: Instruction) -> list[str]:
     return c.store(instruction.operands[0], "b32", f"{c.bind(redux)}(f, {value}, {mask})")
 
 
-def build_elect(c: Compiler, instruction: Instruction) -> list[str]:
+def build_elect(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     synchronous = modifiers.flag("sync")
     modifiers.finish()
@@ -291,7 +292,7 @@ def build_elect(c: Compiler, instruction: Instruction) -> list[str]:
 # ---- barriers ----
 
 
-def end_with_barrier(c: Compiler, block: Block, instruction: Instruction) -> None:
+def end_with_barrier(c: Emitter, block: Block, instruction: Instruction) -> None:
     """Make a block end with a barrier among the block's threads."""
     if "cluster" in instruction.modifiers:
         site = c.site(instruction, "barrier")
@@ -335,7 +336,7 @@ def end_with_barrier(c: Compiler, block: Block, instruction: Instruction) -> Non
     block.barrier = call
 
 
-def build_bar(c: Compiler, instruction: Instruction) -> list[str]:
+def build_bar(c: Emitter, instruction: Instruction) -> list[str]:
     """bar.warp.sync: its block has already waited for the lanes of its mask."""
     if instruction.modifiers != ("warp", "sync"):
         raise refused(instruction)

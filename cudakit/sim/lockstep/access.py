@@ -11,9 +11,17 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from cudakit.sim.lockstep.clusters import offsets_in_cluster
-from cudakit.sim.lockstep.fragment import SHARED_START, Fragment, Site
+from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, Choice, LaneSet, choose
-from cudakit.sim.lockstep.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, Allocation, MemoryFault
+from cudakit.sim.lockstep.memory import (
+    LOCAL_WINDOW,
+    PARAM_WINDOW,
+    SHARED_START,
+    SHARED_WINDOW,
+    Allocation,
+    MemoryFault,
+)
+from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.traffic import (
     count_local,
     count_same_sector,
@@ -293,7 +301,8 @@ class Access:
         """``_shared`` in a cluster, where an address names the block as well."""
         batch, size, shift = f.batch, self.size, self.shift
         store, limit = batch.shared, batch.run.shared_bytes
-        offsets, block = offsets_in_cluster(self, f, lanes, address, window, self.space != SHARED)
+        start = address.astype(np.int64) + (self.offset - window)
+        offsets, block = offsets_in_cluster(f, lanes, start, self.site, size, self.space != SHARED)
         wrong = np.flatnonzero((offsets < 0) | (offsets > limit - size) | (offsets & (size - 1) != 0))
         if len(wrong) or store is None:
             self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), wrong)

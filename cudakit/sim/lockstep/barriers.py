@@ -1,16 +1,18 @@
 """Barriers among the threads of a block: who has arrived, and whether those that meet there may.
 
-The scheduler (control.py) parks fragments at barriers and lets them go.
+The scheduler (control.py) brings fragments here, and has those that have met let go.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
-from cudakit.sim.lockstep.fragment import Batch, Fragment, Run
-from cudakit.sim.lockstep.lanes import Array
+from cudakit.sim.lockstep.fragment import Batch, Fragment, Run, divide
+from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.program import BarrierCall
+from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.lockstep.report import Other
 
 
@@ -26,24 +28,142 @@ class BarrierState:
         self.waiting: list[Fragment] = []
 
 
-class BarrierCall:
-    """What a barrier instruction asks: the number and count as functions of the fragment, whether it waits, what it
-    reduces and where the result goes, and whether all lanes of a warp must be there (``aligned``)."""
+class BlockBarriers:
+    """The barriers of a batch's blocks, by number. Fragments that are let go return to the queue."""
 
-    __slots__ = ("aligned", "count", "instruction", "number", "reduce", "slot", "value", "waits")
+    def __init__(self, batch: Batch, queue: FragmentQueue) -> None:
+        self.batch = batch
+        self.queue = queue
+        self.states: dict[int, BarrierState] = {}
 
-    def __init__(self, instruction: Any, number: Any, count: Any, waits: bool, aligned: bool) -> None:
-        self.instruction = instruction
-        self.number = number
-        self.count = count
-        self.waits = waits
-        self.aligned = aligned
-        self.reduce = ""
-        self.value: Any = None
-        self.slot = -1
+    def waiting(self) -> list[Fragment]:
+        """The fragments that wait here."""
+        return [f for state in self.states.values() for f in state.waiting]
+
+    def arrive(self, f: Fragment, call: BarrierCall) -> bool:
+        """Bring a fragment to a barrier; True if it may go straight on. ``release`` comes next if it does not wait."""
+        number, count = call.number(f), call.count(f)
+        f.jumps = 0
+        batch = self.batch
+        if call.reduce:
+            f.value = np.broadcast_to(call.value(f), (f.lanes.count,))
+        if _varies(number) or _varies(count):
+            pairs = np.stack([np.broadcast_to(v, f.lanes.count) for v in (number, count)], axis=1)
+            for pair in np.unique(pairs, axis=0):
+                choice, lanes = f.lanes.subset((pairs == pair).all(axis=1))
+                self.wait_at(f.part(choice, lanes, f.block) if call.waits else f, lanes, call, *map(int, pair))
+        else:
+            which = int(number if number.ndim == 0 else number[0])
+            threads = int(count if count.ndim == 0 else count[0])
+            if call.waits and threads == 0 and f.lanes.count == batch.live and which not in self.states:
+                batch.progress += 1
+                if batch.guard is not None:
+                    batch.guard.barrier(None)
+                if call.reduce:
+                    f.regs[call.slot] = self.reduce(call, [(f, f.value)])[0]
+                    f.value = None
+                return True
+            self.wait_at(f, f.lanes, call, which, threads)
+        return not call.waits
+
+    def wait_at(self, f: Fragment, lanes: LaneSet, call: BarrierCall, number: int, threads: int) -> None:
+        """Note the arrival of lanes at one barrier, and park their fragment there if they wait."""
+        state = self.states.get(number)
+        if state is None:
+            state = self.states[number] = BarrierState(self.batch.geometry.blocks)
+        here = lanes.block_counts
+        state.arrived += here
+        state.expected[here > 0] = min(threads, self.batch.geometry.threads)
+        if self.batch.guard is not None:
+            self.batch.guard.arrive(lanes, number)
+        if call.waits:
+            state.waiting.append(f)
+
+    def release(self) -> bool:
+        """Let go of every block whose threads have all arrived at a barrier; True if there was one."""
+        released = False
+        epoch = self.queue.epoch()
+        for number, state in list(self.states.items()):
+            expected = np.where(state.expected, state.expected, self.batch.live_blocks)
+            full = (state.arrived > 0) & (state.arrived >= expected)
+            if not full.any():
+                continue
+            released = True
+            self.batch.progress += 1
+            going, staying = divide(state.waiting, lambda lanes, full=full: full.take(lanes.block))  # type: ignore[misc]
+            _tell_checks(self.batch, number, state, full, going)
+            state.arrived[full] = 0
+            state.waiting = staying
+            if not staying and not state.arrived.any():
+                del self.states[number]
+            _check_alignment(self.batch.run, going, state.expected == 0)
+            self.finish_reduction(going)
+            for f in going:
+                f.epoch, f.jumps, f.value = epoch, 0, None
+                self.queue.add(f)
+        return released
+
+    def finish_reduction(self, going: list[Fragment]) -> None:
+        reducing = [f for f in going if f.value is not None]
+        if not reducing:
+            return
+        calls = [f.program.blocks[f.block - 1].barrier for f in reducing]
+        results = self.reduce(calls[0], [(f, f.value) for f in reducing])
+        for f, call, result in zip(reducing, calls, results, strict=True):
+            f.regs[call.slot] = result
+
+    def reduce(self, call: BarrierCall, parts: list[tuple[Fragment, Array]]) -> list[Array]:
+        """Reduce a predicate over each block; the result for each lane of each part."""
+        blocks = self.batch.geometry.blocks
+        votes = np.zeros(blocks, np.int64)
+        lanes = np.zeros(blocks, np.int64)
+        for f, value in parts:
+            values = np.broadcast_to(value, (f.lanes.count,))
+            votes += np.bincount(f.lanes.block, weights=values, minlength=blocks).astype(np.int64)
+            lanes += f.lanes.block_counts
+        result: Array
+        if call.reduce == "popc":
+            result = votes.astype(np.uint32)
+        else:
+            result = votes > 0 if call.reduce == "or" else votes == lanes
+        return [result.take(f.lanes.block) for f, _ in parts]
+
+    def deadlock(self) -> NoReturn:
+        """Nothing can move, and lanes are left: they wait at barriers that others will never reach."""
+        # where somebody waits, rather than where some have only arrived
+        number, state = max(self.states.items(), key=lambda item: len(item[1].waiting))
+        f = state.waiting[0] if state.waiting else None
+        if f is None:
+            raise RuntimeError("lanes are left, and none of them waits anywhere")
+        call = f.program.blocks[f.block - 1].barrier
+        block = int(f.lanes.block[0])
+        arrived = int(state.arrived[block])
+        expected = int(state.expected[block]) or int(self.batch.live_blocks[block])
+        notes = []
+        for other_number, other in self.states.items():
+            for w in other.waiting:
+                inside = int((w.lanes.block == block).sum())
+                if not inside:
+                    continue
+                wait = w.program.blocks[w.block - 1].barrier
+                places = self.batch.run.place(wait.instruction)
+                where = f"{places[0].file}:{places[0].line}" if places else wait.instruction.text.strip()
+                notes.append(f"{inside} threads of this block wait at barrier {other_number}, {where}")
+        f.fail(
+            call.instruction,
+            "deadlock",
+            f"{arrived} threads of the block wait at barrier {number} for {expected}; the others are at another "
+            "barrier or gone, and none can move",
+            lanes=f.lanes.count,
+            notes=notes,
+        )
 
 
-def tell_checks(batch: Batch, number: int, state: BarrierState, full: Array, going: list[Fragment]) -> None:
+def _varies(values: Array) -> bool:
+    return values.ndim > 0 and bool((values != values[0]).any())
+
+
+def _tell_checks(batch: Batch, number: int, state: BarrierState, full: Array, going: list[Fragment]) -> None:
     """Tell the checks who has met: whole blocks, or the warps that came and go on."""
     guard = batch.guard
     if guard is None:
@@ -61,14 +181,14 @@ def tell_checks(batch: Batch, number: int, state: BarrierState, full: Array, goi
             guard.depart(f.lanes, number)
 
 
-def check_alignment(run: Run, going: list[Fragment], plain: Array) -> None:
+def _check_alignment(run: Run, going: list[Fragment], plain: Array) -> None:
     """An aligned barrier needs all lanes of a warp at the same instruction; __syncthreads(), which names no count
     (``plain``, for each block), all threads of the block at the same one of the source."""
     if len(going) < 2 or "barrier" not in run.checks:
         return
     seen: list[tuple[Fragment, BarrierCall]] = []
     for f in going:
-        call: BarrierCall = f.program.blocks[f.block - 1].barrier
+        call = f.program.blocks[f.block - 1].barrier
         if not call.aligned:
             continue
         for other, theirs in seen:

@@ -7,16 +7,12 @@ apart and put together.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
+from cudakit.sim.lockstep.fragment import Fragment
+from cudakit.sim.lockstep.guarded import put_back
 from cudakit.sim.lockstep.lanes import Array
-from cudakit.sim.lockstep.program import BRANCH, EXIT, FALL, JUMP, Block, Program, put_back, reads_of, writes_of
+from cudakit.sim.lockstep.program import BRANCH, EXIT, FALL, JUMP, Aside, Block, Program, reads_of, writes_of
+from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.ptx.ir import Instruction
-
-if TYPE_CHECKING:
-    from cudakit.sim.lockstep.control import Scheduler
-    from cudakit.sim.lockstep.fragment import Fragment
-
 
 # what ptxas puts under predicates rather than jump over: about as many machine instructions, fewer with a store
 _SHORT, _SHORT_STORE = 17, 11
@@ -26,13 +22,6 @@ _FREE = frozenset(("mov", "cvta", "bra"))
 # each is a long sequence, a call or a trap, and jumped over
 _LONG = frozenset(("div", "rem", "rcp", "sqrt", "rsqrt"))
 _QUICK = frozenset(("approx", "full"))
-
-
-class Aside(NamedTuple):
-    """What running a block in place needs: the slots that it finds in registers, and those it leaves changed."""
-
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
 
 
 def find_asides(program: Program) -> None:
@@ -90,20 +79,18 @@ def _cost(instruction: Instruction) -> int:
     return 1 if _WIDE.isdisjoint(modifiers) or "wide" in modifiers else _WIDE_COSTS.get(opcode, 1)
 
 
-def run_aside(scheduler: Scheduler, f: Fragment, block: Block, held: Array) -> bool:
-    """Run the block that a branch jumps over on the lanes that do not jump; False where they must part instead, because
+def run_aside(queue: FragmentQueue, f: Fragment, block: Block, held: Array) -> bool:
+    """Run the block that a branch jumps over on the lanes that do not jump; False if they must part instead, because
     other lanes are on their way there."""
-    aside: Aside | None = block.aside
+    aside = block.aside
     if aside is None:
         return False
-    if scheduler.pending or scheduler.deferred:
-        path = (*f.path()[:-1], block.fall)
-        if path in scheduler.deferred or (scheduler.pending and min(scheduler.pending) <= (f.epoch, path)):
-            return False
+    if (queue.pending or queue.deferred) and queue.yields(f.epoch, (*f.path()[:-1], block.fall)):
+        return False
     found = f.lanes.split(held)
     choice, lanes = (found.yes, found.set_yes) if block.negated else (found.no, found.set_no)
     inner = f.program.blocks[block.fall]
-    counts = scheduler.counts
+    counts = f.batch.run.block_counts
     count = counts[inner.number]
     if count is None:
         count = counts[inner.number] = [0, 0, 0]

@@ -8,24 +8,20 @@ the hands of another block, and mapa replaces the rank. Generic addresses are th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from cudakit.sim.lockstep.fragment import SHARED_START, Batch, Fragment, divide
+from cudakit.sim.lockstep.fragment import Batch, Fragment, divide
 from cudakit.sim.lockstep.lanes import Array, LaneSet
-from cudakit.sim.lockstep.memory import LOCAL_WINDOW, SHARED_WINDOW
-from cudakit.sim.lockstep.program import CLUSTER, Block
-from cudakit.sim.ptx.ir import Address, Instruction, Symbol
-from cudakit.sim.ptx.modifiers import Modifiers
-
-if TYPE_CHECKING:
-    from cudakit.sim.instructions.lowering import Compiler
-    from cudakit.sim.lockstep.access import Access
-    from cudakit.sim.lockstep.control import Scheduler
+from cudakit.sim.lockstep.memory import LOCAL_WINDOW, SHARED_START, SHARED_WINDOW
+from cudakit.sim.lockstep.program import ClusterCall
+from cudakit.sim.lockstep.queue import FragmentQueue
+from cudakit.sim.lockstep.sites import Site
+from cudakit.sim.ptx.ir import Instruction
 
 RANK_SHIFT = 24
-_RANK_MASK = 0xFF
+RANK_MASK = 0xFF
 _OFFSET_MASK = (1 << RANK_SHIFT) - 1
 
 
@@ -68,65 +64,24 @@ def in_own_shared(f: Fragment, value: Array) -> Array:
     return inside
 
 
-def build_mapa(c: Compiler, instruction: Instruction) -> list[str]:
-    """mapa: the same place in the shared memory of another block of the cluster."""
-    modifiers = Modifiers(instruction)
-    kind = modifiers.kind("u32", "u64")
-    modifiers.flag("shared::cluster")
-    modifiers.finish()
-    source = instruction.operands[1]
-    if isinstance(source, (Symbol, Address)):
-        base, offset = c.address(source, instruction)
-        value = f"({base} + {c.bind(np.uint64(offset % (1 << 64)))})"
-        if kind == "u32":
-            value += f".astype({c.bind(np.uint32)})"
-    else:
-        value = c.source(source, kind)
-    rank = c.source(instruction.operands[2], "u32")
-    keep = ~(_RANK_MASK << RANK_SHIFT) & (0xFFFFFFFF if kind == "u32" else 0xFFFFFFFFFFFFFFFF)
-    dtype = np.uint32 if kind == "u32" else np.uint64
-
-    def mapa(address: Array, block: Array) -> Array:
-        # a rank that no cluster has stays one, for the access to report
-        high = np.minimum(block, np.uint32(_RANK_MASK)).astype(dtype) << dtype(RANK_SHIFT)
-        mapped: Array = (address & dtype(keep)) | high
-        return mapped
-
-    return c.store(instruction.operands[0], kind, f"{c.bind(mapa)}({value}, {rank})")
-
-
-def build_getctarank(c: Compiler, instruction: Instruction) -> list[str]:
-    """getctarank: the block in whose shared memory an address lies."""
-    modifiers = Modifiers(instruction)
-    kind = modifiers.kind("u32", "u64")
-    modifiers.flag("shared::cluster")
-    modifiers.finish()
-    value = c.source(instruction.operands[1], kind)
-
-    def rank(address: Array) -> Array:
-        found: Array = ((address >> address.dtype.type(RANK_SHIFT)) & address.dtype.type(_RANK_MASK)).astype(np.uint32)
-        return found
-
-    return c.store(instruction.operands[0], "u32", f"{c.bind(rank)}({value})")
-
-
 def offsets_in_cluster(
-    access: Access, f: Fragment, lanes: LaneSet, address: Array, window: int, anywhere: bool
+    f: Fragment, lanes: LaneSet, start: Array, site: Site, size: int, anywhere: bool
 ) -> tuple[Array, Array]:
-    """Where lanes of a cluster's blocks access shared memory: the offset in a block's own shared memory, and the block
-    within the batch, both (lanes,) of int64. ``anywhere``: in any block of the cluster, not the lane's own alone.
+    """Where lanes of a cluster's blocks access ``size`` bytes of shared memory: the offset in a block's own shared
+    memory, and the block within the batch, both (lanes,) of int64. ``start`` are the addresses without the window, one
+    per lane or one for all. ``anywhere``: in any block of the cluster, not the lane's own alone.
 
     A rank that the cluster does not have, and a block that has exited, are reported.
     """
     batch = f.batch
-    size = batch.run.cluster_size
-    start = np.broadcast_to(address, (lanes.count,)).astype(np.int64) + (access.offset - window)
+    blocks = batch.run.cluster_size
+    start = np.broadcast_to(start, (lanes.count,))
     rank, own = start >> RANK_SHIFT, ranks(batch, lanes)
     offsets = (start & _OFFSET_MASK) - SHARED_START
-    wrong = np.flatnonzero((rank < 0) | (rank >= size))
+    wrong = np.flatnonzero((rank < 0) | (rank >= blocks))
     if len(wrong):
-        where = f"block {int(rank[wrong[0]])} of a cluster that has {size} (ranks start at 0)"
-        _fail(access, f, "out of bounds", where, start, wrong)
+        where = f"block {int(rank[wrong[0]])} of a cluster that has {blocks} (ranks start at 0)"
+        _fail(f, site, size, "out of bounds", where, start, wrong)
     if not anywhere:
         wrong = np.flatnonzero(rank != own)
         if len(wrong):
@@ -134,7 +89,7 @@ def offsets_in_cluster(
                 f"the shared memory of block {int(rank[wrong[0]])} of the cluster by block {int(own[wrong[0]])}, and "
                 "the access is .shared::cta, which reaches the block's own alone"
             )
-            _fail(access, f, "out of bounds", where, start, wrong)
+            _fail(f, site, size, "out of bounds", where, start, wrong)
     block = lanes.block - own + rank
     gone = np.flatnonzero((rank != own) & (batch.live_blocks.take(block) == 0))
     if len(gone):
@@ -142,63 +97,36 @@ def offsets_in_cluster(
             f"the shared memory of block {batch.block_index(int(block[gone[0]]))}, which has exited: its threads must "
             "wait, at a cluster barrier, for the last access"
         )
-        _fail(access, f, "use after free", where, start, gone)
+        _fail(f, site, size, "use after free", where, start, gone)
     return offsets, block
 
 
-def _fail(access: Access, f: Fragment, kind: str, where: str, start: Array, wrong: Array) -> NoReturn:
+def _fail(f: Fragment, site: Site, size: int, kind: str, where: str, start: Array, wrong: Array) -> NoReturn:
     position = int(wrong[0])
     f.fail(
-        access.site.instruction,
+        site.instruction,
         kind,
-        f"{access.site.kind} of {access.size} byte{'s' * (access.size != 1)} at {where}",
+        f"{site.kind} of {size} byte{'s' * (size != 1)} at {where}",
         position,
         len(wrong),
         address=int(start[position]),
-        size=access.size,
+        size=size,
         space="shared",
-        access=access.site.kind,
+        access=site.kind,
     )
 
 
 # ---- barrier.cluster ----
 
 
-class ClusterCall:
-    """A barrier.cluster instruction: whether it waits (else it arrives), and whether all lanes of a warp must be there
-    (``aligned``)."""
-
-    __slots__ = ("aligned", "instruction", "waits")
-
-    def __init__(self, instruction: Instruction, waits: bool, aligned: bool) -> None:
-        self.instruction = instruction
-        self.waits = waits
-        self.aligned = aligned
-
-
-def end_with_cluster_barrier(c: Compiler, block: Block, instruction: Instruction, count: Callable[[Any], None]) -> None:
-    """Make a basic block end with barrier.cluster.arrive or .wait; ``count`` notes that a fragment came."""
-    modifiers = Modifiers(instruction)
-    modifiers.flag("cluster")
-    what = modifiers.one_of("arrive", "wait")
-    modifiers.one_of("acquire") if what == "wait" else modifiers.one_of("release", "relaxed")
-    aligned = modifiers.flag("aligned")
-    modifiers.finish()
-    if not what or instruction.operands or instruction.opcode != "barrier":
-        modifiers.refuse("barrier.cluster takes .arrive or .wait and no operands")
-    block.kind = CLUSTER
-    block.barrier = ClusterCall(instruction, what == "wait", aligned)
-    if what == "arrive":
-        block.lines.append(f"{c.bind(count)}(f)")
-
-
 class ClusterBarrier:
     """The barriers of a batch's clusters. Each thread arrives and then waits; a phase is complete when all threads of
     the cluster that have not exited have arrived."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, queue: FragmentQueue) -> None:
         geometry, size = batch.geometry, batch.run.cluster_size
         self.batch = batch
+        self.queue = queue
         self.clusters = geometry.blocks // size
         self.cluster = geometry.block // size
         # phases that each lane has arrived at, and whether it has yet to wait for the last
@@ -211,11 +139,11 @@ class ClusterBarrier:
         self.completed = np.zeros(self.clusters, np.int64)
         self.waiting: list[Fragment] = []
 
-    def meet(self, scheduler: Scheduler, f: Fragment, call: ClusterCall) -> bool:
+    def meet(self, f: Fragment, call: ClusterCall) -> bool:
         """Bring a fragment, already behind the instruction, to arrive or wait; True where it may go straight on."""
         f.jumps = 0
         if call.waits:
-            return self.wait(scheduler, f, call)
+            return self.wait(f, call)
         ids = f.lanes.lanes
         twice = np.flatnonzero(self.owing[ids])
         if len(twice):
@@ -235,7 +163,7 @@ class ClusterBarrier:
         self.place[ids] = self.places[path]
         if call.aligned and "barrier" in self.batch.run.checks:
             self.check_alignment(f, call)
-        self.release(scheduler)
+        self.release()
         return True
 
     def check_alignment(self, f: Fragment, call: ClusterCall) -> None:
@@ -258,7 +186,7 @@ class ClusterBarrier:
                 int((f.lanes.warp == warp).sum()),
             )
 
-    def wait(self, scheduler: Scheduler, f: Fragment, call: ClusterCall) -> bool:
+    def wait(self, f: Fragment, call: ClusterCall) -> bool:
         ids = f.lanes.lanes
         never = np.flatnonzero(~self.owing[ids])
         if len(never):
@@ -273,14 +201,14 @@ class ClusterBarrier:
             self.owing[ids] = False
             return True
         self.waiting.append(f)
-        self.release(scheduler)
+        self.release()
         return False
 
     def ready(self, ids: Array) -> Array:
         passed: Array = self.phase[ids] <= self.completed[self.cluster[ids]]
         return passed
 
-    def release(self, scheduler: Scheduler) -> bool:
+    def release(self) -> bool:
         """Complete the phases at which all have arrived, and let those go on that wait for them; True where some do."""
         batch, size = self.batch, self.batch.run.cluster_size
         arrived = np.bincount(self.cluster, batch.alive & (self.phase > self.completed[self.cluster]), self.clusters)
@@ -292,17 +220,17 @@ class ClusterBarrier:
             if batch.guard is not None:
                 batch.guard.cluster_barrier(full)
         going, self.waiting = divide(self.waiting, lambda lanes: self.ready(lanes.lanes))
-        epoch = min((key[0] for key in scheduler.pending), default=0)
+        epoch = self.queue.epoch()
         for f in going:
             self.owing[f.lanes.lanes] = False
             f.epoch = epoch
-            scheduler.add(f)
+            self.queue.add(f)
         return bool(going)
 
     def deadlock(self) -> NoReturn:
         """Nothing can move, and lanes wait for threads of their cluster that will never arrive."""
         f = self.waiting[0]
-        call: ClusterCall = f.program.blocks[f.block - 1].barrier
+        call = f.program.blocks[f.block - 1].cluster_barrier
         cluster = int(self.cluster[f.lanes.lanes[0]])
         size = self.batch.run.cluster_size
         inside = (self.cluster == cluster) & self.batch.alive
@@ -314,6 +242,3 @@ class ClusterBarrier:
             "cluster barrier; the others are elsewhere, and none can move",
             lanes=f.lanes.count,
         )
-
-
-BUILDERS = {"mapa": build_mapa, "getctarank": build_getctarank}

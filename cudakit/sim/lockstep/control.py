@@ -11,14 +11,26 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cudakit.sim.lockstep.barriers import BarrierCall, BarrierState, check_alignment, tell_checks
+from cudakit.sim.lockstep.barriers import BlockBarriers
 from cudakit.sim.lockstep.branches import run_aside
 from cudakit.sim.lockstep.clusters import ClusterBarrier
-from cudakit.sim.lockstep.fragment import Batch, Fragment, Frame, Registers, divide, unite
+from cudakit.sim.lockstep.fragment import Batch, Fragment, Frame, unite
 from cudakit.sim.lockstep.lanes import Array, LaneSet
-from cudakit.sim.lockstep.program import BARRIER, BRANCH, CALL, CLUSTER, EXIT, FALL, JUMP, SWITCH, Block, Program
-
-Key = tuple[int, tuple[int, ...]]
+from cudakit.sim.lockstep.program import (
+    BARRIER,
+    BRANCH,
+    CALL,
+    CLUSTER,
+    EXIT,
+    FALL,
+    JUMP,
+    SWITCH,
+    BarrierCall,
+    Block,
+    Program,
+)
+from cudakit.sim.lockstep.queue import FragmentQueue
+from cudakit.sim.lockstep.registers import Registers
 
 # backward jumps before a fragment lets others go first: in a loop that waits for other lanes, and in any other
 _TIRED_SPIN = 4
@@ -27,10 +39,6 @@ _TIRED = 4096
 _HANG_SPIN = 20_000
 _HANG = 20_000_000
 _STACK_DEPTH = 4096
-
-
-def _varies(values: Array) -> bool:
-    return values.ndim > 0 and bool((values != values[0]).any())
 
 
 def _is_warp_barrier(f: Fragment) -> bool:
@@ -45,55 +53,52 @@ class Scheduler:
         self.batch = batch
         self.run = batch.run
         self.remaining = remaining
-        self.pending: dict[Key, list[Fragment]] = {}
-        self.deferred: dict[tuple[int, ...], list[Fragment]] = {}
-        self.barriers: dict[int, BarrierState] = {}
-        self.cluster = ClusterBarrier(batch) if batch.run.cluster_barriers else None
+        self.queue = FragmentQueue()
+        self.barriers = BlockBarriers(batch, self.queue)
+        self.cluster = ClusterBarrier(batch, self.queue) if batch.run.cluster_barriers else None
         self.counts = batch.run.block_counts
         # backward jumps since the batch last got on, in loops that do not wait for other lanes and in those that do
         self.idle_jumps = [0, 0]
         self.seen_progress = 0
         self.snapshot: tuple[Any, ...] | None = None
         frame = Frame(program, list(program.template), -1, 0)
-        self.add(Fragment(batch, batch.geometry.all, [frame], 0, 0))
-
-    def add(self, fragment: Fragment) -> None:
-        key = (fragment.epoch, fragment.path())
-        self.pending.setdefault(key, []).append(fragment)
+        self.queue.add(Fragment(batch, batch.geometry.all, [frame], 0, 0))
 
     # ---- choosing ----
 
     def loop(self) -> None:
-        """Run until every lane has exited; KernelFault where that cannot be."""
+        """Run until every lane has exited; KernelFault if that cannot be."""
+        pending, deferred = self.queue.pending, self.queue.deferred
         while True:
-            if not self.pending:
+            if not pending:
                 if self.release():
                     continue
-                if self.deferred:
+                if deferred:
                     if self.meet():
                         continue
-                    path = min(self.deferred)
-                    waiting = self.deferred.pop(path)
+                    path = min(deferred)
+                    waiting = deferred.pop(path)
                     self.advance(waiting[0] if len(waiting) == 1 else unite(waiting), forced=True)
                     continue
                 if self.batch.live:
                     self.deadlock()
                 return
-            key = min(self.pending)
-            waiting = self.pending.pop(key)
-            if self.deferred:
-                waiting += self.deferred.pop(key[1], [])
+            key = min(pending)
+            waiting = pending.pop(key)
+            if deferred:
+                waiting += deferred.pop(key[1], [])
             self.advance(waiting[0] if len(waiting) == 1 else unite(waiting))
 
     def advance(self, f: Fragment, forced: bool = False) -> None:
         """Run a fragment until it ends, waits, parts, or others are behind it."""
-        counts, pending = self.counts, self.pending
+        counts, queue = self.counts, self.queue
+        pending, deferred = queue.pending, queue.deferred
         while True:
             program = f.program
             block = program.blocks[f.block]
             if block.sync is not None and not f.released and not self.gathered(f, block):
                 if not forced:
-                    self.deferred.setdefault(f.path(), []).append(f)
+                    queue.defer(f)
                     return
                 if "warp" in self.run.checks:
                     self.incomplete(f, block)
@@ -112,7 +117,7 @@ class Scheduler:
             elif kind == JUMP:
                 if block.target <= f.block and self.jumped_back(f, block):
                     f.block = block.target
-                    self.add(f)
+                    queue.add(f)
                     return
                 f.block = block.target
             elif kind == BRANCH:
@@ -122,22 +127,21 @@ class Scheduler:
                 else:
                     yes = int(np.count_nonzero(held))
                     some = 0 < yes < lanes.count
-                    if some and not run_aside(self, f, block, held):
+                    if some and not run_aside(queue, f, block, held):
                         self.part(f, block, held)
                         return
                     taken = some or (yes > 0) != block.negated
                 if taken:
                     if block.target <= f.block and self.jumped_back(f, block):
                         f.block = block.target
-                        self.add(f)
+                        queue.add(f)
                         return
                     f.block = block.target
                 else:
                     f.block = block.fall
             elif kind == BARRIER:
-                call: BarrierCall = block.barrier
                 f.block = block.fall
-                if not self.arrive(f, call):
+                if not self.arrive(f, block.barrier):
                     return
             elif kind == CALL:
                 self.call(f, block)
@@ -149,16 +153,14 @@ class Scheduler:
                     return
             elif kind == CLUSTER:
                 f.block = block.fall
-                if self.cluster is not None and not self.cluster.meet(self, f, block.barrier):
+                if self.cluster is not None and not self.cluster.meet(f, block.cluster_barrier):
                     return
             elif not self.give_back(f):
                 self.leave(f)
                 return
-            if pending or self.deferred:
-                key = (f.epoch, f.path())
-                if (pending and key >= min(pending)) or key[1] in self.deferred:
-                    self.add(f)
-                    return
+            if (pending or deferred) and queue.yields(f.epoch, f.path()):
+                queue.add(f)
+                return
 
     def leave(self, f: Fragment) -> None:
         self.batch.leave(f.lanes)
@@ -179,7 +181,7 @@ class Scheduler:
             part.jumps = f.jumps
             if back and where <= f.block:
                 self.jumped_back(part, block, alone=False)
-            self.add(part)
+            self.queue.add(part)
 
     def switch(self, f: Fragment, block: Block) -> bool:
         """Branch by an index; False where the lanes parted."""
@@ -196,13 +198,13 @@ class Scheduler:
             count[2] += len(parted)
         for value in np.unique(index):
             choice, lanes = f.lanes.subset(index == value)
-            self.add(f.part(choice, lanes, targets[int(value)]))
+            self.queue.add(f.part(choice, lanes, targets[int(value)]))
         return False
 
     def call(self, f: Fragment, block: Block) -> None:
         callee = block.callee
         if callee is None:
-            raise RuntimeError(f"call of {block.barrier} was not linked")
+            raise RuntimeError(f"call of {block.callee_name} was not linked")
         regs: Registers = list(callee.template)
         for slot, argument in zip(callee.params, block.arguments, strict=True):
             regs[slot] = f.regs[argument]
@@ -251,10 +253,10 @@ class Scheduler:
         f.jumps = 0
         if self.idle_jumps[block.spins] > (_HANG_SPIN if block.spins else _HANG):
             self.hang(f, block, "for too long")
-        others = bool(self.pending) or bool(self.deferred)
+        others = bool(self.queue.pending) or bool(self.queue.deferred)
         if alone and not others and not block.spins:
             self.look_for_cycle(f, block)
-        waiting = others or bool(self.barriers)
+        waiting = others or bool(self.barriers.states)
         if waiting:
             self.release()
             f.epoch += 1
@@ -273,8 +275,7 @@ class Scheduler:
             "the compiler keeps a load or store of the loop only where it must: a flag that other threads change has "
             "to be volatile or atomic"
         ]
-        waiting = sum(w.lanes.count for state in self.barriers.values() for w in state.waiting)
-        waiting += sum(w.lanes.count for w in self.cluster.waiting) if self.cluster is not None else 0
+        waiting = sum(w.lanes.count for w in self.at_barriers())
         if waiting:
             notes.append(f"{waiting} lanes wait at a barrier meanwhile")
         if self.remaining:
@@ -304,17 +305,20 @@ class Scheduler:
 
     def meet(self) -> bool:
         """Let lanes go on that wait for each other at different bar.warp.sync instructions; True where some did."""
-        there = [f for fs in self.deferred.values() for f in fs if _is_warp_barrier(f)]
+        deferred = self.queue.deferred
+        there = [f for fs in deferred.values() for f in fs if _is_warp_barrier(f)]
         bits = np.zeros(self.batch.geometry.warps, np.uint32)
         for f in there:
             bits[f.lanes.warps] |= f.lanes.present
         going = [f for f in there if not (self.missing(f, f.program.blocks[f.block]) & ~bits.take(f.lanes.warps)).any()]
         for f in going:
-            self.deferred[f.path()].remove(f)
+            path = f.path()
+            deferred[path].remove(f)
+            if not deferred[path]:
+                del deferred[path]
             f.released = True
-        self.deferred = {path: fs for path, fs in self.deferred.items() if fs}
         for f in going:
-            self.add(f)
+            self.queue.add(f)
         return bool(going)
 
     def missing(self, f: Fragment, block: Block) -> Array:
@@ -348,133 +352,31 @@ class Scheduler:
     def alive_bits(self, lanes: LaneSet) -> Array:
         """One bit for each lane of these warps that waits somewhere else (or here)."""
         bits = np.zeros(self.batch.geometry.warps, np.uint32)
-        everyone = [f for fs in (*self.pending.values(), *self.deferred.values()) for f in fs]
-        everyone += [f for state in self.barriers.values() for f in state.waiting]
-        everyone += self.cluster.waiting if self.cluster is not None else []
-        for f in everyone:
+        running = [f for fs in (*self.queue.pending.values(), *self.queue.deferred.values()) for f in fs]
+        for f in (*running, *self.at_barriers()):
             bits[f.lanes.warps] |= f.lanes.present
         return bits.take(lanes.warps)
 
     # ---- barriers ----
 
     def arrive(self, f: Fragment, call: BarrierCall) -> bool:
-        """Bring a fragment to a barrier; True where it may go straight on."""
-        number, count = call.number(f), call.count(f)
-        f.jumps = 0
-        batch = self.batch
-        if call.reduce:
-            f.value = np.broadcast_to(call.value(f), (f.lanes.count,))
-        if _varies(number) or _varies(count):
-            pairs = np.stack([np.broadcast_to(v, f.lanes.count) for v in (number, count)], axis=1)
-            for pair in np.unique(pairs, axis=0):
-                choice, lanes = f.lanes.subset((pairs == pair).all(axis=1))
-                self.wait_at(f.part(choice, lanes, f.block) if call.waits else f, lanes, call, *map(int, pair))
-        else:
-            which = int(number if number.ndim == 0 else number[0])
-            threads = int(count if count.ndim == 0 else count[0])
-            if call.waits and threads == 0 and f.lanes.count == batch.live and which not in self.barriers:
-                batch.progress += 1
-                if batch.guard is not None:
-                    batch.guard.barrier(None)
-                if call.reduce:
-                    f.regs[call.slot] = self.reduce(call, [(f, f.value)])[0]
-                    f.value = None
-                return True
-            self.wait_at(f, f.lanes, call, which, threads)
+        """Bring a fragment to a barrier of its block; True if it may go straight on."""
+        goes_on = self.barriers.arrive(f, call)
         if not call.waits:
             self.release()
-        return not call.waits
-
-    def wait_at(self, f: Fragment, lanes: LaneSet, call: BarrierCall, number: int, threads: int) -> None:
-        """Note the arrival of lanes at one barrier, and park their fragment there if they wait."""
-        state = self.barriers.get(number)
-        if state is None:
-            state = self.barriers[number] = BarrierState(self.batch.geometry.blocks)
-        here = lanes.block_counts
-        state.arrived += here
-        state.expected[here > 0] = min(threads, self.batch.geometry.threads)
-        if self.batch.guard is not None:
-            self.batch.guard.arrive(lanes, number)
-        if call.waits:
-            state.waiting.append(f)
+        return goes_on
 
     def release(self) -> bool:
-        """Let go of every block whose threads have all arrived at a barrier; True where there was one."""
-        released = self.cluster is not None and self.cluster.release(self)
-        epoch = min((key[0] for key in self.pending), default=0)
-        for number, state in list(self.barriers.items()):
-            expected = np.where(state.expected, state.expected, self.batch.live_blocks)
-            full = (state.arrived > 0) & (state.arrived >= expected)
-            if not full.any():
-                continue
-            released = True
-            self.batch.progress += 1
-            going, staying = divide(state.waiting, lambda lanes, full=full: full.take(lanes.block))  # type: ignore[misc]
-            tell_checks(self.batch, number, state, full, going)
-            state.arrived[full] = 0
-            state.waiting = staying
-            if not staying and not state.arrived.any():
-                del self.barriers[number]
-            check_alignment(self.run, going, state.expected == 0)
-            self.finish_reduction(going)
-            for f in going:
-                f.epoch, f.jumps, f.value = epoch, 0, None
-                self.add(f)
-        return released
+        """Let go of all that have met at barriers; True if there were some."""
+        released = self.cluster is not None and self.cluster.release()
+        return self.barriers.release() or released
 
-    def finish_reduction(self, going: list[Fragment]) -> None:
-        reducing = [f for f in going if f.value is not None]
-        if not reducing:
-            return
-        calls = [f.program.blocks[f.block - 1].barrier for f in reducing]
-        results = self.reduce(calls[0], [(f, f.value) for f in reducing])
-        for f, call, result in zip(reducing, calls, results, strict=True):
-            f.regs[call.slot] = result
+    def at_barriers(self) -> list[Fragment]:
+        """The fragments that wait at barriers."""
+        return self.barriers.waiting() + (self.cluster.waiting if self.cluster is not None else [])
 
-    def reduce(self, call: BarrierCall, parts: list[tuple[Fragment, Array]]) -> list[Array]:
-        """Reduce a predicate over each block; the result for each lane of each part."""
-        blocks = self.batch.geometry.blocks
-        votes = np.zeros(blocks, np.int64)
-        lanes = np.zeros(blocks, np.int64)
-        for f, value in parts:
-            values = np.broadcast_to(value, (f.lanes.count,))
-            votes += np.bincount(f.lanes.block, weights=values, minlength=blocks).astype(np.int64)
-            lanes += f.lanes.block_counts
-        result: Array
-        if call.reduce == "popc":
-            result = votes.astype(np.uint32)
-        else:
-            result = votes > 0 if call.reduce == "or" else votes == lanes
-        return [result.take(f.lanes.block) for f, _ in parts]
-
-    def deadlock(self) -> None:
+    def deadlock(self) -> NoReturn:
         """Nothing can move, and lanes are left: they wait at barriers that others will never reach."""
-        if not self.barriers and self.cluster is not None and self.cluster.waiting:
+        if not self.barriers.states and self.cluster is not None and self.cluster.waiting:
             self.cluster.deadlock()
-        # where somebody waits, rather than where some have only arrived
-        number, state = max(self.barriers.items(), key=lambda item: len(item[1].waiting))
-        f = state.waiting[0] if state.waiting else None
-        if f is None:
-            raise RuntimeError("lanes are left, and none of them waits anywhere")
-        call: BarrierCall = f.program.blocks[f.block - 1].barrier
-        block = int(f.lanes.block[0])
-        arrived = int(state.arrived[block])
-        expected = int(state.expected[block]) or int(self.batch.live_blocks[block])
-        notes = []
-        for other_number, other in self.barriers.items():
-            for w in other.waiting:
-                inside = int((w.lanes.block == block).sum())
-                if not inside:
-                    continue
-                wait: BarrierCall = w.program.blocks[w.block - 1].barrier
-                places = self.run.place(wait.instruction)
-                where = f"{places[0].file}:{places[0].line}" if places else wait.instruction.text.strip()
-                notes.append(f"{inside} threads of this block wait at barrier {other_number}, {where}")
-        f.fail(
-            call.instruction,
-            "deadlock",
-            f"{arrived} threads of the block wait at barrier {number} for {expected}; the others are at another "
-            "barrier or gone, and none can move",
-            lanes=f.lanes.count,
-            notes=notes,
-        )
+        self.barriers.deadlock()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -17,28 +17,13 @@ import numpy.typing as npt
 from cudakit.sim.chips.properties import Chip
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.lanes import Array, Choice, Geometry, LaneSet, choose
-from cudakit.sim.lockstep.memory import AddressSpace, MemoryFault
+from cudakit.sim.lockstep.memory import AddressSpace, MemoryFault, round_up
+from cudakit.sim.lockstep.program import Program
+from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.report import Index3, KernelFault, Place, Report
+from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.traffic import Tally
 from cudakit.sim.ptx.ir import Instruction
-
-if TYPE_CHECKING:
-    from cudakit.sim.lockstep.program import Program
-
-Registers = list[Any]
-# where shared memory starts: address 0 stays invalid, as on hardware
-SHARED_START = 1024
-
-
-class Site:
-    """An instruction that is counted or can fail: its number among the module's sites, and where it stands."""
-
-    __slots__ = ("instruction", "kind", "number")
-
-    def __init__(self, number: int, instruction: Instruction, kind: str) -> None:
-        self.number = number
-        self.instruction = instruction
-        self.kind = kind
 
 
 class Run:
@@ -395,7 +380,3 @@ def _join(values: list[Any], places: list[Choice], count: int) -> Any:
     for place, value in zip(places, rows, strict=True):
         out[place] = value
     return out
-
-
-def round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

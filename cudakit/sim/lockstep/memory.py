@@ -26,6 +26,10 @@ FIRST_ADDRESS = 1 << 36
 SHARED_WINDOW = 1 << 56
 LOCAL_WINDOW = 1 << 57
 PARAM_WINDOW = 1 << 58
+# where shared memory starts: address 0 stays invalid, as on hardware
+SHARED_START = 1024
+# bytes of shared memory that the system keeps for itself in kernels that ask where they are: they come first
+RESERVED_BYTES = 1024
 # what a fresh allocation holds: NaN to a float, -1 to an int, so that reading it before writing shows
 POISON = 0xFF
 _POISON_LIMIT = 1 << 30
@@ -186,7 +190,7 @@ class AddressSpace:
         """``size`` bytes at a new 512-byte aligned address. Fresh memory is poisoned, not zero."""
         if size <= 0:
             raise ValueError(f"an allocation needs at least one byte, got {size}")
-        padded = _round_up(size, _GRANULE)
+        padded = round_up(size, _GRANULE)
         # 64-byte aligned, so that every typed view is aligned for numpy
         raw = np.empty(padded + 64, np.uint8) if size <= _POISON_LIMIT else np.zeros(padded + 64, np.uint8)
         skip = -raw.ctypes.data % 64
@@ -194,7 +198,7 @@ class AddressSpace:
         if size <= _POISON_LIMIT:
             store.fill(POISON)
         address = self._next
-        self._next = _round_up(address + size + GAP, ALIGNMENT)
+        self._next = round_up(address + size + GAP, ALIGNMENT)
         made = Allocation(address, size, store, address, kind, origin, raw)
         if self.track_undefined and kind in ("device", "heap"):
             made.undefine()
@@ -217,7 +221,7 @@ class AddressSpace:
             self._forget(start)
         base = address - address % _GRANULE
         # whole granules lie on the same page as the buffer's own first and last bytes, so the padding can be read
-        padded = _round_up(address + size, _GRANULE) - base
+        padded = round_up(address + size, _GRANULE) - base
         store: Bytes = np.ctypeslib.as_array((ctypes.c_uint8 * padded).from_address(base))
         return self._add(Allocation(address, size, store, base, kind, origin, buffer))
 
@@ -333,5 +337,6 @@ def _distance(allocation: Allocation, address: int, size: int) -> int:
     return max(0, address + size - allocation.end)
 
 
-def _round_up(value: int, multiple: int) -> int:
+def round_up(value: int, multiple: int) -> int:
+    """The least multiple that is not below a value."""
     return -(-value // multiple) * multiple

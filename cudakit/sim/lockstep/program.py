@@ -7,13 +7,9 @@ its kind, which the scheduler (control.py) acts on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from cudakit.sim.lockstep.fragment import Fragment, Registers
-from cudakit.sim.lockstep.lanes import Choice
-from cudakit.sim.lockstep.registers import place_registers
+from cudakit.sim.lockstep.registers import Registers, place_registers
 from cudakit.sim.ptx.ir import Address, Function, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
 
 # what happens at the end of a block
@@ -30,20 +26,57 @@ RESERVED_SHARED = "%reserved_smem"
 ENDS = frozenset(("bra", "brx", "call", "ret", "exit", "bar", "barrier"))
 
 
+class BarrierCall:
+    """What a barrier instruction asks: the number and count as functions of the fragment, whether it waits, what it
+    reduces and where the result goes, and whether all lanes of a warp must be there (``aligned``)."""
+
+    __slots__ = ("aligned", "count", "instruction", "number", "reduce", "slot", "value", "waits")
+
+    def __init__(self, instruction: Instruction, number: Any, count: Any, waits: bool, aligned: bool) -> None:
+        self.instruction = instruction
+        self.number = number
+        self.count = count
+        self.waits = waits
+        self.aligned = aligned
+        self.reduce = ""
+        self.value: Any = None
+        self.slot = -1
+
+
+class ClusterCall:
+    """A barrier.cluster instruction: whether it waits (else it arrives), and whether all lanes of a warp must be there
+    (``aligned``)."""
+
+    __slots__ = ("aligned", "instruction", "waits")
+
+    def __init__(self, instruction: Instruction, waits: bool, aligned: bool) -> None:
+        self.instruction = instruction
+        self.waits = waits
+        self.aligned = aligned
+
+
+class Aside(NamedTuple):
+    """What running a block in place needs: the slots that it finds in registers, and those it leaves changed."""
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
 class Block:
     """A basic block: the instructions from one place where lanes can meet or part to the next."""
 
     __slots__ = (
-        "after",
         "arguments",
         "aside",
         "barrier",
         "body",
         "callee",
-        "count",
+        "callee_name",
+        "cluster_barrier",
         "fall",
         "instructions",
         "kind",
+        "labels",
         "lines",
         "negated",
         "number",
@@ -54,27 +87,32 @@ class Block:
         "target",
         "targets",
     )
+    # the request of what ends the block, set for kinds BARRIER and CLUSTER alone
+    barrier: BarrierCall
+    cluster_barrier: ClusterCall
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.lines: list[str] = []
         self.instructions: list[Instruction] = []
-        self.count = 0
         self.kind = FALL
-        self.body: Callable[[Fragment, Registers], None] | None = None
+        # a function of the fragment and its registers
+        self.body: Callable[[Any, Registers], None] | None = None
         self.fall = self.target = self.slot = -1
         self.negated = False
+        # where a SWITCH goes, by its index
         self.targets: tuple[int, ...] = ()
+        # where a JUMP, BRANCH or SWITCH goes, by label: ``target`` or ``targets`` once all blocks are known
+        self.labels: tuple[str, ...] = ()
+        # the function that a CALL runs: its program is linked once all functions of the module are compiled
+        self.callee_name = ""
         self.callee: Program | None = None
         self.arguments: tuple[int, ...] = ()
         self.results: tuple[int, ...] = ()
-        # gives the member mask when the block starts with an instruction that makes a warp's lanes wait for another
-        self.sync: Callable[[Fragment, Registers], Any] | None = None
-        # the barrier's operands, for kind BARRIER: a function of the fragment
-        self.barrier: Any = None
-        self.after: Any = None
-        # how to run the block that this one's branch jumps over without parting the lanes, where that can be
-        self.aside: Any = None
+        # returns the member mask if the block starts with an instruction that makes a warp's lanes wait for another
+        self.sync: Callable[[Any, Registers], Any] | None = None
+        # how to run the block that this one's branch jumps over without parting the lanes, if that can be
+        self.aside: Aside | None = None
         # whether the loop closed by this block's backward jump waits for what other lanes do
         self.spins = False
 
@@ -264,59 +302,3 @@ def _waits(instruction: Instruction) -> bool:
     if instruction.opcode in ("atom", "nanosleep", "membar", "fence"):
         return True
     return instruction.opcode == "ld" and any(m in modifiers for m in ("volatile", "acquire", "relaxed", "mmio"))
-
-
-class Guarded:
-    """An instruction with a guard: runs it on the lanes where the guard holds and puts their results in place."""
-
-    def __init__(
-        self,
-        source: str,
-        name: str,
-        namespace: dict[str, Any],
-        slot: int,
-        negated: bool,
-        reads: list[int],
-        writes: list[int],
-    ) -> None:
-        self.source, self.name, self.namespace = source, name, namespace
-        self.slot, self.negated = slot, negated
-        self.reads, self.writes = sorted({*reads, *writes}), writes
-        self.touched = {*self.reads, slot}
-        self.run: Callable[[Fragment, Registers], None] | None = None
-
-    def __call__(self, f: Fragment, r: Registers) -> None:
-        run = self.run
-        if run is None:
-            exec(compile(self.source, f"<ptx {self.name}>", "exec"), self.namespace)
-            run = self.run = self.namespace[self.name]
-        held = r[self.slot]
-        if self.negated:
-            held = ~held
-        if held.ndim == 0:
-            if held:
-                run(f, r)
-            return
-        yes = int(np.count_nonzero(held))
-        if yes == len(held):
-            run(f, r)
-        elif yes:
-            found = f.lanes.split(held)
-            part = f.borrow(found.yes, found.set_yes, self.reads)
-            run(part, part.regs)
-            for slot in self.writes:
-                r[slot] = put_back(r[slot], found.yes, part.regs[slot], len(held))
-
-
-def put_back(old: Any, choice: Choice, new: Any, count: int) -> Any:
-    """A register of ``count`` lanes with the values of some of them replaced."""
-    if old.dtype.kind == "V" or old.ndim == 2:
-        rows = np.frombuffer(old.tobytes(), np.uint8) if old.ndim == 0 else old
-        out = np.empty((count, rows.shape[-1]), np.uint8)
-        out[:] = rows
-        out[choice] = np.frombuffer(new.tobytes(), np.uint8) if new.ndim == 0 else new
-        return out
-    out = np.empty(count, old.dtype)
-    out[:] = old
-    out[choice] = new
-    return out

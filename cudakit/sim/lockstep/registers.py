@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+# the registers of a function by slot: arrays of one value per lane, or scalars that all lanes share
+Registers = list[Any]
+
 _REGISTER = re.compile(r"\br\[(\d+)\]")
 _WRITTEN = re.compile(r"^r\[(\d+)\] = ")
 _WHOLE = re.compile(r"\br\b(?!\[)")

@@ -1,0 +1,76 @@
+"""Builders for what clusters add: addresses in other blocks' shared memory, and barrier.cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cudakit.sim.instructions.emitter import Emitter
+from cudakit.sim.lockstep.clusters import RANK_MASK, RANK_SHIFT
+from cudakit.sim.lockstep.lanes import Array
+from cudakit.sim.lockstep.program import CLUSTER, Block, ClusterCall
+from cudakit.sim.ptx.ir import Address, Instruction, Symbol
+from cudakit.sim.ptx.modifiers import Modifiers
+
+
+def build_mapa(c: Emitter, instruction: Instruction) -> list[str]:
+    """mapa: the same place in the shared memory of another block of the cluster."""
+    modifiers = Modifiers(instruction)
+    kind = modifiers.kind("u32", "u64")
+    modifiers.flag("shared::cluster")
+    modifiers.finish()
+    source = instruction.operands[1]
+    if isinstance(source, (Symbol, Address)):
+        base, offset = c.address(source, instruction)
+        value = f"({base} + {c.bind(np.uint64(offset % (1 << 64)))})"
+        if kind == "u32":
+            value += f".astype({c.bind(np.uint32)})"
+    else:
+        value = c.source(source, kind)
+    rank = c.source(instruction.operands[2], "u32")
+    keep = ~(RANK_MASK << RANK_SHIFT) & (0xFFFFFFFF if kind == "u32" else 0xFFFFFFFFFFFFFFFF)
+    dtype = np.uint32 if kind == "u32" else np.uint64
+
+    def mapa(address: Array, block: Array) -> Array:
+        # a rank that no cluster has stays one, for the access to report
+        high = np.minimum(block, np.uint32(RANK_MASK)).astype(dtype) << dtype(RANK_SHIFT)
+        mapped: Array = (address & dtype(keep)) | high
+        return mapped
+
+    return c.store(instruction.operands[0], kind, f"{c.bind(mapa)}({value}, {rank})")
+
+
+def build_getctarank(c: Emitter, instruction: Instruction) -> list[str]:
+    """getctarank: the block in whose shared memory an address lies."""
+    modifiers = Modifiers(instruction)
+    kind = modifiers.kind("u32", "u64")
+    modifiers.flag("shared::cluster")
+    modifiers.finish()
+    value = c.source(instruction.operands[1], kind)
+
+    def rank(address: Array) -> Array:
+        found: Array = ((address >> address.dtype.type(RANK_SHIFT)) & address.dtype.type(RANK_MASK)).astype(np.uint32)
+        return found
+
+    return c.store(instruction.operands[0], "u32", f"{c.bind(rank)}({value})")
+
+
+def end_with_cluster_barrier(c: Emitter, block: Block, instruction: Instruction, count: Callable[[Any], None]) -> None:
+    """Make a basic block end with barrier.cluster.arrive or .wait; ``count`` notes that a fragment came."""
+    modifiers = Modifiers(instruction)
+    modifiers.flag("cluster")
+    what = modifiers.one_of("arrive", "wait")
+    modifiers.one_of("acquire") if what == "wait" else modifiers.one_of("release", "relaxed")
+    aligned = modifiers.flag("aligned")
+    modifiers.finish()
+    if not what or instruction.operands or instruction.opcode != "barrier":
+        modifiers.refuse("barrier.cluster takes .arrive or .wait and no operands")
+    block.kind = CLUSTER
+    block.cluster_barrier = ClusterCall(instruction, what == "wait", aligned)
+    if what == "arrive":
+        block.lines.append(f"{c.bind(count)}(f)")
+
+
+BUILDERS = {"mapa": build_mapa, "getctarank": build_getctarank}

@@ -1,0 +1,35 @@
+"""Sites: the instructions of a module that are counted or can fail, numbered as its functions are compiled."""
+
+from __future__ import annotations
+
+from cudakit.sim.ptx.ir import Instruction
+
+
+class Site:
+    """An instruction that is counted or can fail: its number among the module's sites, and where it stands."""
+
+    __slots__ = ("instruction", "kind", "number")
+
+    def __init__(self, number: int, instruction: Instruction, kind: str) -> None:
+        self.number = number
+        self.instruction = instruction
+        self.kind = kind
+
+
+class Sites:
+    """The sites of a module's functions in the order of their numbers, and how many basic blocks are numbered."""
+
+    def __init__(self) -> None:
+        self.all: list[Site] = []
+        self.blocks = 0
+
+    def site(self, instruction: Instruction, kind: str) -> Site:
+        """A new site."""
+        site = Site(len(self.all), instruction, kind)
+        self.all.append(site)
+        return site
+
+    def block(self) -> int:
+        """The number of a new basic block."""
+        self.blocks += 1
+        return self.blocks - 1

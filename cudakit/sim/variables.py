@@ -1,0 +1,65 @@
+"""The global and constant variables of a module in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from cudakit.sim.lockstep.memory import AddressSpace
+from cudakit.sim.ptx.ir import Module, UnsupportedPtx, Variable
+
+
+class ModuleVariables(Mapping[str, "tuple[int, int]"]):
+    """A module's variables: (address, size) by name. One gets its memory when it is first asked for or used."""
+
+    def __init__(self, module: Module, space: AddressSpace) -> None:
+        self.module = module
+        self.space = space
+        self._placed: dict[str, int] = {}
+
+    def address_of(self, variable: Variable) -> int:
+        """The address of a global or constant, which gets its memory now if it has none yet. UnsupportedPtx if it is
+        defined elsewhere, or holds an address that is not simulated."""
+        found = self._placed.get(variable.name)
+        if found is not None:
+            return found
+        if variable.extern:
+            raise UnsupportedPtx(f"{variable.name!r} is declared extern and defined nowhere")
+        kind = "constant" if variable.space == "const" else "global"
+        allocation = self.space.allocate(max(variable.size, 1), kind, f"as the variable {variable.name!r}")
+        self._placed[variable.name] = allocation.address
+        data = variable.initial or b""
+        allocation.data[:] = 0
+        allocation.data[: len(data)] = np.frombuffer(data, np.uint8)
+        for offset, symbol, addend, _ in variable.relocations:
+            target = self.module.variables.get(symbol)
+            if target is None or target.space not in ("global", "const"):
+                if symbol in self.module.functions:
+                    raise UnsupportedPtx(
+                        f"{variable.name!r} holds the address of the function {symbol!r}: function pointer tables, "
+                        "virtual functions and indirect calls are not supported"
+                    )
+                raise UnsupportedPtx(f"{variable.name!r} holds the address of {symbol!r}, which is no global variable")
+            address = self.address_of(target) + addend
+            allocation.data[offset : offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
+        return allocation.address
+
+    def close(self) -> None:
+        """Free the variables; may be called again."""
+        placed, self._placed = self._placed, {}
+        for address in placed.values():
+            self.space.free(address, "by unloading its module")
+
+    def _defined(self) -> dict[str, Variable]:
+        return {n: v for n, v in self.module.variables.items() if v.space in ("global", "const") and not v.extern}
+
+    def __getitem__(self, name: str) -> tuple[int, int]:
+        variable = self._defined()[name]
+        return self.address_of(variable), variable.size
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._defined())
+
+    def __len__(self) -> int:
+        return len(self._defined())
