@@ -12,9 +12,9 @@ import numpy as np
 from cudakit.sim.loading import LoadedFunction
 from cudakit.sim.lockstep.branches import becomes_predicates
 from cudakit.sim.lockstep.counters import Counters, LineCounters, SourceLine
-from cudakit.sim.lockstep.fragment import Run
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.program import BRANCH, SWITCH
+from cudakit.sim.lockstep.run import Run
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.traffic import Tally
 from cudakit.sim.ptx.ir import Instruction, Location

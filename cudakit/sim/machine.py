@@ -7,7 +7,8 @@ one batch. Bounds and alignment are always checked; ``checks`` switches on what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -19,11 +20,13 @@ from cudakit.sim.collect import collect
 from cudakit.sim.loading import LoadedFunction
 from cudakit.sim.lockstep.control import Scheduler
 from cudakit.sim.lockstep.counters import Counters
-from cudakit.sim.lockstep.fragment import Batch, Run
+from cudakit.sim.lockstep.fragment import Batch
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.lanes import Geometry
-from cudakit.sim.lockstep.memory import RESERVED_BYTES, round_up
+from cudakit.sim.lockstep.memory import RESERVED_BYTES, AddressSpace, round_up
+from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.report import Index3
+from cudakit.sim.lockstep.run import LaunchConfig, Run, RunServices
 
 # lanes of a batch: enough to hide Python's cost for each instruction, few enough for the caches
 _BATCH_LANES = 16384
@@ -67,105 +70,116 @@ def launch(
     Raises KernelFault; ValueError for what cannot be run at all. Limits of the device and types of parameters are the
     caller's to check.
     """
+    config = _configuration(function, grid, block, shared, params, cluster, checks, counters, stack_limit)
+    space = function.module.space
+    services = RunServices(chip, space, heap or Heap(space), printf, function.module.sources.place)
+    together = config.blocks if cooperative else _blocks_at_once(config, chip, function.spins)
+    for program in function.reachable:
+        program.prepare()
+    with _grid_barrier(space, cooperative) as environment:
+        run = Run(config, services, function.module.sites, environment)
+        guard = LaunchGuard(run, function.reach, prints) if wanted(checks) else None
+        try:
+            # the blocks of a cluster run together
+            _run_batches(function.program, run, round_up(together, run.cluster_size), guard)
+        finally:
+            if guard is not None:
+                guard.memory.finish()
+    return collect(function, run, config.blocks, config.threads)
+
+
+def _configuration(
+    function: LoadedFunction,
+    grid: Index3,
+    block: Index3,
+    shared: int,
+    params: list[bytes],
+    cluster: Index3 | None,
+    checks: frozenset[str],
+    counting: bool,
+    stack_limit: int | None,
+) -> LaunchConfig:
+    """The configuration of a launch; ValueError if the parameters or the grid do not fit the kernel."""
     if len(params) != len(function.params):
         raise ValueError(f"{function.name} takes {len(function.params)} parameters, got {len(params)}")
     explicit = cluster or function.required_cluster
     cluster = explicit or (1, 1, 1)
     if any(blocks % group for blocks, group in zip(grid, cluster, strict=True)):
         raise ValueError(f"{function.name}: grid {grid} is no multiple of cluster {cluster}")
+    static = function.static_shared
+    shared_bytes = round_up(static, function.dynamic_align) + shared if shared else static
+    local = function.local_bytes
+    if function.recursive:
+        local = round_up(max(local, stack_limit or _RECURSION_BYTES), 32)
+    return LaunchConfig(
+        kernel=function.name,
+        grid=grid,
+        block=block,
+        params=_packed(function, params),
+        shared_bytes=shared_bytes + RESERVED_BYTES * function.reserves_shared,
+        dynamic_shared=shared,
+        shared_symbols=function.shared_symbols,
+        local_bytes=local,
+        cluster=cluster,
+        explicit_cluster=explicit is not None,
+        cluster_barriers=function.cluster_barriers,
+        checks=checks,
+        counting=counting,
+    )
+
+
+def _packed(function: LoadedFunction, params: list[bytes]) -> bytes:
+    """The parameters at their offsets."""
     data = bytearray(function.param_bytes)
     for number, ((offset, size), value) in enumerate(zip(function.params, params, strict=True)):
         if len(value) != size:
             raise ValueError(f"parameter {number} of {function.name} has {size} bytes, got {len(value)}")
         data[offset : offset + size] = value
-    for program in function.reachable:
-        program.prepare()
-    threads, blocks = block[0] * block[1] * block[2], grid[0] * grid[1] * grid[2]
-    static = function.static_shared
-    shared_bytes = round_up(static, function.dynamic_align) + shared if shared else static
-    shared_bytes += RESERVED_BYTES * function.reserves_shared
-    local = function.local_bytes
-    if function.recursive:
-        local = round_up(max(local, stack_limit or _RECURSION_BYTES), 32)
-    environment: dict[int, int] = {}
-    workspace = _grid_workspace(function, environment) if cooperative else None
-    run = Run(
-        kernel=function.name,
-        program=function.program,
-        space=function.module.space,
-        grid=grid,
-        dims=block,
-        params=bytes(data),
-        shared_bytes=shared_bytes,
-        dynamic_shared=shared,
-        shared_symbols=function.shared_symbols,
-        local_bytes=local,
-        chip=chip,
-        checks=checks,
-        printf=printf,
-        counting=counters,
-        sites=len(function.module.sites.all),
-        blocks=function.module.sites.blocks,
-        place=function.module.sources.place,
-        environment=environment,
-        heap=heap or Heap(function.module.space),
-        cluster=cluster,
-        explicit_cluster=explicit is not None,
-        cluster_barriers=function.cluster_barriers,
-    )
-    together = _batch_blocks(function, blocks, threads, shared_bytes, local, cooperative, chip)
-    # the blocks of a cluster run together
-    together = round_up(together, run.cluster_size)
-    guard = LaunchGuard(run, function.reach, prints) if wanted(checks) else None
-    try:
-        with np.errstate(all="ignore"):
-            for first in range(0, blocks, together):
-                count = min(together, blocks - first)
-                batch = Batch(run, _geometry(count, block), first)
-                if guard is not None:
-                    batch.guard = Guard(guard, batch)
-                Scheduler(batch, function.program, blocks - first - count).loop()
-                if batch.guard is not None:
-                    # they hold each other: without this their shadows would outlive the batch by many others
-                    batch.guard.shared = batch.guard = None
-    finally:
-        if guard is not None:
-            guard.memory.finish()
-        if workspace is not None:
-            function.module.space.free(workspace)
-    return collect(function, run, blocks, threads)
+    return bytes(data)
 
 
-def _batch_blocks(
-    function: LoadedFunction,
-    blocks: int,
-    threads: int,
-    shared: int,
-    local: int,
-    cooperative: bool,
-    chip: Chip,
-) -> int:
-    """How many blocks run at once."""
-    if cooperative:
-        return blocks
+def _run_batches(program: Program, run: Run, together: int, guard: LaunchGuard | None) -> None:
+    """Run all blocks, ``together`` at a time."""
+    blocks = run.config.blocks
+    with np.errstate(all="ignore"):
+        for first in range(0, blocks, together):
+            count = min(together, blocks - first)
+            batch = Batch(run, _geometry(count, run.config.block), first)
+            if guard is not None:
+                batch.guard = Guard(guard, batch)
+            Scheduler(batch, program, blocks - first - count).loop()
+            if batch.guard is not None:
+                # break the cycle, so that shadow tables are freed with the batch
+                batch.guard.shared = batch.guard = None
+
+
+def _blocks_at_once(config: LaunchConfig, chip: Chip, spins: bool) -> int:
+    """How many blocks make a batch. ``spins``: lanes of the kernel may wait for what others write."""
+    threads, shared = config.threads, config.shared_bytes
     fitting = max(1, _BATCH_LANES // threads)
-    memory = shared + local * threads
+    memory = shared + config.local_bytes * threads
     if memory:
         fitting = max(1, min(fitting, _BATCH_BYTES // memory))
-    if function.spins:
+    if spins:
         # as many as the device would hold, for those that wait for each other without saying so
         resident = chip.max_threads_per_multiprocessor // max(threads, 1)
         if shared:
             resident = min(resident, chip.shared_per_multiprocessor // (shared + 1024))
         fitting = max(fitting, max(1, min(resident, 32)) * chip.multiprocessors)
-    return min(blocks, fitting)
+    return min(config.blocks, fitting)
 
 
-def _grid_workspace(function: LoadedFunction, environment: dict[int, int]) -> int:
-    """Memory for cooperative groups' grid barrier, whose address kernels find in %envreg1 and %envreg2."""
-    allocation = function.module.space.allocate(64, "device", "for the grid barrier")
+@contextmanager
+def _grid_barrier(space: AddressSpace, cooperative: bool) -> Iterator[dict[int, int]]:
+    """Memory for the grid barrier of cooperative groups: kernels find its address in %envreg1 and %envreg2."""
+    if not cooperative:
+        yield {}
+        return
+    allocation = space.allocate(64, "device", "for the grid barrier")
     allocation.data[:] = 0
     allocation.data[0] = 64
     allocation.define()
-    environment[1], environment[2] = allocation.address >> 32, allocation.address & 0xFFFFFFFF
-    return allocation.address
+    try:
+        yield {1: allocation.address >> 32, 2: allocation.address & 0xFFFFFFFF}
+    finally:
+        space.free(allocation.address)

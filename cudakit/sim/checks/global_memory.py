@@ -17,9 +17,10 @@ import numpy as np
 
 from cudakit.sim.checks.chains import Chains
 from cudakit.sim.checks.shadow import BLOCKS, STRONG, Table, gather, positions
-from cudakit.sim.lockstep.fragment import Fragment, Run
+from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.memory import Allocation
+from cudakit.sim.lockstep.run import Run
 
 if TYPE_CHECKING:
     from cudakit.sim.checks.guard import LaunchGuard
@@ -44,7 +45,7 @@ class GlobalChecks:
 
     def __init__(self, guard: LaunchGuard, run: Run, granule: int, written: set[Allocation] | None) -> None:
         self.guard, self.run = guard, run
-        blocks = run.grid[0] * run.grid[1] * run.grid[2]
+        blocks = run.config.grid[0] * run.config.grid[1] * run.config.grid[2]
         self.race, self.init = "race" in run.checks and blocks > 1, "init" in run.checks
         self.granule = granule
         self.shift = granule.bit_length() - 1

@@ -22,10 +22,11 @@ from cudakit.sim.checks.footprints import READ, WRITE, Footprints
 from cudakit.sim.checks.global_memory import GlobalChecks, places_of
 from cudakit.sim.checks.shadow import gather, positions
 from cudakit.sim.checks.shared_memory import SharedChecks
-from cudakit.sim.lockstep.fragment import Batch, Fragment, Run
+from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.report import Index3, Other
+from cudakit.sim.lockstep.run import Run
 from cudakit.sim.lockstep.sites import Site
 
 if TYPE_CHECKING:

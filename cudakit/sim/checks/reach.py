@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from cudakit.sim.lockstep.fragment import Run
 from cudakit.sim.lockstep.memory import RESERVED_BYTES, Allocation, MemoryFault
 from cudakit.sim.lockstep.program import Program, reads_of, writes_of
+from cudakit.sim.lockstep.run import Run
 from cudakit.sim.ptx.ir import Address, Instruction, Operand, Register, Symbol
 from cudakit.sim.values.lanewise import width
 
@@ -67,7 +67,7 @@ class Reach:
         """The allocations that a launch may store to; None: any."""
         if self.params is None:
             return None
-        addresses = [int.from_bytes(run.params[offset : offset + 8], "little") for offset in self.params]
+        addresses = [int.from_bytes(run.config.params[offset : offset + 8], "little") for offset in self.params]
         addresses += [self.variables[name][0] for name in self.symbols if name in self.variables]
         found = set()
         for address in addresses:

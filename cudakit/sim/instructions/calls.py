@@ -125,7 +125,7 @@ def _vprintf(c: Emitter, instruction: Instruction) -> Call:
             where = int(formats[lane])
             if where not in texts:
                 texts[where] = _text(f, lane, where, instruction)
-            f.batch.run.printf(_format(f, lane, texts[where], int(arguments[lane]), instruction))
+            f.batch.run.services.printf(_format(f, lane, texts[where], int(arguments[lane]), instruction))
         f.batch.progress += 1
         return np.frombuffer((1).to_bytes(8, "little"), "V8")[0]
 
@@ -148,7 +148,7 @@ def _assertfail(c: Emitter, instruction: Instruction) -> Call:
 
 def _malloc(c: Emitter, instruction: Instruction) -> Call:
     def run(f: Fragment, values: tuple[Any, ...]) -> Any:
-        heap, places = f.batch.run.heap, f.batch.run.place(instruction)
+        heap, places = f.batch.run.services.heap, f.batch.run.place(instruction)
         where = f" at {places[0].file}:{places[0].line}" if places else ""
         origin = f"by malloc() in the kernel{where}"
         f.batch.progress += 1
@@ -165,7 +165,7 @@ def _free(c: Emitter, instruction: Instruction) -> Call:
         f.batch.progress += 1
         for lane, address in enumerate(_pointers(f, values[0]).tolist()):
             try:
-                f.batch.run.heap.free(address, f"by free() in the kernel{where}")
+                f.batch.run.services.heap.free(address, f"by free() in the kernel{where}")
             except MemoryFault as fault:
                 kind = "double free" if fault.kind == "double free" else "invalid free"
                 f.fail(instruction, kind, f"free of {fault.where}", lane, address=address, allocation=fault.allocation)

@@ -86,7 +86,7 @@ def _ctaid(axis: int) -> Getter:
 
     def get(f: Fragment) -> Any:
         batch = f.batch
-        if batch.run.grid[axis] == 1:
+        if batch.run.config.grid[axis] == 1:
             return _ZERO
         found = batch.specials.get(key)
         if found is None:
@@ -109,12 +109,12 @@ def _in_cluster(name: str, axis: int) -> Getter:
 
     def get(f: Fragment) -> Any:
         batch = f.batch
-        if batch.run.cluster[axis] == 1 and name == "cluster_ctaid":
+        if batch.run.config.cluster[axis] == 1 and name == "cluster_ctaid":
             return _ZERO
         found = batch.specials.get(key)
         if found is None:
             values = batch.indices[:, axis]
-            group = batch.run.cluster[axis]
+            group = batch.run.config.cluster[axis]
             inside = name == "cluster_ctaid"
             found = batch.specials[key] = _per_block(batch, values % group if inside else values // group)
         return f.lanes.pick(found)
@@ -140,7 +140,7 @@ def _warpid(f: Fragment) -> Any:
 
 def _smid(f: Fragment) -> Any:
     batch = f.batch
-    return ((f.lanes.block + batch.first_block) % batch.run.chip.multiprocessors).astype(np.uint32)
+    return ((f.lanes.block + batch.first_block) % batch.run.services.chip.multiprocessors).astype(np.uint32)
 
 
 def _clock(dtype: Any, shift: int = 0) -> Getter:
@@ -157,19 +157,19 @@ _VECTORS: dict[str, Callable[[int], Getter]] = {
     "tid": _tid,
     "ctaid": _ctaid,
     "ntid": lambda axis: lambda f: np.uint32(f.batch.geometry.dims[axis]),
-    "nctaid": lambda axis: lambda f: np.uint32(f.batch.run.grid[axis]),
+    "nctaid": lambda axis: lambda f: np.uint32(f.batch.run.config.grid[axis]),
     # without clusters every block is one of its own
     "clusterid": lambda axis: _in_cluster("clusterid", axis),
-    "nclusterid": lambda axis: lambda f: np.uint32(f.batch.run.grid[axis] // f.batch.run.cluster[axis]),
+    "nclusterid": lambda axis: lambda f: np.uint32(f.batch.run.config.grid[axis] // f.batch.run.config.cluster[axis]),
     "cluster_ctaid": lambda axis: _in_cluster("cluster_ctaid", axis),
-    "cluster_nctaid": lambda axis: lambda f: np.uint32(f.batch.run.cluster[axis]),
+    "cluster_nctaid": lambda axis: lambda f: np.uint32(f.batch.run.config.cluster[axis]),
 }
 _SCALARS: dict[str, Getter] = {
     "laneid": _lane_value("laneid32", lambda lane: lane),
     "warpid": _warpid,
-    "nwarpid": lambda f: np.uint32(f.batch.run.chip.max_threads_per_multiprocessor // 32),
+    "nwarpid": lambda f: np.uint32(f.batch.run.services.chip.max_threads_per_multiprocessor // 32),
     "smid": _smid,
-    "nsmid": lambda f: np.uint32(f.batch.run.chip.multiprocessors),
+    "nsmid": lambda f: np.uint32(f.batch.run.services.chip.multiprocessors),
     "gridid": lambda f: np.uint64(1),
     "clock": _clock(np.uint32),
     "clock_hi": _clock(np.uint32, 32),
@@ -179,8 +179,8 @@ _SCALARS: dict[str, Getter] = {
     "globaltimer_hi": _clock(np.uint32, 32),
     "cluster_ctarank": _rank,
     "cluster_nctarank": lambda f: np.uint32(f.batch.run.cluster_size),
-    "is_explicit_cluster": lambda f: np.bool_(f.batch.run.explicit_cluster),
-    "dynamic_smem_size": lambda f: np.uint32(f.batch.run.dynamic_shared),
+    "is_explicit_cluster": lambda f: np.bool_(f.batch.run.config.explicit_cluster),
+    "dynamic_smem_size": lambda f: np.uint32(f.batch.run.config.dynamic_shared),
     "total_smem_size": lambda f: np.uint32(f.batch.run.shared_bytes),
 }
 _MASKS: dict[str, Callable[[Array], Array]] = {

@@ -239,7 +239,9 @@ class _Product:
             tally = run.tally(self.site)
             tally.requests += lanes.warp_count
             tally.lanes += lanes.count
-        result = self.multiply(self.a.read(lanes, a), self.b.read(lanes, b), self.c.read(lanes, c), run.chip.arch)
+        result = self.multiply(
+            self.a.read(lanes, a), self.b.read(lanes, b), self.c.read(lanes, c), run.services.chip.arch
+        )
         return self.d.write(lanes, result)
 
 

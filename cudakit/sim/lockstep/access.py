@@ -382,7 +382,7 @@ class Access:
     def _param(self, f: Fragment, lanes: LaneSet, address: Array, window: int) -> list[Piece]:
         params = f.batch.run.param_store
         offsets = address.astype(np.int64) + (self.offset - window)
-        limit = len(f.batch.run.params)
+        limit = len(f.batch.run.config.params)
         wrong = np.flatnonzero((offsets < 0) | (offsets > limit - self.size) | (offsets & (self.size - 1) != 0))
         if len(wrong):
             start = int(offsets.flat[wrong[0]])

@@ -9,11 +9,12 @@ from typing import NoReturn
 
 import numpy as np
 
-from cudakit.sim.lockstep.fragment import Batch, Fragment, Run, divide
+from cudakit.sim.lockstep.fragment import Batch, Fragment, divide
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.program import BarrierCall
 from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.lockstep.report import Other
+from cudakit.sim.lockstep.run import Run
 
 
 class BarrierState:

@@ -50,7 +50,7 @@ def shared_address(name: str) -> Callable[[Fragment], Any]:
 
     def get(f: Fragment) -> Any:
         run = f.batch.run
-        address = np.uint64(run.shared_symbols[name])
+        address = np.uint64(run.config.shared_symbols[name])
         return address if run.cluster_size == 1 else address + own_base(f)
 
     return get

@@ -55,7 +55,7 @@ class Scheduler:
         self.remaining = remaining
         self.queue = FragmentQueue()
         self.barriers = BlockBarriers(batch, self.queue)
-        self.cluster = ClusterBarrier(batch, self.queue) if batch.run.cluster_barriers else None
+        self.cluster = ClusterBarrier(batch, self.queue) if batch.run.config.cluster_barriers else None
         self.counts = batch.run.block_counts
         # backward jumps since the batch last got on, in loops that do not wait for other lanes and in those that do
         self.idle_jumps = [0, 0]

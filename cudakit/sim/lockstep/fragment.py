@@ -1,4 +1,4 @@
-"""What the machine holds while a kernel runs: the launch, a batch of its blocks, and fragments of lanes in step.
+"""What the machine holds while a kernel runs: a batch of its blocks, and fragments of lanes in step.
 
 A fragment is a set of lanes at one place of the program with registers of its own: dense arrays over just its lanes,
 so that instructions never need masks. A register whose lanes all hold the same value may be a numpy scalar. Register
@@ -14,88 +14,14 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from cudakit.sim.chips.properties import Chip
-from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.lanes import Array, Choice, Geometry, LaneSet, choose
-from cudakit.sim.lockstep.memory import AddressSpace, MemoryFault, round_up
+from cudakit.sim.lockstep.memory import MemoryFault, round_up
 from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.registers import Registers
-from cudakit.sim.lockstep.report import Index3, KernelFault, Place, Report
+from cudakit.sim.lockstep.report import Index3, KernelFault, Report
+from cudakit.sim.lockstep.run import Run
 from cudakit.sim.lockstep.sites import Site
-from cudakit.sim.lockstep.traffic import Tally
 from cudakit.sim.ptx.ir import Instruction
-
-
-class Run:
-    """One launch: what stays the same for all its batches, and the figures they add up."""
-
-    def __init__(
-        self,
-        *,
-        kernel: str,
-        program: Program,
-        space: AddressSpace,
-        grid: Index3,
-        dims: Index3,
-        params: bytes,
-        shared_bytes: int,
-        dynamic_shared: int,
-        shared_symbols: dict[str, int],
-        local_bytes: int,
-        chip: Chip,
-        checks: frozenset[str],
-        printf: Callable[[str], None],
-        counting: bool,
-        sites: int,
-        blocks: int,
-        place: Callable[[Instruction], tuple[Place, ...]],
-        environment: dict[int, int],
-        heap: Heap,
-        cluster: Index3 = (1, 1, 1),
-        explicit_cluster: bool = False,
-        cluster_barriers: bool = False,
-    ) -> None:
-        self.kernel = kernel
-        self.program = program
-        self.space = space
-        self.grid = grid
-        self.dims = dims
-        self.params = params
-        # the parameters as elements of any type
-        self.param_store = np.frombuffer(params.ljust(round_up(len(params) + 1, 32), b"\0"), np.uint8)
-        self.shared_bytes = shared_bytes
-        self.dynamic_shared = dynamic_shared
-        self.shared_symbols = shared_symbols
-        self.local_bytes = local_bytes
-        self.chip = chip
-        self.checks = checks
-        self.printf = printf
-        self.counting = counting
-        self.place = place
-        self.environment = environment
-        self.heap = heap
-        # blocks of a cluster along each axis, and together
-        self.cluster = cluster
-        self.cluster_size = cluster[0] * cluster[1] * cluster[2]
-        self.explicit_cluster = explicit_cluster
-        self.cluster_barriers = cluster_barriers
-        self.tallies: list[Tally | None] = [None] * sites
-        # warps, lanes, and warps that parted at the end, for each basic block
-        self.block_counts: list[list[int] | None] = [None] * blocks
-        self.ticks = 0
-
-    def block_indices(self, numbers: Array) -> Array:
-        """The grid index of each of these blocks of the launch, (numbers, 3) of int64."""
-        grid, dims = np.array(self.grid), np.array(self.cluster)
-        cluster, rank = np.divmod(numbers, self.cluster_size)
-        found: Array = _unravel(cluster, grid // dims) * dims + _unravel(rank, dims)
-        return found
-
-    def tally(self, site: Site) -> Tally:
-        found = self.tallies[site.number]
-        if found is None:
-            found = self.tallies[site.number] = Tally()
-        return found
 
 
 class Store:
@@ -131,7 +57,7 @@ class Batch:
         self.live_blocks = geometry.all.block_counts.copy()
         self.live_warps = geometry.all.warp_counts
         # which lanes are left, where cluster barriers need to know
-        self.alive = np.ones(geometry.lanes if run.cluster_barriers else 0, np.bool_)
+        self.alive = np.ones(geometry.lanes if run.config.cluster_barriers else 0, np.bool_)
         # whatever shows that the batch gets on: a store, an exit, a barrier passed
         self.progress = 0
         self.specials: dict[str, Any] = {}
@@ -168,12 +94,6 @@ class Batch:
     def thread_index(self, thread: int) -> Index3:
         x, y, _ = self.geometry.dims
         return thread % x, thread // x % y, thread // (x * y)
-
-
-def _unravel(number: Array, dims: Array) -> Array:
-    """Three-dimensional indices of numbers that count x first, (numbers, 3)."""
-    x, y = int(dims[0]), int(dims[1])
-    return np.stack((number % x, number // x % y, number // (x * y)), axis=1)
 
 
 class Frame:
@@ -287,7 +207,7 @@ class Fragment:
             Report(
                 kind=kind,
                 detail=detail,
-                kernel=run.kernel,
+                kernel=run.config.kernel,
                 block=block,
                 thread=thread,
                 places=places,

@@ -1,0 +1,115 @@
+"""One launch of a kernel: its configuration, what it uses of the device, and the figures that its batches add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from cudakit.sim.chips.properties import Chip
+from cudakit.sim.lockstep.heap import Heap
+from cudakit.sim.lockstep.lanes import Array
+from cudakit.sim.lockstep.memory import AddressSpace, round_up
+from cudakit.sim.lockstep.report import Index3, Place
+from cudakit.sim.lockstep.sites import Site, Sites
+from cudakit.sim.lockstep.traffic import Tally
+from cudakit.sim.ptx.ir import Instruction
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """A kernel and how it is launched. Sizes are bytes.
+
+    ``kernel`` is the mangled name, ``params`` the parameters as the kernel finds them. ``shared_bytes`` are all that a
+    block has, ``dynamic_shared`` those that the launch gave; ``shared_symbols`` the addresses of shared variables.
+    ``explicit_cluster``: the launch or the kernel names ``cluster``; ``cluster_barriers``: the kernel has some.
+    """
+
+    kernel: str
+    grid: Index3
+    block: Index3
+    params: bytes
+    shared_bytes: int
+    dynamic_shared: int
+    shared_symbols: Mapping[str, int]
+    local_bytes: int
+    cluster: Index3 = (1, 1, 1)
+    explicit_cluster: bool = False
+    cluster_barriers: bool = False
+    checks: frozenset[str] = frozenset()
+    counting: bool = True
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+@dataclass(frozen=True)
+class RunServices:
+    """What a kernel uses of its device. ``heap`` serves malloc, ``printf`` takes the text that a kernel prints, and
+    ``place`` returns the source lines of an instruction."""
+
+    chip: Chip
+    space: AddressSpace
+    heap: Heap
+    printf: Callable[[str], None]
+    place: Callable[[Instruction], tuple[Place, ...]]
+
+
+class Run:
+    """One launch: what stays the same for all its batches, and the figures they add up.
+
+    ``sites`` are those of the kernel's module, ``environment`` the values of the registers %envreg by number.
+    """
+
+    def __init__(
+        self, config: LaunchConfig, services: RunServices, sites: Sites, environment: Mapping[int, int]
+    ) -> None:
+        self.config = config
+        self.services = services
+        self.environment = environment
+        # what accesses look at
+        self.space = services.space
+        self.checks = config.checks
+        self.counting = config.counting
+        self.shared_bytes = config.shared_bytes
+        self.local_bytes = config.local_bytes
+        self.cluster_size = config.cluster[0] * config.cluster[1] * config.cluster[2]
+        # the parameters as elements of any type
+        padded = config.params.ljust(round_up(len(config.params) + 1, 32), b"\0")
+        self.param_store = np.frombuffer(padded, np.uint8)
+        self.tallies: list[Tally | None] = [None] * len(sites.all)
+        # warps, lanes, and warps that parted at the end, for each basic block
+        self.block_counts: list[list[int] | None] = [None] * sites.blocks
+        self.ticks = 0
+
+    def place(self, instruction: Instruction) -> tuple[Place, ...]:
+        """The source lines of an instruction."""
+        return self.services.place(instruction)
+
+    def block_indices(self, numbers: Array) -> Array:
+        """The grid index of each of these blocks of the launch, (numbers, 3) of int64."""
+        grid, dims = np.array(self.config.grid), np.array(self.config.cluster)
+        cluster, rank = np.divmod(numbers, self.cluster_size)
+        found: Array = _unravel(cluster, grid // dims) * dims + _unravel(rank, dims)
+        return found
+
+    def tally(self, site: Site) -> Tally:
+        """What a site has counted."""
+        found = self.tallies[site.number]
+        if found is None:
+            found = self.tallies[site.number] = Tally()
+        return found
+
+
+def _unravel(number: Array, dims: Array) -> Array:
+    """Three-dimensional indices of numbers that count x first, (numbers, 3)."""
+    x, y = int(dims[0]), int(dims[1])
+    return np.stack((number % x, number // x % y, number // (x * y)), axis=1)
