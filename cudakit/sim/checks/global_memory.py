@@ -11,20 +11,19 @@ memory in smaller units. Past ``_SHADOW_BYTES`` in all, further allocations are 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from cudakit.sim.checks.chains import Chains
+from cudakit.sim.checks.events import Events
+from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
 from cudakit.sim.checks.shadow import BLOCKS, STRONG, Table, gather, positions
+from cudakit.sim.lockstep.access import Access, Piece
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.run import Run
-
-if TYPE_CHECKING:
-    from cudakit.sim.checks.guard import LaunchGuard
-    from cudakit.sim.lockstep.access import Access, Piece
 
 _SHADOW_BYTES = 4 << 30
 
@@ -43,10 +42,9 @@ class _Shadow:
 class GlobalChecks:
     """The global memory of one launch."""
 
-    def __init__(self, guard: LaunchGuard, run: Run, granule: int, written: set[Allocation] | None) -> None:
-        self.guard, self.run = guard, run
-        blocks = run.config.grid[0] * run.config.grid[1] * run.config.grid[2]
-        self.race, self.init = "race" in run.checks and blocks > 1, "init" in run.checks
+    def __init__(self, run: Run, events: Events, granule: int, written: set[Allocation] | None) -> None:
+        self.events = events
+        self.race, self.init = "race" in run.checks and run.config.blocks > 1, "init" in run.checks
         self.granule = granule
         self.shift = granule.bit_length() - 1
         # the allocations that the launch may store to; None: any
@@ -140,7 +138,8 @@ class GlobalChecks:
             differ = differ.any(axis=1)
         if differ.any():
             one, other = int(lost[differ][0]), int(winner[differ][0])
-            self._report(f, access, piece, one, lost[differ], event, self._block(f, piece.lanes, other))
+            wrong = WrongLanes(f, access, piece, one, lost[differ])
+            self._report(wrong, event, self._block(f, piece.lanes, other))
 
     def _words(self, event: int, f: Fragment, lanes: LaneSet, strong: bool) -> Array:
         return (lanes.block << 1) + ((event << BLOCKS.shift) | (f.batch.first_block << 1) | strong)
@@ -162,18 +161,13 @@ class GlobalChecks:
         lanes = np.broadcast_to(wrong.any(axis=-1) if count > 1 else wrong, (piece.lanes.count,))
         if not lanes.any():
             return
-        first = int(np.argmax(lanes))
-        address, allocation = self._address(access, piece, first), piece.home
-        self.guard.fail(
-            f,
-            access,
-            piece,
-            first,
-            np.flatnonzero(lanes),
+        culprits = WrongLanes.where(f, access, piece, lanes)
+        address, allocation = self._address(culprits), piece.home
+        fail(
+            culprits,
             "uninitialised read",
-            f"{access.site.kind} of {access.size} byte{'s' * (access.size != 1)} at {address:#x}: "
-            f"{address - allocation.address} bytes into the {allocation.kind} allocation of {allocation.size} bytes, "
-            "where nothing has been stored since it was made",
+            f"{access.named} at {address:#x}: {address - allocation.address} bytes into the {allocation.kind} "
+            f"allocation of {allocation.size} bytes, where nothing has been stored since it was made",
             address=address,
             allocation=allocation,
         )
@@ -214,10 +208,10 @@ class GlobalChecks:
             lanes = wrong.any(axis=1) if count > 1 else wrong
             if not lanes.any():
                 continue
-            first = int(np.argmax(lanes))
+            culprits = WrongLanes.where(f, access, piece, lanes)
+            first = culprits.first
             word = wide[first] if count == 1 else wide[first][wrong[first]][0]
-            event, block = int(BLOCKS.event(word)), int(BLOCKS.owner(word))
-            self._report(f, access, piece, first, np.flatnonzero(lanes), event, block)
+            self._report(culprits, int(BLOCKS.event(word)), int(BLOCKS.owner(word)))
 
     def _drop_ordered(self, f: Fragment, lanes: LaneSet, words: Array, wrong: Array) -> None:
         cells = np.nonzero(wrong)
@@ -229,29 +223,23 @@ class GlobalChecks:
         wrong[tuple(axis[ordered] for axis in cells)] = False
 
     @staticmethod
-    def _address(access: Access, piece: Piece, position: int) -> int:
-        place = int(positions(piece.index, piece.lanes.count)[position])
+    def _address(wrong: WrongLanes) -> int:
+        """The address of the lane to report."""
+        piece = wrong.piece
+        place = int(positions(piece.index, piece.lanes.count)[wrong.first])
         base: int = piece.home.base
-        return base + place * access.size
+        return base + place * wrong.access.size
 
-    def _report(
-        self, f: Fragment, access: Access, piece: Piece, first: int, lanes: Array, event: int, block: int
-    ) -> None:
-        allocation: Allocation = piece.home
-        address = self._address(access, piece, first)
-        self.guard.fail(
-            f,
-            access,
-            piece,
-            first,
-            lanes,
+    def _report(self, wrong: WrongLanes, event: int, block: int) -> None:
+        """Report the race with what a block of the grid did at an event."""
+        allocation: Allocation = wrong.piece.home
+        address = self._address(wrong)
+        fail(
+            wrong,
             "global memory race",
-            f"{access.site.kind} of {access.size} byte{'s' * (access.size != 1)} at {address:#x}, "
-            f"{address - allocation.address} bytes into the {allocation.kind} allocation of {allocation.size} bytes: "
-            "another block accesses it too, and nothing orders the two",
-            self.guard.site(event),
-            block,
-            None,
+            f"{wrong.access.named} at {address:#x}, {address - allocation.address} bytes into the {allocation.kind} "
+            f"allocation of {allocation.size} bytes: another block accesses it too, and nothing orders the two",
+            Conflict(self.events.site(event), block),
             address=address,
             allocation=allocation,
         )

@@ -14,24 +14,20 @@ there.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from cudakit.sim.checks.events import Events
+from cudakit.sim.checks.failures import WrongLanes, fail
 from cudakit.sim.checks.footprints import READ, WRITE, Footprints
 from cudakit.sim.checks.global_memory import GlobalChecks, places_of
+from cudakit.sim.checks.reach import Reach
 from cudakit.sim.checks.shadow import gather, positions
 from cudakit.sim.checks.shared_memory import SharedChecks
+from cudakit.sim.lockstep.access import Access, Piece
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
-from cudakit.sim.lockstep.memory import Allocation
-from cudakit.sim.lockstep.report import Index3, Other
 from cudakit.sim.lockstep.run import Run
-from cudakit.sim.lockstep.sites import Site
-
-if TYPE_CHECKING:
-    from cudakit.sim.checks.reach import Reach
-    from cudakit.sim.lockstep.access import Access, Piece
 
 CHECKS = frozenset({"race", "init"})
 
@@ -40,105 +36,32 @@ class LaunchGuard:
     """What the batches of one launch share: the numbers of events, and global memory."""
 
     def __init__(self, run: Run, reach: Reach, prints: Footprints | None = None) -> None:
-        self.run = run
-        self.prints = prints
         self.reach = reach
-        self.sites: list[Site | None] = [None]
-        written = reach.written(run)
-        self.memory = GlobalChecks(self, run, reach.global_granule, written)
-
-    def event(self, site: Site) -> int:
-        """The number of an access that happens now."""
-        self.sites.append(site)
-        return len(self.sites) - 1
-
-    def tick(self) -> int:
-        """A number between the accesses so far and those that come."""
-        self.sites.append(None)
-        return len(self.sites) - 1
-
-    def site(self, event: int) -> Site:
-        found = self.sites[event]
-        if found is None:
-            raise RuntimeError("event 0 is never an access")
-        return found
-
-    def fail(
-        self,
-        f: Fragment,
-        access: Access,
-        piece: Piece,
-        position: int,
-        lanes: Array,
-        kind: str,
-        detail: str,
-        site: Site | None = None,
-        block: int | None = None,
-        thread: int | None = None,
-        **more: Any,
-    ) -> NoReturn:
-        """Stop the kernel for what the lane at a position of ``piece`` does (and those at all positions of ``lanes``),
-        and what it conflicts with: the access at ``site`` by a thread of a block of the grid, where one is known."""
-        choice = piece.choice
-        if choice is not None:
-            chosen = np.arange(f.lanes.count)[choice]
-            position, lanes = int(chosen[position]), chosen[lanes]
-        others: tuple[Other, ...] = ()
-        if site is not None:
-            index: Index3 | None = None if block is None else f.batch.grid_index(block)
-            other = None if thread is None else f.batch.thread_index(thread)
-            others = (Other(site.kind, index, other, self.run.place(site.instruction)),)
-        f.fail(
-            access.site.instruction,
-            kind,
-            detail,
-            position,
-            lanes,
-            size=access.size,
-            space="global" if isinstance(piece.home, Allocation) else noun_of(f, piece),
-            access=access.site.kind,
-            others=others,
-            **more,
-        )
+        self.prints = prints
+        self.events = Events()
+        self.memory = GlobalChecks(run, self.events, reach.global_granule, reach.written(run))
 
 
 class Guard:
     """The checks of one batch."""
 
     def __init__(self, launch: LaunchGuard, batch: Batch) -> None:
-        self.launch, self.batch = launch, batch
-        self.memory = launch.memory
-        run = batch.run
+        self.batch = batch
+        self.events, self.memory, self.prints = launch.events, launch.memory, launch.prints
+        run, reach = batch.run, launch.reach
         self.race, self.init = "race" in run.checks, "init" in run.checks
-        self.shared = SharedChecks(self, batch, launch.reach.shared_granule) if batch.shared is not None else None
-        self.local = batch.local is not None and self.init and launch.reach.local
+        self.shared: SharedChecks | None = None
+        if batch.shared is not None:
+            self.shared = SharedChecks(
+                batch, batch.shared, self.events, self.memory.chains, reach.shared_granule, reach.reserved
+            )
+        self.local = batch.local is not None and self.init and reach.local
         self.written = np.zeros(len(batch.local.bytes) if batch.local is not None and self.local else 0, np.uint8)
-
-    def site(self, event: int) -> Site:
-        return self.launch.site(event)
-
-    def fail(
-        self,
-        f: Fragment,
-        access: Access,
-        piece: Piece,
-        position: int,
-        lanes: Array,
-        kind: str,
-        detail: str,
-        site: Site | None = None,
-        block: int | None = None,
-        thread: int | None = None,
-        **more: Any,
-    ) -> NoReturn:
-        """``LaunchGuard.fail`` with ``block`` one of the batch."""
-        number = None if block is None else block + self.batch.first_block
-        self.launch.fail(f, access, piece, position, lanes, kind, detail, site, number, thread, **more)
 
     # ---- accesses: called with the pieces of an access before memory changes ----
 
     def read(self, f: Fragment, access: Access, pieces: list[Piece]) -> None:
-        event = self.launch.event(access.site)
+        event = self.events.access(access.site)
         for piece in pieces:
             home = piece.home
             if home is None:
@@ -154,13 +77,13 @@ class Guard:
             else:
                 if access.strong:
                     self._strong(access, piece, event, True, False)
-                if self.launch.prints is not None:
-                    self.launch.prints.note(access, piece, READ)
+                if self.prints is not None:
+                    self.prints.note(access, piece, READ)
                 self.memory.read(f, access, piece, event)
 
     def write(self, f: Fragment, access: Access, pieces: list[Piece], values: Array) -> None:
         """A store of ``values``, one a lane or one for all, in memory's dtype; rows of them for a vector."""
-        event = self.launch.event(access.site)
+        event = self.events.access(access.site)
         for piece in pieces:
             home = piece.home
             if home is None:
@@ -174,8 +97,8 @@ class Guard:
                     self.written.view(access.dtype).reshape(-1, access.count)[piece.index] = ones
                 continue
             if home is not self.batch.shared:
-                if self.launch.prints is not None:
-                    self.launch.prints.note(access, piece, WRITE)
+                if self.prints is not None:
+                    self.prints.note(access, piece, WRITE)
                 self.memory.write(f, access, piece, event, part)
             elif self.shared is not None:
                 self.shared.write(f, access, piece, event, part)
@@ -184,14 +107,14 @@ class Guard:
 
     def update(self, f: Fragment, access: Access, pieces: list[Piece], *, reads: bool) -> None:
         """An atomic; ``reads``: what it finds matters (not so for an exchange)."""
-        event = self.launch.event(access.site)
+        event = self.events.access(access.site)
         for piece in pieces:
             home = piece.home
             if home is None or home is self.batch.local:
                 continue
             checks = self.shared if home is self.batch.shared else self.memory
-            if self.launch.prints is not None:
-                self.launch.prints.note(access, piece, READ | WRITE)
+            if self.prints is not None:
+                self.prints.note(access, piece, READ | WRITE)
             if checks is not None:
                 self._strong(access, piece, event, True, True)
                 if reads:
@@ -207,19 +130,12 @@ class Guard:
             wrong = wrong.all(axis=-1)
         if not wrong.any():
             return
-        lanes = np.broadcast_to(wrong, (piece.lanes.count,))
-        first = int(np.argmax(lanes))
-        store = piece.home
-        byte = int(positions(piece.index, piece.lanes.count)[first]) * access.size % store.stride
-        self.fail(
-            f,
-            access,
-            piece,
-            first,
-            np.flatnonzero(lanes),
+        lanes = WrongLanes.where(f, access, piece, np.broadcast_to(wrong, (piece.lanes.count,)))
+        byte = int(positions(piece.index, piece.lanes.count)[lanes.first]) * access.size % piece.home.stride
+        fail(
+            lanes,
             "uninitialised read",
-            f"{access.site.kind} of {access.size} byte{'s' * (access.size != 1)} at byte {byte} of the thread's local "
-            "memory, where it has stored nothing yet",
+            f"{access.named} at byte {byte} of the thread's local memory, where it has stored nothing yet",
             address=byte,
         )
 
@@ -249,12 +165,12 @@ class Guard:
     def issue(self, f: Fragment, access: Access, piece: Piece) -> None:
         """cp.async begins to write a piece of shared memory."""
         if self.shared is not None:
-            self.shared.issue(f, access, piece, self.launch.event(access.site))
+            self.shared.issue(f, access, piece, self.events.access(access.site))
 
     def land(self, ids: Array, index: Array, access: Access) -> None:
         """The lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""
         if self.shared is not None:
-            self.shared.land(ids, index, access, self.launch.event(access.site))
+            self.shared.land(ids, index, access, self.events.access(access.site))
 
     # ---- what orders ----
 
@@ -262,7 +178,7 @@ class Guard:
         """A fence; ``wide``: beyond the block."""
         if not self.race:
             return
-        event = self.launch.tick()
+        event = self.events.tick()
         if self.shared is not None:
             self.shared.chains.fence(f.lanes.warps, event)
         if wide and self.memory.race:
@@ -273,21 +189,21 @@ class Guard:
         """bar.warp.sync by these lanes."""
         if self.shared is not None:
             # accesses up to here are before, those that come are after
-            self.shared.synchronised(lanes, len(self.launch.sites) - 1)
+            self.shared.synchronised(lanes, self.events.last())
 
     def warp_vote(self, lanes: LaneSet) -> None:
         """A shuffle, vote, match or redux by these lanes."""
         if self.shared is not None:
-            self.shared.voted[lanes.lanes] = len(self.launch.sites) - 1
+            self.shared.voted[lanes.lanes] = self.events.last()
 
     def barrier(self, blocks: Array | None) -> None:
         """All threads of these blocks of the batch (a mask; None: of all) have met at a barrier."""
         if self.shared is not None:
-            self.shared.passed(blocks, len(self.launch.sites) - 1)
+            self.shared.passed(blocks, self.events.last())
 
     def cluster_barrier(self, clusters: Array) -> None:
         """All threads of these clusters of the batch (a mask) have arrived at their barrier."""
-        event = len(self.launch.sites) - 1
+        event = self.events.last()
         if self.shared is not None:
             self.shared.passed_cluster(clusters, event)
         if self.memory.race:
@@ -304,7 +220,7 @@ class Guard:
     def arrive(self, lanes: LaneSet, number: int) -> None:
         """Lanes come to a barrier that part of a block may meet at."""
         if self.shared is not None and self.race:
-            event = self.launch.tick()
+            event = self.events.tick()
             for warp in lanes.warps.tolist():
                 place = (warp // self.batch.geometry.warps_per_block, number)
                 self.shared.chains.release(warp, place, event)
@@ -312,24 +228,20 @@ class Guard:
     def depart(self, lanes: LaneSet, number: int) -> None:
         """Lanes go on that have waited there."""
         if self.shared is not None and self.race:
-            event = self.launch.tick()
+            event = self.events.tick()
             for warp in lanes.warps.tolist():
                 self.shared.chains.acquire(event, warp, (warp // self.batch.geometry.warps_per_block, number))
 
     def leave(self, f: Fragment) -> None:
         """The lanes of a fragment have exited."""
         if self.shared is not None and self.race:
-            self.shared.leave(f, self.memory.chains)
+            self.shared.leave(f)
 
     def enter(self, lanes: LaneSet, base: int, size: int) -> None:
         """A call by these lanes: the callee's local memory holds nothing yet."""
         if size and len(self.written) and self.batch.local is not None:
             rows = self.written.reshape(-1, self.batch.local.stride)
             rows[lanes.lanes, base : base + size] = 0
-
-
-def noun_of(f: Fragment, piece: Piece) -> str:
-    return "shared" if piece.home is f.batch.shared else "local"
 
 
 def wanted(checks: Iterable[str]) -> bool:

@@ -17,19 +17,18 @@ reads only once somebody writes in the same interval: most intervals between two
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from cudakit.sim.checks.chains import Chains
+from cudakit.sim.checks.events import Events
+from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
 from cudakit.sim.checks.shadow import IN_FLIGHT, LANES, STRONG, Table, gather, positions
-from cudakit.sim.lockstep.fragment import Batch, Fragment
+from cudakit.sim.lockstep.access import Access, Piece
+from cudakit.sim.lockstep.fragment import Batch, Fragment, Store
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.sites import Site
-
-if TYPE_CHECKING:
-    from cudakit.sim.checks.guard import Guard
-    from cudakit.sim.lockstep.access import Access, Piece
 
 # reads kept aside in an interval without writes before they are entered anyway
 _READS_KEPT = 256
@@ -49,14 +48,16 @@ class _Read(NamedTuple):
 
 
 class SharedChecks:
-    """The shared memory of one batch. Events up to ``floor`` of a block happened before its last barrier."""
+    """The shared memory of one batch. Events up to ``floor`` of a block happened before its last barrier.
 
-    def __init__(self, guard: Guard, batch: Batch, granule: int) -> None:
-        store = batch.shared
-        if store is None:
-            raise ValueError("the blocks have no shared memory")
+    ``grid_chains`` are those between blocks; the first ``reserved`` bytes of each block always hold something.
+    """
+
+    def __init__(
+        self, batch: Batch, store: Store, events: Events, grid_chains: Chains, granule: int, reserved: int
+    ) -> None:
         run = batch.run
-        self.guard, self.batch = guard, batch
+        self.batch, self.events, self.grid_chains = batch, events, grid_chains
         self.race, self.init = "race" in run.checks, "init" in run.checks
         self.shift = granule.bit_length() - 1
         self.granules = store.stride >> self.shift
@@ -65,7 +66,7 @@ class SharedChecks:
         # padding behind each block's memory counts as written
         rows = self.writes.first.reshape(-1, self.granules)
         rows[:, -(-run.shared_bytes >> self.shift) :] = STRONG
-        rows[:, : guard.launch.reach.reserved >> self.shift] = STRONG
+        rows[:, : reserved >> self.shift] = STRONG
         self.full = False
         self.looks = _LOOKS
         self.floor = np.zeros(batch.geometry.blocks, np.int64)
@@ -131,9 +132,9 @@ class SharedChecks:
             self.pending = [read for read in self.pending if read.event > self.low_event]
             self.pending_lanes = sum(read.lanes.count for read in self.pending)
 
-    def leave(self, f: Fragment, chains: Chains) -> None:
+    def leave(self, f: Fragment) -> None:
         """Blocks whose last lanes have exited take their shared memory along: what other blocks of the cluster did with
-        it must be over. ``chains`` are those between blocks."""
+        it must be over."""
         if self.cluster_floor is None:
             return
         gone = (f.lanes.block_counts > 0) & (self.batch.live_blocks == 0)
@@ -141,9 +142,9 @@ class SharedChecks:
         threads, before = self.batch.geometry.threads, self.batch.first_block
         for block in np.flatnonzero(gone & (self.far_event > floors)).tolist():
             event, lane = int(self.far_event[block]), int(self.far_lane[block])
-            if chains.ordered(before + lane // threads, event, before + block):
+            if self.grid_chains.ordered(before + lane // threads, event, before + block):
                 continue
-            site = self.guard.site(event)
+            site = self.events.site(event)
             culprit = LaneSet(self.batch.geometry, np.array([lane]), 1)
             Fragment(self.batch, culprit, f.frames, f.block, f.epoch).fail(
                 site.instruction,
@@ -175,7 +176,7 @@ class SharedChecks:
             if self.init and not self.full and not words.all():
                 self._undefined(f, access, piece, words)
             if int(words.max()) >= self.low and (self.race or self.flying):
-                self._compare(f, access, piece, count, self.writes, True)
+                self._compare(f, access, piece, count, self.writes)
         if not self.race:
             return
         self.pending.append(_Read(event, piece.index, piece.lanes, count, access.strong))
@@ -205,7 +206,7 @@ class SharedChecks:
         if self.race and differ.any():
             one, other = int(lost[differ][0]), int(winner[differ][0])
             lane = int(piece.lanes.lanes[other])
-            self._report(f, access, piece, one, lost[differ], access.site, lane, False, same=True)
+            self._report(WrongLanes(f, access, piece, one, lost[differ]), access.site, lane, same=True)
 
     def issue(self, f: Fragment, access: Access, piece: Piece, event: int) -> None:
         """A cp.async into shared memory, which is in flight from now on."""
@@ -238,11 +239,11 @@ class SharedChecks:
         if self.flying or self.last_write > self.low_event:
             words = self.writes.words(index, count)
             if int(words.max()) >= self.low:
-                self._compare(f, access, piece, count, self.writes, False, values)
+                self._compare(f, access, piece, count, self.writes, values)
         if self.last_read > self.low_event:
             words = self.reads.words(index, count)
             if int(words.max()) >= self.low:
-                self._compare(f, access, piece, count, self.reads, False)
+                self._compare(f, access, piece, count, self.reads)
         self.last_write = event
         return self.writes.note(index, count, self._words(event, piece.lanes, access.strong) | flight, self.low)
 
@@ -266,20 +267,16 @@ class SharedChecks:
         if not missing.any():
             return
         wrong = np.broadcast_to(_any(missing, access, self.shift), (piece.lanes.count,))
-        first = int(np.argmax(wrong))
-        place = int(positions(piece.index, piece.lanes.count)[first]) * access.size
-        byte = place % (self.granules << self.shift)
-        self.guard.fail(
-            f,
-            access,
-            piece,
-            first,
-            np.flatnonzero(wrong),
-            "uninitialised read",
-            f"{access.site.kind} of {access.size} byte{'s' * (access.size != 1)} at byte {byte} of shared memory, "
-            "where nothing has been stored yet",
-            address=byte,
-        )
+        culprits = WrongLanes.where(f, access, piece, wrong)
+        byte = self._byte(culprits)
+        detail = f"{access.named} at byte {byte} of shared memory, where nothing has been stored yet"
+        fail(culprits, "uninitialised read", detail, address=byte)
+
+    def _byte(self, wrong: WrongLanes) -> int:
+        """The byte of its block's shared memory that the lane to report accesses."""
+        piece = wrong.piece
+        place = int(positions(piece.index, piece.lanes.count)[wrong.first]) * wrong.access.size
+        return place % (self.granules << self.shift)
 
     def _compare(
         self,
@@ -288,7 +285,6 @@ class SharedChecks:
         piece: Piece,
         count: int,
         table: Table,
-        reading: bool,
         values: Array | None = None,
     ) -> None:
         """Look closely at an access some of whose granules were accessed since the last barrier of all blocks."""
@@ -306,15 +302,14 @@ class SharedChecks:
                     same = same.all(axis=1)
                 moving = words >= IN_FLIGHT
                 wrong &= moving | ~(same if wrong.ndim == 1 else same[:, None])
-            lanes = wrong if wrong.ndim == 1 else wrong.any(axis=1)
+            lanes: Array = wrong if wrong.ndim == 1 else np.logical_or.reduce(wrong, axis=1)
             if not lanes.any():
                 continue
-            first = int(np.argmax(lanes))
+            culprits = WrongLanes.where(f, access, piece, lanes)
+            first = culprits.first
             word = words[first] if wrong.ndim == 1 else words[first][wrong[first]][0]
-            site = self.guard.site(int(LANES.event(word)))
-            self._report(
-                f, access, piece, first, np.flatnonzero(lanes), site, int(LANES.owner(word)), int(word) >= IN_FLIGHT
-            )
+            site = self.events.site(int(LANES.event(word)))
+            self._report(culprits, site, int(LANES.owner(word)), moving=int(word) >= IN_FLIGHT)
 
     def _unordered(self, words: Array, lanes: LaneSet, strong: bool, were_reads: bool) -> Array | None:
         """Where an access by these lanes conflicts with the one (a read or not) that a word names; None: nowhere."""
@@ -352,8 +347,7 @@ class SharedChecks:
             if len(rest):
                 # flags and fences between the blocks of a cluster
                 first = self.batch.first_block
-                chains = self.guard.memory.chains
-                ordered[rest] = chains.all_ordered(first + theirs[rest], since[rest], first + block[rest])
+                ordered[rest] = self.grid_chains.all_ordered(first + theirs[rest], since[rest], first + block[rest])
             wrong[tuple(axis[ordered] for axis in cells)] = False
         return wrong if wrong.any() else None
 
@@ -370,22 +364,14 @@ class SharedChecks:
         return found
 
     def _report(
-        self,
-        f: Fragment,
-        access: Access,
-        piece: Piece,
-        first: int,
-        lanes: Array,
-        site: Site,
-        lane: int,
-        moving: bool,
-        same: bool = False,
+        self, wrong: WrongLanes, site: Site, lane: int, *, moving: bool = False, same: bool = False
     ) -> NoReturn:
-        place = int(positions(piece.index, piece.lanes.count)[first]) * access.size
-        byte = place % (self.granules << self.shift)
-        what = f"{access.site.kind} of {access.size} byte{'s' * (access.size != 1)} at byte {byte} of shared memory"
+        """Report the race with what a lane of the batch did at a site. ``moving``: a cp.async in flight; ``same``: both
+        are of one instruction."""
+        byte = self._byte(wrong)
+        what = f"{wrong.access.named} at byte {byte} of shared memory"
         block, thread = divmod(lane, self.batch.geometry.threads)
-        mine = int(piece.lanes.lanes[first])
+        mine = int(wrong.piece.lanes.lanes[wrong.first])
         if moving:
             whose = "which the thread itself" if mine == lane else "which another thread"
             kind = "read before cp.async wait"
@@ -399,7 +385,7 @@ class SharedChecks:
                 whose = "another thread of the warp"
             how = "in the same instruction stores something else" if same else "accesses with nothing to order the two"
             detail = f"{what}, which {whose} {how}"
-        self.guard.fail(f, access, piece, first, lanes, kind, detail, site, block, thread, address=byte)
+        fail(wrong, kind, detail, Conflict(site, self.batch.first_block + block, thread), address=byte)
 
 
 def _any(wrong: Array, access: Access, shift: int) -> Array:

@@ -129,6 +129,11 @@ class Access:
         self.copied: tuple[int, ...] = ()
         self.releases = "release" in instruction.modifiers or "acq_rel" in instruction.modifiers
 
+    @property
+    def named(self) -> str:
+        """What it is, for reports: "shared store of 4 bytes"."""
+        return f"{self.site.kind} of {self.size} byte{'s' * (self.size != 1)}"
+
     def matter(self, missing: Array, granules: int) -> Array:
         """Which elements of each lane (or of all together) miss a value that is used, of ``granules`` that miss theirs.
 
@@ -336,7 +341,7 @@ class Access:
         f.fail(
             self.site.instruction,
             kind,
-            f"{self.site.kind} of {self.size} byte{'s' * (self.size != 1)} at {what}",
+            f"{self.named} at {what}",
             position,
             lanes,
             address=address,

@@ -1,0 +1,71 @@
+"""Stops a kernel for an access that the checks find wrong."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from cudakit.sim.lockstep.access import Access, Piece
+from cudakit.sim.lockstep.fragment import Fragment
+from cudakit.sim.lockstep.lanes import Array
+from cudakit.sim.lockstep.memory import Allocation
+from cudakit.sim.lockstep.report import Other
+from cudakit.sim.lockstep.sites import Site
+
+
+class WrongLanes(NamedTuple):
+    """Lanes of a fragment at a piece of an access: ``lanes`` are their positions in the piece, ``first`` is the
+    position of the one to report."""
+
+    f: Fragment
+    access: Access
+    piece: Piece
+    first: int
+    lanes: Array
+
+    @classmethod
+    def where(cls, f: Fragment, access: Access, piece: Piece, wrong: Array) -> WrongLanes:
+        """The lanes of a piece for which a mask holds."""
+        return cls(f, access, piece, int(np.argmax(wrong)), np.flatnonzero(wrong))
+
+
+class Conflict(NamedTuple):
+    """The access that another conflicts with: its site, the block of the grid by number, and the thread if known."""
+
+    site: Site
+    block: int
+    thread: int | None = None
+
+
+def fail(wrong: WrongLanes, kind: str, detail: str, conflict: Conflict | None = None, **facts: Any) -> NoReturn:
+    """Stop the kernel for what some lanes do, which may conflict with another access. ``facts`` are fields of the
+    report: ``address``, ``allocation``."""
+    f, access, piece, position, lanes = wrong
+    if piece.choice is not None:
+        chosen = np.arange(f.lanes.count)[piece.choice]
+        position, lanes = int(chosen[position]), chosen[lanes]
+    others: tuple[Other, ...] = ()
+    if conflict is not None:
+        site, block, thread = conflict
+        index = None if thread is None else f.batch.thread_index(thread)
+        others = (Other(site.kind, f.batch.grid_index(block), index, f.batch.run.place(site.instruction)),)
+    f.fail(
+        access.site.instruction,
+        kind,
+        detail,
+        position,
+        lanes,
+        size=access.size,
+        space=_space(f, piece),
+        access=access.site.kind,
+        others=others,
+        **facts,
+    )
+
+
+def _space(f: Fragment, piece: Piece) -> str:
+    """The memory that a piece is in."""
+    if isinstance(piece.home, Allocation):
+        return "global"
+    return "shared" if piece.home is f.batch.shared else "local"
