@@ -1,4 +1,4 @@
-"""The modifiers of instructions that move data: each is taken by name, and what remains unread is refused."""
+"""The modifiers of an instruction while its builder reads them: each is taken by name, and the rest is refused."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ PREFETCH_SIZES = ("L2::64B", "L2::128B", "L2::256B")
 
 
 class Modifiers:
-    """An instruction's modifiers while a builder reads them. Of a group of alternatives at most one may stand."""
+    """An instruction's modifiers. Builders take those that they know; ``finish`` refuses the rest. At most one of a
+    group of alternatives is allowed."""
 
     def __init__(self, instruction: Instruction) -> None:
         self.instruction = instruction
         self.rest = list(instruction.modifiers)
 
-    def refuse(self, reason: str) -> NoReturn:
+    def refuse(self, reason: str = "") -> NoReturn:
         raise refused(self.instruction, reason)
 
     def kind(self, *allowed: str) -> str:
@@ -42,7 +43,7 @@ class Modifiers:
         return ""
 
     def finish(self) -> None:
-        """Refuse what no builder has read."""
+        """Refuse the modifiers that the builder has not read."""
         if self.rest:
             self.refuse("modifier ." + ", .".join(self.rest))
 

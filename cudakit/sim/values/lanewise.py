@@ -13,12 +13,13 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cudakit.sim.ptx.ir import CARRY, Immediate, Instruction, Operand, Pair, PtxError, Register, UnsupportedPtx, Vector
+from cudakit.sim.ptx.modifiers import Modifiers
 
 Array = NDArray[Any]
 Run = Callable[[Sequence[Array]], "Array | tuple[Array, ...]"]
@@ -83,50 +84,17 @@ class Form:
     sources: tuple[str, ...]
 
 
-class Spec:
-    """An instruction while its modifiers are read; what remains unread is unsupported."""
+class Spec(Modifiers):
+    """A lane-wise instruction while its builder reads it: its modifiers, destinations and sources."""
 
     def __init__(self, instruction: Instruction) -> None:
-        self.instruction = instruction
-        self.rest = list(instruction.modifiers)
+        super().__init__(instruction)
         if self.rest and self.rest[-1] in _AFTER_TYPE:  # max.s32.relu, prmt.b32.f4e
             self.rest.insert(0, self.rest.pop())
         self.destinations, self.sources = flatten(instruction)
 
-    def refuse(self, reason: str = "") -> NoReturn:
-        instruction = self.instruction
-        because = f" ({reason})" if reason else ""
-        raise UnsupportedPtx(
-            f"PTX line {instruction.line}: the simulated device does not execute {instruction.name!r}{because}: "
-            f"{instruction.text}",
-            instruction.line,
-        )
-
-    def kind(self, *allowed: str) -> str:
-        """The last modifier: a type, one of those allowed."""
-        if not self.rest or self.rest[-1] not in allowed:
-            self.refuse(f"type .{self.rest[-1]}" if self.rest else "no type")
-        return self.rest.pop()
-
-    def flag(self, name: str) -> bool:
-        if name in self.rest:
-            self.rest.remove(name)
-            return True
-        return False
-
-    def one_of(self, *names: str) -> str:
-        """The modifier among ``names``, or ""."""
-        for name in names:
-            if self.flag(name):
-                return name
-        return ""
-
     def rounding(self) -> str:
         return self.one_of("rn", "rz", "rm", "rp") or "rn"
-
-    def finish(self) -> None:
-        if self.rest:
-            self.refuse("modifier ." + ", .".join(self.rest))
 
 
 Builder = Callable[[Spec], Form]
