@@ -97,7 +97,7 @@ class Stream:
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """The protocol's (version, handle)."""
-        return 0, int(self._open())
+        return 0, int(self.expect_open())
 
     def __enter__(self) -> Stream:
         return self
@@ -105,7 +105,8 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self) -> Any:
+    def expect_open(self) -> Any:
+        """Its handle. Raises Closed if it or its device was closed."""
         if self.closed or (self._finalizer is not None and not self._finalizer.alive):
             _expect_device(self.context)
             raise Closed(f"{self!r} was closed: make another with the device's stream()")
@@ -119,11 +120,11 @@ class Stream:
     @property
     def priority(self) -> int:
         """Its priority, as the driver clamped it."""
-        return int(self.context.call("cuStreamGetPriority", self._open()))
+        return int(self.context.call("cuStreamGetPriority", self.expect_open()))
 
     def synchronize(self) -> None:
         """Wait until all of it is done, and raise what any of it failed with."""
-        handle = self._open()
+        handle = self.expect_open()
         with nvtx.range("synchronize stream"):
             self.context.call("cuStreamSynchronize", handle)
         self.context.in_flight.prune(int(handle))
@@ -131,7 +132,7 @@ class Stream:
     def query(self) -> bool:
         """Whether all of it is done, without waiting. Raises what any of it failed with."""
         self.context.make_current()
-        return _ready(self.context, "cuStreamQuery", self.context.driver.cuStreamQuery(self._open()))
+        return _ready(self.context, "cuStreamQuery", self.context.driver.cuStreamQuery(self.expect_open()))
 
     @property
     def done(self) -> bool:
@@ -161,7 +162,7 @@ class Stream:
             )
         if event.context.driver is not self.context.driver:
             raise DeviceMismatch(f"an event of {event.context.spec} cannot be waited for on {self.context.spec}")
-        self.context.call("cuStreamWaitEvent", self._open(), event._open(), 0)
+        self.context.call("cuStreamWaitEvent", self.expect_open(), event.expect_open(), 0)
 
     def capture(self) -> Any:
         """Capture what is queued on the stream in a `with` block into a Graph, instead of running it.
@@ -220,7 +221,8 @@ class Event:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self) -> Any:
+    def expect_open(self) -> Any:
+        """Its handle. Raises Closed if it or its device was closed."""
         if not self._finalizer.alive:
             _expect_device(self.context)
             raise Closed(f"{self!r} was closed: record another with stream.record()")
@@ -240,17 +242,17 @@ class Event:
             )
         if not stream.context.same_device(self.context):
             raise DeviceMismatch(f"an event of {self.context.spec} was given a stream of {stream.context.spec}")
-        self.context.call("cuEventRecord", self._open(), stream._open())
+        self.context.call("cuEventRecord", self.expect_open(), stream.expect_open())
 
     def synchronize(self) -> None:
         """Wait until it has happened, and raise what the work before it failed with."""
         with nvtx.range("synchronize event"):
-            self.context.call("cuEventSynchronize", self._open())
+            self.context.call("cuEventSynchronize", self.expect_open())
 
     def query(self) -> bool:
         """Whether it has happened, without waiting. An event never recorded has."""
         self.context.make_current()
-        return _ready(self.context, "cuEventQuery", self.context.driver.cuEventQuery(self._open()))
+        return _ready(self.context, "cuEventQuery", self.context.driver.cuEventQuery(self.expect_open()))
 
     @property
     def done(self) -> bool:
@@ -267,7 +269,7 @@ class Event:
             if not event.timing:
                 raise ValueError("an event recorded with timing=False has no time: record both with timing=True")
         context.make_current()
-        result = context.driver.cuEventElapsedTime(earlier._open(), self._open())
+        result = context.driver.cuEventElapsedTime(earlier.expect_open(), self.expect_open())
         if result[0] and int(result[0]) == NOT_SUPPORTED and context.kind == "sim":
             hint = "The simulated device has no clock: read device.counters() there, and take times on a GPU."
             raise failure(context.driver, "cuEventElapsedTime", result[0], hint=hint)

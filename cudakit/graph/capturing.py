@@ -49,7 +49,7 @@ def capture(stream: Stream, *, allow_empty: bool = False) -> Iterator[Graph]:
     joined it is not waited for, and where nothing was captured (unless allow_empty).
     """
     context = stream.context
-    handle = stream._open()
+    handle = stream.expect_open()
     if int(handle) in (0, LEGACY_DEFAULT):
         raise GraphError("the legacy default stream cannot be captured: capture a stream of device.stream()")
     mode = context.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED

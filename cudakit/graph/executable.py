@@ -13,7 +13,8 @@ from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
 from cudakit.errors import Closed, GraphError
 from cudakit.graph.nodes import Node, Reader, dimensions, listing
-from cudakit.launch.kernel import Image, Prepared
+from cudakit.launch.image import Image
+from cudakit.launch.kernel import Prepared
 from cudakit.memory.allocation import Allocation
 
 
@@ -174,7 +175,7 @@ class Executable:
             raise self._closed()
         context = self.context
         accepted = Stream.of(context, stream)
-        handle = accepted._open()
+        handle = accepted.expect_open()
         for thing in self._kept:
             if isinstance(thing, Allocation):
                 if not thing.open:
@@ -274,12 +275,12 @@ class Executable:
         changed.kernelParams = params.kernelParams
         if args is not None:
             prepared = kernel.prepare(grid=asked[0], block=asked[1], shared=asked[2], args=tuple(args))
-            config, changed.kernelParams = prepared.config, prepared._plan.pointers
+            config, changed.kernelParams = prepared.config, prepared.pointers
             packed = prepared
-            kept = (kernel.module, *prepared._allocations, *(value for value in args if isinstance(value, np.ndarray)))
+            kept = (kernel.module, *prepared.allocations, *(value for value in args if isinstance(value, np.ndarray)))
         else:
             kernel.module.expect_open()
-            config = kernel._config(*asked)
+            config = kernel.config(*asked)
         changed.gridDimX, changed.gridDimY, changed.gridDimZ = config.grid
         changed.blockDimX, changed.blockDimY, changed.blockDimZ = config.block
         changed.sharedMemBytes = config.shared

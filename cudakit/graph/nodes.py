@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudakit.driver.context import Context
-from cudakit.launch.kernel import Dim, Image, Kernel
+from cudakit.launch.function import Dim
+from cudakit.launch.image import Image
+from cudakit.launch.kernel import Kernel
 from cudakit.launch.module import Module
 from cudakit.memory import pinned
 from cudakit.memory.allocation import Allocation
@@ -64,7 +66,7 @@ class Reader:
         owners: list[tuple[int, int, object]] = [(*one.span, one) for one in made if isinstance(one, Allocation)]
         for image in self.images.values():
             if isinstance(image, Module):
-                owners += [(*variable.span, variable) for variable in list(image._handed_out)]
+                owners += [(*variable.span, variable) for variable in image.variables]
         owners += [(block.address, block.address + block.nbytes, block) for block in pinned.blocks()]
         self.owners = sorted((owner for owner in owners if owner[0] < owner[1]), key=lambda owner: owner[0])
         self.starts = [owner[0] for owner in self.owners]
@@ -137,10 +139,9 @@ class Reader:
         if int(function):
             code, module = driver.cuFuncGetModule(function)
             image = None if code else self.images.get(int(module))
-            if isinstance(image, Module):
-                for kernel in list(image._kernels.values()):
-                    if int(kernel.handle) == int(function):
-                        return kernel, kernel.name
+            kernel = image.kernel_of(function) if isinstance(image, Module) else None
+            if kernel is not None:
+                return kernel, kernel.name
             code, name = driver.cuFuncGetName(function)
         else:
             code, name = driver.cuKernelGetName(params.kern)

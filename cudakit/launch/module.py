@@ -21,7 +21,8 @@ from cudakit.driver.context import Context
 from cudakit.driver.stream import LEGACY_DEFAULT, Stream
 from cudakit.errors import CudaError, CudakitError
 from cudakit.launch.cxx import Type
-from cudakit.launch.kernel import Image, Kernel
+from cudakit.launch.image import Image
+from cudakit.launch.kernel import Kernel
 from cudakit.launch.mangling import Signature, demangle
 from cudakit.launch.signature import PtxParameter, ptx_entries
 from cudakit.memory import array as memory
@@ -127,7 +128,7 @@ class Module(Image):
         self._kernels: dict[str, Kernel] = {}
         self._found: dict[str, Kernel] = {}
         self._lock = threading.Lock()
-        self._handed_out: weakref.WeakSet[Allocation] = weakref.WeakSet()  # its variables, as arrays over them
+        self._taken: weakref.WeakSet[Allocation] = weakref.WeakSet()
 
     def __enter__(self) -> Module:
         return self
@@ -138,7 +139,7 @@ class Module(Image):
     def close(self) -> None:
         """Unload it, once the work that uses it is done. Idempotent. Its kernels and arrays cannot be used any more."""
         super().close()
-        for allocation in list(self._handed_out):
+        for allocation in self.variables:
             allocation.close()
 
     def _names(self) -> list[str]:
@@ -154,6 +155,13 @@ class Module(Image):
     def kernels(self) -> tuple[Kernel, ...]:
         """Every kernel, in the order of the PTX; by name where there is none."""
         return tuple(self._kernel(mangled) for mangled in self._entries)
+
+    def kernel_of(self, handle: Any) -> Kernel | None:
+        """The kernel of a driver's function, of those that were asked for; None for another."""
+        for kernel in list(self._kernels.values()):
+            if int(kernel.handle) == int(handle):
+                return kernel
+        return None
 
     def __getitem__(self, name: str) -> Kernel:
         """A kernel by C++ name where that is unique ("k", "ns::k"), by name expression or name with template arguments
@@ -240,6 +248,11 @@ class Module(Image):
         """The `__device__` variable `name`, as `constant` gives constants."""
         return self._global("global", name, dtype, stream)
 
+    @property
+    def variables(self) -> tuple[Allocation, ...]:
+        """The memory of its variables, as far as there are arrays over it."""
+        return tuple(self._taken)
+
     def _global(self, space: str, name: str, dtype: Any, stream: Any) -> DeviceArray:
         self.expect_open()
         # a cubin says nothing of types
@@ -273,7 +286,7 @@ class Module(Image):
         shape = () if count == 1 and not declared[mangled][1] else (count,)
         on = Stream(self.context, handle=LEGACY_DEFAULT) if stream is None else stream
         made = memory.over(self.context, on, int(pointer), shape, element, owner=self)
-        self._handed_out.add(made.allocation)
+        self._taken.add(made.allocation)
         return made
 
     def _dtype(self, name: str, declared: tuple[str, bool]) -> np.dtype[Any] | None:

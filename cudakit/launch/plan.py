@@ -23,6 +23,7 @@ from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
 from cudakit.errors import LaunchError
 from cudakit.launch.arguments import Converter
+from cudakit.launch.function import exact
 from cudakit.launch.signature import Parameter
 from cudakit.memory.array import DeviceArray
 
@@ -31,33 +32,6 @@ Arguments = tuple[Any, ...]
 # What the driver returns if the launch's context is not current: NOT_INITIALIZED (a forked child), INVALID_CONTEXT,
 # INVALID_HANDLE, CONTEXT_IS_DESTROYED.
 _NOT_CURRENT = frozenset((3, 201, 400, 709))
-
-
-class Config(NamedTuple):
-    """A checked launch configuration, in the order cuLaunchKernel takes it."""
-
-    grid_x: int
-    grid_y: int
-    grid_z: int
-    block_x: int
-    block_y: int
-    block_z: int
-    shared: int
-
-    @property
-    def grid(self) -> tuple[int, int, int]:
-        """Blocks along x, y and z."""
-        return self[0], self[1], self[2]
-
-    @property
-    def block(self) -> tuple[int, int, int]:
-        """Threads along x, y and z."""
-        return self[3], self[4], self[5]
-
-
-def exact(*sizes: Any) -> bool:
-    """Whether each is an int, or a tuple of ints, and nothing that only equals one: 1.0 and True are found under 1."""
-    return all(type(size) is int or (type(size) is tuple and all(type(part) is int for part in size)) for size in sizes)
 
 
 class Target(NamedTuple):

@@ -95,7 +95,7 @@ def handle(name: str, stream: Stream, make: Callable[[Device, Any, Stream], Any]
         with _lock:
             found = stream.kept.get(name)
             if found is None:
-                stream._open()
+                stream.expect_open()
                 device = Device.of(stream.context)
                 # A foreign stream comes in a new Stream each time.
                 kept = device.kept.setdefault(("foreign streams", name), {}) if stream.foreign else stream.kept

@@ -86,7 +86,7 @@ class Plan:
         self._source = (half if kind == "C2R" else extents, real if kind == "R2C" else self.dtype)
         self._target = (half if kind == "R2C" else extents, real if kind == "C2R" else self.dtype)
         self._stream: Stream | None = calls.on_stream(device.context, stream)
-        self._stream._open()
+        self._stream.expect_open()
         self._library = calls.bindings(device, "cufft")
         self._lock = threading.Lock()  # cuFFT takes one thread a plan
         self._bound: dict[Any, list[Callable[[], Any]]] = {}
@@ -190,7 +190,7 @@ class Plan:
     ) -> list[Callable[[], Any]]:
         if not self._destroy.alive:
             raise Closed(f"{self!r} was closed: make another")
-        on._open()
+        on.expect_open()
         for name, array, (shape, dtype) in (("x", x, self._source), ("out", out, self._target)):
             if not array.context.same_device(self.context) or not on.context.same_device(self.context):
                 raise DeviceMismatch(f"{name} or the stream is not of {self.context.spec}, which the plan is for")

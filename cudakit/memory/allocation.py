@@ -120,7 +120,7 @@ class Allocation:
             return cls(context, 0, uses)
         if context.captures:
             context.captures.refuse(
-                stream._open(),
+                stream.expect_open(),
                 f"{nbytes} bytes of device memory cannot be allocated on {stream!r} while it is being captured: they "
                 "would be the graph's own. Make the array before the capture, and give functions an out= array",
             )
@@ -128,7 +128,7 @@ class Allocation:
             with nvtx.range("allocate"):
                 pooled = _has_pool(context)
                 if pooled:
-                    pointer = int(context.call("cuMemAllocAsync", nbytes, stream._open()))
+                    pointer = int(context.call("cuMemAllocAsync", nbytes, stream.expect_open()))
                 else:
                     pointer = int(context.call("cuMemAlloc", nbytes))
         except OutOfMemory as error:

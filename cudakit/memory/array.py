@@ -237,7 +237,7 @@ class DeviceArray:
         host = np.asarray(source)
         self._same(host.shape, host.dtype, "the source")
         on = self._on(stream)
-        copies.host_to_device(self.context, on._open(), self.pointer, self.strides, host)
+        copies.host_to_device(self.context, on.expect_open(), self.pointer, self.strides, host)
         return self
 
     def copy_to(self, destination: Any, stream: Any = None) -> None:
@@ -256,13 +256,13 @@ class DeviceArray:
         if layout.overlaps_itself(destination.shape, destination.strides, destination.itemsize):
             raise ValueError(f"the destination overlaps itself: its strides are {destination.strides}")
         on = self._on(stream)
-        copies.device_to_host(self.context, on._open(), destination, self.pointer, self.strides, on.synchronize)
+        copies.device_to_host(self.context, on.expect_open(), destination, self.pointer, self.strides, on.synchronize)
 
     def numpy(self, stream: Any = None) -> npt.NDArray[Any]:
         """A new numpy array with the contents, in C order. Waits for the stream."""
         host = np.empty(self.shape, self.dtype)
         on = self._on(stream)
-        copies.device_to_host(self.context, on._open(), host, self.pointer, self.strides, on.synchronize)
+        copies.device_to_host(self.context, on.expect_open(), host, self.pointer, self.strides, on.synchronize)
         on.synchronize()
         return host
 
@@ -285,13 +285,13 @@ class DeviceArray:
         if self.dtype.kind in "iu" and element != value:
             raise ValueError(f"{value!r} is no {self.dtype}: round it first")
         on = self._on(stream)
-        copies.fill(self.context, on._open(), self.pointer, self.shape, self.strides, element.tobytes())
+        copies.fill(self.context, on.expect_open(), self.pointer, self.shape, self.strides, element.tobytes())
         return self
 
     def _copy_from_device(self, source: DeviceArray, on: Stream) -> None:
         if source.context.driver is not self.context.driver:
             # Two drivers share no memory and no order: the host is between them, and waits for both.
-            copies.host_to_device(self.context, on._open(), self.pointer, self.strides, source.numpy())
+            copies.host_to_device(self.context, on.expect_open(), self.pointer, self.strides, source.numpy())
             on.synchronize()
             return
         if not source.allocation.open:
@@ -305,8 +305,8 @@ class DeviceArray:
         if touch(self, source):
             source = source.copy(on)
         to, from_ = (self.pointer, self.strides), (source.pointer, source.strides)
-        if not copies.device_to_device(self.context, on._open(), self.shape, self.itemsize, to, from_):
-            copies.host_to_device(self.context, on._open(), self.pointer, self.strides, source.numpy(on))
+        if not copies.device_to_device(self.context, on.expect_open(), self.shape, self.itemsize, to, from_):
+            copies.host_to_device(self.context, on.expect_open(), self.pointer, self.strides, source.numpy(on))
 
     @nvtx.range("copy P2P")
     def _copy_from_peer(self, source: DeviceArray, on: Stream) -> None:
@@ -319,7 +319,7 @@ class DeviceArray:
                 source.pointer,
                 source.context.handle,
                 self.nbytes,
-                on._open(),
+                on.expect_open(),
             )
             return
         if not source.is_contiguous:
@@ -474,7 +474,7 @@ def zeros(context: Context, stream: Any, shape: Any, dtype: Any = np.float32) ->
     made = empty(context, stream, shape, dtype)
     try:
         copies.fill(
-            context, made.stream._open(), made.pointer, made.shape, made.strides, bytes(made.itemsize)
+            context, made.stream.expect_open(), made.pointer, made.shape, made.strides, bytes(made.itemsize)
         )  # fmt: skip
     except BaseException:
         made.close()

@@ -26,7 +26,7 @@ def take(context: Context, stream: Stream, exporter: Any) -> Foreign:
     if hasattr(exporter, "__dlpack__") and hasattr(exporter, "__dlpack_device__"):
         kind, number = (int(part) for part in exporter.__dlpack_device__())
         _same_device(context, exporter, kind, number)
-        return dlpack.take(exporter, (int(stream._open()) or LEGACY_DEFAULT) if kind in _ON_GPU else None)
+        return dlpack.take(exporter, (int(stream.expect_open()) or LEGACY_DEFAULT) if kind in _ON_GPU else None)
     description = getattr(exporter, "__cuda_array_interface__", None)
     if description is None:
         raise TypeError(

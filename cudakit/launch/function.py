@@ -1,0 +1,279 @@
+"""Function: what the driver knows of one kernel, and the launch configurations that it and the device take."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from cudakit import nvtx
+from cudakit.compile.compiler import Resources
+from cudakit.errors import LaunchError
+from cudakit.launch.image import Image
+
+Dim = tuple[int, int, int]
+
+_PORTABLE_CLUSTER = 8  # blocks of a cluster that every chip with clusters takes
+_DEFAULT_SHARED = 48 * 1024  # bytes a block may have without opting in to more
+_KEPT = 1024  # configurations remembered per function
+
+
+class LaunchConfig(NamedTuple):
+    """A checked launch configuration, in the order cuLaunchKernel takes it."""
+
+    grid_x: int
+    grid_y: int
+    grid_z: int
+    block_x: int
+    block_y: int
+    block_z: int
+    shared: int
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Blocks along x, y and z."""
+        return self[0], self[1], self[2]
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads along x, y and z."""
+        return self[3], self[4], self[5]
+
+
+def exact(*sizes: Any) -> bool:
+    """Whether each is an int, or a tuple of ints, and nothing that only equals one: 1.0 and True are found under 1."""
+    return all(type(size) is int or (type(size) is tuple and all(type(part) is int for part in size)) for size in sizes)
+
+
+def _dimensions(kernel: str, what: str, value: Any) -> Dim:
+    """`value` (an int, or one to three of them) as three ints of at least 1. Raises LaunchError."""
+    try:
+        extents = [operator.index(value)]
+    except TypeError:
+        try:
+            extents = [operator.index(extent) for extent in value]
+        except TypeError:
+            raise LaunchError(f"{kernel}: {what}={value!r} is no size; give an int or a tuple of up to three") from None
+    if not 1 <= len(extents) <= 3:
+        raise LaunchError(f"{kernel}: {what}={value!r} has {len(extents)} dimensions; give one to three")
+    if any(extent < 1 for extent in extents):
+        raise LaunchError(
+            f"{kernel}: {what}={value!r} has a dimension below 1; an empty problem is not launched, return before"
+        )
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
+
+
+class Function:
+    """A function of an image: its limits and needs, and the check of a launch configuration against them.
+
+    name: in C++ ("softmax<8>"). mangled: in the cubin. Sizes are bytes: static_shared, local_bytes (a thread's),
+    max_dynamic_shared (the most a launch may ask for). registers, spills: ptxas's. max_threads: a block's most.
+    required_cluster: the cluster it was compiled for (`__cluster_dims__`), or None. sends: by (grid, block, shared),
+    cuLaunchKernel with all but its last three arguments, for each configuration that passed the check.
+    """
+
+    def __init__(self, module: Image, mangled: str, name: str, resources: Resources | None) -> None:
+        self.module = module
+        self.context = context = module.context
+        self.mangled = mangled
+        self.name = name
+        with nvtx.range(f"load kernel {name}"):
+            self.handle: Any = context.call("cuModuleGetFunction", module.handle, mangled.encode())
+            # A lazily loaded function has no parameter info until it is loaded.
+            context.call("cuFuncLoad", self.handle)
+        if context.kind == "sim" and resources is not None:
+            context.driver.simSetResources(self.handle, registers=resources.registers, local_bytes=resources.stack)
+        self.registers = self._attribute("NUM_REGS") if resources is None else resources.registers
+        self.static_shared = self._attribute("SHARED_SIZE_BYTES")
+        self.local_bytes = self._attribute("LOCAL_SIZE_BYTES")
+        self.max_threads = self._attribute("MAX_THREADS_PER_BLOCK")
+        self.max_dynamic_shared = context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") - self.static_shared
+        self.resources = resources if resources is not None else Resources(self.registers, self.static_shared)
+        # Not a cached_property: it would have CPython make a dict for each kernel, which every launch would look in.
+        self.required_cluster = self._required_cluster()
+        self.sends: dict[Any, Callable[..., Any]] = {}
+        self.lock = threading.Lock()
+        self._allowed_shared = min(
+            self._attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES"), _DEFAULT_SHARED - self.static_shared
+        )
+        self._configs: dict[Any, LaunchConfig] = {}
+
+    def parameter_layout(self, count: int | None) -> list[tuple[int, int]]:
+        """Offset and size of each of `count` parameters; None: of as many as the driver has."""
+        context = self.context
+        layout: list[tuple[int, int]] = []
+        context.make_current()
+        while count is None or len(layout) < count:
+            code, offset, size = context.driver.cuFuncGetParamInfo(self.handle, len(layout))
+            if count is None and code == context.driver.CUresult.CUDA_ERROR_INVALID_VALUE:
+                break
+            context.check("cuFuncGetParamInfo", (code, offset, size))
+            layout.append((int(offset), int(size)))
+        return layout
+
+    def _attribute(self, name: str) -> int:
+        member = getattr(self.context.driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        return int(self.context.call("cuFuncGetAttribute", member, self.handle))
+
+    def _set(self, name: str, value: int) -> None:
+        member = getattr(self.context.driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        self.context.call("cuFuncSetAttribute", self.handle, member, value)
+
+    # Needs and limits -------------------------------------------------------------------------------------------------
+
+    @property
+    def spills(self) -> int:
+        """Bytes a thread that ptxas spilled to local memory, stores and loads."""
+        return self.resources.spill_stores + self.resources.spill_loads
+
+    def _required_cluster(self) -> Dim | None:
+        if not self.context.attribute("CLUSTER_LAUNCH"):
+            return None
+        width, height, depth = (self._attribute(f"REQUIRED_CLUSTER_{axis}") for axis in ("WIDTH", "HEIGHT", "DEPTH"))
+        return (width, max(height, 1), max(depth, 1)) if width else None
+
+    def occupancy(self, block: Any, shared: int = 0) -> int:
+        """Blocks of `block` threads and `shared` dynamic bytes that one multiprocessor holds at once."""
+        x, y, z = _dimensions(self.name, "block", block)
+        if x * y * z > self.max_threads or shared > self.max_dynamic_shared:
+            return 0
+        self.allow_shared(shared)
+        return int(
+            self.context.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", self.handle, x * y * z, int(shared))
+        )
+
+    def allow_shared(self, wanted: int) -> None:
+        """Opt in to `wanted` bytes of dynamic shared memory: the first time more than the default is asked for, all."""
+        if wanted > self._allowed_shared:
+            with self.lock:
+                self._set("MAX_DYNAMIC_SHARED_SIZE_BYTES", self.max_dynamic_shared)
+                self._allowed_shared = self.max_dynamic_shared
+
+    def allow_large_clusters(self) -> None:
+        """Opt in to clusters of more than the 8 blocks that every chip with clusters takes."""
+        self._set("NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
+
+    def max_cluster(self, config: LaunchConfig) -> int:
+        """The most blocks a cluster of this configuration may have."""
+        asked = self.extended_config(config, None, False)
+        return int(self.context.call("cuOccupancyMaxPotentialClusterSize", self.handle, asked))
+
+    # Configurations ---------------------------------------------------------------------------------------------------
+
+    def config(self, grid: Any, block: Any, shared: Any) -> LaunchConfig:
+        """The checked configuration, remembered if it is made of plain ints. Raises LaunchError."""
+        if not exact(grid, block, shared):
+            return self._checked_config(grid, block, shared)
+        key = (grid, block, shared)
+        known = self._configs.get(key)
+        if known is None:
+            known = self._checked_config(grid, block, shared)
+            if len(self._configs) >= _KEPT:
+                self._configs.clear()
+                self.sends.clear()
+            self._configs[key] = known
+            self.sends[key] = self.sender(known)
+        return known
+
+    def _checked_config(self, grid: Any, block: Any, shared: Any) -> LaunchConfig:
+        """A configuration within the kernel's and the device's limits; opts in to large shared memory if needed."""
+        name, context = self.name, self.context
+        grid3, block3 = _dimensions(name, "grid", grid), _dimensions(name, "block", block)
+        for what, extents in (("grid", grid3), ("block", block3)):
+            for axis, extent in zip("XYZ", extents, strict=True):
+                limit = context.attribute(f"MAX_{what.upper()}_DIM_{axis}")
+                if extent > limit:
+                    raise LaunchError(
+                        f"{name}: {what}.{axis.lower()} is {extent}, and {context.spec} takes at most {limit} there"
+                    )
+        threads = block3[0] * block3[1] * block3[2]
+        if threads > self.max_threads:
+            device = context.attribute("MAX_THREADS_PER_BLOCK")
+            if self.max_threads >= device:
+                why = f"the device takes at most {device}"
+            else:
+                cause = f"its __launch_bounds__, or its {self.registers} registers"
+                why = f"this kernel takes at most {self.max_threads} ({cause})"
+            raise LaunchError(f"{name}: a block of {'x'.join(map(str, block3))} has {threads} threads; {why}")
+        try:
+            wanted = operator.index(shared)
+        except TypeError:
+            raise LaunchError(f"{name}: shared={shared!r} is no number of bytes") from None
+        if wanted < 0:
+            raise LaunchError(f"{name}: shared={wanted} is negative")
+        if wanted > self.max_dynamic_shared:
+            raise LaunchError(
+                f"{name}: {wanted} bytes of dynamic shared memory, and at most {self.max_dynamic_shared} are left "
+                f"beside its {self.static_shared} static ones on {context.spec} "
+                f"({context.attribute('MAX_SHARED_MEMORY_PER_BLOCK_OPTIN')} in all)"
+            )
+        self.allow_shared(wanted)
+        config = LaunchConfig(*grid3, *block3, wanted)
+        if self.required_cluster is not None:
+            for axis, blocks, group in zip("xyz", config.grid, self.required_cluster, strict=True):
+                if blocks % group:
+                    raise LaunchError(
+                        f"{name}: grid.{axis} is {blocks}, and it is compiled for clusters of {group} there"
+                    )
+        return config
+
+    def sender(self, config: LaunchConfig) -> Callable[..., Any]:
+        """cuLaunchKernel with all but its last three arguments: stream, parameters and extra."""
+        return functools.partial(self.context.driver.cuLaunchKernel, self.handle, *config)
+
+    def extended_config(self, config: LaunchConfig, cluster: Any, cooperative: bool) -> Any:
+        """A CUlaunchConfig (its stream still to be set) for a launch with clusters, or of a cooperative grid."""
+        name, context = self.name, self.context
+        driver = context.driver
+        attributes = []
+        if cluster is not None:
+            cluster3 = self._checked_cluster(config, _dimensions(name, "cluster", cluster))
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cluster3
+            attributes.append(attribute)
+        if cooperative:
+            if not context.attribute("COOPERATIVE_LAUNCH"):
+                raise LaunchError(f"{name}: {context.spec} has no cooperative launches")
+            resident = self.occupancy(config.block, config.shared) * context.attribute("MULTIPROCESSOR_COUNT")
+            blocks = config.grid_x * config.grid_y * config.grid_z
+            if blocks > resident:
+                raise LaunchError(
+                    f"{name}: a cooperative grid must be on the device at once, which holds {resident} blocks of this "
+                    f"configuration, not {blocks}"
+                )
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute.value.cooperative = 1
+            attributes.append(attribute)
+        made = driver.CUlaunchConfig()
+        made.gridDimX, made.gridDimY, made.gridDimZ = config.grid
+        made.blockDimX, made.blockDimY, made.blockDimZ = config.block
+        made.sharedMemBytes = config.shared
+        made.attrs = attributes
+        made.numAttrs = len(attributes)
+        return made
+
+    def _checked_cluster(self, config: LaunchConfig, cluster: Dim) -> Dim:
+        name, context = self.name, self.context
+        if not context.attribute("CLUSTER_LAUNCH"):
+            raise LaunchError(f"{name}: {context.spec} has no thread block clusters (sm_90 and later do)")
+        for axis, blocks, group in zip("xyz", config.grid, cluster, strict=True):
+            if blocks % group:
+                raise LaunchError(
+                    f"{name}: grid.{axis} is {blocks}, which is no multiple of cluster.{axis}, {group}; "
+                    "round the grid up"
+                )
+        required = self.required_cluster
+        if required is not None and required != cluster:
+            raise LaunchError(f"{name}: cluster={cluster}, and the kernel is compiled for {required}")
+        size = cluster[0] * cluster[1] * cluster[2]
+        if size > _PORTABLE_CLUSTER:
+            self.allow_large_clusters()
+            most = self.max_cluster(config)
+            if size > most:
+                raise LaunchError(f"{name}: a cluster of {size} blocks, and {context.spec} takes at most {most}")
+        return cluster

@@ -1,0 +1,48 @@
+"""Image: what the driver loaded, before its kernels and variables are looked at."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from cudakit import nvtx
+from cudakit.driver.context import Context
+from cudakit.errors import Closed
+
+
+class Image:
+    """What the driver loaded: the part of a module that its kernels need."""
+
+    again = "compile"  # what gives another when it was closed
+
+    def __init__(self, context: Context, name: str, image: bytes) -> None:
+        self.context = context
+        self.name = name
+        self.retired: list[bool] = []  # holds something once it or its device was closed; launches look at it
+        with nvtx.range(f"load {os.path.basename(name)}"):
+            self.handle: Any = context.call("cuModuleLoadData", image)
+        self._finalizer = context.adopt(self, _unload, context, self.handle, self.retired)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.context.spec!r}{', closed' if self.closed else ''})"
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or its device was."""
+        return bool(self.retired)
+
+    def expect_open(self) -> None:
+        """Raise Closed where it was closed."""
+        if self.closed:
+            raise Closed(f"{self!r} was closed: {self.again} it again")
+
+    def close(self) -> None:
+        """Unload it, once the work that uses it is done. Idempotent. Its kernels and arrays cannot be used any more."""
+        self.retired.append(True)
+        self.context.closings += 1
+        self._finalizer()
+
+
+def _unload(context: Context, handle: Any, retired: list[bool]) -> None:
+    retired.append(True)
+    context.attempt("cuModuleUnload", handle)
