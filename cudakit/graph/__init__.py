@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from cudakit.errors import GraphError
 from cudakit.graph.capturing import Captured, capture, captured
-from cudakit.graph.executable import Executable, Graph
+from cudakit.graph.graph import Executable, Graph
 from cudakit.graph.nodes import Node
 
 __all__ = ["Captured", "Executable", "Graph", "GraphError", "Node", "capture", "captured"]

@@ -30,7 +30,7 @@ import numpy as np
 from cudakit.driver.captures import Capture
 from cudakit.driver.stream import LEGACY_DEFAULT, Stream
 from cudakit.errors import CudaError, GraphError
-from cudakit.graph.executable import Executable, Graph
+from cudakit.graph.graph import Executable, Graph
 from cudakit.graph.nodes import Node
 from cudakit.memory.array import DeviceArray
 

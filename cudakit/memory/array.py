@@ -20,7 +20,7 @@ from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.driver.stream import LEGACY_DEFAULT, Stream
 from cudakit.errors import Closed, DeviceMismatch
-from cudakit.memory import copies, dlpack, foreign, layout
+from cudakit.memory import copies, dlpack, interop, layout
 from cudakit.memory.allocation import Allocation, Uses
 from cudakit.memory.layout import Shape
 from cudakit.memory.pinned import pinned as pinned_array
@@ -389,7 +389,7 @@ class DeviceArray:
         if here[0] == dlpack.CPU:
             if stream is not None:
                 raise BufferError("an array of the simulated device is one of the CPU to DLPack, and takes no stream")
-            pointer, backing = foreign.host_memory(self.context, self.pointer, self.shape, self.strides, self.itemsize)
+            pointer, backing = interop.host_memory(self.context, self.pointer, self.shape, self.strides, self.itemsize)
             self._on(None).synchronize()
             self.allocation.uses.synchronize()
             return dlpack.export(
@@ -539,12 +539,12 @@ def wrap(context: Context, stream: Any, exporter: Any) -> DeviceArray:
             return exporter
         raise DeviceMismatch(f"{exporter!r} is not of {context.spec}: array() copies it there")
     on = Stream.of(context, stream)
-    found = foreign.take(context, on, exporter)
+    found = interop.take(context, on, exporter)
     uses = Uses(context, on)
     low, high = layout.span(found.shape, found.strides, found.dtype.itemsize)
     allocation = Allocation(context, found.pointer, uses, found.owner, (found.pointer + low, found.pointer + high))
     try:
-        foreign.keep(context, allocation, uses, found)
+        interop.keep(context, allocation, uses, found)
         kind = as_dtype(found.dtype)
     except BaseException:
         allocation.close()
