@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         UnseenFault,
         UnsupportedVariant,
     )
-    from cudakit.graph.capturing import Executable, Graph
+    from cudakit.graph.graph import Executable, Graph
     from cudakit.launch.kernel import Kernel, Prepared
     from cudakit.launch.module import Module, UnknownName
     from cudakit.memory.array import DeviceArray

@@ -22,7 +22,8 @@ from cudakit.driver import driver as drivers
 from cudakit.driver.context import Context, MemoryInfo
 from cudakit.driver.stream import Event, Stream
 from cudakit.errors import CudakitError
-from cudakit.graph.capturing import Graph, capture
+from cudakit.graph.capturing import capture
+from cudakit.graph.graph import Graph
 from cudakit.launch.mangling import demangle
 from cudakit.launch.module import Module, foreign
 from cudakit.memory import array as memory
@@ -78,17 +79,17 @@ class Device:
     def of(cls, context: Context) -> Device:
         """The Device of a context: the one it was made with."""
         with _lock:
-            found: Device | None = context.device_object
-            return found if found is not None else cls(context)
+            device: Device | None = context.device_object
+            return device if device is not None else cls(context)
 
     @classmethod
     def of_gpu(cls, ordinal: int) -> Device:
         """The Device that this process shares for GPU number `ordinal`; made when it is first asked for."""
         with _lock:
-            found = _of_gpu.get(ordinal)
-            if found is None or found.context.closed:
-                found = _of_gpu[ordinal] = cls(f"gpu:{ordinal}")
-            return found
+            device = _of_gpu.get(ordinal)
+            if device is None or device.context.closed:
+                device = _of_gpu[ordinal] = cls(f"gpu:{ordinal}")
+            return device
 
     def __repr__(self) -> str:
         return f"Device({self.context.spec!r})"

@@ -1,21 +1,4 @@
-"""CUDA graphs: capture what is queued on a stream, instantiate it, and replay it with one call of the driver.
-
-    with stream.capture() as graph:
-        blur.launch(stream, grid=..., block=..., args=(x, y, n))
-        y.copy_to(pinned, stream)
-    ready = graph.instantiate()
-    for _ in range(1000):
-        ready.launch(stream)
-    ready.update("blur", args=(y, x, n))
-
-Nothing runs while a stream is captured. Launches, fills, copies of device and pinned memory and host functions become
-nodes; a stream that waits for an event of the capture (`other.wait(stream.record())`) becomes part of it, and must be
-waited for in turn before the block ends. Memory is made before the capture.
-
-A graph keeps alive what its nodes name: arrays, pinned memory of device.pinned(), modules. Another library's arrays
-it knows only where they were wrapped (device.wrap); `Graph.keep` keeps anything. Memory that was closed by hand while
-a graph names it is an error at the next launch.
-"""
+"""Capturing: what is queued on a stream becomes a Graph; a function becomes one graph per set of arguments."""
 
 from __future__ import annotations
 
@@ -31,13 +14,10 @@ from cudakit.driver.captures import Capture
 from cudakit.driver.stream import LEGACY_DEFAULT, Stream
 from cudakit.errors import CudaError, GraphError
 from cudakit.graph.graph import Executable, Graph
-from cudakit.graph.nodes import Node
 from cudakit.memory.array import DeviceArray
 
 _UNJOINED = 904  # CUDA_ERROR_STREAM_CAPTURE_UNJOINED
 _MOST = 64  # graphs that a captured function keeps
-
-__all__ = ["Captured", "Executable", "Graph", "GraphError", "Node", "capture", "captured"]
 
 
 @contextlib.contextmanager
@@ -129,17 +109,17 @@ class Captured:
                 f"{type(where).__name__}: the stream comes first"
             )
         key = tuple(map(_key, arguments))
-        found = self._ready.get(key)
-        if found is None:
+        entry = self._ready.get(key)
+        if entry is None:
             with self._lock:
-                found = self._ready.get(key)
-                if found is None:
-                    found = self._capture(stream, where, arguments)
+                entry = self._ready.get(key)
+                if entry is None:
+                    entry = self._capture(stream, where, arguments)
                     while len(self._ready) >= self.most:
                         # what is queued still runs: the driver destroys a graph once it has
                         del self._ready[next(iter(self._ready))]
-                    self._ready[key] = found
-        ready, given, _ = found
+                    self._ready[key] = entry
+        ready, given, _ = entry
         if ready is not None:
             ready.launch(stream)
         return given

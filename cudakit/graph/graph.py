@@ -1,4 +1,4 @@
-"""A captured graph and its executable: instantiate, launch, update. See `graph`, which captures."""
+"""Graph and Executable: a captured graph; what it is instantiated to, launched and updated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
 from cudakit.errors import Closed, GraphError
-from cudakit.graph.nodes import Node, Reader, dimensions, listing
+from cudakit.graph.nodes import Node, NodeReader, dimensions, listing
 from cudakit.launch.image import Image
 from cudakit.launch.kernel import Prepared
 from cudakit.memory.allocation import Allocation
@@ -22,13 +22,14 @@ class Graph:
     """What was captured: nodes in an order in which they may run. Made by `Stream.capture`; `close()` destroys it.
 
     An Executable made of it can still be launched then, but its nodes can no longer be updated one by one.
+    kept: what it keeps alive beside what its nodes name.
     """
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.handle: Any = None  # while it is being captured
         self._nodes: tuple[Node, ...] = ()
-        self._kept: list[object] = []
+        self.kept: list[object] = []
         self._finalizer: Any = None
 
     def __repr__(self) -> str:
@@ -54,24 +55,25 @@ class Graph:
 
     def keep(self, *things: object) -> None:
         """Keep things alive for as long as this graph, and what is instantiated from it later, may use them."""
-        self._kept.extend(things)
+        self.kept.extend(things)
 
     def instantiate(self) -> Executable:
         """An executable graph, to be launched any number of times."""
-        self._expect_open()
+        self.expect_open()
         return Executable(self)
 
     def close(self) -> None:
         """Destroy the graph. Idempotent."""
         if self._finalizer is not None:
             self._finalizer()
-            self._kept = []
+            self.kept = []
 
     def _expect_captured(self) -> None:
         if self.handle is None:
             raise GraphError("the graph is still being captured: it has its nodes once the with block has ended")
 
-    def _expect_open(self) -> None:
+    def expect_open(self) -> None:
+        """Raise GraphError while it is being captured, Closed once it was closed."""
         self._expect_captured()
         if self.closed:
             self.context.make_current()
@@ -81,8 +83,8 @@ class Graph:
         """Become the driver's graph `handle`, and keep what the capture said must be."""
         self.handle = handle
         self._finalizer = self.context.adopt_handle(self, "cuGraphDestroy", handle)
-        self._kept.extend(kept)
-        self._nodes = Reader(self.context).nodes(handle)
+        self.kept.extend(kept)
+        self._nodes = NodeReader(self.context).nodes(handle)
 
 
 class _Update(NamedTuple):
@@ -118,7 +120,7 @@ class Executable:
         self._gather()
 
     def __repr__(self) -> str:
-        return f"Executable({len(self._current._nodes)} nodes, {self.context.spec!r}{', closed' * self.closed})"
+        return f"Executable({len(self._current.nodes)} nodes, {self.context.spec!r}{', closed' * self.closed})"
 
     def __enter__(self) -> Executable:
         return self
@@ -193,7 +195,7 @@ class Executable:
 
     def _user(self, thing: object) -> str:
         """Which node uses a thing, for errors."""
-        for node in self._current._nodes:
+        for node in self._current.nodes:
             if any(thing is kept for kept in self._kept_by(node)):
                 return f"node {node}"
         return f"{self!r}"
@@ -230,17 +232,17 @@ class Executable:
         self._gather()
 
     def _node(self, what: Node | str | int) -> Node:
-        nodes = self._current._nodes
+        nodes = self._current.nodes
         if isinstance(what, Node):
-            if not any(what is node for node in (*nodes, *self.graph._nodes)):
+            if not any(what is node for node in (*nodes, *self.graph.nodes)):
                 raise GraphError(f"node {what} is of another graph: give one of .nodes")
             return nodes[what.index]
         if isinstance(what, str):
-            found = [node for node in nodes if node.name == what]
-            if len(found) != 1:
-                which = "several nodes are" if found else "no node is"
+            named = [node for node in nodes if node.name == what]
+            if len(named) != 1:
+                which = "several nodes are" if named else "no node is"
                 raise GraphError(f"{which} {what!r}; give the node or its index. There are {listing(nodes)}")
-            return found[0]
+            return named[0]
         if not isinstance(what, int):
             raise TypeError(
                 f"update() takes a node, its name or index, or another Graph, not {type(what).__name__}; there are "
@@ -259,8 +261,8 @@ class Executable:
             )
         # The node by which the driver knows it, and the owner of the arguments that stay.
         for graph in (self.graph, self._current):
-            graph._expect_open()
-        original = self.graph._nodes[node.index].handle
+            graph.expect_open()
+        original = self.graph.nodes[node.index].handle
         if node.index in self._updated:
             params, packed, kept = self._updated[node.index]
         else:
@@ -288,10 +290,10 @@ class Executable:
         self._updated[node.index] = _Update(changed, packed, kept)
 
     def _update_all(self, other: Graph) -> None:
-        other._expect_open()
+        other.expect_open()
         if other.context is not self.context:
             raise GraphError(f"{other!r} is of another device than {self!r}")
-        mine, theirs = self._current._nodes, other._nodes
+        mine, theirs = self._current.nodes, other.nodes
         if [(node.kind, node.after) for node in mine] != [(node.kind, node.after) for node in theirs]:
             raise GraphError(
                 "a graph is updated from one with the same kinds of nodes in the same order, and these differ: "
@@ -311,13 +313,13 @@ class Executable:
         return node.kept if updated is None else updated.kept
 
     def _gather(self) -> None:
-        """List anew what is to be kept alive, each once."""
+        """Rebuild the de-duplicated list of what is kept alive."""
         current = self._current
-        found = {id(thing): thing for thing in current._kept}
-        for node in current._nodes:
-            found.update((id(thing), thing) for thing in self._kept_by(node))
-        _outlive(self.context, self._streams.values(), [thing for thing in self._kept if id(thing) not in found])
-        self._kept[:] = found.values()
+        kept = {id(thing): thing for thing in current.kept}
+        for node in current.nodes:
+            kept.update((id(thing), thing) for thing in self._kept_by(node))
+        _outlive(self.context, self._streams.values(), [thing for thing in self._kept if id(thing) not in kept])
+        self._kept[:] = kept.values()
         self._known = None
 
 

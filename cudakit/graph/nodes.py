@@ -56,7 +56,7 @@ def listing(nodes: Sequence[Node]) -> str:
     return "; ".join(map(str, nodes)) or "no nodes"
 
 
-class Reader:
+class NodeReader:
     """Reads a captured graph from the driver, and finds whose the addresses in it are."""
 
     def __init__(self, context: Context) -> None:
@@ -90,19 +90,19 @@ class Reader:
             for before, after in zip(from_, to, strict=True):
                 waits[int(after)].add(int(before))
         places: dict[int, int] = {}
-        found: list[Node] = []
+        nodes: list[Node] = []
         remaining = handles
         while remaining:
             later = []
             for handle in remaining:
                 if waits[int(handle)] <= places.keys():
                     after = tuple(sorted(places[before] for before in waits[int(handle)]))
-                    places[int(handle)] = len(found)
-                    found.append(self._node(len(found), handle, after))
+                    places[int(handle)] = len(nodes)
+                    nodes.append(self._node(len(nodes), handle, after))
                 else:
                     later.append(handle)
             remaining = later
-        return tuple(found)
+        return tuple(nodes)
 
     def _node(self, index: int, handle: Any, after: tuple[int, ...]) -> Node:
         kind = self.context.call("cuGraphNodeGetType", handle).name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()
@@ -118,8 +118,8 @@ class Reader:
 
     def _owners_of(self, addresses: Iterable[int]) -> tuple[object, ...]:
         """What has bytes at any of the addresses, each once."""
-        found = [self.owner(address) for address in addresses]
-        return tuple({id(owner): owner for owner in found if owner is not None}.values())
+        owners = [self.owner(address) for address in addresses]
+        return tuple({id(owner): owner for owner in owners if owner is not None}.values())
 
     def _kernel(self, index: int, handle: Any, after: tuple[int, ...]) -> Node:
         params = self.context.call("cuGraphKernelNodeGetParams", handle)
