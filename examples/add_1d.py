@@ -17,7 +17,7 @@ import cudakit
 from cudakit.commands import cli
 from cudakit.compare import compare
 from cudakit.errors import Refused
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.show import outputs, tables
 
@@ -61,28 +61,27 @@ def run(arguments):
         raise Refused(f"--n {arguments.n}: give at least one element")
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
-        report, n = Report(device.info()), arguments.n
+        report, n = BenchReport(device.info()), arguments.n
         x, y = np.random.default_rng(0).standard_normal((2, n), dtype=np.float32)
         exact, blocks = x.astype(np.float64) + y, -(-n // BLOCK)
         kernel = device.compile("vector_add/01_vector_add.cu")["vector_add"]
-        cpu = Row("add_1d", "cpu", None, (n,), "float32", idea="numpy on the host")
+        cpu = Row(Subject("add_1d", "cpu", None, (n,), "float32", idea="numpy on the host"))
         cpu.judge(compare(x + y, exact, x + y))
-        cpu.time_ms = wall_clock(lambda: x + y).as_dict()
+        cpu.timed(wall_clock(lambda: x + y))
         report.rows.append(cpu)
         for rung, (name, grid) in enumerate((("one_block", 1), ("many_blocks", blocks)), 1):
-            row = Row("add_1d", name, rung, (n,), "float32", idea=f"grid {grid:,}, block {BLOCK:,}")
+            row = Row(Subject("add_1d", name, rung, (n,), "float32", idea=f"grid {grid:,}, block {BLOCK:,}"))
             result = five_steps(kernel, stream, grid, x, y)
             missing = int(np.isnan(result).sum())
             if grid < blocks:
-                row.skipped = f"{missing:,} of {n:,} elements were not written, and no call said so"
+                row.skip(f"{missing:,} of {n:,} elements were not written, and no call said so")
             else:
                 row.judge(compare(result, exact, x + y))
             if device.kind == "gpu" and row.ok:
                 a, b = device.array(x, stream=stream), device.array(y, stream=stream)
                 plan = kernel.prepare(grid=grid, block=BLOCK, args=(a, b, device.empty_like(a, stream=stream), n))
-                row.time_ms = GpuTimer(device, stream).time([lambda plan=plan: plan.launch(stream)]).as_dict()
-                row.gbps = 12 * n / row.time_ms["median"] / 1e6
-                row.end_to_end_ms = wall_clock(lambda grid=grid: five_steps(kernel, stream, grid, x, y)).median
+                row.timed(GpuTimer(device, stream).time([lambda plan=plan: plan.launch(stream)]), traffic=12 * n)
+                row.times.end_to_end = wall_clock(lambda grid=grid: five_steps(kernel, stream, grid, x, y)).median
             report.rows.append(row)
     result = report.as_dict()
     if not arguments.quiet:

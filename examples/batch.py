@@ -18,7 +18,7 @@ from cudakit.commands import cli, ladder
 from cudakit.compare import compare
 from cudakit.errors import Refused
 from cudakit.families.matrix_add import FAMILY
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.shapes import shape_text
 from cudakit.show import outputs
@@ -48,9 +48,9 @@ def measure(device, stream, shape):
     rng = np.random.default_rng(0)
     hosts = FAMILY.make_inputs(shape, np.float32, rng)
     exact, plain = FAMILY.reference(hosts), FAMILY.plain(hosts)
-    cpu = Row("batch", "cpu", None, shape, "float32", idea="numpy on the host")
+    cpu = Row(Subject("batch", "cpu", None, shape, "float32", idea="numpy on the host"))
     cpu.judge(compare(plain, exact, plain))
-    cpu.time_ms = wall_clock(lambda: FAMILY.baseline(hosts)).as_dict()
+    cpu.timed(wall_clock(lambda: FAMILY.baseline(hosts)))
     yield cpu
     a, b = (device.array(host, stream=stream) for host in hosts)
     for rung, (name, idea) in enumerate(
@@ -61,7 +61,7 @@ def measure(device, stream, shape):
         ),
         1,
     ):
-        row = Row("batch", name, rung, shape, "float32", idea=idea)
+        row = Row(Subject("batch", name, rung, shape, "float32", idea=idea))
         c = device.full(shape, np.nan, np.float32, stream=stream)
         work = functools.partial(launch_all, prepared(device, name, a, b, c), stream)
         if device.kind == "sim":
@@ -75,9 +75,9 @@ def measure(device, stream, shape):
         if device.kind == "gpu" and row.ok:
             # A thousand launches fill the queue, so the host cannot be left out: this is the time by its clock.
             host = wall_clock(lambda work=work: (work(), stream.synchronize()))
-            row.time_ms = (host if name == "many_blocks" else GpuTimer(device, stream).time([work])).as_dict()
-            row.gbps = 12 * c.size / row.time_ms["median"] / 1e6
-            row.end_to_end_ms = host.median
+            spread = host if name == "many_blocks" else GpuTimer(device, stream).time([work])
+            row.timed(spread, traffic=12 * c.size)
+            row.times.end_to_end = host.median
         yield row
 
 
@@ -85,7 +85,7 @@ def run(arguments):
     outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
-        report = Report(device.info())
+        report = BenchReport(device.info())
         for shape in arguments.shapes or ([(1000, 256, 256)] if device.kind == "gpu" else [(50, 32, 32)]):
             if len(shape) != 3 or 0 in shape:
                 raise Refused(f"{shape_text(shape)} is no batch: write MATRICESxROWSxCOLS")

@@ -17,7 +17,7 @@ import numpy as np
 from cudakit import ops
 from cudakit.commands import cli, ladder, streamed
 from cudakit.libs import blas, library
-from cudakit.measure.bench import Report
+from cudakit.measure.rows import BenchReport
 from cudakit.show import plots
 
 
@@ -46,7 +46,7 @@ def run(arguments):
         size, count = arguments.size or (256 if gpu else 12), arguments.count or (50_000 if gpu else 20)
         chunk = arguments.chunk or (1000 if gpu else 6)
         shape = (count, size, size)
-        report = Report(device.info() | {"libraries": {"cublas": library(device)}})
+        report = BenchReport(device.info() | {"libraries": {"cublas": library(device)}})
         ways = (
             ("one_by_one", one_by_one, "a call a matrix"),
             ("strided_batched", by_cublas, "a call a chunk"),
@@ -64,7 +64,7 @@ def run(arguments):
                 rung=rung, idea=idea, streams=arguments.streams, chunk=chunk, console=progress,
                 timeline=bool(arguments.plot),
             )  # fmt: skip
-            row.tflops = 2 * size**3 * count / done.seconds / 1e12 if gpu else None
+            row.rates.tflops = 2 * size**3 * count / done.seconds / 1e12 if gpu else None
             report.rows.append(row)
             report.ceilings |= streamed.link_ceiling(done)
     if arguments.plot:

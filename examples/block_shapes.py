@@ -20,7 +20,7 @@ from cudakit.compare import compare
 from cudakit.errors import Refused
 from cudakit.families.variant import MAX_GRID_YZ
 from cudakit.families.vector_add import FAMILY
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.shapes import shape_text
 from cudakit.show import outputs
@@ -31,21 +31,21 @@ BLOCKS = "1024x1x1,256x1x1,32x8x4,16x8x8,8x8x16,4x16x16,1x16x64"
 def measure(device, stream, shape, blocks):
     hosts = FAMILY.make_inputs(shape, np.float32, np.random.default_rng(0))
     exact, plain = FAMILY.reference(hosts), FAMILY.plain(hosts)
-    cpu = Row("block_shapes", "cpu", None, shape, "float32", idea="numpy on the host")
+    cpu = Row(Subject("block_shapes", "cpu", None, shape, "float32", idea="numpy on the host"))
     cpu.judge(compare(plain, exact, plain))
-    cpu.time_ms = wall_clock(lambda: FAMILY.baseline(hosts)).as_dict()
+    cpu.timed(wall_clock(lambda: FAMILY.baseline(hosts)))
     yield cpu
     kernel = device.compile("vector_add/02_vector_add_3d.cu")["vector_add_3d"]
     a, b = (device.array(host, stream=stream) for host in hosts)
     for rung, block in enumerate(blocks, 1):
         c = device.full(shape, np.nan, np.float32, stream=stream)
-        row = Row("block_shapes", shape_text(block), rung, shape, "float32")
+        row = Row(Subject("block_shapes", shape_text(block), rung, shape, "float32"))
         extents = FAMILY.problem((a, b), c).volume
         x, y, z = (-(-n // along) for n, along in zip(extents, block, strict=True))
         grid = x, min(y, MAX_GRID_YZ), min(z, MAX_GRID_YZ)
         resident = kernel.occupancy(block, 0) * math.prod(block)
         occupancy = resident / device.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
-        row.idea = f"grid {shape_text(grid)}"
+        row.subject.idea = f"grid {shape_text(grid)}"
         row.launch = {"grid": grid, "block": block, "shared": 0, "registers": kernel.registers, "occupancy": occupancy}
         launch = kernel.prepare(grid=grid, block=block, args=(a, b, c, *extents)).launch
         if device.kind == "sim":
@@ -57,8 +57,7 @@ def measure(device, stream, shape, blocks):
             launch(stream)
         row.judge(compare(c.numpy(stream), exact, plain))
         if device.kind == "gpu" and row.ok:
-            row.time_ms = GpuTimer(device, stream).time([lambda launch=launch: launch(stream)]).as_dict()
-            row.gbps = 12 * c.size / row.time_ms["median"] / 1e6
+            row.timed(GpuTimer(device, stream).time([lambda launch=launch: launch(stream)]), traffic=12 * c.size)
         yield row
 
 
@@ -66,7 +65,7 @@ def run(arguments):
     outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
-        report = Report(device.info())
+        report = BenchReport(device.info())
         for shape in arguments.shapes or [(200, 250, 200) if device.kind == "gpu" else (16, 32, 64)]:
             if 0 in shape:
                 raise Refused(f"{shape_text(shape)} has no elements")

@@ -23,7 +23,7 @@ from cudakit import ops, pipeline
 from cudakit.commands import cli, ladder, streamed
 from cudakit.errors import Refused
 from cudakit.families.blur import FAMILY
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.shapes import shape_text
 from cudakit.show import plots
 
@@ -53,7 +53,10 @@ def save_images(items, folder, count):
 
 def disk_row(items, device, folder, count, chunk, arguments, console):
     """From the folder's images to blurred images of the same names, each then read back and judged in full."""
-    row = Row("blur images", "disk to disk", 5, (count, *items.work.item), "float32", idea="a file an image, both ways")
+    subject = Subject(
+        "blur images", "disk to disk", 5, (count, *items.work.item), "float32", idea="a file an image, both ways"
+    )
+    row = Row(subject)
     save_images(items, folder / "in", count)
     names = [folder / "in" / f"image_{number:06}.npy" for number in range(count)]
     if any((folder / "out").glob("*.npy")) and not (arguments.resume or arguments.anew):
@@ -64,7 +67,7 @@ def disk_row(items, device, folder, count, chunk, arguments, console):
             resume=arguments.resume, overwrite=arguments.anew, memory=arguments.memory,
             host_memory=arguments.host_memory, readers=arguments.readers, writers=arguments.writers, progress=tell,
         )  # fmt: skip
-    row.took(done)
+    row.streamed(done)
     judge = streamed.Judge(items, row, full=True)
     for number in range(count):
         judge(number, number + 1, np.load(folder / "out" / f"image_{number:06}.npy")[None])
@@ -86,7 +89,7 @@ def run(arguments):
         work = streamed.Work("blur images", blur, 1, (size, size), FAMILY.reference, FAMILY.plain)
         items = streamed.Items.make(work, count, chunk)
         rows, done = streamed.ways(items, device, shape, chunk, arguments, progress)
-        report = Report(device.info(), ceilings=streamed.link_ceiling(done), rows=rows)
+        report = BenchReport(device.info(), ceilings=streamed.link_ceiling(done), rows=rows)
         if arguments.disk:
             folder = Path(arguments.disk)
             report.rows.append(disk_row(items, device, folder, count, chunk, arguments, progress))

@@ -15,7 +15,7 @@ import sys
 
 from cudakit import ops
 from cudakit.commands import cli, ladder, streamed
-from cudakit.measure.bench import Report
+from cudakit.measure.rows import BenchReport
 from cudakit.show import plots
 
 
@@ -35,7 +35,7 @@ def run(arguments):
         work = streamed.Work("chunked add", add, 2, (size, size), _exact, _plain)
         items = streamed.Items.make(work, count, chunk)
         rows, done = streamed.ways(items, device, shape, chunk, arguments, progress)
-        report = Report(device.info(), ceilings=streamed.link_ceiling(done), rows=rows)
+        report = BenchReport(device.info(), ceilings=streamed.link_ceiling(done), rows=rows)
     if arguments.plot:
         plots.timeline(done.spans, arguments.plot, f"chunked add on {report.device['name']}")
     return ladder.finish(report, arguments, table)

@@ -22,7 +22,8 @@ from cudakit.families.softmax import FAMILY as SOFTMAX
 from cudakit.families.variant import Config, Family, Variant, ceil_div
 from cudakit.families.vector_add import FAMILY as VECTOR_ADD
 from cudakit.frontends import cubin, cutile, triton
-from cudakit.measure.bench import Bench, Report, Row
+from cudakit.measure.bench import Bench
+from cudakit.measure.rows import BenchReport, Row
 from cudakit.shapes import shape_text
 from cudakit.show import outputs
 
@@ -280,12 +281,13 @@ def measure(device, bench, shape):
     for row in found.rows:
         code = None
         if row.launch is not None:
-            kernel, config, made = family.used[row.variant]
+            kernel, config, made = family.used[row.subject.variant]
             code = read(kernel.module.cubin, kernel.mangled, kernel.static_shared + config.shared)
-            row.idea = f"{row.idea}; {said(code)}"
+            row.subject.idea = f"{row.subject.idea}; {said(code)}"
             if made is not None:  # a tile's threads are those of its code, whatever a launch passes
                 row.launch |= {"block": made.code.threads, "occupancy": made.occupancy}
-        rows.append(CompiledRow(**vars(row), code=code))
+        parts = {part.name: getattr(row, part.name) for part in dataclasses.fields(row)}
+        rows.append(CompiledRow(**parts, code=code))
     return dataclasses.replace(found, rows=rows)
 
 
@@ -298,7 +300,7 @@ def run(arguments):
         for shape in shapes:
             if len(shape) > 2 or 0 in shape:
                 raise Refused(f"{shape_text(shape)}: write ELEMENTS for a vector add, ROWSxCOLUMNS for a softmax")
-        report = Report(device.info())
+        report = BenchReport(device.info())
         bench = Bench(device, once=cli.under_profiler())
         for shape in shapes:
             progress.print(f"{shape_text(shape)} ...")

@@ -17,7 +17,7 @@ import numpy as np
 from cudakit import graph
 from cudakit.commands import cli, ladder, streamed
 from cudakit.libs import blas, fft, library
-from cudakit.measure.bench import Report
+from cudakit.measure.rows import BenchReport
 from cudakit.show import plots
 
 
@@ -48,7 +48,7 @@ def run(arguments):
         work = streamed.Work("gemm + fft", product_and_transform, 2, (size, size), exact, plain, "complex64")
         items = streamed.Items.make(work, count, chunk)
         libraries = {name: library(device, name) for name in ("cublas", "cufft")}
-        report = Report(device.info() | {"libraries": libraries}, rows=[streamed.cpu_row(items, shape)])
+        report = BenchReport(device.info() | {"libraries": libraries}, rows=[streamed.cpu_row(items, shape)])
         plural = f"{arguments.streams} stream{'s' * (arguments.streams > 1)}"
         for rung, (name, streams, captured, idea) in enumerate(
             (

@@ -16,7 +16,7 @@ import numpy as np
 from cudakit.commands import cli, ladder
 from cudakit.compare import compare
 from cudakit.libs import fft, library
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.show import outputs
 
@@ -78,28 +78,28 @@ def measure(device, stream, size):
     shape = (size, size)
     host = np.random.default_rng(0).random(shape, dtype=np.float32)
     exact, plain = by_numpy(host, np.float64), by_numpy(host, np.float32)
-    report = Report(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
-    cpu = Row("hybrid filter", "cpu", None, shape, "float32", idea="numpy, all stages")
+    report = BenchReport(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
+    cpu = Row(Subject("hybrid filter", "cpu", None, shape, "float32", idea="numpy, all stages"))
     cpu.judge(compare(plain[-1], exact[-1], plain[-1]))
-    cpu.time_ms = wall_clock(lambda: by_numpy(host, np.float32)).as_dict()
+    cpu.timed(wall_clock(lambda: by_numpy(host, np.float32)))
     work = Filter(device, stream, host)
-    row = Row("hybrid filter", "all stages", 1, shape, "float32", idea="one stream, no wait between stages")
+    row = Row(Subject("hybrid filter", "all stages", 1, shape, "float32", idea="one stream, no wait between stages"))
     row.judge(compare(work.result(), exact[-1], plain[-1]))
     flat = Filter(device, stream, np.full(shape, 0.5, np.float32)).result()
     if not np.allclose(flat, 0.5, rtol=1e-5, atol=0):
         row.fail(f"an image of 0.5 comes out as {flat.min()} to {flat.max()}: frequency 0 is not where it should be")
     report.rows += [cpu, row]
     for (name, step), right, usual in zip(work.stages, exact, plain, strict=True):
-        part = Row("hybrid filter", name, None, shape, "float32", idea="a stage of it")
+        part = Row(Subject("hybrid filter", name, None, shape, "float32", idea="a stage of it"))
         step()
         part.judge(compare((work.out if name == "normalize" else work.spectrum).numpy(stream), right, usual))
         report.rows.append(part)
     if device.kind == "gpu":
         timer = GpuTimer(device, stream)
-        row.time_ms = timer.time([work.run]).as_dict()
-        row.end_to_end_ms = wall_clock(lambda: Filter(device, stream, host).result()).median
+        row.timed(timer.time([work.run]))
+        row.times.end_to_end = wall_clock(lambda: Filter(device, stream, host).result()).median
         for (_, step), part in zip(work.stages, report.rows[2:], strict=True):
-            part.time_ms = timer.time([step]).as_dict()
+            part.timed(timer.time([step]))
     return report
 
 

@@ -15,6 +15,7 @@ On the simulated device the host's cost of queueing into the simulator is measur
 
 import argparse
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from cudakit import graph
 from cudakit.commands import cli
 from cudakit.compare import compare
 from cudakit.errors import Refused
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import BURST, host_costs, wall_clock
 from cudakit.shapes import shape_text
 from cudakit.show import outputs, tables
@@ -105,18 +106,27 @@ def ways(length):
     }
 
 
+@dataclass
+class StepsRow(Row):
+    """A row with the number of steps, and the microseconds per step of the host and of the whole."""
+
+    steps: int = 0
+    host_us: dict | None = None
+    step_us: float | None = None
+
+
 def measure(device, stream, shape, steps, length):
     """A row for numpy and for each way, with the microseconds a step of the host and of the whole beside it."""
     f = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     exact, plain = jacobi(f, steps, np.float64), jacobi(f, steps, np.float32)
-    cpu = Row("jacobi", "cpu", None, shape, "float32", idea="numpy on the host")
+    cpu = StepsRow(Subject("jacobi", "cpu", None, shape, "float32", idea="numpy on the host"), steps=steps)
     cpu.judge(compare(plain, exact, plain))
-    cpu.time_ms = wall_clock(lambda: jacobi(f, steps, np.float32), most=5).as_dict()
+    cpu.timed(wall_clock(lambda: jacobi(f, steps, np.float32), most=5))
     solver = Solver(device, stream, f)
     gpu = device.kind == "gpu"
     rows, calls = [cpu], {}
     for rung, (name, (idea, run)) in enumerate(ways(length).items(), 1):
-        row = Row("jacobi", name, rung, shape, "float32", idea=idea)
+        row = StepsRow(Subject("jacobi", name, rung, shape, "float32", idea=idea), steps=steps)
         solver.u.fill(0, stream)
         solver.v.fill(np.nan, stream)
         if gpu:
@@ -127,21 +137,18 @@ def measure(device, stream, shape, steps, length):
             row.counters = counters["jacobi"].as_dict()
         row.judge(compare(solver.u.numpy(stream), exact, plain))
         if gpu and row.ok:
-            row.time_ms = wall_clock(lambda run=run: (run(solver, steps, length), stream.synchronize())).as_dict()
+            row.timed(wall_clock(lambda run=run: (run(solver, steps, length), stream.synchronize())))
         calls[name] = lambda run=run: run(solver, length, length)
         rows.append(row)
     # Bursts stay well under the depth of the launch queue, which a graph takes one place of.
     bursts = {"burst": max(1, BURST // length), "bursts": 30} if gpu else {"burst": 1, "bursts": 2}
     costs = host_costs(calls, stream.synchronize, **bursts)
-    return [
-        {
-            **vars(row),
-            "steps": steps,
-            "host_us": costs[row.variant].scaled(1 / length).as_dict() if row.variant in costs else None,
-            "step_us": 1000 * row.time_ms["median"] / steps if row.time_ms else None,
-        }
-        for row in rows
-    ]
+    for row in rows:
+        if row.subject.variant in costs:
+            row.host_us = costs[row.subject.variant].scaled(1 / length).as_dict()
+        if row.times.device is not None:
+            row.step_us = 1000 * row.times.device.median / steps
+    return rows
 
 
 def show(result, console):
@@ -184,12 +191,13 @@ def run(arguments):
             if len(shape) != 2 or 0 in shape:
                 raise Refused(f"{shape_text(shape)} is no grid: write ROWSxCOLS")
             rows += measure(device, stream, shape, steps, min(length, steps))
-        result = {**Report(device.info()).as_dict(), "rows": rows}
+        report = BenchReport(device.info(), rows=rows)
+    result = report.as_dict()
     if not arguments.quiet:
         show(result, table)
     if arguments.json:
         outputs.write_json(result, arguments.json)
-    return cli.EXIT_OK if all(row["ok"] is not False for row in rows) else cli.EXIT_FALSE
+    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
 
 
 if __name__ == "__main__":

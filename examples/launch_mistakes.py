@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.table import Table
 
 from cudakit.commands import cli
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.show import outputs, tables
 
 SCRIPT = Path(__file__).resolve().parent / "launch_mistakes" / "attempt.py"
@@ -60,7 +60,7 @@ def run(row, package, options):
     if done.returncode < 0:  # a signal: the process did not survive the launch
         row.outcome = "fault"
     else:  # no launch was made, which says nothing of launches
-        row.skipped = f"it failed before the launch: {row.said}"
+        row.skip(f"it failed before the launch: {row.said}")
 
 
 def attempts(names, elements, gpu):
@@ -70,25 +70,26 @@ def attempts(names, elements, gpu):
         missing = [name for name in PEERS.get(variant, ()) if importlib.util.find_spec(name.split(".")[0]) is None]
         for name in names:
             row = Attempt(
-                "launch", variant, 1 if variant == "cudakit" else None, (elements,), "float32", name, mistake=name
+                Subject("launch", variant, 1 if variant == "cudakit" else None, (elements,), "float32", name),
+                mistake=name,
             )
             if variant != "cudakit" and not gpu:
-                row.skipped = "it needs a GPU"
+                row.skip("it needs a GPU")
             elif missing:
-                row.skipped = f"{missing[0]} is not installed"
+                row.skip(f"{missing[0]} is not installed")
             elif name in NOT_ASKED.get(variant, ()):
-                row.skipped = "its caller has no say in it"
+                row.skip("its caller has no say in it")
             rows.append(row)
     return rows
 
 
 def judge(row, right):
     """Only ours can be false: what a peer does is told, not judged."""
-    if row.variant == "cudakit":
-        row.ok = row.outcome == ("right" if row.mistake == right else "refused")
-        row.why = None if row.ok else row.skipped or f"{row.outcome}: {row.said}"
-    elif row.skipped is None:
-        row.skipped = "told, not judged"
+    if row.subject.variant == "cudakit":
+        row.verdict.ok = row.outcome == ("right" if row.mistake == right else "refused")
+        row.verdict.why = None if row.ok else row.verdict.skipped or f"{row.outcome}: {row.said}"
+    elif row.verdict.skipped is None:
+        row.skip("told, not judged")
 
 
 def show(report, console):
@@ -111,12 +112,12 @@ def main():
     names, elements = mistakes()
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
-        report = Report(device.info())
+        report = BenchReport(device.info())
         gpu = device.kind == "gpu"
     report.rows = attempts(names, elements, gpu)
-    todo = [row for row in report.rows if row.skipped is None]
+    todo = [row for row in report.rows if row.verdict.skipped is None]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        packages = [row.variant.removeprefix("peer:") for row in todo]
+        packages = [row.subject.variant.removeprefix("peer:") for row in todo]
         options = [[arguments.device] if package == "cudakit" else [] for package in packages]
         list(pool.map(run, todo, packages, options))
     for row in report.rows:

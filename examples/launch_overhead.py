@@ -1,10 +1,14 @@
-"""What a launch costs the host: microseconds a call, four arguments, in bursts of 200, beside others' launches.
+"""Host cost of calls: microseconds per launch, graph replay, NVTX range and library call, each beside the bare call.
 
-The floor is `bare`: cuLaunchKernel of cuda.bindings with the parameters packed beforehand. `checked` is cudakit's
-Kernel.launch with the same arguments each time, `checked-varied` with others each time: it packs them and checks them
-against the kernel's signature. `prepared` is a launch that was checked once. CuPy, cuda.core, torch and Triton stand
-beside them where they are installed. Also measured, in fresh processes: importing cudakit beside importing numpy, and
-the first launch of a process that finds the kernel in the cache, which needs no NVRTC.
+Launches have four arguments and come in bursts of 200. The floor is `bare`: cuLaunchKernel of cuda.bindings with the
+parameters packed beforehand. `checked` is cudakit's Kernel.launch with the same arguments each time, `checked-varied`
+with others each time: it packs them and checks them against the kernel's signature. `prepared` is a launch that was
+checked once. CuPy, cuda.core, torch and Triton are measured beside them if they are installed.
+
+A graph's replay is measured beside cuGraphLaunch, with the GPU's time per node; an NVTX range that no profiler collects
+beside an empty call; cuBLAS's gemm and cuFFT's transform beside their bindings. Also measured, in fresh processes:
+importing cudakit beside importing numpy, and the first launch of a process that finds the kernel in the cache, which
+needs no NVRTC.
 
 On the simulated device the host's cost of queueing into the simulator is measured, which says nothing of a GPU.
 
@@ -23,13 +27,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 
 import numpy as np
 
+from cudakit import nvtx
 from cudakit.commands import cli
 from cudakit.errors import Refused
-from cudakit.measure.bench import Report, Row
-from cudakit.measure.timing import BURST, host_costs
+from cudakit.libs import blas, fft
+from cudakit.measure.rows import BenchReport, Row, Subject
+from cudakit.measure.timing import BURST, GpuTimer, host_costs
 from cudakit.show import outputs, tables
 
 N = 256
@@ -66,6 +73,22 @@ with device.stream() as stream:
 took = time.perf_counter() - begin
 print(json.dumps({"seconds": took, "nvrtc_loaded": "libnvrtc.so" in open("/proc/self/maps").read()}))
 """
+
+
+@dataclass
+class HostRow(Row):
+    """A row with the host's microseconds per call, how many of them are above the bare call's, and of a graph on a GPU
+    its time per node."""
+
+    host_us: dict | None = None
+    above_bare_us: float | None = None
+    node_us: float | None = None
+
+    def take(self, costs):
+        """The row's cost among those of its family, the bare call's included; nothing if it was not measured."""
+        cost = costs.get(self.subject.variant)
+        if cost is not None:
+            self.host_us, self.above_bare_us = cost.as_dict(), cost.median - costs["bare"].median
 
 
 def bare(device, stream, kernel, x, y):
@@ -154,7 +177,7 @@ PEERS = {
 }
 
 
-def measure_launches(device, bursts, burst):
+def measure_launches(device, burst, bursts):
     """A row for each way to launch that is installed here."""
     rows, calls = {}, {}
     with device.stream() as stream:
@@ -163,13 +186,13 @@ def measure_launches(device, bursts, burst):
         kernel = device.compile(source=SOURCE, name="scale.cu")["scale"]
         contenders = dict(OURS)
         for name, (idea, make, package) in PEERS.items() if device.kind == "gpu" else ():
-            rows[name] = Row("launch", name, None, (N,), "float32", idea)
+            rows[name] = HostRow(Subject("launch", name, None, (N,), "float32", idea=idea))
             if importable(package):
                 contenders[name] = (idea, make)
             else:
-                rows[name].skipped = f"{package} is not installed"
+                rows[name].skip(f"{package} is not installed")
         for name, (idea, make) in contenders.items():
-            row = rows.setdefault(name, Row("launch", name, None, (N,), "float32", idea))
+            row = rows.setdefault(name, HostRow(Subject("launch", name, None, (N,), "float32", idea=idea)))
             try:
                 calls[name] = make(device, stream, kernel, x, y)
                 y.fill(float("nan"), stream)
@@ -178,21 +201,151 @@ def measure_launches(device, bursts, burst):
             except Exception as error:
                 if name in OURS:
                     raise
-                row.skipped = f"{type(error).__name__}: {error}".splitlines()[0]
+                row.skip(f"{type(error).__name__}: {error}".splitlines()[0])
                 calls.pop(name, None)
                 continue
-            row.ok = True
+            row.verdict.ok = True
             if name in OURS and not np.array_equal(y.numpy(stream), np.full(N, FACTOR, np.float32)):
                 row.fail("the launch did not multiply by its factor")
         costs = host_costs(calls, stream.synchronize, burst=burst, bursts=bursts)
         calls.clear()  # others' arrays go before the stream they were used on
     ordered = [rows[name] for name in (*OURS, *PEERS) if name in rows]
-    return [
-        {**vars(row), "host_us": cost.as_dict(), "above_bare_us": cost.median - costs["bare"].median}
-        if (cost := costs.get(row.variant)) is not None
-        else {**vars(row), "host_us": None, "above_bare_us": None}
-        for row in ordered
-    ]
+    for row in ordered:
+        row.take(costs)
+    return ordered
+
+
+def measure_ranges(bursts):
+    """A range that no tool collects, beside an empty call."""
+    bare = HostRow(Subject("nvtx", "bare", None, (), "", idea="an empty call"))
+    row = HostRow(Subject("nvtx", "range", None, (), "", idea="cudakit.nvtx.range, no tool attached"))
+    if nvtx.listening():
+        for each in (bare, row):
+            each.skip("a tool collects this process's ranges")
+        return [bare, row]
+
+    def empty():
+        pass
+
+    def ranged():
+        with nvtx.range("work"):
+            pass
+
+    costs = host_costs({"bare": empty, "range": ranged}, empty, burst=2000, bursts=bursts)
+    for each in (bare, row):
+        each.verdict.ok = True
+        each.take(costs)
+    return [bare, row]
+
+
+def measure_graphs(device, bursts):
+    """A replay of a chain of launches of one block each: one call for the host, however many nodes there are.
+
+    Run before any other library opens a stream: in a process with several streams a node takes an H200 longer.
+    """
+    gpu, rows = device.kind == "gpu", []
+    kernel = device.compile(source=SOURCE, name="scale.cu")["scale"]
+    with device.stream() as stream:
+        x, y = device.array(np.ones(N, np.float32), stream=stream), device.zeros((N,), stream=stream)
+        for nodes in (1, 500 if gpu else 20):
+            with stream.capture() as captured:
+                for _ in range(nodes):
+                    kernel.launch(stream, grid=1, block=N, args=(x, y, FACTOR, N))
+            with captured.instantiate() as replay:
+                send = functools.partial(device.context.driver.cuGraphLaunch, replay.handle, stream.handle)
+                calls = {"bare": send, "replay": functools.partial(replay.launch, stream)}
+                ideas = {"bare": "cuGraphLaunch of cuda.bindings", "replay": "cudakit Executable.launch"}
+                pair = []
+                for name, call in calls.items():
+                    row = HostRow(Subject("graph", name, None, (nodes,), "float32", idea=ideas[name]))
+                    y.fill(float("nan"), stream)
+                    call()
+                    row.verdict.ok = True
+                    if not np.array_equal(y.numpy(stream), np.full(N, FACTOR, np.float32)):
+                        row.fail("the replay did not multiply by its factor")
+                    pair.append(row)
+                costs = host_costs(calls, stream.synchronize, burst=10 if gpu else 2, bursts=bursts)
+                for row in pair:
+                    row.take(costs)
+                if gpu:
+                    pair[1].node_us = 1000 * GpuTimer(device, stream).time([calls["replay"]]).median / nodes
+                rows += pair
+    return rows
+
+
+def gemm_calls(device, stream):
+    """cuBLAS's product of two 64x64 matrices: (calls, result, expected, what to close)."""
+    from nvmath.bindings import cublas
+
+    n = 64
+    hosts = np.random.default_rng(1).integers(-4, 5, (2, n, n)).astype(np.float32)  # exact in float32
+    a, b = (device.array(host, stream=stream) for host in hosts)
+    out = device.zeros((n, n), stream=stream)
+    factors = np.array([1, 0], np.float32)
+    at, handle = factors.ctypes.data, cublas.create()
+    cublas.set_stream(handle, int(stream.handle))
+    # B first: cuBLAS reads columns. Computed in float32 (68), by the usual algorithm (-1).
+    arguments = (handle, 0, 0, n, n, n, at, b.pointer, 0, n, a.pointer, 0, n, at + 4, out.pointer, 0, n, 68, -1)
+    calls = {
+        "bare": lambda keep=factors: cublas.gemm_ex(*arguments),
+        "gemm": functools.partial(blas.gemm, a, b, out, stream=stream),
+    }
+    return calls, out, hosts[0] @ hosts[1], lambda: cublas.destroy(handle)
+
+
+def fft_calls(device, stream):
+    """cuFFT's transform of 4 signals of 256: (calls, result, expected, what to close)."""
+    from nvmath.bindings import cufft
+
+    batch, n = 4, 256
+    host = np.zeros((batch, n), np.complex64)
+    host[:, 0] = 1  # whose transform is 1 everywhere, exactly
+    x, out = device.array(host, stream=stream), device.zeros((batch, n), "complex64", stream=stream)
+    theirs, ours = cufft.create(), fft.Plan(device, n, batch=batch, stream=stream)
+    cufft.make_plan1d(theirs, n, 0x29, batch)  # 0x29: complex64 to complex64
+    cufft.set_stream(theirs, int(stream.handle))
+    calls = {
+        "bare": lambda: cufft.exec_c2c(theirs, x.pointer, out.pointer, -1),
+        "forward": lambda: ours.forward(x, out),
+    }
+
+    def close():
+        ours.close()
+        cufft.destroy(theirs)
+
+    return calls, out, np.ones((batch, n), np.complex64), close
+
+
+LIBRARIES = {
+    "gemm": ((64, 64, 64), "float32", gemm_calls, {"bare": "cublas.gemm_ex of nvmath", "gemm": "cudakit blas.gemm"}),
+    "fft": ((4, 256), "complex64", fft_calls, {"bare": "cufft.exec_c2c of nvmath", "forward": "cudakit Plan.forward"}),
+}
+
+
+def measure_libraries(device, burst, bursts):
+    """Calls of cuBLAS and cuFFT beside their bindings' own."""
+    rows = []
+    for family, (shape, dtype, make, ideas) in LIBRARIES.items():
+        pair = [HostRow(Subject(family, name, None, shape, dtype, idea=idea)) for name, idea in ideas.items()]
+        rows += pair
+        if device.kind == "sim" or not importable("nvmath.bindings"):
+            for row in pair:
+                row.skip("it needs a GPU" if device.kind == "sim" else "nvmath-python is not installed")
+            continue
+        with device.stream() as stream:
+            calls, out, expected, close = make(device, stream)
+            for row in pair:
+                out.fill(float("nan"), stream)
+                calls[row.subject.variant]()
+                row.verdict.ok = True
+                if not np.array_equal(out.numpy(stream), expected):
+                    row.fail("the result is not exact")
+            costs = host_costs(calls, stream.synchronize, burst=burst, bursts=bursts)
+            for row in pair:
+                row.take(costs)
+            stream.synchronize()
+            close()
+    return rows
 
 
 def importable(package):
@@ -236,17 +389,18 @@ def measure_first_launch(device_name):
 def show(result, console):
     from rich.table import Table
 
-    title = f"host microseconds a launch, four arguments, bursts of {result['burst']}"
+    title = f"host microseconds per call; launches of four arguments, bursts of {result['burst']}"
     table = Table(title=title, title_justify="left")
     for heading in ("launch", "what it is", "us (p10 to p90)", "above bare"):
         table.add_column(heading, justify="left" if heading in ("launch", "what it is") else "right")
     for row in result["rows"]:
         spread = row["host_us"]
         if spread is None:
-            table.add_row(row["variant"], f"skipped: {row['skipped']}", "", "", style="dim")
+            table.add_row(tables.call_name(row), f"skipped: {row['skipped']}", "", "", style="dim")
             continue
         times = f"{spread['median']:.2f} ({spread['p10']:.2f} to {spread['p90']:.2f})"
-        table.add_row(row["variant"], row["idea"], times, f"{row['above_bare_us']:+.2f}")
+        idea = row["idea"] + ("" if row["node_us"] is None else f"; {row['node_us']:.2f} us per node on the GPU")
+        table.add_row(tables.call_name(row), idea, times, f"{row['above_bare_us']:+.2f}")
     console.print(table)
     if result["device"]["kind"] == "sim":
         console.print("queueing into the simulator, by this machine's clock: not what a GPU's driver costs")
@@ -265,13 +419,14 @@ def run(arguments):
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         gpu = device.kind == "gpu"
-        report = Report(device.info())
-        burst = BURST if gpu else 20
-        rows = measure_launches(device, arguments.bursts or (50 if gpu else 3), burst)
+        report = BenchReport(device.info())
+        burst, bursts = BURST if gpu else 20, arguments.bursts or (50 if gpu else 3)
+        graphs = measure_graphs(device, bursts)
+        report.rows += measure_launches(device, burst, bursts)
+        report.rows += [*graphs, *measure_ranges(bursts), *measure_libraries(device, burst, bursts)]
     result = {
         **report.as_dict(),
         "burst": burst,
-        "rows": rows,
         "import": measure_imports(arguments.repeats),
         "first_launch": measure_first_launch(arguments.device),
     }
@@ -279,7 +434,7 @@ def run(arguments):
         show(result, table)
     if arguments.json:
         outputs.write_json(result, arguments.json)
-    good = all(row["ok"] is not False for row in rows) and not result["first_launch"]["warm"]["nvrtc_loaded"]
+    good = report.ok and not result["first_launch"]["warm"]["nvrtc_loaded"]
     return cli.EXIT_OK if good else cli.EXIT_FALSE
 
 

@@ -29,7 +29,8 @@ from cudakit.families.gemm_half import plain as plain_half
 from cudakit.families.gemm_problem import random_walk
 from cudakit.libs import blas
 from cudakit.libs.host_blas import solve
-from cudakit.measure.bench import Report, Row, fp32_peak
+from cudakit.measure.ceilings import fp32_peak
+from cudakit.measure.rows import BenchReport, Rates, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.memory.array import as_dtype
 from cudakit.shapes import shape_text
@@ -49,15 +50,17 @@ class Rows:
 
     def cpu(self, idea, work, exact, plain):
         """The row of numpy's `work`, which gives its result."""
-        row = Row(self.family, "cpu", None, self.shape, "float32", idea=idea, ceiling=self.ceiling)
+        row = Row(Subject(self.family, "cpu", None, self.shape, "float32", idea=idea), Rates(ceiling=self.ceiling))
         row.judge(compare(*(np.atleast_1d(part) for part in (work(), exact, plain))))
-        row.time_ms = wall_clock(work).as_dict()
+        row.timed(wall_clock(work))
         self.rows.append(row)
 
-    def call(self, name, idea, call, exact, plain, *, rung=None, dtype="float32", flops=0, traffic=0, counted=False):
+    def call(
+        self, name, idea, call, exact, plain, *, rung=None, dtype="float32", flops=None, traffic=None, counted=False
+    ):
         """A row for `call`, which queues work and gives the array with its result. exact: float64; plain: what plain
         arithmetic in its precision gives."""
-        row = Row(self.family, name, rung, self.shape, dtype, idea=idea, ceiling=self.ceiling)
+        row = Row(Subject(self.family, name, rung, self.shape, dtype, idea=idea), Rates(ceiling=self.ceiling))
         self.rows.append(row)
         if counted and self.device.kind == "sim":
             with self.device.counters() as counters:
@@ -72,9 +75,7 @@ class Rows:
             got, exact, plain = (np.ascontiguousarray(part).view(part.real.dtype) for part in (got, exact, plain))
         row.judge(compare(np.atleast_1d(got), np.atleast_1d(exact), np.atleast_1d(plain)))
         if self.device.kind == "gpu" and row.ok:
-            row.time_ms = GpuTimer(self.device, self.stream).time([call]).as_dict()
-            row.tflops = flops / row.time_ms["median"] / 1e9 if flops else None
-            row.gbps = traffic / row.time_ms["median"] / 1e6 if traffic else None
+            row.timed(GpuTimer(self.device, self.stream).time([call]), traffic=traffic, flops=flops)
         return row
 
 
@@ -166,10 +167,10 @@ def products(device, stream, n):
             variant, idea, lambda variant=variant: gemm(a, b, out, variant=variant, stream=stream), exact, plain,
             rung=rung, counted=True, **work,
         )  # fmt: skip
-        if row.tflops and library.tflops:
-            row.of_ceiling = row.tflops / library.tflops
-    if library.tflops:
-        library.of_ceiling = 1.0
+        if row.rates.tflops and library.rates.tflops:
+            row.rates.of_ceiling = row.rates.tflops / library.rates.tflops
+    if library.rates.tflops:
+        library.rates.of_ceiling = 1.0
     return rows.rows
 
 
@@ -200,7 +201,7 @@ def mixed(device, stream, n):
             lambda a=a, b=b, out=out, compute=compute: blas.gemm(a, b, out, compute=compute, stream=stream),
             exact, plain_of(hosts, exact, compute, result), dtype=dtype, flops=2 * n * n * k,
         )  # fmt: skip
-        row.idea = f"relative error {row.max_rel_error:.1e} against float64"
+        row.subject.idea = f"relative error {row.verdict.max_rel_error:.1e} against float64"
     return rows.rows
 
 
@@ -261,7 +262,7 @@ def run(arguments):
     outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
-        report = Report(device.info(), ceilings={"library": libs.library(device)})
+        report = BenchReport(device.info(), ceilings={"library": libs.library(device)})
         if device.kind == "gpu":
             report.ceilings["fp32_tflops"] = fp32_peak(device)
         for shape in arguments.shapes or [(1024,) if device.kind == "gpu" else (64,)]:

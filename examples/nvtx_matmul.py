@@ -27,7 +27,7 @@ from cudakit.commands import cli
 from cudakit.compare import compare
 from cudakit.errors import Refused
 from cudakit.families.gemm import FAMILY
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import wall_clock
 from cudakit.shapes import shape_text
 from cudakit.show import digits, outputs, plots, tables
@@ -75,10 +75,11 @@ def check(hosts, found):
     """A row for numpy and one for the product."""
     exact, plain = FAMILY.reference(hosts), FAMILY.plain(hosts)
     shape = (*found.shape, hosts[0].shape[1])
-    cpu = Row("nvtx_matmul", "cpu", None, shape, "float32", idea="numpy on the host")
+    cpu = Row(Subject("nvtx_matmul", "cpu", None, shape, "float32", idea="numpy on the host"))
     cpu.judge(compare(FAMILY.baseline(hosts), exact, plain))
-    cpu.time_ms = wall_clock(lambda: FAMILY.baseline(hosts)).as_dict()
-    row = Row("nvtx_matmul", "tiled", 1, shape, "float32", idea="run once, with what comes before and after it")
+    cpu.timed(wall_clock(lambda: FAMILY.baseline(hosts)))
+    subject = Subject("nvtx_matmul", "tiled", 1, shape, "float32", idea="run once, with what comes before and after it")
+    row = Row(subject)
     row.judge(compare(found, exact, plain))
     return [cpu, row]
 
@@ -109,7 +110,7 @@ def run(arguments):
         done = [multiply(arguments.device, shape) for shape in shapes or [None]]
     info = done[0][2]
     rows = [row for hosts, found, _ in done for row in check(hosts, found)]
-    result = {**Report(info, rows=rows).as_dict(), "ranges": trace.as_dict()}
+    result = {**BenchReport(info, rows=rows).as_dict(), "ranges": trace.as_dict()}
     if not arguments.quiet:
         show(result, trace, arguments.depth, table)
     if arguments.json:

@@ -19,7 +19,7 @@ import cudakit
 from cudakit.commands import cli, ladder
 from cudakit.compare import compare
 from cudakit.errors import Refused
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.shapes import shape_text
 from cudakit.show import outputs
@@ -45,9 +45,9 @@ __global__ void copy(const float4* x, float4* y, long long n) {
 
 def measure(device, stream, count, arguments):
     host = np.random.default_rng(0).standard_normal(count, np.float32)
-    cpu = Row("occupancy", "cpu", None, (count,), "float32", idea="numpy on the host")
+    cpu = Row(Subject("occupancy", "cpu", None, (count,), "float32", idea="numpy on the host"))
     cpu.judge(compare(host.copy(), host, host))
-    cpu.time_ms = wall_clock(host.copy).as_dict()
+    cpu.timed(wall_clock(host.copy))
     yield cpu
     x = device.array(host, stream=stream)
     names = tuple(f"copy<{loads}>" for loads in arguments.loads)
@@ -55,7 +55,7 @@ def measure(device, stream, count, arguments):
     settings = [(block, shared, loads) for block in arguments.blocks for loads in arguments.loads
                 for shared in arguments.shared]  # fmt: skip
     for rung, (block, shared, loads) in enumerate(settings, 1):
-        row = Row("occupancy", f"{block} threads, {shared:,} B, {loads} loads", rung, (count,), "float32")
+        row = Row(Subject("occupancy", f"{block} threads, {shared:,} B, {loads} loads", rung, (count,), "float32"))
         yield row
         kernel = module[f"copy<{loads}>"]
         y = device.full((count,), np.nan, np.float32, stream=stream)
@@ -64,7 +64,7 @@ def measure(device, stream, count, arguments):
             grid = max(blocks, 1) * device.attribute("MULTIPROCESSOR_COUNT")  # every block is resident from the start
             launch = kernel.prepare(grid=grid, block=block, shared=shared, args=(x, y, count // 4)).launch
         except cudakit.LaunchError as refusal:
-            row.skipped = str(refusal).splitlines()[0]
+            row.skip(str(refusal).splitlines()[0])
             continue
         occupancy = blocks * block / device.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
         row.launch = {
@@ -77,7 +77,7 @@ def measure(device, stream, count, arguments):
         limit = "threads" if occupancy == 1 else "registers"
         if blocks < kernel.occupancy((block,), 0):
             limit = "shared memory"
-        row.idea = f"resident blocks {blocks} ({limit}), {blocks * block * loads * 16 / 1024:g} KB on their way"
+        row.subject.idea = f"resident blocks {blocks} ({limit}), {blocks * block * loads * 16 / 1024:g} KB on their way"
         if device.kind == "sim":
             with device.counters() as counters:
                 launch(stream)
@@ -87,15 +87,14 @@ def measure(device, stream, count, arguments):
             launch(stream)
         row.judge(compare(y.numpy(stream), host, host))
         if device.kind == "gpu" and row.ok:
-            row.time_ms = GpuTimer(device, stream).time([lambda launch=launch: launch(stream)]).as_dict()
-            row.gbps = 8 * count / row.time_ms["median"] / 1e6
+            row.timed(GpuTimer(device, stream).time([lambda launch=launch: launch(stream)]), traffic=8 * count)
 
 
 def run(arguments):
     outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
-        report = Report(device.info())
+        report = BenchReport(device.info())
         for shape in arguments.shapes or [(1 << 25,) if device.kind == "gpu" else (1 << 14,)]:
             if len(shape) != 1 or not shape[0] or shape[0] % 4:
                 raise Refused(f"{shape_text(shape)}: write one extent, a multiple of 4")

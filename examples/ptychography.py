@@ -18,7 +18,7 @@ import numpy as np
 from cudakit.commands import cli, ladder
 from cudakit.compare import compare
 from cudakit.libs import fft, library
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.show import outputs
 
@@ -99,14 +99,17 @@ def measure(device, stream, arguments):
     shape = hosts[0].shape
     exact = update(*(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in hosts))
     plain = update(*hosts).astype(np.complex64)
-    report = Report(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
-    cpu = Row("ptychography", "cpu", None, shape, "complex64", idea="numpy")
+    report = BenchReport(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
+    cpu = Row(Subject("ptychography", "cpu", None, shape, "complex64", idea="numpy"))
     cpu.judge(compare(plain, exact, plain))
-    cpu.time_ms = wall_clock(lambda: update(*hosts), most=3).as_dict()
+    cpu.timed(wall_clock(lambda: update(*hosts), most=3))
     report.rows.append(cpu)
     step = Step(device, stream, *hosts)
     for rung, (name, idea) in enumerate((("separate", "eight element-wise kernels"), ("fused", "three")), 1):
-        row = Row("ptychography", name, rung, shape, "complex64", idea=f"{idea}, {BYTES[name]} bytes an element")
+        subject = Subject(
+            "ptychography", name, rung, shape, "complex64", idea=f"{idea}, {BYTES[name]} bytes an element"
+        )
+        row = Row(subject)
         step.updated.fill(complex(np.nan, np.nan), stream)
         work = getattr(step, name)
         if gpu:
@@ -118,10 +121,9 @@ def measure(device, stream, arguments):
             row.counters = {"bytes_per_element": total / hosts[0].size}
         row.judge(compare(step.updated.numpy(stream), exact, plain))
         if gpu:
-            row.time_ms = GpuTimer(device, stream).time([work]).as_dict()
-            row.gbps = BYTES[name] * hosts[0].size / row.time_ms["median"] / 1e6
+            row.timed(GpuTimer(device, stream).time([work]), traffic=BYTES[name] * hosts[0].size)
         report.rows.append(row)
-    transforms = Row("ptychography", "transforms", None, shape, "complex64", idea="the two FFTs alone")
+    transforms = Row(Subject("ptychography", "transforms", None, shape, "complex64", idea="the two FFTs alone"))
     z = step.spectra
 
     def both():
@@ -133,7 +135,7 @@ def measure(device, stream, arguments):
     there_and_back = np.fft.ifft2(np.fft.fft2(hosts[0]).astype(np.complex64)).astype(np.complex64)
     transforms.judge(compare(z.numpy(stream) / step.size, hosts[0].astype(np.complex128), there_and_back))
     if gpu:
-        transforms.time_ms = GpuTimer(device, stream).time([both]).as_dict()
+        transforms.timed(GpuTimer(device, stream).time([both]))
     report.rows.append(transforms)
     return report
 

@@ -14,7 +14,8 @@ import numpy as np
 from cudakit import ops
 from cudakit.commands import cli, ladder
 from cudakit.families.random import UNIFORM
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Row, Subject, Verdict
+from cudakit.measure.timing import Spread
 from cudakit.show import outputs
 
 CHUNK_BYTES = 1 << 30
@@ -34,7 +35,8 @@ def main() -> int:
         each = size * size
         chunk = max(1, min(count, CHUNK_BYTES // (4 * each)))
         matrices = device.empty((chunk, size, size), np.float32)
-        row = Row("uniform", "counter_per_thread", 2, (count, size, size), "float32", idea=f"{chunk} matrices a chunk")
+        shape, idea = (count, size, size), f"{chunk} matrices a chunk"
+        row = Row(Subject("uniform", "counter_per_thread", 2, shape, "float32", idea=idea))
 
         def make(first: int) -> int:
             """Makes the chunk that begins with matrix `first`; gives how many matrices it has."""
@@ -54,20 +56,18 @@ def main() -> int:
         where = (count - 1) * each
         last_one = matrices[last - 1].numpy()
         expected = UNIFORM.plain([last_one], seed=arguments.seed, offset=where)
-        row.ok = last_one.tobytes() == expected.tobytes()
-        row.max_abs_error = float(np.abs(last_one - expected).max())
-        row.max_rel_error = 0.0 if row.ok else 1.0
+        row.verdict.ok = last_one.tobytes() == expected.tobytes()
+        row.verdict.max_abs_error = float(np.abs(last_one - expected).max())
+        row.verdict.max_rel_error = 0.0 if row.ok else 1.0
         if gpu:
-            row.time_ms = dict.fromkeys(("median", "p10", "p90"), seconds * 1e3) | {"n": 1}
-            row.gbps = 4 * each * count / seconds / 1e9
-        cpu = Row("uniform", "cpu", None, (1, size, size), "float32", idea="numpy.random, one matrix", ok=True)
-        cpu.max_abs_error = cpu.max_rel_error = 0.0
+            row.timed(Spread.of([seconds * 1e3]), traffic=4 * each * count)
+        cpu = Row(Subject("uniform", "cpu", None, (1, size, size), "float32", idea="numpy.random, one matrix"))
+        cpu.verdict = Verdict(ok=True, max_abs_error=0.0, max_rel_error=0.0)
         begin = time.perf_counter()
         np.random.default_rng(1).random((size, size), np.float32)
         spent = time.perf_counter() - begin
-        cpu.time_ms = dict.fromkeys(("median", "p10", "p90"), spent * 1e3) | {"n": 1}
-        cpu.gbps = 4 * each / spent / 1e9
-        report = Report(device.info(), rows=[cpu, row])
+        cpu.timed(Spread.of([spent * 1e3]), traffic=4 * each)
+        report = BenchReport(device.info(), rows=[cpu, row])
         matrices.close()
     table, _ = cli.consoles(arguments)
     return ladder.finish(report, arguments, table)

@@ -18,7 +18,8 @@ import numpy as np
 from cudakit import ops, pipeline
 from cudakit.commands import cli, ladder, streamed
 from cudakit.families.blur import FAMILY as BLUR
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Row, Subject, Verdict
+from cudakit.measure.timing import Spread
 from cudakit.show import plots
 
 
@@ -43,7 +44,10 @@ def peer_rows(devices, nbytes):
     for device in devices[:2]:
         device.synchronize()
     for name, pairs in (("peer copy", [(1, 0)]), ("peer copies both ways", [(1, 0), (0, 1)])):
-        row = Row("several devices", name, len(pairs), (nbytes,), "uint8", idea="from device memory to device memory")
+        subject = Subject(
+            "several devices", name, len(pairs), (nbytes,), "uint8", idea="from device memory to device memory"
+        )
+        row = Row(subject)
 
         def queue(pairs=pairs):
             for to, source in pairs:
@@ -52,8 +56,8 @@ def peer_rows(devices, nbytes):
         queue()
         for stream in streams:
             stream.synchronize()
-        row.ok = all(np.array_equal(landed[to].numpy(streams[to]), there[source].numpy()) for to, source in pairs)
-        row.max_abs_error = row.max_rel_error = 0.0 if row.ok else 1.0
+        ok = all(np.array_equal(landed[to].numpy(streams[to]), there[source].numpy()) for to, source in pairs)
+        row.verdict = Verdict(ok, max_abs_error=0.0 if ok else 1.0, max_rel_error=0.0 if ok else 1.0)
         if one.kind == "gpu":
             times = []
             for _ in range(5):
@@ -63,8 +67,8 @@ def peer_rows(devices, nbytes):
                 for stream in streams:
                     stream.synchronize()
                 times.append((time.perf_counter() - begin) / 20 * 1e3)
-            row.time_ms = {"median": float(np.median(times)), "p10": min(times), "p90": max(times), "n": len(times)}
-            row.gbps = len(pairs) * nbytes / row.time_ms["median"] / 1e6
+            spread = Spread(float(np.median(times)), min(times), max(times), len(times))
+            row.timed(spread, traffic=len(pairs) * nbytes)
         yield row
 
 
@@ -72,7 +76,7 @@ def sums_row(devices, source, exact, count, arguments, rung):
     """Blocks in, sums out: one way."""
     shape = (count, *source.item.shape)
     name = f"sums, {len(devices)} device{'s' * (len(devices) > 1)}"
-    row = Row("one-way pipeline", name, rung, shape, "float32", idea="only a sum of each image comes back")
+    row = Row(Subject("one-way pipeline", name, rung, shape, "float32", idea="only a sum of each image comes back"))
     sums = np.full(count, np.nan, np.float32)
     for items in (min(count, 2 * arguments.chunk * len(devices)), count):  # the first compiles
         done = pipeline.run(
@@ -81,11 +85,11 @@ def sums_row(devices, source, exact, count, arguments, rung):
         )  # fmt: skip
     error = np.abs(sums - exact[np.arange(count) % len(exact)])
     allowed = 64 * np.finfo(np.float32).eps * np.sqrt(np.prod(source.item.shape))
-    row.max_abs_error, row.max_rel_error = float(error.max()), float(error.max() / np.abs(exact).max())
-    row.ok = bool(error.max() <= allowed)
+    row.verdict.max_abs_error, row.verdict.max_rel_error = float(error.max()), float(error.max() / np.abs(exact).max())
+    row.verdict.ok = bool(error.max() <= allowed)
     if not row.ok:
         row.fail(f"the sum of image {int(error.argmax())} is off by {error.max():.3g}, over {allowed:.3g}")
-    row.took(done)
+    row.streamed(done)
     return row
 
 
@@ -94,7 +98,7 @@ def measure(devices, arguments, progress):
     for one, other in itertools.permutations(devices, 2):
         one.enable_peer(other)
     gpu = devices[0].kind == "gpu"
-    report = Report(devices[0].info() | {"count": len(devices)})
+    report = BenchReport(devices[0].info() | {"count": len(devices)})
     size, count = arguments.size or (1024 if gpu else 24), arguments.count or (15360 if gpu else 17)
     arguments.chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
     if len(devices) > 1:

@@ -26,7 +26,7 @@ import numpy as np
 import cudakit
 from cudakit.commands import cli
 from cudakit.errors import Refused
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import Spread
 from cudakit.shapes import shape_text
 from cudakit.show import outputs, tables
@@ -133,10 +133,10 @@ def time_ours(row, family, shape, **options):
             seconds.append(time.perf_counter() - begin)
         got = work.result.numpy().astype(np.float64)
         error = np.abs(got - work.expected)
-        row.ok = bool((error <= work.bound).all())
-        row.max_abs_error = float(error.max())
+        row.verdict.ok = bool((error <= work.bound).all())
+        row.verdict.max_abs_error = float(error.max())
         if not row.ok:
-            row.why = f"the worst error is {row.max_abs_error:.3g}"
+            row.verdict.why = f"the worst error is {row.verdict.max_abs_error:.3g}"
         # the first launch makes the kernel ready
         row.seconds = Spread.of(seconds[1:] or seconds).as_dict()
 
@@ -152,27 +152,27 @@ def count(family, shape):
 
 def time_peer(row, python, family, shape, limit):
     """Seconds a launch of another simulator, in a process of its own with a time limit."""
-    package, switches, script, sizes = PEERS[row.variant]
+    package, switches, script, sizes = PEERS[row.subject.variant]
     size = int(np.prod(shape)) if family != "matmul" else shape[0]
     if size > sizes[family]:
-        row.skipped = f"takes {package} too long"
+        row.skip(f"takes {package} too long")
         return
     there = subprocess.run([python, "-c", f"import {package}"], capture_output=True, text=True)
     if there.returncode:
-        row.skipped = f"{package} is not installed for {python}"
+        row.skip(f"{package} is not installed for {python}")
         return
     command = [python, str(HERE / script), family, shape_text(shape)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env={**os.environ, **switches})
     except subprocess.TimeoutExpired:
-        row.skipped = f"no result within {limit:.0f} s"
+        row.skip(f"no result within {limit:.0f} s")
         return
     if done.returncode:
         said = done.stderr.strip().splitlines()
-        row.skipped = f"{package} failed: {said[-1] if said else done.returncode}"
+        row.skip(f"{package} failed: {said[-1] if said else done.returncode}")
         return
     told = json.loads(done.stdout.splitlines()[-1])
-    row.ok, row.seconds = told["ok"], Spread.of(told["seconds"]).as_dict()
+    row.verdict.ok, row.seconds = told["ok"], Spread.of(told["seconds"]).as_dict()
 
 
 def measure(cases, arguments, step):
@@ -187,7 +187,7 @@ def measure(cases, arguments, step):
         made = {}
         for variant, idea, options in (("sim", "checks off", {"checks": ()}), ("sim:checked", "all checks", {})):
             step(f"{text}, {idea}")
-            row = made[variant] = Speed(family, variant, None, shape, "float32", idea)
+            row = made[variant] = Speed(Subject(family, variant, None, shape, "float32", idea))
             time_ours(row, family, shape, **options)
             row.lane_instructions = lanes
             row.lane_instructions_per_second = lanes / row.seconds["median"]
@@ -195,7 +195,7 @@ def measure(cases, arguments, step):
         made["sim:checked"].over_unchecked = made["sim:checked"].seconds["median"] / base
         for variant in PEERS if arguments.peers else ():
             step(f"{text}, {variant.removeprefix('peer:')}")
-            row = made[variant] = Speed(family, variant, None, shape, "float32", "another simulator")
+            row = made[variant] = Speed(Subject(family, variant, None, shape, "float32", "another simulator"))
             time_peer(row, arguments.peer_python, family, shape, arguments.limit)
             if row.seconds is not None:
                 row.over_ours = row.seconds["median"] / base
@@ -246,10 +246,10 @@ def run(arguments):
     table, progress = cli.consoles(arguments)
     cases = arguments.cases or [parse_case(text) for text in (*CASES, *([LARGE] if arguments.large else []))]
     with cudakit.Device("sim", fresh=True) as device:
-        report = Report(device.info())
+        report = BenchReport(device.info())
     with cli.progress(progress, len(cases) * (3 + len(PEERS) * arguments.peers)) as step:
         rows = measure(cases, arguments, step)
-    result = {**report.as_dict(), "cores": os.cpu_count(), "rows": [vars(row) for row in rows]}
+    result = {**report.as_dict(), "cores": os.cpu_count(), "rows": [row.as_dict() for row in rows]}
     if not arguments.quiet:
         show(result, table)
     if arguments.json:

@@ -14,7 +14,7 @@ import sys
 
 from cudakit import ops
 from cudakit.commands import cli, ladder, streamed
-from cudakit.measure.bench import Report
+from cudakit.measure.rows import BenchReport
 from cudakit.show import plots
 
 
@@ -33,7 +33,7 @@ def measure(device, arguments, progress):
         "streams", add, 2, (size, size), lambda x: x[0].astype("float64") + x[1], lambda x: x[0] + x[1]
     )
     items = streamed.Items.make(work, count, chunk)
-    report = Report(device.info(), rows=[streamed.cpu_row(items, shape)])
+    report = BenchReport(device.info(), rows=[streamed.cpu_row(items, shape)])
     sources = items.resident(device, count)
     for rung, streams in enumerate(arguments.study, 1):
         row, done = streamed.pipelined_row(

@@ -19,7 +19,7 @@ from cudakit import ops
 from cudakit.commands import cli, ladder
 from cudakit.compare import compare
 from cudakit.errors import Refused
-from cudakit.measure.bench import Report, Row
+from cudakit.measure.rows import BenchReport, Rates, Row, Subject
 from cudakit.measure.timing import wall_clock
 from cudakit.shapes import shape_text
 from cudakit.show import outputs
@@ -67,9 +67,9 @@ def rows_for(devices, shape):
     # In float64 a sample of rows: all of a large product would take the host minutes.
     sample = np.unique(np.linspace(0, m - 1, 64).astype(int))
     exact = a[sample].astype(np.float64) @ b.astype(np.float64)
-    cpu = Row("tensor parallel", "cpu", None, shape, "float32", idea="numpy on the host")
+    cpu = Row(Subject("tensor parallel", "cpu", None, shape, "float32", idea="numpy on the host"))
     cpu.judge(compare(plain[sample], exact, plain[sample]))
-    cpu.time_ms = wall_clock(lambda: a @ b, most=2).as_dict()
+    cpu.timed(wall_clock(lambda: a @ b, most=2))
     yield cpu
     block = -(-m // BLOCKS)
     blocks = [slice(first, min(first + block, m)) for first in range(0, m, block)]
@@ -78,16 +78,16 @@ def rows_for(devices, shape):
         cuts = [n * i // count for i in range(count + 1)]
         shards = [Shard(d, a, b, slice(*ends)) for d, ends in zip(used, itertools.pairwise(cuts), strict=True)]
         idea = "the whole product" if count == 1 else f"{count} shards of columns, gathered on every device"
-        row = Row("tensor parallel", f"{count} device{'s' * (count > 1)}", count, shape, "float32", idea=idea)
-        row.ceiling = "one device"
+        name = f"{count} device{'s' * (count > 1)}"
+        row = Row(Subject("tensor parallel", name, count, shape, "float32", idea=idea), Rates(ceiling="one device"))
         step(shards, blocks)
         for shard in shards:
             verdict = compare(shard.whole.numpy(shard.work)[sample], exact, plain[sample])
             if row.ok is not False:
                 row.judge(verdict)
         if used[0].kind == "gpu" and row.ok:
-            row.time_ms = wall_clock(lambda s=shards: (step(s, blocks), finish(s)), budget_s=1.0, most=30).as_dict()
-            row.tflops = 2 * m * n * k / row.time_ms["median"] / 1e9
+            spread = wall_clock(lambda s=shards: (step(s, blocks), finish(s)), budget_s=1.0, most=30)
+            row.timed(spread, flops=2 * m * n * k)
         yield row
 
 
@@ -98,15 +98,15 @@ def run(arguments):
     try:
         for one, other in itertools.permutations(devices, 2):
             one.enable_peer(other)
-        report = Report(devices[0].info() | {"count": len(devices)})
+        report = BenchReport(devices[0].info() | {"count": len(devices)})
         gpu = devices[0].kind == "gpu"
         for shape in arguments.shapes or [(8192,) if gpu else (24, 20, 16)]:
             if len(shape) not in (1, 3) or 0 in shape:
                 raise Refused(f"{shape_text(shape)} is no product: write N, or MxNxK")
             report.rows += rows_for(devices, shape * 3 if len(shape) == 1 else shape)
         if gpu and len(devices) == 1:
-            row = Row("tensor parallel", "2 devices", 2, report.rows[-1].shape, "float32")
-            row.skipped = "there is one GPU here"
+            row = Row(Subject("tensor parallel", "2 devices", 2, report.rows[-1].shape, "float32"))
+            row.skip("there is one GPU here")
             report.rows.append(row)
     finally:
         for device in reversed(devices):

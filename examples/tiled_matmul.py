@@ -21,7 +21,8 @@ from cudakit.commands import cli, ladder
 from cudakit.compare import compare
 from cudakit.errors import Refused
 from cudakit.families.gemm import FAMILY
-from cudakit.measure.bench import Report, Row, fp32_peak
+from cudakit.measure.ceilings import fp32_peak
+from cudakit.measure.rows import BenchReport, Rates, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.shapes import shape_text
 from cudakit.show import outputs
@@ -33,25 +34,25 @@ def measure(device, stream, shape):
     m, n, k = shape
     hosts = FAMILY.make_inputs(shape, np.float32, np.random.default_rng(0))
     exact, plain = FAMILY.reference(hosts), FAMILY.plain(hosts)
-    cpu = Row("tiled_matmul", "cpu", None, shape, "float32", idea="numpy on the host", ceiling="peak")
+    cpu = Row(Subject("tiled_matmul", "cpu", None, shape, "float32", idea="numpy on the host"), Rates(ceiling="peak"))
     cpu.judge(compare(FAMILY.baseline(hosts), exact, plain))
-    cpu.time_ms = wall_clock(lambda: FAMILY.baseline(hosts)).as_dict()
+    cpu.timed(wall_clock(lambda: FAMILY.baseline(hosts)))
     yield cpu
     a, b = (device.array(host, stream=stream) for host in hosts)
     entries = {tile: f"tiled<{tile}>" for tile in TILES}
     module = device.compile("gemm/03_tiled.cu", names=tuple(entries.values()))
     for rung, (tile, entry) in enumerate(entries.items(), 1):
-        row = Row("tiled_matmul", f"{tile}x{tile}", rung, shape, "float32", ceiling="peak")
+        row = Row(Subject("tiled_matmul", f"{tile}x{tile}", rung, shape, "float32"), Rates(ceiling="peak"))
         yield row
         c = device.full((m, n), np.nan, np.float32, stream=stream)
         grid, block = -(-m // tile) * -(-n // tile), (tile, tile)
-        row.idea = f"{grid:,} blocks of {tile * tile:,} threads, {2 * tile * tile * 4:,} bytes shared"
+        row.subject.idea = f"{grid:,} blocks of {tile * tile:,} threads, {2 * tile * tile * 4:,} bytes shared"
         # strides of a row, a column and a batch for A, B, C (not read: beta is 0) and D
         args = (a, b, c, c, k, 1, 0, n, 1, 0, n, 1, 0, n, 1, 0, m, n, k, 1, 1.0, 0.0)
         try:
             launch = module[entry].prepare(grid=grid, block=block, args=args).launch
         except cudakit.LaunchError as refusal:
-            row.skipped = str(refusal).splitlines()[0]
+            row.skip(str(refusal).splitlines()[0])
             continue
         resident = module[entry].occupancy(block, 0) * tile * tile
         occupancy = resident / device.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
@@ -66,15 +67,14 @@ def measure(device, stream, shape):
             launch(stream)
         row.judge(compare(c.numpy(stream), exact, plain))
         if device.kind == "gpu" and row.ok:
-            row.time_ms = GpuTimer(device, stream).time([lambda launch=launch: launch(stream)]).as_dict()
-            row.tflops = 2 * m * n * k / row.time_ms["median"] / 1e9
+            row.timed(GpuTimer(device, stream).time([lambda launch=launch: launch(stream)]), flops=2 * m * n * k)
 
 
 def run(arguments):
     outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
-        report = Report(device.info(), ceilings={"fp32_tflops": fp32_peak(device)} if device.kind == "gpu" else {})
+        report = BenchReport(device.info(), ceilings={"fp32_tflops": fp32_peak(device)} if device.kind == "gpu" else {})
         for shape in arguments.shapes or [(1024,) if device.kind == "gpu" else (64,)]:
             shape = FAMILY.read_shape(shape)
             if len(shape) != 3 or 0 in shape:

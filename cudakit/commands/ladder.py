@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cudakit.commands import cli
 from cudakit.errors import Refused
-from cudakit.measure.bench import Asked, Bench, Report
+from cudakit.measure.bench import Bench, Selection
+from cudakit.measure.rows import BenchReport
 from cudakit.shapes import Shape
 from cudakit.show import outputs, plots, tables
 
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace, names: Sequence[str]) -> int:
     return status
 
 
-def finish(report: Report, arguments: argparse.Namespace, table: Console) -> int:
+def finish(report: BenchReport, arguments: argparse.Namespace, table: Console) -> int:
     """How a measuring script ends: its table on `table`, its JSON where --json says. Returns the exit status."""
     result = report.as_dict()
     if not arguments.quiet:
@@ -58,16 +59,16 @@ def finish(report: Report, arguments: argparse.Namespace, table: Console) -> int
 
 def _measure(
     device: Device, families: Sequence[Family[Any]], arguments: argparse.Namespace, console: Console
-) -> Report:
+) -> BenchReport:
     once = arguments.once or cli.under_profiler()
     bench = Bench(device, once=once)
-    report = Report(device.info())
-    asked = Asked(arguments.variants, arguments.dtypes, arguments.modes)
+    report = BenchReport(device.info())
+    selection = Selection(arguments.variants, arguments.dtypes, arguments.modes)
     work = [(family, _shapes(family, device.kind, arguments, once)) for family in families]
-    total = sum(bench.steps(family, shapes, asked) for family, shapes in work)
+    total = sum(bench.steps(family, shapes, selection) for family, shapes in work)
     with cli.progress(console, total) as bench.step:
         for family, shapes in work:
-            report.merge(bench.run(family, shapes, asked))
+            report.merge(bench.run(family, shapes, selection))
     return report
 
 

@@ -19,7 +19,7 @@ from cudakit import pipeline
 from cudakit.commands import cli
 from cudakit.compare import Comparison, compare
 from cudakit.errors import Refused
-from cudakit.measure.bench import Row
+from cudakit.measure.rows import Row, Subject
 from cudakit.measure.timing import wall_clock
 from cudakit.show import outputs, plots
 
@@ -186,14 +186,14 @@ class Judge:
 
     def __init__(self, items: Items, row: Row, *, full: bool = False) -> None:
         self._judge, self._row = items.judge if full else items.judge_rows, row
-        self._row.max_abs_error = self._row.max_rel_error = 0.0
+        row.verdict.max_abs_error = row.verdict.max_rel_error = 0.0
         self.seen = 0
 
     def __call__(self, start: int, stop: int, results: Host) -> None:
         verdict = self._judge(start, results)
-        row = self._row
-        row.max_abs_error = max(row.max_abs_error or 0.0, verdict.max_abs_error)
-        row.max_rel_error = max(row.max_rel_error or 0.0, verdict.max_rel_error)
+        row, worst = self._row, self._row.verdict
+        worst.max_abs_error = max(worst.max_abs_error or 0.0, verdict.max_abs_error)
+        worst.max_rel_error = max(worst.max_rel_error or 0.0, verdict.max_rel_error)
         if not verdict.ok and row.ok is not False:
             row.fail(f"items {start} to {stop - 1}: {verdict.why}")
         self.seen += stop - start
@@ -203,16 +203,16 @@ class Judge:
         if self.seen != count:
             self._row.fail(f"{self.seen} of {count} items came out")
         elif self._row.ok is None:
-            self._row.ok = True
+            self._row.verdict.ok = True
 
 
 def cpu_row(items: Items, shape: tuple[int, ...]) -> Row:
     """What numpy takes for the items that differ, carried to all of them."""
-    row = Row(items.work.name, "cpu", None, shape, items.work.dtype, idea="numpy on the host")
+    row = Row(Subject(items.work.name, "cpu", None, shape, items.work.dtype, idea="numpy on the host"))
     row.judge(compare(items.plain, items.exact, items.plain))
     some = [host[: max(1, min(items.distinct, (16 << 20) // host[:1].nbytes))] for host in items.inputs]
     spread = wall_clock(lambda: items.work.plain(some), budget_s=0.2, most=5)
-    row.time_ms = spread.scaled(shape[0] / len(some[0])).as_dict()
+    row.timed(spread.scaled(shape[0] / len(some[0])))
     return row
 
 
@@ -220,7 +220,7 @@ def sequential_row(
     items: Items, device: Device, shape: tuple[int, ...], chunk: int, *, pinned: bool, rung: int, idea: str
 ) -> Row:
     """One chunk after the other, waiting after each step."""
-    row = Row(items.work.name, "pinned" if pinned else "pageable", rung, shape, items.work.dtype, idea=idea)
+    row = Row(Subject(items.work.name, "pinned" if pinned else "pageable", rung, shape, items.work.dtype, idea=idea))
     judge = Judge(items, row)
     sources = items.resident(device, shape[0], pinned=pinned)
     done = pipeline.sequential(
@@ -228,7 +228,7 @@ def sequential_row(
         sink=judge,
     )  # fmt: skip
     judge.finish(shape[0])
-    row.took(done)
+    row.streamed(done)
     return row
 
 
@@ -246,9 +246,9 @@ def pipelined_row(
     chunk: int,
     console: Console,
     timeline: bool = False,
-) -> tuple[Row, pipeline.Report]:
+) -> tuple[Row, pipeline.PipelineReport]:
     """Through a pipeline, the first items judged in full before it is timed."""
-    row = Row(items.work.name, name, rung, shape, items.work.dtype, idea=idea)
+    row = Row(Subject(items.work.name, name, rung, shape, items.work.dtype, idea=idea))
     # A whole chunk and the last short one, so that nothing is compiled in the timed run.
     first = min(shape[0], chunk + shape[0] % chunk)
     whole = np.full((first, *items.work.item), np.nan, items.work.dtype)
@@ -267,7 +267,7 @@ def pipelined_row(
             readers=arguments.readers, progress=tell, timeline=timeline, measure=True, **options,
         )  # fmt: skip
     judge.finish(shape[0])
-    row.took(done)
+    row.streamed(done)
     budget = done.host_bytes if arguments.host_memory is None else arguments.host_memory
     if done.host_growth > budget + HOST_SLACK:
         row.fail(
@@ -278,7 +278,7 @@ def pipelined_row(
 
 def ways(
     items: Items, device: Device, shape: tuple[int, ...], chunk: int, arguments: argparse.Namespace, console: Console
-) -> tuple[list[Row], pipeline.Report]:
+) -> tuple[list[Row], pipeline.PipelineReport]:
     """The stream by numpy, step after step from ordinary and from pinned memory, and through a pipeline from pinned
     memory and as it is made. With them the report of the pipeline from pinned memory, its timeline kept for --plot."""
     rows = [cpu_row(items, shape)]
@@ -313,7 +313,7 @@ def progress(console: Console, total: int | None) -> Iterator[Callable[[pipeline
         yield tell
 
 
-def link_ceiling(report: pipeline.Report) -> dict[str, Any]:
+def link_ceiling(report: pipeline.PipelineReport) -> dict[str, Any]:
     """The link of a report as a ceiling of the contract's JSON."""
     link = report.link
     return {} if link is None else {"link": {"h2d": link.h2d, "d2h": link.d2h, "both": link.both}}

@@ -23,7 +23,7 @@ from cudakit.device import Device
 from cudakit.pipeline.buffers import plan
 from cudakit.pipeline.engine import Chunk, Job, Progress, Run
 from cudakit.pipeline.ranges import Range, common, covers, left
-from cudakit.pipeline.report import Link, PipelineError, Report, Span
+from cudakit.pipeline.report import Link, PipelineError, PipelineReport, Span
 from cudakit.pipeline.sequential import sequential
 from cudakit.pipeline.sinks import Each, Nowhere, Sink, ToArray, ToFile, ToFolder, ToMap, as_sink
 from cudakit.pipeline.sinks import Job as SinkJob
@@ -31,8 +31,27 @@ from cudakit.pipeline.sources import Blocks, Filled, FromArray, FromFile, FromFi
 from cudakit.pipeline.state import Ticket
 
 __all__ = [
-    "Blocks", "Chunk", "Each", "Filled", "FromArray", "FromFile", "FromFiles", "Item", "Link", "Nowhere",
-    "PipelineError", "Progress", "Report", "Sink", "Source", "Span", "ToArray", "ToFile", "ToFolder", "ToMap", "run",
+    "Blocks",
+    "Chunk",
+    "Each",
+    "Filled",
+    "FromArray",
+    "FromFile",
+    "FromFiles",
+    "Item",
+    "Link",
+    "Nowhere",
+    "PipelineError",
+    "PipelineReport",
+    "Progress",
+    "Sink",
+    "Source",
+    "Span",
+    "ToArray",
+    "ToFile",
+    "ToFolder",
+    "ToMap",
+    "run",
     "sequential",
 ]  # fmt: skip
 
@@ -59,7 +78,7 @@ def run(
     progress: Callable[[Progress], Any] | None = None,
     timeline: bool = False,
     measure: bool | None = None,
-) -> Report:
+) -> PipelineReport:
     """Put every item of `sources` through `function` and give the results to `sinks`.
 
     function: function(chunk, *inputs, *outputs) queues work on `chunk.stream` that fills the output arrays from the
@@ -78,8 +97,8 @@ def run(
     times a second. timeline: keep the spans of every chunk. measure: measure the link first, for the bound, which takes
     half a second on a GPU; done where a gigabyte or more is to pass, unless said.
 
-    Returns a Report. Raises PipelineError, from its cause, for what fails underway; ValueError, TypeError, OSError and
-    OutOfMemory before anything has been read for what could not succeed.
+    Returns a PipelineReport. Raises PipelineError, from its cause, for what fails underway; ValueError, TypeError,
+    OSError and OutOfMemory before anything has been read for what could not succeed.
     """
     given: list[Source | Blocks] = []
     into: list[Sink] = []

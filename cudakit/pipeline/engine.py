@@ -26,7 +26,7 @@ from cudakit.errors import CudakitError, OutOfMemory
 from cudakit.pipeline import link
 from cudakit.pipeline.buffers import DEPTH, Clock, HostBuffer, Lane, Layout
 from cudakit.pipeline.ranges import Range
-from cudakit.pipeline.report import PipelineError, Report
+from cudakit.pipeline.report import PipelineError, PipelineReport
 from cudakit.pipeline.sinks import Sink
 from cudakit.pipeline.sources import Blocks, HostArray, Item, Source
 from cudakit.pipeline.state import Failure, State, Stopped, Ticket
@@ -111,12 +111,12 @@ class Run:
         self.queued = -1  # the last chunk whose work is all queued
         self._told = 0.0
         layout, devices = job.layout, job.devices
-        self.report = Report(
+        self.report = PipelineReport(
             [device.context.spec for device in devices], layout.streams, layout.chunk, job.count(),
             layout.device_bytes * len(devices), layout.host_bytes, skipped=job.skipped,
         )  # fmt: skip
 
-    def run(self) -> Report:
+    def run(self) -> PipelineReport:
         """Run it. Raises PipelineError from what stopped it; the buffers are given back in any case."""
         job, state = self.job, self.state
         before = _peak_from_now()

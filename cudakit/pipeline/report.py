@@ -39,7 +39,7 @@ class Link:
 
 
 @dataclass
-class Report:
+class PipelineReport:
     """The end of a run.
 
     items, chunks, bytes_in, bytes_out: what this run did (skipped: items that an earlier run had finished). seconds:
@@ -137,6 +137,6 @@ class PipelineError(CudakitError):
     been done by then.
     """
 
-    def __init__(self, message: str, *, chunk: int, start: int, stop: int, stage: str, report: Report) -> None:
+    def __init__(self, message: str, *, chunk: int, start: int, stop: int, stage: str, report: PipelineReport) -> None:
         self.chunk, self.start, self.stop, self.stage, self.report = chunk, start, stop, stage, report
         super().__init__(message)

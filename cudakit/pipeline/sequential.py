@@ -11,7 +11,7 @@ import numpy as np
 from cudakit.pipeline.buffers import Lane
 from cudakit.pipeline.engine import Chunk
 from cudakit.pipeline.ranges import left
-from cudakit.pipeline.report import Report
+from cudakit.pipeline.report import PipelineReport
 from cudakit.pipeline.sources import Item, Source, as_source
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ def sequential(
     count: int | None = None,
     pinned: bool = True,
     sink: Callable[[int, int, Any], Any] | None = None,
-) -> Report:
+) -> PipelineReport:
     """Put `sources` through `function` a chunk at a time, waiting after every copy and every piece of work.
 
     function, sources: as for `run`; the sources can be read in any order. output: (shape, dtype) of one result. count:
     how many items; all unless given. pinned: the host's buffers are pinned; pageable memory is copied through the
     driver's own buffers. Items that lie in memory of that kind already are copied from there. sink: given
-    (start, stop, items), outside of the time. Returns a Report without rates.
+    (start, stop, items), outside of the time. Returns a PipelineReport without rates.
     """
     if not isinstance(sources, (tuple, list)) or chunk < 1:
         raise ValueError(f"sequential() takes a tuple of sources, and chunks of 1 item or more, not {chunk}")
@@ -57,7 +57,7 @@ def sequential(
     lane = Lane.make(0, device, inputs, [made], chunk)
     nbytes = sum(array.nbytes for array in lane.inputs + lane.outputs)
     held = sum(buffer.nbytes for buffer in buffers) + result.nbytes if pinned else 0
-    report = Report([device.context.spec], 1, chunk, total, nbytes, held)
+    report = PipelineReport([device.context.spec], 1, chunk, total, nbytes, held)
     stream = lane.stream
     try:
         begin = time.perf_counter()

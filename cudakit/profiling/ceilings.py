@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudakit.measure.bench import LARGE_COPY, copy_ceiling
+from cudakit.measure.ceilings import large_copy_ceiling
 from cudakit.measure.timing import GpuTimer
 from cudakit.profiling import metrics
 from cudakit.profiling.reading import Launch
@@ -51,8 +51,8 @@ def measure(device: Device) -> list[Ceiling]:
     """A copy, FFMA chains and (from sm_80 on) mma.sync chains, timed on `device`, a GPU: under a second in all."""
     with device.stream() as stream:
         timer = GpuTimer(device, stream)
-        size = min(LARGE_COPY, device.memory_info()[0] // 4)
-        copy = copy_ceiling(device, timer, size)
+        copy = large_copy_ceiling(device, timer)
+        size = copy["bytes"]
         found = [Ceiling("copy", "gbps", "dram", copy["gbps"], True, f"a copy of {size / 2**30:.1f} GiB, both ways")]
         fma = _rate(device, timer, "fma")
         found.append(Ceiling("FFMA", "tflops", "fma", fma, True, "kernels/peaks/fma.cu"))

@@ -289,8 +289,15 @@ def summary(report: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"{unit}; {device_line(report)}"])
 
 
+def call_name(row: Row) -> str:
+    """How a table of host times names a call: a launch by its variant, another call by family and shape too."""
+    if row["family"] == "launch":
+        return str(row["variant"])
+    return " ".join(part for part in (row["family"], shape_text(row["shape"]), row["variant"]) if part)
+
+
 def launches(report: Mapping[str, Any]) -> str:
-    """The host's microseconds a launch, as examples/launch_overhead.py measures them."""
+    """The host's microseconds per call, as examples/launch_overhead.py measures them."""
     lines = ["| launch | host us a call (p10 to p90) | above bare |", "|---|---|---|"]
     for row in report["rows"]:
         spread = row.get("host_us")
@@ -298,7 +305,7 @@ def launches(report: Mapping[str, Any]) -> str:
             continue
         above = NOTHING if row.get("above_bare_us") is None else f"{row['above_bare_us']:+.2f}"
         times = f"{spread['median']:.2f} ({spread['p10']:.2f} to {spread['p90']:.2f})"
-        lines.append(f"| {row['variant']} | {times} | {above} |")
+        lines.append(f"| {call_name(row)} | {times} | {above} |")
     return "\n".join([*lines, "", device_line(report)])
 
 

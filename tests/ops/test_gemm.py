@@ -25,7 +25,8 @@ from cudakit.families.gemm import FAMILY
 from cudakit.families.gemm_problem import plain, problem, reference
 from cudakit.families.variant import Config, Variant
 from cudakit.measure.bench import Bench
-from cudakit.measure.peers import peers_of, with_cublas
+from cudakit.measure.peers import with_cublas
+from cudakit.measure.peers.installed import peers_of
 from cudakit.testing import Case, Layout, Refused, Values, contiguous, run_case
 
 WRONG = TESTS / "wrong"

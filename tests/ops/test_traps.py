@@ -12,7 +12,8 @@ from paths import ROOT
 
 import cudakit
 from cudakit.commands import streamed
-from cudakit.measure.bench import Row, fp32_peak
+from cudakit.measure.ceilings import fp32_peak
+from cudakit.measure.rows import Row, Subject
 
 TRAPS = (ROOT / "docs" / "traps.md").read_text(encoding="utf-8")
 
@@ -41,13 +42,13 @@ def test_a_check_that_saw_nothing_is_no_pass() -> None:
     blocks = np.empty((6, 4), np.float32)
     source.read(0, 6, blocks)
     for seen, right in ((6, True), (5, False), (0, False)):
-        row = Row("sums", "checked", 1, (6, 4), "float32")
+        row = Row(Subject("sums", "checked", 1, (6, 4), "float32"))
         judge = streamed.Judge(items, row, full=True)
         if seen:
             judge(0, seen, blocks[:seen])
         judge.finish(6)
         assert row.ok is right
-        assert right or f"{seen} of 6 items came out" in str(row.why)
+        assert right or f"{seen} of 6 items came out" in str(row.verdict.why)
 
 
 def test_the_peak_is_taken_at_the_highest_clock(sim: cudakit.Device) -> None:
@@ -73,6 +74,8 @@ def test_a_filter_centred_on_the_middle_is_found(sim: cudakit.Device, monkeypatc
         monkeypatch.setattr(
             cudakit.Device, "compile", lambda self, _, source=source: compile_(self, source=source, name="filter.cu")
         )
-        (row,) = [row for row in example.measure(sim, sim.default_stream, 32).rows if row.variant == "all stages"]
+        (row,) = [
+            row for row in example.measure(sim, sim.default_stream, 32).rows if row.subject.variant == "all stages"
+        ]
         assert row.ok is ok
-        assert ok or "frequency 0 is not where it should be" in str(row.why)
+        assert ok or "frequency 0 is not where it should be" in str(row.verdict.why)

@@ -6,16 +6,19 @@ import contextlib
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cudakit import ops
-from cudakit.compare import compare
+from cudakit import ops, pipeline
+from cudakit.compare import Comparison, compare
 from cudakit.families.variant import Config, Variant, ceil_div
-from cudakit.measure import bench
-from cudakit.measure.bench import Asked, Bench
-from cudakit.measure.peers import peers_of
+from cudakit.measure import case as bench_case
+from cudakit.measure import ceilings
+from cudakit.measure.bench import Bench, Selection
+from cudakit.measure.peers.installed import peers_of
+from cudakit.measure.rows import BenchReport, Rates, Row, Subject, Verdict
 from cudakit.measure.timing import BURST, GpuTimer, Spread, host_costs, rotations, wall_clock
 from cudakit.memory import array as memory
 from cudakit.show import outputs
@@ -296,7 +299,7 @@ def test_wrong_kernels_are_false_rows(device, family, name, says):
     right, wrong = report.rows
     assert right.ok
     assert wrong.ok is False
-    assert says in wrong.why
+    assert says in wrong.verdict.why
     assert not report.ok
 
 
@@ -304,14 +307,14 @@ def test_a_fault_is_a_false_row_that_names_the_line(sim, family):
     report = Bench(sim, once=True).run(family("far_outside"), [(1000,), (2000,)])
     assert [row.ok for row in report.rows] == [True, False], "the first shape is reported, the second cannot be run"
     row = report.rows[-1]
-    assert "wrong.cu" in row.why
-    assert "c[i + 100000000]" in row.why
+    assert "wrong.cu" in row.verdict.why
+    assert "c[i + 100000000]" in row.verdict.why
 
 
 def test_a_kernel_that_does_not_compile_is_a_false_row(device, family):
     report = Bench(device, once=True).run(family("no_such_kernel"), [(10,)])
     assert [row.ok for row in report.rows] == [True, False]
-    assert "no_such_kernel" in report.rows[1].why
+    assert "no_such_kernel" in report.rows[1].verdict.why
 
 
 class CannedTimer:
@@ -329,12 +332,13 @@ class CannedTimer:
 
 
 def test_times_become_bandwidth_and_shares_of_the_copy(device, family, monkeypatch):
-    monkeypatch.setattr(bench, "rotations", lambda *_, **__: 3)
+    monkeypatch.setattr(ceilings, "rotations", lambda *_, **__: 3)
+    monkeypatch.setattr(bench_case, "rotations", lambda *_, **__: 3)
     report = Bench(device, timer=CannedTimer).run(family("writes_nothing"), [(1000,)])
-    cpu, right, wrong = (row for row in report.rows if not row.variant.startswith("peer:"))
-    assert right.time_ms == {"median": 1.0, "p10": 0.9, "p90": 1.1, "n": 5}
-    assert right.gbps == pytest.approx(12 * 1000 / 1e-3 / 1e9)
-    assert right.tflops == pytest.approx(1000 / 1e-3 / 1e12)
+    cpu, right, wrong = (row for row in report.rows if not row.subject.variant.startswith("peer:"))
+    assert right.times.device == Spread(1.0, 0.9, 1.1, 5)
+    assert right.rates.gbps == pytest.approx(12 * 1000 / 1e-3 / 1e9)
+    assert right.rates.tflops == pytest.approx(1000 / 1e-3 / 1e12)
     assert report.ceilings["copy"] == [
         {
             "shape": (1000,),
@@ -342,23 +346,23 @@ def test_times_become_bandwidth_and_shares_of_the_copy(device, family, monkeypat
             "mode": "",
             "bytes": 12000,
             "gbps": pytest.approx(0.012),
-            "time_ms": right.time_ms,
+            "time_ms": right.times.device.as_dict(),
         }
     ]
-    assert right.of_ceiling == pytest.approx(1.0)
-    assert right.end_to_end_ms > 0
-    assert cpu.time_ms["median"] > 0
-    assert cpu.of_ceiling is None
-    assert wrong.time_ms is None, "what is wrong is not timed"
+    assert right.rates.of_ceiling == pytest.approx(1.0)
+    assert right.times.end_to_end > 0
+    assert cpu.times.device.median > 0
+    assert cpu.rates.of_ceiling is None
+    assert wrong.times.device is None, "what is wrong is not timed"
     assert right.launch["block"] == 1024
     assert 0 < right.launch["occupancy"] <= 1
 
 
 def test_every_copy_that_is_rotated_over_holds_the_problem(device, monkeypatch):
-    monkeypatch.setattr(bench, "rotations", lambda *_, **__: 4)
+    monkeypatch.setattr(bench_case, "rotations", lambda *_, **__: 4)
     add = ops.families()["vector_add"]
     with device.stream() as stream:
-        case = bench._Case(device, add, (257,), "float32", "", stream, seed=1)
+        case = bench_case.BenchCase(device, add, (257,), "float32", "", stream, seed=1)
         case.rotate()
         assert len(case.sets) == 4
         assert len({output.pointer for _, output in case.sets}) == 4
@@ -372,16 +376,16 @@ def test_a_skipped_variant_says_why(device):
     add = ops.families()["vector_add"]
     never = dataclasses.replace(add.variants[0], name="never", supports=lambda problem: "it never does")
     report = Bench(device, once=True).run(dataclasses.replace(add, variants=(never,)), [(8,)])
-    assert (report.rows[0].ok, report.rows[0].skipped) == (None, "it never does")
+    assert (report.rows[0].ok, report.rows[0].verdict.skipped) == (None, "it never does")
     assert report.ok, "skipped is not false"
 
 
 def test_an_empty_problem_is_right_and_not_timed(device):
     report = Bench(device, timer=CannedTimer).run(ops.families()["softmax"], [(0, 5)])
-    ours = [row for row in report.rows if row.rung is not None]
+    ours = [row for row in report.rows if row.subject.rung is not None]
     assert ours
     assert all(row.ok for row in ours)
-    assert all(row.time_ms is None for row in ours)
+    assert all(row.times.device is None for row in ours)
 
 
 def test_steps_announces_as_many_as_are_taken(device, family):
@@ -394,10 +398,10 @@ def test_steps_announces_as_many_as_are_taken(device, family):
 
 
 def test_reports_merge():
-    one, two = bench.Report({}), bench.Report({})
+    one, two = BenchReport({}), BenchReport({})
     one.ceilings = {"copy_large": {"gbps": 1}, "copy": [{"shape": (1,)}]}
     two.ceilings = {"copy_large": {"gbps": 2}, "copy": [{"shape": (2,)}]}
-    two.rows.append(bench.Row("f", "v", 1, (2,), "float32", ok=False))
+    two.rows.append(Row(Subject("f", "v", 1, (2,), "float32"), verdict=Verdict(ok=False)))
     one.merge(two)
     assert [copy["shape"] for copy in one.ceilings["copy"]] == [(1,), (2,)]
     assert not one.ok
@@ -417,9 +421,9 @@ def test_cupy_does_the_same_work(gpu, family):
     if family == "gemm":
         shape = (64,)
     report = Bench(gpu).run(ops.families()[family], [shape])
-    (row,) = (row for row in report.rows if row.variant == "peer:cupy")
-    assert row.ok, row.skipped or row.why
-    assert row.time_ms is not None
+    (row,) = (row for row in report.rows if row.subject.variant == "peer:cupy")
+    assert row.ok, row.verdict.skipped or row.verdict.why
+    assert row.times.device is not None
 
 
 class FakePeer:
@@ -446,7 +450,8 @@ class FakePeer:
 
 
 def test_peers_are_checked_and_timed_as_we_are(device, family, monkeypatch):
-    monkeypatch.setattr(bench, "rotations", lambda *_, **__: 2)
+    monkeypatch.setattr(ceilings, "rotations", lambda *_, **__: 2)
+    monkeypatch.setattr(bench_case, "rotations", lambda *_, **__: 2)
     names = ("right", "wrong", "refuses", "fails")
     monkeypatch.setattr(Bench, "peers", lambda self, family, options: [FakePeer(name) for name in names])
     ones = dataclasses.replace(
@@ -454,11 +459,11 @@ def test_peers_are_checked_and_timed_as_we_are(device, family, monkeypatch):
         make_inputs=lambda shape, dtype, rng: (np.full(shape, 1.0, dtype), np.full(shape, 2.0, dtype)),
     )
     report = Bench(device, timer=CannedTimer).run(ones, [(100,)])
-    right, wrong, refuses, fails = (row for row in report.rows if row.variant.startswith("peer:"))
-    assert (right.ok, right.gbps) == (True, pytest.approx(12 * 100 / 1e6))
-    assert (wrong.ok, wrong.time_ms) == (False, None)
-    assert (refuses.ok, refuses.skipped) == (None, "too large")
-    assert (fails.ok, fails.skipped) == (None, "OSError: its library is broken")
+    right, wrong, refuses, fails = (row for row in report.rows if row.subject.variant.startswith("peer:"))
+    assert (right.ok, right.rates.gbps) == (True, pytest.approx(12 * 100 / 1e6))
+    assert (wrong.ok, wrong.times.device) == (False, None)
+    assert (refuses.ok, refuses.verdict.skipped) == (None, "too large")
+    assert (fails.ok, fails.verdict.skipped) == (None, "OSError: its library is broken")
 
 
 def test_the_cpu_row_is_what_numpy_users_write_not_the_yardstick(sim):
@@ -470,8 +475,54 @@ def test_the_cpu_row_is_what_numpy_users_write_not_the_yardstick(sim):
         plain=lambda inputs: timed.append("plain") or family.plain(inputs),
         baseline=lambda inputs: timed.append("baseline") or family.baseline(inputs),
     )
-    report = Bench(sim).run(watched, [(8, 100)], Asked(["tree_reduce"]))
+    report = Bench(sim).run(watched, [(8, 100)], Selection(["tree_reduce"]))
     assert timed.count("plain") == 1, "once, for the tolerance"
     assert timed.count("baseline") >= 2, "once to be checked, and to be timed"
-    assert report.rows[0].variant == "cpu"
+    assert report.rows[0].subject.variant == "cpu"
     assert report.rows[0].ok
+
+
+def rows_of_each_kind():
+    """A timed row, a counted one, a skipped one, a wrong one, a pipeline on a GPU and one without a clock."""
+    timed = Row(Subject("softmax", "vec4", 7, (64, 128), "float32", "log", "reads 16 bytes"))
+    timed.judge(Comparison(ok=True, max_abs_error=1e-7, max_rel_error=2e-6, worst_at=(3, 5)))
+    timed.timed(Spread(0.5, 0.25, 0.75, 9), traffic=65536)
+    timed.times.end_to_end = 1.5
+    timed.hold_against(0.4)
+    timed.launch = {"grid": (64,), "block": (128,), "shared": 512, "registers": 32, "occupancy": 0.75}
+    counted = Row(Subject("softmax", "naive", 1, (2, 3), "float16"), verdict=Verdict(ok=True))
+    counted.counters = {"launches": 1, "bytes_per_element": 8.0}
+    skipped = Row(Subject("gemm", "tensor", 4, (8, 8, 8), "float32"), Rates(ceiling="cublas"))
+    skipped.skip("it needs sm_80")
+    wrong = Row(Subject("gemm", "wrong", 2, (8, 8, 8), "float32"), Rates(ceiling="cublas"))
+    wrong.fail("wrote 4 bytes outside its output")
+    done = pipeline.PipelineReport(
+        ["gpu:0"], 3, 4, 40, 1024, 2048, items=40, chunks=10, bytes_in=4 * 10**9, bytes_out=2 * 10**9, seconds=2.0,
+        busy={"read": 0.5}, bounds={"link": 1.0}, waited={"reading": 0.1}, link=pipeline.Link(4e9, 4e9, 3e9),
+    )  # fmt: skip
+    streamed = Row(Subject("blur images", "pipelined", 3, (40, 8, 8), "float32", idea="3 streams"))
+    streamed.verdict.ok = True
+    streamed.streamed(done)
+    simulated = Row(Subject("blur images", "pinned", 2, (40, 8, 8), "float32"))
+    simulated.streamed(dataclasses.replace(done, devices=["sim:0"], link=None, bounds={}))
+    return [timed, counted, skipped, wrong, streamed, simulated]
+
+
+def test_a_row_of_each_kind_is_the_contracts_json():
+    """Byte for byte: scripts read these files, and committed ones are compared."""
+    copies = {"copy": [{"shape": (64, 128), "gbps": 100.0}]}
+    report = BenchReport(
+        {"name": "a device", "kind": "gpu", "arch": "sm_90a"}, "2026-01-02", copies, rows_of_each_kind()
+    )
+    expected = (Path(__file__).parent / "rows.json").read_text(encoding="utf-8")
+    assert outputs.json_text(outputs.finite(report.as_dict())) + "\n" == expected
+
+
+def test_a_derived_rows_own_figures_come_last():
+    @dataclasses.dataclass
+    class Counted(Row):
+        steps: int = 0
+
+    row = Counted(Subject("f", "v", 1, (2,), "float32"), steps=3).as_dict()
+    assert list(row)[-2:] == ["pipeline", "steps"]
+    assert row["steps"] == 3

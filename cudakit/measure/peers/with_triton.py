@@ -12,7 +12,7 @@ from cudakit.measure.peers.with_torch import on_stream, tensors
 
 if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
-    from cudakit.measure.peers import Peer
+    from cudakit.measure.peers.peer import Peer
     from cudakit.measure.timing import GpuTimer, Launch
     from cudakit.memory.array import DeviceArray
 

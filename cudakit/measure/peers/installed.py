@@ -1,0 +1,33 @@
+"""Which peers of a family can run here: those whose package is installed and sees the GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from cudakit.measure.peers import with_cublas
+from cudakit.measure.peers.peer import Peer
+
+
+def peers_of(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
+    """The peers of `family` at its `options` whose package is installed and sees GPU number `ordinal`. cuBLAS, which is
+    what 100 % means for a product, is among them even where its bindings are not installed: its row then says so."""
+    peers: list[Peer] = [*with_cublas.peers(family, options)]
+    if importlib.util.find_spec("cupy") is not None:
+        from cudakit.measure.peers import with_cupy
+
+        if with_cupy.sees(ordinal):
+            peers += with_cupy.peers(family, ordinal, options)
+    if importlib.util.find_spec("torch") is None:
+        return peers
+    from cudakit.measure.peers import with_torch
+
+    if not with_torch.sees(ordinal):
+        return peers
+    peers += with_torch.peers(family, ordinal, options)
+    if importlib.util.find_spec("triton") is not None:
+        from cudakit.measure.peers import with_triton
+
+        peers += with_triton.peers(family, ordinal, options)
+    return peers

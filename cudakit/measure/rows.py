@@ -1,0 +1,177 @@
+"""The rows of a bench: what was run, the verdict of its check, its times and rates; and the report that holds them.
+
+`Row.as_dict` and `BenchReport.as_dict` are the only place that turns them into the JSON that scripts rely on.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from cudakit.measure.timing import Spread
+from cudakit.shapes import Shape
+
+if TYPE_CHECKING:
+    from cudakit.compare import Comparison
+    from cudakit.pipeline import PipelineReport
+
+
+@dataclass(slots=True)
+class Subject:
+    """What a row is about: one variant of a family on one shape. rung: its place in the ladder, None outside of it."""
+
+    family: str
+    variant: str
+    rung: int | None
+    shape: Shape
+    dtype: str
+    mode: str = ""
+    idea: str = ""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The outcome of a row's check. ok: None until it was checked, and if it was skipped. skipped: why it was not run.
+    worst_at: the place of the worst error. why: the reason why ok is false."""
+
+    ok: bool | None = None
+    skipped: str | None = None
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    worst_at: tuple[int, ...] | None = None
+    why: str | None = None
+
+
+@dataclass(slots=True)
+class Times:
+    """Milliseconds. device: of the work alone. end_to_end: with the transfers from and to the host."""
+
+    device: Spread | None = None
+    end_to_end: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "time_ms": None if self.device is None else self.device.as_dict(),
+            "end_to_end_ms": self.end_to_end,
+        }
+
+
+@dataclass(slots=True)
+class Rates:
+    """What follows from the time: GB/s of the bytes that must be moved, TFLOP/s, and the share of the ceiling, which is
+    "copy", "bound" (a pipeline's), or the name of a library or peer."""
+
+    gbps: float | None = None
+    tflops: float | None = None
+    of_ceiling: float | None = None
+    ceiling: str = "copy"
+
+
+class LaunchShape(TypedDict, total=False):
+    """The launch of a variant's largest kernel. shared: bytes per block, static ones too. registers: per thread.
+    occupancy: the share of a multiprocessor's threads that can be resident."""
+
+    grid: Any
+    block: Any
+    shared: int
+    registers: int
+    occupancy: float
+
+
+@dataclass(slots=True)
+class Row:
+    """One variant on one shape. A script that has further figures derives a class, whose own fields come last in the
+    JSON. counters: of the simulated device. pipeline: the report of one, if the work went through it."""
+
+    subject: Subject
+    rates: Rates = field(default_factory=Rates)
+    verdict: Verdict = field(default_factory=Verdict)
+    times: Times = field(default_factory=Times)
+    counters: dict[str, float] | None = None
+    launch: LaunchShape | None = None
+    pipeline: PipelineReport | None = None
+
+    @property
+    def ok(self) -> bool | None:
+        """Whether the check passed; None if there was none."""
+        return self.verdict.ok
+
+    def judge(self, comparison: Comparison) -> None:
+        """Take over the outcome of a comparison with the reference."""
+        self.verdict = Verdict(
+            comparison.ok, self.verdict.skipped, comparison.max_abs_error, comparison.max_rel_error,
+            comparison.worst_at, comparison.why or None,
+        )  # fmt: skip
+
+    def fail(self, why: str) -> None:
+        self.verdict.ok, self.verdict.why = False, why
+
+    def skip(self, why: str | None) -> None:
+        """Note why it was not run; None if it was."""
+        self.verdict.skipped = why
+
+    def timed(self, spread: Spread, *, traffic: float | None = None, flops: float | None = None) -> None:
+        """Take over the time of the work, in milliseconds, and the rates that follow. traffic: bytes that must be
+        moved. flops: floating-point operations. None: no such rate."""
+        self.times.device = spread
+        seconds = spread.median / 1000
+        self.rates.gbps = None if traffic is None else traffic / seconds / 1e9
+        self.rates.tflops = None if flops is None else flops / seconds / 1e12
+
+    def hold_against(self, ceiling_ms: float) -> None:
+        """The share of a ceiling that takes `ceiling_ms`; nothing if the row was not timed."""
+        if self.times.device is not None:
+            self.rates.of_ceiling = ceiling_ms / self.times.device.median
+
+    def streamed(self, done: PipelineReport) -> None:
+        """Take over the figures of a pipeline: bytes both ways, and on a GPU its time and its share of the bound."""
+        self.pipeline = done
+        self.rates.ceiling = "bound"
+        if all(spec.startswith("gpu") for spec in done.devices):
+            self.timed(Spread.of([done.seconds * 1e3]), traffic=done.bytes_in + done.bytes_out)
+            self.rates.of_ceiling = done.share
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row of the contract, in the order of the committed reports."""
+        own = [entry.name for entry in fields(self) if entry not in fields(Row)]
+        return {
+            **asdict(self.subject),
+            **asdict(self.verdict),
+            **self.times.as_dict(),
+            **asdict(self.rates),
+            "counters": copy.copy(self.counters),
+            "launch": copy.copy(self.launch),
+            "pipeline": None if self.pipeline is None else self.pipeline.as_dict(),
+            **{name: copy.copy(getattr(self, name)) for name in own},
+        }
+
+
+@dataclass
+class BenchReport:
+    """What a run measured, in the contract's form."""
+
+    device: dict[str, Any]
+    date: str = field(default_factory=lambda: datetime.date.today().isoformat())
+    ceilings: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """True if no row failed; skipped rows do not count as failures."""
+        return not any(row.ok is False for row in self.rows)
+
+    def merge(self, other: BenchReport) -> None:
+        """Take in another run's rows and ceilings, of the same device."""
+        self.rows += other.rows
+        copies = [*self.ceilings.get("copy", []), *other.ceilings.get("copy", [])]
+        self.ceilings |= other.ceilings | ({"copy": copies} if copies else {})
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "device": copy.deepcopy(self.device),
+            "date": self.date,
+            "ceilings": copy.deepcopy(self.ceilings),
+            "rows": [row.as_dict() for row in self.rows],
+        }
