@@ -673,13 +673,15 @@ def test_pinned_memory_is_given_back_while_the_error_is_looked_at(sim) -> None:
 
 def test_a_slow_progress_function_slows_nothing_and_one_that_fails_loses_nothing(device, tmp_path) -> None:
     a = items(30)
+    told: list[int] = []
 
     def slow(far: pipeline.Progress) -> None:
+        told.append(far.items)
         time.sleep(0.2)
 
-    begin = time.perf_counter()
     pipeline.run(double, a, None, devices=device, chunk=1, progress=slow)
-    assert time.perf_counter() - begin < 3
+    assert told[-1] == 30
+    assert len(told) < 30, "called less often than there are chunks: the next call is due some time after its end"
 
     def fails(far: pipeline.Progress) -> None:
         if far.items == 30:
@@ -737,7 +739,9 @@ def test_progress_and_report_tell_how_far_and_how_fast(device) -> None:
     assert report.busy["write"] > 0.29
     stages = {span.stage for span in report.spans}
     assert stages == {"read", "write"} | ({"h2d", "compute", "d2h"} if device.kind == "gpu" else set())
-    assert all(0 <= span.begin <= span.end <= report.seconds + 0.01 for span in report.spans)
+    assert all(0 <= span.begin <= span.end for span in report.spans)
+    host = [span for span in report.spans if span.stage in ("read", "write")]
+    assert all(span.end <= report.seconds for span in host)
     assert "40 items in 10 chunks" in str(report)
 
 
@@ -805,9 +809,10 @@ def test_the_bound_is_measured_in_the_run(gpu) -> None:
     a[:] = 1
     out = gpu.pinned((64 * 20, 512, 512))
     report = pipeline.run(double, pipeline.FromArray(a, 20), out, devices=gpu, chunk=64, streams=3, measure=True)
-    assert report.bound_by == "link"
+    assert set(report.bounds) == {"link", "compute"}, "what is pinned is neither read nor written"
     assert report.link is not None
-    assert report.share == pytest.approx(report.link.seconds(report.bytes_in, report.bytes_out) / report.seconds)
-    assert 0.05 < report.share < 1.2, "others may use the link meanwhile; nothing passes it"
-    assert 0.5 < report.link.both / report.link.h2d <= 1.05
+    assert min(report.link.h2d, report.link.d2h, report.link.both) > 0
+    assert report.bounds["link"] == pytest.approx(report.link.seconds(report.bytes_in, report.bytes_out))
+    assert report.bound == max(report.bounds.values()) == report.bounds[str(report.bound_by)]
+    assert report.share == pytest.approx(report.bound / report.seconds)
     assert f"{report.share:.0%} of the bound" in str(report)

@@ -783,8 +783,10 @@ def test_a_real_profile(gpu, tmp_path):
     assert inside["global_sectors"] == inside["global_sectors_ideal"] == 2 * (1 << 24) / 32
     assert outside["binds"] == "small grid"
     assert not [key for key in (*metrics.SHARES, *metrics.COUNTS) if inside[key] is None], "what --set row collects"
-    assert report["ceilings"]["copy"]["value"] > 0.5 * 1e-3 * inside["bytes"] / inside["time_us"]
-    assert "FFMA" in report["ceilings"]
+    assert inside["gbps"] == pytest.approx(inside["bytes"] / inside["time_us"] / 1e3, rel=1e-5)
+    for name in ("copy", "FFMA"):
+        assert report["ceilings"][name]["measured"]
+        assert report["ceilings"][name]["value"] > 0
 
 
 @pytest.mark.gpu
@@ -797,17 +799,18 @@ def test_the_committed_reports_can_be_opened():
         for row in profiling.reduce(profiling.read_report(folder / f"{name}.ncu-rep")):
             (other,) = [one for one in rows if one["range"] == row["range"]]
             assert row["binds"] == other["binds"]
-            assert row["time_us"] == pytest.approx(other["time_us"], rel=0.15)
+            assert [row[key] for key in ("kernel", "grid", "block")] == [
+                other[key] for key in ("kernel", "grid", "block")
+            ]
             assert row["flops"] == pytest.approx(other["flops"], rel=0.01)
             assert row["sectors_per_load"] == pytest.approx(other["sectors_per_load"], rel=0.01)
 
 
 @pytest.mark.gpu
 def test_measured_peaks_are_under_the_data_sheets(gpu):
-    """A peak above the data sheet's would mean that work was optimised away. Beside other work there is no saying how
-    much is left of it."""
-    from cudakit.measure.bench import fp32_peak
+    """A peak above the data sheet's would mean that work was optimised away. Other work on the GPU only lowers it."""
+    from cudakit.measure.ceilings import fp32_peak
 
     found = {one.name: one.value for one in ceilings.measure(gpu)}
-    assert 0.02 * fp32_peak(gpu) < found["FFMA"] <= 1.02 * fp32_peak(gpu)
-    assert found["mma.sync bfloat16"] > 0.02 * fp32_peak(gpu)
+    assert 0 < found["FFMA"] <= 1.02 * fp32_peak(gpu)
+    assert found["mma.sync bfloat16"] > 0
