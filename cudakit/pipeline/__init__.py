@@ -22,11 +22,11 @@ import numpy as np
 from cudakit.device import Device
 from cudakit.pipeline.buffers import plan
 from cudakit.pipeline.engine import Chunk, Job, Progress, Run
+from cudakit.pipeline.file_sinks import Each, Nowhere, Sink, ToArray, ToFile, ToFolder, ToMap, as_sink
+from cudakit.pipeline.file_sinks import Job as SinkJob
 from cudakit.pipeline.ranges import Range, common, covers, left
 from cudakit.pipeline.report import Link, PipelineError, PipelineReport, Span
 from cudakit.pipeline.sequential import sequential
-from cudakit.pipeline.sinks import Each, Nowhere, Sink, ToArray, ToFile, ToFolder, ToMap, as_sink
-from cudakit.pipeline.sinks import Job as SinkJob
 from cudakit.pipeline.sources import Blocks, Filled, FromArray, FromFile, FromFiles, Item, Source, as_source
 from cudakit.pipeline.state import Ticket
 
