@@ -9,9 +9,9 @@ import numpy as np
 from cuda.bindings import driver as cu
 
 from cudakit.sim.driver.faults import Refused, Result, caller, host_report, other_access
+from cudakit.sim.driver.objects import Context, Memory, Pool, Stream
 from cudakit.sim.driver.order import OrderChecks
-from cudakit.sim.driver.state import Context, Handle, Memory, Pool, as_handle, call, member, size_t, unsigned
-from cudakit.sim.driver.streams import Stream
+from cudakit.sim.driver.state import Handle, as_handle, call, member, size_t, unsigned
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.report import HostReport, Origin
 

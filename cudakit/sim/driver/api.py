@@ -23,10 +23,11 @@ from cudakit.sim.driver.events import StreamCalls
 from cudakit.sim.driver.faults import Injector, Refused, Result, caller, host_report
 from cudakit.sim.driver.graphs import GraphCalls
 from cudakit.sim.driver.launches import Count, LaunchRecord, write_stdout
+from cudakit.sim.driver.objects import Context, Device, Operation, Pool, Stream, Work
 from cudakit.sim.driver.order import Rows
 from cudakit.sim.driver.regions import Region
-from cudakit.sim.driver.state import Context, Device, DriverState, Handle, Pool, call
-from cudakit.sim.driver.streams import Operation, Scheduler, Stream, Work
+from cudakit.sim.driver.state import DriverState, Handle, call
+from cudakit.sim.driver.streams import Scheduler
 from cudakit.sim.lockstep.memory import MemoryFault
 from cudakit.sim.lockstep.report import Finding, Held, HostReport, LeakReport
 

@@ -10,8 +10,8 @@ from cuda.bindings import driver as cu
 
 from cudakit.sim.chips.properties import DRIVER_VERSION
 from cudakit.sim.driver.faults import Refused, Result, result, text
-from cudakit.sim.driver.state import Context, DriverState, Handle, as_handle, call, size_t, unsigned
-from cudakit.sim.driver.streams import Stream
+from cudakit.sim.driver.objects import Context, Stream
+from cudakit.sim.driver.state import DriverState, Handle, as_handle, call, size_t, unsigned
 from cudakit.sim.lockstep.report import Held, LeakReport, Origin, python_place
 
 LIMITS = {

@@ -15,9 +15,9 @@ from cuda.bindings import driver as cu
 
 from cudakit.sim.driver.allocations import MemoryCalls
 from cudakit.sim.driver.faults import OperationFault, Refused, Result, caller, host_report, memory_report
+from cudakit.sim.driver.objects import Operation, Stream, Work
 from cudakit.sim.driver.regions import Bytes, PinnedSource, Region
 from cudakit.sim.driver.state import Handle, as_handle, call, size_t, unsigned
-from cudakit.sim.driver.streams import Operation, Stream, Work
 from cudakit.sim.lockstep.memory import MemoryFault
 from cudakit.sim.lockstep.report import Origin
 

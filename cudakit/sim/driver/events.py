@@ -8,8 +8,8 @@ from cuda.bindings import driver as cu
 
 from cudakit.sim.driver.contexts import PRIORITIES
 from cudakit.sim.driver.faults import Refused, Result, caller
-from cudakit.sim.driver.state import Context, DriverState, Handle, as_handle, call, signed, unsigned
-from cudakit.sim.driver.streams import Capture, Event, Node, Stream
+from cudakit.sim.driver.objects import Capture, Context, Event, Node, Stream
+from cudakit.sim.driver.state import DriverState, Handle, as_handle, call, signed, unsigned
 
 
 class StreamCalls(DriverState):

@@ -13,7 +13,8 @@ from cudakit.sim.chips.occupancy import active_blocks, active_clusters, availabl
 from cudakit.sim.chips.properties import Chip
 from cudakit.sim.driver.copies import CopyCalls
 from cudakit.sim.driver.faults import Refused, Result, caller
-from cudakit.sim.driver.state import Context, Handle, Memory, as_handle, call, member, name_bytes, signed, unsigned
+from cudakit.sim.driver.objects import Context, Memory
+from cudakit.sim.driver.state import Handle, as_handle, call, member, name_bytes, signed, unsigned
 from cudakit.sim.loading import LoadedFunction, LoadedModule
 from cudakit.sim.lockstep.report import Origin
 from cudakit.sim.ptx.ir import PtxError, UnsupportedPtx

@@ -19,9 +19,9 @@ from cuda.bindings import driver as cu
 
 from cudakit.sim.driver.faults import Refused, Result, caller
 from cudakit.sim.driver.launches import Launch, LaunchCalls
+from cudakit.sim.driver.objects import Capture, Context, Node, Operation, Stream, Work
 from cudakit.sim.driver.regions import Region
-from cudakit.sim.driver.state import Context, Handle, call, member, unsigned
-from cudakit.sim.driver.streams import Capture, Node, Operation, Stream, Work
+from cudakit.sim.driver.state import Handle, call, member, unsigned
 from cudakit.sim.lockstep.report import Origin
 
 _STATUS = cu.CUstreamCaptureStatus

@@ -15,8 +15,8 @@ from cudakit.sim.chips.occupancy import active_blocks
 from cudakit.sim.driver.contexts import LIMITS
 from cudakit.sim.driver.faults import Refused, Result, caller, host_report
 from cudakit.sim.driver.functions import Function, FunctionCalls, Index3, read_config
-from cudakit.sim.driver.state import Context, Handle, Memory, as_handle, call, read_c_array, unsigned
-from cudakit.sim.driver.streams import Operation, Stream, Work
+from cudakit.sim.driver.objects import Context, Memory, Operation, Stream, Work
+from cudakit.sim.driver.state import Handle, as_handle, call, read_c_array, unsigned
 from cudakit.sim.loading import LoadedFunction
 from cudakit.sim.lockstep.counters import Counters
 from cudakit.sim.lockstep.heap import Heap

@@ -26,8 +26,8 @@ import numpy as np
 
 from cudakit.sim.checks.footprints import LARGEST, READ, WRITE, Footprints, conflict, wrote
 from cudakit.sim.driver.faults import Refused, Result, caller, host_report, other_access
-from cudakit.sim.driver.state import DriverState, Memory
-from cudakit.sim.driver.streams import Operation, Stream, Use
+from cudakit.sim.driver.objects import Memory, Operation, Stream, Use
+from cudakit.sim.driver.state import DriverState
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.report import Finding, HostReport, Place
 

@@ -7,17 +7,15 @@ import functools
 import operator
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from cudakit.sim.chips.properties import Chip
 from cudakit.sim.driver.faults import SUCCESS, Injector, OperationFault, Refused, Result, caller, host_report
 from cudakit.sim.driver.lock import DriverLock
-from cudakit.sim.driver.streams import Capture, Event, Operation, Scheduler, Stream, Use, Work
-from cudakit.sim.lockstep.memory import AddressSpace, Allocation
-from cudakit.sim.lockstep.report import Finding, HostReport, Origin
+from cudakit.sim.driver.objects import Capture, Context, Device, Memory, Operation, Stream, Work
+from cudakit.sim.driver.streams import Scheduler
+from cudakit.sim.lockstep.memory import AddressSpace
+from cudakit.sim.lockstep.report import Finding, HostReport
 
 Handle = Any
 Reply = tuple[Any, ...]
@@ -60,112 +58,6 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
         return enter
 
     return decorate
-
-
-@dataclass(eq=False)
-class Pool:
-    """A stream-ordered memory pool. Bytes: ``used`` by allocations, ``reserved`` from the device (never less)."""
-
-    handle: int
-    device: Device
-    threshold: int = 0
-    used: int = 0
-    used_high: int = 0
-    reserved: int = 0
-    reserved_high: int = 0
-    flags: dict[int, int] = field(default_factory=dict)
-    place: Origin | None = None
-
-    def take(self, size: int) -> None:
-        self.used += size
-        self.used_high = max(self.used_high, self.used)
-        self.reserved = max(self.reserved, self.used)
-        self.reserved_high = max(self.reserved_high, self.reserved)
-
-    def trim(self, keep: int) -> None:
-        """Give back to the device what is neither used nor to be kept."""
-        self.reserved = min(self.reserved, max(self.used, keep))
-
-
-@dataclass(eq=False)
-class Memory:
-    """One allocation as the driver knows it: device memory (``pool`` when stream-ordered) or pinned host memory.
-
-    ``made`` is the operation that allocates it, while that is pending; ``uses`` the pending work on it, by the stream's
-    number; ``freed_at`` where a free was queued that has not run yet.
-    """
-
-    allocation: Allocation
-    context: Context
-    pool: Pool | None = None
-    made: Operation | None = None
-    uses: dict[int, deque[Use]] = field(default_factory=dict)
-    freed_at: Origin | None = None
-    registered: bool = False
-    flags: int = 0
-    number: int = 0
-
-    @property
-    def freeing(self) -> bool:
-        return self.freed_at is not None
-
-    @property
-    def size(self) -> int:
-        """What it takes from the device: whole 512-byte pieces."""
-        return -(-self.allocation.size // 512) * 512
-
-
-@dataclass(eq=False)
-class Device:
-    """One simulated device."""
-
-    ordinal: int
-    chip: Chip
-    total_memory: int
-    attributes: dict[int, int]
-    allocated: int = 0
-    retained: int = 0
-    primary: Context = field(init=False)
-    pools: list[Pool] = field(default_factory=list)
-    pool: Pool = field(init=False)
-    default_pool: Pool = field(init=False)
-
-    @property
-    def free_memory(self) -> int:
-        return self.total_memory - self.allocated - sum(pool.reserved for pool in self.pools)
-
-
-@dataclass(eq=False)
-class Context:
-    """A context: what was made in it, and whether it is still good (``sticky`` is the error that ended it)."""
-
-    handle: int
-    device: Device
-    legacy: Stream = field(init=False)
-    flags: int = 0
-    active: bool = True
-    sticky: Any = None
-    report: Finding | None = None
-    mistakes: list[Finding] = field(default_factory=list)
-    told: set[Any] = field(default_factory=set)
-    streams: dict[int, Stream] = field(default_factory=dict)
-    per_thread: dict[int, Stream] = field(default_factory=dict)
-    events: dict[int, Event] = field(default_factory=dict)
-    modules: dict[int, Any] = field(default_factory=dict)
-    graphs: dict[int, Any] = field(default_factory=dict)
-    peers: set[int] = field(default_factory=set)
-    limits: dict[int, int] = field(default_factory=dict)
-
-    def all_streams(self) -> Iterator[Stream]:
-        yield self.legacy
-        yield from self.streams.values()
-        yield from self.per_thread.values()
-
-    def lose(self, code: Any, report: Finding) -> None:
-        """End the context: every later call that needs it gets ``code``."""
-        if self.sticky is None:
-            self.sticky = code
-            self.report = report
 
 
 class DriverState:

@@ -1,0 +1,310 @@
+"""The objects of a simulated driver: devices and contexts with what was made in them, memory, streams and their work.
+
+What is queued on a stream comes as ``Work``, which a stream that captures notes in its ``Capture`` instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from cudakit.sim.chips.properties import Chip
+from cudakit.sim.driver.faults import Refused, Result
+from cudakit.sim.lockstep.memory import Allocation
+from cudakit.sim.lockstep.report import Finding, Origin
+
+_numbers = itertools.count()
+
+
+@dataclass(eq=False, slots=True)
+class Operation:
+    """One piece of queued work.
+
+    ``after`` are the operations that must be done first; ``visible`` says that the host sees it happen. ``reads`` and
+    ``writes`` are ranges (address, size) of pinned host memory; ``touches_host`` that it may touch any of it.
+    ``secure`` takes a copy of what it will read from the host, before something else overwrites it. ``clock`` says what
+    is certain to be done before this starts: the last such operation of each stream, by stream number and serial.
+    ``watched`` are a kernel's memories, each with its use and another's that nothing orders; ``poisoned`` says that its
+    destination was filled with poison, which nothing but a mistake of the host changes before it runs.
+    """
+
+    stream: Stream
+    label: str
+    run: Callable[[], None] | None
+    after: tuple[Operation, ...]
+    serial: int
+    visible: bool = False
+    reads: tuple[tuple[int, int], ...] = ()
+    writes: tuple[tuple[int, int], ...] = ()
+    touches_host: bool = False
+    secure: Callable[[], None] | None = None
+    place: Origin | None = None
+    clock: dict[int, int] = field(default_factory=dict)
+    watched: list[tuple[Any, Use, Use]] = field(default_factory=list)
+    poisoned: bool = False
+    done: bool = False
+
+    @property
+    def ready(self) -> bool:
+        return all(earlier.done for earlier in self.after)
+
+    def finish(self) -> None:
+        self.done = True
+        # let go of everything: events keep done operations
+        self.run = self.secure = None
+        self.after = ()
+        self.clock = {}
+        self.watched = []
+
+    def wait_for(self, others: Iterable[Operation]) -> None:
+        """Start only once ``others``, all older, are done."""
+        waited = tuple(other for other in others if not other.done)
+        self.after += waited
+        for other in waited:
+            for number, serial in (*other.clock.items(), (other.stream.number, other.serial)):
+                if self.clock.get(number, -1) < serial:
+                    self.clock[number] = serial
+
+    def comes_after(self, other: Operation) -> bool:
+        """Whether ``other`` is certain to be done before this operation starts."""
+        return other.done or self.clock.get(other.stream.number, -1) >= other.serial
+
+
+@dataclass(eq=False, slots=True)
+class Use:
+    """What an operation does to one allocation. ``does`` is "reads" or "writes", to the bytes ``rows`` (address, width,
+    height, pitch); or "uses", for a kernel that was given an address in it, and who knows what it does with it:
+    ``marks`` are its footprint there (`footprints`) and ``wrote`` whether there are writes in it, once it has run."""
+
+    operation: Operation
+    does: str
+    rows: tuple[int, int, int, int] | None = None
+    marks: Any = None
+    wrote: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """What a call asks to be done on a stream: at once, or each time that the graph which captured it is launched.
+
+    ``kind`` is "kernel", "memcpy", "memset" or "host". ``enqueue(stream, after)`` queues it on a stream, after
+    the stream's own work and ``after``, with all checks as of then. ``check`` raises Refused where it cannot be done
+    any more. ``details`` are what the node of a graph tells of it.
+    """
+
+    kind: str
+    enqueue: Callable[[Stream, Iterable[Operation]], Operation]
+    check: Callable[[], None] = lambda: None
+    details: Any = None
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A piece of work in a graph, done after the nodes ``after``. ``lane``: which of the captured streams it was on.
+    ``kept`` is the memory in which its parameters were handed out."""
+
+    handle: int
+    work: Work
+    after: tuple[Node, ...]
+    lane: int
+    kept: Any = None
+
+
+@dataclass(eq=False, slots=True)
+class Capture:
+    """A capture that is under way. ``lanes`` are the streams in it, the first the one that it was begun on. ``broken``
+    says what broke it, which nothing but its end can follow."""
+
+    number: int
+    graph: int
+    lanes: list[Stream]
+    place: Origin | None = None
+    nodes: list[Node] = field(default_factory=list)
+    broken: str = ""
+
+    def add(self, stream: Stream, work: Work, handle: int) -> None:
+        """Note work on one of its streams."""
+        if self.broken:
+            raise Refused(
+                Result.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, f"the capture {self.place} was broken by {self.broken}"
+            )
+        node = Node(handle, work, tuple(stream.frontier), self.lanes.index(stream))
+        self.nodes.append(node)
+        stream.frontier = [node]
+
+    def unjoined(self) -> list[Node]:
+        """The nodes that its first stream does not come after."""
+        reached: set[int] = set()
+        stack = list(self.lanes[0].frontier)
+        while stack:
+            node = stack.pop()
+            if node.handle not in reached:
+                reached.add(node.handle)
+                stack.extend(node.after)
+        return [node for node in self.nodes if node.handle not in reached]
+
+
+@dataclass(eq=False, slots=True)
+class Stream:
+    """A stream of a context. ``blocking``: ordered with the legacy default stream. ``vain`` is the line of the
+    last wait for an event that had not been recorded: legal, and without effect. While it is part of a ``capture``,
+    ``frontier`` are the nodes that what it is given next comes after."""
+
+    context: Context
+    handle: int
+    flags: int
+    priority: int
+    legacy: bool = False
+    last: Operation | None = None
+    pending: deque[Operation] = field(default_factory=deque)
+    place: Origin | None = None
+    vain: Origin | None = None
+    name: str = ""
+    number: int = field(default_factory=lambda: next(_numbers))
+    capture: Capture | None = None
+    frontier: list[Node] = field(default_factory=list)
+
+    @property
+    def blocking(self) -> bool:
+        return not self.flags & 1 and not self.legacy
+
+    def expect_no_capture(self, breaks: str = "") -> None:
+        """Refuse work on the legacy default stream while a stream that it waits for is being captured. ``breaks`` names
+        the work, which breaks the capture."""
+        for stream in self.context.all_streams():
+            if stream.blocking and stream.capture is not None:
+                if breaks:
+                    stream.capture.broken = stream.capture.broken or f"{breaks} on the legacy default stream"
+                raise Refused(
+                    Result.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+                    f"the legacy default stream waits for {stream}, which is being captured",
+                )
+
+    def __str__(self) -> str:
+        if self.name:
+            return self.name
+        if self.legacy:
+            return "the legacy default stream"
+        return f"the stream made {self.place}" if self.place is not None else "a thread's own default stream"
+
+
+@dataclass(eq=False, slots=True)
+class Event:
+    """An event; ``operation`` is the recording last enqueued, None before the first. ``captured``: the capture that it
+    was last recorded in, if it was in one, and the nodes that were to be done by then."""
+
+    context: Context
+    handle: int
+    flags: int
+    operation: Operation | None = None
+    place: Origin | None = None
+    captured: tuple[Capture, tuple[Node, ...]] | None = None
+
+
+@dataclass(eq=False)
+class Pool:
+    """A stream-ordered memory pool. Bytes: ``used`` by allocations, ``reserved`` from the device (never less)."""
+
+    handle: int
+    device: Device
+    threshold: int = 0
+    used: int = 0
+    used_high: int = 0
+    reserved: int = 0
+    reserved_high: int = 0
+    flags: dict[int, int] = field(default_factory=dict)
+    place: Origin | None = None
+
+    def take(self, size: int) -> None:
+        self.used += size
+        self.used_high = max(self.used_high, self.used)
+        self.reserved = max(self.reserved, self.used)
+        self.reserved_high = max(self.reserved_high, self.reserved)
+
+    def trim(self, keep: int) -> None:
+        """Give back to the device what is neither used nor to be kept."""
+        self.reserved = min(self.reserved, max(self.used, keep))
+
+
+@dataclass(eq=False)
+class Memory:
+    """One allocation as the driver knows it: device memory (``pool`` when stream-ordered) or pinned host memory.
+
+    ``made`` is the operation that allocates it, while that is pending; ``uses`` the pending work on it, by the stream's
+    number; ``freed_at`` where a free was queued that has not run yet.
+    """
+
+    allocation: Allocation
+    context: Context
+    pool: Pool | None = None
+    made: Operation | None = None
+    uses: dict[int, deque[Use]] = field(default_factory=dict)
+    freed_at: Origin | None = None
+    registered: bool = False
+    flags: int = 0
+    number: int = 0
+
+    @property
+    def freeing(self) -> bool:
+        return self.freed_at is not None
+
+    @property
+    def size(self) -> int:
+        """What it takes from the device: whole 512-byte pieces."""
+        return -(-self.allocation.size // 512) * 512
+
+
+@dataclass(eq=False)
+class Device:
+    """One simulated device."""
+
+    ordinal: int
+    chip: Chip
+    total_memory: int
+    attributes: dict[int, int]
+    allocated: int = 0
+    retained: int = 0
+    primary: Context = field(init=False)
+    pools: list[Pool] = field(default_factory=list)
+    pool: Pool = field(init=False)
+    default_pool: Pool = field(init=False)
+
+    @property
+    def free_memory(self) -> int:
+        return self.total_memory - self.allocated - sum(pool.reserved for pool in self.pools)
+
+
+@dataclass(eq=False)
+class Context:
+    """A context: what was made in it, and whether it is still good (``sticky`` is the error that ended it)."""
+
+    handle: int
+    device: Device
+    legacy: Stream = field(init=False)
+    flags: int = 0
+    active: bool = True
+    sticky: Any = None
+    report: Finding | None = None
+    mistakes: list[Finding] = field(default_factory=list)
+    told: set[Any] = field(default_factory=set)
+    streams: dict[int, Stream] = field(default_factory=dict)
+    per_thread: dict[int, Stream] = field(default_factory=dict)
+    events: dict[int, Event] = field(default_factory=dict)
+    modules: dict[int, Any] = field(default_factory=dict)
+    graphs: dict[int, Any] = field(default_factory=dict)
+    peers: set[int] = field(default_factory=set)
+    limits: dict[int, int] = field(default_factory=dict)
+
+    def all_streams(self) -> Iterator[Stream]:
+        yield self.legacy
+        yield from self.streams.values()
+        yield from self.per_thread.values()
+
+    def lose(self, code: Any, report: Finding) -> None:
+        """End the context: every later call that needs it gets ``code``."""
+        if self.sticky is None:
+            self.sticky = code
+            self.report = report
