@@ -9,9 +9,9 @@ from cuda import pathfinder
 from cuda.bindings import nvrtc
 
 from cudakit.sim.chips.properties import chip
-from cudakit.sim.loading import LoadedModule
 from cudakit.sim.lockstep.memory import AddressSpace
-from cudakit.sim.machine import launch
+from cudakit.sim.machine.launch import launch
+from cudakit.sim.machine.loading import LoadedModule
 
 CHECKS = frozenset({"barrier", "warp"})
 ALL_CHECKS = CHECKS | {"race", "init"}

@@ -10,7 +10,7 @@ from cudakit.sim.lockstep.lanes import Geometry, LaneSet
 from cudakit.sim.lockstep.report import KernelFault, plain_name
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.traffic import Tally, count_same_word, wavefronts
-from cudakit.sim.machine import launch
+from cudakit.sim.machine.launch import launch
 from cudakit.sim.ptx.ir import Instruction
 
 WRONG = r"""// a file of the user's own

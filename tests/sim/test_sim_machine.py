@@ -6,7 +6,7 @@ from simdevice import SimDevice
 
 from cudakit.sim.chips.properties import chip
 from cudakit.sim.lockstep.report import KernelFault
-from cudakit.sim.machine import launch
+from cudakit.sim.machine.launch import launch
 from cudakit.sim.ptx.parser import PtxError
 
 BASIC = r"""

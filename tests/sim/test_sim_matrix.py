@@ -17,9 +17,9 @@ from tensorforms import BITS, Form, Machine
 from cudakit.sim.driver.api import Driver
 from cudakit.sim.instructions import tensorcore, tiles
 from cudakit.sim.instructions.tensor import wmma_tile
-from cudakit.sim.loading import LoadedModule
 from cudakit.sim.lockstep.memory import AddressSpace
 from cudakit.sim.lockstep.report import KernelFault
+from cudakit.sim.machine.loading import LoadedModule
 from cudakit.sim.ptx.ir import PtxError
 
 

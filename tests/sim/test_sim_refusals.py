@@ -9,8 +9,8 @@ import pytest
 from simdevice import SimDevice, compile_ptx
 
 from cudakit.sim.driver.api import Driver
-from cudakit.sim.loading import LoadedModule
 from cudakit.sim.lockstep.memory import AddressSpace
+from cudakit.sim.machine.loading import LoadedModule
 from cudakit.sim.ptx.ir import PtxError, UnsupportedPtx
 from cudakit.sim.ptx.unsupported import GROUPS
 

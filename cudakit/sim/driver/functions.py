@@ -15,8 +15,8 @@ from cudakit.sim.driver.copies import CopyCalls
 from cudakit.sim.driver.faults import Refused, Result, caller
 from cudakit.sim.driver.objects import Context, Memory
 from cudakit.sim.driver.state import Handle, as_handle, call, member, name_bytes, signed, unsigned
-from cudakit.sim.loading import LoadedFunction, LoadedModule
 from cudakit.sim.lockstep.report import Origin
+from cudakit.sim.machine.loading import LoadedFunction, LoadedModule
 from cudakit.sim.ptx.ir import PtxError, UnsupportedPtx
 
 Index3 = tuple[int, int, int]

@@ -17,12 +17,12 @@ from cudakit.sim.driver.faults import Refused, Result, caller, host_report
 from cudakit.sim.driver.functions import Function, FunctionCalls, Index3, read_config
 from cudakit.sim.driver.objects import Context, Memory, Operation, Stream, Work
 from cudakit.sim.driver.state import Handle, as_handle, call, read_c_array, unsigned
-from cudakit.sim.loading import LoadedFunction
 from cudakit.sim.lockstep.counters import Counters
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.report import KernelFault, Origin, plain_name
-from cudakit.sim.machine import launch as launch_kernel
+from cudakit.sim.machine.launch import launch as launch_kernel
+from cudakit.sim.machine.loading import LoadedFunction
 
 # the driver makes room for recursion as it sees fit until told how much
 DEFAULT_STACK = LIMITS[cu.CUlimit.CU_LIMIT_STACK_SIZE]

@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from cudakit.sim.loading import LoadedFunction
 from cudakit.sim.lockstep.branches import becomes_predicates
 from cudakit.sim.lockstep.counters import Counters, LineCounters, SourceLine
 from cudakit.sim.lockstep.lanes import Array
@@ -17,6 +16,7 @@ from cudakit.sim.lockstep.program import BRANCH, SWITCH
 from cudakit.sim.lockstep.run import Run
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.traffic import Tally
+from cudakit.sim.machine.loading import LoadedFunction
 from cudakit.sim.ptx.ir import Instruction, Location
 from cudakit.sim.ptx.mix import CLASSES, class_of
 

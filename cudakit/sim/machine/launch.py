@@ -16,8 +16,6 @@ import numpy as np
 from cudakit.sim.checks.footprints import Footprints
 from cudakit.sim.checks.guard import Guard, LaunchGuard, wanted
 from cudakit.sim.chips.properties import Chip
-from cudakit.sim.collect import collect
-from cudakit.sim.loading import LoadedFunction
 from cudakit.sim.lockstep.control import Scheduler
 from cudakit.sim.lockstep.counters import Counters
 from cudakit.sim.lockstep.fragment import Batch
@@ -27,6 +25,8 @@ from cudakit.sim.lockstep.memory import RESERVED_BYTES, AddressSpace, round_up
 from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.lockstep.run import LaunchConfig, Run, RunServices
+from cudakit.sim.machine.collect import collect
+from cudakit.sim.machine.loading import LoadedFunction
 
 # lanes of a batch: enough to hide Python's cost for each instruction, few enough for the caches
 _BATCH_LANES = 16384

@@ -13,10 +13,10 @@ from cudakit.sim.lockstep.memory import RESERVED_BYTES, SHARED_START, AddressSpa
 from cudakit.sim.lockstep.program import CALL, CLUSTER, RESERVED_SHARED, Program
 from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.lockstep.sites import Sites
+from cudakit.sim.machine.sources import SourceLines, SourceLookup
+from cudakit.sim.machine.variables import ModuleVariables
 from cudakit.sim.ptx.ir import PtxError, Variable
 from cudakit.sim.ptx.parser import parse, source_files
-from cudakit.sim.sources import SourceLines, SourceLookup
-from cudakit.sim.variables import ModuleVariables
 
 
 class LoadedFunction:
