@@ -19,7 +19,7 @@ from simulated import INVALID_VALUE, Host, address_of, start
 import cudakit
 from cudakit.sim.driver.order import overlap
 from cudakit.sim.lockstep.memory import AddressSpace
-from cudakit.sim.lockstep.report import Origin, Other, Place, Report
+from cudakit.sim.lockstep.report import KernelReport, Origin, Other, SourcePlace
 
 ILLEGAL_STATE = cu.CUresult.CUDA_ERROR_ILLEGAL_STATE
 
@@ -117,15 +117,18 @@ def test_a_report_says_what_who_where_against_what_and_in_which_memory() -> None
     space = AddressSpace()
     line = here() + 1
     allocation = space.allocate(400, "device", Origin(__file__, line))
-    report = Report(
+    report = KernelReport(
         "global memory race",
         "store of 4 bytes to what another block loads",
         "_Z3addPf",
         block=(1, 0, 0),
         thread=(3, 0, 0),
         lanes=29,
-        places=(Place("add.cuh", 4, "    data[i] = 1;", "_Z3putPfi"), Place("add.cu", 9, "  put(data, i);")),
-        others=(Other("global load", (0, 0, 0), (5, 0, 0), (Place("add.cu", 12, "  y = data[i];"),)),),
+        places=(
+            SourcePlace("add.cuh", 4, "    data[i] = 1;", "_Z3putPfi"),
+            SourcePlace("add.cu", 9, "  put(data, i);"),
+        ),
+        others=(Other("global load", (0, 0, 0), (5, 0, 0), (SourcePlace("add.cu", 12, "  y = data[i];"),)),),
         allocation=allocation,
         notes=["blocks run in any order"],
     )
@@ -155,15 +158,15 @@ def test_a_report_says_what_who_where_against_what_and_in_which_memory() -> None
 def test_a_report_does_not_tell_of_a_free_after_it() -> None:
     space = AddressSpace()
     allocation = space.allocate(4, "device", "by the test")
-    before = Report("out of bounds", "...", "k", allocation=allocation)
+    before = KernelReport("out of bounds", "...", "k", allocation=allocation)
     space.free(allocation.address, "later")
-    after = Report("use after free", "...", "k", allocation=allocation)
+    after = KernelReport("use after free", "...", "k", allocation=allocation)
     assert "freed" not in str(before)
     assert str(after).endswith("made by the test\n  freed later")
 
 
 def test_without_source_a_report_names_the_instruction() -> None:
-    report = Report("trap", "the kernel executed a trap", "k", instruction="trap;")
+    report = KernelReport("trap", "the kernel executed a trap", "k", instruction="trap;")
     assert str(report).splitlines()[1:] == [
         "  kernel k, block (0, 0, 0), thread (0, 0, 0)",
         "  at PTX instruction trap;",

@@ -19,7 +19,7 @@ STRONG = 1
 IN_FLIGHT = 1 << 62
 
 
-class Layout:
+class WordLayout:
     """Where the parts of a word stand: ``bits`` of whoever did it above the strong bit, and the event above those."""
 
     def __init__(self, bits: int) -> None:
@@ -34,14 +34,14 @@ class Layout:
 
 
 # lanes of a batch; blocks of a grid
-LANES = Layout(24)
-BLOCKS = Layout(31)
+LANES = WordLayout(24)
+BLOCKS = WordLayout(31)
 
 
 class Table:
     """Words of a memory of ``granules`` granules."""
 
-    def __init__(self, granules: int, layout: Layout) -> None:
+    def __init__(self, granules: int, layout: WordLayout) -> None:
         self.layout = layout
         self.first = np.zeros(granules, np.int64)
         self.second: Array | None = None

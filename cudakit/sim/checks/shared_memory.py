@@ -39,7 +39,7 @@ _LOOKS = 8
 _WARPS = LANES.who & ~(31 << 1)
 
 
-class _Read(NamedTuple):
+class _PendingRead(NamedTuple):
     event: int
     index: Any
     lanes: LaneSet
@@ -73,7 +73,7 @@ class SharedChecks:
         # all blocks have passed a barrier since this event; words below `low` are before it
         self.low_event = 0
         self.low = 1 << LANES.shift
-        self.pending: list[_Read] = []
+        self.pending: list[_PendingRead] = []
         self.pending_lanes = 0
         self.last_write = self.last_read = 0
         # granules that copies in flight will write
@@ -179,7 +179,7 @@ class SharedChecks:
                 self._compare(f, access, piece, count, self.writes)
         if not self.race:
             return
-        self.pending.append(_Read(event, piece.index, piece.lanes, count, access.strong))
+        self.pending.append(_PendingRead(event, piece.index, piece.lanes, count, access.strong))
         self.pending_lanes += piece.lanes.count
         if len(self.pending) > _READS_KEPT or self.pending_lanes > _READ_LANES_KEPT:
             self._enter_reads(crowded=True)

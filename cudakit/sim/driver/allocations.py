@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
-from cudakit.sim.driver.faults import Refused, Result, caller, host_report, other_access
+from cudakit.sim.driver.faults import CallError, Result, caller, host_report, other_access
 from cudakit.sim.driver.objects import Context, Memory, Pool, Stream
 from cudakit.sim.driver.order import OrderChecks
 from cudakit.sim.driver.state import Handle, as_handle, call, member, size_t, unsigned
@@ -49,13 +49,13 @@ class MemoryCalls(OrderChecks):
             return memory
         near = self._space.find(address)
         if memory is not None or (near is not None and not near.live and near.address == address):
-            raise Refused.by(Result.CUDA_ERROR_INVALID_VALUE, self._freed_twice(what, address, memory, near))
+            raise CallError.by(Result.CUDA_ERROR_INVALID_VALUE, self._freed_twice(what, address, memory, near))
         if near is not None and near.live and near.address < address < near.end:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE,
                 f"{what} {address:#x} lies {address - near.address} bytes into an allocation: free its start",
             )
-        raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{what} {address:#x} was not allocated here")
+        raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{what} {address:#x} was not allocated here")
 
     @staticmethod
     def _freed_twice(what: str, address: int, memory: Memory | None, near: Allocation | None) -> HostReport:
@@ -85,7 +85,7 @@ class MemoryCalls(OrderChecks):
                 other.trim(0)
             spare = pool.reserved - pool.used if pool is not None else 0
             if whole > spare and whole - spare > device.free_memory:
-                raise Refused(
+                raise CallError(
                     Result.CUDA_ERROR_OUT_OF_MEMORY,
                     f"{size} bytes asked for, {device.free_memory} of {device.total_memory} free on device"
                     f" {device.ordinal} (the simulated memory is set with memory=...)",
@@ -93,7 +93,7 @@ class MemoryCalls(OrderChecks):
         try:
             allocation = self._space.allocate(size, "device", caller())
         except MemoryError:
-            raise Refused(Result.CUDA_ERROR_OUT_OF_MEMORY, f"the host has no {size} bytes to back it") from None
+            raise CallError(Result.CUDA_ERROR_OUT_OF_MEMORY, f"the host has no {size} bytes to back it") from None
         if pool is None:
             device.allocated += whole
         else:
@@ -115,7 +115,7 @@ class MemoryCalls(OrderChecks):
     def _size(self, value: Any) -> int:
         size = size_t(value)
         if size == 0:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "an allocation of 0 bytes: ask for at least one")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "an allocation of 0 bytes: ask for at least one")
         return size
 
     # ---- device memory ----
@@ -132,7 +132,7 @@ class MemoryCalls(OrderChecks):
     @call(2)
     def cuMemAllocPitch(self, WidthInBytes: int, Height: int, ElementSizeBytes: int) -> tuple[Any, int]:
         if ElementSizeBytes not in (4, 8, 16):
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"ElementSizeBytes is 4, 8 or 16, not {ElementSizeBytes}")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"ElementSizeBytes is 4, 8 or 16, not {ElementSizeBytes}")
         pitch = -(-self._size(WidthInBytes) // 512) * 512
         memory = self._reserve(self._context(), self._size(pitch * size_t(Height)), None)
         return cu.CUdeviceptr(memory.allocation.address), pitch
@@ -152,9 +152,9 @@ class MemoryCalls(OrderChecks):
     def _device_memory(self, dptr: Handle) -> Memory:
         memory = self._live(as_handle(dptr), "device pointer")
         if memory.allocation.kind == "host":
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "this is pinned host memory: cuMemFreeHost frees it")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is pinned host memory: cuMemFreeHost frees it")
         if memory.allocation.kind != "device":
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "this is a module's variable: it goes with its module")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is a module's variable: it goes with its module")
         return memory
 
     @call(1, context=False)
@@ -177,7 +177,7 @@ class MemoryCalls(OrderChecks):
         stream = self._stream(hStream)
         memory = self._device_memory(dptr)
         if stream.capture is not None:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE,
                 f"{stream} is being captured, and a graph can only free what it allocated",
             )
@@ -193,10 +193,10 @@ class MemoryCalls(OrderChecks):
     @call(1, context=False)
     def cuMemPoolCreate(self, poolProps: Any) -> Any:
         if poolProps is None:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "poolProps is None")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "poolProps is None")
         location = poolProps.location
         if location.type != cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE:
-            raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, "only pools of device memory are simulated")
+            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, "only pools of device memory are simulated")
         device = self._device(location.id)
         pool = Pool(self._new_handle(), device, place=caller())
         self._objects[pool.handle] = pool
@@ -207,7 +207,7 @@ class MemoryCalls(OrderChecks):
     def cuMemPoolDestroy(self, pool: Handle) -> None:
         found = self._pool(pool)
         if found is found.device.default_pool:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "the default pool is not destroyed")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the default pool is not destroyed")
         if found.device.pool is found:
             found.device.pool = found.device.default_pool
         found.device.pools.remove(found)
@@ -217,7 +217,7 @@ class MemoryCalls(OrderChecks):
     def cuDeviceSetMemPool(self, dev: Handle, pool: Handle) -> None:
         device, found = self._device(dev), self._pool(pool)
         if found.device is not device:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"the pool is of device {found.device.ordinal}")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"the pool is of device {found.device.ordinal}")
         device.pool = found
 
     @call(context=False)
@@ -234,7 +234,7 @@ class MemoryCalls(OrderChecks):
         elif number == int(_POOL.CU_MEMPOOL_ATTR_USED_MEM_HIGH) and int(value) == 0:
             found.used_high = found.used
         else:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{attr!r} cannot be set to {int(value)}")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{attr!r} cannot be set to {int(value)}")
 
     @call(1, context=False)
     def cuMemPoolGetAttribute(self, pool: Handle, attr: Any) -> Any:
@@ -250,7 +250,7 @@ class MemoryCalls(OrderChecks):
         }
         value = {int(key): value for key, value in values.items()}.get(number)
         if value is None:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{attr!r} is not a simulated pool attribute")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{attr!r} is not a simulated pool attribute")
         return cu.cuuint64_t(value)
 
     @call(context=False)
@@ -276,11 +276,11 @@ class MemoryCalls(OrderChecks):
     def _pin(self, bytesize: int, flags: int) -> int:
         size = self._size(bytesize)
         if flags & ~7:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"flags {flags} are none of CU_MEMHOSTALLOC_*")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"flags {flags} are none of CU_MEMHOSTALLOC_*")
         try:
             raw = np.empty(size + PAGE, np.uint8)
         except MemoryError:
-            raise Refused(Result.CUDA_ERROR_OUT_OF_MEMORY, f"the host has no {size} bytes") from None
+            raise CallError(Result.CUDA_ERROR_OUT_OF_MEMORY, f"the host has no {size} bytes") from None
         skip = -raw.ctypes.data % PAGE
         allocation = self._space.register_host(raw[skip : skip + size], caller())
         return self._keep(allocation, self._context(), flags=flags).allocation.address
@@ -289,13 +289,13 @@ class MemoryCalls(OrderChecks):
     def cuMemFreeHost(self, p: Any) -> None:
         memory = self._host_memory(p)
         if memory.registered:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "this memory was registered: cuMemHostUnregister it")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this memory was registered: cuMemHostUnregister it")
         self._release_host(memory)
 
     def _host_memory(self, p: Any) -> Memory:
         memory = self._live(as_handle(p), "host pointer")
         if memory.allocation.kind != "host":
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "this is device memory: cuMemFree frees it")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is device memory: cuMemFree frees it")
         return memory
 
     @call()
@@ -303,18 +303,20 @@ class MemoryCalls(OrderChecks):
         size, flags = self._size(bytesize), unsigned(Flags)
         address = as_handle(p) if not hasattr(p, "__buffer__") else int(np.frombuffer(p, np.uint8).ctypes.data)
         if address == 0 or flags & ~15:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"nothing to register: pointer {address:#x}, flags {flags}")
+            raise CallError(
+                Result.CUDA_ERROR_INVALID_VALUE, f"nothing to register: pointer {address:#x}, flags {flags}"
+            )
         try:
             allocation = self._space.register_host(host_bytes(address, size), caller())
         except ValueError as error:
-            raise Refused(Result.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, str(error)) from None
+            raise CallError(Result.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, str(error)) from None
         self._keep(allocation, self._context(), registered=True, flags=flags)
 
     @call()
     def cuMemHostUnregister(self, p: Any) -> None:
         memory = self._memory.get(as_handle(p))
         if memory is None or not memory.registered:
-            raise Refused(Result.CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "this pointer was not registered")
+            raise CallError(Result.CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "this pointer was not registered")
         self._release_host(memory)
 
     def _release_host(self, memory: Memory) -> None:
@@ -328,7 +330,7 @@ class MemoryCalls(OrderChecks):
     def cuMemHostGetDevicePointer(self, p: Any, Flags: int) -> Any:
         memory = self._covering(as_handle(p))
         if memory is None or memory.allocation.kind != "host":
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "this is no pinned host memory")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is no pinned host memory")
         return cu.CUdeviceptr(as_handle(p))
 
     @call(1)
@@ -341,7 +343,7 @@ class MemoryCalls(OrderChecks):
     def cuMemGetAddressRange(self, dptr: Handle) -> tuple[Any, int]:
         memory = self._covering(as_handle(dptr))
         if memory is None:
-            raise Refused(Result.CUDA_ERROR_NOT_FOUND, f"{as_handle(dptr):#x} lies in no live allocation")
+            raise CallError(Result.CUDA_ERROR_NOT_FOUND, f"{as_handle(dptr):#x} lies in no live allocation")
         return cu.CUdeviceptr(memory.allocation.address), memory.allocation.size
 
     @call(1)
@@ -349,7 +351,7 @@ class MemoryCalls(OrderChecks):
         address = as_handle(ptr)
         memory = self._covering(address)
         if memory is None:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE, f"{address:#x} was neither allocated here nor is it pinned host memory"
             )
         return self._pointer_attribute(member(_POINTER, attribute, "pointer attribute"), address, memory)
@@ -366,7 +368,7 @@ class MemoryCalls(OrderChecks):
     def _pointer_attribute(self, attribute: Any, address: int, memory: Memory) -> Any:
         device = memory.allocation.kind != "host"
         if attribute == _POINTER.CU_POINTER_ATTRIBUTE_HOST_POINTER and device:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "device memory has no host pointer")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "device memory has no host pointer")
         kinds = cu.CUmemorytype
         answers: dict[Any, Callable[[], Any]] = {
             _POINTER.CU_POINTER_ATTRIBUTE_CONTEXT: lambda: cu.CUcontext(memory.context.handle),
@@ -388,5 +390,5 @@ class MemoryCalls(OrderChecks):
         }
         answer = answers.get(attribute)
         if answer is None:
-            raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, f"{attribute!r} is not simulated")
+            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, f"{attribute!r} is not simulated")
         return answer()

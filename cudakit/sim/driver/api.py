@@ -20,16 +20,16 @@ from cuda.bindings import driver as cu
 from cudakit.sim.chips.properties import DEFAULT_MEMORY, attributes, chip
 from cudakit.sim.driver.contexts import ContextCalls, leak_report
 from cudakit.sim.driver.events import StreamCalls
-from cudakit.sim.driver.faults import Injector, Refused, Result, caller, host_report
+from cudakit.sim.driver.faults import CallError, Injector, Result, caller, host_report
 from cudakit.sim.driver.graphs import GraphCalls
 from cudakit.sim.driver.launches import Count, LaunchRecord, write_stdout
-from cudakit.sim.driver.objects import Context, Device, Operation, Pool, Stream, Work
+from cudakit.sim.driver.objects import Context, Device, Operation, Pool, QueuedWork, Stream
 from cudakit.sim.driver.order import Rows
 from cudakit.sim.driver.regions import Region
 from cudakit.sim.driver.state import DriverState, Handle, call
-from cudakit.sim.driver.streams import Scheduler
+from cudakit.sim.driver.streams import StreamScheduler
 from cudakit.sim.lockstep.memory import MemoryFault
-from cudakit.sim.lockstep.report import Finding, Held, HostReport, LeakReport
+from cudakit.sim.lockstep.report import FaultReport, Held, HostReport, LeakReport
 
 # "barrier" (divergent barriers) and "warp" (shuffles from lanes that are not there) are the machine's; "streams" are
 # mistakes of host code: pinned memory changed in flight, work of two streams on the same bytes and frees that do not
@@ -81,7 +81,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
         self._space.track_undefined = "init" in self.checks
         self.arch = chip(arch).arch
         self.printf = printf
-        self._scheduler = Scheduler(order, seed)
+        self._scheduler = StreamScheduler(order, seed)
         self._injector = Injector()
         self._counts: list[Count] = []
         self._leaks: list[Held] = []
@@ -162,7 +162,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
             return operation
 
         regions = (*sources, *targets)
-        self._submit(stream, Work("host", enqueue, lambda: self._expect_there(*regions), regions))
+        self._submit(stream, QueuedWork("host", enqueue, lambda: self._expect_there(*regions), regions))
 
     def _expect_written(self, operation: Operation, region: Region) -> None:
         """End the context where a stand-in would read what nobody has written."""
@@ -185,7 +185,9 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
             self._as_host_function(function)
 
         details: dict[str, Any] = {"visible": True, "touches_host": True, "place": caller()}
-        work = Work("host", lambda stream, after: self._scheduler.enqueue(stream, name, run, after=after, **details))
+        work = QueuedWork(
+            "host", lambda stream, after: self._scheduler.enqueue(stream, name, run, after=after, **details)
+        )
         self._submit(self._stream(hStream), work)
 
     def _as_host_function(self, function: Callable[[], Any]) -> None:
@@ -227,12 +229,12 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
         with self._lock.raw, self._lock:
             self._injector.injections.clear()
 
-    def simFailureReport(self) -> Finding | None:
+    def simFailureReport(self) -> FaultReport | None:
         """The report of the last call of this thread that failed; None where what it says is not a report."""
-        report: Finding | None = getattr(self._local, "report", None)
+        report: FaultReport | None = getattr(self._local, "report", None)
         return report
 
-    def simLastReport(self) -> Finding | None:
+    def simLastReport(self) -> FaultReport | None:
         """The report of the last fault that a kernel or a queued operation met, or None. ``str`` of it is readable."""
         with self._lock.raw, self._lock:
             return self._last_report
@@ -313,7 +315,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
             if isinstance(report, HostReport) and stack and stack[-1].sticky is None:
                 stack[-1].mistakes.insert(0, report)
 
-    def simUnseenReports(self, context: Handle) -> list[Finding]:
+    def simUnseenReports(self, context: Handle) -> list[FaultReport]:
         """The reports of mistakes and of the fault, if any, that no call on ``context`` has returned, which are taken
         out; none while others hold the context too."""
         with self._lock.raw, self._lock:
@@ -338,7 +340,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
         with self._lock.raw, self._lock:
             try:
                 function = self._function(hfunc)
-            except Refused as refusal:
+            except CallError as refusal:
                 raise ValueError(str(refusal)) from None
             function.registers = registers
             if local_bytes is not None:

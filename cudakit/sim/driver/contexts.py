@@ -9,7 +9,7 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from cudakit.sim.chips.properties import DRIVER_VERSION
-from cudakit.sim.driver.faults import Refused, Result, result, text
+from cudakit.sim.driver.faults import CallError, Result, result, text
 from cudakit.sim.driver.objects import Context, Stream
 from cudakit.sim.driver.state import DriverState, Handle, as_handle, call, size_t, unsigned
 from cudakit.sim.lockstep.report import Held, LeakReport, Origin, python_place
@@ -39,7 +39,7 @@ class ContextCalls(DriverState):
     @call(context=False, initialised=False)
     def cuInit(self, Flags: int) -> None:
         if unsigned(Flags) != 0:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "Flags must be 0")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "Flags must be 0")
         self._initialised = True
 
     @call(1, context=False, initialised=False)
@@ -50,14 +50,14 @@ class ContextCalls(DriverState):
     def cuGetErrorName(self, error: Any) -> bytes:
         code = result(error)
         if code is None:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{error!r} is not a CUresult")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{error!r} is not a CUresult")
         return str(code.name).encode()
 
     @call(1, context=False, initialised=False)
     def cuGetErrorString(self, error: Any) -> bytes:
         code = result(error)
         if code is None:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{error!r} is not a CUresult")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{error!r} is not a CUresult")
         return text(code).encode()
 
     # ---- devices ----
@@ -81,7 +81,7 @@ class ContextCalls(DriverState):
         device = self._device(dev)
         value = device.attributes.get(int(attrib))
         if value is None:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{attrib!r} is not a device attribute")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{attrib!r} is not a device attribute")
         return value
 
     @call(1, context=False)
@@ -186,7 +186,7 @@ class ContextCalls(DriverState):
     def cuDevicePrimaryCtxRelease(self, dev: Handle) -> None:
         device = self._device(dev)
         if device.retained == 0:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_INVALID_CONTEXT, f"the primary context of device {device.ordinal} is not retained"
             )
         device.retained -= 1
@@ -213,7 +213,7 @@ class ContextCalls(DriverState):
     @call(1, context=False)
     def cuCtxCreate(self, ctxCreateParams: Any, flags: int, dev: Handle) -> Any:
         if ctxCreateParams is not None:
-            raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, "context creation parameters are not simulated")
+            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, "context creation parameters are not simulated")
         context = self._make_context(self._device(dev), unsigned(flags))
         self._stack().append(context)
         return cu.CUcontext(context.handle)
@@ -222,7 +222,7 @@ class ContextCalls(DriverState):
     def cuCtxDestroy(self, ctx: Handle) -> None:
         context = self._context_of(ctx)
         if context is context.device.primary:
-            raise Refused(Result.CUDA_ERROR_INVALID_CONTEXT, "a primary context is released, not destroyed")
+            raise CallError(Result.CUDA_ERROR_INVALID_CONTEXT, "a primary context is released, not destroyed")
         self._scheduler.finish(self._scheduler.pending_of(context))
         self._clear_context(context)
         context.active = False
@@ -240,7 +240,7 @@ class ContextCalls(DriverState):
             return
         context = self._context_of(ctx)
         if not context.active:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_CONTEXT_IS_DESTROYED,
                 f"the primary context of device {context.device.ordinal} is not retained",
             )
@@ -262,7 +262,7 @@ class ContextCalls(DriverState):
     def cuCtxPopCurrent(self) -> Any:
         stack = self._stack()
         if not stack:
-            raise Refused(Result.CUDA_ERROR_INVALID_CONTEXT, "no context is current on this thread")
+            raise CallError(Result.CUDA_ERROR_INVALID_CONTEXT, "no context is current on this thread")
         return cu.CUcontext(stack.pop().handle)
 
     @call(1)
@@ -290,14 +290,14 @@ class ContextCalls(DriverState):
     def cuCtxGetLimit(self, limit: Any) -> int:
         value = self._context().limits.get(int(limit))
         if value is None:
-            raise Refused(Result.CUDA_ERROR_UNSUPPORTED_LIMIT, f"{limit!r} is not simulated")
+            raise CallError(Result.CUDA_ERROR_UNSUPPORTED_LIMIT, f"{limit!r} is not simulated")
         return value
 
     @call()
     def cuCtxSetLimit(self, limit: Any, value: int) -> None:
         context = self._context()
         if int(limit) not in context.limits:
-            raise Refused(Result.CUDA_ERROR_UNSUPPORTED_LIMIT, f"{limit!r} is not simulated")
+            raise CallError(Result.CUDA_ERROR_UNSUPPORTED_LIMIT, f"{limit!r} is not simulated")
         context.limits[int(limit)] = size_t(value)
 
     @call(2)
@@ -308,18 +308,18 @@ class ContextCalls(DriverState):
     def cuCtxEnablePeerAccess(self, peerContext: Handle, Flags: int) -> None:
         context, peer = self._context(), self._context_of(peerContext)
         if unsigned(Flags) != 0:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "Flags must be 0")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "Flags must be 0")
         if peer.device is context.device:
-            raise Refused(Result.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "a device is no peer of itself")
+            raise CallError(Result.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "a device is no peer of itself")
         if peer.handle in context.peers:
-            raise Refused(Result.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is enabled already")
+            raise CallError(Result.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is enabled already")
         context.peers.add(peer.handle)
 
     @call()
     def cuCtxDisablePeerAccess(self, peerContext: Handle) -> None:
         context, peer = self._context(), self._context_of(peerContext)
         if peer.handle not in context.peers:
-            raise Refused(Result.CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "peer access was not enabled")
+            raise CallError(Result.CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "peer access was not enabled")
         context.peers.discard(peer.handle)
 
 

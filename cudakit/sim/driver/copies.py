@@ -14,8 +14,8 @@ import numpy as np
 from cuda.bindings import driver as cu
 
 from cudakit.sim.driver.allocations import MemoryCalls
-from cudakit.sim.driver.faults import OperationFault, Refused, Result, caller, host_report, memory_report
-from cudakit.sim.driver.objects import Operation, Stream, Work
+from cudakit.sim.driver.faults import CallError, OperationFault, Result, caller, host_report, memory_report
+from cudakit.sim.driver.objects import Operation, QueuedWork, Stream
 from cudakit.sim.driver.regions import Bytes, PinnedSource, Region
 from cudakit.sim.driver.state import Handle, as_handle, call, size_t, unsigned
 from cudakit.sim.lockstep.memory import MemoryFault
@@ -43,7 +43,7 @@ class CopyCalls(MemoryCalls):
         try:
             allocation = self._space.covering(address, region.span)
         except MemoryFault as fault:
-            raise Refused.by(Result.CUDA_ERROR_INVALID_VALUE, memory_report(fault, "", caller())) from None
+            raise CallError.by(Result.CUDA_ERROR_INVALID_VALUE, memory_report(fault, "", caller())) from None
         memory = self._memory.get(allocation.address)
         if memory is not None and memory.freeing:
             raise self._refuse_freed(memory, address)
@@ -61,26 +61,28 @@ class CopyCalls(MemoryCalls):
             if not view.c_contiguous:
                 raise ValueError("ndarray is not contiguous")
             if view.nbytes < region.span:
-                raise Refused(
+                raise CallError(
                     Result.CUDA_ERROR_INVALID_VALUE, f"{region.span} bytes of a buffer that has {view.nbytes}"
                 )
             if write and view.readonly:
-                raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "the destination buffer is read-only")
+                raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the destination buffer is read-only")
             region.address = int(np.frombuffer(place, np.uint8).ctypes.data)
         return self._classify(region)
 
     def _classify(self, region: Region) -> Region:
         address, span = region.extent
         if address < 4096:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{address:#x} is no host address")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{address:#x} is no host address")
         memory = self._covering(address)
         if memory is None:
             return region
         allocation = memory.allocation
         if allocation.kind != "host":
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{address:#x} is device memory where host memory is wanted")
+            raise CallError(
+                Result.CUDA_ERROR_INVALID_VALUE, f"{address:#x} is device memory where host memory is wanted"
+            )
         if address + span > allocation.end:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE,
                 f"{span} bytes at {address:#x} reach {address + span - allocation.end} bytes past pinned memory of"
                 f" {allocation.size} bytes made {allocation.origin}",
@@ -196,7 +198,7 @@ class CopyCalls(MemoryCalls):
 
         if stream.capture is not None and "pageable" in (dst.kind, src.kind):
             self._not_captured(f"{label} of pageable memory", stream)
-        self._submit(stream, Work("memcpy", enqueue, lambda: self._expect_there(dst, src), (dst, src)))
+        self._submit(stream, QueuedWork("memcpy", enqueue, lambda: self._expect_there(dst, src), (dst, src)))
 
     def _expect_there(self, *regions: Region) -> None:
         """Refuse work on memory that was freed, or whose free is queued."""
@@ -296,7 +298,7 @@ class CopyCalls(MemoryCalls):
             region = self._device_range(pointer, size)
             memory = self._covering(region.address)
             if memory is not None and memory.context.device is not context.device:
-                raise Refused(
+                raise CallError(
                     Result.CUDA_ERROR_INVALID_VALUE,
                     f"{region.address:#x} is memory of device {memory.context.device.ordinal}, and the context"
                     f" given with it of device {context.device.ordinal}",
@@ -325,7 +327,7 @@ class CopyCalls(MemoryCalls):
     def _planes(self, copy: Any) -> tuple[Region, Region] | None:
         """Destination and source of a CUDA_MEMCPY2D; None where it copies nothing."""
         if copy is None:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "pCopy is None")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "pCopy is None")
         width, height = int(copy.WidthInBytes), int(copy.Height)
         if width == 0 or height == 0:
             return None
@@ -335,15 +337,15 @@ class CopyCalls(MemoryCalls):
         try:
             kind = getattr(copy, f"{side}MemoryType")
         except ValueError:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{side}MemoryType is not set") from None
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{side}MemoryType is not set") from None
         x, y, pitch = (int(getattr(copy, side + name)) for name in ("XInBytes", "Y", "Pitch"))
         if pitch < x + width and not (pitch == 0 and height == 1 and y == 0):
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE,
                 f"{side}Pitch {pitch} is less than {side}XInBytes {x} + WidthInBytes {width}",
             )
         if pitch > MAX_PITCH:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{side}Pitch {pitch} is over the limit of {MAX_PITCH}")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{side}Pitch {pitch} is over the limit of {MAX_PITCH}")
         kinds = cu.CUmemorytype
         if kind == kinds.CU_MEMORYTYPE_HOST:
             base = as_handle(getattr(copy, f"{side}Host"))
@@ -351,7 +353,7 @@ class CopyCalls(MemoryCalls):
         if kind in (kinds.CU_MEMORYTYPE_DEVICE, kinds.CU_MEMORYTYPE_UNIFIED):
             base = as_handle(getattr(copy, f"{side}Device"))
             return self._device_range(base + y * pitch + x, width, height, pitch)
-        raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, f"{side}MemoryType {kind!r} is not simulated")
+        raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, f"{side}MemoryType {kind!r} is not simulated")
 
     # ---- fills ----
 
@@ -365,7 +367,7 @@ class CopyCalls(MemoryCalls):
             return
         size = pattern.itemsize
         if as_handle(pointer) % size or (height > 1 and (pitch % size or pitch < width * size)):
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE,
                 f"address {as_handle(pointer):#x} and pitch {pitch} must be multiples of {size}, the rows apart",
             )
@@ -390,7 +392,7 @@ class CopyCalls(MemoryCalls):
             return operation
 
         if label.endswith("Async"):
-            self._submit(stream, Work("memset", enqueue, lambda: self._expect_there(region), (region, pattern)))
+            self._submit(stream, QueuedWork("memset", enqueue, lambda: self._expect_there(region), (region, pattern)))
             return
         operation = enqueue(stream, ())
         if host:

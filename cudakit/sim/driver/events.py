@@ -7,8 +7,8 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from cudakit.sim.driver.contexts import PRIORITIES
-from cudakit.sim.driver.faults import Refused, Result, caller
-from cudakit.sim.driver.objects import Capture, Context, Event, Node, Stream
+from cudakit.sim.driver.faults import CallError, Result, caller
+from cudakit.sim.driver.objects import Context, Event, GraphNode, Stream, StreamCapture
 from cudakit.sim.driver.state import DriverState, Handle, as_handle, call, signed, unsigned
 
 
@@ -26,7 +26,7 @@ class StreamCalls(DriverState):
     def _make_stream(self, flags: int, priority: int) -> Any:
         context = self._context()
         if unsigned(flags) not in (0, 1):
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"stream flags {flags} are none of CUstream_flags")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"stream flags {flags} are none of CUstream_flags")
         least, greatest = PRIORITIES
         # a priority outside the range is moved to its nearer end, as the driver does
         stream = Stream(context, self._new_handle(), int(flags), min(max(signed(priority), greatest), least))
@@ -37,14 +37,14 @@ class StreamCalls(DriverState):
     @call(context=False)
     def cuStreamDestroy(self, hStream: Handle) -> None:
         if as_handle(hStream) in (0, 1, 2):
-            raise Refused(Result.CUDA_ERROR_INVALID_HANDLE, "a default stream is not destroyed")
+            raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "a default stream is not destroyed")
         stream = self._object(hStream, Stream, "a stream")
         if stream.capture is not None:
             stream.capture.broken = stream.capture.broken or f"cuStreamDestroy {caller()}"
         # its pending work still runs: the scheduler keeps it
         del self._objects[stream.handle], stream.context.streams[stream.handle]
         if stream.context.sticky is not None:
-            raise Refused(stream.context.sticky, str(stream.context.report))
+            raise CallError(stream.context.sticky, str(stream.context.report))
 
     @call(context=False)
     def cuStreamSynchronize(self, hStream: Handle) -> None:
@@ -64,18 +64,18 @@ class StreamCalls(DriverState):
             return
         self._scheduler.step(operation)
         self._settle(context)
-        raise Refused(Result.CUDA_ERROR_NOT_READY, "work is still pending")
+        raise CallError(Result.CUDA_ERROR_NOT_READY, "work is still pending")
 
     @call(context=False)
     def cuStreamWaitEvent(self, hStream: Handle, hEvent: Handle, Flags: int) -> None:
         stream, event = self._stream(hStream), self._event(hEvent)
         if unsigned(Flags) not in (0, 1):
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"flags {Flags} are none of CUevent_wait_flags")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"flags {Flags} are none of CUevent_wait_flags")
         if event.captured is not None:
             self._join(stream, event, *event.captured)
         elif stream.capture is not None and event.operation is not None:
             stream.capture.broken = stream.capture.broken or f"cuStreamWaitEvent {caller()}"
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
                 f"{stream} is being captured, and cannot wait for an event that was recorded outside of the capture",
             )
@@ -84,22 +84,22 @@ class StreamCalls(DriverState):
         elif not event.operation.done:
             self._scheduler.enqueue(stream, "wait for an event", after=[event.operation], place=caller())
 
-    def _join(self, stream: Stream, event: Event, capture: Capture, nodes: tuple[Node, ...]) -> None:
+    def _join(self, stream: Stream, event: Event, capture: StreamCapture, nodes: tuple[GraphNode, ...]) -> None:
         """Have a stream wait for an event of a capture, by which it becomes part of the capture."""
         if capture not in (other.capture for other in capture.lanes):
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_CAPTURED_EVENT,
                 f"the event made {event.place} was last recorded in the capture {capture.place}, which has ended, and"
                 " so never happens: record it again",
             )
         if stream.capture is None:
             if stream.legacy:
-                raise Refused(Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, f"{stream} cannot be captured")
+                raise CallError(Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, f"{stream} cannot be captured")
             stream.capture = capture
             capture.lanes.append(stream)
         elif stream.capture is not capture:
             stream.capture.broken = capture.broken = f"cuStreamWaitEvent {caller()}"
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_MERGE,
                 f"{stream} is part of another capture than the event: two captures cannot be merged",
             )
@@ -138,7 +138,9 @@ class StreamCalls(DriverState):
         context = self._context()
         flags = unsigned(Flags)
         if flags & ~7 or (flags & 4 and not flags & 2):
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"event flags {flags} are not a valid set of CUevent_flags")
+            raise CallError(
+                Result.CUDA_ERROR_INVALID_VALUE, f"event flags {flags} are not a valid set of CUevent_flags"
+            )
         event = Event(context, self._new_handle(), flags, place=caller())
         self._objects[event.handle] = context.events[event.handle] = event
         return cu.CUevent(event.handle)
@@ -148,7 +150,7 @@ class StreamCalls(DriverState):
         event = self._object(hEvent, Event, "an event")
         del self._objects[event.handle], event.context.events[event.handle]
         if event.context.sticky is not None:
-            raise Refused(event.context.sticky, str(event.context.report))
+            raise CallError(event.context.sticky, str(event.context.report))
 
     @call(context=False)
     def cuEventRecord(self, hEvent: Handle, hStream: Handle) -> None:
@@ -157,13 +159,13 @@ class StreamCalls(DriverState):
     @call(context=False)
     def cuEventRecordWithFlags(self, hEvent: Handle, hStream: Handle, flags: int) -> None:
         if unsigned(flags) != 0:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "record flags are for stream capture only")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "record flags are for stream capture only")
         self._record(hEvent, hStream)
 
     def _record(self, hEvent: Handle, hStream: Handle) -> None:
         event, stream = self._event(hEvent), self._stream(hStream)
         if event.context is not stream.context:
-            raise Refused(Result.CUDA_ERROR_INVALID_HANDLE, "the event and the stream are of different contexts")
+            raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the event and the stream are of different contexts")
         if stream.capture is not None:
             event.captured = (stream.capture, tuple(stream.frontier))
             return
@@ -176,7 +178,7 @@ class StreamCalls(DriverState):
         if event.captured is not None:
             capture = event.captured[0]
             capture.broken = capture.broken or f"{call} {caller()}"
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_CAPTURED_EVENT,
                 f"the event made {event.place} was last recorded in the capture {capture.place}, and so never happens",
             )
@@ -198,11 +200,11 @@ class StreamCalls(DriverState):
         """Always refused: the simulated device has no clock, and a made-up time would be taken for a GPU's."""
         for event in (self._event(hStart), self._event(hEnd)):
             if event.flags & 2:
-                raise Refused(Result.CUDA_ERROR_INVALID_HANDLE, "the event was made with CU_EVENT_DISABLE_TIMING")
+                raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the event was made with CU_EVENT_DISABLE_TIMING")
             if event.operation is None:
-                raise Refused(Result.CUDA_ERROR_INVALID_HANDLE, "the event was never recorded")
+                raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the event was never recorded")
             if not event.operation.done:
-                raise Refused(Result.CUDA_ERROR_NOT_READY, "the event is not complete")
-        raise Refused(
+                raise CallError(Result.CUDA_ERROR_NOT_READY, "the event is not complete")
+        raise CallError(
             Result.CUDA_ERROR_NOT_SUPPORTED, "the simulated device has no clock: there is no time between its events"
         )

@@ -13,7 +13,7 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from cudakit.sim.lockstep.memory import MemoryFault
-from cudakit.sim.lockstep.report import Finding, HostReport, Origin, Other, python_place
+from cudakit.sim.lockstep.report import FaultReport, HostReport, Origin, Other, python_place
 
 Result = cu.CUresult
 SUCCESS = Result.CUDA_SUCCESS
@@ -24,19 +24,19 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 _BETWEEN = frozenset(module.__file__ for module in (contextlib, functools, weakref))
 
 
-class Refused(Exception):
+class CallError(Exception):
     """A call that ends with ``code``; the message says what was wrong, for ``simLastMessage``, and ``hint`` what to do
     where the code's usual advice would be wrong, for ``simLastHint``. ``report`` is the report that the message is the
     text of, for ``simFailureReport``, or None."""
 
-    def __init__(self, code: Any, message: str, hint: str | None = None, report: Finding | None = None) -> None:
+    def __init__(self, code: Any, message: str, hint: str | None = None, report: FaultReport | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.hint = hint
         self.report = report
 
     @classmethod
-    def by(cls, code: Any, report: Finding) -> Refused:
+    def by(cls, code: Any, report: FaultReport) -> CallError:
         """A call that ends with a report."""
         return cls(code, str(report), report=report)
 
@@ -44,7 +44,7 @@ class Refused(Exception):
 class OperationFault(Exception):
     """Queued work that failed when it ran and took its context with it."""
 
-    def __init__(self, code: Any, report: Finding) -> None:
+    def __init__(self, code: Any, report: FaultReport) -> None:
         super().__init__(str(report))
         self.code = code
         self.report = report

@@ -12,7 +12,7 @@ from cuda.bindings import driver as cu
 from cudakit.sim.chips.occupancy import active_blocks, active_clusters, available_shared, max_threads
 from cudakit.sim.chips.properties import Chip
 from cudakit.sim.driver.copies import CopyCalls
-from cudakit.sim.driver.faults import Refused, Result, caller
+from cudakit.sim.driver.faults import CallError, Result, caller
 from cudakit.sim.driver.objects import Context, Memory
 from cudakit.sim.driver.state import Handle, as_handle, call, member, name_bytes, signed, unsigned
 from cudakit.sim.lockstep.report import Origin
@@ -88,7 +88,7 @@ class FunctionCalls(CopyCalls):
     def _load(self, image: Any) -> Any:
         data = _image_bytes(image)
         if data[:4] == b"\x7fELF" or data[:4] == b"\x50\xed\x55\xba":
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_NO_BINARY_FOR_GPU,
                 "this is machine code (a cubin or fat binary); the simulated device is given PTX",
             )
@@ -98,11 +98,11 @@ class FunctionCalls(CopyCalls):
             self._check_target(text, context.device.chip)
             loaded = LoadedModule(text, self._space, self._sources.get)
         except UnicodeDecodeError as error:
-            raise Refused(Result.CUDA_ERROR_INVALID_IMAGE, f"neither PTX nor a cubin: {error}") from None
+            raise CallError(Result.CUDA_ERROR_INVALID_IMAGE, f"neither PTX nor a cubin: {error}") from None
         except UnsupportedPtx as error:
-            raise Refused(Result.CUDA_ERROR_INVALID_PTX, str(error), UNSUPPORTED_HINT) from None
+            raise CallError(Result.CUDA_ERROR_INVALID_PTX, str(error), UNSUPPORTED_HINT) from None
         except PtxError as error:
-            raise Refused(Result.CUDA_ERROR_INVALID_PTX, str(error)) from None
+            raise CallError(Result.CUDA_ERROR_INVALID_PTX, str(error)) from None
         module = Module(self._new_handle(), context, loaded, caller())
         self._objects[module.handle] = context.modules[module.handle] = module
         return cu.CUmodule(module.handle)
@@ -116,7 +116,7 @@ class FunctionCalls(CopyCalls):
             return  # the parser says what is wrong
         own = int(chip.arch[3:])
         if int(digits) > own or (target.endswith("a") and int(digits) != own):
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_INVALID_PTX, f"PTX for {target} does not run on {chip.arch}: compile it for that"
             )
 
@@ -151,7 +151,7 @@ class FunctionCalls(CopyCalls):
             loaded = module.loaded.functions.get(name)
             if loaded is None:
                 known = ", ".join(sorted(module.loaded.functions)) or "none"
-                raise Refused(Result.CUDA_ERROR_NOT_FOUND, f"no kernel {name!r} in this module; it has {known}")
+                raise CallError(Result.CUDA_ERROR_NOT_FOUND, f"no kernel {name!r} in this module; it has {known}")
             chip = module.context.device.chip
             function = Function(
                 self._new_handle(),
@@ -171,10 +171,10 @@ class FunctionCalls(CopyCalls):
         try:
             found = module.loaded.globals.get(name_bytes(name))
         except UnsupportedPtx as error:
-            raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, str(error), UNSUPPORTED_HINT) from None
+            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, str(error), UNSUPPORTED_HINT) from None
         if found is None:
             known = ", ".join(sorted(module.loaded.globals)) or "none"
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_NOT_FOUND, f"no variable {name_bytes(name)!r} in this module; it has {known}"
             )
         address, size = found
@@ -225,7 +225,7 @@ class FunctionCalls(CopyCalls):
         function = self._function(func)
         index = unsigned(paramIndex, 64)
         if index >= len(function.loaded.params):
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE, f"parameter {index} of {len(function.loaded.params)} (from 0)"
             )
         return function.loaded.params[index]
@@ -260,18 +260,18 @@ class FunctionCalls(CopyCalls):
         if number == int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES):
             most = function.chip.shared_per_block_optin - function.loaded.static_shared
             if not 0 <= value <= most:
-                raise Refused(
+                raise CallError(
                     Result.CUDA_ERROR_INVALID_VALUE, f"{value} bytes of dynamic shared memory; the most here is {most}"
                 )
             function.max_dynamic = value
         elif number == int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT):
             if not -1 <= value <= 100:
-                raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"a carveout is a percentage or -1, not {value}")
+                raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"a carveout is a percentage or -1, not {value}")
             function.settings[number] = value
         elif number in _CLUSTER_SETTINGS:
             function.settings[number] = value
         else:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{attrib!r} cannot be set")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{attrib!r} cannot be set")
 
     @call()
     def cuFuncSetCacheConfig(self, hfunc: Handle, config: Any) -> None:
@@ -292,7 +292,7 @@ class FunctionCalls(CopyCalls):
     def _occupancy(self, func: Handle, block: int, dynamic: int) -> int:
         function = self._function(func)
         if signed(block) <= 0:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"a block of {block} threads")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"a block of {block} threads")
         return self._resident(function, block, unsigned(dynamic, 64))
 
     @staticmethod
@@ -306,9 +306,9 @@ class FunctionCalls(CopyCalls):
     def cuOccupancyAvailableDynamicSMemPerBlock(self, func: Handle, numBlocks: int, blockSize: int) -> int:
         function = self._function(func)
         if signed(numBlocks) <= 0 or signed(blockSize) <= 0:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{numBlocks} blocks of {blockSize} threads")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{numBlocks} blocks of {blockSize} threads")
         if self._resident(function, blockSize, 0) < numBlocks:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE, f"{numBlocks} blocks of {blockSize} threads do not fit on one SM"
             )
         return available_shared(function.chip, numBlocks, function.loaded.static_shared)
@@ -319,7 +319,7 @@ class FunctionCalls(CopyCalls):
     ) -> tuple[int, int]:
         function = self._function(func)
         if blockSizeToDynamicSMemSize is not None and as_handle(blockSizeToDynamicSMemSize):
-            raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, "a shared-memory callback is not simulated")
+            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, "a shared-memory callback is not simulated")
         most = min(function.max_threads, blockSizeLimit or function.max_threads)
         step = function.chip.warp_size
         best, best_threads, best_blocks = 0, 0, 0
@@ -333,7 +333,7 @@ class FunctionCalls(CopyCalls):
     def cuOccupancyMaxActiveClusters(self, func: Handle, config: Any) -> int:
         function = self._function(func)
         if config is None:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "config is None")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "config is None")
         grid, block, cluster, _ = read_config(config)
         size = int(np.prod(self._cluster(function, grid, cluster) or (1, 1, 1)))
         resident = self._resident(function, int(np.prod(block)), int(config.sharedMemBytes))
@@ -354,23 +354,23 @@ class FunctionCalls(CopyCalls):
         name, invalid = loaded.name, Result.CUDA_ERROR_INVALID_CLUSTER_SIZE
         required = loaded.required_cluster
         if asked is not None and required is not None and asked != required:
-            raise Refused(invalid, f"{name}: a cluster of {asked}, and the kernel is compiled for {required}")
+            raise CallError(invalid, f"{name}: a cluster of {asked}, and the kernel is compiled for {required}")
         cluster = asked or required
         if cluster is None:
             if loaded.cluster_must_be_set:
-                raise Refused(invalid, f"{name}: the kernel is compiled for clusters, and the launch gives no size")
+                raise CallError(invalid, f"{name}: the kernel is compiled for clusters, and the launch gives no size")
             return None
         size = int(np.prod(cluster))
         if size == 1:
             return cluster
         if not function.chip.has_clusters:
-            raise Refused(Result.CUDA_ERROR_NOT_SUPPORTED, f"{name}: {function.chip.arch} has no clusters")
+            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, f"{name}: {function.chip.arch} has no clusters")
         allowed = settings.get(int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED), 0)
         most = min(LARGEST_CLUSTER if allowed else PORTABLE_CLUSTER, loaded.max_cluster or LARGEST_CLUSTER)
         if not 0 < size <= most:
-            raise Refused(invalid, f"{name}: a cluster of {size} blocks; the most is {most}")
+            raise CallError(invalid, f"{name}: a cluster of {size} blocks; the most is {most}")
         if any(g % c for g, c in zip(grid, cluster, strict=True)):
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{name}: grid {grid} is no multiple of cluster {cluster}")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{name}: grid {grid} is no multiple of cluster {cluster}")
         return cluster
 
 
@@ -379,7 +379,7 @@ def _image_bytes(image: Any) -> bytes:
     if isinstance(image, str):
         raise TypeError("a module image is bytes, not str")
     if image is None:
-        raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "the image is None")
+        raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the image is None")
     if isinstance(image, int):
         return ctypes.string_at(image)
     return bytes(image)

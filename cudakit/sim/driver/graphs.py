@@ -1,7 +1,7 @@
 """Driver calls about graphs: capturing streams, instantiating, launching, updating.
 
-While a stream is being captured, what is queued on it is noted as ``Work`` (`streams`) in a node of a graph; waiting
-for an event of the capture brings another stream into it. A launch queues each node's work again, in the order of the
+While a stream is being captured, what is queued on it is noted as ``QueuedWork`` in a node of a graph; waiting for an
+event of the capture brings another stream into it. A launch queues each node's work again, in the order of the
 nodes, with all checks as of then: the nodes of the first captured stream on the stream that launches, those of the
 others on streams of the executable graph's own.
 
@@ -17,9 +17,9 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from cudakit.sim.driver.faults import Refused, Result, caller
-from cudakit.sim.driver.launches import Launch, LaunchCalls
-from cudakit.sim.driver.objects import Capture, Context, Node, Operation, Stream, Work
+from cudakit.sim.driver.faults import CallError, Result, caller
+from cudakit.sim.driver.launches import CheckedLaunch, LaunchCalls
+from cudakit.sim.driver.objects import Context, GraphNode, Operation, QueuedWork, Stream, StreamCapture
 from cudakit.sim.driver.regions import Region
 from cudakit.sim.driver.state import Handle, call, member, unsigned
 from cudakit.sim.lockstep.report import Origin
@@ -39,7 +39,7 @@ class Graph:
 
     handle: int
     context: Context
-    nodes: list[Node]
+    nodes: list[GraphNode]
     place: Origin
 
 
@@ -50,8 +50,8 @@ class GraphExec:
 
     handle: int
     context: Context
-    nodes: list[Node]
-    work: dict[int, Work]
+    nodes: list[GraphNode]
+    work: dict[int, QueuedWork]
     lanes: list[Stream]
     place: Origin
     last: Operation | None = None
@@ -67,35 +67,37 @@ class GraphCalls(LaunchCalls):
         stream = self._stream(hStream)
         member(cu.CUstreamCaptureMode, mode, "capture mode")
         if stream.legacy:
-            raise Refused(Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "the legacy default stream cannot be captured")
+            raise CallError(
+                Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "the legacy default stream cannot be captured"
+            )
         if stream.capture is not None:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_ILLEGAL_STATE, f"{stream} is being captured already (begun {stream.capture.place})"
             )
-        stream.capture = Capture(self._new_handle(), self._new_handle(), [stream], caller())
+        stream.capture = StreamCapture(self._new_handle(), self._new_handle(), [stream], caller())
 
     @call(1, context=False)
     def cuStreamEndCapture(self, hStream: Handle) -> Any:
         stream = self._stream(hStream)
         capture = stream.capture
         if capture is None:
-            raise Refused(Result.CUDA_ERROR_ILLEGAL_STATE, f"{stream} is not being captured")
+            raise CallError(Result.CUDA_ERROR_ILLEGAL_STATE, f"{stream} is not being captured")
         if capture.lanes[0] is not stream:
             capture.broken = capture.broken or f"cuStreamEndCapture {caller()}"
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
                 f"the capture was begun on {capture.lanes[0]}, where it must be ended, and {stream} only joined it",
             )
         unjoined = capture.unjoined()
         self._leave_capture(capture)
         if capture.broken:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
                 f"the capture {capture.place} was broken by {capture.broken}",
             )
         if unjoined:
             forked = capture.lanes[unjoined[-1].lane]
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
                 f"{forked} has {unjoined[-1].work.kind} work in the capture {capture.place} that the captured stream"
                 " does not wait for",
@@ -136,10 +138,10 @@ class GraphCalls(LaunchCalls):
     def _graph(self, handle: Handle) -> Graph:
         return self._object(handle, Graph, "a graph")
 
-    def _node(self, handle: Handle, kind: str = "") -> Node:
-        node = self._object(handle, Node, "a node of a graph")
+    def _node(self, handle: Handle, kind: str = "") -> GraphNode:
+        node = self._object(handle, GraphNode, "a node of a graph")
         if kind and node.work.kind != kind:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE, f"a {kind} node is wanted, and this is a {node.work.kind} node"
             )
         return node
@@ -174,7 +176,7 @@ class GraphCalls(LaunchCalls):
     @call(1, context=False)
     def cuGraphKernelNodeGetParams(self, hNode: Handle) -> Any:
         node = self._node(hNode, "kernel")
-        launch: Launch = node.work.details
+        launch: CheckedLaunch = node.work.details
         if node.kept is None:
             buffers = [ctypes.create_string_buffer(value, len(value)) for value in launch.params]
             node.kept = (buffers, (ctypes.c_void_p * max(len(buffers), 1))(*map(ctypes.addressof, buffers)))
@@ -228,7 +230,7 @@ class GraphCalls(LaunchCalls):
     def cuGraphInstantiate(self, hGraph: Handle, flags: int) -> Any:
         graph = self._graph(hGraph)
         if unsigned(flags, 64) & ~15:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"flags {flags} are none of CUgraphInstantiate_flags")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"flags {flags} are none of CUgraphInstantiate_flags")
         nodes, work = list(graph.nodes), {node.handle: node.work for node in graph.nodes}
         made = GraphExec(self._new_handle(), graph.context, nodes, work, _lanes(graph), caller())
         self._objects[made.handle] = graph.context.graphs[made.handle] = made
@@ -249,7 +251,7 @@ class GraphCalls(LaunchCalls):
     def cuGraphLaunch(self, hGraphExec: Handle, hStream: Handle) -> None:
         found, stream = self._exec(hGraphExec), self._stream(hStream)
         if stream.context is not found.context:
-            raise Refused(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the graph are of different contexts")
+            raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the graph are of different contexts")
         self._not_captured("cuGraphLaunch", stream)
         place = caller()
         for work in found.work.values():
@@ -271,13 +273,13 @@ class GraphCalls(LaunchCalls):
     def cuGraphExecKernelNodeSetParams(self, hGraphExec: Handle, hNode: Handle, nodeParams: Any) -> None:
         found, node = self._exec(hGraphExec), self._node(hNode, "kernel")
         if node.handle not in found.work:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "the node is of another graph than was instantiated")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the node is of another graph than was instantiated")
         if nodeParams is None:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "nodeParams is None")
-        launch: Launch = found.work[node.handle].details
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "nodeParams is None")
+        launch: CheckedLaunch = found.work[node.handle].details
         function = self._function(nodeParams.func)
         if function.module.context is not found.context:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "the kernel is of another context than the graph")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the kernel is of another context than the graph")
         grid = (int(nodeParams.gridDimX), int(nodeParams.gridDimY), int(nodeParams.gridDimZ))
         block = (int(nodeParams.blockDimX), int(nodeParams.blockDimY), int(nodeParams.blockDimZ))
         asked = (grid, block, int(nodeParams.sharedMemBytes), launch.cooperative, launch.cluster)
@@ -289,14 +291,14 @@ class GraphCalls(LaunchCalls):
         found, graph = self._exec(hGraphExec), self._graph(hGraph)
         old, new = found.nodes, graph.nodes
         if _topology(old) != _topology(new):
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
                 f"the graph captured {graph.place} has other nodes, or in another order, than the executable one:"
                 f" {_listing(new)} instead of {_listing(old)}",
             )
         for was, node in zip(old, new, strict=True):
             if was.work.kind == "kernel" and was.work.details.cooperative != node.work.details.cooperative:
-                raise Refused(
+                raise CallError(
                     Result.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "a launch cannot become cooperative, or cease to be"
                 )
         found.work = {was.handle: node.work for was, node in zip(old, new, strict=True)}
@@ -321,10 +323,10 @@ def _listed(handles: list[int], count: int) -> tuple[list[Any], int]:
     return [cu.CUgraphNode(handle) for handle in padded], min(wanted, len(handles))
 
 
-def _topology(nodes: list[Node]) -> list[tuple[str, int, list[int]]]:
+def _topology(nodes: list[GraphNode]) -> list[tuple[str, int, list[int]]]:
     places = {node.handle: index for index, node in enumerate(nodes)}
     return [(node.work.kind, node.lane, sorted(places[n.handle] for n in node.after)) for node in nodes]
 
 
-def _listing(nodes: list[Node]) -> str:
+def _listing(nodes: list[GraphNode]) -> str:
     return ", ".join(node.work.kind for node in nodes) or "nothing"

@@ -13,9 +13,9 @@ from cuda.bindings import driver as cu
 
 from cudakit.sim.chips.occupancy import active_blocks
 from cudakit.sim.driver.contexts import LIMITS
-from cudakit.sim.driver.faults import Refused, Result, caller, host_report
+from cudakit.sim.driver.faults import CallError, Result, caller, host_report
 from cudakit.sim.driver.functions import Function, FunctionCalls, Index3, read_config
-from cudakit.sim.driver.objects import Context, Memory, Operation, Stream, Work
+from cudakit.sim.driver.objects import Context, Memory, Operation, QueuedWork, Stream
 from cudakit.sim.driver.state import Handle, as_handle, call, read_c_array, unsigned
 from cudakit.sim.lockstep.counters import Counters
 from cudakit.sim.lockstep.heap import Heap
@@ -78,7 +78,7 @@ class Count:
 
 
 @dataclass(frozen=True, eq=False)
-class Launch:
+class CheckedLaunch:
     """A launch that was checked. ``params`` are the values of its parameters, ``place`` the line that made it."""
 
     function: Function
@@ -119,7 +119,7 @@ class LaunchCalls(FunctionCalls):
     @call()
     def cuLaunchKernelEx(self, config: Any, f: Handle, kernelParams: Any, extra: int) -> None:
         if config is None:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "config is None")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "config is None")
         grid, block, cluster, cooperative = read_config(config)
         stream = self._stream(config.hStream)
         shared = int(config.sharedMemBytes)
@@ -159,7 +159,7 @@ class LaunchCalls(FunctionCalls):
     ) -> None:
         function = self._function(f)
         if stream.context is not function.module.context:
-            raise Refused(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the kernel are of different contexts")
+            raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the kernel are of different contexts")
         asked = (grid, block, shared, cooperative, cluster)
         self._submit(stream, self._kernel_work(self._checked_launch(function, *asked, kernel_params, extra)))
 
@@ -173,26 +173,26 @@ class LaunchCalls(FunctionCalls):
         cluster: Index3 | None,
         kernel_params: Any,
         extra: Any,
-    ) -> Launch:
+    ) -> CheckedLaunch:
         self._check_launch(function, grid, block, shared)
         cluster = self._cluster(function, grid, cluster)
         if cooperative:
             room = self._resident(function, int(np.prod(block)), shared) * function.chip.multiprocessors
             if int(np.prod(grid)) > room:
-                raise Refused(
+                raise CallError(
                     Result.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
                     f"{function.loaded.name}: a grid of {int(np.prod(grid))} blocks, and {room} can run at once",
                 )
         params = _parameters(function.loaded, kernel_params, extra)
-        return Launch(function, grid, block, shared, params, cooperative, cluster, caller())
+        return CheckedLaunch(function, grid, block, shared, params, cooperative, cluster, caller())
 
-    def _kernel_work(self, launch: Launch) -> Work:
+    def _kernel_work(self, launch: CheckedLaunch) -> QueuedWork:
         def check() -> None:
             self._function(launch.function.handle)
 
-        return Work("kernel", lambda stream, after: self._enqueue_kernel(launch, stream, after), check, launch)
+        return QueuedWork("kernel", lambda stream, after: self._enqueue_kernel(launch, stream, after), check, launch)
 
-    def _enqueue_kernel(self, launch: Launch, stream: Stream, after: Iterable[Operation]) -> Operation:
+    def _enqueue_kernel(self, launch: CheckedLaunch, stream: Stream, after: Iterable[Operation]) -> Operation:
         function, grid, block, shared, place = launch.function, launch.grid, launch.block, launch.shared, launch.place
         stack = function.module.context.limits[int(cu.CUlimit.CU_LIMIT_STACK_SIZE)]
         injected = self._injector.hit("kernel") if self._injector.injections else None
@@ -268,24 +268,24 @@ class LaunchCalls(FunctionCalls):
         invalid = Result.CUDA_ERROR_INVALID_VALUE
         for axis, value, most in zip("xyz", grid, chip.max_grid, strict=True):
             if not 0 < value <= most:
-                raise Refused(invalid, f"{name}: grid.{axis} is {value}; it may be 1 to {most}")
+                raise CallError(invalid, f"{name}: grid.{axis} is {value}; it may be 1 to {most}")
         for axis, value, most in zip("xyz", block, chip.max_block, strict=True):
             if not 0 < value <= most:
-                raise Refused(invalid, f"{name}: block.{axis} is {value}; it may be 1 to {most}")
+                raise CallError(invalid, f"{name}: block.{axis} is {value}; it may be 1 to {most}")
         threads = block[0] * block[1] * block[2]
         if threads > min(chip.max_threads_per_block, function.loaded.max_threads):
             most = min(chip.max_threads_per_block, function.loaded.max_threads)
-            raise Refused(invalid, f"{name}: a block of {threads} threads; the most for this kernel is {most}")
+            raise CallError(invalid, f"{name}: a block of {threads} threads; the most for this kernel is {most}")
         if threads > function.max_threads:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
                 f"{name}: {threads} threads of {function.registers} registers; {function.max_threads} threads fit",
             )
         required = function.loaded.required_threads
         if required and tuple(required) + (1,) * (3 - len(required)) != block:
-            raise Refused(invalid, f"{name}: a block of {block}, and the kernel demands {tuple(required)}")
+            raise CallError(invalid, f"{name}: a block of {block}, and the kernel demands {tuple(required)}")
         if shared > function.max_dynamic:
-            raise Refused(
+            raise CallError(
                 invalid,
                 f"{name}: {shared} bytes of dynamic shared memory; {function.max_dynamic} are allowed (up to"
                 f" {chip.shared_per_block_optin - function.loaded.static_shared} with"
@@ -299,10 +299,12 @@ def _parameters(function: LoadedFunction, kernel_params: Any, extra: Any) -> lis
     buffer = _extra_buffer(extra)
     if buffer is not None:
         if kernel_params:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "both kernelParams and extra are given")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "both kernelParams and extra are given")
         end = max((offset + size for offset, size in function.params), default=0)
         if len(buffer) < end:
-            raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"a parameter buffer of {len(buffer)} bytes; {end} are due")
+            raise CallError(
+                Result.CUDA_ERROR_INVALID_VALUE, f"a parameter buffer of {len(buffer)} bytes; {end} are due"
+            )
         return [buffer[offset : offset + size] for offset, size in function.params]
     if not sizes:
         return []
@@ -310,7 +312,7 @@ def _parameters(function: LoadedFunction, kernel_params: Any, extra: Any) -> lis
         values, types = kernel_params
         packed = [_pack(value, kind) for value, kind in zip(values, types, strict=True)]
         if [len(value) for value in packed] != sizes:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE,
                 f"parameters of {[len(value) for value in packed]} bytes; {function.name} takes {sizes}",
             )
@@ -320,10 +322,12 @@ def _parameters(function: LoadedFunction, kernel_params: Any, extra: Any) -> lis
     else:
         address = int(np.frombuffer(kernel_params, np.uint8).ctypes.data)
     if address == 0:
-        raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{function.name} takes {len(sizes)} parameters; none are given")
+        raise CallError(
+            Result.CUDA_ERROR_INVALID_VALUE, f"{function.name} takes {len(sizes)} parameters; none are given"
+        )
     pointers = read_c_array(address, len(sizes))
     if 0 in pointers:
-        raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"the pointer to parameter {pointers.index(0)} is null")
+        raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"the pointer to parameter {pointers.index(0)} is null")
     return [ctypes.string_at(pointer, size) for pointer, size in zip(pointers, sizes, strict=True)]
 
 
@@ -339,7 +343,7 @@ def _extra_buffer(extra: Any) -> bytes | None:
         words[name] = read_c_array(address + 8, 1)[0]
         address += 16
     if 1 not in words or 2 not in words:
-        raise Refused(Result.CUDA_ERROR_INVALID_VALUE, "extra needs a buffer and its size")
+        raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "extra needs a buffer and its size")
     return ctypes.string_at(words[1], read_c_array(words[2], 1)[0])
 
 

@@ -1,6 +1,6 @@
 """The objects of a simulated driver: devices and contexts with what was made in them, memory, streams and their work.
 
-What is queued on a stream comes as ``Work``, which a stream that captures notes in its ``Capture`` instead.
+What is queued on a stream comes as ``QueuedWork``, which a stream that captures notes in its ``StreamCapture`` instead.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudakit.sim.chips.properties import Chip
-from cudakit.sim.driver.faults import Refused, Result
+from cudakit.sim.driver.faults import CallError, Result
 from cudakit.sim.lockstep.memory import Allocation
-from cudakit.sim.lockstep.report import Finding, Origin
+from cudakit.sim.lockstep.report import FaultReport, Origin
 
 _numbers = itertools.count()
 
@@ -87,7 +87,7 @@ class Use:
 
 
 @dataclass(eq=False, slots=True)
-class Work:
+class QueuedWork:
     """What a call asks to be done on a stream: at once, or each time that the graph which captured it is launched.
 
     ``kind`` is "kernel", "memcpy", "memset" or "host". ``enqueue(stream, after)`` queues it on a stream, after
@@ -102,19 +102,19 @@ class Work:
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class GraphNode:
     """A piece of work in a graph, done after the nodes ``after``. ``lane``: which of the captured streams it was on.
     ``kept`` is the memory in which its parameters were handed out."""
 
     handle: int
-    work: Work
-    after: tuple[Node, ...]
+    work: QueuedWork
+    after: tuple[GraphNode, ...]
     lane: int
     kept: Any = None
 
 
 @dataclass(eq=False, slots=True)
-class Capture:
+class StreamCapture:
     """A capture that is under way. ``lanes`` are the streams in it, the first the one that it was begun on. ``broken``
     says what broke it, which nothing but its end can follow."""
 
@@ -122,20 +122,20 @@ class Capture:
     graph: int
     lanes: list[Stream]
     place: Origin | None = None
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[GraphNode] = field(default_factory=list)
     broken: str = ""
 
-    def add(self, stream: Stream, work: Work, handle: int) -> None:
+    def add(self, stream: Stream, work: QueuedWork, handle: int) -> None:
         """Note work on one of its streams."""
         if self.broken:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, f"the capture {self.place} was broken by {self.broken}"
             )
-        node = Node(handle, work, tuple(stream.frontier), self.lanes.index(stream))
+        node = GraphNode(handle, work, tuple(stream.frontier), self.lanes.index(stream))
         self.nodes.append(node)
         stream.frontier = [node]
 
-    def unjoined(self) -> list[Node]:
+    def unjoined(self) -> list[GraphNode]:
         """The nodes that its first stream does not come after."""
         reached: set[int] = set()
         stack = list(self.lanes[0].frontier)
@@ -164,8 +164,8 @@ class Stream:
     vain: Origin | None = None
     name: str = ""
     number: int = field(default_factory=lambda: next(_numbers))
-    capture: Capture | None = None
-    frontier: list[Node] = field(default_factory=list)
+    capture: StreamCapture | None = None
+    frontier: list[GraphNode] = field(default_factory=list)
 
     @property
     def blocking(self) -> bool:
@@ -178,7 +178,7 @@ class Stream:
             if stream.blocking and stream.capture is not None:
                 if breaks:
                     stream.capture.broken = stream.capture.broken or f"{breaks} on the legacy default stream"
-                raise Refused(
+                raise CallError(
                     Result.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
                     f"the legacy default stream waits for {stream}, which is being captured",
                 )
@@ -201,7 +201,7 @@ class Event:
     flags: int
     operation: Operation | None = None
     place: Origin | None = None
-    captured: tuple[Capture, tuple[Node, ...]] | None = None
+    captured: tuple[StreamCapture, tuple[GraphNode, ...]] | None = None
 
 
 @dataclass(eq=False)
@@ -287,8 +287,8 @@ class Context:
     flags: int = 0
     active: bool = True
     sticky: Any = None
-    report: Finding | None = None
-    mistakes: list[Finding] = field(default_factory=list)
+    report: FaultReport | None = None
+    mistakes: list[FaultReport] = field(default_factory=list)
     told: set[Any] = field(default_factory=set)
     streams: dict[int, Stream] = field(default_factory=dict)
     per_thread: dict[int, Stream] = field(default_factory=dict)
@@ -303,7 +303,7 @@ class Context:
         yield from self.streams.values()
         yield from self.per_thread.values()
 
-    def lose(self, code: Any, report: Finding) -> None:
+    def lose(self, code: Any, report: FaultReport) -> None:
         """End the context: every later call that needs it gets ``code``."""
         if self.sticky is None:
             self.sticky = code

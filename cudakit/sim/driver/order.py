@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from cudakit.sim.checks.footprints import LARGEST, READ, WRITE, Footprints, conflict, wrote
-from cudakit.sim.driver.faults import Refused, Result, caller, host_report, other_access
+from cudakit.sim.driver.faults import CallError, Result, caller, host_report, other_access
 from cudakit.sim.driver.objects import Memory, Operation, Stream, Use
 from cudakit.sim.driver.state import DriverState
 from cudakit.sim.lockstep.memory import Allocation
-from cudakit.sim.lockstep.report import Finding, HostReport, Place
+from cudakit.sim.lockstep.report import FaultReport, HostReport, SourcePlace
 
 Rows = tuple[int, int, int, int]
 # pending work remembered for each stream and allocation: the older is nearly always in the same order as the newer
@@ -150,7 +150,7 @@ class OrderChecks(DriverState):
     def _after(
         self,
         operation: Operation,
-        place: Callable[[Any], tuple[Place, ...]],
+        place: Callable[[Any], tuple[SourcePlace, ...]],
         before: dict[Memory, Any],
         prints: Footprints | None,
     ) -> None:
@@ -193,7 +193,7 @@ class OrderChecks(DriverState):
                 report.notes.insert(0, note)
                 self._mistake(operation.stream.context, report)
 
-    def _explain(self, operation: Operation, report: Finding) -> None:
+    def _explain(self, operation: Operation, report: FaultReport) -> None:
         """Say what work that read uninitialised memory did not wait for, if that is the cause."""
         memory = None if report.allocation is None else self._memory.get(report.allocation.address)
         if memory is None or report.kind != "uninitialised read":
@@ -247,7 +247,7 @@ class OrderChecks(DriverState):
         else:
             free.wait_for(late)
 
-    def _refuse_freed(self, memory: Memory, address: int) -> Refused:
+    def _refuse_freed(self, memory: Memory, address: int) -> CallError:
         """The refusal of work on memory whose free is queued."""
         report = host_report(
             "use after free",
@@ -257,7 +257,7 @@ class OrderChecks(DriverState):
             others=(other_access("free that is queued", memory.freed_at),),
             allocation=memory.allocation,
         )
-        return Refused.by(Result.CUDA_ERROR_INVALID_VALUE, report)
+        return CallError.by(Result.CUDA_ERROR_INVALID_VALUE, report)
 
 
 def marks_of(rows: Rows, mark: np.uint8, allocation: Allocation) -> Any:

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from cudakit.sim.driver.faults import SUCCESS, Injector, OperationFault, Refused, Result, caller, host_report
+from cudakit.sim.driver.faults import SUCCESS, CallError, Injector, OperationFault, Result, caller, host_report
 from cudakit.sim.driver.lock import DriverLock
-from cudakit.sim.driver.objects import Capture, Context, Device, Memory, Operation, Stream, Work
-from cudakit.sim.driver.streams import Scheduler
+from cudakit.sim.driver.objects import Context, Device, GraphNode, Memory, Operation, QueuedWork, Stream, StreamCapture
+from cudakit.sim.driver.streams import StreamScheduler
 from cudakit.sim.lockstep.memory import AddressSpace
-from cudakit.sim.lockstep.report import Finding, HostReport
+from cudakit.sim.lockstep.report import FaultReport, HostReport
 
 Handle = Any
 Reply = tuple[Any, ...]
@@ -28,7 +28,7 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
     """Make a method a driver entry point that returns ``(CUresult, value...)``, with ``values`` values.
 
     It takes the driver's lock, refuses what cannot go on (no cuInit, a forked child, no or a lost current context where
-    ``context``), applies injected faults, and turns ``Refused`` into its result with None for every value.
+    ``context``), applies injected faults, and turns ``CallError`` into its result with None for every value.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Reply]:
@@ -44,7 +44,7 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
                 try:
                     self._admit(name, context, initialised)
                     answer = function(self, *args, **named)
-                except Refused as refusal:
+                except CallError as refusal:
                     self._local.message = f"{name}: {refusal}"
                     self._local.hint = refusal.hint
                     self._local.report = refusal.report
@@ -61,10 +61,10 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
 
 
 class DriverState:
-    """The state that all parts of the driver share, and how they look things up. Every lookup raises ``Refused``."""
+    """The state that all parts of the driver share, and how they look things up. Every lookup raises ``CallError``."""
 
     _pid: int
-    _scheduler: Scheduler
+    _scheduler: StreamScheduler
     _injector: Injector
     devices: list[Device]
 
@@ -80,21 +80,21 @@ class DriverState:
         self._memory: dict[int, Memory] = {}
         self._allocations_made = 0
         self._pinned_count = 0
-        self._last_report: Finding | None = None
+        self._last_report: FaultReport | None = None
 
     # ---- the door ----
 
     def _admit(self, name: str, context: bool, initialised: bool) -> None:
         if getattr(self._local, "in_host_function", False):
-            raise Refused(Result.CUDA_ERROR_NOT_PERMITTED, "a host function on a stream must not call the driver")
+            raise CallError(Result.CUDA_ERROR_NOT_PERMITTED, "a host function on a stream must not call the driver")
         if initialised and not self._initialised:
-            raise Refused(Result.CUDA_ERROR_NOT_INITIALIZED, "call cuInit(0) first")
+            raise CallError(Result.CUDA_ERROR_NOT_INITIALIZED, "call cuInit(0) first")
         hit = self._injector.hit(name, needs_context=context) if self._injector.injections else None
         if hit is not None:
             if hit.fault == "context_lost":
                 self._context().lose(hit.code, host_report("injected fault", "the context is lost", name, caller()))
             else:
-                raise Refused(hit.code, f"injected fault: {hit.fault}")
+                raise CallError(hit.code, f"injected fault: {hit.fault}")
         if context:
             self._context()
 
@@ -102,20 +102,20 @@ class DriverState:
         """The current context of this thread, in order."""
         stack = self._stack()
         if not stack:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_INVALID_CONTEXT, "no context is current on this thread: cuCtxSetCurrent comes first"
             )
         return self._usable(stack[-1])
 
     def _usable(self, context: Context) -> Context:
         if not context.active:
-            raise Refused(
+            raise CallError(
                 Result.CUDA_ERROR_CONTEXT_IS_DESTROYED,
                 f"the context of device {context.device.ordinal} was released or destroyed",
             )
         if context.sticky is not None:
             text = f"the context was lost by an earlier fault:\n{context.report}"
-            raise Refused(context.sticky, text, report=context.report)
+            raise CallError(context.sticky, text, report=context.report)
         return context
 
     def _stack(self) -> list[Context]:
@@ -144,24 +144,25 @@ class DriverState:
         if isinstance(found, kind):
             return found
         if found is not None:
-            raise Refused(
-                Result.CUDA_ERROR_INVALID_HANDLE, f"{number:#x} is not {what} but a {type(found).__name__.lower()}"
-            )
+            noun = "node" if isinstance(found, GraphNode) else type(found).__name__.lower()
+            raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, f"{number:#x} is not {what} but a {noun}")
         gone = self._first_handle < number <= self._next_handle
         reason = "has been destroyed" if gone else "is not a handle of this driver"
-        raise Refused(Result.CUDA_ERROR_INVALID_HANDLE, f"{what} is wanted; {number:#x} {reason}")
+        raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, f"{what} is wanted; {number:#x} {reason}")
 
     def _device(self, dev: Handle) -> Device:
         number = as_handle(dev)
         if not 0 <= number < len(self.devices):
-            raise Refused(Result.CUDA_ERROR_INVALID_DEVICE, f"no device {number}; this driver has {len(self.devices)}")
+            raise CallError(
+                Result.CUDA_ERROR_INVALID_DEVICE, f"no device {number}; this driver has {len(self.devices)}"
+            )
         return self.devices[number]
 
     def _context_of(self, handle: Handle) -> Context:
         try:
             return self._object(handle, Context, "a context")
-        except Refused as refusal:
-            raise Refused(Result.CUDA_ERROR_INVALID_CONTEXT, str(refusal)) from None
+        except CallError as refusal:
+            raise CallError(Result.CUDA_ERROR_INVALID_CONTEXT, str(refusal)) from None
 
     def _stream(self, handle: Handle) -> Stream:
         """A stream by handle; 0 and 1 are the current context's legacy stream, 2 this thread's own default stream."""
@@ -181,7 +182,7 @@ class DriverState:
 
     # ---- queueing work ----
 
-    def _submit(self, stream: Stream, work: Work) -> None:
+    def _submit(self, stream: Stream, work: QueuedWork) -> None:
         """Queue work on a stream, or note it where the stream is being captured."""
         if stream.capture is None:
             work.enqueue(stream, ())
@@ -194,13 +195,13 @@ class DriverState:
             if stream.capture is not None:
                 capture = stream.capture
                 capture.broken = capture.broken or f"{call} {caller()}"
-                raise Refused(
+                raise CallError(
                     Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                     f"{stream} is being captured (begun {capture.place}), and {call} cannot be part of a graph: the"
                     " capture is broken",
                 )
 
-    def _leave_capture(self, capture: Capture) -> None:
+    def _leave_capture(self, capture: StreamCapture) -> None:
         """Have all streams of a capture queue their work again."""
         for stream in capture.lanes:
             stream.capture, stream.frontier = None, []
@@ -218,14 +219,14 @@ class DriverState:
 
     def _settle(self, context: Context) -> None:
         if context.report is not None:
-            raise Refused.by(context.sticky, context.report)
+            raise CallError.by(context.sticky, context.report)
         if context.mistakes:
-            raise Refused.by(Result.CUDA_ERROR_ILLEGAL_STATE, context.mistakes.pop(0))
+            raise CallError.by(Result.CUDA_ERROR_ILLEGAL_STATE, context.mistakes.pop(0))
 
     def _finish_context(self, context: Context) -> None:
         self._finish(self._scheduler.pending_of(context), context)
 
-    def _mistake(self, context: Context, report: Finding) -> None:
+    def _mistake(self, context: Context, report: FaultReport) -> None:
         """Keep a host-side mistake: the next call that waits on the context returns it, once. One that a loop makes
         again and again, between the same two lines, is kept the first time."""
         key = (report.kind, report.file, report.line, *((p.file, p.line) for o in report.others for p in o.places))
@@ -235,7 +236,7 @@ class DriverState:
         self._last_report = report
         context.mistakes.append(report)
 
-    def _fault(self, code: Any, report: Finding) -> OperationFault:
+    def _fault(self, code: Any, report: FaultReport) -> OperationFault:
         self._last_report = report
         return OperationFault(code, report)
 
@@ -294,4 +295,4 @@ def member(kind: Any, value: Any, what: str) -> Any:
     try:
         return kind(int(value))
     except ValueError:
-        raise Refused(Result.CUDA_ERROR_INVALID_VALUE, f"{value!r} is not a {what}") from None
+        raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{value!r} is not a {what}") from None

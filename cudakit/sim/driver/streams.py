@@ -18,7 +18,7 @@ from cudakit.sim.driver.objects import Context, Operation, Stream
 ORDERS = ("newest", "oldest", "random")
 
 
-class Scheduler:
+class StreamScheduler:
     """All queued work of a driver. ``order`` is one of ``ORDERS``; ``seed`` makes "random" repeatable."""
 
     def __init__(self, order: str = "newest", seed: int = 0) -> None:

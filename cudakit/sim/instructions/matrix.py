@@ -25,7 +25,7 @@ from cudakit.sim.instructions.tensor import (
     shape_of,
     wmma_tile,
 )
-from cudakit.sim.instructions.tiles import ELEMENT_BITS, Tile
+from cudakit.sim.instructions.tiles import ELEMENT_BITS, FragmentLayout
 from cudakit.sim.lockstep.access import GENERIC, GLOBAL, SHARED, Access, Piece
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, Choice, LaneSet
@@ -206,7 +206,7 @@ class _Fragment:
         by_rows = layout == "row"
         if ELEMENT_BITS[self.kind] < 8 and self.role in "ab" and by_rows != (self.role == "a"):
             modifiers.refuse("elements of less than 8 bits lie along k: A is .row and B is .col")
-        self.tile: Tile = wmma_tile(self.role, self.kind, shape)
+        self.tile: FragmentLayout = wmma_tile(self.role, self.kind, shape)
         lines, along = (self.tile.rows, self.tile.columns) if by_rows else (self.tile.columns, self.tile.rows)
         self.stride = self.tile.shape[1 if by_rows else 0]
         # registers past these are copies

@@ -13,7 +13,7 @@ import numpy as np
 
 from cudakit.sim.instructions import tensorcore
 from cudakit.sim.instructions.emitter import Emitter
-from cudakit.sim.instructions.tiles import ELEMENT_BITS, Tile, left, quads, right, sums
+from cudakit.sim.instructions.tiles import ELEMENT_BITS, FragmentLayout, left, quads, right, sums
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.sites import Site
@@ -93,7 +93,7 @@ def meet(f: Fragment, site: Site) -> None:
     )
 
 
-def wmma_tile(role: str, kind: str, shape: tuple[int, int, int]) -> Tile:
+def wmma_tile(role: str, kind: str, shape: tuple[int, int, int]) -> FragmentLayout:
     """The fragment of wmma for a matrix "a", "b", "c" or "d"."""
     m, n, k = shape
     if n > m:
@@ -116,7 +116,7 @@ class _Types(NamedTuple):
 
 
 def build_mma(c: Emitter, instruction: Instruction) -> list[str]:
-    read = _Read(instruction, MMA_SHAPES)
+    read = _ProductModifiers(instruction, MMA_SHAPES)
     m, n, k = read.shape
     types = read.types
     multiply = read.arithmetic(wmma=False)
@@ -137,7 +137,7 @@ def build_mma(c: Emitter, instruction: Instruction) -> list[str]:
 
 
 def build_wmma_mma(c: Emitter, instruction: Instruction) -> list[str]:
-    read = _Read(instruction, WMMA_SHAPES)
+    read = _ProductModifiers(instruction, WMMA_SHAPES)
     types = read.types
     if types.a != types.b:
         read.refuse("A and B are of one type in wmma")
@@ -147,7 +147,7 @@ def build_wmma_mma(c: Emitter, instruction: Instruction) -> list[str]:
     return _product(c, instruction, tiles, types, read.arithmetic(wmma=True))
 
 
-class _Read:
+class _ProductModifiers:
     """The modifiers of mma.sync or wmma.mma: shape, layouts, types and what becomes of sums."""
 
     def __init__(self, instruction: Instruction, shapes: dict[str, tuple[tuple[int, int, int], ...]]) -> None:
@@ -222,10 +222,10 @@ def _by_quads(multiply: _Multiply) -> _Multiply:
     return four
 
 
-class _Product:
+class _MatrixProduct:
     """One matrix product: reads the fragments of A, B and C, gives the registers of D."""
 
-    def __init__(self, site: Site, tiles: tuple[Tile, ...], multiply: _Multiply) -> None:
+    def __init__(self, site: Site, tiles: tuple[FragmentLayout, ...], multiply: _Multiply) -> None:
         self.site = site
         self.a, self.b, self.c, self.d = tiles
         self.multiply = multiply
@@ -246,7 +246,7 @@ class _Product:
 
 
 def _product(
-    c: Emitter, instruction: Instruction, tiles: tuple[Tile, ...], types: _Types, multiply: _Multiply
+    c: Emitter, instruction: Instruction, tiles: tuple[FragmentLayout, ...], types: _Types, multiply: _Multiply
 ) -> list[str]:
     if len(instruction.operands) != 4:
         raise PtxError(f"{instruction.name} takes 4 operands, not {len(instruction.operands)}")
@@ -258,7 +258,7 @@ def _product(
         f"({', '.join(c.source(r, register_kind(kind)) for r in registers)},)"
         for registers, kind in zip((a, b, added), types[:3], strict=True)
     ]
-    product = _Product(c.site(instruction, "matrix product"), tiles, multiply)
+    product = _MatrixProduct(c.site(instruction, "matrix product"), tiles, multiply)
     return c.store_all(d, [register_kind(types.d)] * len(d), f"{c.bind(product)}(f, {', '.join(values)})")
 
 

@@ -23,7 +23,7 @@ ELEMENT_BITS = {"f64": 64, "f32": 32, "s32": 32, "tf32": 32, "f16": 16, "bf16": 
 ELEMENT_BITS |= {"s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1}
 
 
-class Tile:
+class FragmentLayout:
     """A matrix of ``shape`` in the registers of a warp.
 
     ``rows`` and ``columns`` are (registers, 32, elements of a register): the place in the matrix of each element. A
@@ -46,8 +46,8 @@ class Tile:
         if (self.sources < 0).any():
             raise ValueError(f"a {kind} tile of {shape} that leaves places out")
 
-    def transposed(self) -> Tile:
-        return Tile(self.kind, (self.shape[1], self.shape[0]), self.columns, self.rows)
+    def transposed(self) -> FragmentLayout:
+        return FragmentLayout(self.kind, (self.shape[1], self.shape[0]), self.columns, self.rows)
 
     def read(self, lanes: LaneSet, registers: tuple[Array, ...]) -> Array:
         """The matrix of each warp, as patterns (rows, columns, warps) of the element's dtype. Lanes that are not there
@@ -84,7 +84,7 @@ def _grid(registers: int, elements: int) -> tuple[Any, Any, Any, Any]:
 
 
 @cache
-def left(kind: str, m: int, k: int, registers: int = 0) -> Tile:
+def left(kind: str, m: int, k: int, registers: int = 0) -> FragmentLayout:
     """A: m rows (8, 16 or 32) of k elements. More ``registers`` than there are elements hold copies."""
     bits = max(ELEMENT_BITS[kind], 32)
     elements = bits // ELEMENT_BITS[kind]
@@ -95,11 +95,11 @@ def left(kind: str, m: int, k: int, registers: int = 0) -> Tile:
     block, inner = register // (count * 16 // m if m > 16 else count), register % (count * 16 // m if m > 16 else count)
     rows = group + 8 * (inner % halves) + 16 * block
     columns = lane * elements + element + 4 * elements * (inner // halves)
-    return Tile(kind, (m, k), rows, columns)
+    return FragmentLayout(kind, (m, k), rows, columns)
 
 
 @cache
-def right(kind: str, k: int, n: int, registers: int = 0) -> Tile:
+def right(kind: str, k: int, n: int, registers: int = 0) -> FragmentLayout:
     """B: k rows of n columns (8 or 16)."""
     bits = max(ELEMENT_BITS[kind], 32)
     elements = bits // ELEMENT_BITS[kind]
@@ -109,11 +109,11 @@ def right(kind: str, k: int, n: int, registers: int = 0) -> Tile:
     steps = count * 8 // n
     rows = lane * elements + element + 4 * elements * (register % steps)
     columns = group + 8 * (register // steps) + 0 * element
-    return Tile(kind, (k, n), rows, columns)
+    return FragmentLayout(kind, (k, n), rows, columns)
 
 
 @cache
-def sums(kind: str, m: int, n: int) -> Tile:
+def sums(kind: str, m: int, n: int) -> FragmentLayout:
     """C and D: m rows (8, 16 or 32) of n columns (8 or 16)."""
     bits = max(ELEMENT_BITS[kind], 32)
     elements = bits // ELEMENT_BITS[kind]
@@ -125,11 +125,11 @@ def sums(kind: str, m: int, n: int) -> Tile:
     blocks = n // 8
     columns = 2 * lane + (number & 1) + 8 * (across % blocks)
     rows = rows + 16 * (across // blocks)
-    return Tile(kind, (m, n), rows, columns)
+    return FragmentLayout(kind, (m, n), rows, columns)
 
 
 @cache
-def quads(role: str, kind: str, column_major: bool) -> Tile:
+def quads(role: str, kind: str, column_major: bool) -> FragmentLayout:
     """The matrices of mma.m8n8k4 with f16: each pair of quads (lanes 4q to 4q+3 and 4q+16 to 4q+19) holds a product of
     its own; here they lie one above the other (A, C, D) or side by side (B)."""
     elements = 32 // ELEMENT_BITS[kind]
@@ -140,13 +140,13 @@ def quads(role: str, kind: str, column_major: bool) -> Tile:
     quad, high, low = (lane & 15) >> 2, 4 * (lane >> 4), lane & 3
     if role == "a":
         rows, columns = (number + high, low) if column_major else (low + high, number)
-        return Tile(kind, (32, 4), rows + 8 * quad, columns + 0 * quad)
+        return FragmentLayout(kind, (32, 4), rows + 8 * quad, columns + 0 * quad)
     if role == "b":
         rows, columns = (number, low + high) if column_major else (low, number + high)
-        return Tile(kind, (4, 32), rows + 0 * quad, columns + 8 * quad)
+        return FragmentLayout(kind, (4, 32), rows + 0 * quad, columns + 8 * quad)
     if kind == "f16":
         rows, columns = low + high, number
     else:
         rows = (lane & 1) + (number & 2) + high
         columns = (number & 4) + (lane & 2) + (number & 1)
-    return Tile(kind, (32, 8), rows + 8 * quad, columns + 0 * quad)
+    return FragmentLayout(kind, (32, 8), rows + 8 * quad, columns + 0 * quad)

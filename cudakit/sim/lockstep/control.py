@@ -46,7 +46,7 @@ def _is_warp_barrier(f: Fragment) -> bool:
     return bool(block.instructions) and block.instructions[0].opcode == "bar"
 
 
-class Scheduler:
+class LaneScheduler:
     """Runs one batch to its end."""
 
     def __init__(self, batch: Batch, program: Program, remaining: int) -> None:

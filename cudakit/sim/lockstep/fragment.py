@@ -18,7 +18,7 @@ from cudakit.sim.lockstep.lanes import Array, Choice, Geometry, LaneSet, choose
 from cudakit.sim.lockstep.memory import MemoryFault, round_up
 from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.registers import Registers
-from cudakit.sim.lockstep.report import Index3, KernelFault, Report
+from cudakit.sim.lockstep.report import Index3, KernelFault, KernelReport
 from cudakit.sim.lockstep.run import Run
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Instruction
@@ -204,7 +204,7 @@ class Fragment:
         run = self.batch.run
         places = run.place(instruction) if instruction is not None else ()
         raise KernelFault(
-            Report(
+            KernelReport(
                 kind=kind,
                 detail=detail,
                 kernel=run.config.kernel,

@@ -25,7 +25,7 @@ Index3 = tuple[int, int, int]
 
 
 @dataclass
-class Place:
+class SourcePlace:
     """A line of source; ``text`` is None where the source is not at hand."""
 
     file: str
@@ -47,9 +47,9 @@ class Origin(str):
         return made
 
 
-def python_place(file: str, line: int) -> Place:
+def python_place(file: str, line: int) -> SourcePlace:
     """A line of Python with its text, as it is now."""
-    return Place(file, line, linecache.getline(file, line).strip() or None)
+    return SourcePlace(file, line, linecache.getline(file, line).strip() or None)
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Other:
     access: str
     block: Index3 | None = None
     thread: Index3 | None = None
-    places: tuple[Place, ...] = ()
+    places: tuple[SourcePlace, ...] = ()
 
     def __str__(self) -> str:
         named = (("block", self.block), ("thread", self.thread))
@@ -111,7 +111,7 @@ class AllocationFacts:
 
 
 @dataclass
-class Finding:
+class FaultReport:
     """What every report has. ``kind`` is the class of the fault; ``detail`` is one sentence about this one. ``places``
     is the line at fault first, then the lines into which it was inlined. ``others`` are the accesses it conflicts with.
     ``allocation`` is the memory it is about; an Allocation that is given is described as it is then.
@@ -120,7 +120,7 @@ class Finding:
     kind: str
     detail: str
     _: KW_ONLY
-    places: tuple[Place, ...] = ()
+    places: tuple[SourcePlace, ...] = ()
     others: tuple[Other, ...] = ()
     allocation: AllocationFacts | None = None
     notes: list[str] = field(default_factory=list)
@@ -183,7 +183,7 @@ class Finding:
 
 
 @dataclass
-class Report(Finding):
+class KernelReport(FaultReport):
     """A fault of a kernel. ``kind`` is "out of bounds", "misaligned", "use after free", "write to constant memory",
     "divergent barrier", "deadlock", "hang", "trap", "assertion", "stack overflow"... ``block`` and ``thread`` are the
     first lane that did it; ``lanes`` counts the lanes that do the same at the same moment, and ``spread`` says in words
@@ -230,7 +230,7 @@ class Report(Finding):
 
 
 @dataclass
-class HostReport(Finding):
+class HostReport(FaultReport):
     """A mistake of host code, or work of the host that failed when it ran. ``call`` is the driver's function, or
     "kernel NAME" for a launch; ``places`` is the line of Python that made the call."""
 
@@ -254,7 +254,7 @@ class Held:
     count: int
     bytes: int
     made: str
-    place: Place | None
+    place: SourcePlace | None
 
     def __str__(self) -> str:
         times = f"{self.count} times " if self.count > 1 else ""
@@ -283,12 +283,12 @@ class LeakReport(HostReport):
 class KernelFault(Exception):
     """A kernel was stopped; ``report`` says where and why."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: KernelReport) -> None:
         super().__init__(str(report))
         self.report = report
 
 
-def place_lines(places: tuple[Place, ...]) -> list[str]:
+def place_lines(places: tuple[SourcePlace, ...]) -> list[str]:
     """The printed form of places: the line at fault, its text, then the lines into which it was inlined."""
     lines = []
     for number, place in enumerate(places):

@@ -11,14 +11,14 @@ from cudakit.sim.chips.properties import Chip
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.memory import AddressSpace, round_up
-from cudakit.sim.lockstep.report import Index3, Place
+from cudakit.sim.lockstep.report import Index3, SourcePlace
 from cudakit.sim.lockstep.sites import Site, Sites
 from cudakit.sim.lockstep.traffic import Tally
 from cudakit.sim.ptx.ir import Instruction
 
 
 @dataclass(frozen=True)
-class LaunchConfig:
+class RunConfig:
     """A kernel and how it is launched. Sizes are bytes.
 
     ``kernel`` is the mangled name, ``params`` the parameters as the kernel finds them. ``shared_bytes`` are all that a
@@ -60,7 +60,7 @@ class RunServices:
     space: AddressSpace
     heap: Heap
     printf: Callable[[str], None]
-    place: Callable[[Instruction], tuple[Place, ...]]
+    place: Callable[[Instruction], tuple[SourcePlace, ...]]
 
 
 class Run:
@@ -69,9 +69,7 @@ class Run:
     ``sites`` are those of the kernel's module, ``environment`` the values of the registers %envreg by number.
     """
 
-    def __init__(
-        self, config: LaunchConfig, services: RunServices, sites: Sites, environment: Mapping[int, int]
-    ) -> None:
+    def __init__(self, config: RunConfig, services: RunServices, sites: Sites, environment: Mapping[int, int]) -> None:
         self.config = config
         self.services = services
         self.environment = environment
@@ -90,7 +88,7 @@ class Run:
         self.block_counts: list[list[int] | None] = [None] * sites.blocks
         self.ticks = 0
 
-    def place(self, instruction: Instruction) -> tuple[Place, ...]:
+    def place(self, instruction: Instruction) -> tuple[SourcePlace, ...]:
         """The source lines of an instruction."""
         return self.services.place(instruction)
 

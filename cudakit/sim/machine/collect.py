@@ -25,7 +25,7 @@ _CACHES_ONLY = frozenset({"prefetch", "prefetchu", "discard", "applypriority"})
 _CLASS_NUMBER = {name: number for number, name in enumerate(CLASSES)}
 
 
-class Plan:
+class CountingPlan:
     """What a kernel's counted blocks and sites mean.
 
     ``places`` are the source lines, the first of them None for code without one. ``rows`` are (line, class, block,
@@ -85,14 +85,14 @@ class Plan:
         return found
 
 
-_plans: WeakKeyDictionary[LoadedFunction, Plan] = WeakKeyDictionary()
+_plans: WeakKeyDictionary[LoadedFunction, CountingPlan] = WeakKeyDictionary()
 
 
 def collect(function: LoadedFunction, run: Run, blocks: int, threads: int) -> Counters:
     """The counters of a launch that has ended."""
     plan = _plans.get(function)
     if plan is None:
-        plan = _plans[function] = Plan(function)
+        plan = _plans[function] = CountingPlan(function)
     counted = np.array([count or (0, 0, 0) for count in run.block_counts], np.int64).reshape(-1, 3)
     lines = _instructions(plan, counted)
     for block, number in plan.branches.items():
@@ -124,7 +124,7 @@ def collect(function: LoadedFunction, run: Run, blocks: int, threads: int) -> Co
     return total
 
 
-def _instructions(plan: Plan, counted: Array) -> dict[int, LineCounters]:
+def _instructions(plan: CountingPlan, counted: Array) -> dict[int, LineCounters]:
     """Instructions by line: those lines whose code ran."""
     line, kind, block, count = plan.rows.T
     mix = np.zeros((len(plan.places), len(CLASSES)), np.int64)

@@ -16,7 +16,7 @@ import numpy as np
 from cudakit.sim.checks.footprints import Footprints
 from cudakit.sim.checks.guard import Guard, LaunchGuard, wanted
 from cudakit.sim.chips.properties import Chip
-from cudakit.sim.lockstep.control import Scheduler
+from cudakit.sim.lockstep.control import LaneScheduler
 from cudakit.sim.lockstep.counters import Counters
 from cudakit.sim.lockstep.fragment import Batch
 from cudakit.sim.lockstep.heap import Heap
@@ -24,7 +24,7 @@ from cudakit.sim.lockstep.lanes import Geometry
 from cudakit.sim.lockstep.memory import RESERVED_BYTES, AddressSpace, round_up
 from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.report import Index3
-from cudakit.sim.lockstep.run import LaunchConfig, Run, RunServices
+from cudakit.sim.lockstep.run import Run, RunConfig, RunServices
 from cudakit.sim.machine.collect import collect
 from cudakit.sim.machine.loading import LoadedFunction
 
@@ -98,7 +98,7 @@ def _configuration(
     checks: frozenset[str],
     counting: bool,
     stack_limit: int | None,
-) -> LaunchConfig:
+) -> RunConfig:
     """The configuration of a launch; ValueError if the parameters or the grid do not fit the kernel."""
     if len(params) != len(function.params):
         raise ValueError(f"{function.name} takes {len(function.params)} parameters, got {len(params)}")
@@ -111,7 +111,7 @@ def _configuration(
     local = function.local_bytes
     if function.recursive:
         local = round_up(max(local, stack_limit or _RECURSION_BYTES), 32)
-    return LaunchConfig(
+    return RunConfig(
         kernel=function.name,
         grid=grid,
         block=block,
@@ -147,13 +147,13 @@ def _run_batches(program: Program, run: Run, together: int, guard: LaunchGuard |
             batch = Batch(run, _geometry(count, run.config.block), first)
             if guard is not None:
                 batch.guard = Guard(guard, batch)
-            Scheduler(batch, program, blocks - first - count).loop()
+            LaneScheduler(batch, program, blocks - first - count).loop()
             if batch.guard is not None:
                 # break the cycle, so that shadow tables are freed with the batch
                 batch.guard.shared = batch.guard = None
 
 
-def _blocks_at_once(config: LaunchConfig, chip: Chip, spins: bool) -> int:
+def _blocks_at_once(config: RunConfig, chip: Chip, spins: bool) -> int:
     """How many blocks make a batch. ``spins``: lanes of the kernel may wait for what others write."""
     threads, shared = config.threads, config.shared_bytes
     fitting = max(1, _BATCH_LANES // threads)

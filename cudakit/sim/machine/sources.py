@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from cudakit.sim.lockstep.report import Place
+from cudakit.sim.lockstep.report import SourcePlace
 from cudakit.sim.ptx.ir import Instruction, Location, PtxError
 
 SourceLookup = Callable[[str], "str | None"]
@@ -19,7 +19,7 @@ class SourceLines:
         self.lookup = lookup
         self._texts: dict[str, list[str] | None] = {}
 
-    def place(self, instruction: Instruction) -> tuple[Place, ...]:
+    def place(self, instruction: Instruction) -> tuple[SourcePlace, ...]:
         """The source lines of an instruction: its own, then those it was inlined into. Lines of CUDA's own headers are
         left out if the user's code follows."""
         return self._places(instruction.location)
@@ -35,11 +35,11 @@ class SourceLines:
                 message += f"\n      {place.text.strip()}"
         return type(error)(message, error.line)
 
-    def _places(self, location: Location | None) -> tuple[Place, ...]:
+    def _places(self, location: Location | None) -> tuple[SourcePlace, ...]:
         places = []
         while location is not None:
             file = self.files.get(location.file, f"file {location.file}")
-            places.append(Place(file, location.line, self._line(file, location.line), location.function))
+            places.append(SourcePlace(file, location.line, self._line(file, location.line), location.function))
             location = location.inlined_at
         own = next((n for n, place in enumerate(places) if place.text is not None and not _is_toolkit(place.file)), 0)
         return tuple(places[own:])

@@ -65,7 +65,7 @@ _STRING = re.compile(r"^[ \t]*([\w$]+):|^[ \t]*\.b8[ \t]+([\d, \t]+)", re.MULTIL
 
 def parse(text: str) -> Module:
     """Read PTX text; raise ``PtxError`` naming the line and its text."""
-    parser = _Parser(text)
+    parser = _PtxParser(text)
     try:
         return parser.module()
     except PtxError as error:
@@ -79,7 +79,7 @@ def source_files(text: str) -> dict[int, str]:
     return {int(number): name.replace("\\\\", "\\") for number, name in _FILE.findall(text)}
 
 
-class _Parser:
+class _PtxParser:
     def __init__(self, text: str) -> None:
         self.tokens = Tokens(text.rstrip("\0\n "))
         self.declarations = Declarations(self.tokens)
