@@ -13,10 +13,9 @@ from cudakit.sim.lockstep.memory import RESERVED_BYTES, Allocation, MemoryFault
 from cudakit.sim.lockstep.program import Program, reads_of, writes_of
 from cudakit.sim.lockstep.run import Run
 from cudakit.sim.ptx.ir import Address, Instruction, Operand, Register, Symbol
+from cudakit.sim.ptx.opcodes import row_of, spaces_of
 from cudakit.sim.values.lanewise import width
 
-_ACCESSES = ("ld", "ldu", "st", "atom", "red", "cp", "ldmatrix", "stmatrix", "wmma", "discard")
-_WRITES = ("st", "atom", "red", "stmatrix", "wmma", "discard")
 _GLOBAL = ("global",)
 _SHARED = ("shared", "shared::cta", "shared::cluster")
 _ELSEWHERE = ("local", "param", "param::entry", "param::func", "const")
@@ -43,8 +42,10 @@ class Reach:
         self.shared_granule = self.global_granule = 4
         for program in programs:
             for instruction in _instructions(program):
-                if instruction.opcode in _ACCESSES and _small(instruction):
-                    spaces = instruction.modifiers
+                memory = row_of(instruction).memory
+                # in units of less than 4 bytes
+                if memory is not None and (memory.granule or width(instruction.modifiers[-1]) // 8) < 4:
+                    spaces = spaces_of(instruction)
                     if not any(m in spaces for m in (*_GLOBAL, *_ELSEWHERE)):
                         self.shared_granule = 1
                     if not any(m in spaces for m in (*_SHARED, *_ELSEWHERE)):
@@ -85,15 +86,6 @@ def _instructions(program: Program) -> Iterable[Instruction]:
     return program.function.instructions
 
 
-def _small(instruction: Instruction) -> bool:
-    """Whether it accesses memory in units of less than 4 bytes."""
-    if instruction.opcode in ("cp", "ldmatrix", "stmatrix", "discard"):
-        return False
-    if instruction.opcode == "wmma":
-        return True
-    return width(instruction.modifiers[-1]) < 32
-
-
 def _stored(program: Program, entry: bool, symbols: set[str]) -> set[int]:
     """The parameters through which a function may store to global memory."""
     function = program.function
@@ -124,12 +116,14 @@ def _stored(program: Program, entry: bool, symbols: set[str]) -> set[int]:
             targets = writes_of(instruction)
             if not targets:
                 continue
-            if instruction.opcode in ("ld", "ldu", "atom"):
+            memory = row_of(instruction).memory
+            loaded = memory is not None and memory.reads is not None
+            if loaded:
                 source = _source(instruction, offsets, entry)
             else:
                 source = meant(reads_of(instruction))
             for target in targets:
-                if width(target.type) < 64 and instruction.opcode in ("ld", "ldu", "atom"):
+                if loaded and width(target.type) < 64:
                     continue
                 known = may.setdefault(target.name, set())
                 if not source <= known:
@@ -137,12 +131,13 @@ def _stored(program: Program, entry: bool, symbols: set[str]) -> set[int]:
                     changed = True
     found: set[int] = set()
     for instruction in instructions:
-        if instruction.opcode not in _WRITES or any(m in instruction.modifiers for m in (*_SHARED, *_ELSEWHERE)):
+        memory = row_of(instruction).memory
+        if memory is None or memory.writes is None:
             continue
-        if instruction.opcode == "wmma" and "store" not in instruction.modifiers:
+        written = spaces_of(instruction)[:1]
+        if any(space in written for space in (*_SHARED, *_ELSEWHERE)):
             continue
-        place = instruction.operands[1 if instruction.opcode == "atom" else 0]
-        for one in meant((place,)):
+        for one in meant((instruction.operands[memory.writes],)):
             if isinstance(one, str):
                 symbols.add(one)
             else:

@@ -54,20 +54,21 @@ class PendingCopies:
         self.copies = left
 
 
+def build_commit(c: Emitter, instruction: Instruction) -> list[str]:
+    return [f"{c.bind(_commit)}(f)"]
+
+
+def build_wait_all(c: Emitter, instruction: Instruction) -> list[str]:
+    return [f"{c.bind(_wait_all)}(f)"]
+
+
+def build_wait(c: Emitter, instruction: Instruction) -> list[str]:
+    return [f"{c.bind(_wait_for)}(f, {c.source(instruction.operands[0], 'u64')})"]
+
+
 def build_cp(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     modifiers.flag("async")
-    what = modifiers.one_of("commit_group", "wait_all", "wait_group")
-    if what:
-        modifiers.finish()
-        if len(instruction.operands) != (what == "wait_group"):
-            modifiers.refuse(f"{len(instruction.operands)} operands")
-    if what == "commit_group":
-        return [f"{c.bind(_commit)}(f)"]
-    if what == "wait_all":
-        return [f"{c.bind(_wait(None))}(f)"]
-    if what == "wait_group":
-        return [f"{c.bind(_wait_for)}(f, {c.source(instruction.operands[0], 'u64')})"]
     cache = modifiers.one_of("ca", "cg")
     shared, source_space = modifiers.one_of("shared", "shared::cta"), modifiers.flag("global")
     policy = modifiers.flag("L2::cache_hint")
@@ -112,11 +113,8 @@ def _commit(f: Fragment) -> None:
     _copies(f).commit(f.lanes)
 
 
-def _wait(pending: int | None) -> Callable[[Fragment], None]:
-    def wait(f: Fragment) -> None:
-        _copies(f).wait(f, pending)
-
-    return wait
+def _wait_all(f: Fragment) -> None:
+    _copies(f).wait(f, None)
 
 
 def _wait_for(f: Fragment, pending: Any) -> None:
@@ -162,4 +160,5 @@ def _read_part(f: Fragment, reading: Access, at: Array, limit: Array) -> Array:
     return data
 
 
-BUILDERS = {"cp": build_cp}
+BUILDERS = {"cp.async": build_cp, "cp.async.commit_group": build_commit}
+BUILDERS |= {"cp.async.wait_all": build_wait_all, "cp.async.wait_group": build_wait}

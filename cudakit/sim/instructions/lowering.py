@@ -6,6 +6,7 @@ basic block become one Python function, made when the program first runs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,6 @@ from cudakit.sim.lockstep.guarded import GuardedInstruction
 from cudakit.sim.lockstep.program import (
     BRANCH,
     CALL,
-    ENDS,
     EXIT,
     FALL,
     JUMP,
@@ -47,23 +47,10 @@ from cudakit.sim.ptx.ir import (
     Variable,
     refused,
 )
-from cudakit.sim.ptx.unsupported import unsupported
+from cudakit.sim.ptx.opcodes import Flow, name_of, row_of
 
 BUILDERS: dict[str, Builder] = {**loads.BUILDERS, **hints.BUILDERS, **atomics.BUILDERS, **warp.BUILDERS}
 BUILDERS |= {**clusters.BUILDERS, **async_copies.BUILDERS, **matrix.BUILDERS, **tensor.BUILDERS}
-
-# fewest and most operands of what is not lane-wise
-OPERANDS: dict[str, tuple[int, int]] = {"ld": (2, 3), "ldu": (2, 2), "st": (2, 3), "mov": (2, 2), "cvta": (2, 2)}
-OPERANDS |= {"isspacep": (2, 2), "mapa": (3, 3), "getctarank": (2, 2), "shfl": (4, 5), "vote": (2, 3), "match": (3, 3)}
-OPERANDS |= {"redux": (3, 3), "elect": (2, 2), "activemask": (1, 1), "bar": (0, 4), "barrier": (0, 4)}
-OPERANDS |= {"atom": (3, 5), "red": (2, 3), "prefetch": (1, 1), "prefetchu": (1, 1), "nanosleep": (1, 1)}
-OPERANDS |= {"discard": (2, 2), "applypriority": (2, 2), "createpolicy": (1, 4), "membar": (0, 0), "fence": (0, 0)}
-OPERANDS |= {"setmaxnreg": (1, 1), "griddepcontrol": (0, 0), "pmevent": (1, 1), "trap": (0, 0), "brkpt": (0, 0)}
-OPERANDS |= {"bra": (1, 1), "brx": (2, 2), "ret": (0, 0), "exit": (0, 0)}
-
-# all modifiers that control flow may have
-_FLOW: dict[str, tuple[tuple[str, ...], ...]] = dict.fromkeys(("bra", "ret", "call"), ((), ("uni",)))
-_FLOW |= {"brx": (("idx",), ("idx", "uni"))} | dict.fromkeys(("exit", "trap", "brkpt"), ((),))
 
 
 class Compiler:
@@ -99,12 +86,13 @@ class Compiler:
                 syncs = self._checked(instruction)
                 # lanes that have met stay together to the end of a block
                 meets = syncs is not None and syncs is not current.sync
-                if place in labels or meets or instruction.opcode in ("bar", "barrier"):
+                ends = row_of(instruction).ends
+                if place in labels or meets or ends in (Flow.BARRIER, Flow.CLUSTER):
                     current = self._next(current)
                     for label in labels.get(place, ()):
                         targets[label] = len(blocks) - 1
-                if instruction.opcode in ENDS and "warp" not in instruction.modifiers:
-                    current = self._end(current, instruction)
+                if ends is not None:
+                    current = self._end(current, instruction, ends)
                     continue
                 if syncs is not None:
                     current.sync = syncs
@@ -154,19 +142,19 @@ class Compiler:
     def _checked(self, instruction: Instruction) -> Callable[[Any, Any], Any] | None:
         """Refuse what is not executed, or has operands too few or too many; else the member mask of an instruction by
         which the lanes of a warp wait for each other."""
-        reason = unsupported(instruction)
-        if reason is not None:
-            raise refused(instruction, reason)
-        least, most = OPERANDS.get(instruction.opcode, (0, 99))
+        row = row_of(instruction)
+        if row.refusal is not None:
+            raise refused(instruction, row.refusal.reason)
+        least, most = row.bounds
         if not least <= len(instruction.operands) <= most:
             due = f"{least}" if least == most else f"{least} to {most}"
             raise PtxError(f"{instruction.name} takes {due} operands, not {len(instruction.operands)}")
-        if instruction.modifiers not in _FLOW.get(instruction.opcode, (instruction.modifiers,)):
+        if row.forms is not None and not re.fullmatch(row.forms, ".".join(instruction.modifiers)):
             raise refused(instruction, "no such form is known")
         return sync_of(self.emitter, instruction)
 
     def _lines(self, instruction: Instruction) -> list[str]:
-        builder = BUILDERS.get(instruction.opcode)
+        builder = BUILDERS.get(name_of(instruction)) or BUILDERS.get(instruction.opcode)
         lines = self.emitter.lanewise(instruction) if builder is None else builder(self.emitter, instruction)
         if instruction.guard is None or not lines:
             return lines
@@ -204,10 +192,9 @@ class Compiler:
         base = operand.base if isinstance(operand, Address) else operand
         return {slots[base.name]} if isinstance(base, Symbol) and base.name in slots else set()
 
-    def _end(self, current: Block, instruction: Instruction) -> Block:
+    def _end(self, current: Block, instruction: Instruction, ends: Flow) -> Block:
         emitter = self.emitter
-        opcode = instruction.opcode
-        if instruction.guard is not None and opcode != "bra":
+        if instruction.guard is not None and ends is not Flow.JUMP:
             # skip over it where the guard does not hold
             register, negated = instruction.guard
             current.kind, current.slot, current.negated = BRANCH, emitter.slot(register), not negated
@@ -215,7 +202,7 @@ class Compiler:
             current.target = len(emitter.program.blocks) + 1
             current = self._block()
         current.instructions.append(instruction)
-        if opcode == "bra":
+        if ends is Flow.JUMP:
             target = instruction.operands[0]
             if not isinstance(target, Label):
                 raise refused(instruction, "the target is not a label")
@@ -224,17 +211,17 @@ class Compiler:
             if instruction.guard is not None:
                 register, negated = instruction.guard
                 current.kind, current.slot, current.negated = BRANCH, emitter.slot(register), negated
-        elif opcode == "brx":
+        elif ends is Flow.SWITCH:
             index, table = instruction.operands[0], instruction.operands[1]
             if not isinstance(index, Register) or not isinstance(table, Label):
                 raise refused(instruction)
             current.kind, current.slot = SWITCH, emitter.slot(index)
             current.labels = tuple(self.function.branch_targets[table.name])
-        elif opcode == "exit" or (opcode == "ret" and self.function.entry):
+        elif ends is Flow.EXIT or (ends is Flow.RETURN and self.function.entry):
             current.kind = EXIT
-        elif opcode == "ret":
+        elif ends is Flow.RETURN:
             current.kind = RETURN
-        elif opcode == "call":
+        elif ends is Flow.CALL:
             self._call(current, instruction)
         else:
             end_with_barrier(emitter, current, instruction)

@@ -16,7 +16,6 @@ import numpy as np
 from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.instructions.tensor import (
     WMMA_SHAPES,
-    build_wmma_mma,
     elements,
     family,
     meet,
@@ -171,17 +170,6 @@ def build_movmatrix(c: Emitter, instruction: Instruction) -> list[str]:
 # ---- fragments of wmma ----
 
 
-def build_wmma(c: Emitter, instruction: Instruction) -> list[str]:
-    what = instruction.modifiers[:1]
-    if what == ("mma",):
-        return build_wmma_mma(c, instruction)
-    if what == ("load",):
-        return _load(c, instruction)
-    if what == ("store",):
-        return _store(c, instruction)
-    raise refused(instruction)
-
-
 class _Fragment:
     """Where a fragment's elements lie in memory: ``pieces`` are (register, element of it or None for the whole of it).
     ``access`` holds an access for each piece."""
@@ -235,7 +223,7 @@ class _Fragment:
         return found
 
 
-def _load(c: Emitter, instruction: Instruction) -> list[str]:
+def build_wmma_load(c: Emitter, instruction: Instruction) -> list[str]:
     fragment = _Fragment(c, instruction, "load")
     tile = fragment.tile
     registers = elements(instruction.operands[0])
@@ -256,7 +244,7 @@ def _load(c: Emitter, instruction: Instruction) -> list[str]:
     return c.store_all(registers, [kind] * len(registers), f"{c.bind(load)}({fragment.text})")
 
 
-def _store(c: Emitter, instruction: Instruction) -> list[str]:
+def build_wmma_store(c: Emitter, instruction: Instruction) -> list[str]:
     fragment = _Fragment(c, instruction, "store")
     tile = fragment.tile
     registers = elements(instruction.operands[1])
@@ -274,4 +262,5 @@ def _store(c: Emitter, instruction: Instruction) -> list[str]:
     return [f"{c.bind(store)}({fragment.text}, ({texts},))"]
 
 
-BUILDERS = {"ldmatrix": build_ldmatrix, "stmatrix": build_stmatrix, "movmatrix": build_movmatrix, "wmma": build_wmma}
+BUILDERS = {"ldmatrix": build_ldmatrix, "stmatrix": build_stmatrix, "movmatrix": build_movmatrix}
+BUILDERS |= {"wmma.load": build_wmma_load, "wmma.store": build_wmma_store}

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 
 from cudakit.sim.lockstep.program import writes_of
 from cudakit.sim.ptx.ir import Address, Function, Immediate, Instruction, Operand, Register, Symbol
+from cudakit.sim.ptx.opcodes import row_of
 
 _SHARED = frozenset(("shared", "shared::cta"))
 _PLAIN = _SHARED | {"b32", "f32", "s32", "u32", "v2"}
 _ELSEWHERE = frozenset(("global", "local", "const", "param", "param::func", "param::entry"))
-# what accesses are not moved across: the ends of straight code, barriers, and what does both to shared memory
-_STOPS = frozenset(("bra", "brx", "call", "ret", "exit", "bar", "barrier", "membar", "fence", "atom", "red", "cp"))
-_STOPS |= {"ldmatrix", "stmatrix", "wmma"}
 _MOST = 4  # log2 of the 16 bytes of the widest access
 
 _Group = dict[int, Instruction]  # accesses from one base, by offset
@@ -38,7 +36,7 @@ def merged_accesses(function: Function) -> dict[int, int]:
 
     for place, instruction in enumerate(function.instructions):
         opcode = instruction.opcode
-        if place in starts or opcode in _STOPS or "volatile" in instruction.modifiers:
+        if place in starts or row_of(instruction).stops_merging:
             close(("ld", "st"))
         elif opcode in ("ld", "st") and _ELSEWHERE.isdisjoint(instruction.modifiers):
             close(("st",) if opcode == "ld" else ("ld",))

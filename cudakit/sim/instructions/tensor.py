@@ -23,8 +23,6 @@ from cudakit.sim.ptx.modifiers import Modifiers
 _Multiply = Callable[[Array, Array, Array, str], Array]
 
 _FP8 = ("e4m3", "e5m2")
-# modifiers of products whose factors are scaled, before any "::"
-_SCALED = ("kind", "block_scale", "scale_vec")
 _SIGN = {"s8": 128, "u8": 0, "s4": 8, "u4": 0, "b1": 0}
 # shapes of mma.sync by the type of A: PTX ISA, "Matrix Shape"
 MMA_SHAPES: dict[str, tuple[tuple[int, int, int], ...]] = {
@@ -153,8 +151,6 @@ class _ProductModifiers:
     def __init__(self, instruction: Instruction, shapes: dict[str, tuple[tuple[int, int, int], ...]]) -> None:
         modifiers = Modifiers(instruction)
         self.refuse = modifiers.refuse
-        if any(m.split("::")[0] in _SCALED for m in modifiers.rest):
-            modifiers.refuse("block-scaled products and .kind are for sm_100 and later, and not there yet")
         modifiers.flag("mma")
         if not (modifiers.flag("sync") and modifiers.flag("aligned")):
             modifiers.refuse("matrix products are .sync.aligned")
@@ -248,8 +244,6 @@ class _MatrixProduct:
 def _product(
     c: Emitter, instruction: Instruction, tiles: tuple[FragmentLayout, ...], types: _Types, multiply: _Multiply
 ) -> list[str]:
-    if len(instruction.operands) != 4:
-        raise PtxError(f"{instruction.name} takes 4 operands, not {len(instruction.operands)}")
     d, a, b, added = (elements(o) for o in instruction.operands)
     for registers, tile in zip((a, b, added, d), tiles, strict=True):
         if len(registers) != tile.registers:
@@ -262,4 +256,4 @@ def _product(
     return c.store_all(d, [register_kind(types.d)] * len(d), f"{c.bind(product)}(f, {', '.join(values)})")
 
 
-BUILDERS = {"mma": build_mma}
+BUILDERS = {"mma": build_mma, "wmma.mma": build_wmma_mma}

@@ -20,28 +20,20 @@ from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Immediate, Instruction, Operand, Pair, Register, refused
 from cudakit.sim.ptx.modifiers import Modifiers
+from cudakit.sim.ptx.opcodes import Flow, row_of
 from cudakit.sim.values.arithmetic import compile_lanewise
 
 _LANE = np.arange(32, dtype=np.int64)
 _BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
 _ALL = np.uint32(0xFFFFFFFF)
-# position of the member mask among the operands
-_MASK_AT = {"shfl": 4, "vote": 2, "match": 2, "redux": 2, "elect": 1}
-# these are for whole warps
-_WHOLE = ("mma", "wmma", "ldmatrix", "stmatrix", "movmatrix")
 
 
 def sync_of(c: Emitter, instruction: Instruction) -> Callable[[Fragment, Registers], Any] | None:
     """The member mask of an instruction that waits for a warp's other lanes; None for all others."""
-    if instruction.opcode == "bar" and "warp" in instruction.modifiers:
-        operand = instruction.operands[0]
-    elif instruction.opcode in _MASK_AT and "sync" in instruction.modifiers:
-        operand = instruction.operands[_MASK_AT[instruction.opcode]]
-    elif instruction.opcode in _WHOLE:
+    row = row_of(instruction)
+    if row.whole_warp:
         return _whole_warp
-    else:
-        return None
-    return function(c, operand, "u32")
+    return None if row.mask is None else function(c, instruction.operands[row.mask], "u32")
 
 
 def _whole_warp(f: Fragment, r: Registers) -> Any:
@@ -78,10 +70,11 @@ def _meet(f: Fragment, site: Site) -> None:
 
 def _synchronous(modifiers: Modifiers, *modes: str) -> str:
     """The mode of an instruction for which the lanes of a warp wait; nothing else may be left of its modifiers."""
-    waits, mode = modifiers.flag("sync"), modifiers.one_of(*modes)
+    modifiers.flag("sync")
+    mode = modifiers.one_of(*modes)
     modifiers.finish()
-    if not waits or not mode:
-        modifiers.refuse("only the .sync forms are left since sm_70")
+    if not mode:
+        modifiers.refuse("no such form is known")
     return mode
 
 
@@ -272,9 +265,9 @@ def build_redux(c: Emitter, instruction: Instruction) -> list[str]:
 
 def build_elect(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
-    synchronous = modifiers.flag("sync")
+    modifiers.flag("sync")
     modifiers.finish()
-    if not synchronous or not isinstance(instruction.operands[0], Pair):
+    if not isinstance(instruction.operands[0], Pair):
         modifiers.refuse("it gives a lane and a predicate, lane|p")
 
     def elect(f: Fragment, mask: Array) -> tuple[Array, Array]:
@@ -294,7 +287,7 @@ def build_elect(c: Emitter, instruction: Instruction) -> list[str]:
 
 def end_with_barrier(c: Emitter, block: Block, instruction: Instruction) -> None:
     """Make a block end with a barrier among the block's threads."""
-    if "cluster" in instruction.modifiers:
+    if row_of(instruction).ends is Flow.CLUSTER:
         site = c.site(instruction, "barrier")
         end_with_cluster_barrier(c, block, instruction, lambda f: _count(f, site))
         return
@@ -309,10 +302,9 @@ def end_with_barrier(c: Emitter, block: Block, instruction: Instruction) -> None
     if reduce:
         read.kind("u32" if reduce == "popc" else "pred")
     read.finish()
+    if not what or (what == "red") != bool(reduce):
+        read.refuse("no such form is known")
     operands = list(instruction.operands)
-    due = {"sync": (1, 2), "arrive": (2, 2), "red": (3, 4)}.get(what, (0, 0))
-    if (what == "red") != bool(reduce) or not due[0] <= len(operands) <= due[1]:
-        read.refuse(f"{len(operands)} operands")
     block.kind = BARRIER
     site = c.site(instruction, "barrier")
     if reduce:
@@ -336,10 +328,8 @@ def end_with_barrier(c: Emitter, block: Block, instruction: Instruction) -> None
     block.barrier = call
 
 
-def build_bar(c: Emitter, instruction: Instruction) -> list[str]:
+def build_bar_warp(c: Emitter, instruction: Instruction) -> list[str]:
     """bar.warp.sync: its block has already waited for the lanes of its mask."""
-    if instruction.modifiers != ("warp", "sync"):
-        raise refused(instruction)
 
     def sync(f: Fragment) -> None:
         if f.batch.guard is not None:
@@ -348,5 +338,5 @@ def build_bar(c: Emitter, instruction: Instruction) -> list[str]:
     return [f"{c.bind(sync)}(f)"]
 
 
-BUILDERS = {"shfl": build_shfl, "vote": build_vote, "activemask": build_activemask, "match": build_match}
-BUILDERS |= {"redux": build_redux, "elect": build_elect, "bar": build_bar}
+BUILDERS = {"shfl.sync": build_shfl, "vote.sync": build_vote, "match.sync": build_match, "redux.sync": build_redux}
+BUILDERS |= {"activemask": build_activemask, "elect.sync": build_elect, "bar.warp": build_bar_warp}

@@ -30,6 +30,7 @@ from cudakit.sim.lockstep.traffic import (
     count_wavefronts,
     request_wavefronts,
 )
+from cudakit.sim.ptx.opcodes import row_of
 
 GLOBAL, SHARED, LOCAL, CONST, PARAM, GENERIC = "global", "shared", "local", "const", "param", "generic"
 # shared memory of any block of the cluster
@@ -122,7 +123,7 @@ class Access:
         self.shift = self.size.bit_length() - 1
         self.dtype = ELEMENTS[width]
         instruction = site.instruction
-        self.strong = instruction.opcode in ("atom", "red") or not _STRONG.isdisjoint(instruction.modifiers)
+        self.strong = row_of(instruction).mix == "atomic" or not _STRONG.isdisjoint(instruction.modifiers)
         self.counted = self.size
         self.paired = instruction.opcode == "ld"
         self.unused: tuple[int, ...] = ()

@@ -13,15 +13,11 @@ from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.program import BRANCH, EXIT, FALL, JUMP, Aside, Block, Program, reads_of, writes_of
 from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.ptx.ir import Instruction
+from cudakit.sim.ptx.opcodes import STORE, Flow, row_of
 
 # what ptxas puts under predicates rather than jump over: about as many machine instructions, fewer with a store
 _SHORT, _SHORT_STORE = 17, 11
 _WIDE = frozenset(("b64", "s64", "u64"))
-_WIDE_COSTS = {"mul": 4, "mad": 4, "add": 2, "sub": 2, "shl": 2, "shr": 2, "and": 2, "or": 2, "xor": 2, "selp": 2}
-_FREE = frozenset(("mov", "cvta", "bra"))
-# each is a long sequence, a call or a trap, and jumped over
-_LONG = frozenset(("div", "rem", "rcp", "sqrt", "rsqrt"))
-_QUICK = frozenset(("approx", "full"))
 
 
 def find_asides(program: Program) -> None:
@@ -53,12 +49,12 @@ def becomes_predicates(program: Program, block: Block) -> bool:
     blocks = program.blocks
     if block.kind != BRANCH:
         return False
-    if block.instructions[-1].opcode != "bra" or _ends(blocks, block.target):
+    if row_of(block.instructions[-1]).ends is not Flow.JUMP or _ends(blocks, block.target):
         return True
     if block.aside is None:
         return False
     inside = blocks[block.fall].instructions
-    stores = any(instruction.opcode == "st" for instruction in inside)
+    stores = any(row_of(instruction).mix == STORE for instruction in inside)
     return sum(map(_cost, inside)) <= (_SHORT_STORE if stores else _SHORT)
 
 
@@ -68,15 +64,9 @@ def _ends(blocks: list[Block], index: int) -> bool:
 
 
 def _cost(instruction: Instruction) -> int:
-    """Machine instructions that an instruction of PTX takes, about; two for a store, of which ptxas avoids several."""
-    opcode, modifiers = instruction.opcode, instruction.modifiers
-    if opcode == "trap" or (opcode in _LONG and _QUICK.isdisjoint(modifiers)):
-        return _SHORT + 1
-    if opcode in _FREE:
-        return 0
-    if opcode == "st":
-        return 2
-    return 1 if _WIDE.isdisjoint(modifiers) or "wide" in modifiers else _WIDE_COSTS.get(opcode, 1)
+    """Machine instructions that an instruction of PTX takes, about."""
+    row = row_of(instruction)
+    return row.cost if row.cost64 is None or _WIDE.isdisjoint(instruction.modifiers) else row.cost64
 
 
 def run_aside(queue: FragmentQueue, f: Fragment, block: Block, held: Array) -> bool:

@@ -31,6 +31,7 @@ from cudakit.sim.lockstep.program import (
 )
 from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.lockstep.registers import Registers
+from cudakit.sim.ptx.opcodes import name_of
 
 # backward jumps before a fragment lets others go first: in a loop that waits for other lanes, and in any other
 _TIRED_SPIN = 4
@@ -43,7 +44,7 @@ _STACK_DEPTH = 4096
 
 def _is_warp_barrier(f: Fragment) -> bool:
     block = f.program.blocks[f.block]
-    return bool(block.instructions) and block.instructions[0].opcode == "bar"
+    return bool(block.instructions) and name_of(block.instructions[0]) == "bar.warp"
 
 
 class LaneScheduler:

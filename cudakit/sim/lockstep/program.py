@@ -11,19 +11,13 @@ from typing import Any, NamedTuple
 
 from cudakit.sim.lockstep.registers import Registers, place_registers
 from cudakit.sim.ptx.ir import Address, Function, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
+from cudakit.sim.ptx.opcodes import Flow, row_of
 
 # what happens at the end of a block
 FALL, JUMP, BRANCH, EXIT, RETURN, CALL, BARRIER, SWITCH, CLUSTER = range(9)
 
-# operands[0] of these is read, not written
-_NO_DESTINATION = frozenset(
-    ("st", "red", "bra", "brx", "call", "ret", "exit", "trap", "brkpt", "membar", "fence", "cp")
-)
-_NO_DESTINATION |= {"prefetch", "prefetchu", "nanosleep", "discard", "applypriority", "griddepcontrol", "setmaxnreg"}
-_NO_DESTINATION |= {"pmevent", "bar", "barrier", "stmatrix"}
 # a program that reads registers of this name uses the shared memory that the system reserves
 RESERVED_SHARED = "%reserved_smem"
-ENDS = frozenset(("bra", "brx", "call", "ret", "exit", "bar", "barrier"))
 
 
 class BarrierCall:
@@ -171,10 +165,7 @@ class Program:
 def reads_of(instruction: Instruction) -> list[Operand]:
     """The registers and variables an instruction reads, its guard included."""
     found: list[Operand] = []
-    operands = instruction.operands
-    if not _has_no_destination(instruction):
-        operands = operands[1:]
-    _gather(operands, found)
+    _gather(instruction.operands[row_of(instruction).writes :], found)
     if instruction.guard is not None:
         found.append(instruction.guard[0])
     return found
@@ -182,19 +173,9 @@ def reads_of(instruction: Instruction) -> list[Operand]:
 
 def writes_of(instruction: Instruction) -> list[Register]:
     """The registers an instruction writes."""
-    if _has_no_destination(instruction) or not instruction.operands:
-        return []
     found: list[Operand] = []
-    _gather(instruction.operands[:1], found)
+    _gather(instruction.operands[: row_of(instruction).writes], found)
     return [o for o in found if isinstance(o, Register)]
-
-
-def _has_no_destination(instruction: Instruction) -> bool:
-    if instruction.opcode in ("bar", "barrier") and "red" in instruction.modifiers:
-        return False
-    if instruction.opcode == "wmma":
-        return "store" in instruction.modifiers
-    return instruction.opcode in _NO_DESTINATION
 
 
 def _gather(operands: Iterable[Operand | None], found: list[Operand]) -> None:
@@ -221,7 +202,7 @@ def find_spins(program: Program) -> None:
         if first > index:
             continue
         inside = [i for b in blocks[first : index + 1] for i in b.instructions]
-        if any(_waits(i) for i in inside):
+        if any(row_of(i).spins for i in inside):
             block.spins = True
             program.spins = True
 
@@ -238,7 +219,7 @@ def liveness(program: Program, slots: dict[str, int]) -> list[tuple[int, ...]]:
                 slot = slots.get(operand.name)  # type: ignore[union-attr]
                 if slot is not None:
                     reads |= 1 << slot
-            if instruction.opcode == "call":
+            if row_of(instruction).ends is Flow.CALL:
                 returned = instruction.operands[0]
                 written = 0
                 for result in returned if isinstance(returned, tuple) else ():
@@ -294,11 +275,3 @@ def _bits(mask: int) -> Iterable[int]:
         low = mask & -mask
         yield low.bit_length() - 1
         mask ^= low
-
-
-def _waits(instruction: Instruction) -> bool:
-    """Whether an instruction reads what other lanes may be writing meanwhile."""
-    modifiers = instruction.modifiers
-    if instruction.opcode in ("atom", "nanosleep", "membar", "fence"):
-        return True
-    return instruction.opcode == "ld" and any(m in modifiers for m in ("volatile", "acquire", "relaxed", "mmio"))

@@ -19,9 +19,8 @@ from cudakit.sim.lockstep.traffic import Tally
 from cudakit.sim.machine.loading import LoadedFunction
 from cudakit.sim.ptx.ir import Instruction, Location
 from cudakit.sim.ptx.mix import CLASSES, class_of
+from cudakit.sim.ptx.opcodes import row_of
 
-# they name memory and move none
-_CACHES_ONLY = frozenset({"prefetch", "prefetchu", "discard", "applypriority"})
 _CLASS_NUMBER = {name: number for number, name in enumerate(CLASSES)}
 
 
@@ -141,13 +140,13 @@ def _instructions(plan: CountingPlan, counted: Array) -> dict[int, LineCounters]
 
 def _add_site(line: LineCounters, site: Site, tally: Tally) -> None:
     """Add what one site did to its line."""
-    kind, opcode = site.kind, site.instruction.opcode
+    kind, group = site.kind, row_of(site.instruction).mix
     line.distributed_requests += tally.distributed_requests
     if kind == "barrier":
         line.barriers += tally.requests
     elif kind == "shuffle":
         line.shuffles += tally.requests
-    elif opcode in ("atom", "red"):
+    elif group == "atomic":
         line.atomics += tally.sector_requests + tally.wavefront_requests + tally.distributed_requests
         line.atomic_depth += tally.depth
         line.worst_contention = max(line.worst_contention, tally.worst_depth)
@@ -155,8 +154,8 @@ def _add_site(line: LineCounters, site: Site, tally: Tally) -> None:
         line.global_atomic_sectors += tally.sectors
         line.global_atomic_bytes += tally.global_bytes
         line.shared_atomic_requests += tally.wavefront_requests
-    elif opcode in _CACHES_ONLY:
-        return
+    elif group == "other":
+        return  # for the caches: it names memory and moves none
     elif kind.endswith("load") and not kind.startswith("const"):
         line.global_load_requests += tally.sector_requests
         line.global_load_sectors += tally.sectors

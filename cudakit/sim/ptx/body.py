@@ -24,6 +24,7 @@ from cudakit.sim.ptx.ir import (
     UnsupportedPtx,
     Vector,
 )
+from cudakit.sim.ptx.opcodes import row_of
 
 _SPECIAL = re.compile(
     r"%(?:(?:tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)(?:\.[xyz])?"
@@ -31,6 +32,7 @@ _SPECIAL = re.compile(
     r"|lanemask_(?:eq|le|lt|ge|gt)|clock|clock_hi|clock64|pm\d(?:_64)?|envreg\d+|globaltimer(?:_lo|_hi)?"
     r"|reserved_smem_offset_\w+|total_smem_size|aggr_smem_size|dynamic_smem_size|current_graph_exec)"
 )
+
 _COMPONENTS = ("x", "y", "z", "w")
 
 
@@ -313,7 +315,7 @@ class Body:
             " ".join(tokens.text[start : end + 1].split()),
         )
         self.function.instructions.append(instruction)
-        if "cc" in modifiers or opcode in ("addc", "subc", "madc"):
+        if "cc" in modifiers or row_of(instruction).carries:
             self.function.registers[CARRY.name] = CARRY.type
         if opcode in ("bra", "brx"):
             self.pending.append((instruction, self.numbers(), start))

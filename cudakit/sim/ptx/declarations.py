@@ -6,8 +6,8 @@ import re
 import struct
 
 from cudakit.sim.ptx.ir import Immediate, UnsupportedPtx, Variable
+from cudakit.sim.ptx.opcodes import TEXTURES
 from cudakit.sim.ptx.tokens import Tokens
-from cudakit.sim.ptx.unsupported import TEXTURES
 
 SPACES = frozenset((".reg", ".local", ".shared", ".param", ".const", ".global", ".tex"))
 

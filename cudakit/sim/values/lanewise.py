@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from cudakit.sim.ptx.ir import CARRY, Immediate, Instruction, Operand, Pair, PtxError, Register, UnsupportedPtx, Vector
 from cudakit.sim.ptx.modifiers import Modifiers
+from cudakit.sim.ptx.opcodes import row_of
 
 Array = NDArray[Any]
 Run = Callable[[Sequence[Array]], "Array | tuple[Array, ...]"]
@@ -33,7 +34,6 @@ UNSIGNED: dict[int, np.dtype[Any]] = {8: U16, 16: U16, 32: U32, 64: U64}
 SIGNED: dict[int, np.dtype[Any]] = {16: S16, 32: S32, 64: S64}
 
 _PACKED = {"f16x2": 32, "bf16x2": 32, "u16x2": 32, "s16x2": 32, "bf16": 16, "tf32": 32, "e4m3x2": 16, "e5m2x2": 16}
-_CARRYING = ("addc", "subc", "madc")
 _AFTER_TYPE = ("relu", "f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
 
 
@@ -134,7 +134,7 @@ def flatten(instruction: Instruction) -> tuple[tuple[Register | None, ...], tupl
         sources.extend(operand.elements if isinstance(operand, Vector) else (operand,))
     if "cc" in instruction.modifiers:
         destinations.append(CARRY)
-    if instruction.opcode in _CARRYING:
+    if row_of(instruction).carries:
         sources.append(CARRY)
     return tuple(destinations), tuple(sources)
 

@@ -1,0 +1,326 @@
+"""The opcode table: one row per PTX opcode, or per variant of one that differs by a modifier.
+
+A new instruction is a row here and a builder under the same name (``BUILDERS`` of its module in sim/instructions, or
+``builds`` in sim/values for arithmetic by lanes). Everything else about it is read from its row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+from cudakit.sim.ptx.ir import Instruction
+
+# classes of instructions (see mix.py) that depend on more than the opcode: on the type, or on the state space
+BY_TYPE, LOAD, STORE = "by type", "load", "store"
+# a cost over that of any branch worth predicating: a long sequence, a call or a trap
+LONG = 100
+ANY = (0, 99)
+_SPACES = frozenset(("global", "shared", "shared::cta", "shared::cluster", "local", "const"))
+_SPACES |= {"param", "param::entry", "param::func"}
+
+_UNI = r"(uni)?"
+_FENCE = (
+    r"((sc|acq_rel|acquire|release)\.)?(cta|cluster|gpu|sys)"
+    r"|acquire\.sync_restrict::shared::cluster\.cluster|release\.sync_restrict::shared::cta\.cluster"
+    r"|proxy\.(alias|generic|async|async\.global|async\.shared::cta|async\.shared::cluster)"
+    r"|proxy\.async::generic\.(acquire|release)\.sync_restrict::shared::(cta|cluster)\.cluster"
+)
+_MEMBAR = r"cta|gl|sys|proxy\.(alias|generic|async|async\.global|async\.shared::(cta|cluster))"
+
+_BULK = "the bulk-asynchronous group is not there yet"
+TEXTURES = "textures and surfaces are not simulated: read and write arrays through pointers"
+
+
+class Flow(Enum):
+    """How an instruction ends a basic block."""
+
+    JUMP = "jump"
+    SWITCH = "switch"
+    CALL = "call"
+    RETURN = "return"
+    EXIT = "exit"
+    BARRIER = "barrier of the block"
+    CLUSTER = "barrier of the cluster"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """How an instruction accesses memory. ``reads`` and ``writes``: the operand that holds the address, None if it does
+    not. ``granule``: bytes of the smallest unit, 0 for that of the type. ``space``: the state space if the instruction
+    names none, "" for a generic address."""
+
+    reads: int | None = None
+    writes: int | None = None
+    granule: int = 0
+    space: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why an instruction of PTX is not executed and what to do instead, with one such instruction."""
+
+    reason: str
+    example: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """The facts about opcodes that do not depend on what they compute.
+
+    ``names``: opcodes, or opcodes with modifiers (``bar.red``: bar with .red among its modifiers, or .red::anything),
+    separated by spaces. The first row of the table that fits an instruction counts, so variants come before the plain
+    opcode. ``mix``: the class in the instruction mix, or ``BY_TYPE``, ``LOAD``, ``STORE``.
+    """
+
+    names: str
+    mix: str = "other"
+    # how many operands it takes: exactly, or (fewest, most)
+    operands: int | tuple[int, int] = ANY
+    # how many of the first operands it writes
+    writes: int = 1
+    # pattern of all modifiers, if that says which are allowed; else the builder reads them with ``Modifiers``
+    forms: str | None = None
+    # how it ends a basic block
+    ends: Flow | None = None
+    # a loop with it may wait for what other lanes write
+    spins: bool = False
+    # the operand with the lanes of the warp that wait for each other; or all lanes of the warp do
+    mask: int | None = None
+    whole_warp: bool = False
+    memory: Memory | None = None
+    # ptxas moves no access to shared memory across it (nor across what ends a block)
+    stops: bool = False
+    # machine instructions, about, and those for integers of 64 bits; ptxas avoids several stores under a predicate
+    cost: int = 1
+    cost64: int | None = None
+    # reads the carry flag
+    carries: bool = False
+    refusal: Refusal | None = None
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The fewest and the most operands."""
+        return (self.operands, self.operands) if isinstance(self.operands, int) else self.operands
+
+    @property
+    def stops_merging(self) -> bool:
+        return self.stops or self.ends is not None
+
+
+def _refused(names: str, reason: str, example: str, mix: str = "other") -> Row:
+    return Row(names, mix, refusal=Refusal(reason, example))
+
+
+ROWS = (
+    # ---- arithmetic ----
+    Row("add sub", BY_TYPE, 3, cost64=2),
+    Row("mul", BY_TYPE, 3, cost64=4),
+    Row("mad", BY_TYPE, 4, cost64=4),
+    Row("fma", BY_TYPE, 4),
+    Row("div.approx div.full", BY_TYPE, 3),
+    Row("div rem", BY_TYPE, 3, cost=LONG),
+    Row("min max", BY_TYPE, (3, 4)),
+    Row("neg abs", BY_TYPE, 2),
+    Row("rcp.approx sqrt.approx rsqrt.approx", "special", 2),
+    Row("rcp sqrt rsqrt", "special", 2, cost=LONG),
+    Row("sin cos ex2 lg2 tanh", "special", 2),
+    # integers alone; with the carry flag
+    Row("mul24", "integer", 3),
+    Row("mad24 sad dp2a dp4a", "integer", 4),
+    Row("addc subc", "integer", 3, carries=True),
+    Row("madc", "integer", 4, carries=True),
+    # SIMD within a register
+    Row("vadd2 vadd4 vsub2 vsub4 vabsdiff2 vabsdiff4 vmin2 vmin4 vmax2 vmax4 vset2 vset4", "integer", 4),
+    # ---- bits ----
+    Row("and or xor", "integer", 3, cost64=2),
+    Row("shl shr", "integer", 3, cost64=2),
+    Row("not cnot brev popc clz bfind", "integer", 2),
+    Row("bmsk szext", "integer", 3),
+    Row("shf bfe fns prmt", "integer", 4),
+    Row("bfi", "integer", 5),
+    Row("lop3", "integer", (5, 6)),
+    # ---- comparison and selection ----
+    Row("setp set", BY_TYPE, (3, 4)),
+    Row("selp", BY_TYPE, 4, cost64=2),
+    Row("slct", BY_TYPE, 4),
+    Row("copysign", BY_TYPE, 3),
+    Row("testp", BY_TYPE, 2),
+    # ---- conversion, moves and addresses ----
+    Row("cvt", "conversion", (2, 4)),
+    Row("mov cvta", "move", 2, cost=0),
+    Row("mapa", "move", 3),
+    Row("getctarank", "move", 2),
+    Row("isspacep", "integer", 2),
+    # ---- loads and stores ----
+    _refused(
+        "st.async red.async",
+        f"asynchronous stores complete on an mbarrier: {_BULK}; use plain stores and barrier.cluster",
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%rd1], %r1, [%rd2];",
+        STORE,
+    ),
+    _refused(
+        "st.bulk", f"bulk stores: {_BULK}; use a loop of stores", "st.bulk.weak.shared::cta [%rd1], 64, 0;", STORE
+    ),
+    Row("ld.volatile", LOAD, (2, 3), memory=Memory(reads=1), spins=True, stops=True),
+    Row("ld.relaxed ld.acquire ld.mmio", LOAD, (2, 3), memory=Memory(reads=1), spins=True),
+    Row("ld", LOAD, (2, 3), memory=Memory(reads=1)),
+    Row("ldu", LOAD, 2, memory=Memory(reads=1)),
+    Row("st.volatile", STORE, (2, 3), writes=0, memory=Memory(writes=0), cost=2, stops=True),
+    Row("st", STORE, (2, 3), writes=0, memory=Memory(writes=0), cost=2),
+    # ---- atomics ----
+    Row("atom", "atomic", (3, 5), memory=Memory(reads=1, writes=1), spins=True, stops=True),
+    Row("red", "atomic", (2, 3), writes=0, memory=Memory(reads=0, writes=0), stops=True),
+    # ---- tensor maps ----
+    _refused(
+        "tensormap prefetch.tensormap fence.tensormap",
+        f"tensor maps: {_BULK}; compute addresses and use loads and stores",
+        "prefetch.tensormap [%rd1];",
+    ),
+    # ---- caches: they name memory and move none ----
+    Row("prefetch prefetchu", "other", 1, writes=0),
+    Row("discard", "other", 2, writes=0, memory=Memory(writes=0, granule=4)),
+    Row("applypriority", "other", 2, writes=0),
+    Row("createpolicy", "other", (1, 4)),
+    # ---- copies to shared memory ----
+    _refused(
+        "cp.async.mbarrier",
+        f"mbarrier objects: {_BULK}; wait for cp.async with its groups",
+        "cp.async.mbarrier.arrive.shared.b64 [%rd1];",
+        "async_copy",
+    ),
+    _refused(
+        "cp.async.bulk cp.reduce",
+        f"bulk copies and tensor copies: {_BULK}; use cp.async of 4, 8 or 16 bytes, or loads and stores",
+        "cp.async.bulk.commit_group;",
+        "async_copy",
+    ),
+    Row("cp.async.commit_group", "async_copy", 0, writes=0, forms=r"async\.commit_group", stops=True),
+    Row("cp.async.wait_all", "async_copy", 0, writes=0, forms=r"async\.wait_all", stops=True),
+    Row("cp.async.wait_group", "async_copy", 1, writes=0, forms=r"async\.wait_group", stops=True),
+    Row("cp.async", "async_copy", (3, 5), writes=0, memory=Memory(reads=1, writes=0, granule=4), stops=True),
+    # ---- fences ----
+    _refused("fence.mbarrier_init", f"mbarrier objects: {_BULK}", "fence.mbarrier_init.release.cluster;", "fence"),
+    Row("fence", "fence", 0, writes=0, forms=_FENCE, spins=True, stops=True),
+    Row("membar", "fence", 0, writes=0, forms=_MEMBAR, spins=True, stops=True),
+    # ---- control flow ----
+    Row("bra", "control", 1, writes=0, forms=_UNI, ends=Flow.JUMP, cost=0),
+    Row("brx", "control", 2, writes=0, forms=r"idx(\.uni)?", ends=Flow.SWITCH),
+    # returns, callee, parameters, prototype
+    Row("call", "control", (3, 4), writes=0, forms=_UNI, ends=Flow.CALL),
+    Row("ret", "control", 0, writes=0, forms=_UNI, ends=Flow.RETURN),
+    Row("exit", "control", 0, writes=0, forms="", ends=Flow.EXIT),
+    Row("trap", "control", 0, writes=0, forms="", cost=LONG),
+    Row("brkpt", "control", 0, writes=0, forms=""),
+    # they change when things happen
+    Row("nanosleep", "control", 1, writes=0, forms="u32", spins=True),
+    Row("pmevent", "control", 1, writes=0, forms="(mask)?"),
+    Row("griddepcontrol", "control", 0, writes=0, forms="launch_dependents|wait"),
+    Row("setmaxnreg", "control", 1, writes=0, forms=r"(inc|dec)\.sync\.aligned\.u32"),
+    # ---- barriers ----
+    Row("bar.warp", "warp", 1, writes=0, forms=r"warp\.sync", mask=0, stops=True),
+    Row("bar.cluster barrier.cluster", "barrier", 0, writes=0, ends=Flow.CLUSTER),
+    Row("bar.red barrier.red", "barrier", (3, 4), ends=Flow.BARRIER),
+    Row("bar.arrive barrier.arrive", "barrier", 2, writes=0, ends=Flow.BARRIER),
+    Row("bar barrier", "barrier", (1, 2), writes=0, ends=Flow.BARRIER),
+    _refused(
+        "mbarrier",
+        f"mbarrier objects: {_BULK}; use __syncthreads(), cooperative groups or cuda::pipeline without a barrier",
+        "mbarrier.init.shared.b64 [%rd1], 1;",
+    ),
+    _refused(
+        "clusterlaunchcontrol",
+        f"cluster launch control completes on an mbarrier: {_BULK}; loop over the work with gridDim",
+        "clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 [%rd1], [%rd2];",
+    ),
+    # ---- the lanes of a warp among themselves ----
+    Row("activemask", "warp", 1),
+    Row("shfl.sync", "warp", 5, mask=4),
+    Row("vote.sync match.sync redux.sync", "warp", 3, mask=2),
+    Row("elect.sync", "warp", 2, mask=1),
+    _refused(
+        "shfl vote match redux elect",
+        "only the .sync forms are left since sm_70",
+        "shfl.up.b32 %r1, %r1, 1, 0;",
+        "warp",
+    ),
+    # ---- matrices ----
+    Row("ldmatrix", LOAD, 2, whole_warp=True, memory=Memory(reads=1, granule=4, space="shared"), stops=True),
+    Row(
+        "stmatrix", STORE, 2, writes=0, whole_warp=True, memory=Memory(writes=0, granule=4, space="shared"), stops=True
+    ),
+    Row("movmatrix", "tensor", 2, whole_warp=True),
+    Row("wmma.load", LOAD, (2, 3), whole_warp=True, memory=Memory(reads=1, granule=1), stops=True),
+    Row("wmma.store", STORE, (2, 3), writes=0, whole_warp=True, memory=Memory(writes=0, granule=1), stops=True),
+    Row("wmma.mma", "tensor", 4, whole_warp=True, stops=True),
+    _refused(
+        "mma.sp",
+        "sparse matrix products are not there yet: use the dense mma.sync",
+        "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%f1,%f1,%f1,%f1}, {%r1,%r1}, {%r1,%r1}, {%f1,%f1,%f1,%f1}, %r1, 0x0;",
+        "tensor",
+    ),
+    _refused(
+        "mma.kind mma.block_scale mma.scale_vec",
+        "block-scaled products and .kind are for sm_100 and later, and not there yet",
+        "mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e4m3.e4m3.f32 "
+        "{%f1,%f1,%f1,%f1}, {%r1,%r1,%r1,%r1}, {%r1,%r1}, {%f1,%f1,%f1,%f1};",
+        "tensor",
+    ),
+    Row("mma", "tensor", 4, whole_warp=True),
+    _refused("wgmma", "warpgroup matrix products are not there yet: use mma.sync or wmma", "wgmma.fence.sync.aligned;"),
+    _refused(
+        "tcgen05",
+        "fifth-generation tensor cores and tensor memory are not there yet: use mma.sync or wmma",
+        "tcgen05.fence::before_thread_sync;",
+    ),
+    # ---- several GPUs, textures, video ----
+    _refused(
+        "multimem",
+        "multicast memory of several GPUs is not simulated: reduce over copies of the data",
+        "multimem.red.relaxed.sys.global.add.u32 [%rd1], %r1;",
+    ),
+    _refused("tex tld4 txq istypep", TEXTURES, "tex.1d.v4.f32.s32 {%f1,%f1,%f1,%f1}, [%rd1, {%r1}];"),
+    _refused("suld sust sured suq", TEXTURES, "suld.b.1d.b32.trap %r1, [%rd1, {%r1}];"),
+    _refused(
+        "vadd vsub vabsdiff vmin vmax vshl vshr vmad vset",
+        "scalar video instructions are emulated by every GPU since sm_50: write the arithmetic in C++",
+        "vadd.s32.s32.s32 %r1, %r1, %r1;",
+    ),
+)
+UNKNOWN = Row("")
+"""The row of an instruction that the table lacks. It has no builder and is refused."""
+
+# by opcode: (name, its modifiers, row) in the table's order
+_NAMED: dict[str, list[tuple[str, frozenset[str], Row]]] = {}
+for _row in ROWS:
+    for _name in _row.names.split():
+        _opcode, *_modifiers = _name.split(".")
+        _NAMED.setdefault(_opcode, []).append((_name, frozenset(_modifiers), _row))
+
+
+@lru_cache(maxsize=4096)
+def _find(opcode: str, modifiers: tuple[str, ...]) -> tuple[str, Row]:
+    stems = {modifier.partition("::")[0] for modifier in modifiers}
+    for name, needed, row in _NAMED.get(opcode, ()):
+        if needed <= stems:
+            return name, row
+    return "", UNKNOWN
+
+
+def row_of(instruction: Instruction) -> Row:
+    """The facts about an instruction; ``UNKNOWN`` if the table lacks it."""
+    return _find(instruction.opcode, instruction.modifiers)[1]
+
+
+def name_of(instruction: Instruction) -> str:
+    """The name under which the table has an instruction ("ld", "bar.red"), "" if it lacks it."""
+    return _find(instruction.opcode, instruction.modifiers)[0]
+
+
+def spaces_of(instruction: Instruction) -> tuple[str, ...]:
+    """The state spaces that an instruction names, the one that it writes to first; its row's if it names none."""
+    found = tuple(modifier for modifier in instruction.modifiers if modifier in _SPACES)
+    memory = row_of(instruction).memory
+    return found or ((memory.space,) if memory is not None and memory.space else ())
