@@ -622,6 +622,47 @@ def test_float_reductions_of_a_warp():
     assert np.isnan(out[:, 2:]).all()
 
 
+CARRY = """.version 8.8
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 p)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [p];
+    mov.u32 %r1, %tid.x;
+    mad.wide.u32 %rd2, %r1, 8, %rd1;
+    setp.lt.u32 %p1, %r1, 40;
+    mov.u32 %r2, 0;
+    mov.u32 %r3, 0;
+    and.b32 %r4, %r1, 1;
+    sub.u32 %r5, 0, %r4;
+    add.cc.u32 %r5, %r5, 1;
+    @%p1 bra near;
+    addc.u32 %r2, 100, 0;
+    bra.uni done;
+near:
+    addc.u32 %r2, 0, 0;
+done:
+    sub.u32 %r5, 0, %r4;
+    add.cc.u32 %r5, %r5, 1;
+    @%p1 addc.u32 %r3, 0, 0;
+    st.global.v2.u32 [%rd2], {%r2, %r3};
+    ret;
+}
+"""
+
+
+def test_the_carry_flag_survives_branches_and_guards():
+    out = np.zeros((64, 2), np.uint32)
+    CheckedDevice(CARRY, ptx=True).launch("k", 1, 64, out)
+    lane = np.arange(64)
+    carry = lane & 1
+    assert (out[:, 0] == np.where(lane < 40, carry, 100 + carry)).all()
+    assert (out[:, 1] == np.where(lane < 40, carry, 0)).all()
+
+
 def test_what_kernels_leave_on_the_heap_is_the_contexts():
     source = """
     __global__ void take(int** p, int n) { *p = (int*)malloc(n); if (*p) **p = 7; }

@@ -65,7 +65,7 @@ def end_with_cluster_barrier(c: Emitter, block: Block, instruction: Instruction,
     modifiers.one_of("acquire") if what == "wait" else modifiers.one_of("release", "relaxed")
     aligned = modifiers.flag("aligned")
     modifiers.finish()
-    if not what or instruction.opcode != "barrier":
+    if not what:
         modifiers.refuse("barrier.cluster takes .arrive or .wait and no operands")
     block.kind = CLUSTER
     block.cluster_barrier = ClusterCall(instruction, what == "wait", aligned)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from cudakit.sim.lockstep.registers import Registers, place_registers
-from cudakit.sim.ptx.ir import Address, Function, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
-from cudakit.sim.ptx.opcodes import Flow, row_of
+from cudakit.sim.ptx.ir import CARRY, Address, Function, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
+from cudakit.sim.ptx.opcodes import Flow, carry_of, row_of
 
 # what happens at the end of a block
 FALL, JUMP, BRANCH, EXIT, RETURN, CALL, BARRIER, SWITCH, CLUSTER = range(9)
@@ -163,18 +163,22 @@ class Program:
 
 
 def reads_of(instruction: Instruction) -> list[Operand]:
-    """The registers and variables an instruction reads, its guard included."""
+    """The registers and variables an instruction reads, its guard and the carry flag included."""
     found: list[Operand] = []
     _gather(instruction.operands[row_of(instruction).writes :], found)
+    if carry_of(instruction)[0]:
+        found.append(CARRY)
     if instruction.guard is not None:
         found.append(instruction.guard[0])
     return found
 
 
 def writes_of(instruction: Instruction) -> list[Register]:
-    """The registers an instruction writes."""
+    """The registers an instruction writes, the carry flag included."""
     found: list[Operand] = []
     _gather(instruction.operands[: row_of(instruction).writes], found)
+    if carry_of(instruction)[1]:
+        found.append(CARRY)
     return [o for o in found if isinstance(o, Register)]
 
 

@@ -24,7 +24,7 @@ from cudakit.sim.ptx.ir import (
     UnsupportedPtx,
     Vector,
 )
-from cudakit.sim.ptx.opcodes import row_of
+from cudakit.sim.ptx.opcodes import carry_of
 
 _SPECIAL = re.compile(
     r"%(?:(?:tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)(?:\.[xyz])?"
@@ -315,7 +315,7 @@ class Body:
             " ".join(tokens.text[start : end + 1].split()),
         )
         self.function.instructions.append(instruction)
-        if "cc" in modifiers or row_of(instruction).carries:
+        if any(carry_of(instruction)):
             self.function.registers[CARRY.name] = CARRY.type
         if opcode in ("bra", "brx"):
             self.pending.append((instruction, self.numbers(), start))

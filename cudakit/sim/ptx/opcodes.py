@@ -123,9 +123,9 @@ ROWS = (
     Row("div rem", BY_TYPE, 3, cost=LONG),
     Row("min max", BY_TYPE, (3, 4)),
     Row("neg abs", BY_TYPE, 2),
-    Row("rcp.approx sqrt.approx rsqrt.approx", "special", 2),
-    Row("rcp sqrt rsqrt", "special", 2, cost=LONG),
-    Row("sin cos ex2 lg2 tanh", "special", 2),
+    Row("rcp.approx sqrt.approx", "special", 2),
+    Row("rcp sqrt", "special", 2, cost=LONG),
+    Row("rsqrt sin cos ex2 lg2 tanh", "special", 2),
     # integers alone; with the carry flag
     Row("mul24", "integer", 3),
     Row("mad24 sad dp2a dp4a", "integer", 4),
@@ -164,7 +164,7 @@ ROWS = (
         "st.bulk", f"bulk stores: {_BULK}; use a loop of stores", "st.bulk.weak.shared::cta [%rd1], 64, 0;", STORE
     ),
     Row("ld.volatile", LOAD, (2, 3), memory=Memory(reads=1), spins=True, stops=True),
-    Row("ld.relaxed ld.acquire ld.mmio", LOAD, (2, 3), memory=Memory(reads=1), spins=True),
+    Row("ld.relaxed ld.acquire", LOAD, (2, 3), memory=Memory(reads=1), spins=True),
     Row("ld", LOAD, (2, 3), memory=Memory(reads=1)),
     Row("ldu", LOAD, 2, memory=Memory(reads=1)),
     Row("st.volatile", STORE, (2, 3), writes=0, memory=Memory(writes=0), cost=2, stops=True),
@@ -220,7 +220,7 @@ ROWS = (
     Row("setmaxnreg", "control", 1, writes=0, forms=r"(inc|dec)\.sync\.aligned\.u32"),
     # ---- barriers ----
     Row("bar.warp", "warp", 1, writes=0, forms=r"warp\.sync", mask=0, stops=True),
-    Row("bar.cluster barrier.cluster", "barrier", 0, writes=0, ends=Flow.CLUSTER),
+    Row("barrier.cluster", "barrier", 0, writes=0, ends=Flow.CLUSTER),
     Row("bar.red barrier.red", "barrier", (3, 4), ends=Flow.BARRIER),
     Row("bar.arrive barrier.arrive", "barrier", 2, writes=0, ends=Flow.BARRIER),
     Row("bar barrier", "barrier", (1, 2), writes=0, ends=Flow.BARRIER),
@@ -317,6 +317,11 @@ def row_of(instruction: Instruction) -> Row:
 def name_of(instruction: Instruction) -> str:
     """The name under which the table has an instruction ("ld", "bar.red"), "" if it lacks it."""
     return _find(instruction.opcode, instruction.modifiers)[0]
+
+
+def carry_of(instruction: Instruction) -> tuple[bool, bool]:
+    """Whether an instruction reads the carry flag, and whether it writes it."""
+    return row_of(instruction).carries, "cc" in instruction.modifiers
 
 
 def spaces_of(instruction: Instruction) -> tuple[str, ...]:

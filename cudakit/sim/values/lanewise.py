@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from cudakit.sim.ptx.ir import CARRY, Immediate, Instruction, Operand, Pair, PtxError, Register, UnsupportedPtx, Vector
 from cudakit.sim.ptx.modifiers import Modifiers
-from cudakit.sim.ptx.opcodes import row_of
+from cudakit.sim.ptx.opcodes import carry_of
 
 Array = NDArray[Any]
 Run = Callable[[Sequence[Array]], "Array | tuple[Array, ...]"]
@@ -132,9 +132,10 @@ def flatten(instruction: Instruction) -> tuple[tuple[Register | None, ...], tupl
     sources: list[Operand | None] = []
     for operand in instruction.operands[1:]:
         sources.extend(operand.elements if isinstance(operand, Vector) else (operand,))
-    if "cc" in instruction.modifiers:
+    reads_carry, writes_carry = carry_of(instruction)
+    if writes_carry:
         destinations.append(CARRY)
-    if row_of(instruction).carries:
+    if reads_carry:
         sources.append(CARRY)
     return tuple(destinations), tuple(sources)
 
