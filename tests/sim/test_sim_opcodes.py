@@ -1,0 +1,147 @@
+"""The table of opcodes against the builders: a row per builder and a builder per row, and facts that agree with what
+the builders do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from differential import forms
+from differential.catalogue import catalogue
+
+from cudakit.sim import loading
+from cudakit.sim.lockstep.memory import AddressSpace
+from cudakit.sim.lockstep.program import BARRIER, writes_of
+from cudakit.sim.ptx.ir import Instruction
+from cudakit.sim.ptx.mix import CLASSES
+from cudakit.sim.ptx.opcodes import BY_TYPE, LOAD, ROWS, STORE, UNKNOWN, name_of, row_of
+from cudakit.sim.values import arithmetic
+
+BUILDERS = set(loading._BUILDERS)
+LANEWISE = set(arithmetic.BUILDERS)
+ROW = {name: row for row in ROWS for name in row.names.split()}
+EACH = pytest.mark.parametrize(("name", "row"), ROW.items(), ids=ROW)
+
+# one instruction for each name that the catalogue of forms lacks
+LINES = {
+    "applypriority": "applypriority.global.L2::evict_normal [%rd1], 128;",
+    "brkpt": "brkpt;",
+    "discard": "discard.global.L2 [%rd1], 128;",
+    "exit": "exit;",
+    "getctarank": "getctarank.shared::cluster.u32 %r1, %r2;",
+    "griddepcontrol": "griddepcontrol.wait;",
+    "mapa": "mapa.shared::cluster.u32 %r1, %r2, %r3;",
+    "pmevent": "pmevent 1;",
+    "ret": "ret;",
+    "setmaxnreg": "setmaxnreg.inc.sync.aligned.u32 96;",
+    "trap": "trap;",
+} | {
+    f"v{name}{count}": f"v{name}{count}.{'lt.' if name == 'set' else 'u32.'}u32.u32 %r1, %r2, %r3, %r4;"
+    for name in ("add", "sub", "absdiff", "min", "max", "set")
+    for count in (2, 4)
+}
+HEAD = """.version 8.8
+.target sm_90a
+.address_size 64
+.visible .entry k()
+{
+    .reg .pred %p<4>;
+    .reg .b32 %r<16>;
+    .reg .b64 %rd<4>;
+    .shared .align 16 .b8 buffer[256];
+    LINE
+    ret;
+}
+"""
+
+
+def instruction(name: str) -> Instruction:
+    opcode, *modifiers = name.split(".")
+    return Instruction(opcode, tuple(modifiers), ())
+
+
+def test_names_are_there_once():
+    names = [name for row in ROWS for name in row.names.split()]
+    assert len(names) == len(set(names))
+    assert row_of(instruction("nonsense.u32")) is UNKNOWN
+    assert name_of(instruction("nonsense.u32")) == ""
+
+
+@EACH
+def test_no_row_above_hides_a_name(name, row):
+    assert name_of(instruction(name)) == name
+    assert row_of(instruction(name + ".nonsense")) is row
+    assert row_of(instruction(name + "::nonsense")) is row or "." not in name
+
+
+@EACH
+def test_a_row_has_a_builder_or_ends_a_block_or_says_why_it_is_refused(name, row):
+    opcode = name.partition(".")[0]
+    if row.refusal is not None:
+        assert name not in BUILDERS | LANEWISE
+        assert row.refusal.reason
+        assert row.ends is None
+    else:
+        assert (row.ends is not None) != bool({name, opcode} & (BUILDERS | LANEWISE))
+
+
+def test_a_builder_has_a_row():
+    assert set(ROW) >= BUILDERS | LANEWISE
+
+
+@EACH
+def test_the_facts_of_a_row_fit_together(name, row):
+    least, most = row.bounds
+    assert 0 <= least <= most
+    assert row.mix in (*CLASSES, BY_TYPE, LOAD, STORE)
+    assert row.cost >= 0
+    if row.forms is not None:
+        re.compile(row.forms)
+    if row.refusal is None:
+        assert most < 10, "an instruction that is executed has its operands counted"
+        assert row.writes <= least
+    if row.mask is not None:
+        assert row.writes <= row.mask < least
+        assert not row.whole_warp
+    memory = row.memory
+    if memory is not None:
+        places = [place for place in (memory.reads, memory.writes) if place is not None]
+        assert places
+        assert all(row.writes <= place < least for place in places)
+    if row.mix in (LOAD, STORE) and row.refusal is None:
+        assert memory is not None
+        assert (memory.reads is not None, memory.writes is not None) == (row.mix == LOAD, row.mix == STORE)
+
+
+def examples() -> dict[str, str]:
+    """A module for each name that is executed."""
+    found = {}
+    for form in catalogue():
+        for statement in re.split(r"[;{}]\s*", form.text):
+            words = re.sub(r"^@!?\S+\s*", "", statement.strip()).split()
+            name = name_of(instruction(words[0])) if words else ""
+            if name and name not in found:
+                found[name] = forms.module([form])
+    return found | {name: HEAD.replace("LINE", line) for name, line in LINES.items()}
+
+
+EXAMPLES = examples()
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROW.items() if row.refusal is None])
+def test_an_executed_instruction_writes_the_operands_of_its_row(name):
+    module = loading.LoadedModule(EXAMPLES[name], AddressSpace())
+    found = 0
+    for program in module.programs.values():
+        for block in program.blocks:
+            # what is guarded has its own function, and the end of a block is not among its lines
+            inside = [i for i in block.instructions if i.guard is None and row_of(i).ends is None]
+            written = {program.slots[register.name] for i in inside for register in writes_of(i)}
+            stored = {int(slot) for line in block.lines for slot in re.findall(r"\br\[(\d+)\] = ", line)}
+            assert {slot for slot in stored if program.slot_kinds[slot] != "param"} == written
+            if block.kind == BARRIER:
+                written = [program.slots[register.name] for register in writes_of(block.instructions[-1])]
+                assert written == ([block.barrier.slot] if block.barrier.slot >= 0 else [])
+            found += sum(name_of(i) == name for i in block.instructions)
+    assert found
+    module.close()
