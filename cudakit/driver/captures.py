@@ -7,18 +7,16 @@ graph may have it among its arguments.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cudakit.driver.primary import Primary
 from cudakit.errors import GraphError
-
-if TYPE_CHECKING:
-    from cudakit.driver.primary import Primary
 
 # Codes by which a driver says that a call cannot be part of a capture, or that the capture is broken.
 _OF_CAPTURE = range(900, 910)
 
 
-class Capture:
+class ActiveCapture:
     """A capture that is under way. kept: what its graph keeps alive. broken: the call that broke it, "" if none did."""
 
     def __init__(self) -> None:
@@ -34,15 +32,15 @@ class Captures:
 
     def __init__(self, primary: Primary) -> None:
         self._primary: Primary | None = primary
-        self._underway: dict[int, Capture] = {}
+        self._underway: dict[int, ActiveCapture] = {}
         self.late: list[object] = []
 
     def __bool__(self) -> bool:
         return bool(self._underway)
 
-    def begin(self, number: int) -> Capture:
+    def begin(self, number: int) -> ActiveCapture:
         """Note that the driver's capture `number` began."""
-        made = self._underway[number] = Capture()
+        made = self._underway[number] = ActiveCapture()
         return made
 
     def end(self, number: int) -> None:
@@ -52,14 +50,14 @@ class Captures:
             late, self.late = self.late, []
             late.clear()
 
-    def of(self, stream: Any) -> Capture | None:
+    def of(self, stream: Any) -> ActiveCapture | None:
         """The capture that a stream (a driver handle) is part of, or None."""
         if not self._underway or self._primary is None:
             return None
-        found = self._primary.quiet("cuStreamGetCaptureInfo", stream)
-        if found is None or found[0] or not int(found[1]):
+        result = self._primary.quiet("cuStreamGetCaptureInfo", stream)
+        if result is None or result[0] or not int(result[1]):
             return None
-        return self._underway.get(int(found[2]))
+        return self._underway.get(int(result[2]))
 
     def refuse(self, stream: Any, text: str) -> None:
         """Raise GraphError where a stream (a driver handle) is being captured."""

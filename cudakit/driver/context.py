@@ -7,10 +7,8 @@ The primary context is retained, not created, so torch and CuPy in the same proc
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
-import sys
 import threading
 import warnings
 import weakref
@@ -21,7 +19,9 @@ from typing import Any, NamedTuple
 from cudakit import nvtx
 from cudakit.driver import driver as drivers
 from cudakit.driver.captures import Captures
-from cudakit.driver.primary import InFlight, Primary, finalizer, tell_later
+from cudakit.driver.end_report import end_warnings, outside_level
+from cudakit.driver.in_flight import InFlight
+from cudakit.driver.primary import Primary, finalizer, tell_later
 from cudakit.errors import (
     STICKY,
     Closed,
@@ -29,22 +29,11 @@ from cudakit.errors import (
     DeviceFault,
     DeviceMismatch,
     ForkedProcess,
-    LeakWarning,
-    UnseenFault,
     check,
     failure,
 )
 
 _PEER_ALREADY_ENABLED = 704
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-
-
-def _outside() -> int:
-    """The stacklevel by which a warning of the caller is one of the first frame outside this package."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 class _Thread(threading.local):
@@ -226,8 +215,8 @@ class Context:
 
     def made(self) -> list[object]:
         """What it made and has not freed yet, as far as it is adopted here."""
-        found = (made.peek() for made in list(self._children.values()))
-        return [peeked[0] for peeked in found if peeked is not None]
+        children = (made.peek() for made in list(self._children.values()))
+        return [child[0] for child in children if child is not None]
 
     def adopt_handle(self, child: object, routine: str, handle: Any) -> weakref.finalize[Any, Any]:
         """`adopt` for a handle that one driver routine frees."""
@@ -280,7 +269,9 @@ class Context:
         """
         if self.closed:
             return
-        told = self._last_words() if tell and self.kind == "sim" else []
+        told: list[Warning] = []
+        if tell and self.kind == "sim" and self._primary is not None and self.lost is None:
+            told = end_warnings(self._primary, self.in_flight, self.own)
         # First, so that no other thread begins anything more here.
         self.closed = True
         self._token = object()
@@ -294,27 +285,7 @@ class Context:
         # Pinned arrays that are still looked at hold the primary context themselves.
         self._primary = None
         for warning in told:
-            warnings.warn(warning, stacklevel=_outside())
-
-    def _last_words(self) -> list[Warning]:
-        """What is to be told as the simulated device is closed."""
-        primary = self._primary
-        if primary is None or self.lost is not None or os.getpid() != self.pid:
-            return []
-        primary.attempt("cuCtxSynchronize")
-        self.in_flight.prune()
-        report = self._held()
-        if report is not None:
-            # What is rubbish already is no leak.
-            gc.collect()
-            primary.attempt("cuCtxSynchronize")
-            report = self._held()
-        told: list[Warning] = [UnseenFault(unseen) for unseen in self.driver.simUnseenReports(self.handle)]
-        return told if report is None else [*told, LeakWarning(report)]
-
-    def _held(self) -> Any:
-        own = {int(thing.handle) for thing in self.own} | self.in_flight.events()
-        return self.driver.simEndReport(self.handle, own)
+            warnings.warn(warning, stacklevel=outside_level())
 
     @property
     def primary(self) -> Primary:

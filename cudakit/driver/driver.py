@@ -65,19 +65,19 @@ def open(spec: str | int | Opened | None = None, *, fresh: bool = False, **optio
         return _automatic(fresh, options)
     if isinstance(spec, int) and not isinstance(spec, bool):
         spec = f"gpu:{spec}"
-    found = re.fullmatch(r"gpu(?::(\d+))?", str(spec))
-    if found:
+    match = re.fullmatch(r"gpu(?::(\d+))?", str(spec))
+    if match:
         if options:
             raise ValueError(f"{', '.join(options)}: an option of the simulated device only, and {asked!r} is a GPU")
         try:
-            return _gpu(int(found[1] or 0))
+            return _gpu(int(match[1] or 0))
         except _NoGpu as error:
             raise DeviceUnavailable(
                 f"{asked!r} was asked for, but {error}. The simulated device (CUDAKIT_DEVICE=sim) needs no GPU."
             ) from error
-    found = re.fullmatch(r"sim(?::(sm_\d+[af]?))?(?::([0-7]))?", str(spec))
-    if found:
-        return _sim(found[1] or DEFAULT_SIM_ARCH, int(found[2] or 0), fresh, options)
+    match = re.fullmatch(r"sim(?::(sm_\d+[af]?))?(?::([0-7]))?", str(spec))
+    if match:
+        return _sim(match[1] or DEFAULT_SIM_ARCH, int(match[2] or 0), fresh, options)
     raise ValueError(f"{asked!r} names no device: say 'gpu', 'gpu:1', 'sim', 'sim:sm_80' or 'auto'")
 
 
@@ -156,8 +156,8 @@ class Watch:
 
     def reports(self) -> list[Any]:
         """The last report of each device that has one."""
-        found = (driver.simLastReport() for driver in self.drivers)
-        return [report for report in found if report is not None]
+        reports = (driver.simLastReport() for driver in self.drivers)
+        return [report for report in reports if report is not None]
 
 
 @contextlib.contextmanager

@@ -1,16 +1,13 @@
-"""A retain of a primary context, and what an asynchronous copy keeps alive: the parts of a Context that outlive it."""
+"""A retain of a primary context, which outlives the Context that made it."""
 
 from __future__ import annotations
 
 import os
-import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from cudakit.driver.captures import Captures
-from cudakit.errors import NOT_READY, check
+from cudakit.errors import check
 
 
 def finalizer(owner: object, release: Callable[..., object], *arguments: Any) -> weakref.finalize[Any, Any]:
@@ -73,86 +70,3 @@ def _release_primary(driver: Any, device: Any, pid: int) -> None:
     except Exception:
         # As above: a finalizer that raises only prints noise at exit.
         return
-
-
-class InFlight:
-    """Host objects that an asynchronous copy still reads or writes, each kept alive until an event says it is done."""
-
-    #: Looked through for finished copies when this many are held; a synchronize() looks at once.
-    MANY = 64
-
-    def __init__(self, primary: Primary, captures: Captures) -> None:
-        self._captures = captures
-        # Let go of by close(), since the primary context is released with its last holder.
-        self._primary: Primary | None = primary
-        self._held: deque[tuple[int, Any, object]] = deque()
-        self._spare: list[Any] = []
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def hold(self, stream: Any, kept: object) -> None:
-        """Keep `kept` alive until the work now queued on `stream` (a driver handle) is done. Never raises.
-
-        Where the stream is being captured, it is kept alive by the graph.
-        """
-        primary = self._primary
-        if primary is None:
-            return
-        capture = self._captures.of(stream) if self._captures else None
-        if capture is not None:
-            capture.kept.append(kept)
-            return
-        if len(self._held) >= self.MANY:
-            self.prune()
-        try:
-            event = self._spare.pop()
-        except IndexError:
-            flags = int(primary.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
-            made = primary.quiet("cuEventCreate", flags)
-            event = None if made is None or made[0] else made[1]
-        if event is not None and primary.attempt("cuEventRecord", event, stream):
-            primary.attempt("cuEventDestroy", event)
-            event = None
-        if event is None:
-            # No event to be had: waiting at once is the other way to outlive the copy.
-            primary.attempt("cuStreamSynchronize", stream)
-            return
-        self._held.append((int(stream), event, kept))
-
-    def prune(self, stream: int | None = None) -> None:
-        """Let go of what is no longer in flight (on one stream, or any). Never raises and never waits."""
-        primary = self._primary
-        if primary is None or not self._held or not self._lock.acquire(blocking=False):
-            return
-        let_go = []
-        try:
-            for _ in range(len(self._held)):
-                entry = self._held.popleft()
-                other = stream is not None and entry[0] != stream
-                if other or primary.attempt("cuEventQuery", entry[1]) == NOT_READY:
-                    self._held.append(entry)
-                else:
-                    self._spare.append(entry[1])
-                    let_go.append(entry[2])
-        finally:
-            self._lock.release()
-        # Dropped after the lock is free: the last reference to a kept object may run any finalizer.
-        let_go.clear()
-
-    def events(self) -> set[int]:
-        """The handles of its events."""
-        return {int(event) for event in (*self._spare, *(entry[1] for entry in self._held))}
-
-    def close(self) -> None:
-        """Wait for all of it, let go of it, and free the events."""
-        primary, self._primary = self._primary, None
-        if primary is None:
-            return
-        if self._held:
-            primary.attempt("cuCtxSynchronize")
-        while self._held:
-            self._spare.append(self._held.popleft()[1])
-        while self._spare:
-            primary.attempt("cuEventDestroy", self._spare.pop())

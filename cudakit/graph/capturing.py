@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.driver.captures import Capture
+from cudakit.driver.captures import ActiveCapture
 from cudakit.driver.stream import LEGACY_DEFAULT, Stream
 from cudakit.errors import CudaError, GraphError
 from cudakit.graph.graph import Executable, Graph
@@ -57,7 +57,7 @@ def capture(stream: Stream, *, allow_empty: bool = False) -> Iterator[Graph]:
         )
 
 
-def _ended(stream: Stream, handle: Any, begun: Capture) -> Any:
+def _ended(stream: Stream, handle: Any, begun: ActiveCapture) -> Any:
     """The driver's graph of a capture, which ends here. Raises GraphError where it was broken."""
     context = stream.context
     context.make_current()

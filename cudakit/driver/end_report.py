@@ -1,0 +1,47 @@
+"""The warnings as a simulated device is closed: leaks, and failures that no call has raised."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from cudakit.driver.in_flight import InFlight
+from cudakit.driver.primary import Primary
+from cudakit.errors import LeakWarning, UnseenFault
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def outside_level() -> int:
+    """The stacklevel by which a warning of the caller is one of the first frame outside this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def end_warnings(primary: Primary, in_flight: InFlight, own: Iterable[Any]) -> list[Warning]:
+    """A LeakWarning of what is still held, and an UnseenFault per failure that no call has raised.
+
+    own: what cudakit made for itself, which is not a leak. Waits for the device. Empty in a forked child.
+    """
+    if os.getpid() != primary.pid:
+        return []
+    primary.attempt("cuCtxSynchronize")
+    in_flight.prune()
+    report = _held(primary, in_flight, own)
+    if report is not None:
+        # Garbage awaiting collection is not a leak.
+        gc.collect()
+        primary.attempt("cuCtxSynchronize")
+        report = _held(primary, in_flight, own)
+    unseen: list[Warning] = [UnseenFault(fault) for fault in primary.driver.simUnseenReports(primary.handle)]
+    return unseen if report is None else [*unseen, LeakWarning(report)]
+
+
+def _held(primary: Primary, in_flight: InFlight, own: Iterable[Any]) -> Any:
+    handles = {int(thing.handle) for thing in own} | in_flight.events()
+    return primary.driver.simEndReport(primary.handle, handles)
