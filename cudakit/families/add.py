@@ -80,13 +80,13 @@ def turned(problem: BroadcastProblem) -> tuple[int, bool, bool] | None:
     """(axis, of a, of b): the axis along which the operands that are transposed have their smallest steps, and which
     they are; None where none is, or two are along different axes."""
     extents, last = problem.walk.extents, axes.RANK - 1
-    found = []
+    turned_along = []
     for strides in problem.walk.strides[:2]:
         steps = [(abs(strides[k]), k) for k in range(axes.RANK) if extents[k] > 1 and strides[k]]
         least, axis = min(steps, default=(0, last))
-        found.append(axis if least < abs(strides[last]) else None)
-    across = {axis for axis in found if axis is not None}
-    return (across.pop(), found[0] is not None, found[1] is not None) if len(across) == 1 else None
+        turned_along.append(axis if least < abs(strides[last]) else None)
+    across = {axis for axis in turned_along if axis is not None}
+    return (across.pop(), turned_along[0] is not None, turned_along[1] is not None) if len(across) == 1 else None
 
 
 def _is_turned(problem: BroadcastProblem) -> bool | str:
@@ -258,8 +258,8 @@ def choose(problem: BroadcastProblem, arch: str) -> str:
         return "dense"
     if _along_rows(problem) is True:
         return "rows"
-    found = turned(problem)
-    wide = found is not None and min(problem.walk.extents[found[0]], problem.walk.extents[-1]) >= TILE // 2
+    turn = turned(problem)
+    wide = turn is not None and min(problem.walk.extents[turn[0]], problem.walk.extents[-1]) >= TILE // 2
     return "tiles" if wide else "strided"
 
 

@@ -83,10 +83,10 @@ class _Handle:
 
 def _library(inputs: Sequence[Any], out: Any) -> _Library | None:
     """The library all arrays are of; None where they are cudakit's."""
-    found = {_library_name(array) for array in (*inputs, *(() if out is None else (out,)))}
-    if len(found) > 1:
-        raise ValueError(f"the arrays are of different libraries ({', '.join(sorted(found))}): give all of one")
-    name = found.pop()
+    names = {_library_name(array) for array in (*inputs, *(() if out is None else (out,)))}
+    if len(names) > 1:
+        raise ValueError(f"the arrays are of different libraries ({', '.join(sorted(names))}): give all of one")
+    name = names.pop()
     return None if name == "cudakit" else _Library(name, sys.modules[name])
 
 

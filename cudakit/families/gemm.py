@@ -24,7 +24,7 @@ from cudakit.families.gemm_problem import (
     reference,
 )
 from cudakit.families.gemm_problem import problem as any_problem
-from cudakit.families.gemm_tiles import Tile
+from cudakit.families.gemm_tiles import FmaTile
 from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant
 from cudakit.memory import array as memory
 
@@ -33,7 +33,7 @@ from cudakit.memory import array as memory
 PACK_UNALIGNED_FROM, PACK_FROM = 4096, 8192
 
 
-def tile_config(kernel: str, tile: Tile, problem: GemmProblem) -> Config:
+def tile_config(kernel: str, tile: FmaTile, problem: GemmProblem) -> Config:
     """The launch of `pipelined` or `sliced` on `tile`."""
     lies = gemm_tiles.expected_layout(problem)
     entry = f"{kernel}<{tile.constants(kernel == 'sliced')}, {lies.constants}>"
@@ -58,7 +58,7 @@ def _stream_k(problem: GemmProblem) -> tuple[Config, ...]:
     return stream_configs(gemm_tiles.best_stream(problem), problem)
 
 
-def stream_configs(tile: Tile, problem: GemmProblem) -> tuple[Config, ...]:
+def stream_configs(tile: FmaTile, problem: GemmProblem) -> tuple[Config, ...]:
     """The two launches of `stream_k` on `tile`."""
     main, join = gemm_tiles.stream_configs(tile, problem, gemm_tiles.expected_layout(problem))
     return replace(main, arguments=_stream_arguments), replace(join, arguments=_join_arguments)

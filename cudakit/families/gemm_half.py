@@ -27,7 +27,7 @@ _WMMA = 64  # rows and columns of the tile of 01_wmma.cu
 
 
 @dataclass(frozen=True)
-class Tile:
+class MmaTile:
     """bm x bn outputs a block, wm x wn a warp, a ring of `stages` tiles; `resident` blocks a multiprocessor.
 
     The rest is what it takes, in us, fitted to 17 shapes on an H200: a step of 64 k of a block alone on a
@@ -72,13 +72,13 @@ class Tile:
         return rounds * full + (last if left else 0.0)
 
 
-ONE_STAGE = Tile(128, 128, 64, 32, 1, 1)
+ONE_STAGE = MmaTile(128, 128, 64, 32, 1, 1)
 TILES = (
-    Tile(256, 128, 64, 64, 4, 1, 1.066, 1.066, 4.535),
-    Tile(128, 256, 64, 64, 3, 1, 1.102, 1.102, 3.687),
-    Tile(128, 128, 64, 64, 3, 2, 0.364, 0.565, 3.848),
-    Tile(128, 64, 32, 64, 3, 2, 0.385, 0.359, 2.355),
-    Tile(64, 64, 32, 32, 3, 3, 0.293, 0.249, 1.434),
+    MmaTile(256, 128, 64, 64, 4, 1, 1.066, 1.066, 4.535),
+    MmaTile(128, 256, 64, 64, 3, 1, 1.102, 1.102, 3.687),
+    MmaTile(128, 128, 64, 64, 3, 2, 0.364, 0.565, 3.848),
+    MmaTile(128, 64, 32, 64, 3, 2, 0.385, 0.359, 2.355),
+    MmaTile(64, 64, 32, 32, 3, 3, 0.293, 0.249, 1.434),
 )
 
 
@@ -111,30 +111,30 @@ def _tile_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, sc
 def _along_k(problem: GemmProblem, packed: Collection[int] = ()) -> tuple[bool, bool] | str:
     """Whether A and B lie along k, in 16-byte pieces either way, or why these kernels do not take them. `packed`: which
     of them (0, 1) lie as 12_packed.cu leaves them."""
-    p, found = problem, []
+    p, along_k = problem, []
     if not p.k:
         return True, True  # nothing is read
     for index, (of, lines) in enumerate(((p.a, p.m), (p.b.turned, p.n))):
         if index in packed:
-            found.append(False)
+            along_k.append(False)
         elif of.pieces(of.col, of.row, p.k, p.batch, _ITEM):
-            found.append(True)
+            along_k.append(True)
         elif of.pieces(of.row, of.col, lines, p.batch, _ITEM):
-            found.append(False)
+            along_k.append(False)
         else:
             return (
                 f"{'AB'[index]} does not lie in 16-byte pieces: an axis of neighbours whose extent is a multiple of 8, "
                 "other strides that are, and the first element on 16 bytes"
             )
-    return found[0], found[1]
+    return along_k[0], along_k[1]
 
 
 def _lies(problem: GemmProblem, packed: Collection[int] = ()) -> str:
     """The template arguments for how a problem's operands lie, which its variant has asked for before."""
-    found = _along_k(problem, packed)
-    if isinstance(found, str):
-        raise ValueError(found)
-    return ", ".join("true" if flag else "false" for flag in found)
+    along_k = _along_k(problem, packed)
+    if isinstance(along_k, str):
+        raise ValueError(along_k)
+    return ", ".join("true" if flag else "false" for flag in along_k)
 
 
 def _types(problem: GemmProblem) -> str:
@@ -148,13 +148,13 @@ def _blocks_fit(bm: int, bn: int, problem: GemmProblem) -> bool | str:
 
 def _in_pieces(problem: GemmProblem) -> bool | str:
     """`supports` of the rungs that read 16-byte pieces."""
-    found = _along_k(_oriented(problem))
-    return found if isinstance(found, str) else True
+    along_k = _along_k(_oriented(problem))
+    return along_k if isinstance(along_k, str) else True
 
 
 def _one_stage_takes(problem: GemmProblem) -> bool | str:
-    found = _in_pieces(problem)
-    return _blocks_fit(ONE_STAGE.bm, ONE_STAGE.bn, _oriented(problem)) if found is True else found
+    in_pieces = _in_pieces(problem)
+    return _blocks_fit(ONE_STAGE.bm, ONE_STAGE.bn, _oriented(problem)) if in_pieces is True else in_pieces
 
 
 # Launches -------------------------------------------------------------------------------------------------------------
@@ -176,14 +176,14 @@ def _one_stage(swizzled: bool) -> Callable[[GemmProblem], Config]:
     return configure
 
 
-def tile_config(tile: Tile, problem: GemmProblem, packed: Collection[int] = ()) -> Config:
+def tile_config(tile: MmaTile, problem: GemmProblem, packed: Collection[int] = ()) -> Config:
     """The launch of `pipelined` on `tile`, for a problem as it is oriented and packed."""
     grid = min(tile.count(problem), problem.sms * tile.resident)
     entry = f"pipelined<{_types(problem)}, {tile.constants}, {_lies(problem, packed)}>"
     return Config(entry, grid, tile.threads, tile.shared)
 
 
-def best(problem: GemmProblem) -> Tile:
+def best(problem: GemmProblem) -> MmaTile:
     """The tile of `pipelined` for a problem, among those whose ring the device has room for."""
     return min((tile for tile in TILES if tile.shared <= problem.shared), key=lambda tile: tile.us(problem))
 
@@ -194,22 +194,22 @@ def _pipelined(problem: GemmProblem) -> Config:
 
 
 def _packing(problem: GemmProblem) -> gemm_packed.Packing:
-    return gemm_packed.packing(problem, along_k=True)
+    return gemm_packed.packing_of(problem, along_k=True)
 
 
 def _packed(problem: GemmProblem) -> tuple[Config, ...]:
-    found = _packing(_oriented(problem))
-    main = tile_config(best(found.problem), found.problem, [each.index for each in found.packed])
+    packing = _packing(_oriented(problem))
+    main = tile_config(best(packing.problem), packing.problem, [each.index for each in packing.packed])
     main = replace(main, source="gemm_half/04_pipelined.cu", arguments=_packed_arguments)
-    every = (*gemm_packed.pack_configs(found), main)
+    every = (*gemm_packed.pack_configs(packing), main)
     return tuple(replace(each, arguments=_of_oriented(each.arguments)) for each in every if each.arguments)
 
 
 def _packed_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    found = _packing(problem)
-    if found.end:
-        inputs = gemm_packed.packed_inputs(found, inputs, scratch.view(memory.as_dtype(problem.dtype)))
-    return _tile_arguments(found.problem, inputs, output, scratch)
+    packing = _packing(problem)
+    if packing.end:
+        inputs = gemm_packed.packed_inputs(packing, inputs, scratch.view(memory.as_dtype(problem.dtype)))
+    return _tile_arguments(packing.problem, inputs, output, scratch)
 
 
 VARIANTS: tuple[Variant[GemmProblem], ...] = (

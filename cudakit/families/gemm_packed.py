@@ -3,6 +3,7 @@ products that multiplies them."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,7 +42,8 @@ class Packing:
     end: int
 
 
-def packing(problem: GemmProblem, along_k: bool = False) -> Packing:
+@functools.lru_cache(maxsize=64)  # scratch, launches and the arguments of each ask for it
+def packing_of(problem: GemmProblem, along_k: bool = False) -> Packing:
     """Packs each operand that does not lie in whole 16-byte pieces line by line, or (`along_k`) along k either."""
     p, end, packed = problem, 0, []
     itemsize = memory.as_dtype(p.dtype).itemsize
@@ -60,11 +62,11 @@ def packing(problem: GemmProblem, along_k: bool = False) -> Packing:
     return Packing(replace(p, a=lies[0], b=lies[1].turned), tuple(packed), end)
 
 
-def pack_configs(found: Packing) -> list[Config]:
+def pack_configs(packing: Packing) -> list[Config]:
     """One launch for each operand that is packed."""
-    p = found.problem
+    p = packing.problem
     configs = []
-    for each in found.packed if p.k else ():
+    for each in packing.packed if p.k else ():
         entry = f"pack<{CPP[p.dtype]}, {'true' if each.of.col == 1 else 'false'}>"
         tiles = ceil_div(each.pitch, _TILE) * ceil_div(p.k, _TILE)
         grid = (min(tiles, 2**20), 1, min(each.batches, MAX_GRID_YZ))
@@ -82,10 +84,10 @@ def _pack_arguments(each: Packed) -> Callable[..., tuple[Any, ...]]:
     return made
 
 
-def packed_inputs(found: Packing, inputs: Sequence[Any], elements: Any) -> list[Any]:
+def packed_inputs(packing: Packing, inputs: Sequence[Any], elements: Any) -> list[Any]:
     """`inputs` with packed operands in the place of those that were; `elements`: the scratch memory."""
     result = list(inputs)
-    for each in found.packed:
+    for each in packing.packed:
         result[each.index] = elements[each.start :]
     return result
 
@@ -104,27 +106,27 @@ def _blocks(problem: GemmProblem) -> int:
 
 def scratch(problem: GemmProblem) -> int:
     """Bytes of the packed operands and of stream-K's parts."""
-    return 4 * (packing(problem).end + _blocks(problem) * 2 * LARGE.bm * LARGE.bn)
+    return 4 * (packing_of(problem).end + _blocks(problem) * 2 * LARGE.bm * LARGE.bn)
 
 
 def configure(problem: GemmProblem) -> tuple[Config, ...]:
     """One launch for each operand that is packed, and stream-K's two."""
-    found = packing(problem)
+    packing = packing_of(problem)
     # where a packed line ends inside a piece, zeros are behind it: all copies are of whole pieces
-    lies = gemm_tiles.Layout(False, False, 4, 4, gemm_tiles.store_width(problem))
-    main, join = gemm_tiles.stream_configs(LARGE, found.problem, lies)
+    lies = gemm_tiles.OperandLayout(False, False, 4, 4, gemm_tiles.store_width(problem))
+    main, join = gemm_tiles.stream_configs(LARGE, packing.problem, lies)
     source = "gemm/11_stream_k.cu"
     return (
-        *pack_configs(found),
+        *pack_configs(packing),
         replace(main, source=source, arguments=_main_arguments),
         replace(join, source=source, arguments=_join_arguments),
     )
 
 
 def _main_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    found, floats = packing(problem), scratch.view(memory.as_dtype(problem.dtype))
-    inputs = packed_inputs(found, inputs, floats)
-    return (*arguments(found.problem, inputs, output, scratch), floats[found.end :])
+    packing, floats = packing_of(problem), scratch.view(memory.as_dtype(problem.dtype))
+    inputs = packed_inputs(packing, inputs, floats)
+    return (*arguments(packing.problem, inputs, output, scratch), floats[packing.end :])
 
 
 def _join_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 from cudakit.compare import in_range
 from cudakit.families import checks
 from cudakit.families.variant import alignment
+from cudakit.libs.products import product_shape
 
 # Host work that a check may take: multiply-adds of the plain sum from left to right.
 PLAIN_WORK = 1 << 26
@@ -126,14 +127,7 @@ def _operand(array: Any) -> Operand:
 
 def output_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     """The shape of A @ B; ValueError where they do not fit."""
-    if len(a) not in (2, 3) or len(b) not in (2, 3):
-        raise ValueError(f"a product takes 2-D arrays, or 3-D ones for batches; A is {tuple(a)}, B is {tuple(b)}")
-    if a[-1] != b[-2]:
-        raise ValueError(f"A is {tuple(a)} and B is {tuple(b)}: A's columns, {a[-1]}, are not B's rows, {b[-2]}")
-    if len(a) == len(b) == 3 and a[0] != b[0]:
-        raise ValueError(f"A has {a[0]} batches and B has {b[0]}: give as many, or a 2-D array for all batches")
-    batches = (a[0],) if len(a) == 3 else (b[0],) if len(b) == 3 else ()
-    return (*batches, a[-2], b[-1])
+    return product_shape(a, b, names=("A", "B"))
 
 
 def arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ DEPTH = 16  # k of a shared tile
 
 
 @dataclass(frozen=True)
-class Tile:
+class FmaTile:
     """bm x bn outputs a block, tm x tn a thread, warps_m x warps_n warps for each of `slices` shares of k, a ring of
     `stages` tiles; `resident` blocks a multiprocessor.
 
@@ -55,30 +56,30 @@ class Tile:
         return ", ".join(map(str, (*shape, *((self.slices,) if sliced else ()), self.resident)))
 
 
-LARGE = Tile(128, 128, 16, 8, 2, 2, 3, 1, 2, 2.137, 1.305, 5.9, 1.18)
+LARGE = FmaTile(128, 128, 16, 8, 2, 2, 3, 1, 2, 2.137, 1.305, 5.9, 1.18)
 PLAIN_TILES = (
     LARGE,
-    Tile(256, 128, 16, 8, 4, 2, 3, 1, 1, 2.649, 2.649, 5.462, 1.11),
-    Tile(128, 128, 8, 8, 4, 2, 3, 1, 2, 1.4, 1.307, 5.514, 1.32),
-    Tile(64, 128, 8, 8, 2, 2, 3, 1, 4, 1.022, 0.678, 5.146, 1.24),
-    Tile(128, 64, 8, 8, 4, 1, 3, 1, 4, 1.225, 0.809, 4.518, 1.24),
-    Tile(64, 64, 8, 4, 2, 2, 4, 1, 4, 0.725, 0.409, 2.506, 0.95),
-    Tile(128, 32, 8, 4, 4, 1, 4, 1, 4, 0.782, 0.454, 2.447, 1.03),
-    Tile(32, 64, 4, 4, 2, 2, 4, 1, 4, 0.497, 0.224, 1.385, 1.06),
+    FmaTile(256, 128, 16, 8, 4, 2, 3, 1, 1, 2.649, 2.649, 5.462, 1.11),
+    FmaTile(128, 128, 8, 8, 4, 2, 3, 1, 2, 1.4, 1.307, 5.514, 1.32),
+    FmaTile(64, 128, 8, 8, 2, 2, 3, 1, 4, 1.022, 0.678, 5.146, 1.24),
+    FmaTile(128, 64, 8, 8, 4, 1, 3, 1, 4, 1.225, 0.809, 4.518, 1.24),
+    FmaTile(64, 64, 8, 4, 2, 2, 4, 1, 4, 0.725, 0.409, 2.506, 0.95),
+    FmaTile(128, 32, 8, 4, 4, 1, 4, 1, 4, 0.782, 0.454, 2.447, 1.03),
+    FmaTile(32, 64, 4, 4, 2, 2, 4, 1, 4, 0.497, 0.224, 1.385, 1.06),
 )
 SLICED_TILES = (
-    Tile(64, 128, 8, 8, 2, 2, 3, 2, 1, 1.6, 1.6, 2.455, 1.05),
-    Tile(64, 64, 8, 8, 2, 1, 3, 2, 2, 1.145, 0.792, 2.7, 1.09),
-    Tile(64, 64, 8, 4, 2, 2, 3, 2, 2, 0.845, 0.845, 2.13, 1.07),
-    Tile(32, 64, 4, 4, 2, 2, 3, 2, 2, 0.573, 0.457, 1.604, 1.11),
-    Tile(32, 64, 4, 4, 2, 2, 3, 4, 1, 0.969, 0.969, 2.077, 1.23),
-    Tile(64, 32, 8, 4, 2, 1, 3, 4, 1, 1.033, 1.033, 2.15, 1.16),
-    Tile(32, 32, 8, 4, 1, 1, 3, 8, 1, 1.042, 1.042, 3.389, 1.29),
+    FmaTile(64, 128, 8, 8, 2, 2, 3, 2, 1, 1.6, 1.6, 2.455, 1.05),
+    FmaTile(64, 64, 8, 8, 2, 1, 3, 2, 2, 1.145, 0.792, 2.7, 1.09),
+    FmaTile(64, 64, 8, 4, 2, 2, 3, 2, 2, 0.845, 0.845, 2.13, 1.07),
+    FmaTile(32, 64, 4, 4, 2, 2, 3, 2, 2, 0.573, 0.457, 1.604, 1.11),
+    FmaTile(32, 64, 4, 4, 2, 2, 3, 4, 1, 0.969, 0.969, 2.077, 1.23),
+    FmaTile(64, 32, 8, 4, 2, 1, 3, 4, 1, 1.033, 1.033, 2.15, 1.16),
+    FmaTile(32, 32, 8, 4, 1, 1, 3, 8, 1, 1.042, 1.042, 3.389, 1.29),
 )
 STREAM_TILES = (
-    Tile(128, 128, 8, 8, 4, 2, 3, 2, 1, 2.918, 2.918, 4.074, 1.32),
-    Tile(64, 64, 8, 4, 2, 2, 3, 1, 4, 0.748, 0.436, 1.572, 0.97),
-    Tile(64, 64, 8, 8, 2, 1, 3, 4, 1, 1.711, 1.711, 4.085, 1.21),
+    FmaTile(128, 128, 8, 8, 4, 2, 3, 2, 1, 2.918, 2.918, 4.074, 1.32),
+    FmaTile(64, 64, 8, 4, 2, 2, 3, 1, 4, 0.748, 0.436, 1.572, 0.97),
+    FmaTile(64, 64, 8, 8, 2, 1, 3, 4, 1, 1.711, 1.711, 4.085, 1.21),
 )
 LAUNCH_US = 2.0
 JOIN_US = 2.5
@@ -86,7 +87,7 @@ PARTS_BYTES_PER_US = 0.6e6  # written and read again
 
 
 @dataclass(frozen=True)
-class Layout:
+class OperandLayout:
     """How the operands lie: along k or not, and the floats an access may take."""
 
     a_along_k: bool
@@ -101,7 +102,7 @@ class Layout:
         return f"{along}, {self.vec_a}, {self.vec_b}, {self.vec_d}"
 
 
-def layout(problem: GemmProblem) -> Layout | str:
+def operand_layout(problem: GemmProblem) -> OperandLayout | str:
     """The layout of a problem's operands, or why these kernels do not take it."""
     p, f = problem, 4
     along = []
@@ -115,7 +116,7 @@ def layout(problem: GemmProblem) -> Layout | str:
     a_k, b_k = along
     whole_a = p.a.pieces(p.a.col, p.a.row, p.k, p.batch, f) if a_k else p.a.pieces(p.a.row, p.a.col, p.m, p.batch, f)
     whole_b = p.b.pieces(p.b.row, p.b.col, p.k, p.batch, f) if b_k else p.b.pieces(p.b.col, p.b.row, p.n, p.batch, f)
-    return Layout(a_k, b_k, 4 if whole_a else 1, 4 if whole_b else 1, store_width(p))
+    return OperandLayout(a_k, b_k, 4 if whole_a else 1, 4 if whole_b else 1, store_width(p))
 
 
 def store_width(problem: GemmProblem) -> int:
@@ -124,18 +125,18 @@ def store_width(problem: GemmProblem) -> int:
     return 4 if d.pieces(d.col, d.row, problem.n, problem.batch, 4) else 1
 
 
-def expected_layout(problem: GemmProblem) -> Layout:
-    """`layout` of a problem that has one."""
-    found = layout(problem)
-    if isinstance(found, str):  # supports() said so before
-        raise ValueError(found)
-    return found
+def expected_layout(problem: GemmProblem) -> OperandLayout:
+    """`operand_layout` of a problem that has one."""
+    answer = operand_layout(problem)
+    if isinstance(answer, str):  # supports() said so before
+        raise ValueError(answer)
+    return answer
 
 
 def has_layout(problem: GemmProblem) -> bool | str:
     """Whether a problem's operands have a layout, or why not."""
-    found = layout(problem)
-    return found if isinstance(found, str) else True
+    answer = operand_layout(problem)
+    return answer if isinstance(answer, str) else True
 
 
 def steps(problem: GemmProblem) -> int:
@@ -143,17 +144,17 @@ def steps(problem: GemmProblem) -> int:
     return max(1, ceil_div(problem.k, DEPTH))
 
 
-def stream_blocks(tile: Tile, problem: GemmProblem) -> int:
+def stream_blocks(tile: FmaTile, problem: GemmProblem) -> int:
     """The blocks of a stream-K launch: what the chip holds, at most one a step."""
     return min(problem.sms * tile.resident, tile.count(problem) * problem.batch * steps(problem))
 
 
-def join_share(tile: Tile, problem: GemmProblem) -> int:
+def join_share(tile: FmaTile, problem: GemmProblem) -> int:
     """How many warps share the parts of a tile where stream-K joins them."""
     return 8 if stream_blocks(tile, problem) >= 16 * tile.count(problem) * problem.batch else 1
 
 
-def stream_configs(tile: Tile, problem: GemmProblem, lies: Layout) -> tuple[Config, Config]:
+def stream_configs(tile: FmaTile, problem: GemmProblem, lies: OperandLayout) -> tuple[Config, Config]:
     """The two launches of stream-K on `tile`, without their arguments."""
     blocks, share = stream_blocks(tile, problem), join_share(tile, problem)
     shape = (tile.bm, tile.bn, tile.tm, tile.tn, tile.warps_m, tile.warps_n, share)
@@ -172,18 +173,18 @@ def join_arguments(main: Sequence[Any]) -> tuple[Any, ...]:
     return (*main[2:operands], *main[operands + strides_of_a_and_b :])
 
 
-def _step_us(tile: Tile, resident: int, aligned: bool) -> float:
+def _step_us(tile: FmaTile, resident: int, aligned: bool) -> float:
     longer = 1.0 if aligned else tile.unaligned
     return longer * max(tile.alone_us, tile.each_us * resident)
 
 
 def is_aligned(problem: GemmProblem) -> bool:
     """Whether both operands can be brought 16 bytes at a time."""
-    lies = layout(problem)
+    lies = operand_layout(problem)
     return isinstance(lies, str) or lies.vec_a == lies.vec_b == 4
 
 
-def wave_us(tile: Tile, problem: GemmProblem) -> float:
+def wave_us(tile: FmaTile, problem: GemmProblem) -> float:
     """The time the model gives a launch of a block a tile: full rounds of the busiest multiprocessor, and what is left
     of the last one."""
     aligned, depth = is_aligned(problem), ceil_div(steps(problem), tile.slices)
@@ -193,7 +194,7 @@ def wave_us(tile: Tile, problem: GemmProblem) -> float:
     return LAUNCH_US + rounds * full + last
 
 
-def stream_us(tile: Tile, problem: GemmProblem) -> float:
+def stream_us(tile: FmaTile, problem: GemmProblem) -> float:
     """The time the model gives stream-K's two launches."""
     blocks, tiles = stream_blocks(tile, problem), tile.count(problem) * problem.batch
     share = tiles * steps(problem) / blocks
@@ -203,17 +204,20 @@ def stream_us(tile: Tile, problem: GemmProblem) -> float:
     return LAUNCH_US + JOIN_US + starts + share / tile.slices * _step_us(tile, resident, is_aligned(problem)) + parts
 
 
-def best_plain(problem: GemmProblem) -> Tile:
+@functools.lru_cache(maxsize=64)
+def best_plain(problem: GemmProblem) -> FmaTile:
     """The tile of `pipelined` for a problem."""
     return min(PLAIN_TILES, key=lambda tile: wave_us(tile, problem))
 
 
-def best_sliced(problem: GemmProblem) -> Tile:
+@functools.lru_cache(maxsize=64)
+def best_sliced(problem: GemmProblem) -> FmaTile:
     """The tile of `sliced` for a problem."""
     return min(SLICED_TILES, key=lambda tile: wave_us(tile, problem))
 
 
-def best_stream(problem: GemmProblem) -> Tile:
+@functools.lru_cache(maxsize=64)
+def best_stream(problem: GemmProblem) -> FmaTile:
     """The tile of `stream_k` for a problem."""
     return min(STREAM_TILES, key=lambda tile: stream_us(tile, problem))
 

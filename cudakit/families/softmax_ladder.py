@@ -72,9 +72,9 @@ def register_tile(problem: RowProblem) -> RegisterTile | None:
     """
     # a row that a warp holds is as well read float by float; a shifted row takes three floats more
     if not problem.vectors and problem.shifted and problem.cols > SPAN_COLS:
-        found = _register_tile(ceil_div(problem.cols + 3, 4), 4, True)
-        if found is not None:
-            return found
+        tile = _register_tile(ceil_div(problem.cols + 3, 4), 4, True)
+        if tile is not None:
+            return tile
     vec = 4 if problem.vectors else 1
     return _register_tile(ceil_div(problem.cols, vec), vec, False)
 

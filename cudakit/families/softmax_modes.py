@@ -102,7 +102,7 @@ def _vector(rows: int, cols: int, strides: tuple[int, ...], x: Any, mask: Any, o
 
 
 @dataclass(frozen=True)
-class Tile:
+class ModesTile:
     """The last template constants of 02_registers.cu."""
 
     block: int
@@ -111,7 +111,7 @@ class Tile:
     vec: int
 
 
-def register_tile(problem: ModesProblem) -> Tile | None:
+def register_tile(problem: ModesProblem) -> ModesTile | None:
     """The tile for a problem, or None where a row does not fit a block's registers."""
     vec = problem.vector
     pieces = max(ceil_div(problem.cols, vec), 1)
@@ -119,25 +119,25 @@ def register_tile(problem: ModesProblem) -> Tile | None:
         return _tile_as_they_came(pieces)
     for lanes in (4, 8, 16, 32):
         if pieces <= 2 * lanes:
-            return Tile(128, lanes, ceil_div(pieces, lanes), vec)
+            return ModesTile(128, lanes, ceil_div(pieces, lanes), vec)
     for held in (1, 2, 4, 8, 16, 32):
         most = 512 if held * vec < HELD_FLOATS else MOST_THREADS
         if held * vec >= min(8, HELD_FLOATS) and held * vec <= HELD_FLOATS and pieces <= held * most:
             block = ceil_div(ceil_div(pieces, held), 64) * 64
-            return Tile(block, block, held, vec)
+            return ModesTile(block, block, held, vec)
     return None
 
 
-def _tile_as_they_came(pieces: int) -> Tile | None:
+def _tile_as_they_came(pieces: int) -> ModesTile | None:
     """The tile of a row of 16-bit elements that are kept as they came, four registers a piece: four pieces a thread are
     the best on an H200 (8192x8192: 0.90 of a copy; 0.83 with two, 0.65 with one), eight where that saves a barrier."""
     for lanes, held in ((4, 4), (8, 4), (16, 4), (32, 4), (32, 8)):
         if pieces <= lanes * held:
-            return Tile(128, lanes, held, 8)
+            return ModesTile(128, lanes, held, 8)
     for held in (4, 8):
         if pieces <= held * MOST_THREADS:
             block = ceil_div(ceil_div(pieces, held), 64) * 64
-            return Tile(block, block, held, 8)
+            return ModesTile(block, block, held, 8)
     return None
 
 
@@ -205,8 +205,8 @@ def baseline(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0
 
 def plain(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0, masked: bool = False) -> Any:
     """The textbook loop in float32, its sum from left to right, rounded to the dtype of x at the end."""
-    found = _softmax(inputs, log, scale, np.float32, lambda e: np.add.accumulate(e, axis=-1)[..., -1:])
-    return _rounded(found, inputs[0].dtype)
+    values = _softmax(inputs, log, scale, np.float32, lambda e: np.add.accumulate(e, axis=-1)[..., -1:])
+    return _rounded(values, inputs[0].dtype)
 
 
 def _rounded(values: Any, dtype: Any) -> Any:
@@ -231,9 +231,9 @@ def _softmax(inputs: Sequence[np.ndarray], log: bool, scale: float, dtype: Any, 
         # fmax passes over NaN as the kernels do; the NaN comes back in through the sum.
         shifted = scores - np.fmax.reduce(scores, axis=-1, keepdims=True)
         exponentials = np.exp(shifted)
-        found = shifted - np.log(sum_of(exponentials)) if log else exponentials / sum_of(exponentials)
+        result = shifted - np.log(sum_of(exponentials)) if log else exponentials / sum_of(exponentials)
     anything = np.broadcast_to(seen, x.shape).any(axis=-1, keepdims=True)
-    return np.where(anything, found, dtype(-np.inf if log else 0.0))
+    return np.where(anything, result, dtype(-np.inf if log else 0.0))
 
 
 def choose(problem: ModesProblem, arch: str) -> str:

@@ -10,8 +10,8 @@ from cudakit.families import checks, softmax_blas
 from cudakit.families.variant import MAX_GRID_X, alignment
 
 _TWICE = (
-    "softmax output of {extents} with strides {output.strides_elements} (elements) may name one place twice, and blocks "
-    "would race for it: give an output whose elements are apart"
+    "softmax output of {extents} with strides {output.strides_elements} (elements) may name one place twice, and "
+    "blocks would race for it: give an output whose elements are apart"
 )
 _PARTLY = (
     "softmax input and output overlap or lie interleaved without being the same array: give the same array with the "

@@ -93,8 +93,8 @@ class Variant(Generic[P]):
 
     def configs(self, problem: P) -> tuple[Config, ...]:
         """Its launches for `problem`, in order."""
-        found = self.configure(problem)
-        return found if isinstance(found, tuple) else (found,)
+        configs = self.configure(problem)
+        return configs if isinstance(configs, tuple) else (configs,)
 
     def refusal(self, problem: P, arch: str) -> str | None:
         """Why this variant cannot take `problem` on `arch` ("sm_90"), or None where it can."""
@@ -174,12 +174,12 @@ class Family(Generic[P]):
         """The compiled kernel of `variant`, kept on the device after the first call."""
         source = config.source or variant.source
         key = (source, config.entry)
-        found: Kernel | None = device.kept.get(key)
-        if found is None:
+        kernel: Kernel | None = device.kept.get(key)
+        if kernel is None:
             expression = "<" in config.entry
             module = device.compile(source, names=(config.entry,) if expression else ())
-            found = device.kept[key] = module[config.entry]
-        return found
+            kernel = device.kept[key] = module[config.entry]
+        return kernel
 
     def launch(
         self,

@@ -19,7 +19,7 @@ def library(device: Device, name: str = "cublas") -> str:
         import numpy as np
 
         return f"numpy {np.__version__} (simulated)"
-    found = calls.bindings(device, name)
+    module = calls.bindings(device, name)
     device.context.make_current()
-    version = ".".join(str(found.get_property(part)) for part in range(3))  # libraryPropertyType: major, minor, patch
+    version = ".".join(str(module.get_property(part)) for part in range(3))  # libraryPropertyType: major, minor, patch
     return f"cu{name[2:].upper()} {version}"

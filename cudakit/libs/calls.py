@@ -1,8 +1,8 @@
 """What every call of a library shares: which library it is, its handle for a stream, and the checks before it.
 
-A handle belongs to one device and one stream, which is set once. What a call does with arrays of certain shapes,
-strides and dtypes is worked out once (`Work`), and where they lie is filled in once too: a call with arrays that came
-before is a look-up and the library's own call.
+A handle belongs to one device and one stream, which is set once. The call for arrays of certain shapes, strides and
+dtypes is planned once (`CallPlan`), and their addresses are filled in once too: a call with arrays that came before is
+a look-up and the library's own call.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ def bindings(device: Device, name: str) -> Any:
 
     Raises CudakitError where nvmath-python is not installed.
     """
-    found = device.kept.get(("library", name))
-    if found is None:
+    module = device.kept.get(("library", name))
+    if module is None:
         if device.kind == "sim":
             made: Any = host_blas.Blas if name == "cublas" else host_fft.Fft
-            found = made(device.context)
+            module = made(device.context)
         else:
             try:
-                found = importlib.import_module(f"nvmath.bindings.{name}")
+                module = importlib.import_module(f"nvmath.bindings.{name}")
             except ImportError as error:
                 raise CudakitError(
                     f"{name} is called through nvmath-python, which is not there ({error}): pip install 'cudakit[libs]'"
                 ) from error
-        device.kept["library", name] = found
-    return found
+        device.kept["library", name] = module
+    return module
 
 
 @dataclass
-class Work:
+class CallPlan:
     """What one call does to arrays of one set of layouts. writes: which of them it writes. bind: the call for arrays at
     these addresses, all arguments filled in; None where nothing is to be done. kept: what the call reads on the host.
     again: whether what bind gives may be called again. spans: of the arrays, from their addresses."""
@@ -77,8 +77,8 @@ class Handle:
     context: Context
     library: Any
     stream: int  # the driver's handle of it: holding the Stream would keep it from being dropped
-    works: dict[Hashable, Work] = field(default_factory=dict)
-    bound: dict[Hashable, tuple[Callable[[], Any], Work]] = field(default_factory=dict)
+    works: dict[Hashable, CallPlan] = field(default_factory=dict)
+    bound: dict[Hashable, tuple[Callable[[], Any], CallPlan]] = field(default_factory=dict)
 
 
 def on_stream(context: Context, stream: Any) -> Stream:
@@ -90,11 +90,11 @@ def on_stream(context: Context, stream: Any) -> Stream:
 
 def handle(name: str, stream: Stream, make: Callable[[Device, Any, Stream], Any]) -> Any:
     """The handle of library `name` for a stream; `make` makes the first."""
-    found = stream.kept.get(name)
-    if found is None:
+    of_stream = stream.kept.get(name)
+    if of_stream is None:
         with _lock:
-            found = stream.kept.get(name)
-            if found is None:
+            of_stream = stream.kept.get(name)
+            if of_stream is None:
                 stream.expect_open()
                 device = Device.of(stream.context)
                 # A foreign stream comes in a new Stream each time.
@@ -108,14 +108,14 @@ def handle(name: str, stream: Stream, make: Callable[[Device, Any, Stream], Any]
                         kept[key] = make(device, library, stream)
                     except Exception as error:
                         raise told(error, library) from error
-                found = stream.kept[name] = kept[key]
-    return found
+                of_stream = stream.kept[name] = kept[key]
+    return of_stream
 
 
 def run(
     name: str,
     start: Callable[[Device, Any, Stream], Handle],
-    make: Callable[..., Work],
+    make: Callable[..., CallPlan],
     arrays: tuple[Any, ...],
     options: tuple[Any, ...] = (),
     stream: Any = None,
@@ -131,10 +131,10 @@ def run(
     try:
         # By the arrays' tags, which keep no memory alive.
         key = make, options, *[array.tag for array in arrays]
-        found = of.bound.get(key)
+        bound = of.bound.get(key)
     except (AttributeError, TypeError):
-        key, found = (), None  # something that is no array, or no number: said below
-    if found is not None:
+        key, bound = (), None  # something that is no array, or no number: said below
+    if bound is not None:
         for array in arrays:
             if not array.allocation.open:
                 break
@@ -145,9 +145,9 @@ def run(
             try:
                 if nvtx.listeners:
                     with _range(name, make, options):
-                        found[0]()
+                        bound[0]()
                 else:
-                    found[0]()
+                    bound[0]()
             except Exception as error:
                 raise told(error, of.library) from error
             return
@@ -155,14 +155,14 @@ def run(
         _run_checked(of, stream, make, arrays, options, key)
 
 
-def _range(name: str, make: Callable[..., Work], options: tuple[Any, ...]) -> nvtx.range:
+def _range(name: str, make: Callable[..., CallPlan], options: tuple[Any, ...]) -> nvtx.range:
     """The NVTX range of a call: "cublas.gemm"; of those that share a `make` and say their name, by that."""
     named = options[0] if options and isinstance(options[0], str) else make.__name__.strip("_")
     return nvtx.range(f"{name}.{named}")
 
 
 def _run_checked(
-    of: Handle, stream: Stream, make: Callable[..., Work], arrays: Any, options: Any, known_by: tuple[Any, ...]
+    of: Handle, stream: Stream, make: Callable[..., CallPlan], arrays: Any, options: Any, known_by: tuple[Any, ...]
 ) -> None:
     context = stream.context
     for place, array in enumerate(arrays):
@@ -229,7 +229,7 @@ def _expect_array(array: Any, place: int) -> None:
         )
 
 
-def _expect_separate(arrays: Sequence[DeviceArray], pointers: Sequence[int], work: Work) -> None:
+def _expect_separate(arrays: Sequence[DeviceArray], pointers: Sequence[int], work: CallPlan) -> None:
     """Raise ValueError where an array is written that shares memory with another, or is read-only."""
     for place in work.writes:
         if arrays[place].readonly:

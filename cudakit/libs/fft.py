@@ -294,9 +294,10 @@ def _transform(
     on = stream if type(stream) is Stream else calls.on_stream(x.context, stream)
     known = on.kept["cufft"].known if "cufft" in on.kept else {}
     key = None if out is None or kind == "C2R" or isinstance(axes, list) else (x.tag, out.tag, direction, axes, norm)
-    found = known.get(key)
-    if found is not None:
-        return found[0].run(x, out, direction, on, found[1])
+    plan_and_factor = known.get(key)
+    if plan_and_factor is not None:
+        plan, factor = plan_and_factor
+        return plan.run(x, out, direction, on, factor)
     name = x.dtype.name
     taken = tuple(_COMPLEX if kind == "R2C" else _REAL)
     if name not in taken:

@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 Rows = tuple[int, int, int, int]  # address, width, height and pitch in bytes
 
 
-class Place:
+class DeviceOperand:
     """An array in device memory that is read or written when the work runs. steps: its strides in bytes."""
 
     def __init__(self, context: Context, pointer: int, dtype: Any, shape: Sequence[int], steps: Sequence[int]) -> None:
@@ -61,7 +61,12 @@ class Place:
 
 
 def enqueue(
-    context: Context, stream: int, name: str, work: Callable[[], None], reads: Sequence[Place], writes: Sequence[Place]
+    context: Context,
+    stream: int,
+    name: str,
+    work: Callable[[], None],
+    reads: Sequence[DeviceOperand],
+    writes: Sequence[DeviceOperand],
 ) -> None:
     """Queue `work`, which reads and writes those places and no other, on a stream."""
     read = [rows for place in reads for rows in place.rows()]

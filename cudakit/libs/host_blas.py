@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.driver.context import Context
-from cudakit.libs.host import Array, Place, enqueue, scalar
+from cudakit.libs.host import Array, DeviceOperand, enqueue, scalar
 from cudakit.memory.array import as_dtype
 
 #: cudaDataType by dtype.
@@ -90,24 +90,31 @@ class Blas:
     # Places -----------------------------------------------------------------------------------------------------------
 
     def _queue(
-        self, handle: int, name: str, work: Callable[[], None], reads: Sequence[Place], writes: Sequence[Place]
+        self,
+        handle: int,
+        name: str,
+        work: Callable[[], None],
+        reads: Sequence[DeviceOperand],
+        writes: Sequence[DeviceOperand],
     ) -> None:
         enqueue(self._context, self._streams[handle], name, work, reads, writes)
 
-    def _matrix(self, pointer: int, dtype: Any, rows: int, cols: int, ld: int, batch: int = 0, step: int = 0) -> Place:
+    def _matrix(
+        self, pointer: int, dtype: Any, rows: int, cols: int, ld: int, batch: int = 0, step: int = 0
+    ) -> DeviceOperand:
         """rows x cols elements, column by column; `batch` of them, or one where that is 0."""
         size = as_dtype(dtype).itemsize
         if ld < max(rows, 1):
             raise ValueError(f"a leading dimension of {ld} for {rows} rows")
         if not batch:
-            return Place(self._context, pointer, dtype, (rows, cols), (size, ld * size))
-        return Place(self._context, pointer, dtype, (batch, rows, cols), (step * size, size, ld * size))
+            return DeviceOperand(self._context, pointer, dtype, (rows, cols), (size, ld * size))
+        return DeviceOperand(self._context, pointer, dtype, (batch, rows, cols), (step * size, size, ld * size))
 
-    def _vector(self, pointer: int, dtype: Any, count: int, increment: int) -> Place:
+    def _vector(self, pointer: int, dtype: Any, count: int, increment: int) -> DeviceOperand:
         """`count` elements; a negative increment walks them from the end, as BLAS has it."""
         size = as_dtype(dtype).itemsize
         first = pointer - (count - 1) * increment * size if increment < 0 else pointer
-        return Place(self._context, first, dtype, (count,), (increment * size,))
+        return DeviceOperand(self._context, first, dtype, (count,), (increment * size,))
 
     # Products ---------------------------------------------------------------------------------------------------------
 
@@ -139,7 +146,9 @@ class Blas:
     ) -> None:  # fmt: skip
         """The same for matrices at addresses that lie in device memory. pointers: those addresses, three lists of them,
         which the bindings are not given: a copy that is still queued has yet to bring them."""
-        tables = [Place(self._context, table, np.uint64, (batch_count,), (8,)) for table in (aarray, barray, carray)]
+        tables = [
+            DeviceOperand(self._context, table, np.uint64, (batch_count,), (8,)) for table in (aarray, barray, carray)
+        ]
         for index, each in enumerate(zip(*pointers, strict=True)):
             at_a, at_b, at_c = each
             self._product(
@@ -150,7 +159,7 @@ class Blas:
     def _product(
         self, handle: int, name: str, transa: int, transb: int, m: int, n: int, k: int, alpha: int,
         a: tuple[int, ...], b: tuple[int, ...], beta: int, c: tuple[int, ...], batch: int, compute: int,
-        tables: Sequence[Place] = (), index: int = 0,
+        tables: Sequence[DeviceOperand] = (), index: int = 0,
     ) -> None:  # fmt: skip
         of_a, of_b, of_c = _DTYPES[a[1]], _DTYPES[b[1]], _DTYPES[c[1]]
         factors = _factor_dtype(of_a, compute)
@@ -179,9 +188,15 @@ class Blas:
     # Vectors ----------------------------------------------------------------------------------------------------------
 
     def _reduce(
-        self, name: str, handle: int, operands: Sequence[Place], result: int, kind: Any, reduce: Callable[..., Any]
+        self,
+        name: str,
+        handle: int,
+        operands: Sequence[DeviceOperand],
+        result: int,
+        kind: Any,
+        reduce: Callable[..., Any],
     ) -> None:
-        at = Place(self._context, result, kind, (), ())
+        at = DeviceOperand(self._context, result, kind, (), ())
         empty = operands[0].shape[0] <= 0
 
         def work() -> None:
@@ -298,7 +313,7 @@ class Blas:
         half = self._triangle(at_c, uplo, False)
         self._queue(handle, name, work, [*read, *(half if add else [])], half)
 
-    def _triangle(self, matrix: Place, uplo: int, unit: bool) -> list[Place]:
+    def _triangle(self, matrix: DeviceOperand, uplo: int, unit: bool) -> list[DeviceOperand]:
         """One triangle of a square matrix, a column each; without the diagonal where that is taken for ones."""
         n, (size, column) = matrix.shape[0], matrix.steps
         places = []
@@ -306,7 +321,7 @@ class Blas:
             first, last = (j + unit, n) if uplo == LOWER else (0, j + 1 - unit)
             if last > first:
                 start = matrix.pointer + j * column + first * size
-                places.append(Place(self._context, start, matrix.dtype, (last - first,), (size,)))
+                places.append(DeviceOperand(self._context, start, matrix.dtype, (last - first,), (size,)))
         return places
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.driver.context import Context
-from cudakit.libs.host import Place, enqueue
+from cudakit.libs.host import DeviceOperand, enqueue
 from cudakit.memory.array import as_dtype
 
 
@@ -61,10 +61,10 @@ class Fft:
         to_real, of_real = (as_dtype(kind).kind == "f" for kind in (kinds[1], kinds[0]))
         shapes = (half if to_real else n), (half if of_real else n)
         source, target = (
-            Place(self._context, pointer, kind, (batch * math.prod(shape),), (as_dtype(kind).itemsize,))
+            DeviceOperand(self._context, pointer, kind, (batch * math.prod(shape),), (as_dtype(kind).itemsize,))
             for pointer, kind, shape in zip((idata, odata), kinds, shapes, strict=True)
         )
-        area = Place(self._context, made["area"], np.uint8, (made["size"],), (1,))
+        area = DeviceOperand(self._context, made["area"], np.uint8, (made["size"],), (1,))
         axes = tuple(range(1, len(n) + 1))
 
         def work() -> None:

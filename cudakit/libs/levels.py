@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.libs import calls
-from cudakit.libs.calls import MOST, Work
+from cudakit.libs.calls import MOST, CallPlan
 from cudakit.libs.cublas import Cublas, Matrix, factors, matrix, run
 from cudakit.libs.host_blas import AS_IT_IS, CONJUGATED, LEFT, LETTERS, LOWER, RIGHT, TRANSPOSED, UPPER
 from cudakit.memory import array as memory
@@ -103,7 +103,7 @@ def amax(x: Any, out: Any = None, *, stream: Any = None) -> Any:
     return out
 
 
-def _measure(of: Cublas, arrays: Sequence[DeviceArray], name: str) -> Work:
+def _measure(of: Cublas, arrays: Sequence[DeviceArray], name: str) -> CallPlan:
     x, out = arrays
     letter = _letter(x)
     # The order of the elements matters to the first largest alone.
@@ -117,7 +117,7 @@ def _measure(of: Cublas, arrays: Sequence[DeviceArray], name: str) -> Work:
     def bind(of: Cublas, pointers: Sequence[int]) -> Callable[[], Any]:
         return functools.partial(call, vector.at(pointers[0]), vector.step, pointers[1])
 
-    return Work(bind, frozenset((1,)))
+    return CallPlan(bind, frozenset((1,)))
 
 
 def dot(x: Any, y: Any, out: Any = None, *, conj: bool = False, stream: Any = None) -> Any:
@@ -127,7 +127,7 @@ def dot(x: Any, y: Any, out: Any = None, *, conj: bool = False, stream: Any = No
     return out
 
 
-def _dot(of: Cublas, arrays: Sequence[DeviceArray], conj: bool) -> Work:
+def _dot(of: Cublas, arrays: Sequence[DeviceArray], conj: bool) -> CallPlan:
     x, y, out = arrays
     letter = _letter(x, y)
     left, right = _Vector("x", x), _Vector("y", y)
@@ -140,7 +140,7 @@ def _dot(of: Cublas, arrays: Sequence[DeviceArray], conj: bool) -> Work:
         at_x, at_y, result = pointers
         return functools.partial(call, left.at(at_x), left.step, right.at(at_y), right.step, result)
 
-    return Work(bind, frozenset((2,)))
+    return CallPlan(bind, frozenset((2,)))
 
 
 def scal(x: Any, alpha: complex, *, stream: Any = None) -> Any:
@@ -149,7 +149,7 @@ def scal(x: Any, alpha: complex, *, stream: Any = None) -> Any:
     return x
 
 
-def _scal(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any) -> Work:
+def _scal(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any) -> CallPlan:
     (x,) = arrays
     letter, vector, scale = _letter(x), _Vector("x", x, any_order=True), factors((alpha,), x.dtype)
     call = functools.partial(getattr(of.library, f"{letter}scal"), of.number, vector.count, scale.ctypes.data)
@@ -157,7 +157,7 @@ def _scal(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any) -> Work:
     def bind(of: Cublas, pointers: Sequence[int]) -> Callable[[], Any] | None:
         return functools.partial(call, vector.at(pointers[0]), vector.step) if vector.count else None
 
-    return Work(bind, frozenset((0,)), kept=scale)
+    return CallPlan(bind, frozenset((0,)), kept=scale)
 
 
 def axpy(x: Any, y: Any, alpha: complex = 1, *, stream: Any = None) -> Any:
@@ -166,7 +166,7 @@ def axpy(x: Any, y: Any, alpha: complex = 1, *, stream: Any = None) -> Any:
     return y
 
 
-def _axpy(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any) -> Work:
+def _axpy(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any) -> CallPlan:
     x, y = arrays
     letter, left, right, scale = _letter(x, y), _Vector("x", x), _Vector("y", y), factors((alpha,), x.dtype)
     _like("y", y, x.shape, x.dtype)
@@ -177,7 +177,7 @@ def _axpy(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any) -> Work:
             return None
         return functools.partial(call, left.at(pointers[0]), left.step, right.at(pointers[1]), right.step)
 
-    return Work(bind, frozenset((1,)), kept=scale)
+    return CallPlan(bind, frozenset((1,)), kept=scale)
 
 
 # Level 2: a matrix and vectors ----------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def gemv(
     return out
 
 
-def _gemv(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, beta: Any, conj: bool) -> Work:
+def _gemv(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, beta: Any, conj: bool) -> CallPlan:
     a, x, out = arrays
     letter, scale = _letter(a, x, out), factors((alpha, beta), a.dtype)
     lies = _matrix("a", a, conj=conj and letter in "cz")
@@ -224,7 +224,7 @@ def _gemv(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, beta: Any, conj
             result.at(at_out), result.step,
         )  # fmt: skip
 
-    return Work(bind, frozenset((2,)), kept=scale)
+    return CallPlan(bind, frozenset((2,)), kept=scale)
 
 
 def ger(x: Any, y: Any, a: Any, *, alpha: complex = 1, conj: bool = False, stream: Any = None) -> Any:
@@ -236,7 +236,7 @@ def ger(x: Any, y: Any, a: Any, *, alpha: complex = 1, conj: bool = False, strea
     return a
 
 
-def _ger(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, conj: bool) -> Work:
+def _ger(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, conj: bool) -> CallPlan:
     x, y, a = arrays
     letter, scale = _letter(x, y, a), factors((alpha,), a.dtype)
     lies = _matrix("a", a)
@@ -263,7 +263,7 @@ def _ger(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, conj: bool) -> W
             call, first.at(at_first), first.step, second.at(at_second), second.step, pointers[2], lies.leading
         )
 
-    return Work(bind, frozenset((2,)), kept=scale)
+    return CallPlan(bind, frozenset((2,)), kept=scale)
 
 
 # Level 3: triangles ---------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def trsm(
 
 def _trsm(
     of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, lower: bool, right: bool, unit: bool, conj: bool
-) -> Work:
+) -> CallPlan:
     a, b = arrays
     letter, scale = _letter(a, b), factors((alpha,), a.dtype)
     of_a, of_b = _matrix("a", a), _matrix("b", b)
@@ -309,7 +309,7 @@ def _trsm(
     def bind(of: Cublas, pointers: Sequence[int]) -> Callable[[], Any] | None:
         return functools.partial(call, pointers[0], of_a.leading, pointers[1], of_b.leading) if m and n else None
 
-    return Work(bind, frozenset((1,)), kept=scale)
+    return CallPlan(bind, frozenset((1,)), kept=scale)
 
 
 def syrk(a: Any, out: Any, *, alpha: complex = 1, beta: complex = 0, lower: bool = True, stream: Any = None) -> Any:
@@ -322,7 +322,7 @@ def syrk(a: Any, out: Any, *, alpha: complex = 1, beta: complex = 0, lower: bool
     return out
 
 
-def _syrk(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, beta: Any, lower: bool) -> Work:
+def _syrk(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, beta: Any, lower: bool) -> CallPlan:
     a, out = arrays
     letter, scale = _letter(a, out), factors((alpha, beta), a.dtype)
     of_a, of_out = _matrix("a", a), _matrix("out", out)
@@ -340,7 +340,7 @@ def _syrk(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, beta: Any, lowe
             call, at_a, of_a.leading, scale.ctypes.data + scale.itemsize, pointers[1], of_out.leading
         )
 
-    return Work(bind, frozenset((1,)), kept=scale)
+    return CallPlan(bind, frozenset((1,)), kept=scale)
 
 
 def _matrix(name: str, array: DeviceArray, *, conj: bool = False) -> Matrix:

@@ -11,7 +11,7 @@ import numpy as np
 
 from cudakit.driver.stream import Stream
 from cudakit.libs import calls
-from cudakit.libs.calls import Work
+from cudakit.libs.calls import CallPlan
 from cudakit.libs.cublas import Cublas, Matrix, factors, matrix, run
 from cudakit.libs.host_blas import (
     COMPUTE_16F,
@@ -82,14 +82,21 @@ def gemm(
     return out
 
 
-def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """The shape of a @ b; ValueError where they do not fit."""
+def product_shape(a: Sequence[int], b: Sequence[int], names: tuple[str, str] = ("a", "b")) -> tuple[int, ...]:
+    """The shape of a @ b; ValueError, with the operands' `names`, if they do not fit."""
+    of_a, of_b = names
     if len(a) not in (2, 3) or len(b) not in (2, 3):
-        raise ValueError(f"a product takes 2-D arrays, or 3-D ones for batches; a is {tuple(a)}, b is {tuple(b)}")
+        raise ValueError(
+            f"a product takes 2-D arrays, or 3-D ones for batches; {of_a} is {tuple(a)}, {of_b} is {tuple(b)}"
+        )
     if a[-1] != b[-2]:
-        raise ValueError(f"a is {tuple(a)} and b is {tuple(b)}: a's columns, {a[-1]}, are not b's rows, {b[-2]}")
+        raise ValueError(
+            f"{of_a} is {tuple(a)} and {of_b} is {tuple(b)}: {of_a}'s columns, {a[-1]}, are not {of_b}'s rows, {b[-2]}"
+        )
     if len(a) == len(b) == 3 and a[0] != b[0]:
-        raise ValueError(f"a has {a[0]} batches and b has {b[0]}: give as many, or a 2-D array for all batches")
+        raise ValueError(
+            f"{of_a} has {a[0]} batches and {of_b} has {b[0]}: give as many, or a 2-D array for all batches"
+        )
     batches = (a[0],) if len(a) == 3 else (b[0],) if len(b) == 3 else ()
     return (*batches, a[-2], b[-1])
 
@@ -115,7 +122,7 @@ def _compute_type(dtype: str, compute: str | None) -> int:
 
 
 @dataclass(frozen=True)
-class _Product:
+class GemmArguments:
     """The arguments of one product that do not depend on where its arrays lie, for column-major D = first @ second.
 
     swapped: whether the first is b, as it is where D lies row by row.
@@ -135,7 +142,7 @@ class _Product:
 
 def _product(
     a: DeviceArray, b: DeviceArray, out: DeviceArray, alpha: Any, beta: Any, compute: Any, conj_a: bool, conj_b: bool
-) -> _Product:
+) -> GemmArguments:
     """Check a product and turn it into cuBLAS's terms.
 
     cuBLAS reads columns, and a row-major array is its own transposed one column by column. So D = A @ B of row-major
@@ -167,12 +174,12 @@ def _product(
         first, second = matrix("b", b, turned=True, conj=conj_b), matrix("a", a, turned=True, conj=conj_a)
     else:
         first, second = matrix("a", a, conj=conj_a), matrix("b", b, conj=conj_b)
-    return _Product(swapped, m, n, k, first, second, result, scale, (TYPES[of_inputs], TYPES[of_out]), kind)
+    return GemmArguments(swapped, m, n, k, first, second, result, scale, (TYPES[of_inputs], TYPES[of_out]), kind)
 
 
 def _gemm(
     of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, beta: Any, compute: Any, conj_a: bool, conj_b: bool
-) -> Work:
+) -> CallPlan:
     a, b, out = arrays
     p = _product(a, b, out, alpha, beta, compute, conj_a, conj_b)
     batch = out.shape[0] if out.ndim == 3 else 1
@@ -198,7 +205,7 @@ def _gemm(
         )  # fmt: skip
 
     out_shape = out.shape
-    return Work(bind, frozenset((2,)), kept=p.factors)
+    return CallPlan(bind, frozenset((2,)), kept=p.factors)
 
 
 def _gemm_of_lists(a: Any, b: Any, out: Any, c: Any, options: tuple[Any, ...], stream: Any) -> list[DeviceArray]:
@@ -227,7 +234,7 @@ def _gemm_of_lists(a: Any, b: Any, out: Any, c: Any, options: tuple[Any, ...], s
     return many_out
 
 
-def _gemm_batch(of: Cublas, arrays: Sequence[DeviceArray], count: int, *options: Any) -> Work:
+def _gemm_batch(of: Cublas, arrays: Sequence[DeviceArray], count: int, *options: Any) -> CallPlan:
     for name, first in zip(("a", "b", "out"), range(0, 3 * count, count), strict=True):
         kinds = {(array.shape, array.strides, array.dtype) for array in arrays[first : first + count]}
         if len(kinds) > 1:
@@ -261,4 +268,4 @@ def _gemm_batch(of: Cublas, arrays: Sequence[DeviceArray], count: int, *options:
 
         return call
 
-    return Work(bind, frozenset(range(2 * count, 3 * count)), kept=p.factors, again=False)
+    return CallPlan(bind, frozenset(range(2 * count, 3 * count)), kept=p.factors, again=False)
