@@ -85,7 +85,7 @@ class _Bench:
             if isinstance(error, ContextLost):
                 self._replace(wrong)
             raise wrong from error
-        if isinstance(verdict, testing.Refused):
+        if isinstance(verdict, testing.Unsupported):
             return False
         if not verdict.ok:
             raise _Wrong(f"{variant.name} on {case}:\n{verdict.why}")

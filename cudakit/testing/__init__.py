@@ -30,10 +30,21 @@ from cudakit.testing import (
     unary,
     vector_add,
 )
-from cudakit.testing.case import Case, Layout, Refused, Values, contiguous, extents, float32_values, layouts, run_case
+from cudakit.testing.case import (
+    Case,
+    Layout,
+    Unsupported,
+    Values,
+    contiguous,
+    extents,
+    float32_values,
+    layouts,
+    run_case,
+)
 
 __all__ = [
-    "Case", "Layout", "Refused", "Values", "cases", "contiguous", "extents", "float32_values", "layouts", "run_case",
+    "Case", "Layout", "Unsupported", "Values",
+    "cases", "contiguous", "extents", "float32_values", "layouts", "run_case",
 ]  # fmt: skip
 
 # The strategy of each family's problems, called with the most elements a problem may have.

@@ -106,8 +106,8 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """The variant does not take the problem, and said why."""
+class Unsupported:
+    """The variant does not support the problem. reason: why not, as a sentence."""
 
     reason: str
 
@@ -222,7 +222,7 @@ def _either_order(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout:
 # One run --------------------------------------------------------------------------------------------------------------
 
 
-def run_case(device: Device, family: Family[Any], variant: Variant[Any] | None, case: Case) -> Comparison | Refused:
+def run_case(device: Device, family: Family[Any], variant: Variant[Any] | None, case: Case) -> Comparison | Unsupported:
     """Runs `variant` (None: the one "auto" picks) on `case` on `device` and compares it with the reference.
 
     The arrays lie in buffers with guards on both sides, poisoned along with every gap between the output's elements and
@@ -248,7 +248,7 @@ def run_case(device: Device, family: Family[Any], variant: Variant[Any] | None, 
         variant = family.pick("auto", problem, device.arch)
     refusal = variant.refusal(problem, device.arch)
     if refusal is not None:
-        return Refused(refusal)
+        return Unsupported(refusal)
     family.launch(device, variant, inputs, output, stream, **case.options)
     after = target.numpy(stream=stream)
 

@@ -18,7 +18,7 @@ from planted.catalogue import run_case as run_planted
 import cudakit
 from cudakit import ops
 from cudakit.families.variant import Variant
-from cudakit.testing import Refused, cases, run_case
+from cudakit.testing import Unsupported, cases, run_case
 
 pytestmark = pytest.mark.gpu
 
@@ -99,4 +99,4 @@ def test_both_devices_are_right_on_one_problem(gpu: cudakit.Device, family, data
     with cudakit.Device("sim") as simulated:
         for device in (gpu, simulated):
             verdict = run_case(device, family, variant, case)
-            assert isinstance(verdict, Refused) or verdict.ok, f"{device.kind}: {verdict.why}"
+            assert isinstance(verdict, Unsupported) or verdict.ok, f"{device.kind}: {verdict.why}"

@@ -13,7 +13,7 @@ from cudakit.compare import compare
 from cudakit.families.gemm_half import DTYPES, FAMILY, TILES, best, plain, problem, reference
 from cudakit.memory import array as memory
 from cudakit.show import tables
-from cudakit.testing import Case, Refused, Values, contiguous, run_case
+from cudakit.testing import Case, Unsupported, Values, contiguous, run_case
 
 NAMES = [variant.name for variant in FAMILY]
 
@@ -56,7 +56,7 @@ def test_a_product_that_is_not_square_is_right(device: cudakit.Device, name: str
     layouts = (contiguous((40, 24), 0, dtype), contiguous((24, 72), 0, dtype))
     case = Case(layouts, Values(1, 1.0), contiguous((40, 72), 0, dtype))
     verdict = run_case(device, FAMILY, FAMILY.variant(name), case)
-    assert not isinstance(verdict, Refused)
+    assert not isinstance(verdict, Unsupported)
     assert verdict.ok, verdict.why
 
 

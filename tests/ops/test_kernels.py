@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import cudakit
 from cudakit import ops
-from cudakit.testing import Refused, cases, run_case
+from cudakit.testing import Unsupported, cases, run_case
 
 VARIANTS = [(family, variant.name) for family in ops.families().values() for variant in family]
 ELEMENTS = {"sim": 6_000, "gpu": 300_000}
@@ -19,7 +19,7 @@ ELEMENTS = {"sim": 6_000, "gpu": 300_000}
 def test_variant_equals_the_reference(device: cudakit.Device, family, name, data) -> None:
     case = data.draw(cases(family.name, ELEMENTS[device.kind]))
     verdict = run_case(device, family, family.variant(name), case)
-    assert isinstance(verdict, Refused) or verdict.ok, verdict.why
+    assert isinstance(verdict, Unsupported) or verdict.ok, verdict.why
 
 
 @pytest.mark.parametrize("family", ops.families().values(), ids=lambda family: family.name)
@@ -27,7 +27,7 @@ def test_variant_equals_the_reference(device: cudakit.Device, family, name, data
 def test_auto_takes_every_problem(device: cudakit.Device, family, data) -> None:
     case = data.draw(cases(family.name, ELEMENTS[device.kind]))
     verdict = run_case(device, family, None, case)
-    assert not isinstance(verdict, Refused), verdict.reason
+    assert not isinstance(verdict, Unsupported), verdict.reason
     assert verdict.ok, verdict.why
 
 
