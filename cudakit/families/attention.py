@@ -21,7 +21,7 @@ import numpy as np
 from cudakit.families import front
 from cudakit.families.attention_host import baseline, make_inputs, plain, reference
 from cudakit.families.attention_problem import AttentionProblem, problem
-from cudakit.families.variant import CPP, MAX_GRID_X, Config, Family, Variant, ceil_div
+from cudakit.families.variant import CPP, MAX_GRID_X, Config, Family, Variant, ceil_div, cpp_bool
 
 LOG2_E = 1 / math.log(2)
 # Bytes of keys and values of the heads that advance together under a causal limit (see 05_flash.cu). Measured on an
@@ -80,7 +80,7 @@ def _flash(problem: AttentionProblem) -> Config:
 
 def flash_config(problem: AttentionProblem, tile: FlashTile) -> Config:
     """The launch of 05_flash.cu with a tile."""
-    guarded = str(problem.d != tile.d).lower()
+    guarded = cpp_bool(problem.d != tile.d)
     entry = f"flash<{CPP[problem.dtype]}, {tile.d}, {tile.warps}, {tile.tiles}, {tile.keys}, {guarded}>"
     blocks = ceil_div(problem.sq, tile.queries)
     bytes_a_head = max(2 * problem.skv * problem.d * problem.itemsize, 1)

@@ -17,7 +17,17 @@ from cudakit.families.gemm_problem import GemmProblem, arguments, host_shapes, o
 from cudakit.families.gemm_problem import plain as any_plain
 from cudakit.families.gemm_problem import problem as any_problem
 from cudakit.families.gemm_problem import reference as any_reference
-from cudakit.families.variant import CPP, MAX_GRID_X, MAX_GRID_YZ, Arguments, Config, Family, Variant, ceil_div
+from cudakit.families.variant import (
+    CPP,
+    MAX_GRID_X,
+    MAX_GRID_YZ,
+    Arguments,
+    Config,
+    Family,
+    Variant,
+    ceil_div,
+    cpp_bool,
+)
 from cudakit.memory import array as memory
 
 DTYPES = ("float16", "bfloat16")
@@ -134,7 +144,7 @@ def _lies(problem: GemmProblem, packed: Collection[int] = ()) -> str:
     along_k = _along_k(problem, packed)
     if isinstance(along_k, str):
         raise ValueError(along_k)
-    return ", ".join("true" if flag else "false" for flag in along_k)
+    return ", ".join(map(cpp_bool, along_k))
 
 
 def _types(problem: GemmProblem) -> str:
@@ -169,7 +179,7 @@ def _wmma(problem: GemmProblem) -> Config:
 def _one_stage(swizzled: bool) -> Callable[[GemmProblem], Config]:
     def configure(problem: GemmProblem) -> Config:
         p, t = _oriented(problem), ONE_STAGE
-        shape = f"{t.bm}, {t.bn}, {t.wm}, {t.wn}, {_lies(p)}, {'true' if swizzled else 'false'}"
+        shape = f"{t.bm}, {t.bn}, {t.wm}, {t.wn}, {_lies(p)}, {cpp_bool(swizzled)}"
         grid = (t.count(p) // p.batch, 1, min(p.batch, MAX_GRID_YZ))
         return Config(f"mma_tile<{_types(p)}, {shape}>", grid, t.threads, t.shared)
 

@@ -11,7 +11,7 @@ from typing import Any
 from cudakit.families import gemm_tiles
 from cudakit.families.gemm_problem import GemmProblem, Operand, arguments
 from cudakit.families.gemm_tiles import LARGE
-from cudakit.families.variant import CPP, MAX_GRID_YZ, Config, ceil_div
+from cudakit.families.variant import CPP, MAX_GRID_YZ, Config, ceil_div, cpp_bool
 from cudakit.memory import array as memory
 
 SOURCE = "gemm/12_packed.cu"
@@ -67,7 +67,7 @@ def pack_configs(packing: Packing) -> list[Config]:
     p = packing.problem
     configs = []
     for each in packing.packed if p.k else ():
-        entry = f"pack<{CPP[p.dtype]}, {'true' if each.of.col == 1 else 'false'}>"
+        entry = f"pack<{CPP[p.dtype]}, {cpp_bool(each.of.col == 1)}>"
         tiles = ceil_div(each.pitch, _TILE) * ceil_div(p.k, _TILE)
         grid = (min(tiles, 2**20), 1, min(each.batches, MAX_GRID_YZ))
         configs.append(Config(entry, grid, (_TILE, 8), source=SOURCE, arguments=_pack_arguments(each)))

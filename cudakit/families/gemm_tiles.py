@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudakit.families.gemm_problem import GemmProblem
-from cudakit.families.variant import Config, ceil_div
+from cudakit.families.variant import Config, ceil_div, cpp_bool
 
 DEPTH = 16  # k of a shared tile
 
@@ -98,8 +98,7 @@ class OperandLayout:
 
     @property
     def constants(self) -> str:
-        along = ", ".join("true" if flag else "false" for flag in (self.a_along_k, self.b_along_k))
-        return f"{along}, {self.vec_a}, {self.vec_b}, {self.vec_d}"
+        return f"{cpp_bool(self.a_along_k)}, {cpp_bool(self.b_along_k)}, {self.vec_a}, {self.vec_b}, {self.vec_d}"
 
 
 def operand_layout(problem: GemmProblem) -> OperandLayout | str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from cudakit.device import Device
 from cudakit.families import front
-from cudakit.families.variant import Config, Family, Variant, alignment, ceil_div
+from cudakit.families.variant import Config, Family, Variant, alignment, ceil_div, cpp_bool
 
 BLOCK = 256
 EACH = 4  # counters a thread of counter_per_thread
@@ -102,9 +102,10 @@ def _variants(kind: str) -> tuple[Variant[RandomProblem], ...]:
         return Config(f"word_per_thread<{kind}>", ceil_div(problem.n, BLOCK), BLOCK)
 
     def counter(problem: RandomProblem) -> Config:
-        aligned = "true" if problem.aligned else "false"
         counters = ceil_div(problem.n + problem.offset % 4, 4)
-        return Config(f"counter_per_thread<{kind}, {aligned}, {EACH}>", ceil_div(counters, BLOCK * EACH), BLOCK)
+        return Config(
+            f"counter_per_thread<{kind}, {cpp_bool(problem.aligned)}, {EACH}>", ceil_div(counters, BLOCK * EACH), BLOCK
+        )
 
     return (
         Variant(1, "word_per_thread", "one element a thread", "random/01_word_per_thread.cu", word),

@@ -8,7 +8,7 @@ from typing import Any
 
 from cudakit.families import softmax_blas
 from cudakit.families.softmax_problem import RowProblem
-from cudakit.families.variant import MAX_GRID_X, Config, Variant, ceil_div
+from cudakit.families.variant import MAX_GRID_X, Config, Variant, ceil_div, cpp_bool
 
 # Dynamic shared memory a block of any supported chip from sm_80 on may opt in to (sm_86 and sm_89 have the least).
 PARKED_LIMIT = 96 * 1024
@@ -56,8 +56,9 @@ class RegisterTile:
 
     @property
     def entry(self) -> str:
-        shifted = "true" if self.shifted else "false"
-        return f"registers<{self.block}, {self.lanes}, {self.held}, {self.parked}, {self.vec}, {shifted}>"
+        return (
+            f"registers<{self.block}, {self.lanes}, {self.held}, {self.parked}, {self.vec}, {cpp_bool(self.shifted)}>"
+        )
 
     @property
     def shared(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 
 from cudakit.compare import in_range
 from cudakit.families.softmax_problem import expect_rows, row_and_column
-from cudakit.families.variant import CPP, Config, Family, Variant, alignment, ceil_div
+from cudakit.families.variant import CPP, Config, Family, Variant, alignment, ceil_div, cpp_bool
 from cudakit.memory import array as memory
 
 _MASKS = {"": 0, "bool": 1, "float32": 2}
@@ -47,7 +47,7 @@ class ModesProblem:
     def template(self) -> str:
         """The first template arguments of every kernel."""
         element = {"": CPP[self.dtype], "bool": "bool", "float32": "float"}[self.mask]
-        return f"{CPP[self.dtype]}, {element}, {_MASKS[self.mask]}, {'true' if self.log else 'false'}"
+        return f"{CPP[self.dtype]}, {element}, {_MASKS[self.mask]}, {cpp_bool(self.log)}"
 
 
 def problem(

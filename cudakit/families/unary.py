@@ -10,15 +10,15 @@ import numpy as np
 
 from cudakit.compare import in_range
 from cudakit.families import axes, checks, front
-from cudakit.families.variant import Config, Family, Variant, alignment, ceil_div
+from cudakit.families.variant import CPP, Config, Family, Variant, alignment, ceil_div
 from cudakit.families.vector_add import GRID_STRIDE_BLOCKS
 from cudakit.memory import array as memory
 
 # Measured on an H200: maps that narrow their elements are best in small blocks, fills a quarter slower in them.
 BLOCK = 128
 FILL_BLOCK = 256
-FLOATS = ("float32", "float16", "bfloat16")
-_CXX = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "int32": "int"}
+FLOATS = tuple(CPP)
+_CPP = {**CPP, "int32": "int"}
 _UNSIGNED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 _ANY = "any strides: every element finds its own place"
 _WIDE = "16 bytes a lane"
@@ -51,7 +51,7 @@ def _blocks(n: int, per_thread: int) -> int:
 
 def _strided(functor: Callable[[str, str], str]) -> Callable[[MapProblem], Config]:
     def configure(problem: MapProblem) -> Config:
-        x, y = _CXX[problem.x], _CXX[problem.y]
+        x, y = _CPP[problem.x], _CPP[problem.y]
         entry = f"map_strided<{x}, {y}, {functor(x, y)}, {problem.walk.number}>"
         return Config(entry, min(_blocks(problem.walk.size, 1), 2 * GRID_STRIDE_BLOCKS), BLOCK)
 
@@ -60,7 +60,7 @@ def _strided(functor: Callable[[str, str], str]) -> Callable[[MapProblem], Confi
 
 def _flat(functor: Callable[[str, str], str]) -> Callable[[MapProblem], Config]:
     def configure(problem: MapProblem) -> Config:
-        x, y = _CXX[problem.x], _CXX[problem.y]
+        x, y = _CPP[problem.x], _CPP[problem.y]
         per = 16 // max(memory.as_dtype(name).itemsize for name in (problem.x, problem.y))
         entry = f"map_vectors<{x}, {y}, {functor(x, y)}, {per}>"
         return Config(entry, _blocks(problem.walk.size, per), BLOCK, arguments=_flat_arguments)
@@ -219,7 +219,7 @@ def threshold(x: Any, limit: float, out: Any = None, variant: str = "auto", stre
 
 # cast -----------------------------------------------------------------------------------------------------------------
 
-CASTS = (*FLOATS, "int32")
+CASTS = tuple(_CPP)
 
 
 def _cast_plain(inputs: Sequence[np.ndarray], to: str = "float16") -> Any:

@@ -236,6 +236,11 @@ def _arch_number(arch: str) -> int:
     return int(arch.removeprefix("sm_").rstrip("af"))
 
 
+def cpp_bool(value: bool) -> str:
+    """`value` as a template argument."""
+    return "true" if value else "false"
+
+
 def ceil_div(a: int, b: int) -> int:
     """a / b rounded up, for a >= 0 and b > 0."""
     return -(-a // b)

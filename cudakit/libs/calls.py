@@ -23,6 +23,7 @@ from cudakit.memory import layout
 from cudakit.memory.array import DeviceArray
 
 MOST = 2**31 - 1  # what the libraries' sizes and strides hold
+REAL = {"complex64": "float32", "complex128": "float64"}  # the real dtype of a complex one
 _KEPT = 512  # calls, and layouts, that one stream's handle remembers
 _FOREIGN_STREAMS = 16
 _lock = threading.RLock()

@@ -27,7 +27,7 @@ from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
 from cudakit.errors import Closed, DeviceMismatch
 from cudakit.libs import calls, cublas
-from cudakit.libs.calls import MOST, Area
+from cudakit.libs.calls import MOST, REAL, Area
 from cudakit.memory import array as memory
 from cudakit.memory import layout
 from cudakit.memory.array import DeviceArray
@@ -45,8 +45,7 @@ _EXECUTE = {
     ("R2C", "complex128"): (0x6A, "exec_d2z"),
     ("C2R", "complex128"): (0x6C, "exec_z2d"),
 }
-_REAL = {"complex64": "float32", "complex128": "float64"}
-_COMPLEX = {real: wide for wide, real in _REAL.items()}
+_COMPLEX = {real: wide for wide, real in REAL.items()}
 
 
 class Plan:
@@ -82,7 +81,7 @@ class Plan:
         self.context: Context = device.context
         self.shape, self.kind, self.batch, self.dtype = extents, kind, int(batch), memory.as_dtype(name)
         half = (*extents[:-1], extents[-1] // 2 + 1)
-        real = memory.as_dtype(_REAL[name])
+        real = memory.as_dtype(REAL[name])
         self._source = (half if kind == "C2R" else extents, real if kind == "R2C" else self.dtype)
         self._target = (half if kind == "R2C" else extents, real if kind == "C2R" else self.dtype)
         self._stream: Stream | None = calls.on_stream(device.context, stream)
@@ -299,7 +298,7 @@ def _transform(
         plan, factor = plan_and_factor
         return plan.run(x, out, direction, on, factor)
     name = x.dtype.name
-    taken = tuple(_COMPLEX if kind == "R2C" else _REAL)
+    taken = tuple(_COMPLEX if kind == "R2C" else REAL)
     if name not in taken:
         raise TypeError(f"this transform takes {' or '.join(taken)}, and x is {name}: convert it first")
     count = _count(axes, x.ndim)
@@ -318,7 +317,7 @@ def _transform(
     if 0 in shape:
         raise ValueError(f"x has shape {x.shape}: a transform of no elements is not defined")
     if batch == 0:
-        of_target = name if kind == "C2C" else _COMPLEX[name] if kind == "R2C" else _REAL[name]
+        of_target = name if kind == "C2C" else _COMPLEX[name] if kind == "R2C" else REAL[name]
         ends = (*shape[:-1], shape[-1] // 2 + 1) if kind == "R2C" else shape
         return memory.empty(x.context, on, (*lead, *ends), of_target) if out is None else out
     plan = plan_for(on, shape, kind, batch, _COMPLEX.get(name, name))

@@ -23,6 +23,8 @@ from cudakit.memory.array import as_dtype
 TYPES = {"float32": 0, "float64": 1, "float16": 2, "complex64": 4, "complex128": 5, "bfloat16": 14}
 #: The letter of a dtype in the names of functions.
 LETTERS = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
+#: The letters of functions whose result is real for complex vectors.
+MEASURED = {"c": "sc", "z": "dz"}
 #: cublasComputeType_t.
 COMPUTE_16F, COMPUTE_32F, COMPUTE_64F, COMPUTE_FAST_TF32 = 64, 68, 70, 77
 AS_IT_IS, TRANSPOSED, CONJUGATED = 0, 1, 2  # cublasOperation_t
@@ -48,7 +50,7 @@ class Blas:
     def _of_dtype(self, letter: str) -> dict[str, Callable[..., None]]:
         """The functions that differ by the letter of their dtype."""
         complex_ = letter in "cz"
-        measured = {"c": "sc", "z": "dz"}.get(letter, letter)
+        measured = MEASURED.get(letter, letter)
         return {
             f"{measured}asum": self._asum,
             f"{measured}nrm2": self._nrm2,

@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 
 from cudakit.libs import calls
-from cudakit.libs.calls import MOST, CallPlan
+from cudakit.libs.calls import MOST, REAL, CallPlan
 from cudakit.libs.cublas import Cublas, Matrix, factors, matrix, run
-from cudakit.libs.host_blas import AS_IT_IS, CONJUGATED, LEFT, LETTERS, LOWER, RIGHT, TRANSPOSED, UPPER
+from cudakit.libs.host_blas import AS_IT_IS, CONJUGATED, LEFT, LETTERS, LOWER, MEASURED, RIGHT, TRANSPOSED, UPPER
 from cudakit.memory import array as memory
 from cudakit.memory.array import DeviceArray
 
 _LETTER = {dtype: letter for letter, dtype in LETTERS.items()}
-_REAL = {"complex64": "float32", "complex128": "float64"}
-_MEASURED = {"c": "sc", "z": "dz"}  # the letters of functions that give real numbers of complex vectors
 
 
 def _letter(*arrays: DeviceArray) -> str:
@@ -80,14 +78,14 @@ def _number(x: Any, out: Any, stream: Any, dtype: Any) -> Any:
 
 def asum(x: Any, out: Any = None, *, stream: Any = None) -> Any:
     """The sum of |x|, or of |real| + |imaginary| for complex x, into `out` of shape () and the real dtype."""
-    out, stream = _number(x, out, stream, lambda name: _REAL.get(name, name))
+    out, stream = _number(x, out, stream, lambda name: REAL.get(name, name))
     run(_measure, (x, out), ("asum",), stream)
     return out
 
 
 def nrm2(x: Any, out: Any = None, *, stream: Any = None) -> Any:
     """The Euclidean length of x, into `out` of shape () and the real dtype; no square overflows on the way."""
-    out, stream = _number(x, out, stream, lambda name: _REAL.get(name, name))
+    out, stream = _number(x, out, stream, lambda name: REAL.get(name, name))
     run(_measure, (x, out), ("nrm2",), stream)
     return out
 
@@ -110,8 +108,8 @@ def _measure(of: Cublas, arrays: Sequence[DeviceArray], name: str) -> CallPlan:
     vector = _Vector("x", x, any_order=name != "amax")
     if vector.step < 0:
         raise ValueError("x runs backwards, and cuBLAS counts only forwards: give x[::-1], and count from the end")
-    _like("out", out, (), np.int32 if name == "amax" else _REAL.get(x.dtype.name, x.dtype))
-    full = f"i{letter}amax" if name == "amax" else f"{_MEASURED.get(letter, letter)}{name}"
+    _like("out", out, (), np.int32 if name == "amax" else REAL.get(x.dtype.name, x.dtype))
+    full = f"i{letter}amax" if name == "amax" else f"{MEASURED.get(letter, letter)}{name}"
     call = functools.partial(getattr(of.library, full), of.numbers(), vector.count)
 
     def bind(of: Cublas, pointers: Sequence[int]) -> Callable[[], Any]:

@@ -1,4 +1,4 @@
-"""Problems of the matrix products."""
+"""Problems of the gemm family, and of gemm_half by other dtypes."""
 
 from __future__ import annotations
 
@@ -58,8 +58,3 @@ def gemm_cases(draw: st.DrawFn, elements: int = 20_000, dtypes: tuple[str, ...] 
         options["dtype"] = result
     output = None if in_place else placed(m, n, output=True)
     return Case(tuple(inputs), draw(gemm_values(dtype)), output, options, over=2)
-
-
-def gemm_half_cases(elements: int = 20_000) -> st.SearchStrategy[Case]:
-    """Problems of the products on tensor cores."""
-    return gemm_cases(elements, ("float16", "bfloat16"))

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
+from cudakit.families.unary import CASTS, FLOATS
 from cudakit.testing.case import Case, Layout, Values, contiguous, extents, float32_values, layouts
-
-FLOATS = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def threshold_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
 @st.composite
 def cast_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
     """Problems of cast: every pair of dtypes, ties and values past the range of the one cast to."""
-    x, y = draw(st.sampled_from((*FLOATS, "int32"))), draw(st.sampled_from((*FLOATS, "int32")))
+    x, y = draw(st.sampled_from(CASTS)), draw(st.sampled_from(CASTS))
     source, output = _pair(draw, elements, x, y)
     ties = st.builds(Halves, st.integers(0, 99))
     fill = draw(st.builds(Whole, st.integers(0, 99)) if x == "int32" else st.one_of(float32_values(), ties))
