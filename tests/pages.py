@@ -305,7 +305,7 @@ def check_command(command: str) -> None:
             if Path(name).is_file():  # written by the page itself
                 return
             raise Wrong(f"{command}: there is no script {name}")
-        flags = flags_in([ROOT / name, ROOT / "cudakit" / "cli.py"])
+        flags = flags_in([ROOT / name, ROOT / "cudakit" / "commands" / "cli.py"])
     for word in words:
         flag = word.partition("=")[0]
         if flag.startswith("--") and flag not in flags:
