@@ -26,7 +26,7 @@ from cudakit.compare import compare
 from cudakit.errors import Refused
 from cudakit.families.gemm import FAMILY, gemm
 from cudakit.families.gemm_half import plain as plain_half
-from cudakit.families.gemm_problem import random_walk
+from cudakit.families.gemm_host import random_walk
 from cudakit.libs import blas
 from cudakit.libs.host_blas import solve
 from cudakit.measure.ceilings import fp32_peak

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.compare import steps_of
-from cudakit.families.gemm_problem import random_walk
+from cudakit.families.gemm_host import random_walk
 
 # Multiply-adds of one product for which inputs are drawn anew, at two groups of heads at least. In larger ones (2^39
 # are usual in a bench) those groups come again, in random order, and the reference of a group is made once.

@@ -13,16 +13,9 @@ from typing import Any
 import numpy as np
 
 from cudakit.families import front, gemm_half, gemm_ladder, gemm_packed, gemm_tiles
+from cudakit.families.gemm_host import make_inputs, plain, read_shape, reference
 from cudakit.families.gemm_ladder import LADDER, gemv
-from cudakit.families.gemm_problem import (
-    GemmProblem,
-    arguments,
-    host_shapes,
-    output_shape,
-    plain,
-    read_shape,
-    reference,
-)
+from cudakit.families.gemm_problem import GemmProblem, arguments, output_shape
 from cudakit.families.gemm_problem import problem as any_problem
 from cudakit.families.gemm_tiles import FmaTile
 from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant
@@ -124,10 +117,6 @@ def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float 
     return any_problem(inputs, output, alpha, beta)
 
 
-def _make_inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    return tuple(rng.standard_normal(each, dtype=np.float32) for each in host_shapes(shape))
-
-
 def _output_like(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0) -> tuple[tuple[int, ...], Any]:
     return output_shape(inputs[0].shape, inputs[1].shape), np.dtype(np.float32)
 
@@ -156,7 +145,7 @@ def choose(problem: GemmProblem, arch: str) -> str:
 FAMILY: Family[GemmProblem] = Family(
     name="gemm",
     variants=VARIANTS,
-    make_inputs=_make_inputs,
+    make_inputs=make_inputs,
     output_like=_output_like,
     reference=reference,
     plain=plain,

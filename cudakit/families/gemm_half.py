@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from cudakit.families import gemm_packed
-from cudakit.families.gemm_problem import GemmProblem, arguments, host_shapes, output_shape, read_shape
-from cudakit.families.gemm_problem import plain as any_plain
+from cudakit.families.gemm_host import make_inputs, read_shape
+from cudakit.families.gemm_host import plain as any_plain
+from cudakit.families.gemm_host import reference as any_reference
+from cudakit.families.gemm_problem import GemmProblem, arguments, output_shape
 from cudakit.families.gemm_problem import problem as any_problem
-from cudakit.families.gemm_problem import reference as any_reference
 from cudakit.families.variant import (
     CPP,
     MAX_GRID_X,
@@ -293,10 +294,6 @@ def problem(
     return any_problem(inputs, output, alpha, beta)
 
 
-def _make_inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    return tuple(rng.standard_normal(each, dtype=np.float32).astype(dtype) for each in host_shapes(shape))
-
-
 def _output_like(
     inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, dtype: Any = None
 ) -> tuple[tuple[int, ...], Any]:
@@ -309,7 +306,7 @@ def reference(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, dtyp
 
 
 def usual_error(k: int) -> float:
-    """The error of a sum of k products on tensor cores, in eps times its size (as in gemm_problem.random_walk): partial
+    """The error of a sum of k products on tensor cores, in eps times its size (as in gemm_host.random_walk): partial
     sums are cut, not rounded, once in 16 products, so that it grows with k. Measured: up to 0.06 * k at 2,048."""
     return k / 16 + 2.0
 
@@ -340,7 +337,7 @@ def _traffic(p: GemmProblem) -> int:
 FAMILY: Family[GemmProblem] = Family(
     name="gemm_half",
     variants=VARIANTS,
-    make_inputs=_make_inputs,
+    make_inputs=make_inputs,
     output_like=_output_like,
     reference=reference,
     plain=plain,

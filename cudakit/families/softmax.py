@@ -7,12 +7,13 @@ hold NaN or +inf, and rows of -inf alone, come out as NaN throughout, as the def
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from cudakit.families import front, softmax_modes
+from cudakit.families.softmax_host import baseline, make_inputs, plain, reference
 from cudakit.families.softmax_ladder import LADDER
 from cudakit.families.softmax_problem import RowProblem, problem
 from cudakit.families.variant import Family
@@ -20,35 +21,6 @@ from cudakit.families.variant import Family
 
 def _arguments(problem: RowProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
     return (inputs[0], output, *problem.x_strides, *problem.y_strides, problem.rows, problem.cols)
-
-
-def _make_inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    return (rng.standard_normal(shape, dtype=np.float32).astype(dtype, copy=False) * 3,)
-
-
-def reference(inputs: Sequence[np.ndarray]) -> Any:
-    """Softmax along the last axis in float64."""
-    return baseline([np.asarray(inputs[0], dtype=np.float64)])
-
-
-def baseline(inputs: Sequence[np.ndarray]) -> Any:
-    """Softmax along the last axis as numpy has it, in the input's own precision."""
-    return _softmax(np.asarray(inputs[0]), lambda e: e.sum(axis=-1, keepdims=True))
-
-
-def plain(inputs: Sequence[np.ndarray]) -> Any:
-    """The textbook loop in the input's own precision, its sum taken from left to right: tolerances derive from its
-    error. (numpy's own sum adds in pairs and is far closer than one thread that adds 8,192 numbers in turn.)"""
-    return _softmax(np.asarray(inputs[0]), lambda e: np.add.accumulate(e, axis=-1)[..., -1:])
-
-
-def _softmax(x: np.ndarray, sum_of: Callable[[Any], Any]) -> Any:
-    if not x.size:
-        return x.copy()
-    with np.errstate(invalid="ignore", over="ignore", under="ignore", divide="ignore"):
-        # fmax passes over NaN as the kernels do; the NaN comes back in through the sum.
-        exponentials = np.exp(x - np.fmax.reduce(x, axis=-1, keepdims=True))
-        return exponentials / sum_of(exponentials)
 
 
 def choose(problem: RowProblem, arch: str) -> str:
@@ -62,7 +34,7 @@ def choose(problem: RowProblem, arch: str) -> str:
 FAMILY: Family[RowProblem] = Family(
     name="softmax",
     variants=LADDER,
-    make_inputs=_make_inputs,
+    make_inputs=make_inputs,
     output_like=lambda inputs: (tuple(inputs[0].shape), np.dtype(np.float32)),
     reference=reference,
     plain=plain,

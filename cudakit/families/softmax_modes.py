@@ -9,13 +9,13 @@ come out as NaN throughout.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cudakit.compare import in_range
+from cudakit.families.softmax_host import baseline, make_inputs, plain, reference
 from cudakit.families.softmax_problem import expect_rows, row_and_column
 from cudakit.families.variant import CPP, Config, Family, Variant, alignment, ceil_div, cpp_bool
 from cudakit.memory import array as memory
@@ -184,58 +184,6 @@ def _arguments(problem: ModesProblem, inputs: Sequence[Any], output: Any, scratc
     return (inputs[0], inputs[-1], output, *problem.strides, problem.rows, problem.cols, problem.scale)
 
 
-def _make_inputs(
-    shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, masked: bool = False, **options: Any
-) -> tuple[np.ndarray, ...]:
-    x = (rng.standard_normal(shape, dtype=np.float32) * 3).astype(dtype, copy=False)
-    return (x, rng.random(shape[-1:]) < 0.75) if masked else (x,)
-
-
-def reference(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0, masked: bool = False) -> Any:
-    """The definition in float64, with the scores' own rounding to float32: both kernels and numpy users have it.
-    Logarithms may be past the range of float16."""
-    exact = _softmax(inputs, log, scale, np.float64, lambda e: e.sum(axis=-1, keepdims=True))
-    return in_range(exact, inputs[0].dtype)
-
-
-def baseline(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0, masked: bool = False) -> Any:
-    """The same in float32 as numpy sums, rounded to the dtype of x."""
-    return _rounded(_softmax(inputs, log, scale, np.float32, lambda e: e.sum(axis=-1, keepdims=True)), inputs[0].dtype)
-
-
-def plain(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0, masked: bool = False) -> Any:
-    """The textbook loop in float32, its sum from left to right, rounded to the dtype of x at the end."""
-    values = _softmax(inputs, log, scale, np.float32, lambda e: np.add.accumulate(e, axis=-1)[..., -1:])
-    return _rounded(values, inputs[0].dtype)
-
-
-def _rounded(values: Any, dtype: Any) -> Any:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        return values.astype(dtype)
-
-
-def _softmax(inputs: Sequence[np.ndarray], log: bool, scale: float, dtype: Any, sum_of: Callable[[Any], Any]) -> Any:
-    x = np.asarray(inputs[0])
-    if not x.size:
-        return x.astype(dtype)
-    with np.errstate(all="ignore"):
-        scores = x.astype(np.float32) * np.float32(scale)
-        seen = np.ones((1,) * x.ndim, bool)
-        if len(inputs) > 1:
-            mask = np.asarray(inputs[1])
-            if mask.dtype == bool:
-                seen = mask
-            else:
-                seen, scores = mask != -np.inf, scores + mask
-        scores = np.where(seen, scores, np.float32(-np.inf)).astype(dtype)
-        # fmax passes over NaN as the kernels do; the NaN comes back in through the sum.
-        shifted = scores - np.fmax.reduce(scores, axis=-1, keepdims=True)
-        exponentials = np.exp(shifted)
-        result = shifted - np.log(sum_of(exponentials)) if log else exponentials / sum_of(exponentials)
-    anything = np.broadcast_to(seen, x.shape).any(axis=-1, keepdims=True)
-    return np.where(anything, result, dtype(-np.inf if log else 0.0))
-
-
 def choose(problem: ModesProblem, arch: str) -> str:
     """The rung that "auto" means: registers wherever a row fits them."""
     return "registers" if register_tile(problem) is not None else "two_reads"
@@ -251,7 +199,7 @@ def _traffic(problem: ModesProblem) -> int:
 FAMILY: Family[ModesProblem] = Family(
     name="softmax_modes",
     variants=VARIANTS,
-    make_inputs=_make_inputs,
+    make_inputs=make_inputs,
     output_like=lambda inputs, **options: (tuple(inputs[0].shape), inputs[0].dtype),
     reference=reference,
     plain=plain,

@@ -22,7 +22,8 @@ from cudakit import nvtx, ops
 from cudakit.commands import ladder
 from cudakit.families import gemm_ladder
 from cudakit.families.gemm import FAMILY
-from cudakit.families.gemm_problem import plain, problem, reference
+from cudakit.families.gemm_host import plain, reference
+from cudakit.families.gemm_problem import problem
 from cudakit.families.variant import Config, Variant
 from cudakit.measure.bench import Bench
 from cudakit.measure.peers import with_cublas
