@@ -1,4 +1,4 @@
-"""Kernel families: each module is one ladder of variants, its float64 reference and its front function."""
+"""The functions of the kernel families, and the families by name."""
 
 from __future__ import annotations
 

@@ -7,13 +7,12 @@ beside it the same calls leave their results on the device, and nothing waits.
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cudakit.families.softmax_problem import RowProblem
 from cudakit.families.variant import Config, ceil_div
 from cudakit.libs import blas
 
@@ -31,13 +30,7 @@ MOST_ROWS = 4096
 KernelOf = Callable[[Config], "Kernel"]
 
 
-@functools.cache
-def installed() -> bool:
-    """Whether the bindings of the library are."""
-    return importlib.util.find_spec("nvmath") is not None
-
-
-def supports(problem: Any) -> bool | str:
+def supports(problem: RowProblem) -> bool | str:
     """True, or why these rungs do not take a softmax problem."""
     if not problem.blas:
         return "cuBLAS's bindings are not installed: pip install 'cudakit[libs]'"
@@ -52,7 +45,7 @@ class _Steps:
     """The kernels on one problem's arrays, and the memory between them."""
 
     def __init__(
-        self, device: Device, kernel_of: KernelOf, problem: Any, x: DeviceArray, y: DeviceArray, stream: Stream
+        self, device: Device, kernel_of: KernelOf, problem: RowProblem, x: DeviceArray, y: DeviceArray, stream: Stream
     ) -> None:
         rows, cols = problem.rows, problem.cols
         self.kernel_of, self.problem, self.stream = kernel_of, problem, stream
@@ -104,7 +97,7 @@ class _Steps:
 def read_back(
     device: Device,
     kernel_of: KernelOf,
-    problem: Any,
+    problem: RowProblem,
     inputs: Sequence[DeviceArray],
     output: DeviceArray,
     stream: Stream,
@@ -126,7 +119,7 @@ def read_back(
 def on_device(
     device: Device,
     kernel_of: KernelOf,
-    problem: Any,
+    problem: RowProblem,
     inputs: Sequence[DeviceArray],
     output: DeviceArray,
     stream: Stream,

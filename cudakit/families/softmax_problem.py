@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cudakit.families import checks, softmax_blas
+from cudakit.families import checks
 from cudakit.families.variant import MAX_GRID_X, alignment
+from cudakit.libs import calls
 
 _TWICE = (
     "softmax output of {extents} with strides {output.strides_elements} (elements) may name one place twice, and "
@@ -85,5 +86,5 @@ def problem(inputs: Sequence[Any], output: Any) -> RowProblem:
     x_strides, y_strides = row_and_column(x.strides_elements), row_and_column(output.strides_elements)
     apart = (x.pointer - output.pointer) // 4 % 4
     sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
-    library = output.context.kind == "sim" or softmax_blas.installed()
+    library = output.context.kind == "sim" or calls.installed()
     return RowProblem(rows, cols, x_strides, y_strides, alignment(x), alignment(output), apart, sms, library)

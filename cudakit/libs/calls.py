@@ -7,7 +7,8 @@ a look-up and the library's own call.
 
 from __future__ import annotations
 
-import importlib
+import functools
+import importlib.util
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,12 @@ _HINTS = {
     "EXECUTION_FAILED": "Run the same script with --device sim, which checks what the call reads and writes.",
     "EXEC_FAILED": "Run the same script with --device sim, which checks what the call reads and writes.",
 }
+
+
+@functools.cache
+def installed() -> bool:
+    """Whether nvmath-python, which has the libraries' bindings, is installed."""
+    return importlib.util.find_spec("nvmath") is not None
 
 
 def bindings(device: Device, name: str) -> Any:
