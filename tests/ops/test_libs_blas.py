@@ -569,9 +569,9 @@ def test_foreign_streams_share_a_handle_by_their_address(device: Any) -> None:
         ((0, 3), (12, 4), []),
     ],
 )
-def test_places_name_exactly_the_bytes_they_touch(shape: Any, steps: Any, rows: Any) -> None:
-    found = host.Place(None, 1000, "float32", shape, steps).rows()  # type: ignore[arg-type]
-    assert [(start - 1000, *rest) for start, *rest in found] == rows
+def test_device_operands_name_exactly_the_bytes_they_touch(shape: Any, steps: Any, rows: Any) -> None:
+    lines = host.DeviceOperand(None, 1000, "float32", shape, steps).rows()  # type: ignore[arg-type]
+    assert [(start - 1000, *rest) for start, *rest in lines] == rows
 
 
 def test_threads_call_at_once(device: Any) -> None:
