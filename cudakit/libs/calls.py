@@ -189,7 +189,7 @@ def _run_checked(
         work = make(of, arrays, *options)
         work.spans = tuple(layout.span(array.shape, array.strides, array.itemsize) for array in arrays)
         for place in work.writes:
-            arrays[place]._writable()
+            arrays[place].expect_writable()
         _remember(of.works, key, work)
     pointers = [array.pointer for array in arrays]
     _expect_separate(arrays, pointers, work)
@@ -241,7 +241,7 @@ def _expect_separate(arrays: Sequence[DeviceArray], pointers: Sequence[int], wor
     """Raise ValueError where an array is written that shares memory with another, or is read-only."""
     for place in work.writes:
         if arrays[place].readonly:
-            arrays[place]._writable()
+            arrays[place].expect_writable()
     if len(work.writes) == 1:
         (place,) = work.writes
         first, last = work.spans[place]

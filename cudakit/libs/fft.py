@@ -211,8 +211,8 @@ class Plan:
                     "only: copy() it"
                 )
         if self.kind == "C2R":
-            x._writable()
-        out._writable()
+            x.expect_writable()
+        out.expect_writable()
         if memory.touch(x, out) and not calls.same(x, out):
             raise ValueError("x and out overlap without being the same array: give the same one, or a separate one")
         for array in (x, out):

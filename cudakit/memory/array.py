@@ -205,7 +205,8 @@ class DeviceArray:
         self.allocation.uses.add(chosen)
         return chosen
 
-    def _writable(self) -> None:
+    def expect_writable(self) -> None:
+        """ValueError for an array that is read-only, or that overlaps itself."""
         if self.readonly:
             raise ValueError(f"{self!r} is read-only: its owner exported it so")
         if layout.overlaps_itself(self.shape, self.strides, self.dtype.itemsize):
@@ -229,7 +230,7 @@ class DeviceArray:
         overlap are copied as if through a temporary. From another device the work of its stream is waited for by the
         caller, as always; between devices that share no driver (a GPU and the simulated one) this waits.
         """
-        self._writable()
+        self.expect_writable()
         if isinstance(source, DeviceArray):
             self._same(source.shape, source.dtype, "the source")
             self._copy_from_device(source, self._on(stream))
@@ -278,7 +279,7 @@ class DeviceArray:
 
     def fill(self, value: Any, stream: Any = None) -> DeviceArray:
         """Queue writing one value to every element. Raises where the dtype has no such value."""
-        self._writable()
+        self.expect_writable()
         element = np.array(value, self.dtype)
         if element.shape:
             raise ValueError(f"fill() takes one value, not an array of shape {element.shape}: use copy_from()")
