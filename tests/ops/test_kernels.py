@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,3 +37,10 @@ def test_auto_takes_every_problem(device: cudakit.Device, family, data) -> None:
 def test_rungs_are_numbered_and_named_once(family) -> None:
     assert [variant.rung for variant in family] == list(range(1, len(family.variants) + 1))
     assert len({variant.name for variant in family}) == len(family.variants)
+
+
+@pytest.mark.parametrize("family", ops.families().values(), ids=lambda family: family.name)
+def test_kernels_family_and_strategies_have_one_name(family) -> None:
+    folder = family.variants[0].source.partition("/")[0]
+    assert family in vars(importlib.import_module(f"cudakit.families.{folder}")).values()
+    importlib.import_module(f"cudakit.testing.{folder}")
