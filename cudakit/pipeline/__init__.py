@@ -22,11 +22,12 @@ import numpy as np
 from cudakit.device import Device
 from cudakit.pipeline.buffers import plan
 from cudakit.pipeline.engine import Chunk, Job, Progress, Run
-from cudakit.pipeline.file_sinks import Each, Nowhere, Sink, ToArray, ToFile, ToFolder, ToMap, as_sink
-from cudakit.pipeline.file_sinks import Job as SinkJob
+from cudakit.pipeline.file_sinks import ToFile, ToFolder, ToMap
 from cudakit.pipeline.ranges import Range, common, covers, left
 from cudakit.pipeline.report import Link, PipelineError, PipelineReport, Span
 from cudakit.pipeline.sequential import sequential
+from cudakit.pipeline.sink import Sink, SinkSpec
+from cudakit.pipeline.sinks import Each, Nowhere, ToArray, as_sink
 from cudakit.pipeline.sources import Blocks, Filled, FromArray, FromFile, FromFiles, Item, Source, as_source
 from cudakit.pipeline.state import Ticket
 
@@ -150,7 +151,7 @@ def run(
         finished: list[list[Range]] = []
         for sink, item in zip(into, made, strict=True):
             opened += 1
-            finished.append(sink.open(SinkJob(item, total, label, resume, overwrite)))
+            finished.append(sink.open(SinkSpec(item, total, label, resume, overwrite)))
         done = finished[0] if finished else []
         for ranges in finished[1:]:
             done = common(done, ranges)

@@ -25,9 +25,9 @@ from cudakit.driver.stream import Event, Stream
 from cudakit.errors import CudakitError, OutOfMemory
 from cudakit.pipeline import link
 from cudakit.pipeline.buffers import DEPTH, Clock, HostBuffer, Lane, Layout
-from cudakit.pipeline.file_sinks import Sink
 from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.report import PipelineError, PipelineReport
+from cudakit.pipeline.sink import Sink
 from cudakit.pipeline.sources import Blocks, HostArray, Item, Source
 from cudakit.pipeline.state import Failure, State, Stopped, Ticket
 from cudakit.pipeline.threads import Reader, Writer

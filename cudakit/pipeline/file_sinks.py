@@ -1,4 +1,4 @@
-"""Where a pipeline's results go: arrays, memory maps, one `.npy` file, a folder of them, a function, or nowhere.
+"""Sinks that write files: a memory map, one `.npy` file, or a folder of them.
 
 A file appears under its own name only when it is whole; what a stopped run has finished stays beside it, with a record
 of it, and `resume=True` goes on from there.
@@ -10,17 +10,14 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cudakit.driver.context import Context
 from cudakit.memory.layout import is_contiguous
-from cudakit.memory.pinned import is_pinned
 from cudakit.pipeline.ranges import Journal, Range, merged, write_aside
+from cudakit.pipeline.sink import Sink, SinkSpec, expect_full, expect_room, expect_same_item
 from cudakit.pipeline.sources import (
     HostArray,
     Item,
@@ -32,114 +29,7 @@ from cudakit.pipeline.sources import (
 )
 
 
-@dataclass(frozen=True)
-class Job:
-    """What a sink is opened for. item: of the results. count: how many there will be; None where that is not known.
-    label: the name of an item by its number. resume: keep what an earlier run finished. overwrite: discard it."""
-
-    item: Item
-    count: int | None
-    label: Callable[[int], str]
-    resume: bool = False
-    overwrite: bool = False
-
-
-class Sink:
-    """Takes results, a range of items at a time, each range once, from any thread."""
-
-    #: Ranges come in order and one at a time.
-    ordered = False
-    #: Why a run into it cannot be resumed; "" where it can.
-    forgets = ""
-    #: Where the finished results of a stopped run lie, in words.
-    where = ""
-
-    def open(self, job: Job) -> list[Range]:
-        """Get ready. Gives the ranges that are finished already, merged."""
-        return []
-
-    def item(self) -> Item | None:
-        """What it says a result is; None where it takes any."""
-        return None
-
-    def write(self, start: int, stop: int, items: HostArray) -> None:
-        """Keep items start..stop, contiguous. They are finished when this returns."""
-        raise NotImplementedError
-
-    def pinned(self, context: Context, start: int, stop: int) -> HostArray | None:
-        """Where those items are to lie, if that is pinned memory which the device can copy to by itself."""
-        return None
-
-    def finish(self, count: int) -> None:
-        """All `count` items are written."""
-
-    def close(self) -> None:
-        """Let go of what is open; what is finished stays. Idempotent."""
-
-
-class Nowhere(Sink):
-    """Drops the results once they have reached the host."""
-
-    forgets = "a null sink keeps nothing to go on from"
-
-    def write(self, start: int, stop: int, items: HostArray) -> None:
-        pass
-
-
-class Each(Sink):
-    """Gives every chunk to a function, in order: function(start, stop, items). The array is reused once it returns."""
-
-    ordered = True
-    forgets = "a function keeps no record of what it was given"
-
-    def __init__(self, function: Callable[[int, int, HostArray], Any]) -> None:
-        self._function = function
-
-    def write(self, start: int, stop: int, items: HostArray) -> None:
-        self._function(start, stop, items)
-
-
-class ToArray(Sink):
-    """The items of a numpy array, any strides; straight into it where it is pinned and contiguous."""
-
-    forgets = "an array in memory ends with its process"
-
-    def __init__(self, array: HostArray) -> None:
-        if array.ndim == 0:
-            raise ValueError("an array without axes has no place for items: the first axis counts them")
-        if not array.flags.writeable:
-            raise ValueError("the array for the results is read-only")
-        self._array = array
-        self._straight: bool | None = None
-        self.where = "the array for the results"
-
-    def item(self) -> Item:
-        return Item.of(self._array.shape[1:], self._array.dtype)
-
-    def open(self, job: Job) -> list[Range]:
-        _same(self.item(), job.item, "the array for the results")
-        if job.count is not None and job.count != len(self._array):
-            raise ValueError(f"{job.count:,} items were asked for, and the array for them holds {len(self._array):,}")
-        return []
-
-    def write(self, start: int, stop: int, items: HostArray) -> None:
-        _expect_room(stop, len(self._array), self.where)
-        np.copyto(self._array[start:stop], items)
-
-    def pinned(self, context: Context, start: int, stop: int) -> HostArray | None:
-        if self._straight is None:
-            array = self._array
-            self._straight = is_contiguous(array.shape, array.strides, array.itemsize) and is_pinned(context, array)
-        if not self._straight:
-            return None
-        _expect_room(stop, len(self._array), self.where)
-        return self._array[start:stop]
-
-    def finish(self, count: int) -> None:
-        _expect_full(count, len(self._array), self.where)
-
-
-class _Placed(Sink):
+class _JournaledSink(Sink):
     """Items at their places in a file, with a journal of those that are there."""
 
     def __init__(self, path: Path) -> None:
@@ -157,18 +47,18 @@ class _Placed(Sink):
     def _discard(self) -> None:
         """Remove what stands there for results, of which there are none."""
 
-    def _begin(self, job: Job, what: dict[str, Any]) -> tuple[Journal, list[Range]]:
+    def _begin(self, spec: SinkSpec, what: dict[str, Any]) -> tuple[Journal, list[Range]]:
         """The journal, and what it says of an earlier run."""
-        journal = Journal(self._record, {"item": str(job.item), "count": job.count, **what})
-        self._item = job.item
-        if not self._record.exists() or job.overwrite:
+        journal = Journal(self._record, {"item": str(spec.item), "count": spec.count, **what})
+        self._item = spec.item
+        if not self._record.exists() or spec.overwrite:
             return journal, []
-        if not job.resume and journal.began():
+        if not spec.resume and journal.began():
             raise FileExistsError(
                 f"an unfinished run's results are at {self.where}, by its record {self._record}: pass resume=True to "
                 "go on from there, or overwrite=True to begin anew"
             )
-        return journal, journal.finished() if job.resume else []
+        return journal, journal.finished() if spec.resume else []
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
         if self._file is None or self._item is None or self._journal is None:
@@ -195,7 +85,7 @@ class _Placed(Sink):
             self._journal = None
 
 
-class ToMap(_Placed):
+class ToMap(_JournaledSink):
     """The items of a memory map that can be written. They are written to its file, which the map shows: a disk that is
     full is then an error, where a write to the map ends the process with SIGBUS."""
 
@@ -221,25 +111,25 @@ class ToMap(_Placed):
         return self.path.with_name(f"{self.path.name}.{self._offset}.journal")
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
-        _expect_room(stop, len(self._array), self.where)
+        expect_room(stop, len(self._array), self.where)
         super().write(start, stop, items)
 
     def finish(self, count: int) -> None:
-        _expect_full(count, len(self._array), self.where)
+        expect_full(count, len(self._array), self.where)
         super().finish(count)
 
-    def open(self, job: Job) -> list[Range]:
-        _same(self.item(), job.item, f"the memory map of {self.path}")
-        if job.count is not None and job.count != len(self._array):
-            raise ValueError(f"{job.count:,} items were asked for, and {self.path} holds {len(self._array):,}")
-        journal, finished = self._begin(job, {"offset": self._offset})
+    def open(self, spec: SinkSpec) -> list[Range]:
+        expect_same_item(self.item(), spec.item, f"the memory map of {self.path}")
+        if spec.count is not None and spec.count != len(self._array):
+            raise ValueError(f"{spec.count:,} items were asked for, and {self.path} holds {len(self._array):,}")
+        journal, finished = self._begin(spec, {"offset": self._offset})
         self._file = os.open(self.path, os.O_WRONLY)
         journal.open(finished)
         self._journal = journal
         return finished
 
 
-class ToFile(_Placed):
+class ToFile(_JournaledSink):
     """One `.npy` file of all items. Until it is whole it is FILE.part, with its record FILE.journal beside it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -250,26 +140,26 @@ class ToFile(_Placed):
     def _discard(self) -> None:
         self._part.unlink(missing_ok=True)
 
-    def open(self, job: Job) -> list[Range]:
+    def open(self, spec: SinkSpec) -> list[Range]:
         _parent(self.path)
         begun = self._record.exists() and self._part.exists()
-        if self.path.exists() and not job.overwrite and not (job.resume and begun):
-            count = _whole(self.path, job) if job.resume else None
+        if self.path.exists() and not spec.overwrite and not (spec.resume and begun):
+            count = _whole(self.path, spec) if spec.resume else None
             if count is None:
                 raise FileExistsError(f"{self.path} is there already: pass overwrite=True, or name another file")
             self._record.unlink(missing_ok=True)  # of a run that was killed as it ended
             return merged([(0, count)])
-        journal, finished = self._begin(job, {})
+        journal, finished = self._begin(spec, {})
         if not begun:
             finished = []
-        header = npy_header_bytes(job.count or 0, job.item)
+        header = npy_header_bytes(spec.count or 0, spec.item)
         self._offset = len(header)
-        if not job.overwrite:
-            _room(self.path.parent, job, sum(stop - start for start, stop in finished))
+        if not spec.overwrite:
+            _room(self.path.parent, spec, sum(stop - start for start, stop in finished))
         self._file = os.open(self._part, os.O_RDWR | os.O_CREAT | (0 if finished else os.O_TRUNC), 0o666)
         os.pwrite(self._file, header, 0)
-        if job.count is not None:
-            os.ftruncate(self._file, self._offset + job.count * job.item.nbytes)
+        if spec.count is not None:
+            os.ftruncate(self._file, self._offset + spec.count * spec.item.nbytes)
         journal.open(finished)
         self._journal = journal
         return finished
@@ -294,7 +184,7 @@ class ToFolder(Sink):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.where = str(self.path)
-        self._job: Job | None = None
+        self._spec: SinkSpec | None = None
         self._there: set[str] = set()
         self._header = b""
 
@@ -302,55 +192,55 @@ class ToFolder(Sink):
     def _record(self) -> Path:
         return self.path / ".pipeline.json"
 
-    def open(self, job: Job) -> list[Range]:
+    def open(self, spec: SinkSpec) -> list[Range]:
         _parent(self.path)
         self.path.mkdir(exist_ok=True)
-        self._job, self._header = job, npy_header_bytes(None, job.item)
-        described = json.dumps({"item": str(job.item), "count": job.count}, sort_keys=True)
+        self._spec, self._header = spec, npy_header_bytes(None, spec.item)
+        described = json.dumps({"item": str(spec.item), "count": spec.count}, sort_keys=True)
         names = {entry.name for entry in os.scandir(self.path)}
         for torn in (name for name in names if name.startswith(".") and name.endswith(".npy.part")):
             (self.path / torn).unlink()
         results = {name for name in names if is_result(name)}
-        if results and not job.overwrite and not job.resume:
+        if results and not spec.overwrite and not spec.resume:
             raise FileExistsError(
                 f"{self.path} has {len(results):,} results already: pass resume=True to go on from there, "
                 "overwrite=True to write over them, or name another folder"
             )
-        if self._record.exists() and job.resume and self._record.read_text() != described:
+        if self._record.exists() and spec.resume and self._record.read_text() != described:
             raise ValueError(
                 f"{self.path} is of another job: it says {self._record.read_text()}, and this one is {described}. "
                 "Resume with the arguments of then, or name another folder"
             )
-        numbers = _numbers(job, results)
-        if job.overwrite:
+        numbers = _numbers(spec, results)
+        if spec.overwrite:
             # Left there, they would pass for this run's results where it is stopped and resumed.
             for number in numbers:
-                (self.path / f"{job.label(number)}.npy").unlink()
+                (self.path / f"{spec.label(number)}.npy").unlink()
             numbers = []
         for number in numbers:
-            self._expect_mine(job, self.path / f"{job.label(number)}.npy")
-        self._there = {f"{job.label(number)}.npy" for number in numbers}
+            self._expect_mine(spec, self.path / f"{spec.label(number)}.npy")
+        self._there = {f"{spec.label(number)}.npy" for number in numbers}
         finished = merged((number, number + 1) for number in numbers)
-        if not job.overwrite:
-            _room(self.path, job, len(numbers))
+        if not spec.overwrite:
+            _room(self.path, spec, len(numbers))
         write_aside(self._record, described)
         return finished
 
-    def _expect_mine(self, job: Job, path: Path) -> None:
+    def _expect_mine(self, spec: SinkSpec, path: Path) -> None:
         """Raises ValueError where a file with an item's name is no result of this job."""
-        size = len(self._header) + job.item.nbytes
+        size = len(self._header) + spec.item.nbytes
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != size or file.read(len(self._header)) != self._header:
                 raise ValueError(
-                    f"{path} is no result of this job, whose items are {job.item}: the folder is of another job. Name "
+                    f"{path} is no result of this job, whose items are {spec.item}: the folder is of another job. Name "
                     "another one, or pass overwrite=True"
                 )
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
-        if self._job is None:
+        if self._spec is None:
             raise ValueError(f"{self.path} is not open")
         for place, number in enumerate(range(start, stop)):
-            name = f"{self._job.label(number)}.npy"
+            name = f"{self._spec.label(number)}.npy"
             if name in self._there:
                 continue
             aside = self.path / f".{name}.part"
@@ -371,38 +261,8 @@ class ToFolder(Sink):
         self._record.unlink(missing_ok=True)
 
     def close(self) -> None:
-        if self._job is not None and self._record.exists() and not any(map(is_result, os.listdir(self.path))):
+        if self._spec is not None and self._record.exists() and not any(map(is_result, os.listdir(self.path))):
             self._record.unlink()  # nothing is finished that it would be the record of
-
-
-def as_sink(given: Any) -> Sink:
-    """What `run` takes for an output: a Sink, an array or memory map, the path of an `.npy` file, the path of a folder
-    (it exists, or its name has no ending), a function for `Each`, or None. Raises TypeError for anything else."""
-    if given is None:
-        return Nowhere()
-    if isinstance(given, Sink):
-        return given
-    if isinstance(given, np.memmap):
-        return ToMap(given)
-    if isinstance(given, np.ndarray):
-        return ToArray(given)
-    if isinstance(given, (str, os.PathLike)):
-        path = Path(given)
-        if not os.fspath(given):
-            raise ValueError("an empty path is no place for results: name an .npy file, or a folder")
-        if path.suffix == ".npy" and not path.is_dir():
-            return ToFile(path)
-        if path.is_dir() or not path.suffix or os.fspath(given).endswith(("/", os.sep)):
-            return ToFolder(path)
-        raise ValueError(
-            f"{path} is no place for results: name an .npy file, or a folder (with a / behind a name that has a dot)"
-        )
-    if callable(given):
-        return Each(given)
-    raise TypeError(
-        f"{type(given).__name__} is no sink for results: give a numpy array, a numpy.memmap, the path of an .npy file "
-        "or of a folder, a function of (start, stop, items), a pipeline sink, or None to drop them"
-    )
 
 
 def npy_header_bytes(count: int | None, item: Item) -> bytes:
@@ -414,11 +274,6 @@ def npy_header_bytes(count: int | None, item: Item) -> bytes:
     return text.getvalue()
 
 
-def _same(mine: Item, asked: Item, what: str) -> None:
-    if mine != asked:
-        raise ValueError(f"{what} holds items of {mine}, and the results are {asked}")
-
-
 def _parent(path: Path) -> None:
     if not path.parent.is_dir():
         raise FileNotFoundError(
@@ -426,41 +281,31 @@ def _parent(path: Path) -> None:
         )
 
 
-def _numbers(job: Job, results: set[str]) -> list[int]:
+def _numbers(spec: SinkSpec, results: set[str]) -> list[int]:
     """The items of a job whose names are among the files."""
-    if job.count is not None:
-        return [number for number in range(job.count) if f"{job.label(number)}.npy" in results]
+    if spec.count is not None:
+        return [number for number in range(spec.count) if f"{spec.label(number)}.npy" in results]
     stems = (name[: -len(".npy")] for name in results)
-    return sorted(int(stem) for stem in stems if stem.isdigit() and job.label(int(stem)) == stem)
+    return sorted(int(stem) for stem in stems if stem.isdigit() and spec.label(int(stem)) == stem)
 
 
-def _whole(path: Path, job: Job) -> int | None:
+def _whole(path: Path, spec: SinkSpec) -> int | None:
     """How many items a finished file holds; None where it is no file of this job's."""
     shape, _, offset = npy_header(path)
     count = shape[0] if shape else 0
-    if not shape or (job.count is not None and count != job.count):
+    if not shape or (spec.count is not None and count != spec.count):
         return None
     with path.open("rb") as file:
-        mine = file.read(offset) == npy_header_bytes(count, job.item)
-    return count if mine and path.stat().st_size == offset + count * job.item.nbytes else None
+        mine = file.read(offset) == npy_header_bytes(count, spec.item)
+    return count if mine and path.stat().st_size == offset + count * spec.item.nbytes else None
 
 
-def _expect_room(stop: int, there: int, where: str) -> None:
-    if stop > there:
-        raise ValueError(f"item {stop - 1:,} is past the end of {where}, which holds {there:,} items")
-
-
-def _expect_full(count: int, there: int, where: str) -> None:
-    if count != there:
-        raise ValueError(f"{count:,} items came, and {where} holds {there:,}: the rest is as it was")
-
-
-def _room(folder: Path, job: Job, finished: int) -> None:
+def _room(folder: Path, spec: SinkSpec, finished: int) -> None:
     """Raises OSError where the disk has no room for what is left: better now than in the middle."""
-    if job.count is None:
+    if spec.count is None:
         return
     disk = os.statvfs(folder)
-    free, due = disk.f_bavail * disk.f_frsize, (job.count - finished) * job.item.nbytes
+    free, due = disk.f_bavail * disk.f_frsize, (spec.count - finished) * spec.item.nbytes
     if due > free:
         raise OSError(
             f"{due / 1e9:,.1f} GB of results are to go to {folder}, and {free / 1e9:,.1f} GB are free there: make "

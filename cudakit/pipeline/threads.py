@@ -13,8 +13,8 @@ from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Event
 from cudakit.pipeline.buffers import Clock, HostBuffer
-from cudakit.pipeline.file_sinks import Sink
 from cudakit.pipeline.ranges import Range, covers
+from cudakit.pipeline.sink import Sink
 from cudakit.pipeline.sources import HostArray, Item, Source
 from cudakit.pipeline.state import State, Stopped, Ticket
 
