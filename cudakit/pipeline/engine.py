@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import resource
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -23,17 +20,19 @@ import numpy as np
 from cudakit import nvtx
 from cudakit.driver.stream import Event, Stream
 from cudakit.errors import CudakitError, OutOfMemory
-from cudakit.pipeline import link
-from cudakit.pipeline.buffers import DEPTH, Clock, HostBuffer, Lane, Layout
+from cudakit.pipeline import link, process_memory
+from cudakit.pipeline.buffers import DEPTH, Clock, HostBuffer, StreamSlot
+from cudakit.pipeline.chunk import Chunk, Progress
+from cudakit.pipeline.layout import BufferLayout
 from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.report import PipelineError, PipelineReport
-from cudakit.pipeline.sink import Sink
-from cudakit.pipeline.sources import Blocks, HostArray, Item, Source
-from cudakit.pipeline.state import Failure, State, Stopped, Ticket
-from cudakit.pipeline.threads import Reader, Writer
+from cudakit.pipeline.request import RunRequest
+from cudakit.pipeline.sources import HostArray
+from cudakit.pipeline.state import Failure, State, Stopped
+from cudakit.pipeline.threads import ChunkReader, ChunkWriter
+from cudakit.pipeline.tickets import Ticket, Tickets
 
 if TYPE_CHECKING:
-    from cudakit.device import Device
     from cudakit.memory.array import DeviceArray
 
 _PROGRESS = 0.1  # seconds between two calls of a progress function
@@ -41,104 +40,52 @@ _PATIENCE = 2.0  # seconds that a failure waits for a reader that is held up by 
 _POLL = 0.0002  # seconds between two looks at streams that are all full
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """What a function is told of the chunk it works on. index: among this run's chunks. start, stop: its items.
+class Execution:
+    """One run of a request. Made and used once."""
 
-    device, stream: where its work is to be queued.
-    """
-
-    index: int
-    start: int
-    stop: int
-    device: Device
-    stream: Stream
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is. items: finished. count: of how many; None where that is not known. gbps_in, gbps_out: GB/s."""
-
-    items: int
-    count: int | None
-    seconds: float
-    gbps_in: float
-    gbps_out: float
-
-
-@dataclass
-class Job:
-    """What `cudakit.pipeline.run` makes of its arguments."""
-
-    function: Callable[..., Any]
-    tickets: Iterator[Ticket]
-    given: Sequence[Source | Blocks]
-    sources: Sequence[Source]
-    inputs: Sequence[Item]
-    sinks: Sequence[Sink]
-    outputs: Sequence[Item]
-    finished: Sequence[Sequence[Range]]
-    devices: Sequence[Device]
-    layout: Layout
-    count: Callable[[], int | None]
-    skipped: int
-    readers: int
-    writers: int
-    label: Callable[[int], str]
-    named: bool
-    finite: bool
-    progress: Callable[[Progress], Any] | None
-    timeline: bool
-    measure: bool
-
-
-class Run:
-    """One run. Made and used once."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.state = State(job.timeline)
-        self.timed = all(device.kind == "gpu" for device in job.devices)
-        self.lanes: list[Lane] = []
+    def __init__(
+        self, request: RunRequest, layout: BufferLayout, tickets: Tickets, finished: Sequence[Sequence[Range]]
+    ) -> None:
+        self.request, self.layout, self.tickets, self.finished = request, layout, tickets, finished
+        self.state = State(request.options.timeline)
+        self.timed = all(device.kind == "gpu" for device in request.devices)
+        self.slots: list[StreamSlot] = []
         self.buffers: list[HostBuffer] = []
         self.zero: dict[int, tuple[Event, float]] = {}
-        self.clocks: dict[int, list[Clock]] = {number: [] for number in range(len(job.devices))}
+        self.clocks: dict[int, list[Clock]] = {number: [] for number in range(len(request.devices))}
         self.all_clocks: list[Clock] = []
         self.stage = "copy"  # of the chunk that is being queued
         self.queued = -1  # the last chunk whose work is all queued
         self._told = 0.0
-        layout, devices = job.layout, job.devices
+        devices = request.devices
         self.report = PipelineReport(
-            [device.context.spec for device in devices], layout.streams, layout.chunk, job.count(),
-            layout.device_bytes * len(devices), layout.host_bytes, skipped=job.skipped,
+            [device.context.spec for device in devices], layout.streams, layout.chunk, tickets.count,
+            layout.device_bytes * len(devices), layout.host_bytes, skipped=tickets.skipped,
         )  # fmt: skip
 
     def run(self) -> PipelineReport:
         """Run it. Raises PipelineError from what stopped it; the buffers are given back in any case."""
-        job, state = self.job, self.state
-        before = _peak_from_now()
+        request, state = self.request, self.state
+        before = process_memory.peak_from_now()
         interrupted: BaseException | None = None
         try:
-            if job.measure and self.timed:
-                self.report.link = link.measure(job.devices, self._copy_bytes())
+            if request.measured and self.timed:
+                self.report.link = link.measure(request.devices, self._copy_bytes())
             self._make()
             state.begin = time.perf_counter()
             interrupted = self._work()
             seconds = time.perf_counter() - state.begin
             if state.failure is None and interrupted is None:
                 # What a function has queued elsewhere than on its chunk's stream has not been waited for by anybody.
-                for device in job.devices:
+                for device in request.devices:
                     device.synchronize()
-                for sink in job.sinks:
+                for sink in request.sinks:
                     sink.finish(self._count())
             if state.failure is None and interrupted is None:
                 self._tell(force=True)
         finally:
             self._close()
-        self._finish(seconds, _peak() - before)
+        self._finish(seconds, process_memory.peak() - before)
         if interrupted is not None:
             raise interrupted
         if state.failure is not None:
@@ -147,20 +94,26 @@ class Run:
 
     def _work(self) -> BaseException | None:
         """Start the threads, queue everything, and see the threads end. Gives what interrupted it, if anything did."""
-        job, state = self.job, self.state
-        reader = Reader(
-            state, job.tickets, job.sources, job.inputs, job.devices[0].context, job.layout.chunk,
-            bool(job.layout.in_buffers),
+        request, state = self.request, self.state
+        reader = ChunkReader(
+            state, iter(self.tickets), request.indexed, request.inputs, request.devices[0].context, self.layout.chunk,
+            bool(self.layout.in_buffers),
         )  # fmt: skip
-        writer = Writer(
-            state, job.sinks, job.finished, finite=job.finite, item=self._item, zero=self.zero, clocks=self.clocks
+        writer = ChunkWriter(
+            state,
+            request.sinks,
+            self.finished,
+            finite=request.options.finite,
+            item=self._item,
+            zero=self.zero,
+            clocks=self.clocks,
         )
         readers: list[threading.Thread] = []
         writers: list[threading.Thread] = []
         interrupted: BaseException | None = None
         try:
-            _start(readers, reader.run, job.readers, "reader")
-            _start(writers, writer.run, job.writers, "writer")
+            _start(readers, reader.run, request.options.readers, "reader")
+            _start(writers, writer.run, request.options.writers, "writer")
             self._queue()
         except Stopped:
             pass
@@ -186,39 +139,39 @@ class Run:
     def _item(self, number: int) -> list[HostArray]:
         """The inputs of one item, read again where that can be."""
         arrays = []
-        for source in self.job.sources:
+        for source in self.request.indexed:
             array = np.empty((1, *source.item.shape), source.item.dtype)
             source.read(number, number + 1, array)
             arrays.append(array)
         return arrays
 
     def _count(self) -> int:
-        count = self.job.count()
-        return self.job.skipped + self.state.items_done if count is None else count
+        count = self.tickets.count
+        return self.tickets.skipped + self.state.items_done if count is None else count
 
     def _copy_bytes(self) -> int:
         """What the link is measured with: a chunk's copy, within the budget of pinned memory."""
-        layout, job = self.job.layout, self.job
-        each = max([item.nbytes for item in (*job.inputs, *job.outputs)], default=1) * layout.chunk
-        return max(min(each, layout.host_budget // (2 * len(job.devices))), 1)
+        layout, request = self.layout, self.request
+        each = max([item.nbytes for item in (*request.inputs, *request.outputs)], default=1) * layout.chunk
+        return max(min(each, layout.host_budget // (2 * len(request.devices))), 1)
 
     def _make(self) -> None:
-        job, layout = self.job, self.job.layout
-        # Lanes of one device after another's, so that neighbouring chunks go to different devices.
-        for number in range(layout.streams * len(job.devices)):
-            device = job.devices[number % len(job.devices)]
-            self.lanes.append(Lane.make(number, device, job.inputs, job.outputs, layout.chunk))
+        request, layout = self.request, self.layout
+        # Slots of one device after another's, so that neighbouring chunks go to different devices.
+        for number in range(layout.streams * len(request.devices)):
+            device = request.devices[number % len(request.devices)]
+            self.slots.append(StreamSlot.make(number, device, request.inputs, request.outputs, layout.chunk))
         for items, count, free in (
-            (job.inputs, layout.in_buffers, self.state.in_free),
-            (job.outputs, layout.out_buffers, self.state.out_free),
+            (request.inputs, layout.in_buffers, self.state.in_free),
+            (request.outputs, layout.out_buffers, self.state.out_free),
         ):
             for _ in range(count):
-                pinned = job.devices[0].pinned  # for all of them: pinned memory is the process's
+                pinned = request.devices[0].pinned  # for all of them: pinned memory is the process's
                 buffer = HostBuffer(tuple(pinned((layout.chunk, *item.shape), item.dtype) for item in items))
                 self.buffers.append(buffer)
                 free.append(buffer)
         if self.timed:
-            for number, device in enumerate(job.devices):
+            for number, device in enumerate(request.devices):
                 event = Event(device.context, timing=True)
                 event.record(device.default_stream)
                 event.synchronize()
@@ -237,16 +190,16 @@ class Run:
             if ticket.error is not None:
                 state.fail(ticket, "read", ticket.error)
                 return
-            if self.job.layout.out_buffers:
+            if self.layout.out_buffers:
                 ticket.out = state.wait_for(lambda: state.out_free and state.out_free.popleft(), "results", self._tell)
             self.stage = "device"
             try:
-                lane = self._lane()
+                slot = self._free_slot()
             except CudakitError as error:  # a stream that tells of earlier work
                 state.fail(ticket, self.stage, error)
                 return
             try:
-                self._enqueue(ticket, lane)
+                self._enqueue(ticket, slot)
             except Exception as error:
                 state.fail(ticket, self.stage, error)
                 return
@@ -257,39 +210,39 @@ class Run:
     def _next_is_known(self, index: int) -> bool:
         return index in self.state.ready or (self.state.end is not None and index >= self.state.end)
 
-    def _lane(self) -> Lane:
-        """The lane with the least to do: a device that is free gets the next chunk. Waits while all are full."""
+    def _free_slot(self) -> StreamSlot:
+        """The slot with the least to do: a device that is free gets the next chunk. Waits while all are full."""
         begin = time.perf_counter()
         while True:
-            lane = min(self.lanes, key=lambda lane: (lane.waiting(), lane.last))
-            if lane.waiting() < DEPTH:
+            slot = min(self.slots, key=lambda slot: (slot.waiting(), slot.last))
+            if slot.waiting() < DEPTH:
                 break
             if self.state.stopped:
                 raise Stopped
             self._tell()
             time.sleep(_POLL)
         self.state.times.add_wait("devices", begin)
-        return lane
+        return slot
 
-    def _enqueue(self, ticket: Ticket, lane: Lane) -> None:
-        length, stream = ticket.length, lane.stream
+    def _enqueue(self, ticket: Ticket, slot: StreamSlot) -> None:
+        length, stream = ticket.length, slot.stream
         self.stage = "copy"
-        ticket.clock = clock = self._clock(lane) if self.timed else None
-        ticket.lane, ticket.device = lane.number, lane.number % len(self.job.devices)
-        inputs = tuple(array[:length] for array in lane.inputs)
-        outputs = tuple(array[:length] for array in lane.outputs)
+        ticket.clock = clock = self._clock(slot) if self.timed else None
+        ticket.slot, ticket.device = slot.number, slot.number % len(self.request.devices)
+        inputs = tuple(array[:length] for array in slot.inputs)
+        outputs = tuple(array[:length] for array in slot.outputs)
         with nvtx.range("pipeline copy in"):
             self._copy_in(ticket, inputs, stream)
         self.stage = "compute"
-        chunk = Chunk(ticket.index, ticket.start, ticket.stop, lane.device, stream)
+        chunk = Chunk(ticket.index, ticket.start, ticket.stop, slot.device, stream)
         with nvtx.range("pipeline compute"):
-            self.job.function(chunk, *inputs, *outputs)
+            self.request.function(chunk, *inputs, *outputs)
         if clock is not None:
             clock.tick(2, stream)
         self.stage = "copy"
         with nvtx.range("pipeline copy out"):
             self._copy_out(ticket, outputs, stream)
-        ticket.done = lane.mark(ticket.index)
+        ticket.done = slot.mark(ticket.index)
 
     def _copy_in(self, ticket: Ticket, inputs: Sequence[DeviceArray], stream: Stream) -> None:
         clock = ticket.clock
@@ -305,7 +258,7 @@ class Run:
 
     def _copy_out(self, ticket: Ticket, outputs: Sequence[DeviceArray], stream: Stream) -> None:
         results = []
-        for place, (sink, array) in enumerate(zip(self.job.sinks, outputs, strict=True)):
+        for place, (sink, array) in enumerate(zip(self.request.sinks, outputs, strict=True)):
             straight = sink.pinned(stream.context, ticket.start, ticket.stop)
             host = _of(ticket.out, place)[: ticket.length] if straight is None else straight
             array.copy_to(host, stream)
@@ -314,12 +267,12 @@ class Run:
             ticket.clock.tick(3, stream)
         ticket.results = tuple(results)
 
-    def _clock(self, lane: Lane) -> Clock:
-        number = lane.number % len(self.job.devices)
+    def _clock(self, slot: StreamSlot) -> Clock:
+        number = slot.number % len(self.request.devices)
         with self.state.condition:
             if self.clocks[number]:
                 return self.clocks[number].pop()
-        clock = Clock(lane.device)
+        clock = Clock(slot.device)
         self.all_clocks.append(clock)
         return clock
 
@@ -327,14 +280,14 @@ class Run:
 
     def _tell(self, force: bool = False) -> float:
         """Call the progress function where it is due. Gives the seconds until it is due again."""
-        if self.job.progress is None:
+        if self.request.options.progress is None:
             return _PROGRESS if force else 1.0
         now = time.perf_counter()
         if force or now - self._told >= _PROGRESS:
             state, seconds = self.state, max(now - self.state.begin, 1e-9)
-            self.job.progress(
+            self.request.options.progress(
                 Progress(
-                    self.job.skipped + state.items_done, self.job.count(), seconds,
+                    self.tickets.skipped + state.items_done, self.tickets.count, seconds,
                     state.bytes_in / seconds / 1e9, state.bytes_out / seconds / 1e9,
                 )
             )  # fmt: skip
@@ -344,9 +297,9 @@ class Run:
     def _close(self) -> None:
         """Give back what was made. After a failure none of it may raise over the failure's own error."""
         broken = self.state.failure is not None
-        for lane in self.lanes:
+        for slot in self.slots:
             with contextlib.suppress(CudakitError) if broken else contextlib.nullcontext():
-                lane.stream.synchronize()
+                slot.stream.synchronize()
         state = self.state
         with state.condition:
             left = [*state.ready.values(), *([] if state.failure is None else [state.failure.ticket])]
@@ -356,43 +309,43 @@ class Run:
         for ticket in left:
             # A traceback keeps them for as long as somebody looks at it, and with them the pinned memory.
             ticket.arrays, ticket.results, ticket.buffer, ticket.out = (), (), None, None
-        made: list[Any] = [*self.lanes, *self.buffers, *self.all_clocks, *(event for event, _ in self.zero.values())]
-        for thing in [*made, *self.job.given, *self.job.sinks]:
+        made: list[Any] = [*self.slots, *self.buffers, *self.all_clocks, *(event for event, _ in self.zero.values())]
+        for thing in [*made, *self.request.sources, *self.request.sinks]:
             with contextlib.suppress(CudakitError) if broken else contextlib.nullcontext():
                 thing.close()
 
     def _finish(self, seconds: float, growth: int) -> None:
-        report, state, job = self.report, self.state, self.job
+        report, state, request = self.report, self.state, self.request
         times = state.times
         report.seconds, report.host_growth = seconds, growth
         report.items, report.chunks = state.items_done, state.chunks_done
         report.bytes_in, report.bytes_out = state.bytes_in, state.bytes_out
         report.busy, report.waited = times.busy, times.waited
         report.spans = sorted(times.spans, key=lambda span: span.begin)
-        report.count = job.count()
+        report.count = self.tickets.count
         if report.link is None:
             return
         report.bounds["link"] = report.link.seconds(report.bytes_in, report.bytes_out)
         for stage, nbytes, threads in (
-            ("read", report.bytes_in, job.readers),
-            ("write", report.bytes_out, job.writers),
+            ("read", report.bytes_in, request.options.readers),
+            ("write", report.bytes_out, request.options.writers),
         ):
             if times.rates.get(stage):
                 report.bounds[stage] = nbytes / median(times.rates[stage]) / threads
         if times.quickest is not None:
-            report.bounds["compute"] = times.quickest * report.items / len(job.devices)
+            report.bounds["compute"] = times.quickest * report.items / len(request.devices)
 
     def _error(self, failure: Failure) -> PipelineError:
-        ticket, job, error = failure.ticket, self.job, failure.error
+        ticket, request, error = failure.ticket, self.request, failure.error
         last = max(ticket.stop - 1, ticket.start)
         names = f"items {ticket.start:,} to {last:,}"
-        if job.named:
-            names += f", {job.label(ticket.start)!r} to {job.label(last)!r}"
-        places = [sink.where for sink in job.sinks if sink.where]
+        if request.named:
+            names += f", {request.label(ticket.start)!r} to {request.label(last)!r}"
+        places = [sink.where for sink in request.sinks if sink.where]
         kept = f"{self.state.chunks_done:,} chunks of this run are finished"
         if places:
             kept += f", in {', '.join(places)}"
-            if not any(sink.forgets for sink in job.sinks):
+            if not any(sink.forgets for sink in request.sinks):
                 kept += "; resume=True goes on from there"
         advice = ""
         if isinstance(error, OutOfMemory):
@@ -428,28 +381,3 @@ def _start(threads: list[threading.Thread], work: Callable[[int], None], count: 
         thread = threading.Thread(target=work, args=(number,), name=f"pipeline {name} {number}", daemon=True)
         threads.append(thread)
         thread.start()
-
-
-def _peak_from_now() -> int:
-    """Bytes of memory this process has now; the peak that `_peak` gives is counted anew from here where Linux can."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-        return _status("VmRSS")
-    except (OSError, ValueError):
-        return _peak()
-
-
-def _peak() -> int:
-    """The most bytes of memory this process has had, pinned memory included."""
-    try:
-        return _status("VmHWM")
-    except (OSError, ValueError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _status(name: str) -> int:
-    """A size in /proc/self/status, in bytes. ValueError where there is none."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
-    raise ValueError(f"{name} is not told")

@@ -11,7 +11,7 @@ STAGES = ("read", "h2d", "compute", "d2h", "write")
 
 
 @dataclass(frozen=True)
-class Span:
+class ChunkSpan:
     """One part of one chunk's way, in seconds since the run began. lane: "read 0", "stream 2", "write 0"."""
 
     lane: str
@@ -67,7 +67,7 @@ class PipelineReport:
     bounds: dict[str, float] = field(default_factory=dict)
     waited: dict[str, float] = field(default_factory=dict)
     link: Link | None = None
-    spans: list[Span] = field(default_factory=list)
+    spans: list[ChunkSpan] = field(default_factory=list)
 
     @property
     def bound(self) -> float | None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudakit.pipeline.buffers import Lane
-from cudakit.pipeline.engine import Chunk
+from cudakit.pipeline.buffers import StreamSlot
+from cudakit.pipeline.chunk import Chunk
 from cudakit.pipeline.ranges import left
 from cudakit.pipeline.report import PipelineReport
 from cudakit.pipeline.sources import Item, Source, as_source
@@ -54,16 +54,16 @@ def sequential(
 
     buffers = [host(item) for item in inputs]
     result = host(made)
-    lane = Lane.make(0, device, inputs, [made], chunk)
-    nbytes = sum(array.nbytes for array in lane.inputs + lane.outputs)
+    slot = StreamSlot.make(0, device, inputs, [made], chunk)
+    nbytes = sum(array.nbytes for array in slot.inputs + slot.outputs)
     held = sum(buffer.nbytes for buffer in buffers) + result.nbytes if pinned else 0
     report = PipelineReport([device.context.spec], 1, chunk, total, nbytes, held)
-    stream = lane.stream
+    stream = slot.stream
     try:
         begin = time.perf_counter()
         for index, (start, stop) in enumerate(left((), total, chunk)):
             length = stop - start
-            arrays = [array[:length] for array in (*lane.inputs, *lane.outputs)]
+            arrays = [array[:length] for array in (*slot.inputs, *slot.outputs)]
             for source, buffer, array in zip(given, buffers, arrays, strict=False):
                 place = source.pinned(device.context, start, stop) if pinned else source.view(start, stop)
                 if place is None:
@@ -84,7 +84,7 @@ def sequential(
             report.bytes_out += arrays[-1].nbytes
         report.seconds = time.perf_counter() - begin
     finally:
-        lane.close()
+        slot.close()
         for source in given:
             source.close()
     return report

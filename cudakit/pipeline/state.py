@@ -1,4 +1,4 @@
-"""What the threads of a run share: tickets, free buffers, the first failure, the times of each part."""
+"""The state that the threads of a run share: free buffers, queues, the first failure, the times of each part."""
 
 from __future__ import annotations
 
@@ -10,34 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudakit.errors import ContextLost, DeviceFault
-from cudakit.pipeline.buffers import Clock, HostBuffer, Mark
-from cudakit.pipeline.report import Span
-from cudakit.pipeline.sources import HostArray
-
-
-@dataclass(eq=False)
-class Ticket:
-    """One chunk on its way. block: what a generator yielded for it. arrays: its inputs in pinned memory. results: where
-    its outputs go in pinned memory. done: the end of its work on the device. error: why it could not be read."""
-
-    index: int
-    start: int
-    stop: int
-    block: tuple[HostArray, ...] | None = None
-    arrays: tuple[HostArray, ...] = ()
-    buffer: HostBuffer | None = None
-    results: tuple[HostArray, ...] = ()
-    out: HostBuffer | None = None
-    done: Mark | None = None
-    lane: int = 0
-    device: int = 0
-    clock: Clock | None = None
-    error: BaseException | None = None
-
-    @property
-    def length(self) -> int:
-        """Items."""
-        return self.stop - self.start
+from cudakit.pipeline.buffers import HostBuffer
+from cudakit.pipeline.report import ChunkSpan
+from cudakit.pipeline.tickets import Ticket
 
 
 @dataclass(frozen=True)
@@ -67,7 +42,7 @@ class Times:
     rates: dict[str, list[float]] = field(default_factory=dict)
     quickest: float | None = None  # seconds an item, of the function's work on the device
     waited: dict[str, float] = field(default_factory=dict)
-    spans: list[Span] = field(default_factory=list)
+    spans: list[ChunkSpan] = field(default_factory=list)
 
     def add_wait(self, what: str, begin: float) -> None:
         """What has been waited for since `begin` (perf_counter) is there."""
@@ -140,4 +115,4 @@ class State:
             if nbytes and end > begin:
                 times.rates.setdefault(stage, []).append(nbytes / (end - begin))
             if self._timeline:
-                times.spans.append(Span(lane, stage, ticket.index, begin - self.begin, end - self.begin))
+                times.spans.append(ChunkSpan(lane, stage, ticket.index, begin - self.begin, end - self.begin))

@@ -16,10 +16,11 @@ from cudakit.pipeline.buffers import Clock, HostBuffer
 from cudakit.pipeline.ranges import Range, covers
 from cudakit.pipeline.sink import Sink
 from cudakit.pipeline.sources import HostArray, Item, Source
-from cudakit.pipeline.state import State, Stopped, Ticket
+from cudakit.pipeline.state import State, Stopped
+from cudakit.pipeline.tickets import Ticket
 
 
-class Reader:
+class ChunkReader:
     """Takes tickets in order and gets their items into pinned memory, with as many threads as call `run`."""
 
     def __init__(
@@ -117,7 +118,7 @@ class Reader:
             self._state.note("read", lane, ticket, begin, time.perf_counter(), nbytes)
 
 
-class Writer:
+class ChunkWriter:
     """Waits for chunks in the order they were queued and gives their results to the sinks."""
 
     def __init__(
@@ -181,7 +182,7 @@ class Writer:
             known = self._state.times.quickest
             self._state.times.quickest = each if known is None else min(known, each)
         for stage, begin, end in zip(("h2d", "compute", "d2h"), at, at[1:], strict=False):
-            self._state.note(stage, f"stream {ticket.lane}", ticket, begin, end)
+            self._state.note(stage, f"stream {ticket.slot}", ticket, begin, end)
 
 
 def check_finite(place: int, ticket: Ticket, results: HostArray, item_of: Callable[[int], list[HostArray]]) -> None:

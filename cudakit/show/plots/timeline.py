@@ -9,7 +9,7 @@ from cudakit.errors import Refused
 from cudakit.show.plots import style
 
 if TYPE_CHECKING:
-    from cudakit.pipeline import Span
+    from cudakit.pipeline import ChunkSpan
 
 _DRAWN = 36
 _LANES = ("read", "stream", "write")
@@ -22,7 +22,7 @@ def _place(lane: str) -> tuple[int, int, str]:
     return _LANES.index(kind), int(number) if number.isdigit() else -1, number
 
 
-def timeline(spans: Sequence[Span], path: str, title: str) -> None:
+def timeline(spans: Sequence[ChunkSpan], path: str, title: str) -> None:
     """Draws a pipeline's spans to `path`: a line for each thread and stream, time from left to right.
 
     Of a long run the chunks in its middle are drawn, as many as can be told from each other.

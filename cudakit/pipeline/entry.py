@@ -1,0 +1,101 @@
+"""`pipeline.run`: the arguments become a request, the request a layout, and both a run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from cudakit.pipeline.chunk import Progress
+from cudakit.pipeline.engine import Execution
+from cudakit.pipeline.layout import plan
+from cudakit.pipeline.ranges import Range, common
+from cudakit.pipeline.report import PipelineReport
+from cudakit.pipeline.request import Options, RunRequest
+from cudakit.pipeline.sink import SinkSpec
+from cudakit.pipeline.sinks import as_sink
+from cudakit.pipeline.sources import Blocks, Source, as_source
+from cudakit.pipeline.tickets import Tickets
+
+
+def run(
+    function: Callable[..., Any],
+    sources: Any = (),
+    sinks: Any = None,
+    *,
+    outputs: Any = None,
+    count: int | None = None,
+    devices: Any = None,
+    chunk: int | None = None,
+    streams: int = 3,
+    memory: int | None = None,
+    host_memory: int | None = None,
+    readers: int = 1,
+    writers: int = 1,
+    resume: bool = False,
+    overwrite: bool = False,
+    finite: bool = False,
+    progress: Callable[[Progress], Any] | None = None,
+    timeline: bool = False,
+    measure: bool | None = None,
+) -> PipelineReport:
+    """Put every item of `sources` through `function` and give the results to `sinks`.
+
+    function: function(chunk, *inputs, *outputs) queues work on `chunk.stream` that fills the output arrays from the
+    input arrays, all on `chunk.device`, of shape (items, *item.shape); it does not wait. The arrays are used again for
+    a later chunk, in the stream's order. sources: one source or a tuple of them, of as many items each: numpy arrays,
+    memory maps, paths of `.npy` files, folders or lists of them, `Filled`, or one generator of blocks; () for results
+    that are made from nothing, with `count`. sinks: one or a tuple: arrays, memory maps, an `.npy` path, a folder, a
+    function of (start, stop, items), or None to drop the results once they are on the host; () where there are none.
+    outputs: (shape, dtype) of one result, or a list of them, one a sink; unless given, what the sink holds, or else the
+    first source's. count: how many items to take; all unless given. devices: a Device or several, to each of which
+    chunks go as it is free; the default one unless given. chunk: items; by default 64 MiB of them, fewer where the
+    budgets ask for it. streams: on each device. memory: bytes of device memory for the buffers, on each device; half of
+    what is free unless given. host_memory: bytes of pinned memory; a quarter of the machine's unless given. readers,
+    writers: threads. resume: go on where an earlier run into these sinks stopped, after a kill too. overwrite: begin
+    anew, over what is there. finite: refuse results that are not finite. progress: called with a Progress some ten
+    times a second. timeline: keep the spans of every chunk. measure: measure the link first, for the bound, which takes
+    half a second on a GPU; done where a gigabyte or more is to pass, unless said.
+
+    Returns a PipelineReport. Raises PipelineError, from its cause, for what fails underway; ValueError, TypeError,
+    OSError and OutOfMemory before anything has been read for what could not succeed.
+    """
+    options = Options(
+        chunk, streams, memory, host_memory, readers, writers, resume, overwrite, finite, progress, timeline, measure
+    )
+    with contextlib.ExitStack() as undo:  # closes what is open, if the run does not come about
+        given: list[Source | Blocks] = []
+        for source in sources if isinstance(sources, tuple) else [sources]:
+            given.append(as_source(source))
+            undo.callback(given[-1].close)
+        into = [as_sink(sink) for sink in (sinks if isinstance(sinks, (tuple, list)) else (sinks,))]
+        request = RunRequest.of(function, given, into, outputs, count, devices, options)
+        layout = plan(request)
+        finished = _open_sinks(request, undo)
+        execution = Execution(request, layout, _tickets(request, layout.chunk, finished), finished)
+        undo.pop_all()
+    return execution.run()
+
+
+def _open_sinks(request: RunRequest, undo: contextlib.ExitStack) -> list[list[Range]]:
+    """Opens every sink. Returns the ranges of items that each holds already. Raises ValueError for a run that cannot be
+    resumed."""
+    options = request.options
+    if options.resume:
+        kept = [sink.forgets for sink in request.sinks if sink.forgets]
+        if kept:
+            raise ValueError(f"this run cannot be resumed: {kept[0]}")
+    finished = []
+    for sink, item in zip(request.sinks, request.outputs, strict=True):
+        undo.callback(sink.close)
+        finished.append(sink.open(SinkSpec(item, request.total, request.label, options.resume, options.overwrite)))
+    return finished
+
+
+def _tickets(request: RunRequest, chunk: int, finished: list[list[Range]]) -> Tickets:
+    """The chunks that are left: all that some sink does not hold yet."""
+    done = finished[0] if finished else []
+    for ranges in finished[1:]:
+        done = common(done, ranges)
+    periods = [source.period for source in request.indexed if source.period]
+    return Tickets(request.blocks, request.count, chunk, done, periods)

@@ -1,0 +1,93 @@
+"""How much memory a pipeline takes: the size of its chunks, and how many buffers of them there are."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cudakit.pipeline.request import RunRequest
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+
+# A copy of 64 MiB takes about a millisecond, against which what a chunk costs the host (some 100 us) is hidden.
+CHUNK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class BufferLayout:
+    """The buffers of a pipeline. chunk: items. device_bytes: on each device. host_bytes: pinned, in all.
+
+    in_buffers, out_buffers: how many sets of pinned arrays there are. host_budget: bytes of pinned memory at most.
+    """
+
+    chunk: int
+    streams: int
+    in_buffers: int
+    out_buffers: int
+    device_bytes: int
+    host_bytes: int
+    host_budget: int
+
+
+def plan(request: RunRequest) -> BufferLayout:
+    """The layout within the request's budgets: bytes of memory on each device, and bytes of pinned memory; by default
+    half of the free memory, and a quarter of the machine's available memory. Raises ValueError if the chunk, or a
+    single item, does not fit."""
+    options, devices, count, chunk = request.options, request.devices, request.total, request.options.chunk
+    streams, memory, host_memory = options.streams, options.memory, options.host_memory
+    staged = request.staged
+    read, written = sum(item.nbytes for item in request.inputs), sum(item.nbytes for item in request.outputs)
+    slots = streams * len(devices)
+    in_buffers = slots + options.readers if staged[0] else 0
+    out_buffers = slots + options.writers if staged[1] else 0
+    on_device = streams * (read + written)
+    pinned = in_buffers * read + out_buffers * written
+    budget = min(map(_free, devices)) // 2 if memory is None else memory
+    host_budget = _available() // 4 if host_memory is None else host_memory
+    limits = [
+        ("device memory", "memory", budget, on_device),
+        ("pinned host memory", "host_memory", host_budget, pinned),
+    ]
+    most = min((limit // each for _, _, limit, each in limits if each), default=max(count or 1, 1))
+    if chunk is None:
+        chunk = max(CHUNK_BYTES // max(read, written, 1), 1)
+        if count:
+            # Enough chunks that the streams overlap: a pipeline of one chunk is none.
+            chunk = min(chunk, max(-(-count // (4 * slots)), 1))
+        chunk = max(min(chunk, most), 1)
+    if count is not None:
+        chunk = max(min(chunk, count), 1)
+    for what, argument, limit, each in limits:
+        if chunk * each > limit:
+            raise ValueError(
+                f"chunks of {chunk:,} items take {chunk * each:,} bytes of {what} for {streams} streams, and the "
+                f"budget is {limit:,}: "
+                + (f"give chunk={most:,} or less, fewer streams, " if most > 0 else "give fewer streams, ")
+                + f"or a larger {argument}="
+            )
+    return BufferLayout(chunk, streams, in_buffers, out_buffers, chunk * on_device, chunk * pinned, host_budget)
+
+
+def _free(device: Device) -> int:
+    """Bytes of device memory that an allocation could have: what is free, and what the pool keeps for the next."""
+    context = device.context
+    if not device.attribute("MEMORY_POOLS_SUPPORTED"):
+        return device.memory_info().free
+    pool, names = context.call("cuDeviceGetDefaultMemPool", context.device), context.driver.CUmemPool_attribute
+    reserved, used = (
+        int(context.call("cuMemPoolGetAttribute", pool, name))
+        for name in (names.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, names.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+    )
+    return device.memory_info().free + reserved - used
+
+
+def _available() -> int:
+    """Bytes of host memory that could be had without swapping."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

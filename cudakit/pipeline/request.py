@@ -1,0 +1,223 @@
+"""A request for a run of a pipeline: what the caller asked for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cudakit.device import Device
+from cudakit.pipeline.chunk import Progress
+from cudakit.pipeline.file_sinks import ToFile, ToFolder, ToMap
+from cudakit.pipeline.sink import Sink
+from cudakit.pipeline.sources import Blocks, FromFile, FromFiles, Item, Source
+
+MEASURED_BYTES = 10**9
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `run` that need no other to be understood. chunk, memory, host_memory, measure: None for the
+    default."""
+
+    chunk: int | None
+    streams: int
+    memory: int | None
+    host_memory: int | None
+    readers: int
+    writers: int
+    resume: bool
+    overwrite: bool
+    finite: bool
+    progress: Callable[[Progress], Any] | None
+    timeline: bool
+    measure: bool | None
+
+    def check(self) -> None:
+        """Raises ValueError if a number is not one from 1 on."""
+        optional = {"chunk": self.chunk, "memory": self.memory, "host_memory": self.host_memory}
+        given = {name: value for name, value in optional.items() if value is not None}
+        _expect_numbers({"streams": self.streams, "readers": self.readers, "writers": self.writers} | given)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What is to be done. sources: one `Blocks`, or sources that can be read in any order. inputs, outputs: one item of
+    each source and of each sink. count: of items; of a generator's, at most so many, None for all."""
+
+    function: Callable[..., Any]
+    sources: Sequence[Source | Blocks]
+    sinks: Sequence[Sink]
+    inputs: tuple[Item, ...]
+    outputs: tuple[Item, ...]
+    count: int | None
+    devices: Sequence[Device]
+    options: Options
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        sources: Sequence[Source | Blocks],
+        sinks: Sequence[Sink],
+        outputs: Any,
+        count: int | None,
+        devices: Any,
+        options: Options,
+    ) -> RunRequest:
+        """The request that these arguments of `run` make. Raises ValueError or TypeError for what cannot succeed."""
+        on = _devices(devices)
+        blocks = next((source for source in sources if isinstance(source, Blocks)), None)
+        if blocks is not None and len(sources) > 1:
+            raise ValueError("a generator comes alone: have it yield a tuple of arrays, one for each input")
+        indexed = [source for source in sources if isinstance(source, Source)]
+        inputs = blocks.items if blocks is not None else tuple(source.item for source in indexed)
+        if count is not None and (not isinstance(count, (int, np.integer)) or count < 0):
+            raise ValueError(f"count={count!r}: a whole number of items is wanted")
+        count = count if blocks is not None else _count(indexed, count)
+        made = _outputs(outputs, sinks, inputs)
+        if not callable(function):
+            raise TypeError(f"a pipeline's function is called for every chunk, and {function!r} cannot be")
+        options.check()
+        _expect_apart(indexed, sinks)
+        if any(sink.ordered for sink in sinks):
+            options = replace(options, writers=1)
+        if blocks is not None:
+            options = replace(options, readers=1, chunk=options.chunk or blocks.length)
+        return cls(function, sources, sinks, inputs, made, count, on, options)
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The generator of blocks, if the items come from one."""
+        return next((source for source in self.sources if isinstance(source, Blocks)), None)
+
+    @cached_property
+    def indexed(self) -> list[Source]:
+        """The sources that can be read in any order: all of them, or none if there is a generator."""
+        return [source for source in self.sources if isinstance(source, Source)]
+
+    @property
+    def total(self) -> int | None:
+        """How many items there are; None if that is not known before a generator ends."""
+        return None if self.blocks is not None else self.count
+
+    @property
+    def staged(self) -> tuple[bool, bool]:
+        """Whether inputs and outputs pass through pinned buffers of the pipeline's."""
+        context = self.devices[0].context
+        read = self.blocks is None and all(source.pinned(context, 0, 1) is not None for source in self.indexed)
+        written = all(sink.pinned(context, 0, 0) is not None for sink in self.sinks)
+        return not read, not written
+
+    @property
+    def measured(self) -> bool:
+        """Whether the link is measured before the run."""
+        if self.options.measure is not None:
+            return self.options.measure
+        passing = sum(item.nbytes for item in (*self.inputs, *self.outputs))
+        return self.count is None or self.count * passing >= MEASURED_BYTES
+
+    @property
+    def named(self) -> bool:
+        """Whether the items have names of their own."""
+        return any(source.named for source in self.indexed)
+
+    def label(self, number: int) -> str:
+        """The name of an item: its source's, or its number."""
+        for source in self.indexed:
+            names = source.labels(number, number + 1)
+            if names:
+                return names[0]
+        return str(number).zfill(len(str(max((self.count or 10**9) - 1, 0))))
+
+
+def _expect_numbers(values: dict[str, Any]) -> None:
+    """Raises ValueError for what is no whole number from 1 on."""
+    for name, value in values.items():
+        if type(value) is bool or not isinstance(value, (int, np.integer)) or value < 1:
+            what = "bytes" if "memory" in name else "how many"
+            raise ValueError(f"{name}={value!r}: a whole number from 1 on is wanted, of {what}")
+
+
+def _expect_apart(sources: Sequence[Source], sinks: Sequence[Sink]) -> None:
+    """Raises ValueError where two sinks would write to one place, or one to where items come from; of a map that is
+    its own source it notes that it cannot be resumed."""
+    folders = {folder for source in sources if isinstance(source, FromFiles) for folder in source.folders}
+    files = {source.path.resolve() for source in sources if isinstance(source, FromFile)}
+    for sink in sinks:
+        if isinstance(sink, ToFolder) and sink.path.resolve() in folders:
+            raise ValueError(f"results cannot go to {sink.path}, where the items come from: name another folder")
+        if isinstance(sink, ToMap) and sink.path.resolve() in files:
+            sink.forgets = "it writes over its own source, where a chunk that was written cannot be done again"
+    places = [sink.path.resolve() for sink in sinks if isinstance(sink, (ToFile, ToFolder))]
+    for place in places:
+        if places.count(place) > 1:
+            raise ValueError(f"two results cannot both go to {place}: name a place for each")
+
+
+def _devices(devices: Any) -> list[Device]:
+    given = devices if isinstance(devices, (tuple, list)) else [] if devices is None else [devices]
+    if not all(isinstance(device, Device) for device in given):
+        raise TypeError(
+            f"devices={devices!r}: give a Device or several, such as cudakit.Device('sim') or Device.several('gpu')"
+        )
+    on = [Device()] if devices is None else list(given)
+    if not on:
+        raise ValueError("an empty list of devices has none to run on")
+    if len({device.context.driver for device in on}) > 1:
+        raise ValueError(
+            f"{', '.join(device.context.spec for device in on)} are of different drivers, which share no pinned "
+            "memory: make them together, with Device.several()"
+        )
+    return on
+
+
+def _count(sources: Sequence[Source], count: int | None) -> int:
+    counts = {source.count for source in sources}
+    if len(counts) > 1:
+        raise ValueError(
+            f"the sources have {', '.join(f'{n:,}' for n in sorted(counts))} items: they must have as many each"
+        )
+    if not counts:
+        if count is None:
+            raise ValueError("there is no source, so count= has to say how many results there are to be")
+        return count
+    (there,) = counts
+    if count is None:
+        return there
+    if not 0 <= count <= there:
+        raise ValueError(f"{count:,} items were asked for, and the sources have {there:,}")
+    return count
+
+
+def _described(output: Any) -> Item:
+    if not isinstance(output, tuple) or len(output) != 2:
+        raise ValueError(
+            f"outputs={output!r}: one result is described by (shape, dtype), such as ((512, 512), 'float32')"
+        )
+    return Item.of(*output)
+
+
+def _outputs(outputs: Any, sinks: Sequence[Sink], inputs: Sequence[Item]) -> tuple[Item, ...]:
+    """What one result of each sink is."""
+    if outputs is None:
+        told: list[Any] = [None] * len(sinks)
+    else:
+        told = [
+            output if isinstance(output, Item) else _described(output)
+            for output in (outputs if isinstance(outputs, list) else [outputs])
+        ]
+    if len(told) != len(sinks):
+        raise ValueError(
+            f"{len(told)} outputs are described, and there are {len(sinks)} sinks: one sink takes one output"
+        )
+    made = []
+    for item, sink in zip(told, sinks, strict=True):
+        found = item or sink.item() or (inputs[0] if inputs else None)
+        if found is None:
+            raise ValueError("nothing tells what a result is: pass outputs=(shape, dtype)")
+        made.append(found)
+    return tuple(made)

@@ -1,0 +1,71 @@
+"""The chunks of a run on their way: one ticket each, in the order in which they are handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cudakit.pipeline.buffers import Clock, HostBuffer, Mark
+from cudakit.pipeline.ranges import Range, covers, left
+from cudakit.pipeline.sources import Blocks, HostArray
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One chunk on its way. block: what a generator yielded for it. arrays: its inputs in pinned memory. results: where
+    its outputs go in pinned memory. done: the end of its work on the device. error: why it could not be read."""
+
+    index: int
+    start: int
+    stop: int
+    block: tuple[HostArray, ...] | None = None
+    arrays: tuple[HostArray, ...] = ()
+    buffer: HostBuffer | None = None
+    results: tuple[HostArray, ...] = ()
+    out: HostBuffer | None = None
+    done: Mark | None = None
+    slot: int = 0
+    device: int = 0
+    clock: Clock | None = None
+    error: BaseException | None = None
+
+    @property
+    def length(self) -> int:
+        """Items."""
+        return self.stop - self.start
+
+
+class Tickets:
+    """The chunks of a run in order. count: of all items; None until a generator has come to its end, or to as many as
+    were asked for. skipped: items that an earlier run has finished."""
+
+    def __init__(
+        self, blocks: Blocks | None, count: int | None, chunk: int, done: Sequence[Range], periods: Sequence[int]
+    ) -> None:
+        self._blocks, self._chunk, self._done, self._periods = blocks, chunk, done, periods
+        self._most, self.count = count, count if blocks is None else None
+        self.skipped = sum(stop - start for start, stop in done)
+
+    def __iter__(self) -> Iterator[Ticket]:
+        if self._blocks is None:
+            ranges = left(self._done, self.count or 0, self._chunk, self._periods)
+            yield from (Ticket(index, start, stop) for index, (start, stop) in enumerate(ranges))
+            return
+        index = start = 0
+        for block in self._blocks:
+            stop = start + len(block[0])
+            if stop - start > self._chunk:
+                raise ValueError(
+                    f"the generator yields {stop - start:,} items at once, and a chunk holds {self._chunk:,}: pass "
+                    "chunk= as large as its largest block"
+                )
+            if self._most is not None and stop > self._most:
+                stop = self._most
+                block = tuple(array[: stop - start] for array in block)
+            if start < stop and not covers(self._done, start, stop):
+                yield Ticket(index, start, stop, block)
+                index += 1
+            start = stop
+            if start == self._most:
+                break
+        self.count = start
