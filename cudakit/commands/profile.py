@@ -14,9 +14,9 @@ from cudakit import nvtx
 from cudakit.commands import cli
 from cudakit.driver import driver
 from cudakit.errors import CudakitError, DeviceUnavailable, Refused
-from cudakit.profiling import ceilings, metrics, reduction, runner, table
+from cudakit.profiling import ceilings, metrics, reduction, runner
 from cudakit.profiling.reading import Launch, read_report
-from cudakit.show import outputs, plots, tables
+from cudakit.show import outputs, plots, profile_tables, tables
 from cudakit.show.plots import roofline
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def main(arguments: argparse.Namespace) -> int:
         report["rows"] = reduction.summed(report["rows"])
     rows, page, picture = arguments.json or f"{stem}.json", f"{stem}.md", arguments.plot or f"{stem}.png"
     outputs.write_json(report, rows)
-    Path(page).write_text(table.markdown(report) + "\n", encoding="utf-8")
+    Path(page).write_text(profile_tables.markdown(report) + "\n", encoding="utf-8")
     written = [rows, page, picture]
     try:
         roofline.draw(report, picture)
@@ -97,7 +97,7 @@ def main(arguments: argparse.Namespace) -> int:
         written.remove(picture)  # no matplotlib, or nothing to draw: the rest stands
         progress.print(f"no roofline: {error}", highlight=False, markup=False)
     if not arguments.quiet:
-        table.show(report, shown)
+        profile_tables.show(report, shown)
     progress.print(f"written: {', '.join(name for name in written if name != '-')}", highlight=False, markup=False)
     return cli.EXIT_OK
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from cudakit import trace
 from cudakit.errors import Refused
-from cudakit.profiling import table as profile_table
 from cudakit.shapes import shape_text
-from cudakit.show import figures
+from cudakit.show import figures, profile_tables
 from cudakit.show.digits import NOTHING, number
 
 if TYPE_CHECKING:
@@ -347,8 +346,8 @@ WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "tables": markdown,
     "summary": summary,
     "launches": launches,
-    "profile": profile_table.markdown,
-    "profile_sentences": profile_table.sentences,
+    "profile": profile_tables.markdown,
+    "profile_sentences": profile_tables.sentences,
     "mistakes": mistakes,
     "ranges": ranges,
 }

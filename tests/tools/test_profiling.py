@@ -22,7 +22,7 @@ from cudakit import profiling
 from cudakit.commands import cli
 from cudakit.commands import profile as command
 from cudakit.errors import Refused
-from cudakit.profiling import binding, ceilings, metrics, runner, table
+from cudakit.profiling import binding, ceilings, metrics, runner
 from cudakit.profiling.reading import Launch, find_reader
 from cudakit.profiling.reduction import range_of
 from cudakit.show import outputs, tables
@@ -180,7 +180,7 @@ def test_a_metric_that_was_not_collected_is_a_gap_and_not_a_zero():
     assert row["stalls"] == {}
     assert row["sentence"] == ""
     report = report_of([row])
-    assert "| - |" in table.markdown(report)
+    assert "| - |" in profile_tables.markdown(report)
     assert json.loads(outputs.json_text(report))["rows"][0]["flops"] is None
 
 
@@ -230,7 +230,7 @@ def report_of(rows, **named):
 
 def test_the_markdown_names_each_launch_and_its_sentence(rows):
     found = [row for key, row in rows.items() if key[0] == "gemm"]
-    text = table.markdown(
+    text = profile_tables.markdown(
         report_of(found, ceilings={"copy": ceilings.Ceiling("copy", "gbps", "dram", 4195.3, True, "x").as_dict()})
     )
     lines = text.splitlines()
@@ -735,7 +735,7 @@ def test_a_ceiling_far_from_every_launch_is_left_out_of_its_roofline():
 
 def test_pipes_of_which_one_was_not_collected(rows):
     (row,) = [row for key, row in rows.items() if key[1] == "tiled16"]
-    assert "| 0 % (tensor) |" in table.markdown(report_of([{**row, "fma_share": None, "tensor_share": 0.0}]))
+    assert "| 0 % (tensor) |" in profile_tables.markdown(report_of([{**row, "fma_share": None, "tensor_share": 0.0}]))
 
 
 def test_a_copy_is_no_point_of_a_roofline():
