@@ -25,8 +25,9 @@ from cudakit.errors import CudakitError
 from cudakit.graph.capturing import capture
 from cudakit.graph.graph import Graph
 from cudakit.launch.mangling import demangle
-from cudakit.launch.module import Module, foreign
+from cudakit.launch.module import Module, object_code
 from cudakit.memory import array as memory
+from cudakit.memory import makers
 from cudakit.memory.array import DeviceArray
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ class Device:
         A device array is copied in `stream`'s order: work on it that is queued on another stream, such as another
         device's default stream, must be waited for first (`stream.wait(other)`, or `other.synchronize()`).
         """
-        return memory.array(self.context, self._on(stream), host, dtype)
+        return makers.array(self.context, self._on(stream), host, dtype)
 
     def empty(self, shape: Any, dtype: Any = "float32", stream: Any = None) -> DeviceArray:
         """A new array, its contents undefined."""
@@ -216,11 +217,11 @@ class Device:
 
     def zeros(self, shape: Any, dtype: Any = "float32", stream: Any = None) -> DeviceArray:
         """A new array of zeros."""
-        return memory.zeros(self.context, self._on(stream), shape, dtype)
+        return makers.zeros(self.context, self._on(stream), shape, dtype)
 
     def full(self, shape: Any, value: Any, dtype: Any = None, stream: Any = None) -> DeviceArray:
         """A new array of one value; dtype: the value's own, unless given."""
-        return memory.full(self.context, self._on(stream), shape, value, dtype)
+        return makers.full(self.context, self._on(stream), shape, value, dtype)
 
     def empty_like(self, other: Any, stream: Any = None) -> DeviceArray:
         """A new contiguous array of the shape and dtype of another, of the device or numpy's; contents undefined."""
@@ -228,11 +229,11 @@ class Device:
 
     def pinned(self, shape: Any, dtype: Any = "float32") -> npt.NDArray[Any]:
         """A numpy array in pinned host memory, its contents undefined: copies of it are asynchronous and fast."""
-        return memory.pinned(self.context, shape, dtype)
+        return makers.pinned(self.context, shape, dtype)
 
     def wrap(self, exporter: Any, stream: Any = None) -> DeviceArray:
         """An array over another library's memory, without a copy (`__dlpack__` or `__cuda_array_interface__`)."""
-        return memory.wrap(self.context, self._on(stream), exporter)
+        return makers.wrap(self.context, self._on(stream), exporter)
 
     # Kernels ----------------------------------------------------------------------------------------------------------
 
@@ -296,11 +297,11 @@ class Device:
         CudakitError for machine code on the simulated device.
         """
         if isinstance(image, str) and "\n" in image:
-            return Module(self.context, foreign(image, name or "module.ptx"))
+            return Module(self.context, object_code(image, name or "module.ptx"))
         if isinstance(image, (bytes, bytearray, memoryview)):
-            return Module(self.context, foreign(bytes(image), name or "module"))
+            return Module(self.context, object_code(bytes(image), name or "module"))
         path = Path(image)
-        return Module(self.context, foreign(path.read_bytes(), name or str(path)))
+        return Module(self.context, object_code(path.read_bytes(), name or str(path)))
 
     @contextlib.contextmanager
     def counters(self) -> Iterator[dict[str, Any]]:

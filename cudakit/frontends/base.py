@@ -16,7 +16,7 @@ from cudakit.errors import CompileError, CudakitError, LaunchError
 from cudakit.frontends import cubin
 from cudakit.launch.cxx import BUILTIN, KNOWN_CLASSES, VOID, Type
 from cudakit.launch.kernel import Kernel, Prepared
-from cudakit.launch.module import Foreign, Module
+from cudakit.launch.module import Module, ObjectCode
 
 if TYPE_CHECKING:
     from cudakit.device import Device
@@ -59,7 +59,7 @@ class Built(ABC):
         self.block: tuple[int, int, int] = tuple(launch["block"])
         self.shared: int = launch["shared"]
         types = self._types(launch)
-        made = Foreign(
+        made = ObjectCode(
             compiled.name,
             compiled.ptx,
             compiled.cubin,

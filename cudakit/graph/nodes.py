@@ -163,7 +163,7 @@ class NodeReader:
         for side in ("src", "dst"):
             host = getattr(params, f"{side}MemoryType") == self.context.driver.CUmemorytype.CU_MEMORYTYPE_HOST
             addresses.append(int(getattr(params, f"{side}Host" if host else f"{side}Device")))
-            pinned_ = host or isinstance(self.owner(addresses[-1]), pinned.Block)
+            pinned_ = host or isinstance(self.owner(addresses[-1]), pinned.PinnedBlock)
             sides.append("host" if pinned_ else "device")
         nbytes = int(params.WidthInBytes) * max(int(params.Height), 1) * max(int(params.Depth), 1)
         name = f"copy {sides[0]} to {sides[1]}"

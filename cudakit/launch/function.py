@@ -43,7 +43,7 @@ class LaunchConfig(NamedTuple):
 
 
 def exact(*sizes: Any) -> bool:
-    """Whether each is an int, or a tuple of ints, and nothing that only equals one: 1.0 and True are found under 1."""
+    """Whether each is an int or a tuple of ints, and not what only equals one: a dict finds 1.0 and True under 1."""
     return all(type(size) is int or (type(size) is tuple and all(type(part) is int for part in size)) for size in sizes)
 
 

@@ -1,7 +1,8 @@
 """C++ types and names from Itanium-mangled names, as far as kernels use them.
 
 Builtin types, qualifiers, pointers, references, nested and local names, templates with type, integer and expression
-arguments, and substitutions. What is not known is said (`demangle` gives None), never guessed.
+arguments, and substitutions. What is not known is said (`demangle` returns None), never guessed. The grammar is one
+recursion, so its parser is one class.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ class _Name:
 
 
 @dataclass
-class _Parser:
-    """A recursive-descent reader of one mangled name; `found` holds the candidates that S_, S0_, ... refer to."""
+class _Demangler:
+    """A recursive-descent parser of one mangled name. substitutions: what S_, S0_, ... refer to."""
 
     text: str
     at: int = 0
-    found: list[Type | _Name | None] = field(default_factory=list)  # None: differs within a pack
+    substitutions: list[Type | _Name | None] = field(default_factory=list)  # None: differs within a pack
     template: list[Argument] = field(default_factory=list)
     element: int | None = None  # the pack element that a T_ stands for, while a pack is expanded
 
@@ -121,7 +122,7 @@ class _Parser:
         part = self.unqualified()
         name = _Name(prefix + part, prefix + part)
         if self.peek() == "I":
-            self.found.append(name)
+            self.substitutions.append(name)
             name = self.with_arguments(name, outermost)
         return name
 
@@ -149,17 +150,17 @@ class _Parser:
                 scope = f"{name.text}::" if name is not None else ""
                 base = f"{name.base}::" if name is not None else ""
                 name = _Name(scope + part, base + part)
-            self.found.append(name)
+            self.substitutions.append(name)
             pushed = True
         if name is None:
             raise _Unknown("an empty nested name")
         if pushed:
-            self.found.pop()  # the whole is a candidate only where it is a type, which type() adds
+            self.substitutions.pop()  # the whole is a candidate only where it is a type, which type() adds
         return name
 
     def local(self) -> _Name:
         self.need("Z")
-        inner = _Parser(self.text, self.at, self.found, self.template)
+        inner = _Demangler(self.text, self.at, self.substitutions, self.template)
         outer = inner.encoding()
         self.at = inner.at
         self.need("E")
@@ -216,10 +217,10 @@ class _Parser:
 
     def arguments(self) -> list[Argument]:
         self.need("I")
-        found: list[Argument] = []
+        arguments: list[Argument] = []
         while not self.take("E"):
-            found.append(self.argument())
-        return found
+            arguments.append(self.argument())
+        return arguments
 
     def argument(self) -> Argument:
         if self.take("X"):
@@ -241,25 +242,25 @@ class _Parser:
         """The types of `Dp <pattern>`: the pattern once for each element of the packs in it."""
         if self.element is not None:
             raise _Unknown("a pack within a pack")
-        start, known = self.at, len(self.found)
+        start, known = self.at, len(self.substitutions)
         lengths = {len(argument) for argument in self.template if isinstance(argument, list)}
         if len(lengths) != 1:
             raise _Unknown("packs of several lengths")
         types: list[Type] = []
         for self.element in range(lengths.pop()):
             self.at = start
-            del self.found[known:]
+            del self.substitutions[known:]
             types.append(self.type())
         self.element = None
         if not types:
             raise _Unknown("an empty pack")
-        self.found[known:] = [None] * (len(self.found) - known)
+        self.substitutions[known:] = [None] * (len(self.substitutions) - known)
         return types
 
     def literal(self) -> str:
         self.need("L")
         if self.take("_Z"):
-            inner = _Parser(self.text, self.at, self.found, self.template)
+            inner = _Demangler(self.text, self.at, self.substitutions, self.template)
             signature = inner.encoding()
             self.at = inner.at
             self.need("E")
@@ -352,7 +353,7 @@ class _Parser:
         return self.add(self.class_type(self.name()))
 
     def add(self, kind: Type) -> Type:
-        self.found.append(kind)
+        self.substitutions.append(kind)
         return kind
 
     def qualified(self) -> Type:
@@ -406,9 +407,9 @@ class _Parser:
             if self.take(code):
                 return _Name(text, text)
         index = self.sequence()
-        if index >= len(self.found):
+        if index >= len(self.substitutions):
             raise _Unknown(f"substitution {index}")
-        referred = self.found[index]
+        referred = self.substitutions[index]
         if referred is None:
             raise _Unknown("a reference into a pack")
         return referred
@@ -429,7 +430,7 @@ def demangle(mangled: str) -> Signature | None:
     """The C++ name and parameter types in a mangled name; None where it is not mangled or not understood."""
     if not mangled.startswith("_Z"):
         return None
-    parser = _Parser(mangled, 2)
+    parser = _Demangler(mangled, 2)
     try:
         signature = parser.encoding()
     except (_Unknown, RecursionError):

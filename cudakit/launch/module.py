@@ -26,6 +26,7 @@ from cudakit.launch.kernel import Kernel
 from cudakit.launch.mangling import Signature, demangle
 from cudakit.launch.signature import PtxParameter, ptx_entries
 from cudakit.memory import array as memory
+from cudakit.memory import makers
 from cudakit.memory.allocation import Allocation
 from cudakit.memory.array import DeviceArray
 
@@ -62,8 +63,8 @@ _JIT_LOG = 16384  # bytes
 
 
 @dataclass(frozen=True)
-class Foreign:
-    """What another compiler made: PTX text, or machine code (a cubin or fat binary); the other one is empty."""
+class ObjectCode:
+    """The output of another compiler: PTX text, or machine code (a cubin or fat binary); the other one is empty."""
 
     name: str
     ptx: str = ""
@@ -75,17 +76,17 @@ class Foreign:
     types: dict[str, tuple[Type, ...]] = field(default_factory=dict)  # a kernel's parameters, where they are told
 
 
-def foreign(image: str | bytes, name: str) -> Foreign:
-    """`image`, PTX as text or bytes or machine code, as a Foreign. Raises ValueError for what is neither."""
+def object_code(image: str | bytes, name: str) -> ObjectCode:
+    """`image`, PTX as text or bytes or machine code, as ObjectCode. Raises ValueError for what is neither."""
     if isinstance(image, bytes) and image.startswith(_MACHINE_CODE):
-        return Foreign(name, cubin=image)
+        return ObjectCode(name, cubin=image)
     try:
         text = image if isinstance(image, str) else image.rstrip(b"\0").decode()
     except UnicodeDecodeError:
         text = ""
     if ".version" not in text:
         raise ValueError(f"{name} is neither PTX (it has no .version), nor a cubin or fat binary")
-    return Foreign(name, ptx=text)
+    return ObjectCode(name, ptx=text)
 
 
 class Module(Image):
@@ -94,7 +95,7 @@ class Module(Image):
     compiled: what it was made of. ptx, cubin, log: the compile's. name: the source's path or label.
     """
 
-    def __init__(self, context: Context, compiled: Compiled | Foreign) -> None:
+    def __init__(self, context: Context, compiled: Compiled | ObjectCode) -> None:
         image = compiled.cubin
         if context.kind == "sim":
             if not compiled.ptx:
@@ -108,7 +109,7 @@ class Module(Image):
                 context.driver.simSource(compiled.name, compiled.source)
         if context.kind == "sim" or not image:
             image = compiled.ptx.encode() + b"\0"
-        if isinstance(compiled, Foreign):
+        if isinstance(compiled, ObjectCode):
             self.again = "load"
         try:
             super().__init__(context, compiled.name, image)
@@ -126,7 +127,7 @@ class Module(Image):
         self._signatures = {mangled: _signature(mangled) for mangled in self._entries}
         self._variables = {space: _ptx_variables(compiled.ptx, space) for space in ("const", "global")}
         self._kernels: dict[str, Kernel] = {}
-        self._found: dict[str, Kernel] = {}
+        self._by_name: dict[str, Kernel] = {}
         self._lock = threading.Lock()
         self._taken: weakref.WeakSet[Allocation] = weakref.WeakSet()
 
@@ -166,10 +167,10 @@ class Module(Image):
     def __getitem__(self, name: str) -> Kernel:
         """A kernel by C++ name where that is unique ("k", "ns::k"), by name expression or name with template arguments
         ("k<4>", "ns::k<4>"), by full signature ("k(float*, int)") or by mangled name. Raises UnknownName."""
-        found = self._found.get(name)
-        if found is None:
-            found = self._found[name] = self._kernel(self._lookup(name))
-        return found
+        kernel = self._by_name.get(name)
+        if kernel is None:
+            kernel = self._by_name[name] = self._kernel(self._lookup(name))
+        return kernel
 
     def __contains__(self, name: str) -> bool:
         try:
@@ -204,7 +205,7 @@ class Module(Image):
         if matches:
             listed = "; ".join(self._signatures[mangled].text for mangled in matches)
             return UnknownName(f"{name!r} is several kernels of {self.name}: {listed}. Say which by its full text")
-        if not self._entries and isinstance(self.compiled, Foreign):
+        if not self._entries and isinstance(self.compiled, ObjectCode):
             return UnknownName(f"{self.name} has no kernels, so not {name!r}")
         if not self._entries:
             return UnknownName(
@@ -224,13 +225,13 @@ class Module(Image):
 
     def _kernel(self, mangled: str) -> Kernel:
         with self._lock:
-            found = self._kernels.get(mangled)
-            if found is None:
+            kernel = self._kernels.get(mangled)
+            if kernel is None:
                 self.expect_open()
                 name, resources = self._signatures[mangled].name, self.compiled.resources.get(mangled)
-                types = self.compiled.types.get(mangled) if isinstance(self.compiled, Foreign) else None
-                found = self._kernels[mangled] = Kernel(self, mangled, name, self._entries[mangled], resources, types)
-        return found
+                types = self.compiled.types.get(mangled) if isinstance(self.compiled, ObjectCode) else None
+                kernel = self._kernels[mangled] = Kernel(self, mangled, name, self._entries[mangled], resources, types)
+        return kernel
 
     # Variables --------------------------------------------------------------------------------------------------------
 
@@ -285,7 +286,7 @@ class Module(Image):
         count = int(size) // element.itemsize
         shape = () if count == 1 and not declared[mangled][1] else (count,)
         on = Stream(self.context, handle=LEGACY_DEFAULT) if stream is None else stream
-        made = memory.over(self.context, on, int(pointer), shape, element, owner=self)
+        made = makers.over(self.context, on, int(pointer), shape, element, owner=self)
         self._taken.add(made.allocation)
         return made
 

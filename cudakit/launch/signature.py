@@ -58,12 +58,12 @@ def ptx_entries(ptx: str) -> dict[str, tuple[PtxParameter, ...]]:
     """Every kernel of a PTX text, by mangled name, with its parameters."""
     entries: dict[str, tuple[PtxParameter, ...]] = {}
     for match in _ENTRY.finditer(ptx):
-        found: list[PtxParameter] = []
+        entry: list[PtxParameter] = []
         for align, kind, marked, count in _PARAM.findall(match[2] or ""):
             width = int(re.sub(r"\D", "", kind) or 8) // 8
             size = width * int(count) if count else width
-            found.append(PtxParameter(kind, size, int(align or width), bool(marked), bool(count)))
-        entries[match[1]] = tuple(found)
+            entry.append(PtxParameter(kind, size, int(align or width), bool(marked), bool(count)))
+        entries[match[1]] = tuple(entry)
     return entries
 
 
@@ -101,7 +101,7 @@ def parameters(
     fits = declared is not None and len(declared) == len(layout)
     if fits and declared is not None:
         fits = all(kind.size in (0, size) for kind, (_, size) in zip(declared, layout, strict=True))
-    found: list[Parameter] = []
+    typed: list[Parameter] = []
     for index, (offset, size) in enumerate(layout):
         from_ptx = ptx[index] if ptx is not None else None
         if fits and declared is not None:
@@ -112,8 +112,8 @@ def parameters(
             kind = Type("64 bits (a pointer or a number)", "bits", 8, dtype="any")
         else:
             kind = Type(f"{size} bytes", "struct", size)
-        found.append(Parameter(index, kind, offset, size))
-    return tuple(found)
+        typed.append(Parameter(index, kind, offset, size))
+    return tuple(typed)
 
 
 def _refined(kind: Type, size: int, ptx: PtxParameter | None) -> Type:

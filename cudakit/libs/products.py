@@ -22,6 +22,7 @@ from cudakit.libs.host_blas import (
     TYPES,
 )
 from cudakit.memory import array as memory
+from cudakit.memory import makers
 from cudakit.memory.array import DeviceArray
 
 _DEFAULT_ALGORITHM = -1  # cublasGemmAlgo_t
@@ -254,7 +255,7 @@ def _gemm_batch(of: Cublas, arrays: Sequence[DeviceArray], count: int, *options:
             at_a = at_b = at_out
         each = (at_b, at_a, at_out) if p.swapped else (at_a, at_b, at_out)
         stream = Stream(of.context, handle=of.stream)
-        table = memory.array(of.context, stream, np.array(each, np.uint64))
+        table = makers.array(of.context, stream, np.array(each, np.uint64))
         first, second, third = (table.pointer + 8 * count * i for i in range(3))
         more = {"pointers": each} if of.context.kind == "sim" else {}
 

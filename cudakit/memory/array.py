@@ -1,4 +1,4 @@
-"""DeviceArray: device memory with a shape, a dtype and strides; and the functions that make one.
+"""DeviceArray: device memory with a shape, a dtype and strides. `makers` has the functions that make one.
 
 Memory comes from the device's stream-ordered pool, on the stream that asks: it may be used on that stream at once, and
 on another stream after an event, and is freed in the order of its own stream once the last view is dropped.
@@ -21,11 +21,9 @@ from cudakit.driver.context import Context
 from cudakit.driver.stream import LEGACY_DEFAULT, Stream
 from cudakit.errors import Closed, DeviceMismatch
 from cudakit.memory import copies, dlpack, interop, layout
-from cudakit.memory.allocation import Allocation, Uses
+from cudakit.memory.allocation import Allocation
 from cudakit.memory.layout import Shape
-from cudakit.memory.pinned import pinned as pinned_array
-
-__all__ = ["DeviceArray", "array", "as_dtype", "empty", "full", "over", "pinned", "wrap", "zeros"]
+from cudakit.memory.strided import Strided
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any]:
@@ -45,17 +43,17 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
     return kind
 
 
-class DeviceArray:
+class DeviceArray(Strided):
     """An array in device memory, or a view of one: `x[2:, ::-1]`, `x.T` and `x.reshape(...)` share its memory.
 
-    shape. dtype: numpy's. strides: in bytes, as in numpy. pointer: the first element's address, an int (0 where empty).
+    shape, strides (bytes), dtype: see Strided. pointer: the first element's address, an int (0 if empty).
     allocation: what owns the memory, shared by views; `allocation.open` is False once it was closed. context: the
     device's. readonly: whether writing to it is refused (an import that its owner said not to write to).
 
-    Made by `empty`, `array`, `wrap` and the like, which Device offers as methods.
+    Made by `empty` and the functions of `makers`, which Device offers as methods.
     """
 
-    __slots__ = ("__weakref__", "allocation", "context", "dtype", "pointer", "readonly", "shape", "strides", "tag")
+    __slots__ = ("__weakref__", "allocation", "context", "pointer", "readonly", "tag")
 
     # numpy must not take arrays of these for sequences to be walked element by element.
     __array_ufunc__ = None
@@ -69,12 +67,10 @@ class DeviceArray:
         dtype: np.dtype[Any],
         readonly: bool = False,
     ) -> None:
+        super().__init__(shape, strides, dtype)
         self.allocation = allocation
         self.context: Context = allocation.context
         self.pointer = pointer if 0 not in shape else 0
-        self.shape = shape
-        self.strides = strides
-        self.dtype = dtype
         self.readonly = readonly
         # An object of this array's own, by which a launch plan knows it again without keeping the array alive.
         self.tag = object()
@@ -82,11 +78,6 @@ class DeviceArray:
     def __repr__(self) -> str:
         state = "" if self.allocation.open else ", closed"
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.context.spec!r}{state})"
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("an array without dimensions has no length")
-        return self.shape[0]
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError("a DeviceArray does not turn into a numpy array by itself: copy it with .numpy(stream)")
@@ -98,41 +89,6 @@ class DeviceArray:
         self.close()
 
     # What it is -------------------------------------------------------------------------------------------------------
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements, gaps between them not counted."""
-        return self.size * self.dtype.itemsize
-
-    @property
-    def strides_elements(self) -> Shape:
-        """The strides in elements, which is what kernels take. ValueError where they are not whole elements."""
-        itemsize = self.dtype.itemsize
-        if any(stride % itemsize for stride in self.strides):
-            raise ValueError(
-                f"strides {self.strides} are not whole elements of {itemsize} bytes: copy() the array first"
-            )
-        return tuple(stride // itemsize for stride in self.strides)
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether the elements lie in C order without gaps."""
-        return layout.is_contiguous(self.shape, self.strides, self.dtype.itemsize)
 
     @property
     def closed(self) -> bool:
@@ -147,9 +103,7 @@ class DeviceArray:
     # Views ------------------------------------------------------------------------------------------------------------
 
     def _view(self, offset: int, shape: Shape, strides: Shape, dtype: np.dtype[Any] | None = None) -> DeviceArray:
-        return DeviceArray(
-            self.allocation, self.pointer + offset, shape, strides, dtype or self.dtype, self.readonly
-        )  # fmt: skip
+        return DeviceArray(self.allocation, self.pointer + offset, shape, strides, dtype or self.dtype, self.readonly)
 
     def __getitem__(self, key: Any) -> DeviceArray:
         """A view: ints, slices of any step, None and Ellipsis, as in numpy. A single element is a view of shape ()."""
@@ -425,19 +379,9 @@ class DeviceArray:
         """Version 3, with the stream to wait for. AttributeError for host memory, and for dtypes that it lacks."""
         if self.context.kind != "gpu":
             raise AttributeError("an array of the simulated device is host memory: it has __dlpack__ only")
-        if self.dtype.kind == "V" and self.dtype.names is None:
-            raise AttributeError(f"__cuda_array_interface__ has no name for {self.dtype}: use DLPack")
-        description: dict[str, Any] = {
-            "shape": self.shape,
-            "typestr": self.dtype.str,
-            "data": (self.pointer if self.size else 0, self.readonly),
-            "version": 3,
-            "strides": None if self.is_contiguous else self.strides,
-            "stream": int(self._on(None)) or LEGACY_DEFAULT,
-        }
-        if self.dtype.names is not None:
-            description["descr"] = self.dtype.descr
-        return description
+        strides = None if self.is_contiguous else self.strides
+        pointer, stream = self.pointer if self.size else 0, int(self._on(None)) or LEGACY_DEFAULT
+        return dlpack.interface(pointer, self.shape, strides, self.dtype, self.readonly, stream)
 
 
 def touch(one: DeviceArray, other: DeviceArray) -> bool:
@@ -447,9 +391,6 @@ def touch(one: DeviceArray, other: DeviceArray) -> bool:
     return one.pointer + low < other.pointer + other_high and other.pointer + other_low < one.pointer + high
 
 
-# Makers ---------------------------------------------------------------------------------------------------------------
-
-
 def empty(context: Context, stream: Any, shape: Any, dtype: Any = np.float32) -> DeviceArray:
     """A new array, its contents undefined, usable on `stream` at once. Raises OutOfMemory."""
     extents = layout.as_shape(shape)
@@ -457,97 +398,3 @@ def empty(context: Context, stream: Any, shape: Any, dtype: Any = np.float32) ->
     on = Stream.of(context, stream)
     allocation = Allocation.make(context, on, math.prod(extents) * kind.itemsize)
     return DeviceArray(allocation, allocation.pointer, extents, layout.contiguous(extents, kind.itemsize), kind)
-
-
-def full(context: Context, stream: Any, shape: Any, value: Any, dtype: Any = None) -> DeviceArray:
-    """A new array of one value; dtype: the value's own, as numpy sees it, unless given."""
-    kind = np.asarray(value).dtype if dtype is None else dtype
-    made = empty(context, stream, shape, kind)
-    try:
-        return made.fill(value)
-    except BaseException:
-        made.close()
-        raise
-
-
-def zeros(context: Context, stream: Any, shape: Any, dtype: Any = np.float32) -> DeviceArray:
-    """A new array of zero bytes."""
-    made = empty(context, stream, shape, dtype)
-    try:
-        copies.fill(
-            context, made.stream.expect_open(), made.pointer, made.shape, made.strides, bytes(made.itemsize)
-        )  # fmt: skip
-    except BaseException:
-        made.close()
-        raise
-    return made
-
-
-def array(context: Context, stream: Any, source: Any, dtype: Any = None) -> DeviceArray:
-    """A new contiguous array with the contents of a numpy array (or what numpy makes one of), or of a device array.
-
-    The copy is queued on `stream`: see `DeviceArray.copy_from` for when the source has been read.
-    """
-    if isinstance(source, DeviceArray):
-        if dtype is not None and as_dtype(dtype) != source.dtype:
-            raise TypeError(
-                f"a device array of {source.dtype} is not converted to {dtype} by a copy: that takes a kernel"
-            )
-    else:
-        source = np.asarray(source, None if dtype is None else as_dtype(dtype))
-    made = empty(context, stream, source.shape, source.dtype)
-    try:
-        return made.copy_from(source)
-    except BaseException:
-        made.close()
-        raise
-
-
-def pinned(context: Context, shape: Any, dtype: Any = np.float32) -> npt.NDArray[Any]:
-    """A numpy array in pinned host memory, its contents undefined; freed with its last view."""
-    return pinned_array(context, shape, as_dtype(dtype))
-
-
-def over(
-    context: Context,
-    stream: Any,
-    pointer: int,
-    shape: Any,
-    dtype: Any,
-    *,
-    strides: Shape | None = None,
-    owner: object = None,
-    readonly: bool = False,
-) -> DeviceArray:
-    """An array over memory that somebody else owns: a module's variable, say. `owner` is kept alive with it."""
-    extents = layout.as_shape(shape)
-    kind = as_dtype(dtype)
-    steps = layout.contiguous(extents, kind.itemsize) if strides is None else tuple(strides)
-    low, high = layout.span(extents, steps, kind.itemsize)
-    span = (int(pointer) + low, int(pointer) + high)
-    allocation = Allocation(context, int(pointer), Uses(context, Stream.of(context, stream)), owner, span)
-    return DeviceArray(allocation, int(pointer), extents, steps, kind, readonly)
-
-
-def wrap(context: Context, stream: Any, exporter: Any) -> DeviceArray:
-    """An array over another library's memory, without a copy, from `__dlpack__` or `__cuda_array_interface__`.
-
-    `stream` waits for the exporter's work, and the exporter is kept until work on the array is done. On the simulated
-    device this takes arrays of the CPU. Raises TypeError for what exports nothing, DeviceMismatch for another device's.
-    """
-    if isinstance(exporter, DeviceArray):
-        if exporter.context.same_device(context):
-            return exporter
-        raise DeviceMismatch(f"{exporter!r} is not of {context.spec}: array() copies it there")
-    on = Stream.of(context, stream)
-    found = interop.take(context, on, exporter)
-    uses = Uses(context, on)
-    low, high = layout.span(found.shape, found.strides, found.dtype.itemsize)
-    allocation = Allocation(context, found.pointer, uses, found.owner, (found.pointer + low, found.pointer + high))
-    try:
-        interop.keep(context, allocation, uses, found)
-        kind = as_dtype(found.dtype)
-    except BaseException:
-        allocation.close()
-        raise
-    return DeviceArray(allocation, found.pointer, found.shape, found.strides, kind, found.readonly)

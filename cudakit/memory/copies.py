@@ -21,7 +21,7 @@ import numpy.typing as npt
 from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.memory import layout
-from cudakit.memory.layout import Plan, Shape
+from cudakit.memory.layout import CopyPlan, Shape
 from cudakit.memory.pinned import is_pinned
 
 #: Up to this many 2-D copies are queued directly from or to a strided host array.
@@ -34,12 +34,12 @@ MOST = 65536
 _FILL_BLOCK = 1 << 16
 
 
-def _plan(context: Context, shape: Shape, itemsize: int, destination: Shape, source: Shape) -> Plan | None:
+def _plan(context: Context, shape: Shape, itemsize: int, destination: Shape, source: Shape) -> CopyPlan | None:
     return layout.plan(shape, itemsize, destination, source, max_pitch=context.attribute("MAX_PITCH"))
 
 
 def _run(
-    context: Context, stream: Any, plan: Plan, destination: int, source: int, *, to_host: bool, from_host: bool
+    context: Context, stream: Any, plan: CopyPlan, destination: int, source: int, *, to_host: bool, from_host: bool
 ) -> None:
     """Queue a plan on a stream (a driver handle), between two addresses, each of the host or the device."""
     driver = context.driver
@@ -75,17 +75,18 @@ def host_to_device(context: Context, stream: Any, pointer: int, strides: Shape, 
     plan = _plan(context, host.shape, itemsize, strides, host.strides)
     if plan is None:
         return
+    pinned = is_pinned(context, host)
     if context.captures:
-        _expect_capturable(context, stream, host, plan)
-    ours = plan.count > FEW
-    if ours:
-        if context.kind == "sim" and is_pinned(context, host):
+        _expect_capturable(context, stream, host, plan, pinned)
+    gathered = plan.count > FEW
+    if gathered:
+        if context.kind == "sim" and pinned:
             low, high = layout.span(host.shape, host.strides, itemsize)
             context.driver.simHostReads(host.ctypes.data + low, high - low)
         host = np.ascontiguousarray(host)
         plan = _few_enough(_plan(context, host.shape, itemsize, strides, host.strides), host.shape, strides)
     _run(context, stream, plan, pointer, host.ctypes.data, to_host=False, from_host=True)
-    if ours or is_pinned(context, host):
+    if gathered or pinned:
         context.in_flight.hold(stream, host)
 
 
@@ -98,11 +99,12 @@ def device_to_host(
     plan = _plan(context, shape, itemsize, host.strides, strides)
     if plan is None:
         return
+    pinned = is_pinned(context, host)
     if context.captures:
-        _expect_capturable(context, stream, host, plan)
+        _expect_capturable(context, stream, host, plan, pinned)
     if plan.count <= FEW:
         _run(context, stream, plan, host.ctypes.data, pointer, to_host=True, from_host=False)
-        if is_pinned(context, host):
+        if pinned:
             context.in_flight.hold(stream, host)
         return
     gathered = np.empty(shape, host.dtype)
@@ -119,9 +121,9 @@ def device_to_host(
     host[...] = np.ndarray(shape, host.dtype, raw, -low, strides)
 
 
-def _expect_capturable(context: Context, stream: Any, host: npt.NDArray[Any], plan: Plan) -> None:
+def _expect_capturable(context: Context, stream: Any, host: npt.NDArray[Any], plan: CopyPlan, pinned: bool) -> None:
     """Raise GraphError where a copy of a host array would not be the same each time a graph repeats it."""
-    if not is_pinned(context, host):
+    if not pinned:
         context.captures.refuse(
             stream,
             "a copy from or to pageable host memory, which the host takes part in, cannot be captured: give a pinned "
@@ -152,7 +154,7 @@ def device_to_device(
     return True
 
 
-def _few_enough(plan: Plan | None, shape: Shape, strides: Shape) -> Plan:
+def _few_enough(plan: CopyPlan | None, shape: Shape, strides: Shape) -> CopyPlan:
     if plan is None or plan.count > MOST:
         raise ValueError(
             f"a destination of shape {shape} and strides {strides} takes {plan.count if plan else 0} separate copies, "
@@ -187,7 +189,7 @@ def fill(context: Context, stream: Any, pointer: int, shape: Shape, strides: Sha
             _set(context, stream, unit, pointer + offset + place, plan.destination_pitch, value, unit, plan.rows)
 
 
-def _unit(pointer: int, plan: Plan, element: bytes, *, repeating: bool) -> int:
+def _unit(pointer: int, plan: CopyPlan, element: bytes, *, repeating: bool) -> int:
     """The widest word (4, 2 or 1 bytes) that fits every address of the fill, or 0. repeating: all words be alike."""
     steps = math.gcd(pointer, plan.width, plan.destination_pitch, plan.destination_offset, len(element))
     steps = math.gcd(steps, *(stride for _, stride, _ in plan.outer))

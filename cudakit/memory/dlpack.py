@@ -118,8 +118,8 @@ for _callback in (_c_delete, _c_destroy):
 
 
 @dataclass(frozen=True)
-class Foreign:
-    """An array of somebody else's: where and how it lies (strides in bytes), and what keeps it alive."""
+class ImportedArray:
+    """An array of another library: its address, shape and strides (bytes), and what keeps it alive."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -150,13 +150,13 @@ def numpy_dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
                 return np.dtype("?" if kind == "b" else f"{kind}{bits // 8}")
         name: str | None = "bfloat16" if (code, bits) == (_BFLOAT, 16) else None
         if bits == 8:
-            name = next((small for small, number in _SMALL_FLOATS.items() if number == code), name)
+            name = next((known for known, number in _SMALL_FLOATS.items() if number == code), name)
         if name is not None:
             import ml_dtypes
 
-            found = getattr(ml_dtypes, name, None)
-            if found is not None:
-                dtype: np.dtype[Any] = np.dtype(found)
+            small = getattr(ml_dtypes, name, None)
+            if small is not None:
+                dtype: np.dtype[Any] = np.dtype(small)
                 return dtype
     raise BufferError(f"numpy has no dtype for DLPack's code {code} with {bits} bits and {lanes} lanes")
 
@@ -214,7 +214,7 @@ class _Taken:
             finalizer.atexit = False
 
 
-def take(exporter: Any, stream: int | None) -> Foreign:
+def take(exporter: Any, stream: int | None) -> ImportedArray:
     """The array that an object with `__dlpack__` exports.
 
     stream: the consumer's stream, as the protocol counts them (1: legacy default), or None for an array of the CPU.
@@ -255,10 +255,10 @@ def take(exporter: Any, stream: int | None) -> Foreign:
         strides = layout.contiguous(shape, dtype.itemsize)
     pointer = (tensor.data or 0) + tensor.byte_offset
     device = (int(tensor.device.device_type), int(tensor.device.device_id))
-    return Foreign(pointer, shape, strides, dtype, readonly, device, owner)
+    return ImportedArray(pointer, shape, strides, dtype, readonly, device, owner)
 
 
-def take_interface(exporter: Any, description: dict[str, Any]) -> Foreign:
+def take_interface(exporter: Any, description: dict[str, Any]) -> ImportedArray:
     """The array of a `__cuda_array_interface__`; its "stream" entry is the caller's to wait for. device: (CUDA, -1)."""
     if description.get("mask") is not None:
         raise BufferError(f"{type(exporter).__name__} has a mask, which device arrays here do not")
@@ -267,7 +267,34 @@ def take_interface(exporter: Any, description: dict[str, Any]) -> Foreign:
     strides = description.get("strides")
     strides = layout.contiguous(shape, dtype.itemsize) if strides is None else tuple(int(stride) for stride in strides)
     pointer, readonly = description["data"]
-    return Foreign(int(pointer or 0), shape, strides, dtype, bool(readonly), (CUDA, -1), exporter)
+    return ImportedArray(int(pointer or 0), shape, strides, dtype, bool(readonly), (CUDA, -1), exporter)
+
+
+def interface(
+    pointer: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    dtype: np.dtype[Any],
+    readonly: bool,
+    stream: int,
+) -> dict[str, Any]:
+    """A `__cuda_array_interface__`, version 3. strides: bytes, None if contiguous. stream: to wait for.
+
+    Raises AttributeError for dtypes that the interface lacks.
+    """
+    if dtype.kind == "V" and dtype.names is None:
+        raise AttributeError(f"__cuda_array_interface__ has no name for {dtype}: use DLPack")
+    description: dict[str, Any] = {
+        "shape": shape,
+        "typestr": dtype.str,
+        "data": (pointer, readonly),
+        "version": 3,
+        "strides": strides,
+        "stream": stream,
+    }
+    if dtype.names is not None:
+        description["descr"] = dtype.descr
+    return description
 
 
 def interface_dtype(description: dict[str, Any]) -> np.dtype[Any]:

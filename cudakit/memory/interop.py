@@ -1,4 +1,4 @@
-"""Memory of other libraries: what may be wrapped on which device, in which order, and for how long it is kept."""
+"""Arrays from and to other libraries: devices they may be on, the order of their use, what keeps them alive."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from cudakit.driver.context import Context
 from cudakit.driver.stream import LEGACY_DEFAULT, Stream
 from cudakit.errors import CudaError, DeviceMismatch
-from cudakit.memory import dlpack, layout
+from cudakit.memory import dlpack, layout, pinned
 from cudakit.memory.allocation import Allocation, Uses
-from cudakit.memory.dlpack import Foreign
+from cudakit.memory.dlpack import ImportedArray
 
 _ON_GPU = (dlpack.CUDA, dlpack.CUDA_HOST, dlpack.CUDA_MANAGED)
 _ALREADY_REGISTERED = 712
@@ -21,7 +21,7 @@ _ALREADY_REGISTERED = 712
 _registered: weakref.WeakKeyDictionary[Context, dict[tuple[int, int], int]] = weakref.WeakKeyDictionary()
 
 
-def take(context: Context, stream: Stream, exporter: Any) -> Foreign:
+def take(context: Context, stream: Stream, exporter: Any) -> ImportedArray:
     """The array that `exporter` exports, on `context`'s device, in the order of `stream`."""
     if hasattr(exporter, "__dlpack__") and hasattr(exporter, "__dlpack_device__"):
         kind, number = (int(part) for part in exporter.__dlpack_device__())
@@ -32,34 +32,35 @@ def take(context: Context, stream: Stream, exporter: Any) -> Foreign:
         raise TypeError(
             f"{type(exporter).__name__} has neither __dlpack__ nor __cuda_array_interface__: array() copies host data"
         )
-    found = dlpack.take_interface(exporter, description)
-    _same_device(context, exporter, dlpack.CUDA, _ordinal(context, found.pointer))
+    imported = dlpack.take_interface(exporter, description)
+    _same_device(context, exporter, dlpack.CUDA, _ordinal(context, imported.pointer))
     theirs = description.get("stream")
     if theirs is not None:
         stream.wait(Stream(context, handle=int(theirs), owner=exporter))
-    return found
+    return imported
 
 
-def keep(context: Context, allocation: Allocation, uses: Uses, found: Foreign) -> None:
-    """Have `allocation` let go of a foreign array's owner once work on it is done."""
+def keep(context: Context, allocation: Allocation, uses: Uses, imported: ImportedArray) -> None:
+    """Have `allocation` let go of an imported array's owner once work on it is done."""
     if context.kind == "gpu":
-        allocation.release_with(_let_go, context, uses, [found.owner])
+        allocation.release_with(_let_go, context, uses, [imported.owner])
         return
-    low, high = layout.span(found.shape, found.strides, found.dtype.itemsize)
+    low, high = layout.span(imported.shape, imported.strides, imported.dtype.itemsize)
     if high == low:
         return
-    key = (found.pointer + low, high - low)
+    key = (imported.pointer + low, high - low)
     ranges = _registered.setdefault(context, {})
     if not ranges.get(key):
         try:
             context.call("cuMemHostRegister", *key, 0)
         except CudaError as error:
-            if error.code != _ALREADY_REGISTERED or not _known(context, *key):
+            ends = (key[0], key[0] + key[1] - 1)
+            if error.code != _ALREADY_REGISTERED or not all(pinned.is_known(context, end) for end in ends):
                 raise
-            # Pinned already, by us or somebody: it is there for as long as its owner is.
+            # Pinned already, by us or others: it is there for as long as its owner is.
             return
     ranges[key] = ranges.get(key, 0) + 1
-    allocation.release_with(_unregister, context, ranges, key, [found.owner])
+    allocation.release_with(_unregister, context, ranges, key, [imported.owner])
 
 
 def host_memory(
@@ -86,13 +87,6 @@ def _unregister(
         del ranges[key]
         context.attempt("cuMemHostUnregister", key[0])
     owner.clear()
-
-
-def _known(context: Context, address: int, size: int) -> bool:
-    """Whether the driver has the first and the last byte of a range pinned."""
-    attribute = context.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    places = (address, address + size - 1)
-    return all(int(context.call("cuPointerGetAttributes", 1, [attribute], place)[0]) for place in places)
 
 
 def _ordinal(context: Context, pointer: int) -> int:

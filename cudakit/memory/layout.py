@@ -149,7 +149,7 @@ def reshaped(shape: Shape, wanted: Any) -> Shape:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CopyPlan:
     """A strided copy as `count` equal 2-D copies: `rows` rows of `width` bytes, a pitch apart on each side.
 
     outer: the loops round them, as (extent, destination stride, source stride). The offsets lead to the first.
@@ -186,7 +186,7 @@ def plan(
     *,
     max_pitch: int = 2**31 - 1,
     absorb: bool = True,
-) -> Plan | None:
+) -> CopyPlan | None:
     """How to copy between two layouts of one shape; None where there is nothing to copy.
 
     Dimensions that lie alike on both sides are merged, so that a copy of contiguous arrays is one row. absorb: merge
@@ -221,4 +221,4 @@ def plan(
     ]
     if fitting:
         rows, to_pitch, from_pitch = merged.pop(max(fitting, key=lambda place: merged[place][0]))
-    return Plan(width, rows, to_pitch, from_pitch, to_offset, from_offset, tuple(merged))
+    return CopyPlan(width, rows, to_pitch, from_pitch, to_offset, from_offset, tuple(merged))

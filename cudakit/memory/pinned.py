@@ -16,11 +16,11 @@ from cudakit.errors import OutOfMemory
 from cudakit.memory.layout import as_shape
 
 # Every block that is alive, so that one is found again by an address in it.
-_blocks: weakref.WeakSet[Block] = weakref.WeakSet()
+_blocks: weakref.WeakSet[PinnedBlock] = weakref.WeakSet()
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every device of the process
 
 
-class Block:
+class PinnedBlock:
     """One piece of pinned memory: the base of every array over it, freed with the last of them."""
 
     __slots__ = ("__array_interface__", "__weakref__", "address", "nbytes")
@@ -60,12 +60,12 @@ def pinned(context: Context, shape: Any, dtype: npt.DTypeLike) -> npt.NDArray[An
             error.routine, error.code, error.name, f"{error.text}: {nbytes} bytes of pinned host memory were asked for",
             "Pinned memory is taken from the system's own: pin less, and look at ulimit -l.",
         ) from error  # fmt: skip
-    block = Block(context.primary, address, nbytes)
+    block = PinnedBlock(context.primary, address, nbytes)
     _blocks.add(block)
     return np.asarray(block).view(kind).reshape(extents)
 
 
-def blocks() -> list[Block]:
+def blocks() -> list[PinnedBlock]:
     """All pinned memory that cudakit made and somebody still looks at."""
     return list(_blocks)
 
@@ -77,8 +77,13 @@ def is_pinned(context: Context, array: npt.NDArray[Any]) -> bool:
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
-    if isinstance(base, Block):
+    if isinstance(base, PinnedBlock):
         return True
+    return is_known(context, array.ctypes.data)
+
+
+def is_known(context: Context, address: int) -> bool:
+    """Whether the driver knows the memory at an address: pinned or registered host memory, or a device's."""
     attribute = context.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     # The plural form answers 0 for memory it does not know; the singular one fails, which sanitizers report.
-    return bool(int(context.call("cuPointerGetAttributes", 1, [attribute], array.ctypes.data)[0]))
+    return bool(int(context.call("cuPointerGetAttributes", 1, [attribute], address)[0]))

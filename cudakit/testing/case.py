@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from cudakit.compare import Comparison, compare
 from cudakit.memory import array as memory
-from cudakit.memory import layout
+from cudakit.memory import layout, makers
 
 if TYPE_CHECKING:
     from cudakit.device import Device
@@ -66,7 +66,7 @@ class Layout:
         """The view of a device buffer of `extent` elements."""
         steps = tuple(stride * buffer.itemsize for stride in self.strides)
         pointer = buffer.pointer + self.first * buffer.itemsize
-        return memory.over(
+        return makers.over(
             buffer.context, stream, pointer, self.shape, buffer.dtype, strides=steps, owner=buffer
         )  # fmt: skip
 

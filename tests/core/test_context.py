@@ -16,7 +16,7 @@ from cudakit.driver import driver as drivers
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
 from cudakit.errors import Closed, ContextLost, DeviceFault, DeviceMismatch, DeviceUnavailable
-from cudakit.memory import array as memory
+from cudakit.memory import makers
 
 R = cu.CUresult
 
@@ -249,9 +249,9 @@ def test_on_two_devices_another_library_may_have_changed_the_context():
         first.driver.cuCtxSetCurrent(second.handle)
         other = Stream(first)
         assert int(first.driver.cuStreamGetCtx(other.handle)[1]) == int(first.handle)
-        made = memory.zeros(second, Stream(second), (4,))
+        made = makers.zeros(second, Stream(second), (4,))
         assert int(made.numpy().sum()) == 0
-        assert memory.zeros(first, stream, (4,)).numpy().shape == (4,)
+        assert makers.zeros(first, stream, (4,)).numpy().shape == (4,)
         # A finalizer leaves what is current alone.
         first.driver.cuCtxSetCurrent(second.handle)
         other.close()
@@ -289,7 +289,7 @@ def test_close_is_idempotent_and_frees_what_was_made():
         driver = context.driver
         stream = Stream(context)
         event = stream.record()
-        held = memory.zeros(context, stream, (100,))
+        held = makers.zeros(context, stream, (100,))
         view = held[3:]
         context.close()
         context.close()
@@ -309,8 +309,8 @@ def test_dropping_everything_frees_everything():
     driver = drivers.open("sim", fresh=True).driver
     context = Context(drivers.Opened(driver, 0, "sim", "sim"))
     stream = Stream(context)
-    held = memory.zeros(context, stream, (100,))
-    held.copy_from(memory.pinned(context, (100,)))
+    held = makers.zeros(context, stream, (100,))
+    held.copy_from(makers.pinned(context, (100,)))
     kept = [stream.record()]
     del context, stream, held, kept
     gc.collect()
@@ -330,7 +330,7 @@ def test_a_child_holds_its_context():
 def test_pinned_arrays_outlive_the_context():
     driver = drivers.open("sim", fresh=True).driver
     context = Context(drivers.Opened(driver, 0, "sim", "sim"))
-    array = memory.pinned(context, (4,), "int32")
+    array = makers.pinned(context, (4,), "int32")
     view = array[1:]
     array[:] = 7
     context.close()
@@ -348,7 +348,7 @@ def test_a_lost_context_says_so_at_once_and_ever_after():
     driver = drivers.open("sim", fresh=True).driver
     context = Context(drivers.Opened(driver, 0, "sim", "sim"))
     stream = Stream(context)
-    array = memory.zeros(context, stream, (4,))
+    array = makers.zeros(context, stream, (4,))
     driver.simInject("context_lost")
     with pytest.raises(DeviceFault) as first:
         context.synchronize()

@@ -15,6 +15,7 @@ from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
 from cudakit.errors import ForkedProcess
 from cudakit.memory import array as memory
+from cudakit.memory import makers
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -55,11 +56,11 @@ def in_child(work) -> str:
 def test_every_use_in_a_child_is_a_clear_error(context):
     stream = Stream(context)
     event = stream.record()
-    array = memory.zeros(context, stream, (10,))
+    array = makers.zeros(context, stream, (10,))
     for use in (
         context.synchronize, context.memory_info, stream.synchronize, stream.query, stream.record, event.synchronize,
         event.query, array.numpy, lambda: array.fill(1), lambda: array[1:].copy(), lambda: Stream(context),
-        lambda: memory.empty(context, stream, (3,)), lambda: memory.pinned(context, (3,)),
+        lambda: memory.empty(context, stream, (3,)), lambda: makers.pinned(context, (3,)),
     ):  # fmt: skip
         said = in_child(use)
         assert said.startswith(f"{ForkedProcess.__name__}: {context.spec} was opened in process {os.getpid()}"), said
@@ -70,8 +71,8 @@ def test_every_use_in_a_child_is_a_clear_error(context):
 def test_dropping_and_closing_in_a_child_is_harmless(context):
     stream = Stream(context)
     with stream.record() as event:
-        array = memory.zeros(context, stream, (10,))
-        pinned = memory.pinned(context, (10,), "int32")
+        array = makers.zeros(context, stream, (10,))
+        pinned = makers.pinned(context, (10,), "int32")
         pinned[:] = 7
         kept = [stream, event, array, pinned]
 
@@ -95,7 +96,7 @@ def test_a_child_may_open_a_simulated_device_of_its_own():
 
     def work():
         with Context("sim") as childs:
-            made = memory.full(childs, Stream(childs), (4,), 3, "int32")
+            made = makers.full(childs, Stream(childs), (4,), 3, "int32")
             return childs.driver is not parents.driver, made.numpy().tolist()
 
     assert in_child(work) == "(True, [3, 3, 3, 3])"
@@ -123,18 +124,19 @@ def test_ranges_work_in_a_child():
 
 def test_python_leaves_a_child_cleanly(context):
     """sys.exit in the child runs every finalizer there."""
-    array = memory.zeros(context, Stream(context), (10,))
+    array = makers.zeros(context, Stream(context), (10,))
     import subprocess
 
     code = f"""
 import os, sys
 from cudakit.memory import array as memory
+from cudakit.memory import makers
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
 context = Context({context.spec!r})
 stream = Stream(context)
-array = memory.zeros(context, stream, (10,))
-pinned = memory.pinned(context, (10,))
+array = makers.zeros(context, stream, (10,))
+pinned = makers.pinned(context, (10,))
 array.copy_from(pinned)
 child = os.fork()
 if child == 0:

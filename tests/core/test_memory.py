@@ -16,7 +16,7 @@ from cudakit.driver import driver as drivers
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
 from cudakit.errors import Closed, CudaError, DeviceMismatch, OutOfMemory
-from cudakit.memory import allocation, copies, dlpack
+from cudakit.memory import allocation, copies, dlpack, makers
 from cudakit.memory import array as memory
 
 STRUCT = np.dtype([("a", "i4"), ("b", "f8"), ("c", "u1", (3,))])
@@ -65,7 +65,7 @@ def same(left, right):
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (2, 3, 4), (0,), (3, 0, 2)], ids=str)
 def test_there_and_back(context, stream, dtype, shape):
     host = values(shape, dtype)
-    array = memory.array(context, stream, host)
+    array = makers.array(context, stream, host)
     assert (array.shape, array.dtype, array.size, array.ndim) == (host.shape, host.dtype, host.size, host.ndim)
     assert (array.nbytes, array.itemsize) == (host.nbytes, host.itemsize)
     assert array.is_contiguous
@@ -80,7 +80,7 @@ def test_there_and_back(context, stream, dtype, shape):
 def test_names_of_small_floats(context, stream):
     assert memory.as_dtype("bfloat16") == ml_dtypes.bfloat16
     assert memory.empty(context, stream, (2,), "float8_e5m2").dtype == ml_dtypes.float8_e5m2
-    array = memory.array(context, stream, [1.5, 2.5], "bfloat16")
+    array = makers.array(context, stream, [1.5, 2.5], "bfloat16")
     assert array.numpy().astype("f4").tolist() == [1.5, 2.5]
 
 
@@ -88,9 +88,9 @@ def test_dtypes_that_no_kernel_reads(context, stream):
     with pytest.raises(TypeError, match="Python objects"):
         memory.empty(context, stream, (2,), object)
     with pytest.raises(TypeError, match="other order"):
-        memory.array(context, stream, np.zeros(3, ">f4"))
+        makers.array(context, stream, np.zeros(3, ">f4"))
     with pytest.raises(TypeError, match="Python objects"):
-        memory.pinned(context, (2,), object)
+        makers.pinned(context, (2,), object)
 
 
 def test_shapes(context, stream):
@@ -104,14 +104,14 @@ def test_shapes(context, stream):
 
 
 def test_python_values(context, stream):
-    assert memory.array(context, stream, [[1, 2], [3, 4]], np.int32).numpy().tolist() == [[1, 2], [3, 4]]
-    assert memory.array(context, stream, 3.5).numpy() == 3.5
-    assert memory.full(context, stream, (2,), 7).dtype == np.array(7).dtype
-    assert memory.zeros(context, stream, (2, 2), STRUCT).numpy().tobytes() == bytes(4 * STRUCT.itemsize)
+    assert makers.array(context, stream, [[1, 2], [3, 4]], np.int32).numpy().tolist() == [[1, 2], [3, 4]]
+    assert makers.array(context, stream, 3.5).numpy() == 3.5
+    assert makers.full(context, stream, (2,), 7).dtype == np.array(7).dtype
+    assert makers.zeros(context, stream, (2, 2), STRUCT).numpy().tobytes() == bytes(4 * STRUCT.itemsize)
 
 
 def test_numpy_does_not_take_it_by_itself(context, stream):
-    array = memory.zeros(context, stream, (3,))
+    array = makers.zeros(context, stream, (3,))
     with pytest.raises(TypeError, match=r"\.numpy\(stream\)"):
         np.asarray(array)
     with pytest.raises(TypeError):
@@ -129,7 +129,7 @@ def test_numpy_does_not_take_it_by_itself(context, stream):
 @given(data=st.data())
 def test_views_are_numpys(context, stream, data):
     host = np.arange(4 * 5 * 6, dtype=np.int32).reshape(4, 5, 6)
-    array = memory.array(context, stream, host)
+    array = makers.array(context, stream, host)
     for _ in range(data.draw(st.integers(1, 3))):
         if data.draw(st.booleans()):
             axes = data.draw(st.permutations(range(host.ndim)))
@@ -145,7 +145,7 @@ def test_views_are_numpys(context, stream, data):
 
 def test_index_elements_and_new_axes(context, stream):
     host = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
-    array = memory.array(context, stream, host)
+    array = makers.array(context, stream, host)
     for key in [1, (1, 2), (1, 2, 3), (0, -1), (..., 1), (None, 0), (slice(None), None, 1), (1, ..., 2, None), ()]:
         same(array[key].numpy(), np.asarray(host[key]))
     assert array[1, 2, 3].shape == ()
@@ -159,17 +159,17 @@ def test_index_elements_and_new_axes(context, stream):
 
 
 def test_an_empty_array_or_view_has_no_address(context, stream):
-    array = memory.zeros(context, stream, (5,), np.int32)
+    array = makers.zeros(context, stream, (5,), np.int32)
     for key in (slice(5, 5), slice(5, None), slice(3, 2)):
         assert array[key].pointer == 0
     assert array[::-1].pointer == array.pointer + 16
-    empty = memory.zeros(context, stream, (0, 5), np.int32)
+    empty = makers.zeros(context, stream, (0, 5), np.int32)
     assert (empty.pointer, empty[:, 2:].pointer, empty.T[3:].reshape(0).pointer) == (0, 0, 0)
-    assert memory.over(context, stream, array.pointer, (0,), np.int32, owner=array).pointer == 0
+    assert makers.over(context, stream, array.pointer, (0,), np.int32, owner=array).pointer == 0
 
 
 def test_views_share_memory(context, stream):
-    array = memory.zeros(context, stream, (4, 4), np.int32)
+    array = makers.zeros(context, stream, (4, 4), np.int32)
     array[1:3, ::2].fill(5)
     array.T[3].copy_from(np.array([1, 2, 3, 4], np.int32))
     assert array.numpy().tolist() == [[0, 0, 0, 1], [5, 0, 5, 2], [5, 0, 5, 3], [0, 0, 0, 4]]
@@ -181,7 +181,7 @@ def test_views_share_memory(context, stream):
 
 def test_a_view_keeps_the_memory(sim):
     stream = Stream(sim)
-    view = memory.array(sim, stream, np.arange(10))[3:5]
+    view = makers.array(sim, stream, np.arange(10))[3:5]
     gc.collect()
     assert view.numpy().tolist() == [3, 4]
     assert sim.driver.simStats().allocations == 1
@@ -190,7 +190,7 @@ def test_a_view_keeps_the_memory(sim):
 
 
 def test_reshape(context, stream):
-    array = memory.array(context, stream, np.arange(12))
+    array = makers.array(context, stream, np.arange(12))
     assert array.reshape(3, 4)[1].numpy().tolist() == [4, 5, 6, 7]
     assert array.reshape((2, -1)).shape == (2, 6)
     assert array.reshape(3, 4).reshape(-1).numpy().tolist() == list(range(12))
@@ -204,7 +204,7 @@ def test_reshape(context, stream):
 
 def test_view_as_another_dtype(context, stream):
     host = np.arange(12, dtype=np.float32).reshape(3, 4)
-    array = memory.array(context, stream, host)
+    array = makers.array(context, stream, host)
     same(array.view("int32").numpy(), host.view("int32"))
     same(array.view("uint8").numpy(), host.view("uint8"))
     same(array.view("uint8").view("float64").numpy(), host.view("float64"))
@@ -216,7 +216,7 @@ def test_view_as_another_dtype(context, stream):
 
 
 def test_strides_in_elements_of_what_is_not_whole(context, stream):
-    array = memory.over(context, stream, memory.zeros(context, stream, (100,)).pointer, (3,), "f4", strides=(6,))
+    array = makers.over(context, stream, makers.zeros(context, stream, (100,)).pointer, (3,), "f4", strides=(6,))
     with pytest.raises(ValueError, match="not whole elements"):
         _ = array.strides_elements
 
@@ -241,13 +241,13 @@ def test_copies_between_any_two_layouts(context, stream, data):
 
     expected, target = laid_out(lambda wide: np.full(wide, 0x5A, source.dtype))
     target[...] = source
-    first, first_view = laid_out(lambda wide: memory.full(context, stream, wide, 0x5A, source.dtype))
+    first, first_view = laid_out(lambda wide: makers.full(context, stream, wide, 0x5A, source.dtype))
     first_view.copy_from(source)
     same(first.numpy(), expected)
-    second = memory.zeros(context, stream, shape, source.dtype)
+    second = makers.zeros(context, stream, shape, source.dtype)
     second.copy_from(first_view)
     same(second.numpy(), source)
-    third, third_view = laid_out(lambda wide: memory.full(context, stream, wide, 0x5A, source.dtype))
+    third, third_view = laid_out(lambda wide: makers.full(context, stream, wide, 0x5A, source.dtype))
     third_view.copy_from(second)
     same(third.numpy(), expected)
     back, back_view = laid_out(lambda wide: np.full(wide, 0x5A, source.dtype))
@@ -259,11 +259,11 @@ def test_copies_between_any_two_layouts(context, stream, data):
 def test_many_separate_pieces_go_through_the_host_rightly(context, stream, monkeypatch):
     monkeypatch.setattr(copies, "MANY", 4)
     host = np.arange(6 * 7 * 8 * 9, dtype=np.int32).reshape(6, 7, 8, 9)
-    array = memory.array(context, stream, host)
+    array = makers.array(context, stream, host)
     scattered = array.transpose(3, 1, 0, 2)[::2, :, ::-1]
     same(scattered.numpy(), host.transpose(3, 1, 0, 2)[::2, :, ::-1])
     same(scattered.copy().numpy(), host.transpose(3, 1, 0, 2)[::2, :, ::-1])
-    into = memory.zeros(context, stream, (9, 7, 6, 8), np.int32)
+    into = makers.zeros(context, stream, (9, 7, 6, 8), np.int32)
     into.transpose(2, 1, 3, 0).copy_from(array)
     same(into.numpy(), host.transpose(3, 1, 0, 2))
     out = np.zeros((9, 7, 6, 8), np.int32)
@@ -274,20 +274,20 @@ def test_many_separate_pieces_go_through_the_host_rightly(context, stream, monke
 
 def test_a_destination_in_too_many_pieces_is_refused(context, stream, monkeypatch):
     monkeypatch.setattr(copies, "MOST", 4)
-    array = memory.zeros(context, stream, (6, 7, 8), np.int32)
+    array = makers.zeros(context, stream, (6, 7, 8), np.int32)
     with pytest.raises(ValueError, match="rearrange it with a kernel"):
         array.transpose(1, 0, 2)[:, :, ::2].copy_from(np.ones((7, 6, 4), np.int32))
     assert not array.numpy().any()
 
 
 def test_mismatches_are_refused(context, stream):
-    array = memory.zeros(context, stream, (2, 3))
+    array = makers.zeros(context, stream, (2, 3))
     with pytest.raises(ValueError, match=r"\(3, 2\).*\(2, 3\)"):
         array.copy_from(np.zeros((3, 2), np.float32))
     with pytest.raises(TypeError, match=r"float64.*float32.*astype"):
         array.copy_from(np.zeros((2, 3)))
     with pytest.raises(TypeError, match="int32"):
-        array.copy_from(memory.zeros(context, stream, (2, 3), np.int32))
+        array.copy_from(makers.zeros(context, stream, (2, 3), np.int32))
     with pytest.raises(ValueError, match="shape"):
         array.copy_to(np.zeros(6, np.float32))
     with pytest.raises(TypeError, match="float16"):
@@ -299,12 +299,12 @@ def test_mismatches_are_refused(context, stream):
     with pytest.raises(ValueError, match="read-only"):
         array.copy_to(frozen)
     with pytest.raises(TypeError, match="takes a kernel"):
-        memory.array(context, stream, array, np.float64)
+        makers.array(context, stream, array, np.float64)
 
 
 def test_a_destination_that_overlaps_itself_is_refused(context, stream):
-    base = memory.zeros(context, stream, (8,))
-    same_place = memory.over(context, stream, base.pointer, (4,), "f4", strides=(0,), owner=base)
+    base = makers.zeros(context, stream, (8,))
+    same_place = makers.over(context, stream, base.pointer, (4,), "f4", strides=(0,), owner=base)
     assert (same_place.numpy() == 0).all()
     for write in (lambda: same_place.fill(1), lambda: same_place.copy_from(np.zeros(4, np.float32))):
         with pytest.raises(ValueError, match="overlaps itself"):
@@ -314,12 +314,12 @@ def test_a_destination_that_overlaps_itself_is_refused(context, stream):
 
 
 def test_a_repeated_source_is_read_as_often_as_it_says(context, stream):
-    base = memory.array(context, stream, np.array([3, 4], np.int32))
-    repeated = memory.over(context, stream, base.pointer, (3, 2), "i4", strides=(0, 4), owner=base)
+    base = makers.array(context, stream, np.array([3, 4], np.int32))
+    repeated = makers.over(context, stream, base.pointer, (3, 2), "i4", strides=(0, 4), owner=base)
     assert repeated.numpy().tolist() == [[3, 4]] * 3
     assert repeated.copy().numpy().tolist() == [[3, 4]] * 3
     host = np.broadcast_to(np.float32(2.5), (4, 5))
-    assert (memory.array(context, stream, host).numpy() == 2.5).all()
+    assert (makers.array(context, stream, host).numpy() == 2.5).all()
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_a_repeated_source_is_read_as_often_as_it_says(context, stream):
 )
 def test_overlapping_copies_are_as_numpys(context, stream, to, from_):
     host = np.arange(10 * 3, dtype=np.int32).reshape(10, 3)
-    array = memory.array(context, stream, host)
+    array = makers.array(context, stream, host)
     array[to].copy_from(array[from_])
     expected = host.copy()
     expected[to] = host[from_]
@@ -345,7 +345,7 @@ def test_overlapping_copies_are_as_numpys(context, stream, to, from_):
 def test_copies_between_devices_of_two_drivers():
     with opened("sim") as one, opened("sim:sm_80") as other:
         host = np.arange(12, dtype=np.float32).reshape(3, 4)
-        there = memory.array(other, Stream(other), memory.array(one, Stream(one), host).T)
+        there = makers.array(other, Stream(other), makers.array(one, Stream(one), host).T)
         same(there.numpy(), host.T)
 
 
@@ -355,9 +355,9 @@ def test_copies_between_devices_of_one_driver(to, from_):
     with opened("sim", devices=2) as one, Context(drivers.Opened(one.driver, 1, "sim", "sim:sm_90:1")) as other:
         host = np.arange(16, dtype=np.float32).reshape(4, 4)
         stream = Stream(one)
-        source = memory.array(one, stream, host)
+        source = makers.array(one, stream, host)
         stream.synchronize()
-        target = memory.zeros(other, Stream(other), (4, 4))
+        target = makers.zeros(other, Stream(other), (4, 4))
         to(target).copy_from(from_(source))
         same(to(target).numpy(), from_(host).copy())
 
@@ -365,9 +365,9 @@ def test_copies_between_devices_of_one_driver(to, from_):
 def test_copies_queue_on_the_stream_that_is_given(sim):
     """Nothing runs before somebody waits, and the copy is on that stream."""
     home, other = Stream(sim), Stream(sim)
-    array = memory.zeros(sim, home, (4,), np.int32)
+    array = makers.zeros(sim, home, (4,), np.int32)
     home.synchronize()
-    source = memory.pinned(sim, (4,), np.int32)
+    source = makers.pinned(sim, (4,), np.int32)
     source[:] = 5
     array.copy_from(source, other)
     assert not other.query()
@@ -389,7 +389,7 @@ def test_fill_every_dtype_and_layout(context, stream, dtype):
         lambda a: a[2, 3, ...],
     ):
         host = values((6, 7), dtype)
-        array = memory.array(context, stream, host)
+        array = makers.array(context, stream, host)
         make(array).fill(element)
         make(host)[...] = element
         same(array.numpy(), host)
@@ -397,12 +397,12 @@ def test_fill_every_dtype_and_layout(context, stream, dtype):
 
 def test_fills_and_copies_at_odd_addresses(context, stream):
     """Strides that are no multiple of four: the words of a fill must fit every row, not only the first."""
-    base = memory.zeros(context, stream, (200,), np.uint8)
+    base = makers.zeros(context, stream, (200,), np.uint8)
     for strides in [(50, 16, 4), (54, 18, 4), (51, 17, 4), (64, 16, 6)]:
         base.fill(0)
         for offset in (0, 1, 2):
             place = base.pointer + offset
-            odd = memory.over(context, stream, place, (2, 3, 2), "i4", strides=strides, owner=base)
+            odd = makers.over(context, stream, place, (2, 3, 2), "i4", strides=strides, owner=base)
             odd.fill(-1)
             assert (odd.numpy() == -1).all()
             host = np.zeros(200, np.uint8)
@@ -418,7 +418,7 @@ def test_fill_large(context, stream):
     array = memory.empty(context, stream, (100_003,), np.float64)
     array.fill(np.pi)
     assert (array.numpy() == np.pi).all()
-    assert np.isnan(memory.full(context, stream, (100_003,), np.nan, np.float64).numpy()).all()
+    assert np.isnan(makers.full(context, stream, (100_003,), np.nan, np.float64).numpy()).all()
     array[1::3].fill(-1)
     expected = np.full(100_003, np.pi)
     expected[1::3] = -1
@@ -426,7 +426,7 @@ def test_fill_large(context, stream):
 
 
 def test_fill_zeros_in_four_dimensions(context, stream):
-    array = memory.full(context, stream, (3, 4, 5, 6), 7, np.int16)
+    array = makers.full(context, stream, (3, 4, 5, 6), 7, np.int16)
     array[::2, 1:3, ::-2, 1:5].fill(0)
     host = np.full((3, 4, 5, 6), 7, np.int16)
     host[::2, 1:3, ::-2, 1:5] = 0
@@ -446,15 +446,15 @@ def test_fill_zeros_in_four_dimensions(context, stream):
     ],
 )
 def test_fill_refuses_what_the_dtype_is_not(context, stream, dtype, value, error):
-    array = memory.zeros(context, stream, (3,), dtype)
+    array = makers.zeros(context, stream, (3,), dtype)
     with pytest.raises(error):
         array.fill(value)
     assert not array.numpy().any()
 
 
 def test_fill_takes_whole_floats_for_ints(context, stream):
-    assert memory.zeros(context, stream, (2,), np.int32).fill(3.0).numpy().tolist() == [3, 3]
-    assert memory.zeros(context, stream, (2,), np.float16).fill(np.inf).numpy().tolist() == [np.inf] * 2
+    assert makers.zeros(context, stream, (2,), np.int32).fill(3.0).numpy().tolist() == [3, 3]
+    assert makers.zeros(context, stream, (2,), np.float16).fill(np.inf).numpy().tolist() == [np.inf] * 2
 
 
 # Pinned memory --------------------------------------------------------------------------------------------------------
@@ -463,26 +463,26 @@ def test_fill_takes_whole_floats_for_ints(context, stream):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_pinned_arrays_are_numpy_arrays(context, stream, dtype):
     host = values((5, 6), dtype)
-    array = memory.pinned(context, (5, 6), dtype)
+    array = makers.pinned(context, (5, 6), dtype)
     assert type(array) is np.ndarray
     assert array.flags.writeable
     assert array.flags.c_contiguous
     array[...] = host
-    same(memory.array(context, stream, array).numpy(), host)
-    out = memory.pinned(context, (6, 5), dtype)
-    memory.array(context, stream, array).copy_to(out.T)
+    same(makers.array(context, stream, array).numpy(), host)
+    out = makers.pinned(context, (6, 5), dtype)
+    makers.array(context, stream, array).copy_to(out.T)
     stream.synchronize()
     same(out.T, host)
 
 
 def test_empty_pinned(context):
-    assert memory.pinned(context, (0, 3)).shape == (0, 3)
-    assert memory.pinned(context, ()).shape == ()
+    assert makers.pinned(context, (0, 3)).shape == (0, 3)
+    assert makers.pinned(context, ()).shape == ()
 
 
 def test_pinned_memory_lives_as_long_as_a_view_or_a_copy(sim):
     stream = Stream(sim)
-    array = memory.pinned(sim, (8,), np.int32)
+    array = makers.pinned(sim, (8,), np.int32)
     array[:] = range(8)
     view = array[2:4].view(np.uint8)
     del array
@@ -502,7 +502,7 @@ def test_pinned_memory_lives_as_long_as_a_view_or_a_copy(sim):
 
 def test_pinned_memory_in_flight_when_the_context_is_closed():
     with opened("sim") as context:
-        source = memory.pinned(context, (4,), np.int32)
+        source = makers.pinned(context, (4,), np.int32)
         source[:] = 3
         memory.empty(context, Stream(context), (4,), np.int32).copy_from(source)
         del source
@@ -516,7 +516,7 @@ def test_many_copies_in_flight_do_not_pile_up(sim):
     stream = Stream(sim)
     array = memory.empty(sim, stream, (4,), np.int32)
     for _ in range(500):
-        source = memory.pinned(sim, (4,), np.int32)
+        source = makers.pinned(sim, (4,), np.int32)
         source[:] = 1
         array.copy_from(source)
     assert len(sim.in_flight) < 300
@@ -526,7 +526,7 @@ def test_many_copies_in_flight_do_not_pile_up(sim):
 
 def test_a_pinned_source_is_read_when_its_turn_comes(sim):
     stream = Stream(sim)
-    source = memory.pinned(sim, (4,), np.int32)
+    source = makers.pinned(sim, (4,), np.int32)
     source[:] = 1
     memory.empty(sim, stream, (4,), np.int32).copy_from(source)
     source[:] = 2
@@ -544,9 +544,9 @@ def test_a_pageable_source_has_been_read(context, stream):
 
 def test_a_pinned_destination_is_filled_when_its_turn_comes(sim):
     stream = Stream(sim)
-    out = memory.pinned(sim, (4,), np.int32)
+    out = makers.pinned(sim, (4,), np.int32)
     out[:] = 0
-    memory.full(sim, stream, (4,), 9, np.int32).copy_to(out)
+    makers.full(sim, stream, (4,), 9, np.int32).copy_to(out)
     assert out.tolist() != [9] * 4
     stream.synchronize()
     assert out.tolist() == [9] * 4
@@ -556,7 +556,7 @@ def test_a_pinned_destination_is_filled_when_its_turn_comes(sim):
 
 
 def test_close(context, stream):
-    array = memory.zeros(context, stream, (4,))
+    array = makers.zeros(context, stream, (4,))
     view = array[1:]
     assert not array.closed
     with array:
@@ -568,14 +568,14 @@ def test_close(context, stream):
         with pytest.raises(Closed, match="memory is gone"):
             use()
     with pytest.raises(Closed):
-        memory.zeros(context, stream, (4,)).copy_from(array)
+        makers.zeros(context, stream, (4,)).copy_from(array)
 
 
 def test_the_free_is_in_stream_order(sim):
     """Memory dropped at once is still there for the work that was queued before."""
     stream = Stream(sim)
-    source = memory.full(sim, stream, (1000,), 3, np.int32)
-    target = memory.zeros(sim, stream, (1000,), np.int32)
+    source = makers.full(sim, stream, (1000,), 3, np.int32)
+    target = makers.zeros(sim, stream, (1000,), np.int32)
     target.copy_from(source)
     source.close()
     assert (target.numpy() == 3).all()
@@ -583,8 +583,8 @@ def test_the_free_is_in_stream_order(sim):
 
 def test_used_on_orders_the_free_after_another_stream(sim):
     home, other = Stream(sim), Stream(sim)
-    source = memory.full(sim, home, (1000,), 3, np.int32)
-    target = memory.zeros(sim, other, (1000,), np.int32)
+    source = makers.full(sim, home, (1000,), 3, np.int32)
+    target = makers.zeros(sim, other, (1000,), np.int32)
     other.wait(home)
     # Queued behind our back, so that only used_on() can know.
     sim.call("cuMemcpyDtoDAsync", target.pointer, source.pointer, source.nbytes, other.handle)
@@ -596,8 +596,8 @@ def test_used_on_orders_the_free_after_another_stream(sim):
 
 def test_used_on_a_stream_that_was_closed_since(sim):
     home = Stream(sim)
-    source = memory.full(sim, home, (1000,), 3, np.int32)
-    target = memory.zeros(sim, home, (1000,), np.int32)
+    source = makers.full(sim, home, (1000,), 3, np.int32)
+    target = makers.zeros(sim, home, (1000,), np.int32)
     with Stream(sim) as other:
         other.wait(home)
         target.copy_from(source, other)
@@ -609,7 +609,7 @@ def test_used_on_a_stream_that_was_closed_since(sim):
 def test_used_on_a_foreign_stream_whose_owner_is_unknown(sim):
     home = Stream(sim)
     theirs = Stream(sim)
-    array = memory.zeros(sim, home, (10,))
+    array = makers.zeros(sim, home, (10,))
     array.used_on(Stream(sim, handle=int(theirs)))
     array.used_on(Stream(sim, handle=int(theirs)))
     assert len(array.allocation.uses.others) == 1
@@ -621,7 +621,7 @@ def test_used_on_a_foreign_stream_whose_owner_is_unknown(sim):
 
 def test_used_on_a_stream_of_another_driver():
     with opened("sim") as one, opened("sim") as other, pytest.raises(DeviceMismatch):
-        memory.zeros(one, Stream(one), (2,)).used_on(Stream(other))
+        makers.zeros(one, Stream(one), (2,)).used_on(Stream(other))
 
 
 def test_nothing_is_left(sim):
@@ -629,12 +629,12 @@ def test_nothing_is_left(sim):
 
     def work():
         stream = Stream(sim)
-        array = memory.array(sim, stream, host)
+        array = makers.array(sim, stream, host)
         array[::-1].copy_from(array)
-        array.copy().copy_to(memory.pinned(sim, (100,), float))
+        array.copy().copy_to(makers.pinned(sim, (100,), float))
         array.view("u1").fill(3)
         np.from_dlpack(array).sum()
-        memory.wrap(sim, stream, host).numpy()
+        makers.wrap(sim, stream, host).numpy()
         stream.synchronize()
 
     work()
@@ -677,7 +677,7 @@ def test_a_device_without_a_pool(monkeypatch):
     with opened("sim") as context:
         context._attributes["MEMORY_POOLS_SUPPORTED"] = 0
         stream = Stream(context)
-        array = memory.array(context, stream, np.arange(10))
+        array = makers.array(context, stream, np.arange(10))
         assert array.numpy().tolist() == list(range(10))
         array.close()
         assert context.driver.simStats().allocations == 0
@@ -709,8 +709,8 @@ class Exporter:
 @pytest.mark.parametrize("dtype", DTYPES[:16], ids=str)
 def test_dlpack_round_trip(context, stream, dtype, old):
     host = values((4, 6), dtype)
-    array = memory.array(context, stream, host)
-    taken = memory.wrap(context, stream, Exporter(array[::-1, 1::2], old))
+    array = makers.array(context, stream, host)
+    taken = makers.wrap(context, stream, Exporter(array[::-1, 1::2], old))
     same(taken.numpy(), host[::-1, 1::2])
     taken[0].fill(host[0, 0])
     assert array.numpy()[3, 1].tobytes() == host[0, 0].tobytes()
@@ -722,13 +722,13 @@ def test_dlpack_round_trip(context, stream, dtype, old):
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1, 5)], ids=str)
 def test_dlpack_of_unusual_shapes(context, stream, shape):
     host = values(shape, "float32")
-    taken = memory.wrap(context, stream, Exporter(memory.array(context, stream, host)))
+    taken = makers.wrap(context, stream, Exporter(makers.array(context, stream, host)))
     same(taken.numpy(), host)
 
 
 def test_numpy_takes_an_array_of_the_simulated_device(sim):
     stream = Stream(sim)
-    array = memory.full(sim, stream, (3, 4), 2.5)
+    array = makers.full(sim, stream, (3, 4), 2.5)
     view = np.from_dlpack(array.T)
     assert (view == 2.5).all(), "exporting waits for what is queued"
     view[1, 2] = 7
@@ -745,14 +745,14 @@ def test_numpy_takes_an_array_of_the_simulated_device(sim):
 
 def test_work_on_other_streams_is_waited_for_before_export(sim):
     home, other = Stream(sim), Stream(sim)
-    array = memory.zeros(sim, home, (64,), np.int32)
+    array = makers.zeros(sim, home, (64,), np.int32)
     other.wait(home)
     array.fill(5, other)
     assert (np.from_dlpack(array) == 5).all()
 
 
 def test_a_capsule_that_nobody_takes_is_freed(context, stream):
-    array = memory.zeros(context, stream, (3,))
+    array = makers.zeros(context, stream, (3,))
     count = len(dlpack._exports)
     for version in (None, (1, 0), (0, 8), (2, 0)):
         capsule = array.__dlpack__(max_version=version)
@@ -763,7 +763,7 @@ def test_a_capsule_that_nobody_takes_is_freed(context, stream):
 
 
 def test_a_capsule_is_taken_once(context, stream):
-    array = memory.zeros(context, stream, (3,))
+    array = makers.zeros(context, stream, (3,))
 
     class Once:
         capsule = array.__dlpack__()
@@ -775,19 +775,19 @@ def test_a_capsule_is_taken_once(context, stream):
             return self.capsule
 
     once = Once()
-    assert memory.wrap(context, stream, once).shape == (3,)
+    assert makers.wrap(context, stream, once).shape == (3,)
     with pytest.raises(TypeError, match="not a fresh DLPack capsule"):
-        memory.wrap(context, stream, once)
+        makers.wrap(context, stream, once)
 
 
 def test_what_dlpack_cannot_say(context, stream):
     for dtype in (STRUCT, "datetime64[s]", "S5"):
         with pytest.raises(BufferError, match="no data type"):
-            memory.zeros(context, stream, (3,), dtype).__dlpack__()
-    array = memory.zeros(context, stream, (3,))
+            makers.zeros(context, stream, (3,), dtype).__dlpack__()
+    array = makers.zeros(context, stream, (3,))
     with pytest.raises(BufferError, match="to"):
         array.__dlpack__(dl_device=(2, 17))
-    odd = memory.over(context, stream, array.pointer, (2,), "f4", strides=(6,), owner=array)
+    odd = makers.over(context, stream, array.pointer, (2,), "f4", strides=(6,), owner=array)
     with pytest.raises(BufferError, match="whole elements"):
         odd.__dlpack__()
 
@@ -809,13 +809,13 @@ def test_codes_of_dlpack():
 def test_wrapping_host_memory_on_the_simulated_device(sim):
     stream = Stream(sim)
     host = np.arange(12, dtype=np.float32).reshape(3, 4)
-    array = memory.wrap(sim, stream, host)
+    array = makers.wrap(sim, stream, host)
     assert array.pointer == host.ctypes.data
     same(array.T.numpy(), host.T)
     array[1].fill(9)
     stream.synchronize()
     assert host[1].tolist() == [9] * 4
-    again = memory.wrap(sim, stream, host)
+    again = makers.wrap(sim, stream, host)
     del array
     again.fill(1)
     stream.synchronize()
@@ -827,9 +827,9 @@ def test_wrapping_host_memory_on_the_simulated_device(sim):
 
 def test_wrapping_pinned_memory(sim):
     stream = Stream(sim)
-    host = memory.pinned(sim, (4,), np.int32)
+    host = makers.pinned(sim, (4,), np.int32)
     host[:] = 3
-    array = memory.wrap(sim, stream, host)
+    array = makers.wrap(sim, stream, host)
     assert array.numpy().tolist() == [3] * 4
     del host
     gc.collect()
@@ -844,7 +844,7 @@ def test_read_only_memory_stays_so(sim):
     stream = Stream(sim)
     host = np.arange(4.0)
     host.flags.writeable = False
-    array = memory.wrap(sim, stream, host)
+    array = makers.wrap(sim, stream, host)
     assert array.readonly
     assert array[1:].readonly
     for write in (lambda: array.fill(0), lambda: array.copy_from(np.zeros(4))):
@@ -859,11 +859,11 @@ def test_read_only_memory_stays_so(sim):
 def test_what_cannot_be_wrapped(context, stream):
     for wrong in (3, [1, 2], "x"):
         with pytest.raises(TypeError, match="neither __dlpack__"):
-            memory.wrap(context, stream, wrong)
-    array = memory.zeros(context, stream, (3,))
-    assert memory.wrap(context, stream, array) is array
+            makers.wrap(context, stream, wrong)
+    array = makers.zeros(context, stream, (3,))
+    assert makers.wrap(context, stream, array) is array
     with opened("sim") as other, pytest.raises(DeviceMismatch, match=r"array\(\) copies"):
-        memory.wrap(other, Stream(other), array)
+        makers.wrap(other, Stream(other), array)
 
 
 class Placed:
@@ -883,28 +883,28 @@ def test_memory_of_other_devices_is_refused():
     with opened("sim") as context:
         for kind in (2, 3, 13, 8, 10):
             with pytest.raises(DeviceMismatch, match="GPU's memory"):
-                memory.wrap(context, Stream(context), Placed(kind))
+                makers.wrap(context, Stream(context), Placed(kind))
 
         class Interface:
             __cuda_array_interface__ = {"shape": (1,), "typestr": "<f4", "data": (4096, False), "version": 3}  # noqa: RUF012
 
         with pytest.raises(DeviceMismatch, match="GPU's memory"):
-            memory.wrap(context, Stream(context), Interface())
+            makers.wrap(context, Stream(context), Interface())
 
 
 @pytest.mark.gpu
 def test_memory_of_other_devices_is_refused_on_a_gpu():
     with opened("gpu") as context, Stream(context) as stream:
         with pytest.raises(DeviceMismatch, match="gpu:1"):
-            memory.wrap(context, stream, Placed(2, 1))
+            makers.wrap(context, stream, Placed(2, 1))
         with pytest.raises(DeviceMismatch, match="kind 8"):
-            memory.wrap(context, stream, Placed(8))
+            makers.wrap(context, stream, Placed(8))
         with pytest.raises(DeviceMismatch, match="host memory"):
-            memory.wrap(context, stream, np.zeros(3))
+            makers.wrap(context, stream, np.zeros(3))
 
 
 def test_the_simulated_device_has_no_cuda_array_interface(sim):
-    array = memory.zeros(sim, Stream(sim), (3,))
+    array = makers.zeros(sim, Stream(sim), (3,))
     assert not hasattr(array, "__cuda_array_interface__")
 
 
@@ -925,23 +925,23 @@ class ByInterface:
 def test_cuda_array_interface_round_trip(dtype):
     with opened("gpu") as context, Stream(context) as stream, Stream(context) as other:
         host = values((4, 6), dtype)
-        array = memory.array(context, stream, host)
-        taken = memory.wrap(context, other, ByInterface(array[::-1, ::2]))
+        array = makers.array(context, stream, host)
+        taken = makers.wrap(context, other, ByInterface(array[::-1, ::2]))
         same(taken.numpy(), host[::-1, ::2])
         assert array.__cuda_array_interface__["strides"] is None
         assert array.__cuda_array_interface__["stream"] == int(stream)
         with pytest.raises(BufferError, match="mask"):
-            memory.wrap(context, other, ByInterface(array, mask=1))
+            makers.wrap(context, other, ByInterface(array, mask=1))
 
 
 @pytest.mark.gpu
 def test_dlpack_orders_the_consumers_stream():
     with opened("gpu") as context, Stream(context) as producer, Stream(context) as consumer:
-        array = memory.zeros(context, producer, (1 << 24,), np.int32)
+        array = makers.zeros(context, producer, (1 << 24,), np.int32)
         for _ in range(20):
             array.fill(1)
         array.fill(5)
-        taken = memory.wrap(context, consumer, Exporter(array))
+        taken = makers.wrap(context, consumer, Exporter(array))
         assert (taken.numpy() == 5).all()
         with pytest.raises(BufferError, match="stream=0"):
             array.__dlpack__(stream=0)
@@ -973,7 +973,7 @@ def test_a_tensor_of_torch():
     with opened("sim") as context:
         stream = Stream(context)
         tensor = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
-        array = memory.wrap(context, stream, tensor)
+        array = makers.wrap(context, stream, tensor)
         assert array.dtype == ml_dtypes.bfloat16
         array[1].fill(9)
         stream.synchronize()

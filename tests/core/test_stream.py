@@ -11,6 +11,7 @@ from cudakit.driver.context import Context
 from cudakit.driver.stream import LEGACY_DEFAULT, PER_THREAD_DEFAULT, Event, Stream
 from cudakit.errors import Closed, CudaError, DeviceMismatch
 from cudakit.memory import array as memory
+from cudakit.memory import makers
 
 
 @pytest.fixture(params=DEVICES)
@@ -46,7 +47,7 @@ def test_streams_are_not_ordered_with_the_default_stream_unless_asked(context):
 def test_work_is_done_once_waited_for(context):
     stream = Stream(context)
     assert stream.done
-    array = memory.zeros(context, stream, (1 << 20,), np.int32)
+    array = makers.zeros(context, stream, (1 << 20,), np.int32)
     array.fill(5)
     stream.synchronize()
     assert stream.query()
@@ -56,7 +57,7 @@ def test_work_is_done_once_waited_for(context):
 
 def test_polling_ends(context):
     stream = Stream(context)
-    memory.zeros(context, stream, (1 << 20,)).fill(1.5)
+    makers.zeros(context, stream, (1 << 20,)).fill(1.5)
     event = stream.record()
     for _ in range(10_000_000):
         if event.done:
@@ -70,8 +71,8 @@ def test_polling_ends(context):
 
 def test_an_event_orders_two_streams(context):
     first, second = Stream(context), Stream(context)
-    source = memory.full(context, first, (1 << 16,), 3, np.int32)
-    target = memory.zeros(context, second, (1 << 16,), np.int32)
+    source = makers.full(context, first, (1 << 16,), 3, np.int32)
+    target = makers.zeros(context, second, (1 << 16,), np.int32)
     second.wait(first.record(timing=False))
     target.copy_from(source, second)
     assert (target.numpy(second) == 3).all()
@@ -79,8 +80,8 @@ def test_an_event_orders_two_streams(context):
 
 def test_a_stream_waits_for_all_of_another(context):
     first, second = Stream(context), Stream(context)
-    source = memory.full(context, first, (1 << 16,), 3, np.int32)
-    target = memory.zeros(context, second, (1 << 16,), np.int32)
+    source = makers.full(context, first, (1 << 16,), 3, np.int32)
+    target = makers.zeros(context, second, (1 << 16,), np.int32)
     second.wait(first)
     target.copy_from(source, second)
     assert (target.numpy() == 3).all()
@@ -90,8 +91,8 @@ def test_without_an_event_nothing_orders_them():
     """The simulated device takes the order that is least expected, so that a missing event shows."""
     with opened("sim", checks=()) as context:
         first, second = Stream(context), Stream(context)
-        source = memory.full(context, first, (64,), 3, np.int32)
-        target = memory.zeros(context, second, (64,), np.int32)
+        source = makers.full(context, first, (64,), 3, np.int32)
+        target = makers.zeros(context, second, (64,), np.int32)
         target.copy_from(source, second)
         assert not (target.numpy() == 3).all()
 
@@ -100,7 +101,7 @@ def test_an_event_waits_and_knows(context):
     stream = Stream(context)
     event = Event(context)
     assert event.done, "never recorded: nothing to wait for"
-    memory.zeros(context, stream, (1 << 20,)).fill(2)
+    makers.zeros(context, stream, (1 << 20,)).fill(2)
     event.record(stream)
     event.synchronize()
     assert event.done
@@ -154,13 +155,13 @@ def test_a_foreign_stream_is_used_and_left_alone(context, raw):
     theirs = Stream.of(context, Theirs(raw))
     assert theirs.__cuda_stream__() == (0, raw)
     assert theirs.foreign
-    array = memory.zeros(context, theirs, (1000,), np.int32)
+    array = makers.zeros(context, theirs, (1000,), np.int32)
     array.fill(4, theirs)
     assert array.numpy(theirs).tolist() == [4] * 1000
     array.close()
     theirs.close()
     # Letting go of it leaves it alone: work queued on it still runs.
-    assert memory.full(context, Stream.of(context, Theirs(raw)), (3,), 7).numpy().tolist() == [7, 7, 7]
+    assert makers.full(context, Stream.of(context, Theirs(raw)), (3,), 7).numpy().tolist() == [7, 7, 7]
 
 
 def test_our_own_stream_comes_back_from_a_wrapper_as_itself(context):
@@ -169,7 +170,7 @@ def test_our_own_stream_comes_back_from_a_wrapper_as_itself(context):
     assert not stream.foreign
     wrapped = Theirs(int(stream))
     assert Stream.of(context, wrapped) is stream
-    array = memory.zeros(context, Stream.of(context, wrapped), (1000,), np.int32)
+    array = makers.zeros(context, Stream.of(context, wrapped), (1000,), np.int32)
     stream.close()
     assert array.numpy().tolist() == [0] * 1000, "an array outlives the closing of its stream"
 
@@ -186,7 +187,7 @@ def test_protocol_as_an_attribute(context):
 @pytest.mark.parametrize("handle", [0, LEGACY_DEFAULT, PER_THREAD_DEFAULT])
 def test_default_streams_of_the_driver(context, handle):
     stream = Stream.of(context, Theirs(handle))
-    array = memory.full(context, stream, (10,), 1.5)
+    array = makers.full(context, stream, (10,), 1.5)
     assert array.numpy().tolist() == [1.5] * 10
 
 
@@ -242,7 +243,7 @@ def test_close(context):
 
 def test_closing_does_not_drop_queued_work(context):
     with Stream(context) as stream:
-        array = memory.zeros(context, stream, (1 << 16,), np.int32)
+        array = makers.zeros(context, stream, (1 << 16,), np.int32)
         array.fill(9)
     # The stream is gone; its array goes on, in order after it, on the default stream.
     assert (array.numpy() == 9).all()
@@ -252,7 +253,7 @@ def test_closing_does_not_drop_queued_work(context):
 def test_an_array_may_be_freed_after_its_stream_was_closed():
     with opened("sim") as context:
         with Stream(context) as stream:
-            array = memory.zeros(context, stream, (100,), np.int32)
+            array = makers.zeros(context, stream, (100,), np.int32)
             array.fill(1)
         array.close()
         context.synchronize()
@@ -274,7 +275,7 @@ def test_nothing_is_left_of_dropped_streams_and_events():
 def test_after_its_device_was_closed_the_device_is_what_was_closed():
     with opened("sim") as context:
         stream, event = Stream(context), Event(context)
-    for use in (stream.synchronize, lambda: memory.zeros(context, stream, 3, "float32"), event.query, stream.record):
+    for use in (stream.synchronize, lambda: makers.zeros(context, stream, 3, "float32"), event.query, stream.record):
         with pytest.raises(Closed, match="sim:sm_90 was closed: open the device again"):
             use()
 

@@ -16,6 +16,7 @@ from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
 from cudakit.errors import Closed, ContextLost, CudaError, DeviceFault
 from cudakit.memory import array as memory
+from cudakit.memory import makers
 
 THREADS = 8
 
@@ -44,8 +45,8 @@ def test_each_on_its_own_stream(context):
             total = 0
             for round_ in range(5):
                 host = np.full((33, 17), number * 100 + round_, np.int32)
-                array = memory.array(context, stream, host)
-                other = memory.zeros(context, stream, (17, 33), np.int32)
+                array = makers.array(context, stream, host)
+                other = makers.zeros(context, stream, (17, 33), np.int32)
                 other.T.copy_from(array)
                 total += int(other.numpy().sum())
             return total
@@ -57,13 +58,13 @@ def test_all_on_one_stream(context):
     with Stream(context) as stream:
 
         def work(number):
-            return memory.full(context, stream, (257,), number, np.int64).numpy().sum()
+            return makers.full(context, stream, (257,), number, np.int64).numpy().sum()
 
         assert together(work) == [257 * number for number in range(THREADS)]
 
 
 def test_objects_made_on_one_thread_die_on_another(context):
-    made = together(lambda number: (Stream(context), memory.zeros(context, Stream(context), (100,))))
+    made = together(lambda number: (Stream(context), makers.zeros(context, Stream(context), (100,))))
     del made
     gc.collect()
     context.synchronize()
@@ -77,7 +78,7 @@ def test_pinned_copies_from_many_threads(context):
         stream = Stream(context)
         array = memory.empty(context, stream, (1000,), np.int32)
         for value in range(40):
-            source = memory.pinned(context, (1000,), np.int32)
+            source = makers.pinned(context, (1000,), np.int32)
             source[:] = value
             array.copy_from(source)
         return int(array.numpy()[0])
@@ -99,7 +100,7 @@ def test_a_context_lost_on_one_thread_is_lost_on_all():
             for _ in range(3):
                 try:
                     streams[number].synchronize()
-                    memory.zeros(context, streams[number], (10,))
+                    makers.zeros(context, streams[number], (10,))
                 except ContextLost as error:
                     return type(error)
             return None
@@ -122,7 +123,7 @@ def test_closing_while_others_work():
             return "closed it"
         try:
             while True:
-                memory.zeros(context, Stream(context), (10,)).numpy()
+                makers.zeros(context, Stream(context), (10,)).numpy()
         except (Closed, CudaError) as error:
             # CudaError: the call was under way when the context went.
             return type(error).__name__
@@ -171,8 +172,8 @@ def test_rubbish_collected_in_the_middle_of_a_call():
             for number in range(300):
                 node = Node()
                 node.itself = node
-                node.array = memory.zeros(context, streams[number % 3], (16,), np.int32)
-                node.source = memory.pinned(context, (16,), np.int32)
+                node.array = makers.zeros(context, streams[number % 3], (16,), np.int32)
+                node.source = makers.pinned(context, (16,), np.int32)
                 node.source[:] = number
                 node.stream = Stream(context)
                 node.stream.wait(node.array.stream)

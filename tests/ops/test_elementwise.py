@@ -196,7 +196,7 @@ def test_add_works_in_place_over_the_input_that_is_not_repeated(device: cudakit.
 
 def overlapping(x: cudakit.DeviceArray) -> cudakit.DeviceArray:
     """64 elements, every second at the place of its neighbour."""
-    return cudakit.memory.array.over(x.context, x.stream, x.pointer, (64,), x.dtype, strides=(2,), owner=x)
+    return cudakit.memory.makers.over(x.context, x.stream, x.pointer, (64,), x.dtype, strides=(2,), owner=x)
 
 
 def test_axes_are_merged_and_put_in_the_order_of_the_output() -> None:

@@ -13,7 +13,7 @@ from cudakit.driver import driver as drivers
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Event, Stream
 from cudakit.errors import ContextLost, CudaError, DeviceFault, OutOfMemory
-from cudakit.memory import array as memory
+from cudakit.memory import makers
 
 R = cu.CUresult
 HOST = np.arange(24, dtype=np.float32).reshape(4, 6)
@@ -28,18 +28,18 @@ def use_everything(context: Context) -> None:
     assert context.name
     with Stream(context, priority=-1) as stream, Stream(context) as other, Event(context) as event:
         assert stream.priority == -1
-        array = memory.array(context, stream, HOST)
+        array = makers.array(context, stream, HOST)
         copied = array.copy()
         array[::2, ::2].copy_from(copied[1::2, 1::2])
         array[:, 1:].copy_from(array[:, :-1])
         array.fill(1.5)
         array.T[::2].fill(2)
-        memory.full(context, stream, (5,), np.pi, np.float64)
-        memory.zeros(context, stream, (3, 3))
+        makers.full(context, stream, (5,), np.pi, np.float64)
+        makers.zeros(context, stream, (3, 3))
         event.record(stream)
         other.wait(event)
         copied.copy_from(array, other)
-        pinned = memory.pinned(context, (4, 6), np.float32)
+        pinned = makers.pinned(context, (4, 6), np.float32)
         pinned[:] = HOST
         copied.copy_from(pinned, other)
         copied.copy_to(pinned[::-1], other)
@@ -47,7 +47,7 @@ def use_everything(context: Context) -> None:
         stream.query()
         event.query()
         event.synchronize()
-        wrapped = memory.wrap(context, stream, HOST)
+        wrapped = makers.wrap(context, stream, HOST)
         assert wrapped.numpy().shape == HOST.shape
         assert np.from_dlpack(copied).shape == HOST.shape
         copied.numpy(other)
@@ -194,7 +194,7 @@ def test_a_copy_that_fails_leaves_no_array():
         stream = Stream(context)
         context.driver.simInject("cuMemcpyHtoDAsync", code=R.CUDA_ERROR_INVALID_VALUE)
         with pytest.raises(CudaError) as caught:
-            memory.array(context, stream, HOST)
+            makers.array(context, stream, HOST)
         # The traceback still holds the frames of the failure; the memory is free all the same.
         assert context.driver.simStats().allocations == 0
         assert caught.value.routine == "cuMemcpyHtoDAsync"
@@ -215,17 +215,17 @@ def test_pinned_memory_that_cannot_be_had():
     with opened("sim") as context:
         context.driver.simInject("out_of_memory")
         with pytest.raises(OutOfMemory, match="4000 bytes of pinned host memory"):
-            memory.pinned(context, (1000,), np.float32)
-        assert memory.pinned(context, (1000,), np.float32).shape == (1000,)
+            makers.pinned(context, (1000,), np.float32)
+        assert makers.pinned(context, (1000,), np.float32).shape == (1000,)
 
 
 def test_a_mistake_of_the_host_is_reported_where_it_shows():
     """Not sticky: the simulated device names it, and goes on."""
     with opened("sim") as context:
         stream = Stream(context)
-        source = memory.pinned(context, (64,), np.float32)
+        source = makers.pinned(context, (64,), np.float32)
         source[:] = 1
-        target = memory.array(context, stream, source)
+        target = makers.array(context, stream, source)
         source[:] = 2
         with pytest.raises(CudaError, match=r"changed[\s\S]*test_faults\.py"):
             stream.synchronize()

@@ -88,10 +88,10 @@ CHIPS = {
 def chip(arch: str) -> Chip:
     """The chip for an architecture name such as "sm_90" or "sm_90a"; ValueError for one that is not simulated."""
     match = re.fullmatch(r"sm_(\d+)[af]?", arch)
-    found = CHIPS.get(f"sm_{match[1]}") if match else None
-    if found is None:
+    known = CHIPS.get(f"sm_{match[1]}") if match else None
+    if known is None:
         raise ValueError(f"no simulated device for {arch!r}; there are {', '.join(CHIPS)}")
-    return found
+    return known
 
 
 def attributes(chip: Chip, ordinal: int) -> dict[int, int]:

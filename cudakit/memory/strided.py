@@ -1,0 +1,62 @@
+"""Strided: an array's shape, strides and dtype, and what follows from them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from cudakit.memory import layout
+from cudakit.memory.layout import Shape
+
+
+class Strided:
+    """The layout of an array. shape. dtype: numpy's. strides: in bytes, as in numpy."""
+
+    __slots__ = ("dtype", "shape", "strides")
+
+    def __init__(self, shape: Shape, strides: Shape, dtype: np.dtype[Any]) -> None:
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("an array without dimensions has no length")
+        return self.shape[0]
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, gaps between them not counted."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def strides_elements(self) -> Shape:
+        """The strides in elements, which is what kernels take. ValueError where they are not whole elements."""
+        itemsize = self.dtype.itemsize
+        if any(stride % itemsize for stride in self.strides):
+            raise ValueError(
+                f"strides {self.strides} are not whole elements of {itemsize} bytes: copy() the array first"
+            )
+        return tuple(stride // itemsize for stride in self.strides)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in C order without gaps."""
+        return layout.is_contiguous(self.shape, self.strides, self.dtype.itemsize)
