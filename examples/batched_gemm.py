@@ -54,7 +54,9 @@ def run(arguments):
         )
 
         def work(function):
-            return streamed.Work("batched gemm", function, 2, (size, size), exact, lambda blocks: blocks[0] @ blocks[1])
+            return streamed.Workload(
+                "batched gemm", function, 2, (size, size), exact, lambda blocks: blocks[0] @ blocks[1]
+            )
 
         items = streamed.Items.make(work(by_cublas), count, chunk)
         report.rows.append(streamed.cpu_row(items, shape))

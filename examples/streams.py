@@ -29,7 +29,7 @@ def measure(device, arguments, progress):
     count = arguments.count or (100_000 if gpu else 60)
     chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
     shape = (count, size, size)
-    work = streamed.Work(
+    work = streamed.Workload(
         "streams", add, 2, (size, size), lambda x: x[0].astype("float64") + x[1], lambda x: x[0] + x[1]
     )
     items = streamed.Items.make(work, count, chunk)

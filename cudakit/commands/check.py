@@ -175,23 +175,24 @@ def _occupancies(
         known = [(kernel.bound, 0)]
     for threads, shared in dict.fromkeys(known or [(threads, 0) for threads in _USUAL_BLOCKS]):
         static = kernel.resources.static_shared
-        found = drivers.occupancy(arch, threads, kernel.resources.registers, static + shared)
-        if found is None:
+        resident = drivers.occupancy(arch, threads, kernel.resources.registers, static + shared)
+        if resident is None:
             return
         yield {
             "threads": threads,
             "shared": shared,
-            "blocks": found.blocks,
-            "occupancy": found.fraction,
-            "limit": found.limit,
+            "blocks": resident.blocks,
+            "occupancy": resident.fraction,
+            "limit": resident.limit,
         }
 
 
-def _occupancy_text(found: dict[str, Any]) -> str:
+def _occupancy_text(occupancy: dict[str, Any]) -> str:
     """ "50 % with 1024 threads (1 block, limited by registers)"."""
-    dynamic = f" and {found['shared']} bytes" if found["shared"] else ""
-    blocks = f"{found['blocks']} block{'s' * (found['blocks'] != 1)}"
-    return f"{100 * found['occupancy']:.3g} % with {found['threads']} threads{dynamic} ({blocks}, by {found['limit']})"
+    dynamic = f" and {occupancy['shared']} bytes" if occupancy["shared"] else ""
+    blocks = f"{occupancy['blocks']} block{'s' * (occupancy['blocks'] != 1)}"
+    share = f"{100 * occupancy['occupancy']:.3g} %"
+    return f"{share} with {occupancy['threads']} threads{dynamic} ({blocks}, by {occupancy['limit']})"
 
 
 def _run_on(arches: Sequence[str]) -> str | None:
@@ -243,20 +244,20 @@ def _run_all(
     mine = [record for record in watch.launches() if _is_of(record, path)]
     launches = sum(record.counters.launches for record in mine)
     print(f"{said}: all right, {launches} launch{'es' * (launches != 1)} of kernels of this file", file=out)
-    found = annotate.kernels(mine, spills)
-    outcome.kernels = [kernel.as_dict() for kernel in found]
-    for kernel in found:
-        for item in advice.findings(kernel.counters):
+    kernels = annotate.kernels(mine, spills)
+    outcome.kernels = [kernel.as_dict() for kernel in kernels]
+    for kernel in kernels:
+        for item in advice.hints(kernel.counters):
             where = f" at {os.path.basename(item.place[0])}:{item.place[1]}" if item.place else ""
             print(f"  {kernel.name}: {item.kind}{where}", file=out)
     if arguments.annotate:
-        if not found:
+        if not kernels:
             raise Refused(
                 f"--annotate {arguments.annotate}: {said}, no kernel of {path.name} was launched on a simulated "
                 "device. Compile it by its path with line info (the default), and launch on Device()"
             )
         facts = [f"{annotate.shown_path(str(path))}: {said} on the simulated device, {arch}"]
-        Path(arguments.annotate).write_text(annotate.page(path, found, facts), encoding="utf-8")
+        Path(arguments.annotate).write_text(annotate.page(path, kernels, facts), encoding="utf-8")
         outcome.annotated = arguments.annotate
         print(f"written: {arguments.annotate}", file=out)
 
@@ -264,7 +265,7 @@ def _run_all(
 def _fuzz(arguments: argparse.Namespace, arch: str, family: Any, variant: Any, outcome: Outcome, out: IO[str]) -> None:
     from cudakit.commands import fuzzing
 
-    found = fuzzing.run(
+    fuzzed = fuzzing.run(
         f"sim:{arch}",
         family,
         [variant.name],
@@ -273,8 +274,8 @@ def _fuzz(arguments: argparse.Namespace, arch: str, family: Any, variant: Any, o
         checks=outcome.checks,
         seconds=arguments.seconds,
     )
-    print(found.text(), file=out)
-    outcome.fuzzed.append({"ok": found.ok, "variant": variant.name, **asdict(found)})
+    print(fuzzed.text(), file=out)
+    outcome.fuzzed.append({"ok": fuzzed.ok, "variant": variant.name, **asdict(fuzzed)})
 
 
 def _is_of(record: Any, path: Path) -> bool:

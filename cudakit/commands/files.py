@@ -126,7 +126,7 @@ _BOUND = re.compile(r"\.entry\s+([\w$%]+)[^{]*?\.(?:maxntid|reqntid)\s+([\d, ]+)
 def kernel_facts(compiled: compiler.Compiled) -> list[KernelFacts]:
     """The facts of every kernel, in the order of the PTX."""
     by_mangled = {mangled: expression for expression, mangled in compiled.lowered.items()}
-    bounds = {found[1]: math.prod(map(int, found[2].split(","))) for found in _BOUND.finditer(compiled.ptx)}
+    bounds = {match[1]: math.prod(map(int, match[2].split(","))) for match in _BOUND.finditer(compiled.ptx)}
     facts = []
     for mangled, entry in signature.ptx_entries(compiled.ptx).items():
         known = demangle(mangled)

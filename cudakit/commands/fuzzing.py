@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ ELEMENTS = {"gpu": 20_000, "sim": 4_000}
 
 
 @dataclass
-class Found:
+class FuzzOutcome:
     """What a run of fuzzing found. `ran` and `refused` count pairs of a problem and a variant. `cut_after`: the seconds
     after which no more problems were tried, None where all that were asked for were. `replay`: the command that draws
     the same problems again."""
@@ -102,6 +102,61 @@ class _Bench:
         self.device = Device(f"sim:{arch}", fresh=True, **self.options)
 
 
+class _Search:
+    """Tries the variants on one problem after another. outcome: what it adds to. seconds: begin no problem after that
+    long; once a problem has failed, as long again for making it small."""
+
+    def __init__(
+        self,
+        bench: _Bench,
+        family: Family[Any],
+        variants: Sequence[Variant[Any]],
+        outcome: FuzzOutcome,
+        seconds: float | None,
+    ) -> None:
+        self._bench, self._family, self._variants, self._outcome = bench, family, variants, outcome
+        self._seconds = seconds
+        self._end = self._later()
+        self._failing: _Wrong | None = None
+
+    def _later(self) -> float:
+        return float("inf") if self._seconds is None else time.monotonic() + self._seconds
+
+    def attempt(self, case: Any) -> None:
+        """Every variant on one problem. Raises _Wrong for the first that is wrong, _TimeIsUp instead of a new problem."""
+        if time.monotonic() > self._end:
+            raise _TimeIsUp
+        outcome, drawn = self._outcome, self._failing is None  # making a failing problem smaller draws no new ones
+        outcome.problems += drawn
+        for variant in self._variants:
+            try:
+                took = self._bench.attempt(self._family, variant, case)
+            except _Wrong as wrong:
+                if self._failing is None:
+                    self._end = self._later()
+                self._failing = wrong
+                raise
+            outcome.ran += took and drawn
+            outcome.refused += not took and drawn
+
+    def finish(self, attempts: Callable[[], None]) -> None:
+        """Make all `attempts`, and note in the outcome how they ended."""
+        from hypothesis.errors import Flaky
+
+        outcome = self._outcome
+        try:
+            attempts()
+        except _Wrong as wrong:
+            outcome.failure = str(wrong)
+        except _TimeIsUp:
+            if self._failing is None:
+                outcome.cut_after = self._seconds
+            else:
+                outcome.failure = str(self._failing)  # the smallest so far
+        except Flaky as error:
+            outcome.failure = f"one problem failed and then passed, so the result depends on chance (a race?): {error}"
+
+
 def run(
     spec: str,
     family: Family[Any],
@@ -111,7 +166,7 @@ def run(
     elements: int | None = None,
     checks: Collection[str] | None = None,
     seconds: float | None = None,
-) -> Found:
+) -> FuzzOutcome:
     """Runs the variants `names` (all where empty) on `examples` problems of at most `elements` elements each.
 
     checks: those of a simulated device, all unless given. seconds: begin no new problem after that; a failing problem
@@ -131,11 +186,10 @@ def run(
     except ValueError as error:
         raise Refused(str(error)) from error
     number = random.SystemRandom().randrange(2**32) if seed is None else seed
-    found = Found(family.name, [variant.name for variant in variants], bench.device.name, number)
-    found.replay = f"cudakit fuzz {family.name} --device {spec} --examples {examples} --seed {number}"
-    found.replay += f" --elements {elements}" + (f" --variants {','.join(names)}" if names else "")
-    failing: _Wrong | None = None
-    end = time.monotonic() + seconds if seconds is not None else float("inf")
+    outcome = FuzzOutcome(family.name, [variant.name for variant in variants], bench.device.name, number)
+    outcome.replay = f"cudakit fuzz {family.name} --device {spec} --examples {examples} --seed {number}"
+    outcome.replay += f" --elements {elements}" + (f" --variants {','.join(names)}" if names else "")
+    search = _Search(bench, family, variants, outcome, seconds)
 
     @hypothesis.seed(number)
     @hypothesis.settings(
@@ -150,36 +204,14 @@ def run(
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     @hypothesis.given(cases)
-    def try_one(case: Any) -> None:
-        nonlocal failing, end
-        if time.monotonic() > end:
-            raise _TimeIsUp
-        found.problems += failing is None  # making a failing problem smaller draws no new ones
-        for variant in variants:
-            try:
-                took = bench.attempt(family, variant, case)
-            except _Wrong as wrong:
-                if failing is None and seconds is not None:
-                    end = time.monotonic() + seconds
-                failing = wrong
-                raise
-            found.ran += took and failing is None
-            found.refused += not took and failing is None
+    def attempts(case: Any) -> None:
+        search.attempt(case)
 
     try:
-        try_one()
-    except _Wrong as wrong:
-        found.failure = str(wrong)
-    except _TimeIsUp:
-        if failing is None:
-            found.cut_after = seconds
-        else:
-            found.failure = str(failing)  # the smallest so far
-    except hypothesis.errors.Flaky as error:
-        found.failure = f"one problem failed and then passed, so the result depends on chance (a race?): {error}"
+        search.finish(attempts)
     finally:
         bench.device.close()
-    return found
+    return outcome
 
 
 def fuzz(arguments: argparse.Namespace) -> int:
@@ -189,7 +221,7 @@ def fuzz(arguments: argparse.Namespace) -> int:
     families = ops.families()
     if arguments.family not in families:
         raise Refused(f"there is no family {arguments.family!r}; there are {', '.join(families)}")
-    found = run(
+    outcome = run(
         arguments.device,
         families[arguments.family],
         arguments.variants or (),
@@ -197,5 +229,5 @@ def fuzz(arguments: argparse.Namespace) -> int:
         arguments.seed,
         arguments.elements,
     )
-    print(found.text())
-    return cli.EXIT_OK if found.ok else cli.EXIT_FALSE
+    print(outcome.text())
+    return cli.EXIT_OK if outcome.ok else cli.EXIT_FALSE

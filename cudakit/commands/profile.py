@@ -15,7 +15,7 @@ from cudakit.commands import cli
 from cudakit.driver import driver
 from cudakit.errors import CudakitError, DeviceUnavailable, Refused
 from cudakit.profiling import ceilings, metrics, reduction, runner
-from cudakit.profiling.reading import Launch, read_report
+from cudakit.profiling.reading import ProfiledLaunch, read_report
 from cudakit.show import outputs, plots, profile_tables, tables
 from cudakit.show.plots import roofline
 
@@ -190,8 +190,8 @@ def _profiled(arguments: argparse.Namespace, stem: Path, progress: Console) -> d
     progress.print(f"written: {target}", highlight=False, markup=False)
     said = shlex.join([*(["-m"] if arguments.module else []), arguments.script, *arguments.arguments])
     launches = read_report(target)
-    found = _given_ceilings(arguments.ceilings) + ([] if arguments.no_measure else _measured(progress))
-    return _report(said, launches, found, runner.ncu_version(runner.find_ncu() or "ncu"))
+    lines = _given_ceilings(arguments.ceilings) + ([] if arguments.no_measure else _measured(progress))
+    return _report(said, launches, lines, runner.ncu_version(runner.find_ncu() or "ncu"))
 
 
 def _in_ncus_words(name: str) -> str:
@@ -201,24 +201,26 @@ def _in_ncus_words(name: str) -> str:
 
 def _imported(arguments: argparse.Namespace) -> dict[str, Any]:
     path = Path(arguments.imported)
-    found = _given_ceilings(arguments.ceilings)
+    lines = _given_ceilings(arguments.ceilings)
     if path.suffix == ".json":
         report = json.loads(json.dumps(tables.load(path)))
         rows = report.get("rows")
         whole = all(key in report for key in ("ncu", "device", "command", "date", "ceilings"))
         if not whole or not rows or not all("kernel" in row and "sentence" in row for row in rows):
             raise Refused(f"--import {path}: that is no report of `cudakit profile`")
-        if found:
+        if lines:
             sheet = {name: one for name, one in report["ceilings"].items() if not one["measured"]}
-            report["ceilings"] = _by_name(found) | sheet
+            report["ceilings"] = _by_name(lines) | sheet
         return dict(report)
-    return _report(f"--import {path.name}", read_report(path), found, "")
+    return _report(f"--import {path.name}", read_report(path), lines, "")
 
 
-def _report(command: str, launches: Sequence[Launch], found: list[ceilings.Ceiling], ncu: str) -> dict[str, Any]:
+def _report(
+    command: str, launches: Sequence[ProfiledLaunch], lines: list[ceilings.Ceiling], ncu: str
+) -> dict[str, Any]:
     if not launches:
         raise runner.ProfilerError("the report holds no launch: nothing was profiled")
-    found = [*found, *ceilings.from_launch(launches[0])]
+    lines = [*lines, *ceilings.from_launch(launches[0])]
     first = launches[0]
     major, minor = (int(first.metrics.get(name, 0)) for name in metrics.ARCH)
     return {
@@ -232,17 +234,17 @@ def _report(command: str, launches: Sequence[Launch], found: list[ceilings.Ceili
         "command": command,
         "ncu": ncu,
         "date": datetime.date.today().isoformat(),
-        "ceilings": _by_name(found),
+        "ceilings": _by_name(lines),
         "rows": reduction.reduce(launches),
     }
 
 
-def _by_name(found: Sequence[ceilings.Ceiling]) -> dict[str, Any]:
-    return {ceiling.name: ceiling.as_dict() for ceiling in ceilings.best(found)}
+def _by_name(lines: Sequence[ceilings.Ceiling]) -> dict[str, Any]:
+    return {ceiling.name: ceiling.as_dict() for ceiling in ceilings.best(lines)}
 
 
 def _given_ceilings(names: Sequence[str] | None) -> list[ceilings.Ceiling]:
-    found = []
+    given = []
     for name in names or ():
         report = tables.load(Path(name))
         try:
@@ -251,8 +253,8 @@ def _given_ceilings(names: Sequence[str] | None) -> list[ceilings.Ceiling]:
             lines = []
         if not lines:
             raise Refused(f"--ceilings {name}: it holds no ceilings, neither a bench's nor a profile's")
-        found += lines
-    return found
+        given += lines
+    return given
 
 
 def _measured(progress: Console) -> list[ceilings.Ceiling]:

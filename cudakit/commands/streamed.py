@@ -37,7 +37,7 @@ RESIDENT_BYTES = 1 << 30  # of pinned memory that the stream is read from, over 
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """One stream of work. name: the family of its rows. function: for `pipeline.run`. inputs: how many. item, dtype: of
     an item and of a result. reference: exact results, in float64, of a list of blocks of items; plain: the results of
     the plain algorithm in the work's own precision."""
@@ -95,7 +95,7 @@ class Items:
     """The stream's items: `distinct` different ones that come again and again, item i being number i % distinct. They
     will be taken `chunk` at a time."""
 
-    work: Work
+    work: Workload
     distinct: int
     inputs: list[Host]
     chunk: int
@@ -110,7 +110,7 @@ class Items:
         self.rows = np.arange(self.distinct) * 7 % _by_rows(self.exact).shape[1]
 
     @classmethod
-    def make(cls, work: Work, count: int, chunk: int, seed: int = 0) -> Items:
+    def make(cls, work: Workload, count: int, chunk: int, seed: int = 0) -> Items:
         """Standard normal items: `count` of them, or as many whole chunks as DISTINCT_BYTES hold."""
         distinct = max(min(count, DISTINCT_BYTES // max(work.nbytes * work.inputs, 1)), 1)
         if chunk < distinct < count:
@@ -125,7 +125,7 @@ class Items:
         ]
         return cls(work, distinct, inputs, chunk)
 
-    def doing(self, work: Work) -> Items:
+    def doing(self, work: Workload) -> Items:
         """The same items, for another way to do the same work."""
         other = copy.copy(self)
         other.work = work

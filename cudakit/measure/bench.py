@@ -18,7 +18,7 @@ from cudakit.errors import ContextLost, CudakitError, Refused, UnsupportedVarian
 from cudakit.measure.case import BenchCase, Transfers
 from cudakit.measure.ceilings import copy_ceiling, fp32_peak, large_copy_ceiling
 from cudakit.measure.peers.installed import peers_of
-from cudakit.measure.peers.peer import Peer
+from cudakit.measure.peers.peer import Cost, Peer
 from cudakit.measure.rows import BenchReport, Row
 from cudakit.measure.timing import GpuTimer, Launch, wall_clock
 from cudakit.shapes import Shape
@@ -179,7 +179,7 @@ class Bench:
             self.step(f"{case.said} {peer.name}, timed")
             if row.ok:
                 with peer.on(case.stream):
-                    case.timed(row, timer.time(peer.bind(case.sets, timer)))
+                    case.timed(row, timer.time(peer.bind(case.sets, case.stream, _cost(timer))))
                 if peer.name == family.ceiling and row.times.device is not None:
                     ceiling = row.times.device.median
         transfers = Transfers(case)
@@ -204,10 +204,14 @@ def _check_peer(case: BenchCase, peer: Peer, row: Row, timer: GpuTimer) -> None:
         return
     try:
         with peer.on(case.stream):
-            (launch,) = peer.bind(case.sets[:1], timer)
+            (launch,) = peer.bind(case.sets[:1], case.stream, _cost(timer))
             case.check(launch, row)
     except Exception as error:  # not our code: what it cannot do must not end our run
         row.skip(f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def _cost(timer: GpuTimer) -> Cost:
+    return lambda launches: timer.time(launches).median
 
 
 def _in_turn(launches: Iterator[Launch], stream: Stream) -> None:

@@ -216,8 +216,8 @@ def _outputs(outputs: Any, sinks: Sequence[Sink], inputs: Sequence[Item]) -> tup
         )
     made = []
     for item, sink in zip(told, sinks, strict=True):
-        found = item or sink.item() or (inputs[0] if inputs else None)
-        if found is None:
+        described = item or sink.item() or (inputs[0] if inputs else None)
+        if described is None:
             raise ValueError("nothing tells what a result is: pass outputs=(shape, dtype)")
-        made.append(found)
+        made.append(described)
     return tuple(made)

@@ -35,7 +35,7 @@ class Stopped(Exception):
 
 
 @dataclass
-class Times:
+class StageTimes:
     """Seconds of each part of the work. rates: bytes a second of whole chunks."""
 
     busy: dict[str, float] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class State:
         self.stopped = False
         self.items_done = self.chunks_done = self.bytes_in = self.bytes_out = 0
         self.begin = time.perf_counter()
-        self.times = Times()
+        self.times = StageTimes()
         self._timeline = timeline
 
     def wait_for(self, met: Callable[[], Any], what: str | None = None, tick: Callable[[], float] | None = None) -> Any:
@@ -80,11 +80,11 @@ class State:
             with self.condition:
                 if self.stopped:
                     raise Stopped
-                found = met()
-                if found:
+                value = met()
+                if value:
                     if what is not None:
                         self.times.add_wait(what, begin)
-                    return found
+                    return value
                 self.condition.wait(pause)
 
     def over(self, ticket: Ticket) -> bool:

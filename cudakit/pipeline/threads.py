@@ -52,11 +52,11 @@ class ChunkReader:
                 return False
             ticket = Ticket(state.handed, self._next, self._next + self._chunk)
             try:
-                found = next(self._tickets, None)
-                if found is None:
+                upcoming = next(self._tickets, None)
+                if upcoming is None:
                     self._finish(ticket.index)
                     return False
-                ticket, self._next = found, found.stop
+                ticket, self._next = upcoming, upcoming.stop
                 # What a generator yields may change with its next step: it is copied before anybody takes that.
                 if ticket.block is not None:
                     self._fill(ticket, buffer, lane)

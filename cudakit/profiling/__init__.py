@@ -9,12 +9,12 @@
 
 from __future__ import annotations
 
-from cudakit.profiling.reading import Launch, find_reader, read_report
+from cudakit.profiling.reading import ProfiledLaunch, find_reader, read_report
 from cudakit.profiling.reduction import reduce, summed
 from cudakit.profiling.runner import ProfilerError, find_ncu, ncu_version, run_ncu
 
 __all__ = [
-    "Launch",
+    "ProfiledLaunch",
     "ProfilerError",
     "find_ncu",
     "find_reader",

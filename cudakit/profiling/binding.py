@@ -67,9 +67,9 @@ WAITS = {
 def explain(row: Row) -> dict[str, str]:
     """`binds` (a name) and `sentence` for a row of `reduction`; both empty where nothing to judge by was collected."""
     for rule in (_small_grid, _wasted_lanes, _full_unit, _waiting):
-        found = rule(row)
-        if found is not None:
-            binds, sentence = found
+        verdict = rule(row)
+        if verdict is not None:
+            binds, sentence = verdict
             return {"binds": binds, "sentence": sentence[0].upper() + sentence[1:] + "."}
     return {"binds": "", "sentence": ""}
 

@@ -17,7 +17,7 @@ import numpy as np
 from cudakit.measure.ceilings import large_copy_ceiling
 from cudakit.measure.timing import GpuTimer
 from cudakit.profiling import metrics
-from cudakit.profiling.reading import Launch
+from cudakit.profiling.reading import ProfiledLaunch
 
 if TYPE_CHECKING:
     from cudakit.device import Device
@@ -53,13 +53,13 @@ def measure(device: Device) -> list[Ceiling]:
         timer = GpuTimer(device, stream)
         copy = large_copy_ceiling(device, timer)
         size = copy["bytes"]
-        found = [Ceiling("copy", "gbps", "dram", copy["gbps"], True, f"a copy of {size / 2**30:.1f} GiB, both ways")]
+        lines = [Ceiling("copy", "gbps", "dram", copy["gbps"], True, f"a copy of {size / 2**30:.1f} GiB, both ways")]
         fma = _rate(device, timer, "fma")
-        found.append(Ceiling("FFMA", "tflops", "fma", fma, True, "kernels/peaks/fma.cu"))
+        lines.append(Ceiling("FFMA", "tflops", "fma", fma, True, "kernels/peaks/fma.cu"))
         if int(device.arch.removeprefix("sm_").rstrip("af")) >= 80:
             mma = _rate(device, timer, "mma")
-            found.append(Ceiling("mma.sync bfloat16", "tflops", "tensor", mma, True, "kernels/peaks/mma.cu"))
-    return found
+            lines.append(Ceiling("mma.sync bfloat16", "tflops", "tensor", mma, True, "kernels/peaks/mma.cu"))
+    return lines
 
 
 def run_peak(device: Device, which: str, blocks: int, steps: int, *, stream: Any, noise: int = _NOISE) -> Any:
@@ -87,10 +87,10 @@ def from_report(report: Mapping[str, Any], source: str) -> list[Ceiling]:
     library or a peer; of a profile those it was drawn with."""
     if "ncu" in report:
         return [Ceiling(**one) for one in report["ceilings"].values() if one["measured"]]
-    found = []
+    lines = []
     copy = report.get("ceilings", {}).get("copy_large")
     if copy:
-        found.append(Ceiling("copy", "gbps", "dram", float(copy["gbps"]), True, source))
+        lines.append(Ceiling("copy", "gbps", "dram", float(copy["gbps"]), True, source))
     best: dict[str, tuple[float, str]] = {}
     for row in report["rows"]:
         theirs = row.get("rung") == 0 or str(row["variant"]).startswith("peer:")
@@ -99,11 +99,11 @@ def from_report(report: Mapping[str, Any], source: str) -> list[Ceiling]:
             best[row["dtype"]] = max(best.get(row["dtype"], (0.0, "")), (float(row["tflops"]), name))
     for dtype, (value, name) in best.items():
         pipe = "fma" if dtype == "float32" else "tensor"
-        found.append(Ceiling(f"{name} {dtype}", "tflops", pipe, value, True, source))
-    return found
+        lines.append(Ceiling(f"{name} {dtype}", "tflops", pipe, value, True, source))
+    return lines
 
 
-def from_launch(launch: Launch) -> list[Ceiling]:
+def from_launch(launch: ProfiledLaunch) -> list[Ceiling]:
     """The data sheet's peaks, from a launch's own metrics, at the clock it ran at."""
     peaks = {pipe: math.prod(launch.metrics.get(name, 0.0) for name in pair) for pipe, pair in metrics.PEAKS.items()}
     return [
@@ -113,10 +113,10 @@ def from_launch(launch: Launch) -> list[Ceiling]:
     ]
 
 
-def best(found: Iterable[Ceiling]) -> list[Ceiling]:
+def best(lines: Iterable[Ceiling]) -> list[Ceiling]:
     """One ceiling of each name: the highest."""
     kept: dict[str, Ceiling] = {}
-    for ceiling in found:
+    for ceiling in lines:
         if ceiling.name not in kept or ceiling.value > kept[ceiling.name].value:
             kept[ceiling.name] = ceiling
     return list(kept.values())

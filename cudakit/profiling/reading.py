@@ -1,4 +1,4 @@
-"""A report of ncu (.ncu-rep) read back through ncu's own Python reader: a `Launch` for each kernel launch."""
+"""A report of ncu (.ncu-rep) read back through ncu's own Python reader: a `ProfiledLaunch` for each kernel launch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cudakit.profiling.runner import ProfilerError, find_ncu
 
 
 @dataclass(frozen=True)
-class Launch:
+class ProfiledLaunch:
     """One profiled kernel launch.
 
     kernel: the function's name without template arguments; `demangled` has all of it.
@@ -35,7 +35,7 @@ class Launch:
     demangled: str = ""
 
 
-def read_report(path: str | os.PathLike[str], *, domain: str = nvtx.DOMAIN) -> list[Launch]:
+def read_report(path: str | os.PathLike[str], *, domain: str = nvtx.DOMAIN) -> list[ProfiledLaunch]:
     """Every launch of the report at `path`, in order. domain: whose NVTX ranges to keep.
 
     Raises ProfilerError where there is no such report, it cannot be read, or ncu's reader is not here: it is not on
@@ -59,8 +59,10 @@ def find_reader(ncu: str | None) -> Path | None:
     if ncu is not None:
         real = Path(os.path.realpath(ncu))
         roots += [real.parent, *list(real.parents)[1:4]]
-        roots += [Path(found) for found in sorted(glob.glob(str(real.parent.parent / "nsight-compute*")), reverse=True)]
-    roots += [Path(found) for found in sorted(glob.glob("/opt/nvidia/nsight-compute/*"), reverse=True)]
+        roots += [
+            Path(folder) for folder in sorted(glob.glob(str(real.parent.parent / "nsight-compute*")), reverse=True)
+        ]
+    roots += [Path(folder) for folder in sorted(glob.glob("/opt/nvidia/nsight-compute/*"), reverse=True)]
     folders = (root / "extras" / "python" for root in roots)
     return next((folder for folder in folders if (folder / "ncu_report.py").is_file()), None)
 
@@ -87,12 +89,12 @@ def _reader() -> Any:
 
 def _actions(context: Any) -> Iterator[Any]:
     for number in range(context.num_ranges()):
-        found = context.range_by_idx(number)
-        for index in range(found.num_actions()):
-            yield found.action_by_idx(index)
+        actions = context.range_by_idx(number)
+        for index in range(actions.num_actions()):
+            yield actions.action_by_idx(index)
 
 
-def _launch(action: Any, reader: Any, domain: str) -> Launch:
+def _launch(action: Any, reader: Any, domain: str) -> ProfiledLaunch:
     metrics, facts = {}, {}
     for name in action.metric_names():
         value = action.metric_by_name(name).value()
@@ -100,7 +102,7 @@ def _launch(action: Any, reader: Any, domain: str) -> Launch:
             facts[name] = value
         elif isinstance(value, (int, float)) and math.isfinite(value):
             metrics[name] = value
-    return Launch(
+    return ProfiledLaunch(
         kernel=action.name(),
         ranges=_ranges(action.nvtx_state(), domain),
         grid=_extents(metrics, "launch__grid_dim"),
@@ -114,8 +116,8 @@ def _launch(action: Any, reader: Any, domain: str) -> Launch:
 def _ranges(state: Any, domain: str) -> tuple[str, ...]:
     if state is None:
         return ()
-    found: Sequence[Any] = [state.domain_by_id(number) for number in state.domains()]
-    return tuple(name for one in found if one.name() == domain for name in one.push_pop_ranges())
+    domains: Sequence[Any] = [state.domain_by_id(number) for number in state.domains()]
+    return tuple(name for one in domains if one.name() == domain for name in one.push_pop_ranges())
 
 
 def _extents(metrics: Mapping[str, float], name: str) -> tuple[int, int, int]:

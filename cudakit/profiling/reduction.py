@@ -11,7 +11,7 @@ from typing import Any
 
 from cudakit.profiling import metrics as names
 from cudakit.profiling.binding import explain, percent
-from cudakit.profiling.reading import Launch
+from cudakit.profiling.reading import ProfiledLaunch
 
 Row = dict[str, Any]
 
@@ -25,18 +25,18 @@ _LIBRARIES = ("cublas.", "cufft.")
 _RUNG = re.compile(r"(?P<family>\w+)\.(?P<variant>\w+)")
 
 
-def reduce(launches: Iterable[Launch]) -> list[Row]:
+def reduce(launches: Iterable[ProfiledLaunch]) -> list[Row]:
     """A row for each launch, in order. A figure whose metrics were not collected is None."""
     return [row_of(launch) for launch in launches]
 
 
-def row_of(launch: Launch) -> Row:
+def row_of(launch: ProfiledLaunch) -> Row:
     """One launch: its names, time, traffic, shares of the peaks, caches, occupancy and what limits it, waits, FLOPs,
     and in `binds` and `sentence` what they come to."""
-    found = launch.metrics
+    metrics = launch.metrics
     name = range_of(launch.ranges)
     rung = _RUNG.fullmatch(name)
-    seconds = _scaled(found.get(names.DURATION), 1e-9)
+    seconds = _scaled(metrics.get(names.DURATION), 1e-9)
     row: Row = {
         "range": name,
         "family": rung["family"] if rung else "",
@@ -44,22 +44,22 @@ def row_of(launch: Launch) -> Row:
         "kernel": launch.kernel,
         "grid": list(launch.grid),
         "block": list(launch.block),
-        "time_us": _scaled(found.get(names.DURATION), 1e-3),
+        "time_us": _scaled(metrics.get(names.DURATION), 1e-3),
     }
-    row |= {key: _scaled(found.get(metric), 0.01) for key, metric in names.SHARES.items()}
-    row |= {key: found.get(metric) for key, metric in names.COUNTS.items()}
-    row["spills"] = _added(*(found.get(metric) for metric in names.LOCAL))
+    row |= {key: _scaled(metrics.get(metric), 0.01) for key, metric in names.SHARES.items()}
+    row |= {key: metrics.get(metric) for key, metric in names.COUNTS.items()}
+    row["spills"] = _added(*(metrics.get(metric) for metric in names.LOCAL))
     for key, operation in names.GLOBAL.items():
         row[key] = _quotient(
-            found.get(names.SECTORS.format(operation)), found.get(names.REQUESTS.format(operation)) or None
+            metrics.get(names.SECTORS.format(operation)), metrics.get(names.REQUESTS.format(operation)) or None
         )
     row["bytes"] = _added(row["dram_bytes_read"], row["dram_bytes_written"])
     row["gbps"] = _scaled(_quotient(row["bytes"], seconds), 1e-9)
-    row["multiprocessors_busy"] = _quotient(found.get(names.BUSY), found.get(names.ELAPSED))
-    row["limited_by"], row["blocks_per_multiprocessor"] = _limit(row, found)
-    row["flops"], row["tensor_flops"] = _flops(found)
+    row["multiprocessors_busy"] = _quotient(metrics.get(names.BUSY), metrics.get(names.ELAPSED))
+    row["limited_by"], row["blocks_per_multiprocessor"] = _limit(row, metrics)
+    row["flops"], row["tensor_flops"] = _flops(metrics)
     row |= _rates(row, seconds)
-    row["stalls"], row["ready"] = _stalls(found)
+    row["stalls"], row["ready"] = _stalls(metrics)
     row = {key: _tidy(value) for key, value in row.items()}
     return row | explain(row)
 
@@ -79,11 +79,11 @@ def range_of(ranges: Sequence[str]) -> str:
 def summed(rows: Sequence[Row]) -> list[Row]:
     """One row for each run of launches in the same range: times, bytes and FLOPs added up, shares and other averages
     weighted by time, the rest (grid, registers, waits, what binds) that of the longest launch."""
-    found = []
+    sums = []
     for name, group in itertools.groupby(rows, key=lambda row: row["range"]):
         together = list(group)
         if name == "" or len(together) == 1:
-            found += together
+            sums += together
             continue
         longest = max(together, key=lambda row: row["time_us"] or 0.0)
         whole = dict(longest)
@@ -100,8 +100,8 @@ def summed(rows: Sequence[Row]) -> list[Row]:
         share = _quotient(longest["time_us"], whole["time_us"]) or 0.0
         most = f"{longest['kernel']}, {percent(share)} of the time"
         whole["sentence"] = f"{len(together)} launches; {most}: {longest['sentence']}"
-        found.append(whole)
-    return found
+        sums.append(whole)
+    return sums
 
 
 _ADDED = (
@@ -110,9 +110,9 @@ _ADDED = (
 )  # fmt: skip
 
 
-def _limit(row: Mapping[str, Any], found: Mapping[str, float]) -> tuple[str, int | None]:
+def _limit(row: Mapping[str, Any], metrics: Mapping[str, float]) -> tuple[str, int | None]:
     """What keeps more blocks off a multiprocessor ("" where all its warps can be there), and how many fit."""
-    limits = {what: found[metric] for what, metric in names.LIMITS.items() if metric in found}
+    limits = {what: metrics[metric] for what, metric in names.LIMITS.items() if metric in metrics}
     if not limits:
         return "", None
     fit = min(limits.values())
@@ -127,11 +127,11 @@ def _limit(row: Mapping[str, Any], found: Mapping[str, float]) -> tuple[str, int
     return " and ".join(least), int(fit)
 
 
-def _flops(found: Mapping[str, float]) -> tuple[float | None, float | None]:
+def _flops(metrics: Mapping[str, float]) -> tuple[float | None, float | None]:
     """All floating point operations, and those of tensor cores."""
-    cycles = found.get(names.CYCLES)
-    arithmetic = [found[metric] * count for metric, count in names.ARITHMETIC.items() if metric in found]
-    tensor = [found[metric] for metric in names.TENSOR if metric in found]
+    cycles = metrics.get(names.CYCLES)
+    arithmetic = [metrics[metric] * count for metric, count in names.ARITHMETIC.items() if metric in metrics]
+    tensor = [metrics[metric] for metric in names.TENSOR if metric in metrics]
     plain = cycles * math.fsum(arithmetic) if cycles is not None and arithmetic else None
     products = math.fsum(tensor) if tensor else None
     return _added(plain, products), products
@@ -144,9 +144,9 @@ def _rates(row: Mapping[str, Any], seconds: float | None) -> dict[str, float | N
     }
 
 
-def _stalls(found: Mapping[str, float]) -> tuple[dict[str, float], float | None]:
+def _stalls(metrics: Mapping[str, float]) -> tuple[dict[str, float], float | None]:
     """What warps wait for, most first, as shares of a warp's time; and the share in which it issued or was ready to."""
-    each = {reason: found.get(names.STALL.format(reason), 0.0) for reason in names.STALLS}
+    each = {reason: metrics.get(names.STALL.format(reason), 0.0) for reason in names.STALLS}
     whole = math.fsum(each.values())
     if not whole:
         return {}, None

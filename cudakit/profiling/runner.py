@@ -43,9 +43,9 @@ class ProfilerError(CudakitError):
 
 def find_ncu() -> str | None:
     """The path of Nsight Compute's command line, or None: in PATH, the CUDA toolkit, or where it is installed alone."""
-    found = shutil.which("ncu")
-    if found:
-        return found
+    path = shutil.which("ncu")
+    if path:
+        return path
     folders = [Path(os.environ[name]) / "bin" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     folders += sorted(Path("/usr/local").glob("cuda*/bin"), reverse=True)
     folders += sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)
@@ -76,15 +76,15 @@ def arguments(
     Clocks are left alone (`--clock-control none`): ncu would otherwise lock the chip to its base clock, which needs
     permission and gives times that no run without a profiler has. Caches are flushed before every pass, its default.
     """
-    found = ["--nvtx", "--clock-control", "none", "--force-overwrite", "--export", str(report)]
-    found += ["--metrics", ",".join(metrics)] if metrics is not None else ["--set", set]
+    flags = ["--nvtx", "--clock-control", "none", "--force-overwrite", "--export", str(report)]
+    flags += ["--metrics", ",".join(metrics)] if metrics is not None else ["--set", set]
     for name in sections:
-        found += ["--section", name]
+        flags += ["--section", name]
     if kernels:
-        found += ["--kernel-name", f"regex:{kernels}"]
+        flags += ["--kernel-name", f"regex:{kernels}"]
     for name in ranges:
-        found += ["--nvtx-include", name]
-    return found
+        flags += ["--nvtx-include", name]
+    return flags
 
 
 def run_ncu(
@@ -171,7 +171,7 @@ def script_command(script: str, rest: Sequence[str], *, module: bool = False) ->
         return [sys.executable, script, *rest]
     if path.is_file():
         return [str(path.resolve()), *rest]
-    found = shutil.which(script)
-    if found is None:
+    program = shutil.which(script)
+    if program is None:
         raise ProfilerError(f"there is no script {script}, and no program of that name in PATH")
-    return [found, *rest]
+    return [program, *rest]

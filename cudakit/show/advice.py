@@ -22,7 +22,7 @@ SourceLine = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Hint:
     """Something to look at: `kind` ("uncoalesced load"), `place` (file and line; None: the kernel as a whole), `why` in
     a sentence or two."""
 
@@ -32,7 +32,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Access:
+class GlobalTraffic:
     """One direction of a line's global traffic."""
 
     kind: str
@@ -51,21 +51,21 @@ class Access:
         return self.sectors / self.ideal if self.ideal else 1.0
 
 
-def accesses(line: Any) -> list[Access]:
+def global_traffic(line: Any) -> list[GlobalTraffic]:
     """A line's global loads and stores, those it has."""
-    found = [
-        Access("load", line.global_load_requests, line.global_load_sectors, line.global_load_ideal_sectors),
-        Access("store", line.global_store_requests, line.global_store_sectors, line.global_store_ideal_sectors),
+    directions = [
+        GlobalTraffic("load", line.global_load_requests, line.global_load_sectors, line.global_load_ideal_sectors),
+        GlobalTraffic("store", line.global_store_requests, line.global_store_sectors, line.global_store_ideal_sectors),
     ]
-    return [access for access in found if access.requests]
+    return [access for access in directions if access.requests]
 
 
-def findings(counters: Any) -> list[Finding]:
+def hints(counters: Any) -> list[Hint]:
     """What to look at first in a kernel's Counters: at most one place of each kind, the worst."""
-    found: list[Finding] = []
+    worst: list[Hint] = []
     for look in (_uncoalesced, _conflict, _contention, _local, _barriers, _idle, _divergent, _occupancy):
-        found.extend(look(counters))
-    return found
+        worst.extend(look(counters))
+    return worst
 
 
 def _worst(counters: Any, badness: Callable[[Any], float]) -> tuple[SourceLine, Any] | None:
@@ -75,17 +75,17 @@ def _worst(counters: Any, badness: Callable[[Any], float]) -> tuple[SourceLine, 
     return (place, line) if line is not None and badness(line) > 0 else None
 
 
-def _uncoalesced(counters: Any) -> Iterator[Finding]:
+def _uncoalesced(counters: Any) -> Iterator[Hint]:
     for kind in ("load", "store"):
 
         def excess(line: Any, kind: str = kind) -> float:
-            bad = [a for a in accesses(line) if a.kind == kind and a.over >= SECTORS_OVER_IDEAL]
+            bad = [a for a in global_traffic(line) if a.kind == kind and a.over >= SECTORS_OVER_IDEAL]
             return sum(access.sectors - access.ideal for access in bad)
 
         worst = _worst(counters, excess)
         if worst is not None:
-            access = next(access for access in accesses(worst[1]) if access.kind == kind)
-            yield Finding(
+            access = next(access for access in global_traffic(worst[1]) if access.kind == kind)
+            yield Hint(
                 f"uncoalesced {kind}",
                 worst[0],
                 f"A {kind} of one warp touches {_short(access.each)} sectors of 32 bytes; the bytes asked for fit in "
@@ -100,11 +100,11 @@ def conflict_ways(line: Any) -> float:
     return float(line.mean_bank_conflict) if line.worst_bank_conflict > 1 else min(line.mean_bank_conflict, 1.0)
 
 
-def _conflict(counters: Any) -> Iterator[Finding]:
+def _conflict(counters: Any) -> Iterator[Hint]:
     worst = _worst(counters, lambda line: line.bank_conflicts if conflict_ways(line) >= CONFLICT_WAYS else 0)
     if worst is not None:
         line = worst[1]
-        yield Finding(
+        yield Hint(
             "bank conflict",
             worst[0],
             f"Up to {line.worst_bank_conflict} lanes of a warp want different words of one shared-memory bank, and are "
@@ -114,11 +114,11 @@ def _conflict(counters: Any) -> Iterator[Finding]:
         )
 
 
-def _contention(counters: Any) -> Iterator[Finding]:
+def _contention(counters: Any) -> Iterator[Hint]:
     worst = _worst(counters, lambda line: line.atomic_depth if line.mean_contention >= CONTENTION else 0)
     if worst is not None:
         line = worst[1]
-        yield Finding(
+        yield Hint(
             "atomics on one address",
             worst[0],
             f"Up to {line.worst_contention} lanes of a warp ({_short(line.mean_contention)} in the mean) update one "
@@ -127,13 +127,13 @@ def _contention(counters: Any) -> Iterator[Finding]:
         )
 
 
-def _divergent(counters: Any) -> Iterator[Finding]:
+def _divergent(counters: Any) -> Iterator[Hint]:
     # Once a block is a guard at a ragged edge, or a thread that does something for all: neither is worth a thought.
     usual = counters.blocks
     worst = _worst(counters, lambda line: line.divergent_branches if line.divergent_branches > usual else 0)
     if worst is not None:
         line = worst[1]
-        yield Finding(
+        yield Hint(
             "divergent branch",
             worst[0],
             f"{line.divergent_branches:,} of the {line.branches:,} times that a warp came here its lanes went both "
@@ -142,7 +142,7 @@ def _divergent(counters: Any) -> Iterator[Finding]:
         )
 
 
-def _idle(counters: Any) -> Iterator[Finding]:
+def _idle(counters: Any) -> Iterator[Hint]:
     least = IDLE_SHARE * counters.instructions
 
     def idle(line: Any) -> float:
@@ -153,7 +153,7 @@ def _idle(counters: Any) -> Iterator[Finding]:
     if worst is not None:
         line = worst[1]
         share = line.instructions / counters.instructions
-        yield Finding(
+        yield Hint(
             "idle lanes",
             worst[0],
             f"{_short(line.lanes_per_instruction)} of 32 lanes are active here in the mean, in {100 * share:.0f} % of "
@@ -161,11 +161,11 @@ def _idle(counters: Any) -> Iterator[Finding]:
         )
 
 
-def _local(counters: Any) -> Iterator[Finding]:
+def _local(counters: Any) -> Iterator[Hint]:
     worst = _worst(counters, lambda line: line.local_load_bytes + line.local_store_bytes)
     if worst is not None:
         line = worst[1]
-        yield Finding(
+        yield Hint(
             "local memory",
             worst[0],
             f"{line.local_load_bytes + line.local_store_bytes:,} bytes of local memory are moved here, which lies "
@@ -174,12 +174,12 @@ def _local(counters: Any) -> Iterator[Finding]:
         )
 
 
-def _barriers(counters: Any) -> Iterator[Finding]:
+def _barriers(counters: Any) -> Iterator[Hint]:
     warps = counters.blocks * -(-counters.threads // max(counters.blocks, 1) // 32)
     each = counters.barriers / warps if warps else 0.0
     worst = _worst(counters, lambda line: line.barriers) if each >= BARRIERS else None
     if worst is not None:
-        yield Finding(
+        yield Hint(
             "many barriers",
             worst[0],
             f"A warp comes to {_short(each)} barriers, {_short(worst[1].barriers / warps)} of them here, and at each "
@@ -188,10 +188,10 @@ def _barriers(counters: Any) -> Iterator[Finding]:
         )
 
 
-def _occupancy(counters: Any) -> Iterator[Finding]:
+def _occupancy(counters: Any) -> Iterator[Hint]:
     occupancy = counters.occupancy
     if occupancy is not None and occupancy.fraction < LOW_OCCUPANCY:
-        yield Finding(
+        yield Hint(
             "low occupancy",
             None,
             f"{occupancy_text(occupancy)}. Few warps hide little of the latency of memory; a kernel that "

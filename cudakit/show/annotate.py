@@ -47,9 +47,9 @@ class AnnotatedKernel:
             ],
             "counters": self.counters.as_dict(),
             "look_first": [
-                {"kind": found.kind, "file": found.place and found.place[0], "line": found.place and found.place[1],
-                 "why": found.why}
-                for found in advice.findings(self.counters)
+                {"kind": hint.kind, "file": hint.place and hint.place[0], "line": hint.place and hint.place[1],
+                 "why": hint.why}
+                for hint in advice.hints(self.counters)
             ],
             "lines": [
                 {"file": file, "line": line, **{name: n for name, n in vars(share).items() if n and name != "mix"}}
@@ -60,12 +60,12 @@ class AnnotatedKernel:
 
 def kernels(launches: Iterable[Any], spills: Mapping[str, int]) -> list[AnnotatedKernel]:
     """Launch records added up by kernel, in the order of their first launch. spills: bytes by mangled name."""
-    found: dict[str, AnnotatedKernel] = {}
+    by_name: dict[str, AnnotatedKernel] = {}
     for record in launches:
-        kernel = found.get(record.name)
+        kernel = by_name.get(record.name)
         if kernel is None:
             known = demangle(record.name)
-            kernel = found[record.name] = AnnotatedKernel(
+            kernel = by_name[record.name] = AnnotatedKernel(
                 record.name,
                 known.name if known is not None else record.name,
                 record.registers,
@@ -76,10 +76,10 @@ def kernels(launches: Iterable[Any], spills: Mapping[str, int]) -> list[Annotate
         kernel.counters.merge(record.counters)
         shape = (tuple(record.grid), tuple(record.block), record.shared)
         kernel.shapes[shape] = kernel.shapes.get(shape, 0) + record.counters.launches
-    return list(found.values())
+    return list(by_name.values())
 
 
-def page(source: Path, found: Sequence[AnnotatedKernel], facts: Sequence[str]) -> str:
+def page(source: Path, annotated: Sequence[AnnotatedKernel], facts: Sequence[str]) -> str:
     """The page for a source file's kernels. facts: what the head says of how they were run."""
     style = resources.files("cudakit.show").joinpath("annotate.css").read_text(encoding="utf-8")
     parts = [
@@ -91,10 +91,10 @@ def page(source: Path, found: Sequence[AnnotatedKernel], facts: Sequence[str]) -
         f"<h1>{escape(source.name)}</h1>",
         *(f'<p class="soft">{escape(fact)}</p>' for fact in facts),
     ]
-    if len(found) > 1:
-        links = "".join(f'<li><a href="#k{n}">{escape(kernel.name)}</a></li>' for n, kernel in enumerate(found))
+    if len(annotated) > 1:
+        links = "".join(f'<li><a href="#k{n}">{escape(kernel.name)}</a></li>' for n, kernel in enumerate(annotated))
         parts.append(f"<ul>{links}</ul>")
-    for number, kernel in enumerate(found):
+    for number, kernel in enumerate(annotated):
         parts.extend(_kernel(f"k{number}", source, kernel))
     parts.append(_MEANING)
     parts.append("</body></html>\n")
@@ -108,24 +108,24 @@ def _kernel(anchor: str, source: Path, kernel: AnnotatedKernel) -> list[str]:
     counters = kernel.counters
     files = _files(source, counters)
     anchors = {file: f"{anchor}f{number}" for number, file in enumerate(files)}
-    found = advice.findings(counters)
-    parts = [f'<section id="{anchor}"><h2>{escape(kernel.name)}</h2>', _look(found, anchors)]
+    hints = advice.hints(counters)
+    parts = [f'<section id="{anchor}"><h2>{escape(kernel.name)}</h2>', _look(hints, anchors)]
     parts += [_facts(kernel), _totals(counters), _mix(counters)]
     columns = _columns(counters)
     for number, file in enumerate(files):
-        parts.append(_source(file, anchors[file], counters, columns, found, whole=number == 0))
+        parts.append(_source(file, anchors[file], counters, columns, hints, whole=number == 0))
     parts.append("</section>")
     return parts
 
 
-def _look(found: Sequence[advice.Finding], anchors: Mapping[str, str]) -> str:
+def _look(hints: Sequence[advice.Hint], anchors: Mapping[str, str]) -> str:
     """What to look at first, above all else: what it is, the line itself, and why."""
-    if not found:
+    if not hints:
         return (
             '<p class="fine">Nothing stands out: accesses are coalesced, no bank conflicts, no divergent branches.</p>'
         )
     items = []
-    for item in found:
+    for item in hints:
         code = f"<pre>{escape(_line(item.place).strip())}</pre>" if item.place else ""
         items.append(f"<li><b>{escape(item.kind)}</b>{_where(item.place, anchors)}{code}{escape(item.why)}</li>")
     return '<div class="look"><h3>Look here first</h3><ol>' + "\n".join(items) + "</ol></div>"
@@ -221,7 +221,7 @@ def _totals(c: Any) -> str:
     ]
     if c.branches:
         values.append(("branches that keep a warp together", f"{100 * c.branch_efficiency:.1f} %", False))
-    for access in advice.accesses(c):
+    for access in advice.global_traffic(c):
         text = f"{access.each:.1f}, {access.ideal / access.requests:.1f} would do"
         values.append((f"sectors a global {access.kind}", text, access.over >= advice.SECTORS_OVER_IDEAL))
     if c.global_sector_bytes:
@@ -282,7 +282,7 @@ def _columns(counters: Any) -> list[int]:
 
 
 def _source(
-    file: str, anchor: str, counters: Any, columns: Sequence[int], found: Sequence[advice.Finding], *, whole: bool
+    file: str, anchor: str, counters: Any, columns: Sequence[int], hints: Sequence[advice.Hint], *, whole: bool
 ) -> str:
     """A file's lines with their counters as a table, and below a line what was found there: the whole file, or what
     lies around counted lines."""
@@ -297,7 +297,7 @@ def _source(
     named = (_HEAD[column] for column in columns)
     head = "".join(f'<th scope="col" title="{escape(meaning)}">{escape(name)}</th>' for name, meaning in named)
     notes: dict[int, list[str]] = {}
-    for item in found:
+    for item in hints:
         if item.place is not None and item.place[0] == file:
             notes.setdefault(item.place[1], []).append(f"<b>{escape(item.kind)}</b>: {escape(item.why)}")
     rows = []
@@ -341,7 +341,7 @@ def _cells(line: Any, inlined: int, total: int) -> list[str]:
         return first + [_cell("")] * (len(_HEAD) - 2)
     few = line.lanes_per_instruction < advice.LANES and own >= advice.IDLE_SHARE * total
     first.append(_cell(f"{line.lanes_per_instruction:.1f}" if own else "", few))
-    by_kind = {access.kind: access for access in advice.accesses(line)}
+    by_kind = {access.kind: access for access in advice.global_traffic(line)}
     for kind in ("load", "store"):
         access = by_kind.get(kind)
         if access is None:

@@ -40,10 +40,10 @@ def _only(entries: Any, where: str) -> Any:
         raise Refused(f"[{where}] is asked of what is no list")
     pairs = [pair.partition("=")[::2] for pair in where.split(",")]
     mappings = [entry for entry in entries if isinstance(entry, Mapping)]
-    found = [entry for entry in mappings if all(_same(entry.get(key), text) for key, text in pairs)]
-    if len(found) != 1:
-        raise Refused(f"{len(found) or 'no'} {'entries have' if found else 'entry has'} {where.replace(',', ', ')}")
-    return found[0]
+    those = [entry for entry in mappings if all(_same(entry.get(key), text) for key, text in pairs)]
+    if len(those) != 1:
+        raise Refused(f"{len(those) or 'no'} {'entries have' if those else 'entry has'} {where.replace(',', ', ')}")
+    return those[0]
 
 
 def at(document: Any, path: str) -> Any:

@@ -117,8 +117,8 @@ def cells(rows: Sequence[Row], columns: Sequence[Column]) -> tuple[list[str], li
 def ceilings_line(report: Mapping[str, Any]) -> str:
     """The ceilings of the report in words: `copy 4,195 GB/s; FFMA 60.1 TFLOP/s`."""
     units = {"gbps": "GB/s", "tflops": "TFLOP/s"}
-    found = report["ceilings"].values()
-    return "; ".join(f"{one['name']} {number(one['value'])} {units[one['kind']]}" for one in found)
+    ceilings = report["ceilings"].values()
+    return "; ".join(f"{one['name']} {number(one['value'])} {units[one['kind']]}" for one in ceilings)
 
 
 def device_line(report: Mapping[str, Any]) -> str:

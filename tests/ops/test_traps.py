@@ -36,7 +36,7 @@ def test_every_trap_names_tests_that_are_there() -> None:
 
 def test_a_check_that_saw_nothing_is_no_pass() -> None:
     """The loop over a size that overflowed runs zero times, finds no error and prints PASS."""
-    work = streamed.Work("sums", print, 1, (4,), lambda x: x[0].astype(np.float64), lambda x: x[0])
+    work = streamed.Workload("sums", print, 1, (4,), lambda x: x[0].astype(np.float64), lambda x: x[0])
     items = streamed.Items.make(work, 6, 2)
     (source,) = items.made(6)
     blocks = np.empty((6, 4), np.float32)

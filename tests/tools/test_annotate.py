@@ -345,7 +345,7 @@ def counters_of(**lines):
 def test_nothing_stands_out_in_a_plain_kernel():
     plain = LineCounters(1000, 32000, branches=9, global_load_requests=9, global_load_sectors=36)
     plain.global_load_ideal_sectors = 36
-    assert advice.findings(counters_of(l1=plain)) == []
+    assert advice.hints(counters_of(l1=plain)) == []
 
 
 def test_the_worst_of_each_kind_is_named_once():
@@ -354,37 +354,37 @@ def test_the_worst_of_each_kind_is_named_once():
             100, 3200, global_load_requests=10, global_load_sectors=sectors, global_load_ideal_sectors=40
         )
 
-    found = advice.findings(counters_of(l1=load(80), l2=load(320), l3=load(79)))
+    found = advice.hints(counters_of(l1=load(80), l2=load(320), l3=load(79)))
     assert [(item.kind, item.place) for item in found] == [("uncoalesced load", ("a.cu", 2))]
     assert "32 sectors" in found[0].why
     idle = LineCounters(900, 900)
     rare = LineCounters(10, 10)
-    found = advice.findings(counters_of(l1=LineCounters(9000, 9000 * 32), l2=idle, l3=rare))
+    found = advice.hints(counters_of(l1=LineCounters(9000, 9000 * 32), l2=idle, l3=rare))
     assert [(item.kind, item.place) for item in found] == [("idle lanes", ("a.cu", 2))]
 
 
 def test_many_barriers_are_named_at_the_line_with_most():
     counters = counters_of(l1=LineCounters(100, 3200, barriers=4), l2=LineCounters(100, 3200, barriers=20))
     counters.blocks, counters.threads = 1, 64
-    (found,) = advice.findings(counters)
+    (found,) = advice.hints(counters)
     assert (found.kind, found.place) == ("many barriers", ("a.cu", 2))
     assert "comes to 12 barriers, 10 of them here" in found.why
     counters.blocks, counters.threads = 4, 256
-    assert advice.findings(counters) == []
+    assert advice.hints(counters) == []
 
 
 def test_a_guard_at_a_ragged_edge_is_no_trouble():
     counters = counters_of(l1=LineCounters(100, 3200, branches=32, divergent_branches=4))
     counters.blocks = 4
-    assert advice.findings(counters) == []
+    assert advice.hints(counters) == []
     counters.blocks = 3
-    assert [found.kind for found in advice.findings(counters)] == ["divergent branch"]
+    assert [found.kind for found in advice.hints(counters)] == ["divergent branch"]
 
 
 def test_low_occupancy_is_named_without_a_line():
     counters = counters_of(l1=LineCounters(10, 320))
     counters.occupancy = Occupancy(1, "registers", 16, 64)
-    (found,) = advice.findings(counters)
+    (found,) = advice.hints(counters)
     assert (found.kind, found.place) == ("low occupancy", None)
     assert found.why.startswith("25 % occupancy: 1 block a multiprocessor, 16 of 64 warps, limited by registers.")
 

@@ -442,11 +442,11 @@ class FakePeer:
     def on(self, stream):
         return contextlib.nullcontext()
 
-    def bind(self, sets, timer):
+    def bind(self, sets, stream, cost):
         if self.name == "peer:fails":
             raise OSError("its library is broken")
         value = 0.0 if self.name == "peer:wrong" else 3.0
-        return [lambda output=output: output.fill(value, timer.stream) for _, output in sets]
+        return [lambda output=output: output.fill(value, stream) for _, output in sets]
 
 
 def test_peers_are_checked_and_timed_as_we_are(device, family, monkeypatch):

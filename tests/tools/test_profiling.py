@@ -23,9 +23,9 @@ from cudakit.commands import cli
 from cudakit.commands import profile as command
 from cudakit.errors import Refused
 from cudakit.profiling import binding, ceilings, metrics, runner
-from cudakit.profiling.reading import Launch, find_reader
+from cudakit.profiling.reading import ProfiledLaunch, find_reader
 from cudakit.profiling.reduction import range_of
-from cudakit.show import outputs, tables
+from cudakit.show import outputs, profile_tables, tables
 from cudakit.show.plots import roofline
 
 RECORDED = json.loads((ROOT / "tests" / "data" / "ncu" / "h200.json").read_text())
@@ -35,7 +35,7 @@ def launches(family):
     """What `read_report` gave on an H200: softmax 8192x8192, gemm 2048 and attention 8x16x16x2048x2048x128."""
     keys = ("kernel", "ranges", "grid", "block", "metrics", "facts")
     return [
-        Launch(**{key: tuple(one[key]) if isinstance(one[key], list) else one[key] for key in keys})
+        ProfiledLaunch(**{key: tuple(one[key]) if isinstance(one[key], list) else one[key] for key in keys})
         for one in RECORDED[family]
     ]
 

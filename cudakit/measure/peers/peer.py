@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from cudakit.driver.stream import Stream
-    from cudakit.measure.timing import GpuTimer, Launch
-    from cudakit.memory.array import DeviceArray
+from cudakit.driver.stream import Stream
+from cudakit.memory.array import DeviceArray
+
+#: The arrays of one call: inputs and output.
+ArraySet = tuple[list[DeviceArray], DeviceArray]
+#: A call that queues the work.
+Call = Callable[[], object]
+#: The milliseconds that launches take, in turn: for choosing between settings.
+Cost = Callable[[Sequence[Call]], float]
 
 
 class Peer(Protocol):
@@ -38,6 +43,6 @@ class Peer(Protocol):
         """Within it, the package queues its work on `stream`."""
         ...
 
-    def bind(self, sets: Sequence[tuple[list[DeviceArray], DeviceArray]], timer: GpuTimer) -> list[Launch]:
-        """A launch for each (inputs, output). The timer is for choosing between settings."""
+    def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
+        """A launch for each set, on `stream`."""
         ...

@@ -19,7 +19,7 @@ from cudakit.libs import blas
 
 if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
-    from cudakit.measure.timing import GpuTimer, Launch
+    from cudakit.measure.peers.peer import ArraySet, Call, Cost
     from cudakit.memory.array import DeviceArray
 
 FAMILIES = ("gemm", "gemm_half")
@@ -43,10 +43,10 @@ class CublasPeer:
     def on(self, stream: Stream) -> Iterator[None]:
         yield
 
-    def bind(self, sets: Sequence[tuple[list[DeviceArray], DeviceArray]], timer: GpuTimer) -> list[Launch]:
-        return [self._launch(inputs, output, timer.stream) for inputs, output in sets]
+    def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
+        return [self._launch(inputs, output, stream) for inputs, output in sets]
 
-    def _launch(self, inputs: Sequence[DeviceArray], output: DeviceArray, stream: Stream) -> Launch:
+    def _launch(self, inputs: Sequence[DeviceArray], output: DeviceArray, stream: Stream) -> Call:
         p = problem(inputs, output, **self.options)
         if p.beta and len(inputs) == 3 and inputs[2].pointer != output.pointer:
             raise ValueError("cuBLAS adds to the array it writes: C and the output are one there")

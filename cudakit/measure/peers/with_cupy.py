@@ -12,8 +12,7 @@ import cupy
 
 if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
-    from cudakit.measure.timing import GpuTimer, Launch
-    from cudakit.memory.array import DeviceArray
+    from cudakit.measure.peers.peer import ArraySet, Call, Cost
 
 # work(inputs, output, **options) queues the whole job on CuPy's current stream and writes the output
 Work = Callable[..., object]
@@ -46,7 +45,7 @@ class CupyPeer:
         with cupy.cuda.Device(self.ordinal), cupy.cuda.ExternalStream(int(stream.handle), self.ordinal):
             yield
 
-    def bind(self, sets: Sequence[tuple[list[DeviceArray], DeviceArray]], timer: GpuTimer) -> list[Launch]:
+    def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
         return [
             functools.partial(
                 self.work, [cupy.asarray(array) for array in inputs], cupy.asarray(output), **self.options
@@ -103,5 +102,5 @@ _WORK: dict[str, tuple[str, Work]] = {
 
 def peers(family: str, ordinal: int, options: Mapping[str, Any]) -> list[CupyPeer]:
     """CuPy's way of doing `family` at its `options`."""
-    found = _WORK.get(family)
-    return [CupyPeer(*found, ordinal, options)] if found else []
+    idea_and_work = _WORK.get(family)
+    return [CupyPeer(*idea_and_work, ordinal, options)] if idea_and_work else []

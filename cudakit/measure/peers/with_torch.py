@@ -12,8 +12,7 @@ import torch
 
 if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
-    from cudakit.measure.peers.peer import Peer
-    from cudakit.measure.timing import GpuTimer, Launch
+    from cudakit.measure.peers.peer import ArraySet, Call, Cost, Peer
     from cudakit.memory.array import DeviceArray
 
 # work(inputs, output, **options) queues the whole job on torch's current stream
@@ -55,7 +54,7 @@ class TorchPeer:
     def on(self, stream: Stream) -> Any:
         return on_stream(stream, self.ordinal)
 
-    def bind(self, sets: Sequence[tuple[list[DeviceArray], DeviceArray]], timer: GpuTimer) -> list[Launch]:
+    def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
         return [functools.partial(self.work, *tensors(inputs, output), **self.options) for inputs, output in sets]
 
 
@@ -63,10 +62,10 @@ class ReturningPeer(TorchPeer):
     """A torch function that writes into no array it is given: the first call of a launch copies its result to the
     output, to be checked; the calls that follow leave it where torch put it, so that no copy is timed."""
 
-    def bind(self, sets: Sequence[tuple[list[DeviceArray], DeviceArray]], timer: GpuTimer) -> list[Launch]:
+    def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
         return [self._launch(*tensors(inputs, output)) for inputs, output in sets]
 
-    def _launch(self, inputs: list[Any], output: Any) -> Launch:
+    def _launch(self, inputs: list[Any], output: Any) -> Call:
         unchecked = [output]
 
         def launch() -> None:

@@ -12,9 +12,7 @@ from cudakit.measure.peers.with_torch import on_stream, tensors
 
 if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
-    from cudakit.measure.peers.peer import Peer
-    from cudakit.measure.timing import GpuTimer, Launch
-    from cudakit.memory.array import DeviceArray
+    from cudakit.measure.peers.peer import ArraySet, Call, Cost, Peer
 
 # A program holds its row in registers: beyond this many columns they spill until it is no longer a comparison.
 WIDEST_ROW = 65536
@@ -46,7 +44,7 @@ def scale_kernel(x, y, factor, n, BLOCK: tl.constexpr):  # type: ignore[no-untyp
     tl.store(y + offsets, factor * tl.load(x + offsets, mask=inside), mask=inside)
 
 
-def _softmax(inputs: Sequence[Any], output: Any, warps: int) -> Launch:
+def _softmax(inputs: Sequence[Any], output: Any, warps: int) -> Call:
     (x,) = inputs
     rows, cols = x.shape
     block = triton.next_power_of_2(cols)
@@ -55,7 +53,7 @@ def _softmax(inputs: Sequence[Any], output: Any, warps: int) -> Launch:
     )
 
 
-def _add(inputs: Sequence[Any], output: Any, warps: int) -> Launch:
+def _add(inputs: Sequence[Any], output: Any, warps: int) -> Call:
     a, b = inputs
     n = a.numel()
     return lambda: _add_kernel[(triton.cdiv(n, ADD_BLOCK),)](a, b, output, n, BLOCK=ADD_BLOCK, num_warps=warps)
@@ -68,7 +66,7 @@ class TritonPeer:
     rung = None
 
     def __init__(
-        self, idea: str, work: Callable[[Sequence[Any], Any, int], Launch], widest: int | None, ordinal: int
+        self, idea: str, work: Callable[[Sequence[Any], Any, int], Call], widest: int | None, ordinal: int
     ) -> None:
         self.idea = idea
         self._work, self._widest, self._ordinal = work, widest, ordinal
@@ -81,15 +79,15 @@ class TritonPeer:
     def on(self, stream: Stream) -> Any:
         return on_stream(stream, self._ordinal)
 
-    def bind(self, sets: Sequence[tuple[list[DeviceArray], DeviceArray]], timer: GpuTimer) -> list[Launch]:
+    def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
         converted = [tensors(inputs, output) for inputs, output in sets]
 
-        def launches(warps: int) -> list[Launch]:
+        def launches(warps: int) -> list[Call]:
             return [self._work(inputs, output, warps) for inputs, output in converted]
 
         if len(sets) == 1:  # to be checked, not timed
             return launches(8)
-        return min((launches(warps) for warps in (4, 8, 16, 32)), key=lambda tried: timer.time(tried).median)
+        return min((launches(warps) for warps in (4, 8, 16, 32)), key=cost)
 
 
 def peers(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer]:

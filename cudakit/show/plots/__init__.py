@@ -63,7 +63,7 @@ def _expect_bench(report: Mapping[str, Any]) -> None:
     rows = report.get("rows")
     missing = [key for key in ("device", "date", "ceilings", "rows") if key not in report]
     if not missing:
-        found = rows if isinstance(rows, list) else [{}]
-        missing = [key for key in _ROW if not all(key in row for row in found)]
+        entries = rows if isinstance(rows, list) else [{}]
+        missing = [key for key in _ROW if not all(key in row for row in entries)]
     if missing:
         raise Refused(f"that is no report of a bench, which has rungs on shapes: it has no {', '.join(missing)}")

@@ -32,8 +32,8 @@ class Measure:
 
     def value(self, row: Row) -> float | None:
         """The row's figure; None where it has none or its result was wrong."""
-        found = (row["counters"] or {}).get(self.key) if self.counted else row[self.key]
-        return float(found) if found is not None and row["ok"] else None
+        figure = (row["counters"] or {}).get(self.key) if self.counted else row[self.key]
+        return float(figure) if figure is not None and row["ok"] else None
 
     def best(self, rows: Sequence[Row]) -> Row | None:
         """The row that does best of those that have a figure."""
@@ -54,8 +54,8 @@ class Measure:
             return next((copy["gbps"] for copy in copies if copy_group(copy) == group[1:]), None)
         # A row's share of the ceiling says what the ceiling was, whichever peer it came from.
         for row in report["rows"]:
-            found = (row["family"], tuple(row["shape"]), row["dtype"], row.get("mode", "")) == group
+            ours = (row["family"], tuple(row["shape"]), row["dtype"], row.get("mode", "")) == group
             value = self.value(row)
-            if found and value is not None and row["of_ceiling"]:
+            if ours and value is not None and row["of_ceiling"]:
                 return float(value / row["of_ceiling"])
         return None

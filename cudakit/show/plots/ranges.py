@@ -116,8 +116,8 @@ def _draw_own(axes: Any, own: list[tuple[Lane, Line]], several: bool) -> None:
 
 def _kind(name: str) -> tuple[str, str]:
     """What a range of this name does, and the colour for it."""
-    found = (kind for kind, (names, _) in _KINDS.items() if re.fullmatch(names, name))
-    kind = next(found, None)
+    matching = (kind for kind, (names, _) in _KINDS.items() if re.fullmatch(names, name))
+    kind = next(matching, None)
     return _YOURS if kind is None else (kind, _KINDS[kind][1])
 
 

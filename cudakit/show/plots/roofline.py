@@ -79,23 +79,23 @@ def picture(report: Mapping[str, Any]) -> Any:
     legend = axes.legend(title="bound by", loc="best", fontsize=9, title_fontsize=9, framealpha=1.0)
     figure.canvas.draw()  # what is placed below is placed in pixels, which the layout has settled by now
     figure.set_layout_engine("none")
-    placed = _Placed(figure, axes)
-    placed.take(legend.get_window_extent())
+    space = _FreeSpace(figure, axes)
+    space.take(legend.get_window_extent())
     for row in rows:
-        placed.take_point(row["intensity"], row["tflops"], 5)
-        placed.points.append(axes.transData.transform((row["intensity"], row["tflops"])))
+        space.take_point(row["intensity"], row["tflops"], 5)
+        space.points.append(axes.transData.transform((row["intensity"], row["tflops"])))
     for line in lines:
-        placed.take_line(*line.get_data())
-    _name_ceilings(axes, labels, placed)
-    _name_points(axes, rows, placed)
+        space.take_line(*line.get_data())
+    _name_ceilings(axes, labels, space)
+    _name_points(axes, rows, space)
     return figure
 
 
-def _wanted(found: Iterable[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _wanted(ceilings: Iterable[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The ceilings of the pipes that these launches use; a data sheet's only of a pipe of which none was measured."""
     tensor = [row for row in rows if (row["tensor_flops"] or 0) > 0.5 * row["flops"]]
     pipes = {"dram"} | ({"tensor"} if tensor else set()) | ({"fma"} if len(tensor) < len(rows) else set())
-    kept = [ceiling for ceiling in found if ceiling["pipe"] in pipes]
+    kept = [ceiling for ceiling in ceilings if ceiling["pipe"] in pipes]
     measured = {ceiling["pipe"] for ceiling in kept if ceiling["measured"]}
     return [ceiling for ceiling in kept if ceiling["measured"] or ceiling["pipe"] not in measured]
 
@@ -145,7 +145,7 @@ def _line(axes: Any, ceiling: Mapping[str, Any], x: tuple[float, float], y: tupl
     axes.plot(x, y, color=style.CEILING, linewidth=1.4, linestyle="-" if ceiling["measured"] else (0, (4, 3)), zorder=1)
 
 
-class _Placed:
+class _FreeSpace:
     """Text put where nothing else is: boxes in pixels that are taken, and candidates tried in order."""
 
     def __init__(self, figure: Any, axes: Any) -> None:
@@ -236,7 +236,7 @@ def _outside(box: Box, frame: Box) -> float:
     return (box[2] - box[0]) * (box[3] - box[1]) - _overlap(box, frame)
 
 
-def _name_ceilings(axes: Any, labels: Sequence[tuple[str, float, float, float]], placed: _Placed) -> None:
+def _name_ceilings(axes: Any, labels: Sequence[tuple[str, float, float, float]], space: _FreeSpace) -> None:
     for text, x, y, slope in labels:
         if slope:
             (ax, ay), (bx, by) = axes.transData.transform([(x, y), (10 * x, 10 * y)])
@@ -252,24 +252,24 @@ def _name_ceilings(axes: Any, labels: Sequence[tuple[str, float, float, float]],
                 fontsize=9,
                 color=style.CEILING,
             )
-            placed.take(written.get_window_extent())
+            space.take(written.get_window_extent())
             continue
         written = axes.text(0, 0, text, transform=axes.transAxes, fontsize=9, color=style.CEILING, va="bottom")
-        box = placed.put(placed.along(y, *placed.size(written)))
+        box = space.put(space.along(y, *space.size(written)))
         written.set_position(axes.transAxes.inverted().transform(box[:2]))
 
 
-def _name_points(axes: Any, rows: Sequence[Mapping[str, Any]], placed: _Placed) -> None:
+def _name_points(axes: Any, rows: Sequence[Mapping[str, Any]], space: _FreeSpace) -> None:
     """A name beside each point, with a thin line to it where it had to move away."""
     shorten = len({row["family"] for row in rows}) == 1
     for row in rows:
         name = row["variant"] if shorten and row["variant"] else row["range"] or row["kernel"]
         written = axes.text(0, 0, style.literal(name), transform=axes.transAxes, fontsize=9, va="bottom", zorder=5)
-        width, height = placed.size(written)
+        width, height = space.size(written)
         point = axes.transData.transform((row["intensity"], row["tflops"]))
-        box = placed.put(placed.around(row["intensity"], row["tflops"], width, height), point)
+        box = space.put(space.around(row["intensity"], row["tflops"], width, height), point)
         inside = axes.transAxes.inverted()  # positions in pixels would not survive another resolution
         written.set_position(inside.transform(box[:2]))
-        if _distance(box, point) > 12 * placed.scale:
+        if _distance(box, point) > 12 * space.scale:
             ends = inside.transform([point, _nearest(box, point)])
             axes.plot(*ends.T, color=style.SOFT, linewidth=0.6, transform=axes.transAxes, zorder=3)
