@@ -5,7 +5,7 @@ import pytest
 from simdevice import SimDevice
 
 from cudakit.sim.chips.properties import chip
-from cudakit.sim.lockstep.access import Access
+from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.lanes import Geometry, LaneSet
 from cudakit.sim.lockstep.report import KernelFault, plain_name
 from cudakit.sim.lockstep.sites import Site
@@ -435,7 +435,7 @@ def test_counters_add_up_and_can_be_left_out(counted):
 
 
 def test_access_knows_its_shape():
-    access = Access(Site(0, Instruction("ld", ("global", "v4", "u32"), ()), "load"), "global", 8, 4, 4)
+    access = MemoryAccess(Site(0, Instruction("ld", ("global", "v4", "u32"), ()), "load"), "global", 8, 4, 4)
     assert (access.size, 1 << access.shift, access.dtype) == (16, 16, np.uint32)
 
 

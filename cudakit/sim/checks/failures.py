@@ -6,10 +6,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from cudakit.sim.lockstep.access import Access, Piece
+from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.memory import Allocation
+from cudakit.sim.lockstep.pieces import Piece
 from cudakit.sim.lockstep.report import Other
 from cudakit.sim.lockstep.sites import Site
 
@@ -19,13 +20,13 @@ class WrongLanes(NamedTuple):
     position of the one to report."""
 
     f: Fragment
-    access: Access
+    access: MemoryAccess
     piece: Piece
     first: int
     lanes: Array
 
     @classmethod
-    def where(cls, f: Fragment, access: Access, piece: Piece, wrong: Array) -> WrongLanes:
+    def where(cls, f: Fragment, access: MemoryAccess, piece: Piece, wrong: Array) -> WrongLanes:
         """The lanes of a piece for which a mask holds."""
         return cls(f, access, piece, int(np.argmax(wrong)), np.flatnonzero(wrong))
 

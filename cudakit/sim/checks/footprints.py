@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from cudakit.sim.lockstep.access import Access, Piece
+from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.memory import Allocation
+from cudakit.sim.lockstep.pieces import Piece
 from cudakit.sim.lockstep.sites import Site
 
 READ, WRITE = 1, 2
@@ -30,7 +31,7 @@ class Footprints:
         self._sites: list[Site | None] = [None]
         self._numbers: dict[Site, int] = {}
 
-    def note(self, access: Access, piece: Piece, does: int) -> None:
+    def note(self, access: MemoryAccess, piece: Piece, does: int) -> None:
         """An access is about to read or write (``does``) the elements of a piece."""
         marks = self.marks.get(piece.home)
         if marks is None:

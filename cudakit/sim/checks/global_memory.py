@@ -18,11 +18,12 @@ import numpy as np
 from cudakit.sim.checks.chains import Chains
 from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
-from cudakit.sim.checks.shadow import BLOCKS, STRONG, Table, gather, positions
-from cudakit.sim.lockstep.access import Access, Piece
+from cudakit.sim.checks.shadow import BLOCKS, STRONG, Table
+from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.memory import Allocation
+from cudakit.sim.lockstep.pieces import Piece, gather, positions
 from cudakit.sim.lockstep.run import Run
 
 _SHADOW_BYTES = 4 << 30
@@ -80,7 +81,7 @@ class GlobalChecks:
 
     # ---- accesses ----
 
-    def read(self, f: Fragment, access: Access, piece: Piece, event: int) -> None:
+    def read(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int) -> None:
         allocation: Allocation = piece.home
         shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
         if shadow is None:
@@ -99,13 +100,13 @@ class GlobalChecks:
             index = positions(piece.index, piece.lanes.count)
             shadow.reads.note(index, count, self._words(event, f, piece.lanes, access.strong), 1)
 
-    def check_defined(self, f: Fragment, access: Access, piece: Piece) -> None:
+    def check_defined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         allocation: Allocation = piece.home
         shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
         if shadow is not None and shadow.undefined is not None:
             self._check_defined(f, access, piece, shadow, access.size >> self.shift)
 
-    def write(self, f: Fragment, access: Access, piece: Piece, event: int, values: Array | None) -> None:
+    def write(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int, values: Array | None) -> None:
         """A store of ``values`` (for each lane, or for all), which are not there yet; None for atomics."""
         allocation: Allocation = piece.home
         shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
@@ -149,7 +150,7 @@ class GlobalChecks:
 
     # ---- what is wrong ----
 
-    def _check_defined(self, f: Fragment, access: Access, piece: Piece, shadow: _Shadow, count: int) -> None:
+    def _check_defined(self, f: Fragment, access: MemoryAccess, piece: Piece, shadow: _Shadow, count: int) -> None:
         if shadow.undefined is None or not (undefined := gather(shadow.undefined, piece.index, count)).any():
             return
         missing = undefined != 0
@@ -175,7 +176,7 @@ class GlobalChecks:
     def _compare(
         self,
         f: Fragment,
-        access: Access,
+        access: MemoryAccess,
         piece: Piece,
         count: int,
         table: Table,
@@ -245,7 +246,7 @@ class GlobalChecks:
         )
 
 
-def places_of(access: Access, piece: Piece) -> Array:
+def places_of(access: MemoryAccess, piece: Piece) -> Array:
     """The byte at which each lane accesses global memory, as a number that is the same for the same byte."""
     index: Any = positions(piece.index, piece.lanes.count)
     found: Array = index * access.size + piece.home.base

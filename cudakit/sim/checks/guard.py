@@ -1,7 +1,7 @@
 """The checks of memory accesses while a kernel runs: "race" and "init" among a launch's checks.
 
-``Access`` and the atomics tell the guard of a batch what they are about to do, piece by piece; the scheduler tells it
-of barriers, the builders of fences and bar.warp.sync. Without these checks a batch has no guard.
+Loads, stores and atomics call the guard of a batch before they change memory, piece by piece; so does the scheduler for
+barriers, and the builders for fences and bar.warp.sync. Without these checks a batch has no guard.
 
 An element none of whose bytes have been stored is an uninitialised read; one of which some have is not, nor one that is
 only copied beside others that have been, since compilers copy structures with their padding. A kernel that loads what
@@ -22,11 +22,11 @@ from cudakit.sim.checks.failures import WrongLanes, fail
 from cudakit.sim.checks.footprints import READ, WRITE, Footprints
 from cudakit.sim.checks.global_memory import GlobalChecks, places_of
 from cudakit.sim.checks.reach import Reach
-from cudakit.sim.checks.shadow import gather, positions
 from cudakit.sim.checks.shared_memory import SharedChecks
-from cudakit.sim.lockstep.access import Access, Piece
+from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.pieces import Piece, gather, positions
 from cudakit.sim.lockstep.run import Run
 
 CHECKS = frozenset({"race", "init"})
@@ -60,7 +60,7 @@ class Guard:
 
     # ---- accesses: called with the pieces of an access before memory changes ----
 
-    def read(self, f: Fragment, access: Access, pieces: list[Piece]) -> None:
+    def read(self, f: Fragment, access: MemoryAccess, pieces: list[Piece]) -> None:
         event = self.events.access(access.site)
         for piece in pieces:
             home = piece.home
@@ -81,7 +81,7 @@ class Guard:
                     self.prints.note(access, piece, READ)
                 self.memory.read(f, access, piece, event)
 
-    def write(self, f: Fragment, access: Access, pieces: list[Piece], values: Array) -> None:
+    def write(self, f: Fragment, access: MemoryAccess, pieces: list[Piece], values: Array) -> None:
         """A store of ``values``, one a lane or one for all, in memory's dtype; rows of them for a vector."""
         event = self.events.access(access.site)
         for piece in pieces:
@@ -105,7 +105,7 @@ class Guard:
             if access.strong:
                 self._strong(access, piece, event, False, True)
 
-    def update(self, f: Fragment, access: Access, pieces: list[Piece], *, reads: bool) -> None:
+    def update(self, f: Fragment, access: MemoryAccess, pieces: list[Piece], *, reads: bool) -> None:
         """An atomic; ``reads``: what it finds matters (not so for an exchange)."""
         event = self.events.access(access.site)
         for piece in pieces:
@@ -121,7 +121,7 @@ class Guard:
                     checks.check_defined(f, access, piece)
                 checks.write(f, access, piece, event, None)
 
-    def _read_local(self, f: Fragment, access: Access, piece: Piece) -> None:
+    def _read_local(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         found = gather(self.written.view(access.dtype), piece.index, access.count)
         if found.all():
             return
@@ -139,7 +139,7 @@ class Guard:
             address=byte,
         )
 
-    def _strong(self, access: Access, piece: Piece, event: int, reads: bool, writes: bool) -> None:
+    def _strong(self, access: MemoryAccess, piece: Piece, event: int, reads: bool, writes: bool) -> None:
         """Note what a strong access releases or acquires."""
         if not self.race:
             return
@@ -162,12 +162,12 @@ class Guard:
 
     # ---- cp.async ----
 
-    def issue(self, f: Fragment, access: Access, piece: Piece) -> None:
+    def issue(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         """cp.async begins to write a piece of shared memory."""
         if self.shared is not None:
             self.shared.issue(f, access, piece, self.events.access(access.site))
 
-    def land(self, ids: Array, index: Array, access: Access) -> None:
+    def land(self, ids: Array, index: Array, access: MemoryAccess) -> None:
         """The lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""
         if self.shared is not None:
             self.shared.land(ids, index, access, self.events.access(access.site))

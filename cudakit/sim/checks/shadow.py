@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.sim.lockstep.lanes import Array
+from cudakit.sim.lockstep.pieces import gather
 
 STRONG = 1
 # the destination of a cp.async that nobody has waited for
@@ -88,20 +89,6 @@ class Table:
             self.second = np.zeros_like(self.first)
         cells = index if count == 1 else index[:, None] * count + np.arange(count)
         self.second[cells[which]] = words[which]
-
-
-def gather(table: Array, index: Any, count: int) -> Array:
-    """Elements of a table seen as rows of ``count``; ``index`` as a piece has it."""
-    view = table if count == 1 else table.reshape(-1, count)
-    found: Array = view.take(index, axis=0) if isinstance(index, np.ndarray) else view[index]
-    return found
-
-
-def positions(index: Any, count: int) -> Array:
-    """A piece's index as one position for each of ``count`` lanes."""
-    if isinstance(index, slice):
-        return np.arange(index.start, index.stop)
-    return np.full(count, index) if isinstance(index, int) else index
 
 
 def rises(index: Array) -> bool:

@@ -24,10 +24,11 @@ import numpy as np
 from cudakit.sim.checks.chains import Chains
 from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
-from cudakit.sim.checks.shadow import IN_FLIGHT, LANES, STRONG, Table, gather, positions
-from cudakit.sim.lockstep.access import Access, Piece
+from cudakit.sim.checks.shadow import IN_FLIGHT, LANES, STRONG, Table
+from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Batch, Fragment, Store
 from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.pieces import Piece, gather, positions
 from cudakit.sim.lockstep.sites import Site
 
 # reads kept aside in an interval without writes before they are entered anyway
@@ -155,7 +156,7 @@ class SharedChecks:
                 access=site.kind,
             )
 
-    def _note_far(self, access: Access, piece: Piece, event: int) -> None:
+    def _note_far(self, access: MemoryAccess, piece: Piece, event: int) -> None:
         """Remember accesses of other blocks' shared memory."""
         if self.cluster_floor is None:
             return
@@ -168,7 +169,7 @@ class SharedChecks:
 
     # ---- accesses ----
 
-    def read(self, f: Fragment, access: Access, piece: Piece, event: int) -> None:
+    def read(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int) -> None:
         self._note_far(access, piece, event)
         count = access.size >> self.shift
         if not self.full or self.flying or self.last_write > self.low_event:
@@ -184,13 +185,13 @@ class SharedChecks:
         if len(self.pending) > _READS_KEPT or self.pending_lanes > _READ_LANES_KEPT:
             self._enter_reads(crowded=True)
 
-    def check_defined(self, f: Fragment, access: Access, piece: Piece) -> None:
+    def check_defined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         if self.init and not self.full:
             words = self.writes.words(piece.index, access.size >> self.shift)
             if not words.all():
                 self._undefined(f, access, piece, words)
 
-    def write(self, f: Fragment, access: Access, piece: Piece, event: int, values: Array | None) -> None:
+    def write(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int, values: Array | None) -> None:
         """A store of ``values`` (for each lane, or for all), which are not there yet; None for atomics."""
         count = access.size >> self.shift
         index = positions(piece.index, piece.lanes.count)
@@ -208,14 +209,14 @@ class SharedChecks:
             lane = int(piece.lanes.lanes[other])
             self._report(WrongLanes(f, access, piece, one, lost[differ]), access.site, lane, same=True)
 
-    def issue(self, f: Fragment, access: Access, piece: Piece, event: int) -> None:
+    def issue(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int) -> None:
         """A cp.async into shared memory, which is in flight from now on."""
         count = access.size >> self.shift
         index = positions(piece.index, piece.lanes.count)
         self._entered(f, access, piece, index, count, event, None, IN_FLIGHT)
         self.flying += len(index)
 
-    def land(self, ids: Array, index: Array, access: Access, event: int) -> None:
+    def land(self, ids: Array, index: Array, access: MemoryAccess, event: int) -> None:
         """Copies have been waited for by the lanes that issued them: it is as if these wrote now."""
         count = access.size >> self.shift
         self.flying -= len(index)
@@ -225,7 +226,7 @@ class SharedChecks:
     def _entered(
         self,
         f: Fragment,
-        access: Access,
+        access: MemoryAccess,
         piece: Piece,
         index: Array,
         count: int,
@@ -262,7 +263,7 @@ class SharedChecks:
 
     # ---- what is wrong ----
 
-    def _undefined(self, f: Fragment, access: Access, piece: Piece, words: Array) -> None:
+    def _undefined(self, f: Fragment, access: MemoryAccess, piece: Piece, words: Array) -> None:
         missing = access.matter(words == 0, access.size >> self.shift)
         if not missing.any():
             return
@@ -281,7 +282,7 @@ class SharedChecks:
     def _compare(
         self,
         f: Fragment,
-        access: Access,
+        access: MemoryAccess,
         piece: Piece,
         count: int,
         table: Table,
@@ -388,7 +389,7 @@ class SharedChecks:
         fail(wrong, kind, detail, Conflict(site, self.batch.first_block + block, thread), address=byte)
 
 
-def _any(wrong: Array, access: Access, shift: int) -> Array:
+def _any(wrong: Array, access: MemoryAccess, shift: int) -> Array:
     """Per lane, of something per granule."""
     if access.size >> shift == 1:
         return wrong

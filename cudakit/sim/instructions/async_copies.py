@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim.checks.shadow import positions
 from cudakit.sim.instructions.emitter import Emitter
-from cudakit.sim.lockstep.access import GLOBAL, SHARED, Access
+from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet, choose
 from cudakit.sim.lockstep.memory import MemoryFault
+from cudakit.sim.lockstep.pieces import GLOBAL, SHARED, positions
 from cudakit.sim.ptx.ir import Instruction, Register, refused
 from cudakit.sim.ptx.modifiers import PREFETCH_SIZES, Modifiers
 
@@ -23,9 +23,9 @@ class PendingCopies:
     def __init__(self, batch: Batch) -> None:
         # how many groups each lane has committed
         self.committed = np.zeros(batch.geometry.lanes, np.int64)
-        self.copies: list[tuple[Array, Array, Array, Array, Array, Access]] = []
+        self.copies: list[tuple[Array, Array, Array, Array, Array, MemoryAccess]] = []
 
-    def issue(self, lanes: LaneSet, view: Array, index: Array, data: Array, access: Access) -> None:
+    def issue(self, lanes: LaneSet, view: Array, index: Array, data: Array, access: MemoryAccess) -> None:
         """Copies of ``data`` by these lanes to places of a view of shared memory, as ``access`` asks for them."""
         ids = lanes.lanes
         self.copies.append((ids, self.committed[ids], view, index, data, access))
@@ -86,8 +86,8 @@ def build_cp(c: Emitter, instruction: Instruction) -> list[str]:
     to, to_offset = c.address(target, instruction)
     at, at_offset = c.address(source, instruction)
     site = c.site(instruction, "cp.async load")
-    reading = Access(site, GLOBAL, at_offset, 4, total // 4)
-    writing = Access(c.site(instruction, "cp.async store"), SHARED, to_offset, 4, total // 4)
+    reading = MemoryAccess(site, GLOBAL, at_offset, 4, total // 4)
+    writing = MemoryAccess(c.site(instruction, "cp.async store"), SHARED, to_offset, 4, total // 4)
     limit = "None"
     if len(operands) > 3:
         extra = operands[3]
@@ -121,7 +121,7 @@ def _wait_for(f: Fragment, pending: Any) -> None:
     _copies(f).wait(f, int(pending))
 
 
-def _copy(reading: Access, writing: Access) -> Callable[[Fragment, Array, Array, Any], None]:
+def _copy(reading: MemoryAccess, writing: MemoryAccess) -> Callable[[Fragment, Array, Array, Any], None]:
     def copy(f: Fragment, to: Array, at: Array, limit: Any) -> None:
         lanes, count = f.lanes, reading.count
         if limit is None:
@@ -139,7 +139,7 @@ def _copy(reading: Access, writing: Access) -> Callable[[Fragment, Array, Array,
     return copy
 
 
-def _read_part(f: Fragment, reading: Access, at: Array, limit: Array) -> Array:
+def _read_part(f: Fragment, reading: MemoryAccess, at: Array, limit: Array) -> Array:
     """Load lanes of which only the first ``limit`` bytes count; the rest is zero and never touched."""
     lanes, count = f.lanes, reading.count
     data = np.zeros((lanes.count, count) if count > 1 else lanes.count, np.uint32)

@@ -13,9 +13,10 @@ import numpy as np
 
 from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.instructions.loads import elements, space_of
-from cudakit.sim.lockstep.access import CLUSTER, GENERIC, GLOBAL, SHARED, Access
+from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, choose
+from cudakit.sim.lockstep.pieces import CLUSTER, GENERIC, GLOBAL, SHARED
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.traffic import count_contention
 from cudakit.sim.ptx.ir import Instruction, Operand, Register, refused
@@ -71,7 +72,7 @@ def build_atomic(c: Emitter, instruction: Instruction) -> list[str]:
         return _build_wide(c, instruction, site, space, offset, address, target, values)
     if vector > 1:
         return _build_vector(c, instruction, site, space, offset, address, target, values[0], operation, vector)
-    access = Access(site, space, offset, width(kind) // 8, 1)
+    access = MemoryAccess(site, space, offset, width(kind) // 8, 1)
     atomic = Atomic(instruction, access, operation, kind, space, target is not None)
     call = f"{c.bind(atomic.run)}(f, {address}, {', '.join(c.source(value, kind) for value in values)})"
     return [call] if target is None else c.store(target, kind, call)
@@ -92,10 +93,10 @@ def _build_vector(
     """A vector of atomics: each element is updated for itself, and the whole must be aligned."""
     kind = instruction.modifiers[-1]
     size = width(kind) // 8
-    whole = Access(site, space, offset, size, count)
+    whole = MemoryAccess(site, space, offset, size, count)
     calls = []
     for number, element in enumerate(elements(instruction, value, count)):
-        access = Access(site, space, offset + number * size, size, 1)
+        access = MemoryAccess(site, space, offset + number * size, size, 1)
         atomic = Atomic(instruction, access, operation, kind, space, target is not None)
         calls.append(f"{c.bind(atomic.run)}(f, {address}, {c.source(element, kind)})")
 
@@ -121,7 +122,7 @@ def _build_wide(
     values: list[Operand | None],
 ) -> list[str]:
     """exch and cas of 128 bits, lane by lane."""
-    access = Access(site, space, offset, 8, 2)
+    access = MemoryAccess(site, space, offset, 8, 2)
     parts = [c.source(part, "b64") for value in values for part in elements(instruction, value, 2)]
 
     def run(f: Fragment, at: Array, *columns: Array) -> tuple[Array, Array]:
@@ -153,7 +154,7 @@ class Atomic:
     """One atomic instruction."""
 
     def __init__(
-        self, instruction: Instruction, access: Access, operation: str, kind: str, space: str, wanted: bool
+        self, instruction: Instruction, access: MemoryAccess, operation: str, kind: str, space: str, wanted: bool
     ) -> None:
         self.access = access
         self.operation = operation

@@ -10,9 +10,10 @@ from collections.abc import Callable
 import numpy as np
 
 from cudakit.sim.instructions.emitter import Emitter
-from cudakit.sim.lockstep.access import GENERIC, GLOBAL, Access
+from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
+from cudakit.sim.lockstep.pieces import GENERIC, GLOBAL
 from cudakit.sim.ptx.ir import Immediate, Instruction
 from cudakit.sim.ptx.modifiers import Modifiers
 
@@ -46,7 +47,7 @@ def build_discard(c: Emitter, instruction: Instruction) -> list[str]:
         modifiers.refuse(f"it takes a cache level and {_LINE} bytes")
     if instruction.opcode == "applypriority":
         return []
-    access = Access(c.site(instruction, f"{space} store"), space, offset, 8, _LINE // 8)
+    access = MemoryAccess(c.site(instruction, f"{space} store"), space, offset, 8, _LINE // 8)
 
     def discard(f: Fragment, at: Array) -> None:
         access.store_rows(f, at, np.full((f.lanes.count, access.count), np.iinfo(np.uint64).max, np.uint64))

@@ -10,10 +10,11 @@ import numpy as np
 from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.instructions.params import entry_param, get_param, put_param
 from cudakit.sim.lockstep import clusters
-from cudakit.sim.lockstep.access import CLUSTER, CONST, ELEMENTS, GENERIC, GLOBAL, LOCAL, PARAM, SHARED, Access
+from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from cudakit.sim.lockstep.pieces import CLUSTER, CONST, ELEMENTS, GENERIC, GLOBAL, LOCAL, PARAM, SHARED
 from cudakit.sim.ptx.ir import Address, Instruction, Operand, PtxError, Register, Symbol, Vector, refused
 from cudakit.sim.ptx.modifiers import LOAD_CACHES, STORE_CACHES, Modifiers
 from cudakit.sim.values.lanewise import storage, width
@@ -101,7 +102,7 @@ def build_ld(c: Emitter, instruction: Instruction) -> list[str]:
             value = f"{c.bind(entry_param(c.param_offsets[base.name] + offset, size, count))}(f)"
     else:
         address, offset = c.address(source, instruction)
-        access = Access(c.site(instruction, f"{noun(space)} load"), space, offset, size, count)
+        access = MemoryAccess(c.site(instruction, f"{noun(space)} load"), space, offset, size, count)
         access.counted = c.merged_width(instruction, access.size)
         if count > 1:
             access.unused = tuple(number for number, register in enumerate(registers) if not c.is_read(register))
@@ -148,7 +149,7 @@ def build_st(c: Emitter, instruction: Instruction) -> list[str]:
         slot = c.slots[base.name]
         return [f"r[{slot}] = {c.bind(put_param(offset, size))}(r[{slot}], f.lanes.count, ({', '.join(values)},))"]
     address, offset = c.address(target, instruction)
-    access = Access(c.site(instruction, f"{noun(space)} store"), space, offset, size, count)
+    access = MemoryAccess(c.site(instruction, f"{noun(space)} store"), space, offset, size, count)
     access.counted = c.merged_width(instruction, access.size)
     if count == 1:
         return [f"{c.bind(access.store)}(f, {address}, {values[0]})"]

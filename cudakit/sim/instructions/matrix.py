@@ -25,10 +25,11 @@ from cudakit.sim.instructions.tensor import (
     wmma_tile,
 )
 from cudakit.sim.instructions.tiles import ELEMENT_BITS, FragmentLayout
-from cudakit.sim.lockstep.access import GENERIC, GLOBAL, SHARED, Access, Piece
+from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, Choice, LaneSet
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, SHARED_WINDOW
+from cudakit.sim.lockstep.pieces import GENERIC, GLOBAL, SHARED, Piece
 from cudakit.sim.ptx.ir import Instruction, Operand, PtxError, refused
 from cudakit.sim.ptx.modifiers import Modifiers
 
@@ -40,7 +41,7 @@ _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 # ---- 8 x 8 matrices of 16-bit elements ----
 
 
-class _GenericRows(Access):
+class _GenericRows(MemoryAccess):
     """Rows in shared memory, given by generic addresses."""
 
     __slots__ = ()
@@ -78,9 +79,9 @@ def _small(c: Emitter, instruction: Instruction, verb: str) -> tuple[int, bool, 
     if not count:
         modifiers.refuse("no .x1, .x2 or .x4")
 
-    def place(operand: Operand | None) -> tuple[str, Access]:
+    def place(operand: Operand | None) -> tuple[str, MemoryAccess]:
         address, offset = c.address(operand, instruction)
-        kind = Access if space else _GenericRows
+        kind = MemoryAccess if space else _GenericRows
         return address, kind(c.site(instruction, f"shared {verb}"), SHARED, offset, 4, 4)
 
     return count, transposed, place
@@ -207,7 +208,7 @@ class _Fragment:
         self.along = [along[register, :, element] for register, element in self.pieces]
         name = {"global": GLOBAL, "": GENERIC}.get(space, SHARED)
         address, offset = c.address(instruction.operands[1 if verb == "load" else 0], instruction)
-        self.access = Access(c.site(instruction, f"{name} {verb}"), name, offset, self.bits // 8, 1)
+        self.access = MemoryAccess(c.site(instruction, f"{name} {verb}"), name, offset, self.bits // 8, 1)
         stride = c.source(instruction.operands[2], "u32") if len(instruction.operands) > 2 else "None"
         self.text = f"f, {address}, {stride}"
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim.lockstep.access import ELEMENTS, LOCAL, Access
+from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
+from cudakit.sim.lockstep.pieces import ELEMENTS, LOCAL
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Address, Instruction, Symbol
 
@@ -72,7 +73,7 @@ def addressed(instruction: Instruction) -> list[str]:
 
 def keep_param(site: Site, offset: int, size: int) -> Callable[[Fragment, Any], None]:
     """Put a parameter of ``size`` bytes into the local memory of its function, a word at a time."""
-    words = [(Access(site, LOCAL, offset + at, 8, 1), get_param(at, 8, 1)) for at in range(0, size, 8)]
+    words = [(MemoryAccess(site, LOCAL, offset + at, 8, 1), get_param(at, 8, 1)) for at in range(0, size, 8)]
 
     def keep(f: Fragment, value: Any) -> None:
         base = np.uint64(f.frames[-1].local_base)

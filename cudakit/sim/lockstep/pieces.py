@@ -1,0 +1,81 @@
+"""Pieces of memory: which elements of which store the lanes of an access mean."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cudakit.sim.lockstep.lanes import Array, Choice, LaneSet
+from cudakit.sim.lockstep.traffic import request_wavefronts
+
+GLOBAL, SHARED, LOCAL, CONST, PARAM, GENERIC = "global", "shared", "local", "const", "param", "generic"
+# shared memory of any block of the cluster
+CLUSTER = "shared::cluster"
+ELEMENTS: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+}
+
+
+class Piece(NamedTuple):
+    """Elements of ``view`` (rows of it where the access is a vector): ``index`` is an int where all lanes mean the same
+    one, a slice where they are consecutive, else positions. ``choice`` says which lanes; None: all. ``home`` is what
+    holds the bytes: an allocation, the batch's shared or local store; None for parameters."""
+
+    view: Array
+    index: Any
+    choice: Choice | None
+    lanes: LaneSet
+    home: Any = None
+
+
+class SharedAddresses:
+    """What the accesses through one register of shared addresses have in common: unrolled loops make many of them, with
+    one constant offset each. Registers are never written in place, so what holds of the array goes on holding."""
+
+    __slots__ = ("_wavefronts", "address", "high", "index", "lanes", "low", "rest", "size")
+
+    def __init__(self, address: Array, lanes: LaneSet, size: int, bases: Array | int) -> None:
+        self.address, self.lanes, self.size = address, lanes, size
+        offsets = address.astype(np.int64)
+        self.low, self.high = int(offsets.min()), int(offsets.max())
+        # what every address leaves over when divided by the size of the access; -1 where they differ
+        self.rest = self.low & (size - 1)
+        if size > 1 and ((offsets - self.rest) & (size - 1)).any():
+            self.rest = -1
+        # elements from the start of the store, when the constant offset is the negative of what is left over
+        self.index: Array = ((offsets - self.rest) >> (size.bit_length() - 1)) + bases
+        self._wavefronts: dict[tuple[int, bool], tuple[int, int, int]] = {}
+
+    def wavefronts(self, move: int, width: int, paired: bool) -> tuple[int, int, int]:
+        """What a request of ``width`` bytes a lane at these addresses ``+ move`` needs, for ``count_wavefronts``."""
+        key = (width, paired)
+        found = self._wavefronts.get(key)
+        if found is None or width < 4:
+            found = request_wavefronts(self.lanes, self.address.astype(np.int64) + move, width, paired)
+            self._wavefronts[key] = found
+        return found
+
+
+def gather(table: Array, index: Any, count: int) -> Array:
+    """Elements of a table seen as rows of ``count``; ``index`` as a piece has it."""
+    view = table if count == 1 else table.reshape(-1, count)
+    found: Array = view.take(index, axis=0) if isinstance(index, np.ndarray) else view[index]
+    return found
+
+
+def positions(index: Any, count: int) -> Array:
+    """A piece's index as one position for each of ``count`` lanes."""
+    if isinstance(index, slice):
+        return np.arange(index.start, index.stop)
+    return np.full(count, index) if isinstance(index, int) else index
+
+
+def within(piece: Piece, choice: Choice, count: int) -> Piece:
+    """A piece of a part as a piece of the whole."""
+    positions = np.arange(count)[choice]
+    inner = positions if piece.choice is None else positions[piece.choice]
+    return piece._replace(choice=inner)
