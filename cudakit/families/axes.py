@@ -45,7 +45,7 @@ def number(size: int) -> str:
 
 
 def walk(what: str, shape: Sequence[int], strides: Sequence[Strides]) -> Walk:
-    """The walk over arrays of one shape, the output's strides last. ValueError where more than RANK axes remain.
+    """The walk over arrays of one shape, the output's strides last. ValueError if more than RANK axes remain.
 
     Axes of one element go, the others are put in the order of the output's memory, and neighbours that every array
     steps through as through one axis become one: contiguous arrays of any rank, and arrays that are all transposed

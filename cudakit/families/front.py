@@ -1,4 +1,4 @@
-"""What every front function shares: whose arrays these are, the device they are on, the stream, the output."""
+"""What the front functions share: the arrays' library, their device, the stream, the output."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def apply(
 
 
 def dtype_name(array: Any) -> str:
-    """The name of an array's dtype, of whatever library; "" of what has none."""
+    """The name of an array's dtype, in any library; "" if it has none."""
     return str(getattr(array, "dtype", "")).rpartition(".")[2]
 
 
 @dataclass(frozen=True)
 class _Library:
-    """A library whose arrays come in and go out."""
+    """Another library, whose arrays are inputs and outputs."""
 
     name: str
     module: Any
@@ -60,7 +60,7 @@ class _Library:
             return _Handle(self.module.cuda.get_current_stream().ptr)
 
     def plain(self, array: Any) -> Any:
-        """The array without what its library hangs on it: a torch tensor that records gradients is not exported."""
+        """The array without its library's extras: a torch tensor that records gradients cannot be exported."""
         return array.detach() if self.name == "torch" else array
 
     def empty(self, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
@@ -82,7 +82,7 @@ class _Handle:
 
 
 def _library(inputs: Sequence[Any], out: Any) -> _Library | None:
-    """The library all arrays are of; None where they are cudakit's."""
+    """The library of all arrays; None if they are cudakit's."""
     names = {_library_name(array) for array in (*inputs, *(() if out is None else (out,)))}
     if len(names) > 1:
         raise ValueError(f"the arrays are of different libraries ({', '.join(sorted(names))}): give all of one")

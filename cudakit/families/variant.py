@@ -1,8 +1,8 @@
-"""What a kernel variant and a family of variants declare.
+"""Declarations: the launch of a kernel (Config), a kernel variant, a family of variants.
 
 A variant is one declaration: its rung in the ladder, the idea it adds, its source and entry, and how it is launched
-for a problem. Tests, benches, NVTX names, profiler filters and README rows are made from these declarations; nothing
-about a kernel is written down a second time.
+for a problem. Tests, benches, NVTX names, profiler filters and README rows follow from these declarations; nothing
+about a kernel is written a second time.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65535
 # The element types of kernels that take several.
 CPP = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 
-# The arguments of a kernel: (problem, inputs, output, scratch), scratch being None where a variant asks for none.
+# The arguments of a kernel: (problem, inputs, output, scratch); scratch is None if a variant needs none.
 Arguments = Callable[[Any, Sequence[Any], Any, Any], tuple[Any, ...]]
 
-# What a rung that is more than kernels does: (device, kernel of a Config, problem, inputs, output, stream).
+# The work of a rung that is more than kernels: (device, kernel of a Config, problem, inputs, output, stream).
 Run = Callable[[Any, Callable[["Config"], Any], Any, Sequence[Any], Any, Any], None]
 
 
 @dataclass(frozen=True)
 class Config:
     """How one kernel is launched for one problem: entry (a C++ name or name expression), blocks, threads, bytes of
-    dynamic shared memory, blocks a cluster. `arguments` is for a kernel whose parameters are not its family's.
-    `cooperative`: all blocks are resident at once and may meet. `source`: where the kernel is, if not in the variant's
-    file."""
+    dynamic shared memory, blocks per cluster. `arguments` is for a kernel whose parameters are not its family's.
+    `cooperative`: all blocks are resident at once and may synchronise. `source`: the kernel's file, if it is not the
+    variant's."""
 
     entry: str
     grid: Dim
@@ -73,11 +73,11 @@ class Config:
 class Variant(Generic[P]):
     """One rung of a family's ladder.
 
-    `configure(problem)` gives the launch, or several that follow each other on the stream; `supports(problem)` is True
-    or a sentence that says why not. `source` is a path below `kernels/`. `since` is the first architecture it runs on.
-    `scratch(problem)` is the bytes of device memory (not cleared) that its kernels share for one run. `run` is for a
-    rung that is more than kernels, with a library's calls between them: it queues all of its work itself, and there are
-    no configs; `waits` says that it waits for the device meanwhile.
+    `configure(problem)` returns the launch, or several that follow each other on the stream; `supports(problem)` is
+    True or a sentence that says why not. `source` is a path below `kernels/`. `since` is the first architecture it runs
+    on. `scratch(problem)` is the bytes of device memory (not cleared) that its kernels share for one run. `run` is for
+    a rung that is more than kernels, with a library's calls between them: it queues all of its work itself, and there
+    are no configs; `waits` means that it waits for the device meanwhile.
     """
 
     rung: int
@@ -97,7 +97,7 @@ class Variant(Generic[P]):
         return configs if isinstance(configs, tuple) else (configs,)
 
     def refusal(self, problem: P, arch: str) -> str | None:
-        """Why this variant cannot take `problem` on `arch` ("sm_90"), or None where it can."""
+        """Why this variant cannot take `problem` on `arch` ("sm_90"), or None if it can."""
         if _arch_number(arch) < _arch_number(self.since):
             return f"it needs {self.since} or later, the device is {arch}"
         answer = self.supports(problem)
@@ -108,27 +108,27 @@ class Variant(Generic[P]):
 class Family(Generic[P]):
     """A ladder of variants that compute the same thing, with its float64 reference.
 
-    The functions of a family that has options (a scale, a mask, a causal limit) take them by name behind what stands
-    here; `modes` are the settings of them that benches and checks go through.
+    The functions of a family that has options (a scale, a mask, a causal limit) take them by name after the arguments
+    listed here; `modes` are the settings of them that benches and checks go through.
 
-    - `make_inputs(shape, dtype, rng)`: host arrays of one problem, drawn anew.
+    - `make_inputs(shape, dtype, rng)`: new random host arrays for one problem.
     - `output_like(inputs)`: shape and dtype of the output.
     - `reference(inputs)`: the output in float64 (numpy, on the host), or in whole numbers.
     - `plain(inputs)`: the plain algorithm in the problem's own precision; tolerances derive from its error.
-    - `baseline(inputs)`: what a numpy user would write, in the same precision: the CPU row of a table.
-    - `problem(inputs, output)`: what the variants' `supports` and `configure` look at; raises ValueError for arrays the
-      family refuses.
-    - `arguments(problem, inputs, output, scratch)`: the kernel's arguments, where its Config has none of its own.
+    - `baseline(inputs)`: a numpy user's code, in the same precision: the CPU row of a table.
+    - `problem(inputs, output)`: the argument of the variants' `supports` and `configure`; raises ValueError for arrays
+      that the family refuses.
+    - `arguments(problem, inputs, output, scratch)`: the kernel's arguments, if its Config has none of its own.
     - `traffic(problem)`: the fewest bytes that must move through device memory.
-    - `flops(problem)`: operations, or 0 where bandwidth is the only measure.
+    - `flops(problem)`: operations, or 0 if bandwidth is the only measure.
     - `choose(problem, arch)`: the name of the variant that "auto" means.
-    - `empty(problem)`: whether nothing is to be launched.
-    - `shapes`: default shapes by device kind ("gpu", "sim"), under "gpu once" those of a profile where it should take
-      fewer, and the whole list under "sweep" and "sim sweep".
-    - `dtypes`: the dtypes of inputs that it is for, the usual one first.
+    - `empty(problem)`: whether there is nothing to launch.
+    - `shapes`: default shapes by device kind ("gpu", "sim"); "gpu once": those of a profile, if it should take fewer;
+      "sweep" and "sim sweep": the whole list.
+    - `dtypes`: the dtypes of inputs that it takes, the usual one first.
     - `modes`: named options; the unnamed mode is the usual one.
-    - `ceiling`: what 100 % is: "copy" (a copy of the same bytes) or the name of a peer's row ("cublas").
-    - `read_shape(shape)`: the whole of a shape that a user wrote short (1024 for a square product).
+    - `ceiling`: the row that is 100 %: "copy" (a copy of the same bytes) or the name of a peer's row ("cublas").
+    - `read_shape(shape)`: the full shape for one that a user wrote short (1024 for a square product).
     """
 
     name: str
@@ -164,7 +164,7 @@ class Family(Generic[P]):
     def pick(self, name: str, problem: P, arch: str) -> Variant[P]:
         """The variant called `name`, or for "auto" the best that supports `problem` on `arch`.
 
-        Raises UnsupportedVariant with the reason where it cannot take the problem.
+        Raises UnsupportedVariant with the reason if it cannot take the problem.
         """
         variant = self.variant(self.choose(problem, arch) if name == "auto" else name)
         self._expect(variant, problem, arch)
@@ -193,7 +193,7 @@ class Family(Generic[P]):
     ) -> None:
         """Launches `variant` on the arrays, in its own NVTX range `family.variant`; launches nothing if empty.
 
-        problem: theirs, where the caller has it already and has asked the variant whether it takes it.
+        problem: theirs, if the caller has it already and has checked that the variant supports it.
         """
         if problem is None:
             problem = self.problem(inputs, output, **options)
@@ -215,10 +215,10 @@ class Family(Generic[P]):
                     kernel.launch(stream, **config.keywords(args))
         finally:
             if scratch is not None:
-                scratch.close()  # in stream order: behind the kernels
+                scratch.close()  # in stream order: after the kernels
 
     def scratch(self, device: Device, variant: Variant[P], problem: P, stream: Stream) -> DeviceArray | None:
-        """Memory for what `variant` asks for on `problem`, or None where it asks for none."""
+        """The scratch memory that `variant` needs on `problem`, or None if it needs none."""
         count = variant.scratch(problem)
         return device.empty((count,), np.uint8, stream=stream) if count else None
 
@@ -247,5 +247,5 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def alignment(array: Any) -> int:
-    """16 where the first element lies on a 16-byte boundary, else the item's own size (at most 16)."""
+    """16 if the first element is on a 16-byte boundary, else the item's own size (at most 16)."""
     return 16 if array.pointer % 16 == 0 else min(array.itemsize, 16)
