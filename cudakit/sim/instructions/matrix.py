@@ -62,7 +62,7 @@ class _GenericRows(MemoryAccess):
                 space=SHARED,
                 access=self.site.kind,
             )
-        return self._shared(f, lanes, address, SHARED_WINDOW)
+        return self.shared_pieces(f, lanes, address, SHARED_WINDOW)
 
 
 def _small(c: Emitter, instruction: Instruction, verb: str) -> tuple[int, bool, Callable[[Operand | None], Any]]:

@@ -78,7 +78,7 @@ class AddressResolver:
         if space in (GLOBAL, CONST):
             return self._global(f, lanes, address)
         if space in (SHARED, CLUSTER):
-            return self._shared(f, lanes, address, 0)
+            return self.shared_pieces(f, lanes, address, 0)
         if space == LOCAL:
             return self._local(f, lanes, address, 0)
         return self._param(f, lanes, address, 0)
@@ -181,7 +181,7 @@ class AddressResolver:
             count_sectors(run.tally(self.site), lanes, offsets, size, np.arange(lanes.count))
         return pieces
 
-    def _shared(self, f: Fragment, lanes: LaneSet, address: Array, window: int) -> list[Piece]:
+    def shared_pieces(self, f: Fragment, lanes: LaneSet, address: Array, window: int) -> list[Piece]:
         batch, size, shift = f.batch, self.size, self.shift
         store, limit = batch.shared, batch.run.shared_bytes
         if batch.run.cluster_size > 1:
@@ -221,7 +221,7 @@ class AddressResolver:
         self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), wrong)
 
     def _cluster(self, f: Fragment, lanes: LaneSet, address: Array, window: int) -> list[Piece]:
-        """``_shared`` in a cluster, where an address names the block as well."""
+        """``shared_pieces`` in a cluster, where an address names the block as well."""
         batch, size, shift = f.batch, self.size, self.shift
         store, limit = batch.shared, batch.run.shared_bytes
         start = address.astype(np.int64) + (self.offset - window)
@@ -347,7 +347,7 @@ class AddressResolver:
         if space == GLOBAL:
             return self._global(f, lanes, address)
         if space == SHARED:
-            return self._shared(f, lanes, address, window)
+            return self.shared_pieces(f, lanes, address, window)
         if space == LOCAL:
             return self._local(f, lanes, address, window)
         return self._param(f, lanes, address, window)
