@@ -24,7 +24,7 @@ from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.pieces import Piece, gather, positions
-from cudakit.sim.lockstep.run import Run
+from cudakit.sim.lockstep.run import KernelRun
 
 _SHADOW_BYTES = 4 << 30
 
@@ -43,7 +43,7 @@ class _Shadow:
 class GlobalChecks:
     """The global memory of one launch."""
 
-    def __init__(self, run: Run, events: Events, granule: int, written: set[Allocation] | None) -> None:
+    def __init__(self, run: KernelRun, events: Events, granule: int, written: set[Allocation] | None) -> None:
         self.events = events
         self.race, self.init = "race" in run.checks and run.config.blocks > 1, "init" in run.checks
         self.granule = granule

@@ -27,7 +27,7 @@ from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.pieces import Piece, gather, positions
-from cudakit.sim.lockstep.run import Run
+from cudakit.sim.lockstep.run import KernelRun
 
 CHECKS = frozenset({"race", "init"})
 
@@ -35,7 +35,7 @@ CHECKS = frozenset({"race", "init"})
 class LaunchGuard:
     """What the batches of one launch share: the numbers of events, and global memory."""
 
-    def __init__(self, run: Run, reach: Reach, prints: Footprints | None = None) -> None:
+    def __init__(self, run: KernelRun, reach: Reach, prints: Footprints | None = None) -> None:
         self.reach = reach
         self.prints = prints
         self.events = Events()

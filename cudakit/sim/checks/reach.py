@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cudakit.sim.lockstep.memory import RESERVED_BYTES, Allocation, MemoryFault
 from cudakit.sim.lockstep.program import Program, reads_of, writes_of
-from cudakit.sim.lockstep.run import Run
+from cudakit.sim.lockstep.run import KernelRun
 from cudakit.sim.ptx.ir import Address, Instruction, Operand, Register, Symbol
 from cudakit.sim.ptx.opcodes import row_of, spaces_of
 from cudakit.sim.values.lanewise import width
@@ -64,7 +64,7 @@ class Reach:
             if self.params is not None:
                 self.params |= found
 
-    def written(self, run: Run) -> set[Allocation] | None:
+    def written(self, run: KernelRun) -> set[Allocation] | None:
         """The allocations that a launch may store to; None: any."""
         if self.params is None:
             return None

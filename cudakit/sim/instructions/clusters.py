@@ -10,7 +10,7 @@ import numpy as np
 from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.lockstep.clusters import RANK_MASK, RANK_SHIFT
 from cudakit.sim.lockstep.lanes import Array
-from cudakit.sim.lockstep.program import CLUSTER, Block, ClusterCall
+from cudakit.sim.lockstep.program import CLUSTER, BasicBlock, ClusterCall
 from cudakit.sim.ptx.ir import Address, Instruction, Symbol
 from cudakit.sim.ptx.modifiers import Modifiers
 
@@ -57,7 +57,9 @@ def build_getctarank(c: Emitter, instruction: Instruction) -> list[str]:
     return c.store(instruction.operands[0], "u32", f"{c.bind(rank)}({value})")
 
 
-def end_with_cluster_barrier(c: Emitter, block: Block, instruction: Instruction, count: Callable[[Any], None]) -> None:
+def end_with_cluster_barrier(
+    c: Emitter, block: BasicBlock, instruction: Instruction, count: Callable[[Any], None]
+) -> None:
     """Make a basic block end with barrier.cluster.arrive or .wait; ``count`` notes that a fragment came."""
     modifiers = Modifiers(instruction)
     modifiers.flag("cluster")

@@ -20,13 +20,13 @@ from cudakit.sim.lockstep.program import RESERVED_SHARED, Program, reads_of
 from cudakit.sim.lockstep.sites import Site, Sites
 from cudakit.sim.ptx.ir import (
     Address,
-    Function,
     Immediate,
     Instruction,
-    Module,
     Negated,
     Operand,
     PtxError,
+    PtxFunction,
+    PtxModule,
     Register,
     Special,
     Symbol,
@@ -50,7 +50,9 @@ class Emitter:
     address of a global or constant variable, which gets its memory then.
     """
 
-    def __init__(self, function: Function, module: Module, sites: Sites, address_of: Callable[[Variable], int]) -> None:
+    def __init__(
+        self, function: PtxFunction, module: PtxModule, sites: Sites, address_of: Callable[[Variable], int]
+    ) -> None:
         self.function = function
         self.module = module
         self.sites = sites

@@ -25,7 +25,7 @@ from cudakit.sim.lockstep.program import (
     JUMP,
     RETURN,
     SWITCH,
-    Block,
+    BasicBlock,
     Program,
     find_spins,
     liveness,
@@ -35,12 +35,12 @@ from cudakit.sim.lockstep.program import (
 from cudakit.sim.lockstep.sites import Sites
 from cudakit.sim.ptx.ir import (
     Address,
-    Function,
     Immediate,
     Instruction,
     Label,
-    Module,
     PtxError,
+    PtxFunction,
+    PtxModule,
     Register,
     Symbol,
     UnsupportedPtx,
@@ -59,8 +59,8 @@ class Compiler:
 
     def __init__(
         self,
-        function: Function,
-        module: Module,
+        function: PtxFunction,
+        module: PtxModule,
         sites: Sites,
         address_of: Callable[[Variable], int],
         explain: Callable[[PtxError], PtxError],
@@ -128,12 +128,12 @@ class Compiler:
         emitter.program.kept = tuple(emitter.slots[name] for name in emitter.taken)
         return lines
 
-    def _block(self) -> Block:
-        block = Block(self.emitter.sites.block())
+    def _block(self) -> BasicBlock:
+        block = BasicBlock(self.emitter.sites.block())
         self.emitter.program.blocks.append(block)
         return block
 
-    def _next(self, current: Block) -> Block:
+    def _next(self, current: BasicBlock) -> BasicBlock:
         """A new block after the current one, unless that one is still empty."""
         if not current.instructions and current.kind == FALL and current.sync is None:
             return current
@@ -192,7 +192,7 @@ class Compiler:
         base = operand.base if isinstance(operand, Address) else operand
         return {slots[base.name]} if isinstance(base, Symbol) and base.name in slots else set()
 
-    def _end(self, current: Block, instruction: Instruction, ends: Flow) -> Block:
+    def _end(self, current: BasicBlock, instruction: Instruction, ends: Flow) -> BasicBlock:
         emitter = self.emitter
         if instruction.guard is not None and ends is not Flow.JUMP:
             # skip over it where the guard does not hold
@@ -227,7 +227,7 @@ class Compiler:
             end_with_barrier(emitter, current, instruction)
         return self._block()
 
-    def _call(self, current: Block, instruction: Instruction) -> None:
+    def _call(self, current: BasicBlock, instruction: Instruction) -> None:
         emitter = self.emitter
         returns, callee, params = instruction.operands[:3]
         if not isinstance(callee, Symbol):

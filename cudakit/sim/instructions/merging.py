@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cudakit.sim.lockstep.program import writes_of
-from cudakit.sim.ptx.ir import Address, Function, Immediate, Instruction, Operand, Register, Symbol
+from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Operand, PtxFunction, Register, Symbol
 from cudakit.sim.ptx.opcodes import row_of
 
 _SHARED = frozenset(("shared", "shared::cta"))
@@ -21,7 +21,7 @@ _MOST = 4  # log2 of the 16 bytes of the widest access
 _Group = dict[int, Instruction]  # accesses from one base, by offset
 
 
-def merged_accesses(function: Function) -> dict[int, int]:
+def merged_accesses(function: PtxFunction) -> dict[int, int]:
     """Of each load and store that is part of a wider one, by the id of its instruction: the bytes of that one where it
     is the first part, 0 where it is another."""
     alignments = _Alignments(function)
@@ -88,7 +88,7 @@ def _parts(group: _Group, start: int, size: int) -> Sequence[int]:
 class _Alignments:
     """How many of registers' low bits are known to be zero, up to ``_MOST``, whatever the kernel is given."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: PtxFunction) -> None:
         self._makers: dict[str, list[Instruction]] = {}
         for instruction in function.instructions:
             for register in writes_of(instruction):

@@ -15,7 +15,7 @@ from cudakit.sim.instructions.clusters import end_with_cluster_barrier
 from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
-from cudakit.sim.lockstep.program import BARRIER, BarrierCall, Block
+from cudakit.sim.lockstep.program import BARRIER, BarrierCall, BasicBlock
 from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Immediate, Instruction, Operand, Pair, Register, refused
@@ -285,7 +285,7 @@ def build_elect(c: Emitter, instruction: Instruction) -> list[str]:
 # ---- barriers ----
 
 
-def end_with_barrier(c: Emitter, block: Block, instruction: Instruction) -> None:
+def end_with_barrier(c: Emitter, block: BasicBlock, instruction: Instruction) -> None:
     """Make a block end with a barrier among the block's threads."""
     if row_of(instruction).ends is Flow.CLUSTER:
         site = c.site(instruction, "barrier")

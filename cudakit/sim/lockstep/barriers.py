@@ -14,7 +14,7 @@ from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.program import BarrierCall
 from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.lockstep.report import Other
-from cudakit.sim.lockstep.run import Run
+from cudakit.sim.lockstep.run import KernelRun
 
 
 class BarrierState:
@@ -182,7 +182,7 @@ def _tell_checks(batch: Batch, number: int, state: BarrierState, full: Array, go
             guard.depart(f.lanes, number)
 
 
-def _check_alignment(run: Run, going: list[Fragment], plain: Array) -> None:
+def _check_alignment(run: KernelRun, going: list[Fragment], plain: Array) -> None:
     """An aligned barrier needs all lanes of a warp at the same instruction; __syncthreads(), which names no count
     (``plain``, for each block), all threads of the block at the same one of the source."""
     if len(going) < 2 or "barrier" not in run.checks:
@@ -206,7 +206,7 @@ def _check_alignment(run: Run, going: list[Fragment], plain: Array) -> None:
 
 
 def _fail_apart(
-    run: Run, f: Fragment, call: BarrierCall, positions: Array, other: Fragment, theirs: BarrierCall, whose: str
+    run: KernelRun, f: Fragment, call: BarrierCall, positions: Array, other: Fragment, theirs: BarrierCall, whose: str
 ) -> NoReturn:
     """Lanes of two fragments wait at different barriers that should be one."""
     first = int(positions[0])

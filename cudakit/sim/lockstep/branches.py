@@ -10,7 +10,7 @@ from __future__ import annotations
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.guarded import put_back
 from cudakit.sim.lockstep.lanes import Array
-from cudakit.sim.lockstep.program import BRANCH, EXIT, FALL, JUMP, Aside, Block, Program, reads_of, writes_of
+from cudakit.sim.lockstep.program import BRANCH, EXIT, FALL, JUMP, Aside, BasicBlock, Program, reads_of, writes_of
 from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.ptx.opcodes import STORE, Flow, row_of
@@ -42,7 +42,7 @@ def find_asides(program: Program) -> None:
         )
 
 
-def becomes_predicates(program: Program, block: Block) -> bool:
+def becomes_predicates(program: Program, block: BasicBlock) -> bool:
     """Whether ptxas, as a rule, makes the branch that ends a block into predicates of what it would jump over: a few
     instructions, or a way out of the kernel. How many are few is fitted to what ptxas 13.0 makes of cudakit's kernels
     for sm_90: CUDA's guides say that there is a threshold, and not which."""
@@ -58,7 +58,7 @@ def becomes_predicates(program: Program, block: Block) -> bool:
     return sum(map(_cost, inside)) <= (_SHORT_STORE if stores else _SHORT)
 
 
-def _ends(blocks: list[Block], index: int) -> bool:
+def _ends(blocks: list[BasicBlock], index: int) -> bool:
     """Whether nothing but the kernel's end is there."""
     return index < len(blocks) and blocks[index].kind == EXIT and len(blocks[index].instructions) == 1
 
@@ -69,7 +69,7 @@ def _cost(instruction: Instruction) -> int:
     return row.cost if row.cost64 is None or _WIDE.isdisjoint(instruction.modifiers) else row.cost64
 
 
-def run_aside(queue: FragmentQueue, f: Fragment, block: Block, held: Array) -> bool:
+def run_aside(queue: FragmentQueue, f: Fragment, block: BasicBlock, held: Array) -> bool:
     """Run the block that a branch jumps over on the lanes that do not jump; False if they must part instead, because
     other lanes are on their way there."""
     aside = block.aside

@@ -26,7 +26,7 @@ from cudakit.sim.lockstep.program import (
     JUMP,
     SWITCH,
     BarrierCall,
-    Block,
+    BasicBlock,
     Program,
 )
 from cudakit.sim.lockstep.queue import FragmentQueue
@@ -168,7 +168,7 @@ class LaneScheduler:
         if self.batch.guard is not None:
             self.batch.guard.leave(f)
 
-    def part(self, f: Fragment, block: Block, held: Array) -> None:
+    def part(self, f: Fragment, block: BasicBlock, held: Array) -> None:
         """Send the lanes of a fragment two ways."""
         found = f.lanes.split(held)
         if found.parted:
@@ -184,7 +184,7 @@ class LaneScheduler:
                 self.jumped_back(part, block, alone=False)
             self.queue.add(part)
 
-    def switch(self, f: Fragment, block: Block) -> bool:
+    def switch(self, f: Fragment, block: BasicBlock) -> bool:
         """Branch by an index; False where the lanes parted."""
         index = f.regs[block.slot]
         targets = block.targets
@@ -202,7 +202,7 @@ class LaneScheduler:
             self.queue.add(f.part(choice, lanes, targets[int(value)]))
         return False
 
-    def call(self, f: Fragment, block: Block) -> None:
+    def call(self, f: Fragment, block: BasicBlock) -> None:
         callee = block.callee
         if callee is None:
             raise RuntimeError(f"call of {block.callee_name} was not linked")
@@ -241,7 +241,7 @@ class LaneScheduler:
 
     # ---- patience ----
 
-    def jumped_back(self, f: Fragment, block: Block, alone: bool = True) -> bool:
+    def jumped_back(self, f: Fragment, block: BasicBlock, alone: bool = True) -> bool:
         """Note a backward jump; True where the fragment shall let others go first (its epoch is then raised)."""
         batch = self.batch
         if batch.progress != self.seen_progress:
@@ -263,7 +263,7 @@ class LaneScheduler:
             f.epoch += 1
         return waiting and alone
 
-    def look_for_cycle(self, f: Fragment, block: Block) -> None:
+    def look_for_cycle(self, f: Fragment, block: BasicBlock) -> None:
         """Where nobody else can run, a loop whose registers repeat while memory stays as it is never ends."""
         live = [f.regs[slot].tobytes() for slot in f.program.live[block.target]]
         state = (f.path(), id(f.lanes), live, self.batch.progress)
@@ -271,7 +271,7 @@ class LaneScheduler:
             self.hang(f, block, "and changes nothing")
         self.snapshot = state
 
-    def hang(self, f: Fragment, block: Block, how: str) -> None:
+    def hang(self, f: Fragment, block: BasicBlock, how: str) -> None:
         notes = [
             "the compiler keeps a load or store of the loop only where it must: a flag that other threads change has "
             "to be volatile or atomic"
@@ -294,7 +294,7 @@ class LaneScheduler:
 
     # ---- lanes that wait for each other ----
 
-    def gathered(self, f: Fragment, block: Block) -> bool:
+    def gathered(self, f: Fragment, block: BasicBlock) -> bool:
         """Whether all lanes that the instruction's member mask names are here, but for those that have exited."""
         lanes = f.lanes
         if lanes.complete or block.sync is None:
@@ -322,7 +322,7 @@ class LaneScheduler:
             self.queue.add(f)
         return bool(going)
 
-    def missing(self, f: Fragment, block: Block) -> Array:
+    def missing(self, f: Fragment, block: BasicBlock) -> Array:
         """The lanes that the member mask names and that are alive elsewhere, as bits, one uint32 a warp."""
         lanes = f.lanes
         if block.sync is None:
@@ -334,7 +334,7 @@ class LaneScheduler:
         # lanes past the end of a partial warp, or gone, are never missed
         return missing & self.alive_bits(lanes) if missing.any() else missing
 
-    def incomplete(self, f: Fragment, block: Block) -> NoReturn:
+    def incomplete(self, f: Fragment, block: BasicBlock) -> NoReturn:
         """Lanes named by a member mask will never come."""
         instruction = block.instructions[0]
         missing = self.missing(f, block)

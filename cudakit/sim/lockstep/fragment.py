@@ -19,7 +19,7 @@ from cudakit.sim.lockstep.memory import MemoryFault, round_up
 from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.report import Index3, KernelFault, KernelReport
-from cudakit.sim.lockstep.run import Run
+from cudakit.sim.lockstep.run import KernelRun
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Instruction
 
@@ -47,7 +47,7 @@ class Batch:
     Blocks are numbered cluster by cluster, and within a cluster by rank; without clusters that is the grid's order.
     """
 
-    def __init__(self, run: Run, geometry: Geometry, first_block: int) -> None:
+    def __init__(self, run: KernelRun, geometry: Geometry, first_block: int) -> None:
         self.run = run
         self.geometry = geometry
         self.first_block = first_block

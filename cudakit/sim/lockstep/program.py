@@ -10,7 +10,18 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from cudakit.sim.lockstep.registers import Registers, place_registers
-from cudakit.sim.ptx.ir import CARRY, Address, Function, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
+from cudakit.sim.ptx.ir import (
+    CARRY,
+    Address,
+    Instruction,
+    Negated,
+    Operand,
+    Pair,
+    PtxFunction,
+    Register,
+    Symbol,
+    Vector,
+)
 from cudakit.sim.ptx.opcodes import Flow, carry_of, row_of
 
 # what happens at the end of a block
@@ -56,7 +67,7 @@ class Aside(NamedTuple):
     writes: tuple[int, ...]
 
 
-class Block:
+class BasicBlock:
     """A basic block: the instructions from one place where lanes can meet or part to the next."""
 
     __slots__ = (
@@ -114,10 +125,10 @@ class Block:
 class Program:
     """A compiled function. ``template`` are fresh registers; ``live[b]`` the slots that block ``b`` still needs."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: PtxFunction) -> None:
         self.function = function
         self.name = function.name
-        self.blocks: list[Block] = []
+        self.blocks: list[BasicBlock] = []
         self.template: Registers = []
         self.live: list[tuple[int, ...]] = []
         self.namespace: dict[str, Any] = {}
@@ -150,7 +161,7 @@ class Program:
             block.body = self.namespace.get(f"block_{index}")
         self.ready = True
 
-    def _read_at_end(self, block: Block) -> set[int]:
+    def _read_at_end(self, block: BasicBlock) -> set[int]:
         """The slots that what ends a block reads or writes."""
         held = {block.slot, *block.arguments, *block.results}
         if block.kind == RETURN:
@@ -263,7 +274,7 @@ def liveness(program: Program, slots: dict[str, int]) -> list[tuple[int, ...]]:
     return [tuple(_bits(mask)) for mask in live]
 
 
-def follows(block: Block) -> tuple[int, ...]:
+def follows(block: BasicBlock) -> tuple[int, ...]:
     """The blocks that can run after one, in the same function."""
     if block.kind in (FALL, CALL, BARRIER, CLUSTER):
         return (block.fall,)

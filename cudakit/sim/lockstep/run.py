@@ -63,7 +63,7 @@ class RunServices:
     place: Callable[[Instruction], tuple[SourcePlace, ...]]
 
 
-class Run:
+class KernelRun:
     """One launch: what stays the same for all its batches, and the figures they add up.
 
     ``sites`` are those of the kernel's module, ``environment`` the values of the registers %envreg by number.

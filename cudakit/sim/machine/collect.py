@@ -13,7 +13,7 @@ from cudakit.sim.lockstep.branches import becomes_predicates
 from cudakit.sim.lockstep.counters import Counters, LineCounters, SourceLine
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.program import BRANCH, SWITCH
-from cudakit.sim.lockstep.run import Run
+from cudakit.sim.lockstep.run import KernelRun
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.traffic import Tally
 from cudakit.sim.machine.loading import LoadedFunction
@@ -87,7 +87,7 @@ class CountingPlan:
 _plans: WeakKeyDictionary[LoadedFunction, CountingPlan] = WeakKeyDictionary()
 
 
-def collect(function: LoadedFunction, run: Run, blocks: int, threads: int) -> Counters:
+def collect(function: LoadedFunction, run: KernelRun, blocks: int, threads: int) -> Counters:
     """The counters of a launch that has ended."""
     plan = _plans.get(function)
     if plan is None:

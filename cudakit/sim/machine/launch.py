@@ -24,7 +24,7 @@ from cudakit.sim.lockstep.lanes import Geometry
 from cudakit.sim.lockstep.memory import RESERVED_BYTES, AddressSpace, round_up
 from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.report import Index3
-from cudakit.sim.lockstep.run import Run, RunConfig, RunServices
+from cudakit.sim.lockstep.run import KernelRun, RunConfig, RunServices
 from cudakit.sim.machine.collect import collect
 from cudakit.sim.machine.loading import LoadedFunction
 
@@ -77,7 +77,7 @@ def launch(
     for program in function.reachable:
         program.prepare()
     with _grid_barrier(space, cooperative) as environment:
-        run = Run(config, services, function.module.sites, environment)
+        run = KernelRun(config, services, function.module.sites, environment)
         guard = LaunchGuard(run, function.reach, prints) if wanted(checks) else None
         try:
             # the blocks of a cluster run together
@@ -138,7 +138,7 @@ def _packed(function: LoadedFunction, params: list[bytes]) -> bytes:
     return bytes(data)
 
 
-def _run_batches(program: Program, run: Run, together: int, guard: LaunchGuard | None) -> None:
+def _run_batches(program: Program, run: KernelRun, together: int, guard: LaunchGuard | None) -> None:
     """Run all blocks, ``together`` at a time."""
     blocks = run.config.blocks
     with np.errstate(all="ignore"):

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from cudakit.sim.lockstep.memory import AddressSpace
-from cudakit.sim.ptx.ir import Module, UnsupportedPtx, Variable
+from cudakit.sim.ptx.ir import PtxModule, UnsupportedPtx, Variable
 
 
 class ModuleVariables(Mapping[str, "tuple[int, int]"]):
     """A module's variables: (address, size) by name. One gets its memory when it is first asked for or used."""
 
-    def __init__(self, module: Module, space: AddressSpace) -> None:
+    def __init__(self, module: PtxModule, space: AddressSpace) -> None:
         self.module = module
         self.space = space
         self._placed: dict[str, int] = {}

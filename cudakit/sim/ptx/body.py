@@ -9,7 +9,6 @@ from cudakit.sim.ptx.declarations import SPACES, Declarations, type_bytes
 from cudakit.sim.ptx.ir import (
     CARRY,
     Address,
-    Function,
     Immediate,
     Instruction,
     Label,
@@ -18,6 +17,7 @@ from cudakit.sim.ptx.ir import (
     Operand,
     Pair,
     Prototype,
+    PtxFunction,
     Register,
     Special,
     Symbol,
@@ -53,7 +53,7 @@ class _Scope(NamedTuple):
 class Body:
     """Reads one function's body."""
 
-    def __init__(self, declarations: Declarations, strings: dict[tuple[str, int], str], function: Function) -> None:
+    def __init__(self, declarations: Declarations, strings: dict[tuple[str, int], str], function: PtxFunction) -> None:
         self.declarations = declarations
         self.tokens = declarations.tokens
         self.strings = strings

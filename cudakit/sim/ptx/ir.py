@@ -30,7 +30,7 @@ class UnsupportedPtx(PtxError):
 
 @dataclass(slots=True, frozen=True)
 class Location:
-    """A place in a source file, from ``.loc``; ``file`` indexes ``Module.files``."""
+    """A place in a source file, from ``.loc``; ``file`` indexes ``PtxModule.files``."""
 
     file: int
     line: int
@@ -92,7 +92,7 @@ class Vector:
 
 @dataclass(slots=True, frozen=True)
 class Label:
-    """A branch target: the unique name under which ``Function.labels`` (or ``branch_targets``) holds it."""
+    """A branch target: the unique name under which ``PtxFunction.labels`` (or ``branch_targets``) holds it."""
 
     name: str
 
@@ -191,7 +191,7 @@ class Prototype:
 
 
 @dataclass(slots=True)
-class Function:
+class PtxFunction:
     """A kernel (``entry``) or device function; ``body`` is False for a mere declaration (vprintf, __assertfail).
 
     ``registers`` holds those that the instructions use, name to type. ``labels`` maps a label to an index into
@@ -221,13 +221,13 @@ class Function:
 
 
 @dataclass(slots=True)
-class Module:
+class PtxModule:
     """A parsed PTX module. ``debug``: compiled for a debugger (-G), with all variables in local memory."""
 
     version: str
     target: str
     address_size: int
     files: dict[int, str] = field(default_factory=dict)
-    functions: dict[str, Function] = field(default_factory=dict)
+    functions: dict[str, PtxFunction] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     debug: bool = False

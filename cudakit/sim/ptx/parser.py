@@ -9,17 +9,17 @@ from cudakit.sim.ptx.declarations import SPACES, Declarations
 from cudakit.sim.ptx.ir import (
     CARRY,
     Address,
-    Function,
     Immediate,
     Instruction,
     Label,
     Location,
-    Module,
     Negated,
     Operand,
     Pair,
     Prototype,
     PtxError,
+    PtxFunction,
+    PtxModule,
     Register,
     Special,
     Symbol,
@@ -32,17 +32,17 @@ from cudakit.sim.ptx.tokens import Tokens
 __all__ = [
     "CARRY",
     "Address",
-    "Function",
     "Immediate",
     "Instruction",
     "Label",
     "Location",
-    "Module",
     "Negated",
     "Operand",
     "Pair",
     "Prototype",
     "PtxError",
+    "PtxFunction",
+    "PtxModule",
     "Register",
     "Special",
     "Symbol",
@@ -63,7 +63,7 @@ _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"\n]*)"', re.MULTILINE)
 _STRING = re.compile(r"^[ \t]*([\w$]+):|^[ \t]*\.b8[ \t]+([\d, \t]+)", re.MULTILINE)
 
 
-def parse(text: str) -> Module:
+def parse(text: str) -> PtxModule:
     """Read PTX text; raise ``PtxError`` naming the line and its text."""
     parser = _PtxParser(text)
     try:
@@ -84,13 +84,13 @@ class _PtxParser:
         self.tokens = Tokens(text.rstrip("\0\n "))
         self.declarations = Declarations(self.tokens)
         self.strings = _debug_strings(self.tokens.text)
-        self.result = Module("", "", 64)
+        self.result = PtxModule("", "", 64)
         self.aliases: dict[str, str] = {}
         self.body: Body | None = None
 
     # ---- the module ----
 
-    def module(self) -> Module:
+    def module(self) -> PtxModule:
         tokens, result = self.tokens, self.result
         while tokens.peek:
             word = tokens.next()
@@ -168,7 +168,7 @@ class _PtxParser:
         returns = self.declarations.parameters() if tokens.peek == "(" else ()
         name = tokens.name()
         params = self.declarations.parameters() if tokens.peek == "(" else ()
-        function = Function(name, entry, params, returns, line=line)
+        function = PtxFunction(name, entry, params, returns, line=line)
         while tokens.peek[:1] == ".":
             directive = tokens.next()[1:]
             if directive not in _DIRECTIVES:

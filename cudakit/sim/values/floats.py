@@ -24,7 +24,21 @@ from cudakit.sim.values.integers import (
     is_integer,
     same,
 )
-from cudakit.sim.values.lanewise import F16, F32, F64, U16, U32, Array, Form, Run, Spec, blocked, builds, packed, spread
+from cudakit.sim.values.lanewise import (
+    F16,
+    F32,
+    F64,
+    U16,
+    U32,
+    Array,
+    Form,
+    Run,
+    Spec,
+    blocked,
+    builds,
+    packed,
+    spread,
+)
 from cudakit.sim.values.rounding import (
     INFINITY64,
     NAN16,
