@@ -16,7 +16,6 @@ from cudakit.launch.image import Image
 Dim = tuple[int, int, int]
 
 _PORTABLE_CLUSTER = 8  # blocks of a cluster that every chip with clusters takes
-_DEFAULT_SHARED = 48 * 1024  # bytes a block may have without opting in to more
 _KEPT = 1024  # configurations remembered per function
 
 
@@ -96,9 +95,8 @@ class Function:
         self.required_cluster = self._required_cluster()
         self.sends: dict[Any, Callable[..., Any]] = {}
         self.lock = threading.Lock()
-        self._allowed_shared = min(
-            self._attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES"), _DEFAULT_SHARED - self.static_shared
-        )
+        without_opting_in = context.attribute("MAX_SHARED_MEMORY_PER_BLOCK") - self.static_shared
+        self._allowed_shared = min(self._attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES"), without_opting_in)
         self._configs: dict[Any, LaunchConfig] = {}
 
     def parameter_layout(self, count: int | None) -> list[tuple[int, int]]:

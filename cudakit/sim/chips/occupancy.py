@@ -6,10 +6,6 @@ from dataclasses import dataclass
 
 from cudakit.sim.chips.properties import Chip
 
-# registers are given to warps in pieces of 256, and warps to the four quarters of a multiprocessor
-REGISTER_UNIT = 256
-QUARTERS = 4
-
 
 @dataclass(frozen=True)
 class Occupancy:
@@ -33,13 +29,13 @@ def _round_up(value: int, multiple: int) -> int:
 
 def registers_per_warp(chip: Chip, registers: int) -> int:
     """Registers that one warp takes when each thread uses ``registers``."""
-    return _round_up(max(registers, 1) * chip.warp_size, REGISTER_UNIT)
+    return _round_up(max(registers, 1) * chip.warp_size, chip.register_unit)
 
 
 def max_threads(chip: Chip, registers: int) -> int:
     """The largest block whose registers fit, a multiple of the warp size, within the chip's own limit."""
     warps = chip.registers_per_block // registers_per_warp(chip, registers)
-    warps -= warps % QUARTERS if warps >= QUARTERS else 0
+    warps -= warps % chip.partitions if warps >= chip.partitions else 0
     return min(chip.max_threads_per_block, warps * chip.warp_size)
 
 
@@ -53,11 +49,11 @@ def active_blocks(chip: Chip, threads: int, registers: int, shared: int) -> Occu
     """Blocks of ``threads`` threads that fit, at ``registers`` a thread and ``shared`` bytes (static and dynamic) a
     block. 0 where a single one does not fit."""
     warps, most_warps = -(-threads // chip.warp_size), chip.max_threads_per_multiprocessor // chip.warp_size
-    per_quarter = chip.registers_per_multiprocessor // QUARTERS // registers_per_warp(chip, registers)
+    per_partition = chip.registers_per_multiprocessor // chip.partitions // registers_per_warp(chip, registers)
     by = {
         "threads": most_warps // warps,
         "blocks": chip.max_blocks_per_multiprocessor,
-        "registers": per_quarter * QUARTERS // warps,
+        "registers": per_partition * chip.partitions // warps,
     }
     footprint = shared_footprint(chip, shared)
     if footprint:

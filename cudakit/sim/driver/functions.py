@@ -31,8 +31,6 @@ _REQUIRED_CLUSTER = (
     _ATTRIBUTE.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
     _ATTRIBUTE.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH,
 )
-PORTABLE_CLUSTER = 8
-LARGEST_CLUSTER = 16
 
 
 @dataclass(eq=False)
@@ -345,12 +343,12 @@ class FunctionCalls(CopyCalls):
         if not function.chip.has_clusters:
             return 1
         free = function.settings.get(int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED), 0)
-        return LARGEST_CLUSTER if free else PORTABLE_CLUSTER
+        return function.chip.largest_cluster if free else function.chip.portable_cluster
 
     @staticmethod
     def _cluster(function: Function, grid: Index3, asked: Index3 | None) -> Index3 | None:
         """The cluster that a launch has, checked: the one asked for or compiled in, None where there is neither."""
-        loaded, settings = function.loaded, function.settings
+        loaded, settings, chip = function.loaded, function.settings, function.chip
         name, invalid = loaded.name, Result.CUDA_ERROR_INVALID_CLUSTER_SIZE
         required = loaded.required_cluster
         if asked is not None and required is not None and asked != required:
@@ -363,10 +361,11 @@ class FunctionCalls(CopyCalls):
         size = int(np.prod(cluster))
         if size == 1:
             return cluster
-        if not function.chip.has_clusters:
-            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, f"{name}: {function.chip.arch} has no clusters")
+        if not chip.has_clusters:
+            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, f"{name}: {chip.arch} has no clusters")
         allowed = settings.get(int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED), 0)
-        most = min(LARGEST_CLUSTER if allowed else PORTABLE_CLUSTER, loaded.max_cluster or LARGEST_CLUSTER)
+        most = chip.largest_cluster if allowed else chip.portable_cluster
+        most = min(most, loaded.max_cluster or most)
         if not 0 < size <= most:
             raise CallError(invalid, f"{name}: a cluster of {size} blocks; the most is {most}")
         if any(g % c for g, c in zip(grid, cluster, strict=True)):

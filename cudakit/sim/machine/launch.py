@@ -15,6 +15,7 @@ import numpy as np
 
 from cudakit.sim.checks.footprints import Footprints
 from cudakit.sim.checks.guard import Guard, LaunchGuard, wanted
+from cudakit.sim.chips.occupancy import shared_footprint
 from cudakit.sim.chips.properties import Chip
 from cudakit.sim.lockstep.control import LaneScheduler
 from cudakit.sim.lockstep.counters import Counters
@@ -164,7 +165,7 @@ def _blocks_at_once(config: RunConfig, chip: Chip, spins: bool) -> int:
         # as many as the device would hold, for those that wait for each other without saying so
         resident = chip.max_threads_per_multiprocessor // max(threads, 1)
         if shared:
-            resident = min(resident, chip.shared_per_multiprocessor // (shared + 1024))
+            resident = min(resident, chip.shared_per_multiprocessor // shared_footprint(chip, shared))
         fitting = max(fitting, max(1, min(resident, 32)) * chip.multiprocessors)
     return min(config.blocks, fitting)
 
