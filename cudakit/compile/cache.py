@@ -3,9 +3,9 @@
 An entry holds source.cu, kernel.cubin, kernel.ptx and meta.json (lowered names, options, log, resources, and the
 digest of each file). Its key is the sha256 of everything the compile depends on: schema, NVRTC's identity, arch,
 ordered options, name expressions, the source's path (line info names it) and text, and path and content of every
-header of ours and the user's that it may include. CUDA's own headers go by their version. What other compilers made is
-kept beside it, by the key of `foreign`. Any number of processes may share a cache; an entry that is torn or not ours is
-a miss that a CacheWarning names, and is built again.
+header of ours and the user's that it may include. CUDA's own headers go by their version. The output of other
+compilers is kept beside it, by the key of `compiled_by`. Any number of processes may share a cache; an entry that is
+torn or not ours is a miss that a CacheWarning names, and is built again.
 
 CUDAKIT_CACHE_DIR moves the cache (default: cudakit under $XDG_CACHE_HOME or ~/.cache). CUDAKIT_COMPILE=never forbids
 compiling, which proves a deployment warm.
@@ -72,7 +72,7 @@ def compiled(request: Request) -> Compiled:
     return _kept(request.name, request.arch, request.options, key(request, included), lambda: compiler.compile(request))
 
 
-def foreign(name: str, arch: str, parts: Sequence[str | bytes], make: Callable[[], Compiled]) -> Compiled:
+def compiled_by(name: str, arch: str, parts: Sequence[str | bytes], make: Callable[[], Compiled]) -> Compiled:
     """What another compiler makes of `parts`: from memory, from disk, or by `make` and then stored.
 
     name: the source's path. parts: everything that the result depends on beside name and arch, with the compiler's

@@ -284,7 +284,7 @@ def build(
         str((divisible_by, may_overlap)),
         export("tileir_bytecode"),
     ]
-    return cache.foreign(code.co_filename, arch, parts, make)
+    return cache.compiled_by(code.co_filename, arch, parts, make)
 
 
 def _constraint(ct: Any, compilation: Any, kind: TileParameter, groups: tuple[str, ...], divisible_by: int) -> Any:

@@ -157,7 +157,7 @@ def build(
         except Exception as error:  # its front end, its passes and ptxas each raise their own
             raise base.refused(compiler, name, arch, error) from error
 
-    return cache.foreign(path, arch, parts, make)
+    return cache.compiled_by(path, arch, parts, make)
 
 
 def _environment() -> list[str]:

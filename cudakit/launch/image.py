@@ -1,4 +1,4 @@
-"""Image: what the driver loaded, before its kernels and variables are looked at."""
+"""Image: machine code or PTX that the driver loaded; Module adds its kernels and variables."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cudakit.errors import Closed
 
 
 class Image:
-    """What the driver loaded: the part of a module that its kernels need."""
+    """An image that the driver loaded: the part of a module that its kernels need."""
 
-    again = "compile"  # what gives another when it was closed
+    again = "compile"  # how to get another once it was closed, for errors
 
     def __init__(self, context: Context, name: str, image: bytes) -> None:
         self.context = context
         self.name = name
-        self.retired: list[bool] = []  # holds something once it or its device was closed; launches look at it
+        self.retired: list[bool] = []  # not empty once it or its device was closed; each launch tests it
         with nvtx.range(f"load {os.path.basename(name)}"):
             self.handle: Any = context.call("cuModuleLoadData", image)
         self._finalizer = context.adopt(self, _unload, context, self.handle, self.retired)
@@ -32,7 +32,7 @@ class Image:
         return bool(self.retired)
 
     def expect_open(self) -> None:
-        """Raise Closed where it was closed."""
+        """Raise Closed if it was closed."""
         if self.closed:
             raise Closed(f"{self!r} was closed: {self.again} it again")
 

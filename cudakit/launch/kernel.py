@@ -61,6 +61,7 @@ class Kernel(Function):
         grid, block, cluster: an int, or up to three. shared: bytes of dynamic shared memory. args: see `arguments`.
         Raises LaunchError before anything runs; what the kernel does wrong is raised by the call that waits for it.
         """
+        # The generated function of this thread's last plan (`launch_source` shows one): it tests, packs and launches.
         if cluster is None and not cooperative and self._plans.last_launch(stream, grid, block, shared, args):
             return
         self._launch_by_rules(stream, grid, block, shared, args, cluster, cooperative)
@@ -68,8 +69,11 @@ class Kernel(Function):
     def _launch_by_rules(
         self, stream: Any, grid: Any, block: Any, shared: Any, args: Any, cluster: Any, cooperative: bool
     ) -> None:
-        """A launch that this thread's last plan does not take: by its plan for these types, or with every rule applied
-        here. A plan is made for types that are new on this thread."""
+        """A launch that this thread's last plan does not take.
+
+        If the thread has a plan for these types of arguments, that one tries; else, or if it does not take them either,
+        every rule is applied here, and a plan is made for types that are new on this thread.
+        """
         stream = self.checked_stream(stream)
         args = self._as_tuple(args)
         plans = self._plans
@@ -107,7 +111,7 @@ class Kernel(Function):
         cluster: Any = None,
         cooperative: bool = False,
     ) -> Prepared:
-        """A launch with everything but the stream fixed and checked, for the lowest cost a launch."""
+        """A launch with everything but the stream fixed and checked, for the lowest cost per launch."""
         self.module.expect_open()
         args = self._as_tuple(args)
         config = self.config(grid, block, shared)
@@ -123,7 +127,7 @@ class Kernel(Function):
             self.context.call("cuLaunchKernelEx", extended, self.handle, pointers, 0)
 
     def checked_stream(self, stream: Any) -> Stream:
-        """`stream` as a Stream of this kernel's device. Raises LaunchError for what is none."""
+        """`stream` as a Stream of this kernel's device. Raises LaunchError if it is not one, Closed if closed."""
         if isinstance(stream, Stream):
             if stream.closed:
                 raise Closed(f"{self.name}: the stream was closed; make another with the device's stream()")

@@ -1,4 +1,4 @@
-"""Module: what was compiled, loaded on a device; its kernels by name and its variables as arrays.
+"""Module: a compiled source, loaded on a device; its kernels by name and its variables as arrays.
 
 module = Module(context, compiled)
 kernel = module["tree_reduce"]

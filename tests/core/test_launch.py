@@ -472,13 +472,15 @@ class FakeInterface:
         }  # fmt: skip
 
 
-def test_foreign_arrays(device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
+def test_arrays_of_other_libraries(
+    device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any
+) -> None:
     kernel = module["scale"]
-    foreign = FakeInterface(x.pointer)
+    exported = FakeInterface(x.pointer)
     if device.kind == "sim":
-        refused(kernel, stream, "its memory is a GPU's and the kernel runs on sim", args=(foreign, y, 1.0, 1))
+        refused(kernel, stream, "its memory is a GPU's and the kernel runs on sim", args=(exported, y, 1.0, 1))
         return
-    kernel.launch(stream, grid=1, block=128, args=(foreign, y, 2.0, 100))
+    kernel.launch(stream, grid=1, block=128, args=(exported, y, 2.0, 100))
     np.testing.assert_array_equal(y.numpy(stream), x.numpy(stream) * 2)
     refused(kernel, stream, "the dtype must be float32", args=(FakeInterface(x.pointer, "<f8"), y, 1.0, 1))
     refused(kernel, stream, "read-only", args=(x, FakeInterface(y.pointer, read_only=True), 1.0, 1))

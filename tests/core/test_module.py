@@ -447,7 +447,7 @@ done:
 
 
 @pytest.mark.parametrize("form", ["text", "bytes", "path", "str path"])
-def test_foreign_ptx(device: cudakit.Device, tmp_path: Path, form: str) -> None:
+def test_loaded_ptx(device: cudakit.Device, tmp_path: Path, form: str) -> None:
     path = tmp_path / "scaled.ptx"
     path.write_text(PTX)
     image: Any = {"text": PTX, "bytes": PTX.encode(), "path": path, "str path": str(path)}[form]
@@ -479,7 +479,7 @@ def test_foreign_ptx(device: cudakit.Device, tmp_path: Path, form: str) -> None:
         (3, 1 << 33, "parameter 3 is 32-bit integer"),
     ],
 )
-def test_launches_of_foreign_ptx_are_checked(device: cudakit.Device, index: int, value: Any, match: str) -> None:
+def test_launches_of_loaded_ptx_are_checked(device: cudakit.Device, index: int, value: Any, match: str) -> None:
     kernel = device.load(PTX, name="other.ptx")["scaled"]
     x = device.zeros((8,))
     arguments: list[Any] = [x, x, 0.0, 8]

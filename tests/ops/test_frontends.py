@@ -388,9 +388,9 @@ def test_the_cache_keeps_what_other_compilers_made(tmp_path: Path, monkeypatch: 
         return made
 
     for _ in range(2):
-        assert cache.foreign("k.py", "sm_90", ("Triton 3.9", "source", b"bytes"), make) == made
+        assert cache.compiled_by("k.py", "sm_90", ("Triton 3.9", "source", b"bytes"), make) == made
         cache.clear_memo()  # as another process would find it
-    assert cache.foreign("k.py", "sm_90", ("Triton 3.9", "source", b"bytes"), make) is not made  # in memory now
+    assert cache.compiled_by("k.py", "sm_90", ("Triton 3.9", "source", b"bytes"), make) is not made  # in memory now
     assert len(runs) == 1
     for name, arch, parts in (
         ("other.py", "sm_90", ("Triton 3.9", "source", b"bytes")),
@@ -399,12 +399,12 @@ def test_the_cache_keeps_what_other_compilers_made(tmp_path: Path, monkeypatch: 
         ("k.py", "sm_90", ("Triton 3.9", "sourceb", b"ytes")),
     ):
         before = len(runs)
-        cache.foreign(name, arch, parts, make)
+        cache.compiled_by(name, arch, parts, make)
         assert len(runs) == before + 1, (name, arch, parts)
     monkeypatch.setenv("CUDAKIT_COMPILE", "never")
-    assert cache.foreign("k.py", "sm_90", ("Triton 3.9", "source", b"bytes"), make) == made
+    assert cache.compiled_by("k.py", "sm_90", ("Triton 3.9", "source", b"bytes"), make) == made
     with pytest.raises(cudakit.CompileError, match=r"forbids compiling k.py for sm_90, and it is not in the cache"):
-        cache.foreign("k.py", "sm_90", ("Triton 4.0",), make)
+        cache.compiled_by("k.py", "sm_90", ("Triton 4.0",), make)
 
 
 @pytest.mark.parametrize(
