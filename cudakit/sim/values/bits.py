@@ -380,25 +380,3 @@ def _dot(spec: Spec) -> Form:
 
     result = "s32" if "s32" in types else "u32"
     return Form(spread(run), (result,), (a_kind, b_kind, result))
-
-
-@builds("vabsdiff4")
-def _absolute_difference(spec: Spec) -> Form:
-    """Of four bytes each: side by side, or (``.add``) summed and added to the third operand."""
-    adds = spec.flag("add")
-    kinds = [spec.kind("u32", "s32") for _ in range(3)]
-    spec.finish()
-    if len(set(kinds)) != 1:
-        spec.refuse("operands of mixed signs")
-    reads: Any = np.int8 if kinds[0] == "s32" else np.uint8
-
-    def run(a: Array, b: Array, c: Array) -> Array:
-        result: Any = c if adds else np.uint32(0)
-        for place in range(0, 32, 8):
-            x = (a >> np.uint32(place)).astype(np.uint8).view(reads).astype(np.int32)
-            y = (b >> np.uint32(place)).astype(np.uint8).view(reads).astype(np.int32)
-            difference = np.abs(x - y).astype(U32)
-            result = result + difference if adds else result | (difference << np.uint32(place))
-        return result  # type: ignore[no-any-return]
-
-    return same(kinds[0], 3, run)

@@ -102,10 +102,12 @@ BUILDERS: dict[str, Builder] = {}
 
 
 def builds(*opcodes: str) -> Callable[[Builder], Builder]:
-    """Register a builder for opcodes."""
+    """Register the builder of opcodes; ValueError if one has a builder already."""
 
     def keep(function: Builder) -> Builder:
         for opcode in opcodes:
+            if opcode in BUILDERS:
+                raise ValueError(f"{opcode} has a builder already")
             BUILDERS[opcode] = function
         return function
 
