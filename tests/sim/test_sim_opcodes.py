@@ -9,10 +9,10 @@ import pytest
 from differential import forms
 from differential.catalogue import catalogue
 
-from cudakit.sim import loading
 from cudakit.sim.instructions import async_copies, atomics, clusters, hints, loads, lowering, matrix, tensor, warp
 from cudakit.sim.lockstep.memory import AddressSpace
 from cudakit.sim.lockstep.program import BARRIER, writes_of
+from cudakit.sim.machine import loading
 from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.ptx.mix import CLASSES
 from cudakit.sim.ptx.opcodes import BY_TYPE, LOAD, ROWS, STORE, UNKNOWN, name_of, row_of
