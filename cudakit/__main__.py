@@ -68,10 +68,10 @@ def bench(arguments: argparse.Namespace) -> int:
 
 def draw(arguments: argparse.Namespace) -> int:
     """Draws the JSON of a bench anew, without measuring."""
-    from cudakit.show import plots, tables
+    from cudakit.show import outputs, plots
 
     plots.check(arguments.plot)
-    report = tables.load(Path(arguments.file))
+    report = outputs.load(Path(arguments.file))
     for written in plots.plot(
         report, arguments.plot, kind=arguments.kind, shape=arguments.shape, variants=arguments.variants or ()
     ):
@@ -84,13 +84,13 @@ def fill(arguments: argparse.Namespace) -> int:
 
     The JSON files in the marks are looked for from the working directory.
     """
-    from cudakit.show import tables
+    from cudakit.show import marks, outputs
 
     wrong = False
     for name in arguments.file:
         path = Path(name)
         old = path.read_text(encoding="utf-8")
-        new, problems = tables.fill_marks(old, lambda source: tables.load(Path(source)))
+        new, problems = marks.fill_marks(old, lambda source: outputs.load(Path(source)))
         for problem in problems:
             print(f"{name}: {problem}", file=sys.stderr)
         if new != old:

@@ -27,6 +27,7 @@ from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import BURST, host_costs, wall_clock
 from cudakit.shapes import shape_text
 from cudakit.show import outputs, tables
+from cudakit.show.digits import number
 
 BLOCK = (32, 8)
 
@@ -167,7 +168,7 @@ def show(result, console):
             row["idea"],
             "-" if host is None else f"{host['median']:.2f} ({host['p10']:.2f} to {host['p90']:.2f})",
             "-" if whole is None else f"{whole:.2f}",
-            tables.number(row["max_abs_error"], 2),
+            number(row["max_abs_error"], 2),
             "yes" if row["ok"] else f"NO: {row['why']}",
         )
     console.print(table)

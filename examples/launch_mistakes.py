@@ -22,7 +22,7 @@ from rich.table import Table
 
 from cudakit.commands import cli
 from cudakit.measure.rows import BenchReport, Row, Subject
-from cudakit.show import outputs, tables
+from cudakit.show import example_tables, outputs, tables
 
 SCRIPT = Path(__file__).resolve().parent / "launch_mistakes" / "attempt.py"
 PEERS = {"peer:cupy": ("cupy",), "peer:cuda.core": ("cuda.core", "cupy"), "peer:triton": ("triton", "torch")}
@@ -95,7 +95,7 @@ def judge(row, right):
 def show(report, console):
     """A line a mistake, a column a package."""
     table = Table(title="what becomes of a wrong launch", title_justify="left")
-    headings, lines = tables.mistake_cells(report)
+    headings, lines = example_tables.mistake_cells(report)
     for heading in headings:
         table.add_column(heading)
     for line in lines:

@@ -37,7 +37,7 @@ from cudakit.errors import Refused
 from cudakit.libs import blas, fft
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import BURST, GpuTimer, host_costs
-from cudakit.show import outputs, tables
+from cudakit.show import example_tables, outputs, tables
 
 N = 256
 FACTOR = 2.0
@@ -396,11 +396,11 @@ def show(result, console):
     for row in result["rows"]:
         spread = row["host_us"]
         if spread is None:
-            table.add_row(tables.call_name(row), f"skipped: {row['skipped']}", "", "", style="dim")
+            table.add_row(example_tables.call_name(row), f"skipped: {row['skipped']}", "", "", style="dim")
             continue
         times = f"{spread['median']:.2f} ({spread['p10']:.2f} to {spread['p90']:.2f})"
         idea = row["idea"] + ("" if row["node_us"] is None else f"; {row['node_us']:.2f} us per node on the GPU")
-        table.add_row(tables.call_name(row), idea, times, f"{row['above_bare_us']:+.2f}")
+        table.add_row(example_tables.call_name(row), idea, times, f"{row['above_bare_us']:+.2f}")
     console.print(table)
     if result["device"]["kind"] == "sim":
         console.print("queueing into the simulator, by this machine's clock: not what a GPU's driver costs")

@@ -123,7 +123,7 @@ class _Search:
         return float("inf") if self._seconds is None else time.monotonic() + self._seconds
 
     def attempt(self, case: Any) -> None:
-        """Every variant on one problem. Raises _Wrong for the first wrong one, _TimeIsUp instead of a new problem."""
+        """Every variant on one problem. Raises _Wrong for the first that is wrong, _TimeIsUp if it is too late."""
         if time.monotonic() > self._end:
             raise _TimeIsUp
         outcome, drawn = self._outcome, self._failing is None  # making a failing problem smaller draws no new ones

@@ -16,7 +16,7 @@ from cudakit.driver import driver
 from cudakit.errors import CudakitError, DeviceUnavailable, Refused
 from cudakit.profiling import ceilings, metrics, reduction, runner
 from cudakit.profiling.reading import ProfiledLaunch, read_report
-from cudakit.show import outputs, plots, profile_tables, tables
+from cudakit.show import outputs, plots, profile_tables
 from cudakit.show.plots import roofline
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _imported(arguments: argparse.Namespace) -> dict[str, Any]:
     path = Path(arguments.imported)
     lines = _given_ceilings(arguments.ceilings)
     if path.suffix == ".json":
-        report = json.loads(json.dumps(tables.load(path)))
+        report = json.loads(json.dumps(outputs.load(path)))
         rows = report.get("rows")
         whole = all(key in report for key in ("ncu", "device", "command", "date", "ceilings"))
         if not whole or not rows or not all("kernel" in row and "sentence" in row for row in rows):
@@ -246,7 +246,7 @@ def _by_name(lines: Sequence[ceilings.Ceiling]) -> dict[str, Any]:
 def _given_ceilings(names: Sequence[str] | None) -> list[ceilings.Ceiling]:
     given = []
     for name in names or ():
-        report = tables.load(Path(name))
+        report = outputs.load(Path(name))
         try:
             lines = ceilings.from_report(report, name)
         except (AttributeError, KeyError, TypeError):  # JSON of something else

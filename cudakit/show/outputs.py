@@ -58,3 +58,14 @@ def write_json(result: Mapping[str, Any], destination: str) -> None:
         sys.stdout.write(text + "\n")
     else:
         Path(destination).write_text(text + "\n", encoding="utf-8")
+
+
+def load(path: Path) -> Mapping[str, Any]:
+    """A report, or another JSON file, read back. Raises Refused where it is not there or is none."""
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path} cannot be read as a report: {error}") from error
+    if not isinstance(report, dict):
+        raise Refused(f"{path} is no report: it is a {type(report).__name__}, not an object")
+    return report

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cudakit import trace
-from cudakit.errors import Refused
 from cudakit.shapes import shape_text
-from cudakit.show import figures, profile_tables
 from cudakit.show.digits import NOTHING, number
 
 if TYPE_CHECKING:
@@ -286,117 +280,3 @@ def summary(report: Mapping[str, Any]) -> str:
         line.append("NO" if any(row["ok"] is False for row in rows) else "yes")
         lines.append("| " + " | ".join(line) + " |")
     return "\n".join([*lines, "", f"{unit}; {device_line(report)}"])
-
-
-def call_name(row: Row) -> str:
-    """How a table of host times names a call: a launch by its variant, another call by family and shape too."""
-    if row["family"] == "launch":
-        return str(row["variant"])
-    return " ".join(part for part in (row["family"], shape_text(row["shape"]), row["variant"]) if part)
-
-
-def launches(report: Mapping[str, Any]) -> str:
-    """The host's microseconds per call, as examples/launch_overhead.py measures them."""
-    lines = ["| launch | host us a call (p10 to p90) | above bare |", "|---|---|---|"]
-    for row in report["rows"]:
-        spread = row.get("host_us")
-        if spread is None:
-            continue
-        above = NOTHING if row.get("above_bare_us") is None else f"{row['above_bare_us']:+.2f}"
-        times = f"{spread['median']:.2f} ({spread['p10']:.2f} to {spread['p90']:.2f})"
-        lines.append(f"| {call_name(row)} | {times} | {above} |")
-    return "\n".join([*lines, "", device_line(report)])
-
-
-def mistake_cells(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Headings and text cells, a line a mistake and a column a package, of examples/launch_mistakes.py."""
-    packages = list(dict.fromkeys(row["variant"] for row in report["rows"]))
-    outcomes = {(row["mistake"], row["variant"]): row["outcome"] or NOTHING for row in report["rows"]}
-    mistakes = list(dict.fromkeys(row["mistake"] for row in report["rows"]))
-    lines = [[mistake, *(outcomes.get((mistake, package), NOTHING) for package in packages)] for mistake in mistakes]
-    return ["what is launched", *(package.removeprefix("peer:") for package in packages)], lines
-
-
-def mistakes(report: Mapping[str, Any]) -> str:
-    """What became of wrong launches, as examples/launch_mistakes.py tries them."""
-    headings, lines = mistake_cells(report)
-    table = [headings, ["---"] * len(headings), *lines]
-    return "\n".join([*("| " + " | ".join(line) + " |" for line in table), "", device_line(report)])
-
-
-def ranges(report: Mapping[str, Any]) -> str:
-    """The table of a report's NVTX ranges, their own first and the level within them."""
-    if "ranges" not in report:
-        raise Refused("there are no ranges in the report: examples/nvtx_matmul.py --json writes one that has them")
-    return trace.markdown(report["ranges"])
-
-
-def load(path: Path) -> Mapping[str, Any]:
-    """A report, or another JSON file, read back. Raises Refused where it is not there or is none."""
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Refused(f"{path} cannot be read as a report: {error}") from error
-    if not isinstance(report, dict):
-        raise Refused(f"{path} is no report: it is a {type(report).__name__}, not an object")
-    return report
-
-
-WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "tables": markdown,
-    "summary": summary,
-    "launches": launches,
-    "profile": profile_tables.markdown,
-    "profile_sentences": profile_tables.sentences,
-    "mistakes": mistakes,
-    "ranges": ranges,
-}
-
-# Between a table's marks there are no other marks: prose behind a mark that was never ended must not go with its table.
-_MARK = re.compile(r"(<!-- (?P<writer>\w+) (?P<source>\S+) -->\n)(?:(?!<!-- ).)*(<!-- end -->)", re.DOTALL)
-_FIGURE = re.compile(r"(<!-- figure (?P<source>\S+) (?P<figure>[^>]*?) ?-->)[^<\n]*(<!-- end -->)")
-
-
-def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str, list[str]]:
-    """`text` with what stands between `<!-- summary profiles/h200/softmax.json -->` and `<!-- end -->` written anew.
-
-    So is what stands within a line between `<!-- figure profiles/h200/softmax.json rows[0].gbps .0f -->` and
-    `<!-- end -->`: see cudakit.show.figures.
-
-    `load` reads the JSON named in the mark. Also gives the marks that could not be filled, each with the reason; what
-    stands between them stays.
-    """
-    problems = []
-
-    def fill(mark: re.Match[str]) -> str:
-        writer = WRITERS.get(mark["writer"])
-        if writer is None:
-            problems.append(f"{mark[1].strip()} names no table: use one of {', '.join(WRITERS)}")
-            return mark[0]
-        try:
-            report = load(mark["source"])
-            if "rows" not in report:
-                raise Refused(f"{mark['source']} is no report: it has no rows")
-            return f"{mark[1]}{writer(report)}\n{mark[4]}"
-        except Refused as error:
-            problems.append(str(error))
-        except KeyError as error:
-            problems.append(f"{mark['source']} is no report that {mark['writer']} can write: it has no {error}")
-        return mark[0]
-
-    def fill_figure(mark: re.Match[str]) -> str:
-        try:
-            return f"{mark[1]}{figures.written(mark['figure'], load(mark['source']))}{mark[4]}"
-        except Refused as error:
-            problems.append(f"{mark['source']}: {error}")
-            return mark[0]
-
-    filled = _FIGURE.sub(fill_figure, _MARK.sub(fill, text))
-    tables = re.compile(rf"<!-- (?:{'|'.join(WRITERS)}) \S+ -->")
-    unended = len(tables.findall(text)) - sum(mark["writer"] in WRITERS for mark in _MARK.finditer(text))
-    if unended:
-        problems.append(f"{unended} of the marks of tables have no line <!-- end --> before the next mark")
-    unended = text.count("<!-- figure ") - len(_FIGURE.findall(text))
-    if unended:
-        problems.append(f"{unended} of the marks <!-- figure FILE PLACE --> have no <!-- end --> on their line")
-    return filled, problems

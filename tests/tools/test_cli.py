@@ -21,6 +21,7 @@ from cudakit.commands import cli, fuzzing
 from cudakit.errors import Refused
 from cudakit.families.variant import Config, Variant, ceil_div
 from cudakit.show import outputs, tables
+from cudakit.show.digits import number
 
 GOOD = """
 __global__ void scale(const float* x, float* y, float factor, int n) {
@@ -74,7 +75,7 @@ def test_profiler_is_seen(monkeypatch):
     [(None, "-"), (0, "0"), (4160.4, "4,160"), (12.64, "12.6"), (0.00123, "0.00123"), (3.2e-8, "3.20e-08"), (1, "1")],
 )
 def test_numbers_are_readable(value, text):
-    assert tables.number(value) == text
+    assert number(value) == text
 
 
 # ---- the commands ----

@@ -21,7 +21,7 @@ from paths import ROOT
 
 import cudakit
 from cudakit import __main__ as command_line
-from cudakit.show import tables
+from cudakit.show import marks
 
 PAGES = [ROOT / "README.md", *sorted(path for path in ROOT.glob("docs/**/*.md") if "_build" not in path.parts)]
 
@@ -144,10 +144,10 @@ REPORT = {
 )
 def test_a_figure_is_written_from_its_json(figure, text):
     page = f"At <!-- figure x.json {figure} -->0<!-- end --> GB/s, <!-- figure x.json device.kind -->?<!-- end -->."
-    new, problems = tables.fill_marks(page, lambda source: REPORT)
+    new, problems = marks.fill_marks(page, lambda source: REPORT)
     assert not problems
     assert new == page.replace("-->0<", f"-->{text}<").replace("?", "gpu")
-    assert tables.fill_marks(new, lambda source: REPORT)[0] == new
+    assert marks.fill_marks(new, lambda source: REPORT)[0] == new
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_figure_is_written_from_its_json(figure, text):
 )
 def test_a_figure_that_is_not_there_is_a_problem(figure, said):
     page = f"At <!-- figure x.json {figure} -->5<!-- end --> GB/s."
-    new, problems = tables.fill_marks(page, lambda source: REPORT)
+    new, problems = marks.fill_marks(page, lambda source: REPORT)
     assert new == page
     assert len(problems) == 1
     assert said in problems[0]
@@ -178,26 +178,26 @@ def test_a_figure_that_is_not_there_is_a_problem(figure, said):
 
 def test_a_mark_without_an_end_is_a_problem():
     page = "At <!-- figure x.json rows[0].gbps -->5 GB/s.\n"
-    assert "no <!-- end -->" in tables.fill_marks(page, lambda source: REPORT)[1][0]
+    assert "no <!-- end -->" in marks.fill_marks(page, lambda source: REPORT)[1][0]
 
 
 @pytest.mark.parametrize("prose", ["", "Prose with <!-- figure x.json rows[0].gbps -->1,812<!-- end --> GB/s.\n"])
 def test_a_table_without_an_end_is_a_problem_and_takes_no_prose(prose):
     page = f"<!-- ranges x.json -->\nold\n\n{prose}"
-    new, (problem,) = tables.fill_marks(page, lambda source: REPORT)
+    new, (problem,) = marks.fill_marks(page, lambda source: REPORT)
     assert new == page
     assert "1 of the marks of tables have no line <!-- end -->" in problem
 
 
 def test_a_table_of_a_file_without_rows_is_a_problem():
     page = "<!-- tables x.json -->\nold\n<!-- end -->\n"
-    assert tables.fill_marks(page, lambda source: {"a": 1}) == (page, ["x.json is no report: it has no rows"])
+    assert marks.fill_marks(page, lambda source: {"a": 1}) == (page, ["x.json is no report: it has no rows"])
 
 
 def test_a_table_of_something_else_is_a_problem():
     page = "<!-- profile x.json -->\nold\n<!-- end -->\n"
     said = "x.json is no report that profile can write: it has no 'ceilings'"
-    assert tables.fill_marks(page, lambda source: {"rows": [{}]}) == (page, [said])
+    assert marks.fill_marks(page, lambda source: {"rows": [{}]}) == (page, [said])
 
 
 def test_fill_reads_json_from_the_working_directory(tmp_path, monkeypatch, capsys):

@@ -25,7 +25,7 @@ from cudakit.errors import Refused
 from cudakit.profiling import binding, ceilings, metrics, runner
 from cudakit.profiling.reading import ProfiledLaunch, find_reader
 from cudakit.profiling.reduction import range_of
-from cudakit.show import outputs, profile_tables, tables
+from cudakit.show import outputs, profile_tables
 from cudakit.show.plots import roofline
 
 RECORDED = json.loads((ROOT / "tests" / "data" / "ncu" / "h200.json").read_text())
@@ -247,7 +247,7 @@ def test_the_markdown_names_each_launch_and_its_sentence(rows):
 @pytest.mark.parametrize("family", ["softmax", "gemm", "attention"])
 def test_the_committed_profiles_are_whole(family):
     """Every rung of the family that launches at that shape, with its figures, and ceilings that were measured."""
-    report = tables.load(ROOT / "profiles" / "h200" / f"profile_{family}.json")
+    report = outputs.load(ROOT / "profiles" / "h200" / f"profile_{family}.json")
     there = {row["variant"] for row in report["rows"]}
     assert {row["variant"] for row in profiling.reduce(launches(family))} <= there
     for row in report["rows"]:
@@ -660,12 +660,12 @@ def test_the_peaks_kernels_do_what_they_are_counted_for(sim, which, steps):
 
 def test_the_ceilings_of_a_bench():
     path = ROOT / "profiles" / "h200" / "gemm.json"
-    found = {one.name: one for one in ceilings.from_report(tables.load(path), "gemm.json")}
+    found = {one.name: one for one in ceilings.from_report(outputs.load(path), "gemm.json")}
     assert found["copy"].pipe == "dram"
-    assert found["copy"].value == tables.load(path)["ceilings"]["copy_large"]["gbps"]
+    assert found["copy"].value == outputs.load(path)["ceilings"]["copy_large"]["gbps"]
     library = [name for name in found if name != "copy"]
     assert len(library) == 1, "the best of those that do the same"
-    best = max(row["tflops"] for row in tables.load(path)["rows"] if row["rung"] == 0 or "peer" in row["variant"])
+    best = max(row["tflops"] for row in outputs.load(path)["rows"] if row["rung"] == 0 or "peer" in row["variant"])
     assert found[library[0]].value == best
     assert found[library[0]].pipe == "fma"
     profile = report_of([], ceilings={name: one.as_dict() for name, one in found.items()})
@@ -690,7 +690,7 @@ def overlap(one, other):
 def test_the_names_in_a_roofline_can_be_read(family):
     """No name stands on another, on a point or half outside, and each rung has one."""
     pytest.importorskip("matplotlib")
-    report = tables.load(ROOT / "profiles" / "h200" / f"profile_{family}.json")
+    report = outputs.load(ROOT / "profiles" / "h200" / f"profile_{family}.json")
     figure = roofline.picture(report)
     figure.canvas.draw()
     (axes,) = figure.axes
@@ -795,7 +795,7 @@ def test_the_committed_reports_can_be_opened():
     """And hold what the rows of the same kernels say, which were collected with fewer metrics."""
     folder = ROOT / "profiles" / "h200"
     for name, family in (("softmax_tree_reduce_registers", "softmax"), ("gemm_naive_tiled16_pipelined", "gemm")):
-        rows = tables.load(folder / f"profile_{family}.json")["rows"]
+        rows = outputs.load(folder / f"profile_{family}.json")["rows"]
         for row in profiling.reduce(profiling.read_report(folder / f"{name}.ncu-rep")):
             (other,) = [one for one in rows if one["range"] == row["range"]]
             assert row["binds"] == other["binds"]

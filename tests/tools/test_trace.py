@@ -20,7 +20,7 @@ from paths import ROOT
 import cudakit
 from cudakit import nvtx, trace
 from cudakit.errors import Refused
-from cudakit.show import plots, tables
+from cudakit.show import marks, plots
 from cudakit.trace import Trace
 
 
@@ -96,13 +96,13 @@ def test_what_is_too_deep_counts_as_its_ranges_own(product):
 
 def test_the_table_in_markdown_is_made_of_the_json(product):
     told = json.loads(json.dumps(product.as_dict()))
-    assert tables.WRITERS["ranges"]({"rows": [], "ranges": told}).splitlines()[2:] == [
+    assert marks.WRITERS["ranges"]({"rows": [], "ranges": told}).splitlines()[2:] == [
         "| 20.0 | 1,000 | 1 | 1,000 | product |",
         "| 70.0 | 700 | 1 | 700 | product > allocate |",
         "| 10.0 | 100 | 2 | 50 | product > copy |",
     ]
     with pytest.raises(Refused, match="no ranges"):
-        tables.WRITERS["ranges"]({"rows": []})
+        marks.WRITERS["ranges"]({"rows": []})
 
 
 def test_as_dict_is_json_with_exact_figures(product):
