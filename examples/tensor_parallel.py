@@ -105,7 +105,7 @@ def run(arguments):
                 raise Refused(f"{shape_text(shape)} is no product: write N, or MxNxK")
             report.rows += rows_for(devices, shape * 3 if len(shape) == 1 else shape)
         if gpu and len(devices) == 1:
-            row = Row(Subject("tensor parallel", "2 devices", 2, report.rows[-1].shape, "float32"))
+            row = Row(Subject("tensor parallel", "2 devices", 2, report.rows[-1].subject.shape, "float32"))
             row.skip("there is one GPU here")
             report.rows.append(row)
     finally:

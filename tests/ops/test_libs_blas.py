@@ -607,7 +607,8 @@ def test_which_library_ran_is_told(device: Any) -> None:
 
 
 def test_where_the_bindings_are_missing_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nvmath", None)
+    for name in ("nvmath", "nvmath.bindings", "nvmath.bindings.cublas"):
+        monkeypatch.setitem(sys.modules, name, None)
     gpu = types.SimpleNamespace(kind="gpu", kept={})
     with pytest.raises(cudakit.CudakitError, match=r"pip install 'cudakit\[libs\]'"):
         calls.bindings(gpu, "cublas")  # type: ignore[arg-type]

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from counters import compiled, explained, patterns, problems, simulated
 from counters.launches import Counted, read
 from counters.table import Comparison, compare, markdown
+from paths import ROOT
 
 import cudakit
 from cudakit import profiling
