@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from cudakit.sim.lockstep.lanes import Array, Choice, Geometry, LaneSet, choose
 from cudakit.sim.lockstep.memory import MemoryFault, round_up
+from cudakit.sim.lockstep.observer import AccessObserver
+from cudakit.sim.lockstep.pieces import SharedAddresses
 from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.report import Index3, KernelFault, KernelReport
@@ -62,10 +64,10 @@ class Batch:
         self.progress = 0
         self.specials: dict[str, Any] = {}
         # what is known of the registers that shared memory was last addressed by
-        self.shared_addresses: dict[int, Any] = {}
+        self.shared_addresses: dict[int, SharedAddresses] = {}
         self.copies: Any = None
-        # the checks of its accesses, None where there are none
-        self.guard: Any = None
+        # the checks of its accesses, None if there are none
+        self.guard: AccessObserver | None = None
 
     def leave(self, lanes: LaneSet) -> None:
         """Lanes that have exited hold nothing up any more."""

@@ -43,7 +43,6 @@ from cudakit.sim.lockstep.traffic import (
 _WINDOWS = ((PARAM_WINDOW, PARAM), (LOCAL_WINDOW, LOCAL), (SHARED_WINDOW, SHARED))
 _WRAP = 1 << 64
 _ADDRESSES_KEPT = 8
-_STRONG = frozenset(("volatile", "relaxed", "acquire", "release", "mmio"))
 
 
 class AddressResolver:

@@ -146,12 +146,12 @@ def _run_batches(program: Program, run: KernelRun, together: int, guard: LaunchG
         for first in range(0, blocks, together):
             count = min(together, blocks - first)
             batch = Batch(run, _geometry(count, run.config.block), first)
-            if guard is not None:
-                batch.guard = Guard(guard, batch)
+            checks = Guard(guard, batch) if guard is not None else None
+            batch.guard = checks
             LaneScheduler(batch, program, blocks - first - count).loop()
-            if batch.guard is not None:
+            if checks is not None:
                 # break the cycle, so that shadow tables are freed with the batch
-                batch.guard.shared = batch.guard = None
+                checks.shared = batch.guard = None
 
 
 def _blocks_at_once(config: RunConfig, chip: Chip, spins: bool) -> int:

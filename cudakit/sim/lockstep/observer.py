@@ -1,0 +1,55 @@
+"""What the checks of a batch are notified of: the interface between the machine and checks that it does not know."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.pieces import Piece
+
+
+class AccessObserver(Protocol):
+    """Notified of every access of a batch before memory changes, and of all that orders accesses. ``f`` is the fragment
+    that does it, ``access`` the ``MemoryAccess``. KernelFault for what is wrong."""
+
+    def read(self, f: Any, access: Any, pieces: list[Piece]) -> None:
+        """A load."""
+
+    def write(self, f: Any, access: Any, pieces: list[Piece], values: Array) -> None:
+        """A store of ``values``, one per lane or one for all, in memory's dtype; rows of them for a vector."""
+
+    def update(self, f: Any, access: Any, pieces: list[Piece], *, reads: bool) -> None:
+        """An atomic; ``reads``: the value that it finds matters."""
+
+    def issue(self, f: Any, access: Any, piece: Piece) -> None:
+        """cp.async begins to write a piece of shared memory."""
+
+    def land(self, ids: Array, index: Array, access: Any) -> None:
+        """The lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""
+
+    def fence(self, f: Any, wide: bool) -> None:
+        """A fence; ``wide``: beyond the block."""
+
+    def warp_sync(self, lanes: LaneSet) -> None:
+        """bar.warp.sync."""
+
+    def warp_vote(self, lanes: LaneSet) -> None:
+        """A shuffle, vote, match or redux."""
+
+    def barrier(self, blocks: Array | None) -> None:
+        """All threads of these blocks of the batch (a mask; None: of all) have met at a barrier."""
+
+    def cluster_barrier(self, clusters: Array) -> None:
+        """All threads of these clusters of the batch (a mask) have arrived at their barrier."""
+
+    def arrive(self, lanes: LaneSet, number: int) -> None:
+        """Lanes come to a barrier at which part of a block may meet."""
+
+    def depart(self, lanes: LaneSet, number: int) -> None:
+        """Lanes go on that have waited there."""
+
+    def leave(self, f: Any) -> None:
+        """The lanes of a fragment have exited."""
+
+    def enter(self, lanes: LaneSet, base: int, size: int) -> None:
+        """A call: the callee's ``size`` bytes of local memory from ``base`` hold nothing yet."""
