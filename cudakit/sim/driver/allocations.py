@@ -9,7 +9,7 @@ import numpy as np
 from cuda.bindings import driver as cu
 
 from cudakit.sim.driver.faults import CallError, Result, caller, host_report, other_access
-from cudakit.sim.driver.objects import Context, Memory, Pool, Stream
+from cudakit.sim.driver.objects import Context, MemoryRecord, Pool, Stream
 from cudakit.sim.driver.order import OrderChecks
 from cudakit.sim.driver.state import Handle, as_handle, call, member, size_t, unsigned
 from cudakit.sim.lockstep.memory import Allocation
@@ -42,7 +42,7 @@ class MemoryCalls(OrderChecks):
 
     # ---- records ----
 
-    def _live(self, address: int, what: str) -> Memory:
+    def _live(self, address: int, what: str) -> MemoryRecord:
         """The live allocation that starts at ``address``."""
         memory = self._memory.get(address)
         if memory is not None and not memory.freeing:
@@ -58,21 +58,21 @@ class MemoryCalls(OrderChecks):
         raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{what} {address:#x} was not allocated here")
 
     @staticmethod
-    def _freed_twice(what: str, address: int, memory: Memory | None, near: Allocation | None) -> HostReport:
+    def _freed_twice(what: str, address: int, memory: MemoryRecord | None, near: Allocation | None) -> HostReport:
         allocation = near if memory is None else memory.allocation
         first = memory.freed_at if memory is not None else allocation and allocation.free_origin
         others = (other_access("first free", first),) if isinstance(first, Origin) else ()
         detail = f"{what} {address:#x} was freed already"
         return host_report("double free", detail, "", caller(), others=others, allocation=allocation)
 
-    def _keep(self, allocation: Allocation, context: Context, **details: Any) -> Memory:
+    def _keep(self, allocation: Allocation, context: Context, **details: Any) -> MemoryRecord:
         self._allocations_made += 1
         self._pinned_count += allocation.kind == "host"
-        memory = Memory(allocation, context, number=self._allocations_made, **details)
+        memory = MemoryRecord(allocation, context, number=self._allocations_made, **details)
         self._memory[allocation.address] = memory
         return memory
 
-    def _reserve(self, context: Context, size: int, pool: Pool | None) -> Memory:
+    def _reserve(self, context: Context, size: int, pool: Pool | None) -> MemoryRecord:
         """Device memory of a size, against what the device has; Refused (OUT_OF_MEMORY) where it does not fit."""
         device = context.device
         whole = -(-size // 512) * 512
@@ -100,7 +100,7 @@ class MemoryCalls(OrderChecks):
             pool.take(whole)
         return self._keep(allocation, context, pool=pool)
 
-    def _release(self, memory: Memory, origin: str) -> None:
+    def _release(self, memory: MemoryRecord, origin: str) -> None:
         """Give an allocation's bytes back."""
         address = memory.allocation.address
         if memory.allocation.kind == "device":
@@ -149,7 +149,7 @@ class MemoryCalls(OrderChecks):
         self._release(memory, caller())
         self._settle(context)
 
-    def _device_memory(self, dptr: Handle) -> Memory:
+    def _device_memory(self, dptr: Handle) -> MemoryRecord:
         memory = self._live(as_handle(dptr), "device pointer")
         if memory.allocation.kind == "host":
             raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is pinned host memory: cuMemFreeHost frees it")
@@ -292,7 +292,7 @@ class MemoryCalls(OrderChecks):
             raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this memory was registered: cuMemHostUnregister it")
         self._release_host(memory)
 
-    def _host_memory(self, p: Any) -> Memory:
+    def _host_memory(self, p: Any) -> MemoryRecord:
         memory = self._live(as_handle(p), "host pointer")
         if memory.allocation.kind != "host":
             raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is device memory: cuMemFree frees it")
@@ -319,7 +319,7 @@ class MemoryCalls(OrderChecks):
             raise CallError(Result.CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "this pointer was not registered")
         self._release_host(memory)
 
-    def _release_host(self, memory: Memory) -> None:
+    def _release_host(self, memory: MemoryRecord) -> None:
         context = self._context()
         self._finish(self._scheduler.pending_of(context))
         self._release(memory, caller())
@@ -365,7 +365,7 @@ class MemoryCalls(OrderChecks):
             return [0] * len(wanted)
         return [self._pointer_attribute(attribute, address, memory) for attribute in wanted]
 
-    def _pointer_attribute(self, attribute: Any, address: int, memory: Memory) -> Any:
+    def _pointer_attribute(self, attribute: Any, address: int, memory: MemoryRecord) -> Any:
         device = memory.allocation.kind != "host"
         if attribute == _POINTER.CU_POINTER_ATTRIBUTE_HOST_POINTER and device:
             raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "device memory has no host pointer")

@@ -13,7 +13,7 @@ from cudakit.sim.chips.occupancy import active_blocks, active_clusters, availabl
 from cudakit.sim.chips.properties import Chip
 from cudakit.sim.driver.copies import CopyCalls
 from cudakit.sim.driver.faults import CallError, Result, caller
-from cudakit.sim.driver.objects import Context, Memory
+from cudakit.sim.driver.objects import Context, MemoryRecord
 from cudakit.sim.driver.state import Handle, as_handle, call, member, name_bytes, signed, unsigned
 from cudakit.sim.lockstep.report import Origin
 from cudakit.sim.machine.loading import LoadedFunction, LoadedModule
@@ -177,7 +177,7 @@ class FunctionCalls(CopyCalls):
             )
         address, size = found
         if address not in self._memory:
-            self._memory[address] = Memory(self._space.covering(address, 1), module.context)
+            self._memory[address] = MemoryRecord(self._space.covering(address, 1), module.context)
         return cu.CUdeviceptr(address), size
 
     @call(1)

@@ -15,7 +15,7 @@ from cudakit.sim.chips.occupancy import active_blocks
 from cudakit.sim.driver.contexts import LIMITS
 from cudakit.sim.driver.faults import CallError, Result, caller, host_report
 from cudakit.sim.driver.functions import Function, FunctionCalls, Index3, read_config
-from cudakit.sim.driver.objects import Context, Memory, Operation, QueuedWork, Stream
+from cudakit.sim.driver.objects import Context, MemoryRecord, Operation, QueuedWork, Stream
 from cudakit.sim.driver.state import Handle, as_handle, call, read_c_array, unsigned
 from cudakit.sim.lockstep.counters import Counters
 from cudakit.sim.lockstep.heap import Heap
@@ -244,7 +244,7 @@ class LaunchCalls(FunctionCalls):
         """The heap of a context's kernels. What they leave there is the context's, like any other memory."""
 
         def made(allocation: Allocation) -> None:
-            self._memory[allocation.address] = Memory(allocation, context)
+            self._memory[allocation.address] = MemoryRecord(allocation, context)
 
         def freed(address: int) -> None:
             del self._memory[address]

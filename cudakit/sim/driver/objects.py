@@ -230,7 +230,7 @@ class Pool:
 
 
 @dataclass(eq=False)
-class Memory:
+class MemoryRecord:
     """One allocation as the driver knows it: device memory (``pool`` when stream-ordered) or pinned host memory.
 
     ``made`` is the operation that allocates it, while that is pending; ``uses`` the pending work on it, by the stream's

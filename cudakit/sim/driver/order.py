@@ -26,7 +26,7 @@ import numpy as np
 
 from cudakit.sim.checks.footprints import LARGEST, READ, WRITE, Footprints, conflict, wrote
 from cudakit.sim.driver.faults import CallError, Result, caller, host_report, other_access
-from cudakit.sim.driver.objects import Memory, Operation, Stream, Use
+from cudakit.sim.driver.objects import MemoryRecord, Operation, Stream, Use
 from cudakit.sim.driver.state import DriverState
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.report import FaultReport, HostReport, SourcePlace
@@ -42,7 +42,7 @@ class OrderChecks(DriverState):
 
     checks: frozenset[str]
 
-    def _covering(self, address: int) -> Memory | None:
+    def _covering(self, address: int) -> MemoryRecord | None:
         """The live allocation that holds the byte at ``address``."""
         near = self._space.find(address)
         if near is None or not near.live or not near.address <= address < near.end:
@@ -75,7 +75,7 @@ class OrderChecks(DriverState):
                 else:
                     self._use(memory, Use(operation, "uses"))
 
-    def _use(self, memory: Memory, use: Use) -> None:
+    def _use(self, memory: MemoryRecord, use: Use) -> None:
         operation = use.operation
         made = memory.made
         if made is not None and made.done:
@@ -98,7 +98,7 @@ class OrderChecks(DriverState):
                 self._compare(memory, use, other)
         memory.uses.setdefault(operation.stream.number, deque(maxlen=_KEPT)).append(use)
 
-    def _compare(self, memory: Memory, use: Use, other: Use) -> None:
+    def _compare(self, memory: MemoryRecord, use: Use, other: Use) -> None:
         """Two uses that nothing orders."""
         if use.rows is not None and other.rows is not None:
             if "writes" in (use.does, other.does) and overlap(use.rows, other.rows):
@@ -138,7 +138,7 @@ class OrderChecks(DriverState):
 
     # ---- kernels as they run ----
 
-    def _before(self, operation: Operation) -> tuple[dict[Memory, Any], Footprints | None]:
+    def _before(self, operation: Operation) -> tuple[dict[MemoryRecord, Any], Footprints | None]:
         """What is in the memory that a kernel which is about to run shares with work that nothing orders, and what to
         note its footprint in."""
         memories = {memory for memory, _, _ in operation.watched if 0 < len(memory.allocation.store) <= LARGEST}
@@ -151,13 +151,13 @@ class OrderChecks(DriverState):
         self,
         operation: Operation,
         place: Callable[[Any], tuple[SourcePlace, ...]],
-        before: dict[Memory, Any],
+        before: dict[MemoryRecord, Any],
         prints: Footprints | None,
     ) -> None:
         """Report what of it the kernel touched and must not. ``place`` gives an instruction's lines."""
         if prints is None:
             return
-        changes: dict[Memory, Any] = {}
+        changes: dict[MemoryRecord, Any] = {}
         for memory, old in before.items():
             allocation = memory.allocation
             if allocation.live:
@@ -213,7 +213,7 @@ class OrderChecks(DriverState):
 
     # ---- freeing ----
 
-    def _check_free(self, memory: Memory, free: Operation | None) -> None:
+    def _check_free(self, memory: MemoryRecord, free: Operation | None) -> None:
         """Report pending work that a free does not wait for, and then have it wait: what is wrong was said. ``free`` is
         the queued free; None where the memory is freed at once."""
         if "streams" not in self.checks:
@@ -247,7 +247,7 @@ class OrderChecks(DriverState):
         else:
             free.wait_for(late)
 
-    def _refuse_freed(self, memory: Memory, address: int) -> CallError:
+    def _refuse_freed(self, memory: MemoryRecord, address: int) -> CallError:
         """The refusal of work on memory whose free is queued."""
         report = host_report(
             "use after free",
@@ -284,7 +284,7 @@ def overlap(a: Rows, b: Rows) -> bool:
     return bool((before | after).any())
 
 
-def _covers(rows: Rows, memory: Memory) -> bool:
+def _covers(rows: Rows, memory: MemoryRecord) -> bool:
     """Whether rows are the whole of an allocation."""
     address, width, height, pitch = rows
     whole = address == memory.allocation.address and width * height >= memory.allocation.size
@@ -301,7 +301,7 @@ def _vain(*streams: Stream) -> list[str]:
     return [f"the wait for an event {place} did nothing: the event had not been recorded yet" for place in places]
 
 
-def _race(use: Use, other: Use, memory: Memory) -> HostReport:
+def _race(use: Use, other: Use, memory: MemoryRecord) -> HostReport:
     operation, earlier = use.operation, other.operation
     pinned = memory.allocation.kind == "host"
     return host_report(
@@ -316,7 +316,7 @@ def _race(use: Use, other: Use, memory: Memory) -> HostReport:
     )
 
 
-def _used_before(operation: Operation, made: Operation, memory: Memory) -> HostReport:
+def _used_before(operation: Operation, made: Operation, memory: MemoryRecord) -> HostReport:
     return host_report(
         "used before its allocation",
         f"{operation.label} on {operation.stream} does not wait for the allocation of memory that it is given",
@@ -328,7 +328,7 @@ def _used_before(operation: Operation, made: Operation, memory: Memory) -> HostR
     )
 
 
-def _used_after_free(operation: Operation, memory: Memory) -> HostReport:
+def _used_after_free(operation: Operation, memory: MemoryRecord) -> HostReport:
     return host_report(
         "use after free",
         f"{operation.label} is given memory that cuMemFreeAsync was called for",

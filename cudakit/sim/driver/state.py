@@ -12,7 +12,16 @@ from typing import Any, TypeVar
 
 from cudakit.sim.driver.faults import SUCCESS, CallError, Injector, OperationFault, Result, caller, host_report
 from cudakit.sim.driver.lock import DriverLock
-from cudakit.sim.driver.objects import Context, Device, GraphNode, Memory, Operation, QueuedWork, Stream, StreamCapture
+from cudakit.sim.driver.objects import (
+    Context,
+    Device,
+    GraphNode,
+    MemoryRecord,
+    Operation,
+    QueuedWork,
+    Stream,
+    StreamCapture,
+)
 from cudakit.sim.driver.streams import StreamScheduler
 from cudakit.sim.lockstep.memory import AddressSpace
 from cudakit.sim.lockstep.report import FaultReport, HostReport
@@ -77,7 +86,7 @@ class DriverState:
         self._objects: dict[int, Any] = {}
         # handles are never used twice, so a stale one is told from a foreign one; each driver has its own range
         self._first_handle = self._next_handle = (0x51 << 40) + (next(_DRIVERS) << 32)
-        self._memory: dict[int, Memory] = {}
+        self._memory: dict[int, MemoryRecord] = {}
         self._allocations_made = 0
         self._pinned_count = 0
         self._last_report: FaultReport | None = None
@@ -124,7 +133,7 @@ class DriverState:
             stack = self._local.contexts = []
         return stack
 
-    def _release(self, memory: Memory, origin: str) -> None:
+    def _release(self, memory: MemoryRecord, origin: str) -> None:
         """Give an allocation's bytes back (MemoryCalls)."""
         raise NotImplementedError
 
