@@ -73,7 +73,7 @@ class MemoryCalls(OrderChecks):
         return memory
 
     def _reserve(self, context: Context, size: int, pool: Pool | None) -> MemoryRecord:
-        """Device memory of a size, against what the device has; Refused (OUT_OF_MEMORY) where it does not fit."""
+        """Device memory of a size, against what the device has; CallError (OUT_OF_MEMORY) if it does not fit."""
         device = context.device
         whole = -(-size // 512) * 512
         # memory that a pool holds but does not use serves that pool first

@@ -11,8 +11,8 @@ from cuda.bindings import driver as cu
 
 from cudakit.sim.chips.occupancy import active_blocks, active_clusters, available_shared, max_threads
 from cudakit.sim.chips.properties import Chip
-from cudakit.sim.driver.copies import CopyCalls
 from cudakit.sim.driver.faults import CallError, Result, caller
+from cudakit.sim.driver.fills import FillCalls
 from cudakit.sim.driver.objects import Context, MemoryRecord
 from cudakit.sim.driver.state import Handle, as_handle, call, member, name_bytes, signed, unsigned
 from cudakit.sim.lockstep.report import Origin
@@ -68,7 +68,7 @@ UNSUPPORTED_HINT = (
 )
 
 
-class FunctionCalls(CopyCalls):
+class FunctionCalls(FillCalls):
     """cuModule*, cuFunc*, cuOccupancy*."""
 
     _sources: dict[str, str]
@@ -107,7 +107,7 @@ class FunctionCalls(CopyCalls):
 
     @staticmethod
     def _check_target(text: str, chip: Chip) -> None:
-        """Refused where the PTX is for another chip: newer, or with the features of one chip alone ("sm_90a")."""
+        """CallError if the PTX is for another chip: newer, or with the features of one chip alone ("sm_90a")."""
         target = next((line.split()[1].rstrip(",") for line in text.splitlines() if line.startswith(".target")), "")
         digits = "".join(c for c in target[3:] if c.isdigit())
         if not target.startswith("sm_") or not digits:

@@ -91,7 +91,7 @@ class QueuedWork:
     """What a call asks to be done on a stream: at once, or each time that the graph which captured it is launched.
 
     ``kind`` is "kernel", "memcpy", "memset" or "host". ``enqueue(stream, after)`` queues it on a stream, after
-    the stream's own work and ``after``, with all checks as of then. ``check`` raises Refused where it cannot be done
+    the stream's own work and ``after``, with all checks as of then. ``check`` raises CallError if it cannot be done
     any more. ``details`` are what the node of a graph tells of it.
     """
 

@@ -300,7 +300,7 @@ def read_c_array(address: int, count: int) -> list[int]:
 
 
 def member(kind: Any, value: Any, what: str) -> Any:
-    """An enum member by itself or its number; Refused (INVALID_VALUE) where there is none."""
+    """An enum member by itself or its number; CallError (INVALID_VALUE) if there is none."""
     try:
         return kind(int(value))
     except ValueError:
