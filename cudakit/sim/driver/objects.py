@@ -1,6 +1,6 @@
 """The objects of a simulated driver: devices and contexts with what was made in them, memory, streams and their work.
 
-What is queued on a stream comes as ``QueuedWork``, which a stream that captures notes in its ``StreamCapture`` instead.
+Work is queued on a stream as ``QueuedWork``; a stream that captures notes it in its ``StreamCapture`` instead.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Operation:
 
 @dataclass(eq=False, slots=True)
 class Use:
-    """What an operation does to one allocation. ``does`` is "reads" or "writes", to the bytes ``rows`` (address, width,
-    height, pitch); or "uses", for a kernel that was given an address in it, and who knows what it does with it:
-    ``marks`` are its footprint there (`footprints`) and ``wrote`` whether there are writes in it, once it has run."""
+    """The use of one allocation by an operation. ``does`` is "reads" or "writes", to the bytes ``rows`` (address,
+    width, height, pitch); or "uses", for a kernel that was given an address in it: ``marks`` are its footprint there
+    (`footprints`) and ``wrote`` whether there are writes in it, once it has run."""
 
     operation: Operation
     does: str
@@ -88,11 +88,11 @@ class Use:
 
 @dataclass(eq=False, slots=True)
 class QueuedWork:
-    """What a call asks to be done on a stream: at once, or each time that the graph which captured it is launched.
+    """The work that a call queues on a stream: at once, or each time that the graph which captured it is launched.
 
     ``kind`` is "kernel", "memcpy", "memset" or "host". ``enqueue(stream, after)`` queues it on a stream, after
     the stream's own work and ``after``, with all checks as of then. ``check`` raises CallError if it cannot be done
-    any more. ``details`` are what the node of a graph tells of it.
+    any more. ``details`` are the parameters that the node of a graph reports.
     """
 
     kind: str
@@ -225,7 +225,7 @@ class Pool:
         self.reserved_high = max(self.reserved_high, self.reserved)
 
     def trim(self, keep: int) -> None:
-        """Give back to the device what is neither used nor to be kept."""
+        """Return unused memory to the device, except ``keep`` bytes."""
         self.reserved = min(self.reserved, max(self.used, keep))
 
 
@@ -253,7 +253,7 @@ class MemoryRecord:
 
     @property
     def size(self) -> int:
-        """What it takes from the device: whole 512-byte pieces."""
+        """Bytes that it takes from the device: whole 512-byte pieces."""
         return -(-self.allocation.size // 512) * 512
 
 

@@ -1,4 +1,4 @@
-"""The Python of instructions: what the builders of every instruction family write it with.
+"""The emitter, with which the builders of every instruction family write Python.
 
 A builder is a function that takes the emitter and an instruction and returns lines of Python, in which ``r`` is the
 fragment's registers (a list by slot) and ``f`` the fragment.
@@ -128,7 +128,7 @@ class Emitter:
         return self.sites.site(instruction, kind)
 
     def merged_width(self, instruction: Instruction, size: int) -> int:
-        """The bytes of what ptxas makes of an access of ``size`` bytes, with others; 0 where another of them counts."""
+        """The bytes of the access that ptxas merges one of ``size`` bytes into; 0 if another part of it counts."""
         if self._merged is None:
             self._merged = merged_accesses(self.function)
         return self._merged.get(id(instruction), size)
@@ -240,7 +240,7 @@ class Emitter:
         return lines
 
     def lanewise(self, instruction: Instruction) -> list[str]:
-        """Lines for an instruction that the arithmetic executes; UnsupportedPtx where it does not."""
+        """Lines for an instruction that the arithmetic executes; UnsupportedPtx if it does not."""
         run = compile_lanewise(instruction)
         if run is None:
             raise refused(instruction)

@@ -118,7 +118,7 @@ class Compiler:
         return program
 
     def _keep_parameters(self) -> list[str]:
-        """Lines that put the parameters whose address is taken where it says."""
+        """Lines that store the parameters whose address is taken to local memory."""
         emitter = self.emitter
         lines = []
         for name, offset in emitter.taken.items():
@@ -195,7 +195,7 @@ class Compiler:
     def _end(self, current: BasicBlock, instruction: Instruction, ends: Flow) -> BasicBlock:
         emitter = self.emitter
         if instruction.guard is not None and ends is not Flow.JUMP:
-            # skip over it where the guard does not hold
+            # skip over it if the guard does not hold
             register, negated = instruction.guard
             current.kind, current.slot, current.negated = BRANCH, emitter.slot(register), not negated
             current.instructions.append(instruction)

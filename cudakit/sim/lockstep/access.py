@@ -38,7 +38,7 @@ class MemoryAccess(AddressResolver):
         """Which elements of each lane (or of all together) miss a value that is used, of ``granules`` that miss theirs.
 
         An element that is there in part does not: compilers load a structure's padding along. Nor does one that is only
-        copied where others of its access are there."""
+        copied if others of its access are there."""
         if granules == 1:
             return missing
         found: Array = np.all(missing.reshape(*missing.shape[:-1], self.count, -1), axis=-1)
@@ -52,7 +52,7 @@ class MemoryAccess(AddressResolver):
 
     def load(self, f: Fragment, address: Array) -> Array:
         """The elements at each lane's address, in memory's dtype: (lanes,) or (lanes, count), or without the first
-        dimension where all lanes mean the same."""
+        dimension if all lanes mean the same."""
         lanes = f.lanes
         pieces = self.locate(f, lanes, address)
         if f.batch.guard is not None:

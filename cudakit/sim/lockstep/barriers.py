@@ -1,4 +1,4 @@
-"""Barriers among the threads of a block: who has arrived, and whether those that meet there may.
+"""Barriers among the threads of a block: arrivals, releases, and whether the lanes that meet there may.
 
 The scheduler (control.py) brings fragments here, and has those that have met let go.
 """
@@ -131,7 +131,7 @@ class BlockBarriers:
 
     def deadlock(self) -> NoReturn:
         """Nothing can move, and lanes are left: they wait at barriers that others will never reach."""
-        # where somebody waits, rather than where some have only arrived
+        # one at which lanes wait, rather than one at which some have only arrived
         number, state = max(self.states.items(), key=lambda item: len(item[1].waiting))
         f = state.waiting[0] if state.waiting else None
         if f is None:
@@ -172,7 +172,7 @@ def _tell_checks(batch: Batch, number: int, state: BarrierState, full: Array, go
     waited = np.zeros(batch.geometry.blocks, np.int64)
     for f in going:
         waited += f.lanes.block_counts
-    # where a barrier is for all threads of a block, those that have exited hold nothing up: they are behind it, too
+    # threads that have exited count as past a barrier for all threads of their block
     plain = (state.expected == 0) | (state.expected == batch.geometry.threads)
     whole = full & plain & (waited == batch.live_blocks)
     if whole.any():

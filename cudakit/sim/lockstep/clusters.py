@@ -1,8 +1,8 @@
 """Thread block clusters: blocks that run together, see each other's shared memory, and meet at barrier.cluster.
 
 The blocks of a cluster are consecutive in their batch. A shared address holds the block's rank in the cluster above
-``RANK_SHIFT``: the address that a block takes of a shared variable carries its own rank, so the address stays right in
-the hands of another block, and mapa replaces the rank. Generic addresses are that plus the window.
+``RANK_SHIFT``: the address that a block takes of a shared variable carries its own rank, so the address stays correct
+in another block, and mapa replaces the rank. Generic addresses are that plus the window.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def ranks(batch: Batch, lanes: LaneSet) -> Array:
 
 
 def own_base(f: Fragment) -> Any:
-    """What the address of a shared variable has above its offset in the block: a uint64, or one a lane."""
+    """The part of a shared variable's address above its offset in the block: a uint64, or one per lane."""
     if f.batch.run.cluster_size == 1:
         return np.uint64(0)
     return ranks(f.batch, f.lanes).astype(np.uint64) << np.uint64(RANK_SHIFT)
@@ -67,9 +67,9 @@ def in_own_shared(f: Fragment, value: Array) -> Array:
 def offsets_in_cluster(
     f: Fragment, lanes: LaneSet, start: Array, site: Site, size: int, anywhere: bool
 ) -> tuple[Array, Array]:
-    """Where lanes of a cluster's blocks access ``size`` bytes of shared memory: the offset in a block's own shared
-    memory, and the block within the batch, both (lanes,) of int64. ``start`` are the addresses without the window, one
-    per lane or one for all. ``anywhere``: in any block of the cluster, not the lane's own alone.
+    """The places at which lanes of a cluster's blocks access ``size`` bytes of shared memory: the offset in a block's
+    own shared memory, and the block within the batch, both (lanes,) of int64. ``start`` are the addresses without the
+    window, one per lane or one for all. ``anywhere``: in any block of the cluster, not the lane's own alone.
 
     A rank that the cluster does not have, and a block that has exited, are reported.
     """
@@ -140,7 +140,7 @@ class ClusterBarrier:
         self.waiting: list[Fragment] = []
 
     def meet(self, f: Fragment, call: ClusterCall) -> bool:
-        """Bring a fragment, already behind the instruction, to arrive or wait; True where it may go straight on."""
+        """Bring a fragment, already past the instruction, to arrive or wait; True if it may go straight on."""
         f.jumps = 0
         if call.waits:
             return self.wait(f, call)
@@ -209,7 +209,7 @@ class ClusterBarrier:
         return passed
 
     def release(self) -> bool:
-        """Complete the phases at which all have arrived, and let those go on that wait for them; True where some do."""
+        """Complete the phases at which all have arrived, and let those go on that wait for them; True if some do."""
         batch, size = self.batch, self.batch.run.cluster_size
         arrived = np.bincount(self.cluster, batch.alive & (self.phase > self.completed[self.cluster]), self.clusters)
         live = batch.live_blocks.reshape(-1, size).sum(axis=1)

@@ -66,11 +66,11 @@ class AddressResolver:
 
     @property
     def named(self) -> str:
-        """What it is, for reports: "shared store of 4 bytes"."""
+        """Its name in reports: "shared store of 4 bytes"."""
         return f"{self.site.kind} of {self.size} byte{'s' * (self.size != 1)}"
 
     def locate(self, f: Fragment, lanes: LaneSet, address: Array) -> list[Piece]:
-        """The pieces behind addresses within the access's own space."""
+        """The pieces at addresses within the access's own space."""
         space = self.space
         if space == GENERIC:
             return self._generic(f, lanes, address)
@@ -220,7 +220,7 @@ class AddressResolver:
         self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), wrong)
 
     def _cluster(self, f: Fragment, lanes: LaneSet, address: Array, window: int) -> list[Piece]:
-        """``shared_pieces`` in a cluster, where an address names the block as well."""
+        """``shared_pieces`` in a cluster, whose addresses name the block as well."""
         batch, size, shift = f.batch, self.size, self.shift
         store, limit = batch.shared, batch.run.shared_bytes
         start = address.astype(np.int64) + (self.offset - window)

@@ -1,4 +1,4 @@
-"""What the checks of a batch are notified of: the interface between the machine and checks that it does not know."""
+"""The interface of the checks of a batch, which the machine notifies and does not import."""
 
 from __future__ import annotations
 

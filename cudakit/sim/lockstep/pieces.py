@@ -21,8 +21,8 @@ ELEMENTS: dict[int, np.dtype[Any]] = {
 
 
 class Piece(NamedTuple):
-    """Elements of ``view`` (rows of it where the access is a vector): ``index`` is an int where all lanes mean the same
-    one, a slice where they are consecutive, else positions. ``choice`` says which lanes; None: all. ``home`` is what
+    """Elements of ``view`` (rows of it if the access is a vector): ``index`` is an int if all lanes mean the same
+    one, a slice if they are consecutive, else positions. ``choice`` are the lanes; None: all. ``home`` is what
     holds the bytes: an allocation, the batch's shared or local store; None for parameters."""
 
     view: Array
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 
 
 class SharedAddresses:
-    """What the accesses through one register of shared addresses have in common: unrolled loops make many of them, with
+    """The common part of the accesses through one register of shared addresses: unrolled loops make many of them, with
     one constant offset each. Registers are never written in place, so what holds of the array goes on holding."""
 
     __slots__ = ("_wavefronts", "address", "high", "index", "lanes", "low", "rest", "size")
@@ -42,7 +42,7 @@ class SharedAddresses:
         self.address, self.lanes, self.size = address, lanes, size
         offsets = address.astype(np.int64)
         self.low, self.high = int(offsets.min()), int(offsets.max())
-        # what every address leaves over when divided by the size of the access; -1 where they differ
+        # the remainder of every address divided by the size of the access; -1 if they differ
         self.rest = self.low & (size - 1)
         if size > 1 and ((offsets - self.rest) & (size - 1)).any():
             self.rest = -1
@@ -51,7 +51,7 @@ class SharedAddresses:
         self._wavefronts: dict[tuple[int, bool], tuple[int, int, int]] = {}
 
     def wavefronts(self, move: int, width: int, paired: bool) -> tuple[int, int, int]:
-        """What a request of ``width`` bytes a lane at these addresses ``+ move`` needs, for ``count_wavefronts``."""
+        """The wavefronts of a request of ``width`` bytes per lane at these addresses ``+ move``."""
         key = (width, paired)
         found = self._wavefronts.get(key)
         if found is None or width < 4:

@@ -53,8 +53,8 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class RunServices:
-    """What a kernel uses of its device. ``heap`` serves malloc, ``printf`` takes the text that a kernel prints, and
-    ``place`` returns the source lines of an instruction."""
+    """The parts of a device that a kernel uses. ``heap`` serves malloc, ``printf`` takes the text that a kernel prints,
+    and ``place`` returns the source lines of an instruction."""
 
     chip: Chip
     space: AddressSpace
@@ -100,7 +100,7 @@ class KernelRun:
         return found
 
     def tally(self, site: Site) -> Tally:
-        """What a site has counted."""
+        """The counts of a site."""
         found = self.tallies[site.number]
         if found is None:
             found = self.tallies[site.number] = Tally()

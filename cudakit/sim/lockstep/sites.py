@@ -6,7 +6,7 @@ from cudakit.sim.ptx.ir import Instruction
 
 
 class Site:
-    """An instruction that is counted or can fail: its number among the module's sites, and where it stands."""
+    """An instruction that is counted or can fail: its number among the module's sites, and the kind of what it does."""
 
     __slots__ = ("instruction", "kind", "number")
 

@@ -25,7 +25,7 @@ _CLASS_NUMBER = {name: number for number, name in enumerate(CLASSES)}
 
 
 class CountingPlan:
-    """What a kernel's counted blocks and sites mean.
+    """The lines, classes and branches of a kernel's counted blocks and sites.
 
     ``places`` are the source lines, the first of them None for code without one. ``rows`` are (line, class, block,
     instructions) of all code; ``inlined`` (line, block, instructions) of what was inlined into lines; ``branches`` the

@@ -57,7 +57,7 @@ class LoadedFunction:
 
     @cached_property
     def reach(self) -> Reach:
-        """What its instructions can touch, for the checks."""
+        """The memory that its instructions can touch, for the checks."""
         module = self.module
         return Reach(self.reachable, module.globals, reserves_shared=self.reserves_shared, debug=module.module.debug)
 
