@@ -46,7 +46,7 @@ class Flow(Enum):
 
 
 @dataclass(frozen=True)
-class Memory:
+class Addresses:
     """How an instruction accesses memory. ``reads`` and ``writes``: the operand that holds the address, None if it does
     not. ``granule``: bytes of the smallest unit, 0 for that of the type. ``space``: the state space if the instruction
     names none, "" for a generic address."""
@@ -66,7 +66,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Row:
+class Opcode:
     """The facts about opcodes that do not depend on what they compute.
 
     ``names``: opcodes, or opcodes with modifiers (``bar.red``: bar with .red among its modifiers, or .red::anything),
@@ -89,7 +89,7 @@ class Row:
     # the operand with the lanes of the warp that wait for each other; or all lanes of the warp do
     mask: int | None = None
     whole_warp: bool = False
-    memory: Memory | None = None
+    memory: Addresses | None = None
     # ptxas moves no access to shared memory across it (nor across what ends a block)
     stops: bool = False
     # machine instructions, about, and those for integers of 64 bits; ptxas avoids several stores under a predicate
@@ -109,50 +109,50 @@ class Row:
         return self.stops or self.ends is not None
 
 
-def _refused(names: str, reason: str, example: str, mix: str = "other") -> Row:
-    return Row(names, mix, refusal=Refusal(reason, example))
+def _refused(names: str, reason: str, example: str, mix: str = "other") -> Opcode:
+    return Opcode(names, mix, refusal=Refusal(reason, example))
 
 
 ROWS = (
     # ---- arithmetic ----
-    Row("add sub", BY_TYPE, 3, cost64=2),
-    Row("mul", BY_TYPE, 3, cost64=4),
-    Row("mad", BY_TYPE, 4, cost64=4),
-    Row("fma", BY_TYPE, 4),
-    Row("div.approx div.full", BY_TYPE, 3),
-    Row("div rem", BY_TYPE, 3, cost=LONG),
-    Row("min max", BY_TYPE, (3, 4)),
-    Row("neg abs", BY_TYPE, 2),
-    Row("rcp.approx sqrt.approx", "special", 2),
-    Row("rcp sqrt", "special", 2, cost=LONG),
-    Row("rsqrt sin cos ex2 lg2 tanh", "special", 2),
+    Opcode("add sub", BY_TYPE, 3, cost64=2),
+    Opcode("mul", BY_TYPE, 3, cost64=4),
+    Opcode("mad", BY_TYPE, 4, cost64=4),
+    Opcode("fma", BY_TYPE, 4),
+    Opcode("div.approx div.full", BY_TYPE, 3),
+    Opcode("div rem", BY_TYPE, 3, cost=LONG),
+    Opcode("min max", BY_TYPE, (3, 4)),
+    Opcode("neg abs", BY_TYPE, 2),
+    Opcode("rcp.approx sqrt.approx", "special", 2),
+    Opcode("rcp sqrt", "special", 2, cost=LONG),
+    Opcode("rsqrt sin cos ex2 lg2 tanh", "special", 2),
     # integers alone; with the carry flag
-    Row("mul24", "integer", 3),
-    Row("mad24 sad dp2a dp4a", "integer", 4),
-    Row("addc subc", "integer", 3, carries=True),
-    Row("madc", "integer", 4, carries=True),
+    Opcode("mul24", "integer", 3),
+    Opcode("mad24 sad dp2a dp4a", "integer", 4),
+    Opcode("addc subc", "integer", 3, carries=True),
+    Opcode("madc", "integer", 4, carries=True),
     # SIMD within a register
-    Row("vadd2 vadd4 vsub2 vsub4 vabsdiff2 vabsdiff4 vmin2 vmin4 vmax2 vmax4 vset2 vset4", "integer", 4),
+    Opcode("vadd2 vadd4 vsub2 vsub4 vabsdiff2 vabsdiff4 vmin2 vmin4 vmax2 vmax4 vset2 vset4", "integer", 4),
     # ---- bits ----
-    Row("and or xor", "integer", 3, cost64=2),
-    Row("shl shr", "integer", 3, cost64=2),
-    Row("not cnot brev popc clz bfind", "integer", 2),
-    Row("bmsk szext", "integer", 3),
-    Row("shf bfe fns prmt", "integer", 4),
-    Row("bfi", "integer", 5),
-    Row("lop3", "integer", (5, 6)),
+    Opcode("and or xor", "integer", 3, cost64=2),
+    Opcode("shl shr", "integer", 3, cost64=2),
+    Opcode("not cnot brev popc clz bfind", "integer", 2),
+    Opcode("bmsk szext", "integer", 3),
+    Opcode("shf bfe fns prmt", "integer", 4),
+    Opcode("bfi", "integer", 5),
+    Opcode("lop3", "integer", (5, 6)),
     # ---- comparison and selection ----
-    Row("setp set", BY_TYPE, (3, 4)),
-    Row("selp", BY_TYPE, 4, cost64=2),
-    Row("slct", BY_TYPE, 4),
-    Row("copysign", BY_TYPE, 3),
-    Row("testp", BY_TYPE, 2),
+    Opcode("setp set", BY_TYPE, (3, 4)),
+    Opcode("selp", BY_TYPE, 4, cost64=2),
+    Opcode("slct", BY_TYPE, 4),
+    Opcode("copysign", BY_TYPE, 3),
+    Opcode("testp", BY_TYPE, 2),
     # ---- conversion, moves and addresses ----
-    Row("cvt", "conversion", (2, 4)),
-    Row("mov cvta", "move", 2, cost=0),
-    Row("mapa", "move", 3),
-    Row("getctarank", "move", 2),
-    Row("isspacep", "integer", 2),
+    Opcode("cvt", "conversion", (2, 4)),
+    Opcode("mov cvta", "move", 2, cost=0),
+    Opcode("mapa", "move", 3),
+    Opcode("getctarank", "move", 2),
+    Opcode("isspacep", "integer", 2),
     # ---- loads and stores ----
     _refused(
         "st.async red.async",
@@ -163,15 +163,15 @@ ROWS = (
     _refused(
         "st.bulk", f"bulk stores: {_BULK}; use a loop of stores", "st.bulk.weak.shared::cta [%rd1], 64, 0;", STORE
     ),
-    Row("ld.volatile", LOAD, (2, 3), memory=Memory(reads=1), spins=True, stops=True),
-    Row("ld.relaxed ld.acquire", LOAD, (2, 3), memory=Memory(reads=1), spins=True),
-    Row("ld", LOAD, (2, 3), memory=Memory(reads=1)),
-    Row("ldu", LOAD, 2, memory=Memory(reads=1)),
-    Row("st.volatile", STORE, (2, 3), writes=0, memory=Memory(writes=0), cost=2, stops=True),
-    Row("st", STORE, (2, 3), writes=0, memory=Memory(writes=0), cost=2),
+    Opcode("ld.volatile", LOAD, (2, 3), memory=Addresses(reads=1), spins=True, stops=True),
+    Opcode("ld.relaxed ld.acquire", LOAD, (2, 3), memory=Addresses(reads=1), spins=True),
+    Opcode("ld", LOAD, (2, 3), memory=Addresses(reads=1)),
+    Opcode("ldu", LOAD, 2, memory=Addresses(reads=1)),
+    Opcode("st.volatile", STORE, (2, 3), writes=0, memory=Addresses(writes=0), cost=2, stops=True),
+    Opcode("st", STORE, (2, 3), writes=0, memory=Addresses(writes=0), cost=2),
     # ---- atomics ----
-    Row("atom", "atomic", (3, 5), memory=Memory(reads=1, writes=1), spins=True, stops=True),
-    Row("red", "atomic", (2, 3), writes=0, memory=Memory(reads=0, writes=0), stops=True),
+    Opcode("atom", "atomic", (3, 5), memory=Addresses(reads=1, writes=1), spins=True, stops=True),
+    Opcode("red", "atomic", (2, 3), writes=0, memory=Addresses(reads=0, writes=0), stops=True),
     # ---- tensor maps ----
     _refused(
         "tensormap prefetch.tensormap fence.tensormap",
@@ -179,10 +179,10 @@ ROWS = (
         "prefetch.tensormap [%rd1];",
     ),
     # ---- caches: they name memory and move none ----
-    Row("prefetch prefetchu", "other", 1, writes=0),
-    Row("discard", "other", 2, writes=0, memory=Memory(writes=0, granule=4)),
-    Row("applypriority", "other", 2, writes=0),
-    Row("createpolicy", "other", (1, 4)),
+    Opcode("prefetch prefetchu", "other", 1, writes=0),
+    Opcode("discard", "other", 2, writes=0, memory=Addresses(writes=0, granule=4)),
+    Opcode("applypriority", "other", 2, writes=0),
+    Opcode("createpolicy", "other", (1, 4)),
     # ---- copies to shared memory ----
     _refused(
         "cp.async.mbarrier",
@@ -196,34 +196,34 @@ ROWS = (
         "cp.async.bulk.commit_group;",
         "async_copy",
     ),
-    Row("cp.async.commit_group", "async_copy", 0, writes=0, forms=r"async\.commit_group", stops=True),
-    Row("cp.async.wait_all", "async_copy", 0, writes=0, forms=r"async\.wait_all", stops=True),
-    Row("cp.async.wait_group", "async_copy", 1, writes=0, forms=r"async\.wait_group", stops=True),
-    Row("cp.async", "async_copy", (3, 5), writes=0, memory=Memory(reads=1, writes=0, granule=4), stops=True),
+    Opcode("cp.async.commit_group", "async_copy", 0, writes=0, forms=r"async\.commit_group", stops=True),
+    Opcode("cp.async.wait_all", "async_copy", 0, writes=0, forms=r"async\.wait_all", stops=True),
+    Opcode("cp.async.wait_group", "async_copy", 1, writes=0, forms=r"async\.wait_group", stops=True),
+    Opcode("cp.async", "async_copy", (3, 5), writes=0, memory=Addresses(reads=1, writes=0, granule=4), stops=True),
     # ---- fences ----
     _refused("fence.mbarrier_init", f"mbarrier objects: {_BULK}", "fence.mbarrier_init.release.cluster;", "fence"),
-    Row("fence", "fence", 0, writes=0, forms=_FENCE, spins=True, stops=True),
-    Row("membar", "fence", 0, writes=0, forms=_MEMBAR, spins=True, stops=True),
+    Opcode("fence", "fence", 0, writes=0, forms=_FENCE, spins=True, stops=True),
+    Opcode("membar", "fence", 0, writes=0, forms=_MEMBAR, spins=True, stops=True),
     # ---- control flow ----
-    Row("bra", "control", 1, writes=0, forms=_UNI, ends=Flow.JUMP, cost=0),
-    Row("brx", "control", 2, writes=0, forms=r"idx(\.uni)?", ends=Flow.SWITCH),
+    Opcode("bra", "control", 1, writes=0, forms=_UNI, ends=Flow.JUMP, cost=0),
+    Opcode("brx", "control", 2, writes=0, forms=r"idx(\.uni)?", ends=Flow.SWITCH),
     # returns, callee, parameters, prototype
-    Row("call", "control", (3, 4), writes=0, forms=_UNI, ends=Flow.CALL),
-    Row("ret", "control", 0, writes=0, forms=_UNI, ends=Flow.RETURN),
-    Row("exit", "control", 0, writes=0, forms="", ends=Flow.EXIT),
-    Row("trap", "control", 0, writes=0, forms="", cost=LONG),
-    Row("brkpt", "control", 0, writes=0, forms=""),
+    Opcode("call", "control", (3, 4), writes=0, forms=_UNI, ends=Flow.CALL),
+    Opcode("ret", "control", 0, writes=0, forms=_UNI, ends=Flow.RETURN),
+    Opcode("exit", "control", 0, writes=0, forms="", ends=Flow.EXIT),
+    Opcode("trap", "control", 0, writes=0, forms="", cost=LONG),
+    Opcode("brkpt", "control", 0, writes=0, forms=""),
     # they change when things happen
-    Row("nanosleep", "control", 1, writes=0, forms="u32", spins=True),
-    Row("pmevent", "control", 1, writes=0, forms="(mask)?"),
-    Row("griddepcontrol", "control", 0, writes=0, forms="launch_dependents|wait"),
-    Row("setmaxnreg", "control", 1, writes=0, forms=r"(inc|dec)\.sync\.aligned\.u32"),
+    Opcode("nanosleep", "control", 1, writes=0, forms="u32", spins=True),
+    Opcode("pmevent", "control", 1, writes=0, forms="(mask)?"),
+    Opcode("griddepcontrol", "control", 0, writes=0, forms="launch_dependents|wait"),
+    Opcode("setmaxnreg", "control", 1, writes=0, forms=r"(inc|dec)\.sync\.aligned\.u32"),
     # ---- barriers ----
-    Row("bar.warp", "warp", 1, writes=0, forms=r"warp\.sync", mask=0, stops=True),
-    Row("barrier.cluster", "barrier", 0, writes=0, ends=Flow.CLUSTER),
-    Row("bar.red barrier.red", "barrier", (3, 4), ends=Flow.BARRIER),
-    Row("bar.arrive barrier.arrive", "barrier", 2, writes=0, ends=Flow.BARRIER),
-    Row("bar barrier", "barrier", (1, 2), writes=0, ends=Flow.BARRIER),
+    Opcode("bar.warp", "warp", 1, writes=0, forms=r"warp\.sync", mask=0, stops=True),
+    Opcode("barrier.cluster", "barrier", 0, writes=0, ends=Flow.CLUSTER),
+    Opcode("bar.red barrier.red", "barrier", (3, 4), ends=Flow.BARRIER),
+    Opcode("bar.arrive barrier.arrive", "barrier", 2, writes=0, ends=Flow.BARRIER),
+    Opcode("bar barrier", "barrier", (1, 2), writes=0, ends=Flow.BARRIER),
     _refused(
         "mbarrier",
         f"mbarrier objects: {_BULK}; use __syncthreads(), cooperative groups or cuda::pipeline without a barrier",
@@ -235,10 +235,10 @@ ROWS = (
         "clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 [%rd1], [%rd2];",
     ),
     # ---- the lanes of a warp among themselves ----
-    Row("activemask", "warp", 1),
-    Row("shfl.sync", "warp", 5, mask=4),
-    Row("vote.sync match.sync redux.sync", "warp", 3, mask=2),
-    Row("elect.sync", "warp", 2, mask=1),
+    Opcode("activemask", "warp", 1),
+    Opcode("shfl.sync", "warp", 5, mask=4),
+    Opcode("vote.sync match.sync redux.sync", "warp", 3, mask=2),
+    Opcode("elect.sync", "warp", 2, mask=1),
     _refused(
         "shfl vote match redux elect",
         "only the .sync forms are left since sm_70",
@@ -246,14 +246,20 @@ ROWS = (
         "warp",
     ),
     # ---- matrices ----
-    Row("ldmatrix", LOAD, 2, whole_warp=True, memory=Memory(reads=1, granule=4, space="shared"), stops=True),
-    Row(
-        "stmatrix", STORE, 2, writes=0, whole_warp=True, memory=Memory(writes=0, granule=4, space="shared"), stops=True
+    Opcode("ldmatrix", LOAD, 2, whole_warp=True, memory=Addresses(reads=1, granule=4, space="shared"), stops=True),
+    Opcode(
+        "stmatrix",
+        STORE,
+        2,
+        writes=0,
+        whole_warp=True,
+        memory=Addresses(writes=0, granule=4, space="shared"),
+        stops=True,
     ),
-    Row("movmatrix", "tensor", 2, whole_warp=True),
-    Row("wmma.load", LOAD, (2, 3), whole_warp=True, memory=Memory(reads=1, granule=1), stops=True),
-    Row("wmma.store", STORE, (2, 3), writes=0, whole_warp=True, memory=Memory(writes=0, granule=1), stops=True),
-    Row("wmma.mma", "tensor", 4, whole_warp=True, stops=True),
+    Opcode("movmatrix", "tensor", 2, whole_warp=True),
+    Opcode("wmma.load", LOAD, (2, 3), whole_warp=True, memory=Addresses(reads=1, granule=1), stops=True),
+    Opcode("wmma.store", STORE, (2, 3), writes=0, whole_warp=True, memory=Addresses(writes=0, granule=1), stops=True),
+    Opcode("wmma.mma", "tensor", 4, whole_warp=True, stops=True),
     _refused(
         "mma.sp",
         "sparse matrix products are not there yet: use the dense mma.sync",
@@ -268,7 +274,7 @@ ROWS = (
         "{%f1,%f1,%f1,%f1}, {%r1,%r1,%r1,%r1}, {%r1,%r1}, {%f1,%f1,%f1,%f1};",
         "tensor",
     ),
-    Row("mma", "tensor", 4, whole_warp=True),
+    Opcode("mma", "tensor", 4, whole_warp=True),
     _refused("wgmma", "warpgroup matrix products are not there yet: use mma.sync or wmma", "wgmma.fence.sync.aligned;"),
     _refused(
         "tcgen05",
@@ -289,11 +295,11 @@ ROWS = (
         "vadd.s32.s32.s32 %r1, %r1, %r1;",
     ),
 )
-UNKNOWN = Row("")
+UNKNOWN = Opcode("")
 """The row of an instruction that the table lacks. It has no builder and is refused."""
 
 # by opcode: (name, its modifiers, row) in the table's order
-_NAMED: dict[str, list[tuple[str, frozenset[str], Row]]] = {}
+_NAMED: dict[str, list[tuple[str, frozenset[str], Opcode]]] = {}
 for _row in ROWS:
     for _name in _row.names.split():
         _opcode, *_modifiers = _name.split(".")
@@ -301,7 +307,7 @@ for _row in ROWS:
 
 
 @lru_cache(maxsize=4096)
-def _find(opcode: str, modifiers: tuple[str, ...]) -> tuple[str, Row]:
+def _find(opcode: str, modifiers: tuple[str, ...]) -> tuple[str, Opcode]:
     stems = {modifier.partition("::")[0] for modifier in modifiers}
     for name, needed, row in _NAMED.get(opcode, ()):
         if needed <= stems:
@@ -309,7 +315,7 @@ def _find(opcode: str, modifiers: tuple[str, ...]) -> tuple[str, Row]:
     return "", UNKNOWN
 
 
-def row_of(instruction: Instruction) -> Row:
+def row_of(instruction: Instruction) -> Opcode:
     """The facts about an instruction; ``UNKNOWN`` if the table lacks it."""
     return _find(instruction.opcode, instruction.modifiers)[1]
 
