@@ -64,7 +64,7 @@ class Device:
         """`count` devices of the kind that `spec` names, from number 0 on: GPUs (all there are unless `count` says
         less), or simulated devices of one driver (2 unless it says otherwise), which copy to each other as GPUs do.
 
-        Raises DeviceUnavailable where there are not as many GPUs.
+        Raises DeviceUnavailable if there are not as many GPUs.
         """
         if count is not None and (not isinstance(count, int) or count < 1):
             raise ValueError(f"{count!r} devices were asked for: at least one is needed, a whole number")
@@ -99,20 +99,20 @@ class Device:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._close(tell=kind is None)
+        self._close(warn=kind is None)
 
     def close(self) -> None:
         """Free everything made with it, and let go of the driver's context. Idempotent.
 
-        The simulated device warns of what somebody still holds (LeakWarning) and of faults that no call has told of
+        The simulated device warns of what is still held (LeakWarning) and of faults that no call has raised
         (UnseenFault): see `Context.close`.
         """
-        self._close(tell=True)
+        self._close(warn=True)
 
-    def _close(self, *, tell: bool) -> None:
+    def _close(self, *, warn: bool) -> None:
         self._modules.clear()
         self.kept.clear()
-        self.context.close(tell=tell)
+        self.context.close(warn=warn)
 
     # What it is -------------------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """Its name, as the driver tells it."""
+        """Its name, as the driver reports it."""
         return self.context.name
 
     @property
@@ -143,7 +143,7 @@ class Device:
     def enable_peer(self, other: Device) -> None:
         """Let kernels and copies of this device use memory of `other` directly, over the link between them. One way.
 
-        Raises DeviceMismatch where the two cannot.
+        Raises DeviceMismatch if the two cannot.
         """
         self.context.enable_peer(other.context)
 
@@ -255,7 +255,7 @@ class Device:
         """The module of a `.cu` file (looked for in the working directory, then among cudakit's kernels), or of text.
 
         names: name expressions of templates and variables to compile ("k<4>", "&table"). defines: macros. options: more
-        options of NVRTC. include: folders. The same request gives the same module, from the cache where it is warm.
+        options of NVRTC. include: folders. The same request gives the same module, from the cache if it is warm.
         Raises FileNotFoundError, CompileError (with the source around each error).
         """
         if (path is None) == (source is None):
@@ -291,9 +291,9 @@ class Device:
         """A new module of what another compiler made (Triton, clang, nvcc): PTX, or a cubin or fat binary on a GPU.
 
         image: PTX as text or bytes, machine code as bytes, or the path of a file of either (a str of one line is one).
-        name: what errors call it; the path unless given. Launches are checked as far as PTX tells: counts, widths,
+        name: what errors call it; the path unless given. Launches are checked as far as PTX has types: counts, widths,
         floats and marked pointers; with machine code alone, counts and sizes.
-        Raises FileNotFoundError, ValueError for what is neither, CudaError with the reason where it does not load, and
+        Raises FileNotFoundError, ValueError for what is neither, CudaError with the reason if it does not load, and
         CudakitError for machine code on the simulated device.
         """
         if isinstance(image, str) and "\n" in image:

@@ -60,7 +60,7 @@ class Captures:
         return self._underway.get(int(result[2]))
 
     def refuse(self, stream: Any, text: str) -> None:
-        """Raise GraphError where a stream (a driver handle) is being captured."""
+        """Raise GraphError if a stream (a driver handle) is being captured."""
         if self.of(stream) is not None:
             raise GraphError(text)
 

@@ -21,7 +21,7 @@ from cudakit.driver import driver as drivers
 from cudakit.driver.captures import Captures
 from cudakit.driver.end_report import end_warnings, outside_level
 from cudakit.driver.in_flight import InFlight
-from cudakit.driver.primary import Primary, finalizer, tell_later
+from cudakit.driver.primary import Primary, finalizer, report_later
 from cudakit.errors import (
     STICKY,
     Closed,
@@ -90,7 +90,7 @@ class Context:
         self.device_object: Any = None  # the Device over this context, for which arrays ask
         # Streams made here, by handle: how one that comes back in another library's wrapper is known again.
         self.streams: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        # What cudakit made for itself: default streams, modules in the device's cache. Nobody is to be told to free it.
+        # What cudakit made for itself: default streams, modules in the device's cache. Not a leak.
         self.own: weakref.WeakSet[Any] = weakref.WeakSet()
         self._peers: set[int] = {opened.ordinal}
         self._children: dict[int, weakref.finalize[Any, Any]] = {}
@@ -110,14 +110,14 @@ class Context:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self.close(tell=kind is None)
+        self.close(warn=kind is None)
 
     # Calls ------------------------------------------------------------------------------------------------------------
 
     def make_current(self) -> None:
-        """Make this context current on the calling thread: a comparison where it already is.
+        """Make this context current on the calling thread: a comparison if it already is.
 
-        Raises Closed, ContextLost or ForkedProcess where it cannot be used any more.
+        Raises Closed, ContextLost or ForkedProcess if it cannot be used any more.
         """
         if _thread.token is not self._token:
             self._enter()
@@ -137,7 +137,7 @@ class Context:
         _thread.token = self._token if self.alone else None
 
     def call(self, routine: str, *arguments: Any) -> Any:
-        """Call a driver routine in this context and give its values (see `errors.check`)."""
+        """Call a driver routine in this context and return its values (see `errors.check`)."""
         if _thread.token is not self._token:
             self._enter()
         result = getattr(self.driver, routine)(*arguments)
@@ -201,7 +201,7 @@ class Context:
         """Have `release(*arguments)` called once, when `child` is dropped, closed, or this context is.
 
         Returns the finalizer: call it to free the child now; `.alive` says whether it still owns anything. `release` is
-        left out where there is nothing left to free (a lost context, a forked child). It is called on whatever thread
+        left out if there is nothing left to free (a lost context, a forked child). It is called on whatever thread
         drops the child, so it calls the driver through `attempt`, and must not refer to the child.
         """
         key = next(self._keys)
@@ -234,7 +234,7 @@ class Context:
             return
 
     def attempt(self, routine: str, *arguments: Any) -> int:
-        """Call a driver routine from a finalizer: never raises, and gives the code (-1: not called).
+        """Call a driver routine from a finalizer: never raises, and returns the code (-1: not called).
 
         What is current on the thread is left as it was. A sticky failure loses the context, so the next call says it.
         """
@@ -243,7 +243,7 @@ class Context:
         if _thread.token is self._token:
             try:
                 result = getattr(self.driver, routine)(*arguments)
-                tell_later(self.driver, result)
+                report_later(self.driver, result)
                 code = int(result[0])
             except Exception:
                 # The driver may be half torn down at the interpreter's end.
@@ -257,21 +257,21 @@ class Context:
         return code
 
     @nvtx.range("close device")
-    def close(self, *, tell: bool = True) -> None:
+    def close(self, *, warn: bool = True) -> None:
         """Free everything this context made, newest first, and let go of the primary context. Idempotent.
 
         Work that is still queued is waited for, since pinned memory may be in flight. Pinned arrays stay readable.
         The simulated device warns (LeakWarning) of what is still alive as its last context is closed: arrays, pinned
-        memory, streams, events and modules that somebody still holds, but for the device's own (default streams, the
+        memory, streams, events and modules that are still held, but for the device's own (default streams, the
         modules that compile() keeps). It also warns (UnseenFault) of work that failed, and of mistakes in host code,
-        that no call has told of. tell: False leaves both out, as a `with` block does that an exception ends: there the
+        that no call has raised. warn: False leaves both out, as a `with` block does that an exception ends: there the
         traceback keeps everything alive.
         """
         if self.closed:
             return
-        told: list[Warning] = []
-        if tell and self.kind == "sim" and self._primary is not None and self.lost is None:
-            told = end_warnings(self._primary, self.in_flight, self.own)
+        endings: list[Warning] = []
+        if warn and self.kind == "sim" and self._primary is not None and self.lost is None:
+            endings = end_warnings(self._primary, self.in_flight, self.own)
         # First, so that no other thread begins anything more here.
         self.closed = True
         self._token = object()
@@ -284,7 +284,7 @@ class Context:
         self._finalizer()
         # Pinned arrays that are still looked at hold the primary context themselves.
         self._primary = None
-        for warning in told:
+        for warning in endings:
             warnings.warn(warning, stacklevel=outside_level())
 
     @property
@@ -316,7 +316,7 @@ class Context:
 
     @property
     def name(self) -> str:
-        """The device's name, as the driver tells it."""
+        """The device's name, as the driver reports it."""
         text = self.call("cuDeviceGetName", 256, self.device)
         return bytes(text).split(b"\0")[0].decode(errors="replace")
 
@@ -368,7 +368,7 @@ class Context:
     def enable_peer(self, other: Context) -> None:
         """Let kernels of this device use memory of `other`, from the pool or not. One way; idempotent.
 
-        Raises DeviceMismatch where the two cannot.
+        Raises DeviceMismatch if the two cannot.
         """
         if self.can_access(other):
             return

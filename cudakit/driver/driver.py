@@ -3,7 +3,7 @@
 Both offer the same functions with the same arguments and `(CUresult, value...)` results, so nothing above this module
 knows which it has. `open()` reads what the user asked for:
 
-    None, "auto"          $CUDAKIT_DEVICE, else the first GPU, else (where there is none) the simulated device
+    None, "auto"          $CUDAKIT_DEVICE, else the first GPU, else (if there is none) the simulated device
     "gpu", "gpu:1", 1     that GPU, or an error that says what is missing
     "sim", "sim:sm_80"    the simulated device, an sm_90 unless named otherwise
 """
@@ -53,7 +53,7 @@ def open(spec: str | int | Opened | None = None, *, fresh: bool = False, **optio
 
     fresh: a simulated device of its own, with its own memory and checks, instead of the one this process shares.
     options: given to the simulated driver (checks, memory, devices), and imply `fresh`; refused for a GPU.
-    Raises DeviceUnavailable where it is not there, ValueError for a spec that is none.
+    Raises DeviceUnavailable if it is not there, ValueError for a spec that is none.
     """
     if isinstance(spec, Opened):
         return spec
@@ -87,7 +87,7 @@ def count(opened: Opened) -> int:
 
 
 def numbered(opened: Opened, ordinal: int) -> Opened:
-    """Device number `ordinal` of the same driver. Raises DeviceUnavailable where there are fewer."""
+    """Device number `ordinal` of the same driver. Raises DeviceUnavailable if there are fewer."""
     there = count(opened)
     if ordinal >= there:
         raise DeviceUnavailable(f"device number {ordinal} was asked for, but there are {there}, numbered from 0")
@@ -108,7 +108,7 @@ def all_checks() -> tuple[str, ...]:
 
 def occupancy(arch: str, threads: int, registers: int, shared: int) -> Any | None:
     """Theoretical occupancy of blocks of `threads` threads at `registers` a thread and `shared` bytes a block on the
-    chip that stands for `arch` (blocks, limit, warps, most_warps, fraction); None where no chip does."""
+    chip that stands for `arch` (blocks, limit, warps, most_warps, fraction); None if no chip does."""
     from cudakit.sim.chips.occupancy import active_blocks
     from cudakit.sim.chips.properties import chip
 
@@ -209,7 +209,7 @@ def _say_once(line: str) -> None:
 
 @nvtx.range("start driver")
 def _gpu(ordinal: int) -> Opened:
-    """GPU number `ordinal`. Raises _NoGpu where there is none at all, DeviceUnavailable or CudaError otherwise."""
+    """GPU number `ordinal`. Raises _NoGpu if there is none at all, DeviceUnavailable or CudaError otherwise."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -217,7 +217,7 @@ def _gpu(ordinal: int) -> Opened:
     try:
         result = driver.cuInit(0)
     except (RuntimeError, OSError) as error:
-        # Without a libcuda the bindings raise (cuda.pathfinder.DynamicLibNotFoundError) where they would return a code.
+        # Without a libcuda the bindings raise (cuda.pathfinder.DynamicLibNotFoundError) instead of returning a code.
         raise _NoGpu(f"there is no NVIDIA driver library here (libcuda.so.1): {_first_line(error)}") from error
     if result[0]:
         failed = failure(driver, "cuInit", result[0])

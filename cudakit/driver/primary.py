@@ -31,9 +31,9 @@ class Primary:
         self._release = finalizer(self, _release_primary, driver, self.device, self.pid)
 
     def quiet(self, routine: str, *arguments: Any) -> tuple[Any, ...] | None:
-        """Call a driver routine with this context pushed, whatever is current; for finalizers. Gives its result tuple.
+        """Call a driver routine with this context pushed, whatever is current, for finalizers; returns its result.
 
-        Never raises: None stands for "not called" (another process, or a driver that is already gone).
+        Never raises: None means "not called" (another process, or a driver that is already gone).
         """
         if os.getpid() != self.pid:
             return None
@@ -42,22 +42,22 @@ class Primary:
                 return None
             try:
                 result: tuple[Any, ...] = getattr(self.driver, routine)(*arguments)
-                tell_later(self.driver, result)
+                report_later(self.driver, result)
                 return result
             finally:
                 self.driver.cuCtxPopCurrent()
         except Exception:
-            # A finalizer has nobody to tell, and at the interpreter's end the driver may be gone in any way.
+            # A finalizer cannot report, and at the interpreter's end the driver may be gone in any way.
             return None
 
     def attempt(self, routine: str, *arguments: Any) -> int:
-        """`quiet`, for the code alone: -1 where it was not called."""
+        """`quiet`, for the code alone: -1 if it was not called."""
         result = self.quiet(routine, *arguments)
         return -1 if result is None else int(result[0])
 
 
-def tell_later(driver: Any, result: tuple[Any, ...]) -> None:
-    """Have the simulated device's report of a failure that nobody is told of returned by the next call that waits."""
+def report_later(driver: Any, result: tuple[Any, ...]) -> None:
+    """Have the simulated device's report of a failure that no call raises returned by the next call that waits."""
     if result[0] and hasattr(driver, "simKeepReport"):
         driver.simKeepReport()
 

@@ -16,7 +16,7 @@ from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.errors import NOT_READY, NOT_SUPPORTED, Closed, CudakitError, DeviceMismatch, failure
 
-LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: what the handle 0 means, said so that nobody takes it for "no stream"
+LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: what the handle 0 means, but not to be taken for "no stream"
 PER_THREAD_DEFAULT = 2
 
 
@@ -114,7 +114,7 @@ class Stream:
 
     @property
     def foreign(self) -> bool:
-        """Whether the stream is somebody else's (torch's, say), or one of the driver's own default streams."""
+        """Whether the stream is another library's (torch's, say), or one of the driver's own default streams."""
         return self._finalizer is None
 
     @property
@@ -281,7 +281,7 @@ class Event:
 
 
 def _expect_device(context: Context) -> None:
-    """Raise where the device is gone and not only what was made with it: that is then what to tell."""
+    """Raise if the whole device is gone: then that is the error, not the closed object."""
     if context.closed or context.lost is not None:
         context.make_current()
 

@@ -13,7 +13,7 @@ nodes; a stream that waits for an event of the capture (`other.wait(stream.recor
 waited for in turn before the block ends. Memory is made before the capture.
 
 A graph keeps alive what its nodes name: arrays, pinned memory of device.pinned(), modules. Another library's arrays
-it knows only where they were wrapped (device.wrap); `Graph.keep` keeps anything. Memory that was closed by hand while
+it knows only if they were wrapped (device.wrap); `Graph.keep` keeps anything. Memory that was closed by hand while
 a graph names it is an error at the next launch.
 """
 

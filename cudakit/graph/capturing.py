@@ -25,8 +25,8 @@ def capture(stream: Stream, *, allow_empty: bool = False) -> Iterator[Graph]:
     """Capture what is queued on `stream` in the block into a Graph; nothing of it runs.
 
     Calls that wait for the stream or look at it (synchronize, query, copies to and from pageable memory) are errors in
-    the block, as are allocations on the stream. Raises GraphError where the capture was broken, where a stream that
-    joined it is not waited for, and where nothing was captured (unless allow_empty).
+    the block, as are allocations on the stream. Raises GraphError if the capture was broken, if a stream that
+    joined it is not waited for, and if nothing was captured (unless allow_empty).
     """
     context = stream.context
     handle = stream.expect_open()
@@ -58,7 +58,7 @@ def capture(stream: Stream, *, allow_empty: bool = False) -> Iterator[Graph]:
 
 
 def _ended(stream: Stream, handle: Any, begun: ActiveCapture) -> Any:
-    """The driver's graph of a capture, which ends here. Raises GraphError where it was broken."""
+    """The driver's graph of a capture, which ends here. Raises GraphError if it was broken."""
     context = stream.context
     context.make_current()
     result = context.driver.cuStreamEndCapture(handle)
@@ -101,7 +101,7 @@ class Captured:
         return len(self._ready)
 
     def __call__(self, where: Any, *arguments: Any) -> Any:
-        """Do what function(where, *arguments) does, on the same stream; gives what the captured call gave."""
+        """Do what function(where, *arguments) does, on the same stream; returns what the captured call returned."""
         stream = where if hasattr(where, "__cuda_stream__") else getattr(where, "stream", None)
         if stream is None or isinstance(where, DeviceArray):
             raise TypeError(
@@ -156,7 +156,7 @@ def captured(function: Callable[..., Any], *, most: int = _MOST) -> Captured:
 
     function: function(where, *arguments) queues work on a stream and waits for nothing. where: a Stream, or a thing
     with a `stream` (a pipeline's chunk), of which it may use nothing else. arguments: device arrays, pinned arrays,
-    numbers, text, None. Arrays are the same where they are the same memory, shape, strides and dtype. most: graphs
+    numbers, text, None. Arrays are the same if they have the same memory, shape, strides and dtype. most: graphs
     kept, the oldest of which is let go of for another. Each graph keeps its arrays alive.
 
         step = captured(lambda stream, x, y: blur.launch(stream, grid, block, args=(x, y, n)))

@@ -145,7 +145,7 @@ class Executable:
     def launch(self, stream: Any) -> None:
         """Queue all of it on `stream`: one call of the driver.
 
-        Raises GraphError where an array or module that it uses was closed, Closed where it or the stream was.
+        Raises GraphError if an array or module that it uses was closed, Closed if it or the stream was.
         """
         context = self.context
         if (
@@ -213,9 +213,9 @@ class Executable:
     ) -> None:
         """Change what the next launches do; what is queued already is left as it is.
 
-        what: a kernel's node, its index, or its name where that is unique, for other arguments, grid, block or shared
+        what: a kernel's node, its index, or its name if that is unique, for other arguments, grid, block or shared
         memory, each checked as `Kernel.launch` does; what is not given stays. Or another Graph with the same nodes in
-        the same order, for the operands of all of them. Raises GraphError where the graphs differ, or for a node that
+        the same order, for the operands of all of them. Raises GraphError if the graphs differ, or for a node that
         is no launch of a kernel of cudakit; LaunchError for what the kernel does not take.
         """
         if self._retired:

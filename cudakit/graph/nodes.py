@@ -1,4 +1,4 @@
-"""The nodes of a captured graph, as the driver tells them, and whose memory they name."""
+"""The nodes of a captured graph, as the driver reports them, and whose memory they name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Node:
 
     index: its place in Graph.nodes, each of which comes after those it waits for: `after`, by index. kind: "kernel",
     "memcpy", "memset", "host" or another of the driver's. name: the kernel's, or what it does. kernel, grid, block,
-    shared (bytes): of launches; kernel is None where it is not cudakit's. nbytes: of copies and fills. handle: the
+    shared (bytes): of launches; kernel is None if it is not cudakit's. nbytes: of copies and fills. handle: the
     driver's. kept: the arrays, pinned blocks and modules that it names.
     """
 
@@ -72,7 +72,7 @@ class NodeReader:
         self.starts = [owner[0] for owner in self.owners]
 
     def owner(self, address: int) -> object | None:
-        """The array, module's variable or pinned block that has the byte at an address; None where nobody's."""
+        """The array, module's variable or pinned block that has the byte at an address; None if it has no owner."""
         place = bisect.bisect_right(self.starts, address) - 1
         return self.owners[place][2] if place >= 0 and address < self.owners[place][1] else None
 
@@ -134,7 +134,7 @@ class NodeReader:
         )  # fmt: skip
 
     def _named(self, params: Any) -> tuple[Kernel | None, str]:
-        """The kernel of a launch, where it is one of ours, and its name."""
+        """The kernel of a launch, if it is one of ours, and its name."""
         driver, function = self.context.driver, params.func
         if int(function):
             code, module = driver.cuFuncGetModule(function)
@@ -148,7 +148,7 @@ class NodeReader:
         return None, "another library's kernel" if code else name.decode(errors="replace")
 
     def _sizes(self, params: Any) -> list[int]:
-        """The bytes of each parameter of a kernel that is not ours; none where the driver does not tell."""
+        """The bytes of each parameter of a kernel that is not ours; none if the driver does not report them."""
         sizes: list[int] = []
         while int(params.func):
             code, _, size = self.context.driver.cuFuncGetParamInfo(params.func, len(sizes))

@@ -8,7 +8,7 @@ LaunchError with the kernel, the parameter's number and type, and what was given
                  void* takes any dtype; char* int8 and uint8; float4* arrays of float32 at a multiple of 16 bytes
                  What another library's own streams still do to its arrays is not waited for: launch on its stream.
     integer      int, numpy integer, bool or IntEnum that fits; never a float
-    float        float, int or numpy float; rounded to the parameter's width, refused where a finite one would overflow
+    float        float, int or numpy float; rounded to the parameter's width, refused if a finite one would overflow
     bool         bool or numpy bool
     float4 etc.  a sequence of as many numbers, a complex number for two, or bytes of exactly its size
     struct       numpy structured scalar, ctypes structure or bytes of exactly its size
@@ -126,7 +126,7 @@ class Converter:
         self._convert: Callable[[Any], Any] = convert
 
     def __call__(self, value: Any) -> Any:
-        """What `code` packs for `value`. Raises LaunchError where the parameter does not take it."""
+        """What `code` packs for `value`. Raises LaunchError if the parameter does not take it."""
         return self._convert(value)
 
     def refuse(self, value: Any, advice: str) -> LaunchError:

@@ -11,7 +11,7 @@ class Type:
 
     kind: "int", "float", "bool", "pointer", "vector" (float4 and its like), "struct" (any other class: opaque), "enum",
     "void", or "bits" (from PTX alone: an integer or pointer of `size` bytes).
-    size is 0 where only the driver knows it. `signed` is None where it is not known. `dtype` is numpy's name of a
+    size is 0 if only the driver knows it. `signed` is None if it is not known. `dtype` is numpy's name of a
     scalar or ml_dtypes' "bfloat16". `target` is what a pointer points to, or a vector's component.
     """
 

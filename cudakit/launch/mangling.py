@@ -21,7 +21,7 @@ class Signature:
 
     name: str
     base: str
-    types: tuple[Type, ...] | None  # None: the name tells no types, as a variable's does not
+    types: tuple[Type, ...] | None  # None: the name has no types, as a variable's does not
 
     @property
     def text(self) -> str:
@@ -97,7 +97,7 @@ class _Demangler:
     # Names ------------------------------------------------------------------------------------------------------------
 
     def encoding(self) -> Signature:
-        """<encoding>: a name, then a function's parameter types, its return type first where it is a template."""
+        """<encoding>: a name, then a function's parameter types, its return type first if it is a template."""
         name = self.name(outermost=True)
         if self.at >= len(self.text) or self.peek() in ("E", "."):
             return Signature(name.text, name.base, None)
@@ -155,7 +155,7 @@ class _Demangler:
         if name is None:
             raise _Unknown("an empty nested name")
         if pushed:
-            self.substitutions.pop()  # the whole is a candidate only where it is a type, which type() adds
+            self.substitutions.pop()  # the whole is a candidate only if it is a type, which type() adds
         return name
 
     def local(self) -> _Name:
@@ -384,7 +384,7 @@ class _Demangler:
 
     def class_type(self, name: _Name) -> Type:
         known = KNOWN_CLASSES.get(name.text)
-        # Whether a class name is an enum's is not in the mangling; the PTX parameter tells (see `parameters`).
+        # Whether a class name is an enum's is not in the mangling; the PTX parameter says it (see `parameters`).
         return known if known is not None else Type(name.text, "struct")
 
     def template_parameter(self) -> Type:
@@ -427,7 +427,7 @@ def _texts(arguments: list[Argument]) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def demangle(mangled: str) -> Signature | None:
-    """The C++ name and parameter types in a mangled name; None where it is not mangled or not understood."""
+    """The C++ name and parameter types in a mangled name; None if it is not mangled or not understood."""
     if not mangled.startswith("_Z"):
         return None
     parser = _Demangler(mangled, 2)

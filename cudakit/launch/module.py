@@ -30,7 +30,7 @@ from cudakit.memory import makers
 from cudakit.memory.allocation import Allocation
 from cudakit.memory.array import DeviceArray
 
-# PTX's name of a variable's type, where it is a plain number. Arrays and structs are byte arrays there.
+# PTX's name of a variable's type, if it is a plain number. Arrays and structs are byte arrays there.
 _PTX_DTYPES = {
     "u8": "uint8", "s8": "int8", "u16": "uint16", "s16": "int16", "u32": "uint32", "s32": "int32",
     "u64": "uint64", "s64": "int64", "f16": "float16", "f32": "float32", "f64": "float64",
@@ -73,7 +73,7 @@ class ObjectCode:
     source: str = ""
     lowered: dict[str, str] = field(default_factory=dict)
     resources: dict[str, Resources] = field(default_factory=dict)
-    types: dict[str, tuple[Type, ...]] = field(default_factory=dict)  # a kernel's parameters, where they are told
+    types: dict[str, tuple[Type, ...]] = field(default_factory=dict)  # a kernel's parameters, if they are known
 
 
 def object_code(image: str | bytes, name: str) -> ObjectCode:
@@ -154,7 +154,7 @@ class Module(Image):
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Every kernel, in the order of the PTX; by name where there is none."""
+        """Every kernel, in the order of the PTX; by name if there is none."""
         return tuple(self._kernel(mangled) for mangled in self._entries)
 
     def kernel_of(self, handle: Any) -> Kernel | None:
@@ -165,7 +165,7 @@ class Module(Image):
         return None
 
     def __getitem__(self, name: str) -> Kernel:
-        """A kernel by C++ name where that is unique ("k", "ns::k"), by name expression or name with template arguments
+        """A kernel by C++ name if that is unique ("k", "ns::k"), by name expression or name with template arguments
         ("k<4>", "ns::k<4>"), by full signature ("k(float*, int)") or by mangled name. Raises UnknownName."""
         kernel = self._by_name.get(name)
         if kernel is None:
@@ -238,15 +238,15 @@ class Module(Image):
     def constant(self, name: str, dtype: Any = None, stream: Any = None) -> DeviceArray:
         """The `__constant__` variable `name` as a 1-D array (0-D for one number), to be filled with `copy_from`.
 
-        name: "table", "ns::table", or its last part alone where that is unique.
-        dtype: its elements', where PTX and the source's text do not tell. stream: where the array's methods work; the
+        name: "table", "ns::table", or its last part alone if that is unique.
+        dtype: its elements', if PTX and the source's text do not say it. stream: where the array's methods work; the
         legacy default stream unless given. A launch queued on another stream sees what was copied before it only by an
         event. Raises UnknownName.
         """
         return self._global("const", name, dtype, stream)
 
     def variable(self, name: str, dtype: Any = None, stream: Any = None) -> DeviceArray:
-        """The `__device__` variable `name`, as `constant` gives constants."""
+        """The `__device__` variable `name`, as `constant` returns constants."""
         return self._global("global", name, dtype, stream)
 
     @property
@@ -291,7 +291,7 @@ class Module(Image):
         return made
 
     def _dtype(self, name: str, declared: tuple[str, bool]) -> np.dtype[Any] | None:
-        """A variable's dtype, from the source's declaration or from PTX; None where neither tells."""
+        """A variable's dtype, from the source's declaration or from PTX; None if neither says it."""
         short = name.rpartition("::")[2]
         kinds = "|".join(sorted(map(re.escape, _C_DTYPES), key=len, reverse=True))
         match = re.search(rf"\b({kinds})\s+(?:{re.escape(short)})\b\s*[\[=;{{,]", self.compiled.source)

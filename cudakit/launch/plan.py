@@ -356,7 +356,7 @@ def make_prepared(
 
 
 def _packs_itself(converter: Converter, argument: Any) -> bool:
-    """Whether struct packs values of this type as the converter would, or fails where the converter decides."""
+    """Whether struct packs values of this type as the converter would, or fails if the converter must decide."""
     kind = converter.parameter.type
     if kind.kind in ("int", "enum"):
         return len(converter.code) == 1 and isinstance(argument, (int, np.integer))

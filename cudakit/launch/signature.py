@@ -1,4 +1,4 @@
-"""A kernel's parameter types: from its mangled name, or from its PTX where it has none (`extern "C"`).
+"""A kernel's parameter types: from its mangled name, or from its PTX if it has none (`extern "C"`).
 
 `ptx_entries` reads the `.param` lines of a PTX text; `parameters` joins what the name says, what the PTX says and the
 sizes that the driver reports.
@@ -68,7 +68,7 @@ def ptx_entries(ptx: str) -> dict[str, tuple[PtxParameter, ...]]:
 
 
 def _from_ptx(parameter: PtxParameter) -> Type:
-    """What PTX alone tells of a parameter: widths, floats, marked pointers."""
+    """The type of a parameter as far as PTX knows it: widths, floats, marked pointers."""
     if parameter.array:
         return Type(f"struct of {parameter.size} bytes", "struct", parameter.size)
     if parameter.pointer:
@@ -86,16 +86,16 @@ def parameters(
     mangled: str,
     layout: Sequence[tuple[int, int]],
     ptx: tuple[PtxParameter, ...] | None = None,
-    told: Sequence[Type] | None = None,
+    reported: Sequence[Type] | None = None,
 ) -> tuple[Parameter, ...]:
     """A kernel's parameters.
 
-    `layout` is what the driver reports (offset and size of each, bytes); `ptx` the kernel's `.param` lines where they
-    are at hand; `told` their types, where its compiler told them. Types, told or of the mangled name, that do not fit
-    the driver's sizes are not trusted: the PTX's types, or bare sizes, are used in their place.
+    layout: what the driver reports, offset and size of each in bytes. ptx: the kernel's `.param` lines, if at hand.
+    reported: their types, if the compiler reported them. Types, reported or from the mangled name, that do not fit the
+    driver's sizes are not trusted: the PTX's types, or bare sizes, are used instead.
     """
     signature = demangle(mangled)
-    declared = told if told is not None else signature.types if signature is not None else None
+    declared = reported if reported is not None else signature.types if signature is not None else None
     if ptx is not None and [parameter.size for parameter in ptx] != [size for _, size in layout]:
         ptx = None
     fits = declared is not None and len(declared) == len(layout)

@@ -54,7 +54,7 @@ class Uses:
                 stream.last.synchronize()
 
     def join(self) -> Any:
-        """Have one stream wait for all of them, and give its handle. For finalizers: never raises."""
+        """Have one stream wait for all of them; returns its handle. For finalizers: never raises."""
         primary = self.context.primary
         home = self.home
         handle = 0 if home.closed else home.handle
@@ -64,7 +64,7 @@ class Uses:
             if other.closed:
                 self._after_closed(other, handle)
             elif other.foreign and other.owner is None and int(other) > PER_THREAD_DEFAULT:
-                # A handle that nobody keeps alive for us may be gone, and must not be touched.
+                # A handle that is not kept alive for us may be gone, and must not be touched.
                 primary.attempt("cuCtxSynchronize")
             elif int(other) != int(handle):
                 self._after(other, handle)
@@ -113,7 +113,7 @@ class Allocation:
 
     @classmethod
     def make(cls, context: Context, stream: Stream, nbytes: int) -> Allocation:
-        """New memory, from the pool where the device has one. Raises OutOfMemory, saying how much there is."""
+        """New memory, from the pool if the device has one. Raises OutOfMemory, saying how much there is."""
         uses = Uses(context, stream)
         if nbytes == 0:
             context.make_current()
@@ -190,7 +190,7 @@ def _has_pool(context: Context) -> bool:
 
 
 def trim(context: Context, keep: int = 0) -> None:
-    """Give what the pool holds and nobody uses back to the system, but for `keep` bytes."""
+    """Return unused pool memory to the system, except `keep` bytes."""
     if _has_pool(context):
         pool = context.call("cuDeviceGetDefaultMemPool", context.device)
         context.call("cuMemPoolTrimTo", pool, keep)

@@ -97,7 +97,7 @@ class DeviceArray(Strided):
 
     @property
     def stream(self) -> Stream:
-        """The stream it was made on: where its methods work unless told otherwise, and where it is freed."""
+        """The stream it was made on: where its methods work unless given another, and where it is freed."""
         return self.allocation.uses.home
 
     # Views ------------------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class DeviceArray(Strided):
             raise
 
     def fill(self, value: Any, stream: Any = None) -> DeviceArray:
-        """Queue writing one value to every element. Raises where the dtype has no such value."""
+        """Queue writing one value to every element. Raises if the dtype has no such value."""
         self.expect_writable()
         element = np.array(value, self.dtype)
         if element.shape:
@@ -323,7 +323,7 @@ class DeviceArray(Strided):
 
         stream: the consumer's, as the protocol counts (None and 1: legacy default, 2: per thread, -1: no ordering).
         dl_device: (1, 0) asks for a copy in host memory. copy: True for a copy, False to refuse one. What an array of
-        the simulated device exports is host memory, and is waited for. Raises BufferError where it cannot be done.
+        the simulated device exports is host memory, and is waited for. Raises BufferError if it cannot be done.
         """
         versioned = max_version is not None and max_version[0] >= 1
         here = self.__dlpack_device__()

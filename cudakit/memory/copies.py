@@ -1,7 +1,7 @@
 """Copies and fills between strided layouts, made of the driver's linear and 2-D ones.
 
 A copy of any two layouts of one shape is cut into equal 2-D copies (`layout.plan`). Few of them are queued as they are;
-where there would be many, host data is gathered into one contiguous piece first, and device data is read as the span it
+if there would be many, host data is gathered into one contiguous piece first, and device data is read as the span it
 lies in and gathered on the host, which waits for the stream. More than MOST of them into one destination are refused.
 
 Pageable host memory: the driver stages it, so a copy to the device has read the host array when the call returns, and a
@@ -94,7 +94,7 @@ def host_to_device(context: Context, stream: Any, pointer: int, strides: Shape, 
 def device_to_host(
     context: Context, stream: Any, host: npt.NDArray[Any], pointer: int, strides: Shape, synchronize: Callable[[], None]
 ) -> None:
-    """Queue a copy of device memory to a host array of any strides. synchronize: waits for the stream where it must."""
+    """Queue a copy of device memory to a host array of any strides. synchronize: waits for the stream if it must."""
     shape, itemsize = host.shape, host.dtype.itemsize
     plan = _plan(context, shape, itemsize, host.strides, strides)
     if plan is None:
@@ -122,7 +122,7 @@ def device_to_host(
 
 
 def _expect_capturable(context: Context, stream: Any, host: npt.NDArray[Any], plan: CopyPlan, pinned: bool) -> None:
-    """Raise GraphError where a copy of a host array would not be the same each time a graph repeats it."""
+    """Raise GraphError if a copy of a host array would not be the same each time a graph repeats it."""
     if not pinned:
         context.captures.refuse(
             stream,
@@ -143,7 +143,7 @@ def device_to_device(
 ) -> bool:
     """Queue a copy within one device, between two (pointer, strides) that do not overlap.
 
-    False, and nothing queued, where the source is laid out so that it should go through the host.
+    False, and nothing queued, if the source is laid out so that it should go through the host.
     """
     plan = _plan(context, shape, itemsize, to[1], from_[1])
     if plan is None:

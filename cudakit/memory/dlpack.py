@@ -1,6 +1,6 @@
 """DLPack and `__cuda_array_interface__`: arrays handed to and taken from torch, CuPy, numpy and others without a copy.
 
-Capsules are made and read here with ctypes, versioned (1.0) where the other side asks for it and unversioned otherwise.
+Capsules are made and read here with ctypes, versioned (1.0) if the other side asks for it and unversioned otherwise.
 Layout of the structs: dlpack.h; rules of the protocol: the Python array API standard, 2023.12.
 """
 
@@ -24,7 +24,7 @@ READ_ONLY = 1
 COPIED = 2
 
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-# A 16-byte "float" of numpy is the C compiler's long double, which nobody else means.
+# A 16-byte "float" of numpy is the C compiler's long double, which no other library means.
 _SIZES = {"i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16), "b": (1,)}
 _BFLOAT = 4
 # The small floats got codes in DLPack 1.1; ml_dtypes names them so.
@@ -104,7 +104,7 @@ def _delete(address: int | None) -> None:
 
 
 def _destroy(capsule: int | None) -> None:
-    # A capsule that nobody took still owns its struct; one that was taken has another name.
+    # A capsule that no consumer took still owns its struct; one that was taken has another name.
     for name in (_NAME, _NAME_VERSIONED):
         if _api.PyCapsule_IsValid(capsule, name):
             _delete(_api.PyCapsule_GetPointer(capsule, name))
@@ -143,7 +143,7 @@ def data_type(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def numpy_dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
-    """The numpy (or ml_dtypes) dtype of a DLPack one; BufferError where there is none."""
+    """The numpy (or ml_dtypes) dtype of a DLPack one; BufferError if there is none."""
     if lanes == 1:
         for kind, number in _CODES.items():
             if code == number and bits // 8 in _SIZES[kind]:
@@ -298,7 +298,7 @@ def interface(
 
 
 def interface_dtype(description: dict[str, Any]) -> np.dtype[Any]:
-    """The dtype of an array interface: its `descr` where that says more than its `typestr`."""
+    """The dtype of an array interface: its `descr` if that says more than its `typestr`."""
     typestr: Any = description["typestr"]
     descr = description.get("descr")
     if typestr[1] == "V" and descr and (len(descr) > 1 or descr[0][0]):

@@ -132,7 +132,7 @@ def _position(entry: Any, extent: int, axis: int) -> int:
 
 
 def reshaped(shape: Shape, wanted: Any) -> Shape:
-    """`wanted` with its one -1 worked out; ValueError where the sizes differ."""
+    """`wanted` with its one -1 worked out; ValueError if the sizes differ."""
     try:
         new = [operator.index(wanted)]
     except TypeError:
@@ -187,7 +187,7 @@ def plan(
     max_pitch: int = 2**31 - 1,
     absorb: bool = True,
 ) -> CopyPlan | None:
-    """How to copy between two layouts of one shape; None where there is nothing to copy.
+    """How to copy between two layouts of one shape; None if there is nothing to copy.
 
     Dimensions that lie alike on both sides are merged, so that a copy of contiguous arrays is one row. absorb: merge
     the innermost ones into the width; without it a row is one element wide.

@@ -43,7 +43,7 @@ def _free(primary: Primary, address: int) -> None:
 def pinned(context: Context, shape: Any, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """A pinned array in C order, its contents undefined. Freed with its last view, or once copies are done with it.
 
-    Raises OutOfMemory where the system cannot pin that much.
+    Raises OutOfMemory if the system cannot pin that much.
     """
     extents = as_shape(shape)
     kind = np.dtype(dtype)
@@ -66,7 +66,7 @@ def pinned(context: Context, shape: Any, dtype: npt.DTypeLike) -> npt.NDArray[An
 
 
 def blocks() -> list[PinnedBlock]:
-    """All pinned memory that cudakit made and somebody still looks at."""
+    """All pinned memory that cudakit made and that is still in use."""
     return list(_blocks)
 
 

@@ -48,7 +48,7 @@ class Strided:
 
     @property
     def strides_elements(self) -> Shape:
-        """The strides in elements, which is what kernels take. ValueError where they are not whole elements."""
+        """The strides in elements, which is what kernels take. ValueError if they are not whole elements."""
         itemsize = self.dtype.itemsize
         if any(stride % itemsize for stride in self.strides):
             raise ValueError(

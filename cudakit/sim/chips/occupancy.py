@@ -47,7 +47,7 @@ def shared_footprint(chip: Chip, shared: int) -> int:
 
 def active_blocks(chip: Chip, threads: int, registers: int, shared: int) -> Occupancy:
     """Blocks of ``threads`` threads that fit, at ``registers`` a thread and ``shared`` bytes (static and dynamic) a
-    block. 0 where a single one does not fit."""
+    block. 0 if a single one does not fit."""
     warps, most_warps = -(-threads // chip.warp_size), chip.max_threads_per_multiprocessor // chip.warp_size
     per_partition = chip.registers_per_multiprocessor // chip.partitions // registers_per_warp(chip, registers)
     by = {
@@ -65,7 +65,7 @@ def active_blocks(chip: Chip, threads: int, registers: int, shared: int) -> Occu
 
 
 def available_shared(chip: Chip, blocks: int, static: int) -> int:
-    """Dynamic shared memory left to each of ``blocks`` blocks on one multiprocessor; 0 where there is none."""
+    """Dynamic shared memory left to each of ``blocks`` blocks on one multiprocessor; 0 if there is none."""
     share = chip.shared_per_multiprocessor // blocks
     share -= share % chip.shared_granularity
     room = min(share - chip.reserved_shared_per_block, chip.shared_per_block_optin) - static
