@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import enum
 import re
+import sys
 import textwrap
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -860,6 +863,45 @@ def test_the_fast_path_is_taken(
     for args in ((x, y, 1.0), (x, y, 1, 100), (y, x, 1.0, 2**40), [x, y, 1.0, 100], (x, x.numpy(stream), 1.0, 1)):
         assert not launch(args)
     np.testing.assert_array_equal(y.numpy(stream), x.numpy(stream) * 5)
+
+
+def test_a_launch_is_two_python_calls_and_a_prepared_one_is_one(sim: cudakit.Device) -> None:
+    """On each thread, with the same arguments or others: a Python call costs as much as a test of each argument."""
+    kernel = sim.compile(source=SOURCE, name="launch.cu")["scale"]
+    stream = sim.default_stream
+    x, y = sim.zeros((100,), np.float32), sim.zeros((100,), np.float32)
+    prepared = kernel.prepare(grid=1, block=128, args=(x, y, 1.0, 100))
+    launches = {
+        "plans": lambda args: kernel.launch(stream, grid=1, block=128, args=args),
+        "prepared": lambda args: prepared.launch(stream),
+    }
+    calls: list[tuple[str, str]] = []
+
+    def note(frame: Any, event: str, _: object) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and "cudakit" in file.parts and "sim" not in file.parts:
+            calls.append((file.name, frame.f_code.co_name))
+
+    def calls_of(launch: Any, args: Any) -> list[tuple[str, str]]:
+        calls.clear()
+        sys.setprofile(note)
+        try:
+            launch(args)
+        finally:
+            sys.setprofile(None)
+        return calls[:]
+
+    def check() -> None:
+        for launch in (*launches.values(), *launches.values()):  # the first makes the plan
+            launch((x, y, 1.0, 100))
+        generated = ("plan.py:launch", "launch")
+        for args in ((x, y, 1.0, 100), (y, x, 2.0, 99)):
+            assert calls_of(launches["plans"], args) == [("kernel.py", "launch"), generated]
+            assert calls_of(launches["prepared"], args) == [generated]
+
+    check()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(check).result()
 
 
 def test_the_example_of_a_plan_is_a_plan(
