@@ -1,4 +1,4 @@
-"""The rows of a bench: what was run, the verdict of its check, its times and rates; and the report that holds them.
+"""The rows of a bench (subject, verdict of the check, times, rates, counters) and the report that holds them.
 
 `Row.as_dict` and `BenchReport.as_dict` are the only place that turns them into the JSON that scripts rely on.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Subject:
-    """What a row is about: one variant of a family on one shape. rung: its place in the ladder, None outside of it."""
+    """The subject of a row: one variant of a family on one shape. rung: its place in the ladder, None outside of it."""
 
     family: str
     variant: str
@@ -60,8 +60,8 @@ class Times:
 
 @dataclass(slots=True)
 class Rates:
-    """What follows from the time: GB/s of the bytes that must be moved, TFLOP/s, and the share of the ceiling, which is
-    "copy", "bound" (a pipeline's), or the name of a library or peer."""
+    """Rates that follow from the time: GB/s of the bytes that must be moved, TFLOP/s, and the share of the ceiling.
+    ceiling: "copy", "bound" (a pipeline's), or the name of a library or peer."""
 
     gbps: float | None = None
     tflops: float | None = None
@@ -150,7 +150,7 @@ class Row:
 
 @dataclass
 class BenchReport:
-    """What a run measured, in the contract's form."""
+    """The ceilings and rows of one run, in the contract's form."""
 
     device: dict[str, Any]
     date: str = field(default_factory=lambda: datetime.date.today().isoformat())

@@ -1,4 +1,4 @@
-"""What a pipeline passes to the functions it is given: the chunk to work on, and the progress of the run."""
+"""The arguments that a pipeline passes to its caller's functions: the chunk to work on, the progress of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chunk:
-    """What a function is told of the chunk it works on. index: among this run's chunks. start, stop: its items.
+    """The chunk that a function works on. index: among this run's chunks. start, stop: its items.
 
     device, stream: where its work is to be queued.
     """

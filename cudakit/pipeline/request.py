@@ -1,4 +1,4 @@
-"""A request for a run of a pipeline: what the caller asked for, checked."""
+"""A request for a run of a pipeline: the caller's arguments, checked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Options:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What is to be done. sources: one `Blocks`, or sources that can be read in any order. inputs, outputs: one item of
+    """The arguments of `run`, checked. sources: one `Blocks`, or sources that can be read in any order. inputs, outputs: one item of
     each source and of each sink. count: of items; of a generator's, at most so many, None for all."""
 
     function: Callable[..., Any]
