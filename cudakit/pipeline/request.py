@@ -45,8 +45,9 @@ class Options:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The arguments of `run`, checked. sources: one `Blocks`, or sources that can be read in any order. inputs, outputs: one item of
-    each source and of each sink. count: of items; of a generator's, at most so many, None for all."""
+    """The arguments of `run`, checked. sources: one `Blocks`, or sources that can be read in any order. inputs,
+    outputs: one item of each source and of each sink. count: of items; of a generator's, at most so many, None for all.
+    """
 
     function: Callable[..., Any]
     sources: Sequence[Source | Blocks]

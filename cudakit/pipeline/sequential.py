@@ -36,17 +36,10 @@ def sequential(
     driver's own buffers. Items that lie in memory of that kind already are copied from there. sink: given
     (start, stop, items), outside of the time. Returns a PipelineReport without rates.
     """
-    if not isinstance(sources, (tuple, list)) or chunk < 1:
-        raise ValueError(f"sequential() takes a tuple of sources, and chunks of 1 item or more, not {chunk}")
-    given = [source for source in map(as_source, sources) if isinstance(source, Source)]
-    if len(given) < len(sources):
-        raise TypeError("a generator has no place here: give sources that can be read in any order")
+    given = _readable(sources, chunk)
     made = Item.of(*output)
     inputs = [source.item for source in given]
-    there = min((source.count for source in given), default=0)
-    total = there if count is None else count
-    if not 0 <= total <= there:
-        raise ValueError(f"{total:,} items were asked for, and the sources have {there:,}")
+    total = _total(given, count)
 
     def host(item: Item) -> Any:
         shape = (chunk, *item.shape)
@@ -88,3 +81,22 @@ def sequential(
         for source in given:
             source.close()
     return report
+
+
+def _readable(sources: Sequence[Any], chunk: int) -> list[Source]:
+    """The sources. Raises ValueError or TypeError if they, or the chunk, cannot be worked on one after another."""
+    if not isinstance(sources, (tuple, list)) or chunk < 1:
+        raise ValueError(f"sequential() takes a tuple of sources, and chunks of 1 item or more, not {chunk}")
+    given = [source for source in map(as_source, sources) if isinstance(source, Source)]
+    if len(given) < len(sources):
+        raise TypeError("a generator has no place here: give sources that can be read in any order")
+    return given
+
+
+def _total(sources: Sequence[Source], count: int | None) -> int:
+    """How many items to take: `count`, or all. Raises ValueError if there are fewer."""
+    there = min((source.count for source in sources), default=0)
+    total = there if count is None else count
+    if not 0 <= total <= there:
+        raise ValueError(f"{total:,} items were asked for, and the sources have {there:,}")
+    return total

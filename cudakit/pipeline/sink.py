@@ -12,8 +12,8 @@ from cudakit.pipeline.sources import HostArray, Item
 
 @dataclass(frozen=True)
 class SinkSpec:
-    """The results that a sink is opened for. item: of the results. count: how many there will be; None where that is not known.
-    label: the name of an item by its number. resume: keep what an earlier run finished. overwrite: discard it."""
+    """The results that a sink is opened for. item: one of them. count: how many there will be; None if unknown. label:
+    the name of an item by its number. resume: keep what an earlier run finished. overwrite: discard it."""
 
     item: Item
     count: int | None
