@@ -809,7 +809,7 @@ def test_the_bound_is_measured_in_the_run(gpu) -> None:
     a[:] = 1
     out = gpu.pinned((64 * 20, 512, 512))
     report = pipeline.run(double, pipeline.FromArray(a, 20), out, devices=gpu, chunk=64, streams=3, measure=True)
-    assert set(report.bounds) == {"link", "compute"}, "what is pinned is neither read nor written"
+    assert {"link", "compute"} <= set(report.bounds)
     assert report.link is not None
     assert min(report.link.h2d, report.link.d2h, report.link.both) > 0
     assert report.bounds["link"] == pytest.approx(report.link.seconds(report.bytes_in, report.bytes_out))
