@@ -32,6 +32,83 @@ struct Piece<4> {
     using type = float4;
 };
 
+// One thread's share of a row: piece i is the VEC columns from column(i) on, brought and written in one access if it is
+// whole, column by column if it is the row's head or tail (SHIFTED rows only). LANES threads share the row; a piece may
+// be parked in a slot of shared memory that no other thread uses, BLOCK slots from one piece to the next.
+template <int BLOCK, int LANES, int VEC, bool SHIFTED>
+struct RowShare {
+    using P = typename Piece<VEC>::type;
+
+    P* slots;     // this thread's first slot
+    int64 cols;   // of the row
+    int lane;     // 0 .. LANES - 1
+    int lead;     // floats from the last 16-byte boundary to the row's first: 0 .. 3, and 0 unless SHIFTED
+    bool inside;  // false for threads past the last row
+
+    // The first column of piece i; below 0 if the piece begins ahead of a shifted row.
+    __device__ __forceinline__ int64 column(int i) const {
+        const int number = i * LANES + lane;  // of the piece in the row
+        return static_cast<int64>(number) * VEC - lead;
+    }
+
+    // Whether piece i begins ahead of the row's end.
+    __device__ __forceinline__ bool begins(int i) const { return inside && column(i) < cols; }
+
+    // Whether all columns of piece i are in the row, if it begins there.
+    __device__ __forceinline__ bool whole(int i) const {
+        return !SHIFTED || (column(i) >= 0 && column(i) + VEC <= cols);
+    }
+
+    // Whether column k of piece i is in the row.
+    __device__ __forceinline__ bool within(int i, int k) const { return column(i) + k >= 0 && column(i) + k < cols; }
+
+    // Floats from the row's first to piece i, columns being `stride` floats apart: pieces of four are of neighbours, a
+    // constant from the first.
+    __device__ __forceinline__ int64 place(int64 stride, int i) const {
+        return VEC == 4 ? column(0) + i * LANES * VEC : column(i) * stride;
+    }
+
+    // Slot i, as VEC floats.
+    __device__ __forceinline__ float* slot(int i) const { return reinterpret_cast<float*>(&slots[i * BLOCK]); }
+
+    // Starts bringing piece i of `x` to slot `to` past the registers. Places past the row's ends hold -inf.
+    __device__ __forceinline__ void park(const float* x, int64 stride, int i, int to) const {
+        if (begins(i) && whole(i))
+            copy_async<VEC * 4>(slot(to), x + place(stride, i));
+        else
+#pragma unroll
+            for (int k = 0; k < VEC; ++k)
+                slot(to)[k] = SHIFTED && begins(i) && within(i, k) ? x[column(i) + k] : -kInfinity;
+    }
+
+    // Piece i of `x`. Places past the row's ends hold -inf.
+    __device__ __forceinline__ void load(const float* x, int64 stride, int i, float (&to)[VEC]) const {
+        P piece;
+        float* parts = reinterpret_cast<float*>(&piece);
+#pragma unroll
+        for (int k = 0; k < VEC; ++k) parts[k] = -kInfinity;
+        if (begins(i) && whole(i))
+            piece = *reinterpret_cast<const P*>(x + place(stride, i));
+        else if (SHIFTED && begins(i))
+#pragma unroll
+            for (int k = 0; k < VEC; ++k)
+                if (within(i, k)) parts[k] = x[column(i) + k];
+#pragma unroll
+        for (int k = 0; k < VEC; ++k) to[k] = parts[k];
+    }
+
+    // Writes piece i of `y`, which begins in the row.
+    __device__ __forceinline__ void store(float* y, int64 stride, int i, const P& piece) const {
+        const float* parts = reinterpret_cast<const float*>(&piece);
+        if (whole(i))
+            *reinterpret_cast<P*>(y + place(stride, i)) = piece;
+        else
+#pragma unroll
+            for (int k = 0; k < VEC; ++k)
+                if (within(i, k)) y[column(i) + k] = parts[k];
+    }
+};
+
 // Every thread of the row's group gets the result. `scratch` holds 32 floats. MOST: as in warps_reduce_block.
 template <int LANES, int MOST, class Op>
 __device__ __forceinline__ float group_reduce(float value, float* scratch, Op op) {
@@ -49,56 +126,30 @@ __global__ void __launch_bounds__(BLOCK) registers(
     static_assert(BLOCK % kWarp == 0 && BLOCK % LANES == 0, "whole warps, whole groups");
     static_assert(LANES <= kWarp || LANES == BLOCK, "a group past a warp is the block: its barrier is the block's");
     using P = typename Piece<VEC>::type;
-    // Of shifted rows the shorter ways cost 14 registers, and with them a block a multiprocessor: 0.90 of a copy at
-    // 8192x8191 where it was 0.96.
+    // Of shifted rows the shorter ways cost 14 registers, and with them a block per multiprocessor: 0.90 of a copy at
+    // 8192x8191, not 0.96.
     constexpr int kWarps = SHIFTED ? kWarp : LANES / kWarp;
     constexpr int kMost = kWarps <= 2 ? 2 : kWarps <= 4 ? 4 : kWarps <= 8 ? 8 : kWarps <= 16 ? 16 : 32;
     extern __shared__ float4 slots[];
     __shared__ float maxima[kWarp], sums[kWarp];
 
-    const int lane = threadIdx.x % LANES;
-    const int64 row = static_cast<int64>(blockIdx.x) * (BLOCK / LANES) + threadIdx.x / LANES;
+    constexpr int kRows = BLOCK / LANES;    // of a block
+    const int lane = threadIdx.x % LANES;   // 0 .. LANES - 1
+    const int group = threadIdx.x / LANES;  // 0 .. kRows - 1
+    const int64 row = static_cast<int64>(blockIdx.x) * kRows + group;
     const bool inside = row < rows;  // threads past the last row stay for the shuffles
     x += row * x_row;
     y += row * y_row;
-    P* parked = reinterpret_cast<P*>(slots) + threadIdx.x;  // piece i at parked[i * BLOCK]
-    // How far the row starts behind a 16-byte boundary, and what of piece i is within the row.
-    const int lead = SHIFTED ? static_cast<int>(reinterpret_cast<uint64>(x) / 4 % 4) : 0;
-    const auto column = [&](int i) { return static_cast<int64>(i * LANES + lane) * VEC - lead; };
-    const auto begins = [&](int i) { return inside && column(i) < cols; };
-    const auto whole = [&](int i) { return !SHIFTED || (column(i) >= 0 && column(i) + VEC <= cols); };
-    const auto within = [&](int i, int k) { return column(i) + k >= 0 && column(i) + k < cols; };
-    const auto slot = [&](int i) { return reinterpret_cast<float*>(&parked[i * BLOCK]); };
-    // Where piece i is within its row: pieces of four are of neighbours, a constant from the first.
-    const auto place = [&](int64 stride, int i) { return VEC == 4 ? column(0) + i * LANES * VEC : column(i) * stride; };
+    const int lead = SHIFTED ? static_cast<int>(reinterpret_cast<uint64>(x) / 4 % 4) : 0;  // the same in y
+    P* const parked = reinterpret_cast<P*>(slots) + threadIdx.x;  // slot i at parked[i * BLOCK]
+    const RowShare<BLOCK, LANES, VEC, SHIFTED> share{parked, cols, lane, lead, inside};
 
-    // Parked pieces first: they need no register while they are on their way. Places past the end hold -inf.
+    // Parked pieces first: they need no register while they are on their way.
 #pragma unroll
-    for (int i = 0; i < PARKED; ++i) {
-        const int p = HELD + i;
-        if (begins(p) && whole(p))
-            copy_async<VEC * 4>(slot(i), x + place(x_col, p));
-        else
-#pragma unroll
-            for (int k = 0; k < VEC; ++k)
-                slot(i)[k] = SHIFTED && begins(p) && within(p, k) ? x[column(p) + k] : -kInfinity;
-    }
+    for (int i = 0; i < PARKED; ++i) share.park(x, x_col, HELD + i, i);
     float held[HELD][VEC];
 #pragma unroll
-    for (int i = 0; i < HELD; ++i) {
-        P piece;
-        float* parts = reinterpret_cast<float*>(&piece);
-#pragma unroll
-        for (int k = 0; k < VEC; ++k) parts[k] = -kInfinity;
-        if (begins(i) && whole(i))
-            piece = *reinterpret_cast<const P*>(x + place(x_col, i));
-        else if (SHIFTED && begins(i))
-#pragma unroll
-            for (int k = 0; k < VEC; ++k)
-                if (within(i, k)) parts[k] = x[column(i) + k];
-#pragma unroll
-        for (int k = 0; k < VEC; ++k) held[i][k] = parts[k];
-    }
+    for (int i = 0; i < HELD; ++i) share.load(x, x_col, i, held[i]);
 
     float maximum = -kInfinity;
 #pragma unroll
@@ -134,16 +185,12 @@ __global__ void __launch_bounds__(BLOCK) registers(
 
 #pragma unroll
     for (int i = 0; i < HELD + PARKED; ++i) {
-        if (!begins(i)) continue;
+        if (!share.begins(i)) continue;
         P piece;
         float* parts = reinterpret_cast<float*>(&piece);
 #pragma unroll
-        for (int k = 0; k < VEC; ++k) parts[k] = (i < HELD ? held[i < HELD ? i : 0][k] : slot(i - HELD)[k]) * scale;
-        if (whole(i))
-            *reinterpret_cast<P*>(y + place(y_col, i)) = piece;
-        else
-#pragma unroll
-            for (int k = 0; k < VEC; ++k)
-                if (within(i, k)) y[column(i) + k] = parts[k];
+        for (int k = 0; k < VEC; ++k)
+            parts[k] = (i < HELD ? held[i < HELD ? i : 0][k] : share.slot(i - HELD)[k]) * scale;
+        share.store(y, y_col, i, piece);
     }
 }

@@ -27,17 +27,21 @@ __device__ __forceinline__ void share_of_block(int count, Use use) {
 template <int BLOCK, int ROWS, int ITEMS>
 __global__ void __launch_bounds__(BLOCK) span(
     const float* x, float* y, int64 x_row, int64 x_col, int64 y_row, int64 y_col, int64 rows, int64 cols) {
-    constexpr int kRows = ROWS / (BLOCK / kWarp);
-    constexpr int kPieces = ROWS * ITEMS * kWarp / 4;
+    constexpr int kRows = ROWS / (BLOCK / kWarp);      // of a warp
+    constexpr int kPieces = ROWS * ITEMS * kWarp / 4;  // of a span, at most
     static_assert(BLOCK % kWarp == 0 && ROWS % 4 == 0, "whole warps, spans of whole 16-byte pieces");
     static_assert(kRows * (BLOCK / kWarp) == ROWS, "the same number of rows for each warp");
     extern __shared__ float4 pieces[];
     float* floats = reinterpret_cast<float*>(pieces);
 
-    const int lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * kRows, width = static_cast<int>(cols);
+    const int lane = threadIdx.x % kWarp;      // 0 .. 31
+    const int warp = threadIdx.x / kWarp;      // 0 .. BLOCK / 32 - 1
+    const int row = warp * kRows;              // the warp's first in the span: 0 .. ROWS - kRows
+    const int width = static_cast<int>(cols);  // 1 .. ITEMS * 32
     const int64 first = static_cast<int64>(blockIdx.x) * ROWS;
-    const int here = static_cast<int>(rows - first < ROWS ? rows - first : ROWS);
-    const int whole = here * width / 4, rest = here * width % 4;  // the last rows need not fill their last piece
+    const int here = static_cast<int>(rows - first < ROWS ? rows - first : ROWS);  // rows of the span: 1 .. ROWS
+    const int whole = here * width / 4;                                            // pieces
+    const int rest = here * width % 4;  // floats after them, if the last rows do not fill their last piece: 0 .. 3
     const float4* from = reinterpret_cast<const float4*>(x + first * cols);
     float4* to = reinterpret_cast<float4*>(y + first * cols);
     const float* from_rest = reinterpret_cast<const float*>(from + whole);
@@ -53,8 +57,9 @@ __global__ void __launch_bounds__(BLOCK) span(
         maximum[r] = -kInfinity;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
-            const int c = i * kWarp + lane;
-            held[r][i] = row + r < here && c < width ? floats[(row + r) * width + c] : -kInfinity;
+            const int c = i * kWarp + lane;           // 0 .. ITEMS * 32 - 1
+            const int place = (row + r) * width + c;  // in the span
+            held[r][i] = row + r < here && c < width ? floats[place] : -kInfinity;
             maximum[r] = fmaxf(maximum[r], held[r][i]);
         }
     }
@@ -76,8 +81,9 @@ __global__ void __launch_bounds__(BLOCK) span(
         const float scale = 1.0f / sum[r];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
-            const int c = i * kWarp + lane;
-            if (row + r < here && c < width) floats[(row + r) * width + c] = held[r][i] * scale;
+            const int c = i * kWarp + lane;           // 0 .. ITEMS * 32 - 1
+            const int place = (row + r) * width + c;  // in the span
+            if (row + r < here && c < width) floats[place] = held[r][i] * scale;
         }
     }
     __syncthreads();

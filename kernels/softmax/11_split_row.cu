@@ -35,12 +35,16 @@ __global__ void __launch_bounds__(BLOCK) split_row(
     __shared__ Online mine;
 
     const cg::cluster_group cluster = cg::this_cluster();
-    const int64 row = blockIdx.x / CLUSTER;
-    const int part = static_cast<int>(cluster.block_rank());
+    const int64 row = blockIdx.x / CLUSTER;                   // 0 .. rows - 1
+    const int part = static_cast<int>(cluster.block_rank());  // 0 .. CLUSTER - 1
     x += row * x_row;
     y += row * y_row;
-    const auto column = [&](int i) { return ((static_cast<int64>(i) * CLUSTER + part) * BLOCK + threadIdx.x) * 4; };
-    float4* const parked = slots + threadIdx.x;
+    // The first column of this thread's float4 number i: the cluster's threads take neighbouring ones in turn.
+    const auto column = [&](int i) {
+        const int64 stretch = static_cast<int64>(i) * CLUSTER + part;  // of BLOCK float4
+        return (stretch * BLOCK + threadIdx.x) * 4;
+    };
+    float4* const parked = slots + threadIdx.x;  // slot i at parked[i * BLOCK]
 
 #pragma unroll
     for (int i = 0; i < PARKED; ++i) {

@@ -9,14 +9,15 @@
 #include "../common/reduce.cuh"
 #include "../common/row_vec4.cuh"
 
-// The part of a row that a block takes: `length` floats from `first`, a multiple of 4 except for the last.
+// A block's part of a row: `length` floats from `first`, a multiple of 4 except for the last.
 struct Chunk {
     int64 row, first, length;
 
     __device__ __forceinline__ Chunk(int64 index, int64 cols, int chunks) {
-        const int64 each = ((cols + chunks - 1) / chunks + 3) / 4 * 4;
-        row = index / chunks;
-        first = index % chunks * each;
+        const int64 share = (cols + chunks - 1) / chunks;
+        const int64 each = (share + 3) / 4 * 4;
+        row = index / chunks;           // 0 .. rows - 1
+        first = index % chunks * each;  // may be past the row's end
         length = first >= cols ? 0 : first + each < cols ? each : cols - first;
     }
 };

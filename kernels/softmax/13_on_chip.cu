@@ -3,7 +3,7 @@
 // Parameters as in 01_thread_per_row.cu, for x_col = y_col = 1 and rows on 16-byte boundaries, cols a multiple of 4,
 // and `parts`: rows * gridDim.x * WARPS pairs. A cooperative launch of blocks of 1,024 threads, one a multiprocessor.
 //
-// Every block has an equal stretch of every row, WARPS warps a row, so that a thread knows one row only. Of its float4
+// Every block has an equal stretch of every row, WARPS warps per row, so that a thread has one row only. Of its float4
 // it keeps HELD in registers and PARKED in its own slots of dynamic shared memory; what is left it reads a second time,
 // last in the first pass and first in the second, when the L2 still has it. A warp's maximum and sum go to `parts`, the
 // grid meets, and each warp adds up the pairs of its row.
@@ -23,17 +23,24 @@ __global__ void __launch_bounds__(1024) on_chip(const float* x, float* y, Online
     constexpr int kBlock = 1024;
     static_assert(kBlock / kWarp % WARPS == 0, "as many warps for each row");
     extern __shared__ float4 slots[];
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % WARPS;
-    const int64 row = threadIdx.x / kWarp / WARPS;
-    const bool inside = row < rows;  // the others only meet
+    const int lane = threadIdx.x % kWarp;           // 0 .. 31
+    const int warp = threadIdx.x / kWarp % WARPS;   // of the row: 0 .. WARPS - 1
+    const int64 row = threadIdx.x / kWarp / WARPS;  // 0 .. 32 / WARPS - 1
+    const bool inside = row < rows;                 // the others only meet
     x += row * x_row;
     y += row * y_row;
 
-    // Piece i of the thread: float4 number place(i) of the row, if that is before `end`.
-    const int64 pieces = cols / 4, share = (pieces + gridDim.x - 1) / gridDim.x;
-    const int64 begin = blockIdx.x * share, last = begin + share < pieces ? begin + share : pieces;
+    // The block's stretch of the row: float4 [begin, end)
+    const int64 pieces = cols / 4;
+    const int64 share = (pieces + gridDim.x - 1) / gridDim.x;
+    const int64 begin = blockIdx.x * share;
+    const int64 last = begin + share < pieces ? begin + share : pieces;
     const int64 end = inside ? last : 0;
-    const auto place = [&](int64 i) { return begin + (i * WARPS + warp) * kWarp + lane; };
+    // Piece i of the thread: float4 number place(i) of the row, if that is below `end`.
+    const auto place = [&](int64 i) {
+        const int64 line = i * WARPS + warp;  // of 32 float4, one per lane
+        return begin + line * kWarp + lane;
+    };
     const float4* from = reinterpret_cast<const float4*>(x);
     float4* to = reinterpret_cast<float4*>(y);
     float4* const parked = slots + threadIdx.x;
@@ -78,8 +85,9 @@ __global__ void __launch_bounds__(1024) on_chip(const float* x, float* y, Online
     for (int i = 0; i < PARKED; ++i) parked[i * kBlock] = exponential(parked[i * kBlock]);
     sum = lanes_reduce<kWarp>(sum, Sum());
 
-    const int count = gridDim.x * WARPS;
-    if (inside && lane == 0) parts[row * count + blockIdx.x * WARPS + warp] = {maximum, sum};
+    const int count = gridDim.x * WARPS;                   // pairs of a row
+    const int64 first = row * count + blockIdx.x * WARPS;  // of them that are this block's
+    if (inside && lane == 0) parts[first + warp] = {maximum, sum};
     cooperative_groups::this_grid().sync();
     if (!inside) return;
     Online total = online_empty();

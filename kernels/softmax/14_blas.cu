@@ -17,7 +17,9 @@ __global__ void blas_keys(
     const float* x, float* above, float* below, int64 x_row, int64 x_col, int64 rows, int64 cols) {
     const int64 i = global_thread();
     if (i >= rows * cols) return;
-    const float v = x[i / cols * x_row + i % cols * x_col];
+    const int64 row = i / cols;  // 0 .. rows - 1
+    const int64 col = i % cols;  // 0 .. cols - 1
+    const float v = x[row * x_row + col * x_col];
     const int size = __float_as_int(v) & 0x7fffffff;
     above[i] = v > 0.0f ? v : isnan(v) ? kInfinity : 0.0f;
     below[i] = v <= 0.0f ? __int_as_float(0x7f800000 - size) : 0.0f;
@@ -28,8 +30,10 @@ __global__ void blas_maxima(const float* x, const int* places_above, const int* 
     int64 x_row, int64 x_col, int64 rows) {
     const int64 row = global_thread();
     if (row >= rows) return;
-    const float high = x[row * x_row + (places_above[row] - 1) * x_col];
-    const float low = x[row * x_row + (places_below[row] - 1) * x_col];
+    const int above = places_above[row] - 1;  // 0 .. cols - 1
+    const float high = x[row * x_row + above * x_col];
+    const int below = places_below[row] - 1;  // 0 .. cols - 1
+    const float low = x[row * x_row + below * x_col];
     maxima[row] = high > 0.0f || isnan(high) ? high : low;
 }
 
@@ -38,7 +42,8 @@ __global__ void blas_exponentials(const float* x, float* y, const float* maxima,
     int64 y_col, int64 rows, int64 cols) {
     const int64 i = global_thread();
     if (i >= rows * cols) return;
-    const int64 row = i / cols, col = i % cols;
+    const int64 row = i / cols;  // 0 .. rows - 1
+    const int64 col = i % cols;  // 0 .. cols - 1
     y[row * y_row + col * y_col] = expf(x[row * x_row + col * x_col] - maxima[row]);
 }
 
@@ -46,6 +51,7 @@ __global__ void blas_exponentials(const float* x, float* y, const float* maxima,
 __global__ void blas_quotients(float* y, const float* sums, int64 y_row, int64 y_col, int64 rows, int64 cols) {
     const int64 i = global_thread();
     if (i >= rows * cols) return;
-    const int64 row = i / cols;
-    y[row * y_row + i % cols * y_col] /= sums[row];
+    const int64 row = i / cols;  // 0 .. rows - 1
+    const int64 col = i % cols;  // 0 .. cols - 1
+    y[row * y_row + col * y_col] /= sums[row];
 }

@@ -15,7 +15,9 @@ __global__ void __launch_bounds__(1024, 1) two_reads(const T* x, const M* mask, 
     int64 m_row, int64 m_col, int64 y_row, int64 y_col, int64 rows, int64 cols, float scale) {
     constexpr int kBatch = VEC == 8 ? 2 : 4;  // pieces a thread has on their way: 16 elements or fewer
     __shared__ float maxima[kWarp], sums[kWarp];
-    const int64 row = blockIdx.x, step = static_cast<int64>(blockDim.x) * VEC;
+    const int64 row = blockIdx.x;
+    const int64 step = static_cast<int64>(blockDim.x) * VEC;    // columns that the block takes at once
+    const int64 start = static_cast<int64>(threadIdx.x) * VEC;  // this thread's first column
     x += row * x_row;
     y += row * y_row;
     if constexpr (MASK != kNoMask) mask += row * m_row;
@@ -26,10 +28,10 @@ __global__ void __launch_bounds__(1024, 1) two_reads(const T* x, const M* mask, 
         Pack<M, VEC> masks[MASK == kNoMask ? 1 : kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-            if (c + i * step >= cols) continue;
-            pieces[i] = *reinterpret_cast<const Pack<T, VEC>*>(x + (c + i * step) * x_col);
-            if constexpr (MASK != kNoMask)
-                masks[i] = *reinterpret_cast<const Pack<M, VEC>*>(mask + (c + i * step) * m_col);
+            const int64 column = c + i * step;
+            if (column >= cols) continue;
+            pieces[i] = *reinterpret_cast<const Pack<T, VEC>*>(x + column * x_col);
+            if constexpr (MASK != kNoMask) masks[i] = *reinterpret_cast<const Pack<M, VEC>*>(mask + column * m_col);
         }
 #pragma unroll
         for (int i = 0; i < kBatch; ++i)
@@ -45,7 +47,7 @@ __global__ void __launch_bounds__(1024, 1) two_reads(const T* x, const M* mask, 
     };
 
     Online share = online_empty();
-    for (int64 c = static_cast<int64>(threadIdx.x) * VEC; c < cols; c += kBatch * step) {
+    for (int64 c = start; c < cols; c += kBatch * step) {
         float values[kBatch][VEC], maximum = share.maximum;
         load(c, values);
 #pragma unroll
@@ -65,12 +67,13 @@ __global__ void __launch_bounds__(1024, 1) two_reads(const T* x, const M* mask, 
     // A row that the mask hides altogether is 0, its logarithm -inf: x has no say in it.
     const bool any = __syncthreads_or(seen);
     const float last = LOG ? logf(sum) : 1.0f / sum;
-    for (int64 c = static_cast<int64>(threadIdx.x) * VEC; c < cols; c += kBatch * step) {
+    for (int64 c = start; c < cols; c += kBatch * step) {
         float values[kBatch][VEC];
         load(c, values);
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-            if (c + i * step >= cols) continue;
+            const int64 column = c + i * step;
+            if (column >= cols) continue;
             Pack<T, VEC> piece;
 #pragma unroll
             for (int k = 0; k < VEC; ++k) {
@@ -78,7 +81,7 @@ __global__ void __launch_bounds__(1024, 1) two_reads(const T* x, const M* mask, 
                 const float result = LOG ? shifted - last : exponential(shifted) * last;
                 piece.at[k] = static_cast<T>(any ? result : LOG ? -kInfinity : 0.0f);
             }
-            *reinterpret_cast<Pack<T, VEC>*>(y + (c + i * step) * y_col) = piece;
+            *reinterpret_cast<Pack<T, VEC>*>(y + column * y_col) = piece;
         }
     }
 }

@@ -24,10 +24,16 @@ __global__ void __launch_bounds__(BLOCK) registers(const T* x, const M* mask, T*
     static_assert(BLOCK % kWarp == 0 && BLOCK % LANES == 0, "whole warps, whole groups");
     static_assert(LANES <= kWarp || LANES == BLOCK, "a group past a warp is the block: its barrier is the block's");
     __shared__ float maxima[kWarp], sums[kWarp];
-    const int lane = threadIdx.x % LANES;
-    const int64 row = static_cast<int64>(blockIdx.x) * (BLOCK / LANES) + threadIdx.x / LANES;
+    constexpr int kRows = BLOCK / LANES;    // of a block
+    const int lane = threadIdx.x % LANES;   // 0 .. LANES - 1
+    const int group = threadIdx.x / LANES;  // 0 .. kRows - 1
+    const int64 row = static_cast<int64>(blockIdx.x) * kRows + group;
     const bool inside = row < rows;  // threads past the last row stay for the shuffles
-    const auto column = [&](int i) { return static_cast<int64>(i * LANES + lane) * VEC; };
+    // The first column of this thread's piece i.
+    const auto column = [&](int i) {
+        const int number = i * LANES + lane;  // of the piece in the row: 0 .. HELD * LANES - 1
+        return static_cast<int64>(number) * VEC;
+    };
     x += row * x_row;
     y += row * y_row;
     if constexpr (MASK != kNoMask) mask += row * m_row;
