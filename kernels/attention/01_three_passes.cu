@@ -1,7 +1,7 @@
 // Attention in three kernels, one for each step of its definition: scores, their softmax, the weighted sum of values.
 //
 // Parameters as in problem.cuh, elements float, half or bfloat16; scores: (batch * heads * sq, skv) floats of scratch.
-// One block a query in each kernel.
+// One block per query in each kernel.
 //
 // Bound by: memory. The scores are written once and read four times, skv / d times the size of the inputs, and
 // neighbouring threads of the first kernel read different rows of k. The next rung keeps the scores of a few queries in
@@ -13,14 +13,15 @@
 template <class T>
 __global__ void scores(const T* q, const T* k, float* scores, int64 q_batch, int64 q_head, int64 q_row, int64 k_batch,
     int64 k_head, int64 k_row, int heads, int group, int sq, int skv, int d, float scale, int causal) {
-    const int row = blockIdx.x % sq;
+    const int row = blockIdx.x % sq;  // 0 .. sq - 1
     const Head head(blockIdx.x / sq, heads, group);
-    q = head.queries(q, Strides{q_batch, q_head, q_row}) + row * q_row;
-    k = head.keys(k, Strides{k_batch, k_head, k_row});
+    q = head.queries(q, HeadStrides{q_batch, q_head, q_row}) + row * q_row;
+    k = head.keys(k, HeadStrides{k_batch, k_head, k_row});
     for (int j = threadIdx.x; j < keys_seen(row, sq, skv, causal); j += blockDim.x) {
         float sum = 0.0f;
         for (int i = 0; i < d; ++i) sum += static_cast<float>(q[i]) * static_cast<float>(k[j * k_row + i]);
-        scores[blockIdx.x * static_cast<int64>(skv) + j] = sum * scale;
+        const int64 first = blockIdx.x * static_cast<int64>(skv);  // of the row's scores
+        scores[first + j] = sum * scale;
     }
 }
 
@@ -42,12 +43,13 @@ __global__ void __launch_bounds__(1024) softmax_rows(float* scores, int sq, int 
 template <class T>
 __global__ void weigh_values(const float* scores, const T* v, T* o, int64 v_batch, int64 v_head, int64 v_row,
     int64 o_batch, int64 o_head, int64 o_row, int heads, int group, int sq, int skv, int d, int causal) {
-    const int row = blockIdx.x % sq, i = threadIdx.x;
+    const int row = blockIdx.x % sq;  // 0 .. sq - 1
+    const int i = threadIdx.x;        // this thread's column
     if (i >= d) return;
     const Head head(blockIdx.x / sq, heads, group);
     scores += blockIdx.x * static_cast<int64>(skv);
-    v = head.keys(v, Strides{v_batch, v_head, v_row}) + i;
+    v = head.keys(v, HeadStrides{v_batch, v_head, v_row}) + i;
     float sum = 0.0f;
     for (int j = 0; j < keys_seen(row, sq, skv, causal); ++j) sum += scores[j] * static_cast<float>(v[j * v_row]);
-    (head.queries(o, Strides{o_batch, o_head, o_row}) + row * o_row)[i] = static_cast<T>(sum);
+    (head.queries(o, HeadStrides{o_batch, o_head, o_row}) + row * o_row)[i] = static_cast<T>(sum);
 }

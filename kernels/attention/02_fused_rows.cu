@@ -1,15 +1,15 @@
 // Attention in one kernel: the scores of a block's ROWS queries stay in shared memory, keys and values come in tiles.
 //
-// Parameters as in problem.cuh, elements float, half or bfloat16. One warp a query. Shared memory, in floats: ROWS x d
-// queries, a tile of KEYS x (d + 1) keys or values, ROWS x skv scores. Lines of the tile are one float longer than d,
+// Parameters as in problem.cuh, elements float, half or bfloat16. One warp per query. Shared memory, in floats: ROWS x
+// d queries, a tile of KEYS x (d + 1) keys or values, ROWS x skv scores. Lines of the tile are one float longer than d,
 // so that the lanes of a warp, each on a key of its own, read different banks.
 //
-// Bound by: shared memory, which gives two numbers for each multiply-add; and skv is limited by what a block may have
-// of it The next rung stores no scores at all and multiplies from registers.
+// Bound by: shared memory, two reads for each multiply-add; and skv is limited by how much of it a block may have. The
+// next rung stores no scores at all and multiplies from registers.
 #include "../common/reduce.cuh"
 #include "problem.cuh"
 
-constexpr int kKeys = kWarp;  // of a tile: one a lane
+constexpr int kKeys = kWarp;  // of a tile: one per lane
 
 // q, o: (batch, heads, sq, d); k, v: (batch, heads / group, skv, d); grid: all heads x blocks of queries
 template <class T, int ROWS>
@@ -18,19 +18,27 @@ __global__ void __launch_bounds__(ROWS* kWarp) fused_rows(const T* q, const T* k
     int64 o_batch, int64 o_head, int64 o_row, int batches, int heads, int group, int sq, int skv, int d, float scale,
     int causal) {
     extern __shared__ float shared[];
-    float *const queries = shared, *const tile = queries + ROWS * d, *const scores = tile + kKeys * (d + 1);
-    const int blocks = (sq + ROWS - 1) / ROWS, first_row = blockIdx.x % blocks * ROWS;
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, row = first_row + warp;
+    float* const queries = shared;
+    float* const tile = queries + ROWS * d;
+    float* const scores = tile + kKeys * (d + 1);
+    const int blocks = (sq + ROWS - 1) / ROWS;         // of a head
+    const int first_row = blockIdx.x % blocks * ROWS;  // 0 .. sq - 1
+    const int lane = threadIdx.x % kWarp;              // 0 .. 31
+    const int warp = threadIdx.x / kWarp;              // 0 .. ROWS - 1
+    const int row = first_row + warp;                  // the warp's query; may be past the last
     const Head head(blockIdx.x / blocks, heads, group);
-    q = head.queries(q, Strides{q_batch, q_head, q_row});
-    k = head.keys(k, Strides{k_batch, k_head, k_row});
-    v = head.keys(v, Strides{v_batch, v_head, v_row});
+    q = head.queries(q, HeadStrides{q_batch, q_head, q_row});
+    k = head.keys(k, HeadStrides{k_batch, k_head, k_row});
+    v = head.keys(v, HeadStrides{v_batch, v_head, v_row});
     const int seen = keys_seen(row, sq, skv, causal);                            // by this warp's query
     const int most = keys_seen(min(first_row + ROWS, sq) - 1, sq, skv, causal);  // by any of the block's
     const auto load = [&](const T* from, int64 step, int first) {
-        for (int i = threadIdx.x; i < kKeys * d; i += blockDim.x)
-            if (first + i / d < skv)
-                tile[i / d * (d + 1) + i % d] = static_cast<float>(from[(first + i / d) * step + i % d]);
+        for (int i = threadIdx.x; i < kKeys * d; i += blockDim.x) {
+            const int key = i / d;  // 0 .. kKeys - 1
+            if (first + key >= skv) continue;
+            const int column = i % d;  // 0 .. d - 1
+            tile[key * (d + 1) + column] = static_cast<float>(from[(first + key) * step + column]);
+        }
         __syncthreads();
     };
 
@@ -59,16 +67,19 @@ __global__ void __launch_bounds__(ROWS* kWarp) fused_rows(const T* q, const T* k
         load(v, v_row, first);
         for (int j = first; j < min(seen, first + kKeys) && row < sq; ++j) {
             const float weight = scores[warp * skv + j];
+            const int key = j - first;  // 0 .. kKeys - 1
 #pragma unroll
             for (int c = 0; c < 8; ++c)
-                if (lane + c * kWarp < d) out[c] += weight * tile[(j - first) * (d + 1) + lane + c * kWarp];
+                if (lane + c * kWarp < d) out[c] += weight * tile[key * (d + 1) + lane + c * kWarp];
         }
         __syncthreads();
     }
     if (row >= sq) return;
-    o = head.queries(o, Strides{o_batch, o_head, o_row}) + row * o_row;
+    o = head.queries(o, HeadStrides{o_batch, o_head, o_row}) + row * o_row;
     const float factor = seen > 0 ? 1.0f / sum : 0.0f;
 #pragma unroll
-    for (int c = 0; c < 8; ++c)
-        if (lane + c * kWarp < d) o[lane + c * kWarp] = static_cast<T>(out[c] * factor);
+    for (int c = 0; c < 8; ++c) {
+        const int column = lane + c * kWarp;  // 0 .. 255
+        if (column < d) o[column] = static_cast<T>(out[c] * factor);
+    }
 }

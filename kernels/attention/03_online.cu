@@ -21,11 +21,12 @@
 
 constexpr int kSide = 16, kThreads = kSide * kSide;
 
-// Lines of 16-byte pieces, piece p of line r at p ^ (r % 8): threads that read one piece of eight lines find them in
-// different banks.
+// Floats from the start of a tile to piece `piece` (16 bytes) of line `line`. Piece p of line r is at p ^ (r % 8), so
+// that one piece of eight lines is in eight different groups of banks.
 template <int D>
 __device__ __forceinline__ int place(int line, int piece) {
-    return line * D + (piece ^ line % 8) * 4;
+    const int column = piece ^ line % 8;  // 0 .. D / 4 - 1
+    return line * D + column * 4;
 }
 
 // Starts copying `lines` lines of d elements to a shared tile of LINES lines of D floats; the rest is made zero.
@@ -34,7 +35,8 @@ __device__ __forceinline__ void start_copy(float* tile, const T* from, int64 row
     constexpr int kAlong = D / VECTOR;
 #pragma unroll 4
     for (int i = threadIdx.x; i < LINES * kAlong; i += kThreads) {
-        const int line = i / kAlong, column = i % kAlong * VECTOR;
+        const int line = i / kAlong;             // 0 .. LINES - 1
+        const int column = i % kAlong * VECTOR;  // 0 .. D - VECTOR
         const bool inside = line < lines && column < d;
         const T* const at = inside ? from + line * row + column : from;
         if constexpr (sizeof(T) == 4) {
@@ -43,8 +45,10 @@ __device__ __forceinline__ void start_copy(float* tile, const T* from, int64 row
             Pack<T, VECTOR> pack = {};
             if (inside) pack = *reinterpret_cast<const Pack<T, VECTOR>*>(at);
 #pragma unroll
-            for (int e = 0; e < VECTOR; ++e)
-                tile[place<D>(line, (column + e) / 4) + (column + e) % 4] = static_cast<float>(pack.at[e]);
+            for (int e = 0; e < VECTOR; ++e) {
+                const int each = column + e;  // 0 .. D - 1
+                tile[place<D>(line, each / 4) + each % 4] = static_cast<float>(pack.at[e]);
+            }
         }
     }
 }
@@ -56,24 +60,33 @@ __global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const
     int64 o_batch, int64 o_head, int64 o_row, int batches, int heads, int group, int sq, int skv, int d, float scale,
     int causal) {
     static_assert(ROWS % kSide == 0 && KEYS % kSide == 0 && D % 32 == 0, "whole tiles");
-    constexpr int kMine = ROWS / kSide, kKeys = KEYS / kSide, kLine = KEYS + 4;
-    constexpr int kWide = D % 64 == 0 ? 4 : 2, kGroups = D / kSide / kWide;  // columns side by side, and groups of them
+    constexpr int kMine = ROWS / kSide;         // rows of a thread
+    constexpr int kKeys = KEYS / kSide;         // keys of a thread
+    constexpr int kLine = KEYS + 4;             // floats from one row of weights to the next
+    constexpr int kWide = D % 64 == 0 ? 4 : 2;  // columns side by side,
+    constexpr int kGroups = D / kSide / kWide;  // and groups of them
     extern __shared__ __align__(16) float shared[];
-    float *const queries = shared, *const keys = queries + ROWS * D, *const values = keys + KEYS * D;
+    float* const queries = shared;
+    float* const keys = queries + ROWS * D;
+    float* const values = keys + KEYS * D;
     float* const weights = values + KEYS * D;
-    const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
+    const int x = threadIdx.x % kSide;  // 0 .. 15
+    const int y = threadIdx.x / kSide;  // 0 .. 15
 
-    const int blocks = (sq + ROWS - 1) / ROWS, first_row = (blocks - 1 - blockIdx.x % blocks) * ROWS;
+    const int blocks = (sq + ROWS - 1) / ROWS;           // of a head
+    const int block = blocks - 1 - blockIdx.x % blocks;  // the last rows first: they see the most keys
+    const int first_row = block * ROWS;
     const Head head(blockIdx.x / blocks, heads, group);
-    k = head.keys(k, Strides{k_batch, k_head, k_row});
-    v = head.keys(v, Strides{v_batch, v_head, v_row});
-    const int limit = key_limit(first_row, sq, skv, causal), seen = max(min(limit + ROWS - 1, skv), 0);
+    k = head.keys(k, HeadStrides{k_batch, k_head, k_row});
+    v = head.keys(v, HeadStrides{v_batch, v_head, v_row});
+    const int limit = key_limit(first_row, sq, skv, causal);  // of the first row
+    const int seen = max(min(limit + ROWS - 1, skv), 0);      // by any of the rows
 
     float out[kMine][kGroups][kWide] = {}, maximum[kMine], sum[kMine] = {};  // of the sum, this thread's part
 #pragma unroll
     for (int i = 0; i < kMine; ++i) maximum[i] = -kInfinity;
     start_copy<ROWS, D, VECTOR>(
-        queries, head.queries(q, Strides{q_batch, q_head, q_row}) + first_row * q_row, q_row, sq - first_row, d);
+        queries, head.queries(q, HeadStrides{q_batch, q_head, q_row}) + first_row * q_row, q_row, sq - first_row, d);
     start_copy<KEYS, D, VECTOR>(keys, k, k_row, skv, d);
 
     for (int first = 0; first < seen; first += KEYS) {
@@ -123,7 +136,8 @@ __global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const
             for (int j = 0; j < kKeys; ++j) {
                 const float weight = exp2f((score[i][j] - shift) * scale);
                 sum[i] += weight;
-                weights[(y + i * kSide) * kLine + x + j * kSide] = weight;
+                const int row = y + i * kSide;  // 0 .. ROWS - 1
+                weights[row * kLine + x + j * kSide] = weight;
             }
         }
         copy_async_wait();
@@ -138,9 +152,9 @@ __global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const
             for (int e = 0; e < 4; ++e)
 #pragma unroll
                 for (int g = 0; g < kGroups; ++g) {
-                    const int column = (g * kSide + x) * kWide;
-                    b[e][g] =
-                        *reinterpret_cast<const Pack<float, kWide>*>(values + place<D>(j + e, column / 4) + column % 4);
+                    const int column = (g * kSide + x) * kWide;  // 0 .. D - kWide
+                    const float* const at = values + place<D>(j + e, column / 4) + column % 4;
+                    b[e][g] = *reinterpret_cast<const Pack<float, kWide>*>(at);
                 }
 #pragma unroll
             for (int i = 0; i < kMine; ++i) {
@@ -159,16 +173,16 @@ __global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const
     }
     copy_async_wait();
 
-    o = head.queries(o, Strides{o_batch, o_head, o_row});
+    o = head.queries(o, HeadStrides{o_batch, o_head, o_row});
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
-        const int row = first_row + y + i * kSide;
+        const int row = first_row + y + i * kSide;  // may be past the last
         const float total = lanes_reduce<kSide>(sum[i], Sum());
         if (row >= sq) continue;
         const float factor = keys_seen(row, sq, skv, causal) > 0 ? 1.0f / total : 0.0f;
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            const int column = (g * kSide + x) * kWide;
+            const int column = (g * kSide + x) * kWide;  // 0 .. D - kWide
             if (column >= d) continue;
             constexpr int kStore = VECTOR == 1 ? 1 : kWide;
 #pragma unroll

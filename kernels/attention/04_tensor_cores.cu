@@ -14,8 +14,10 @@
 template <class T, int D, int LINES, int THREADS, int VECTOR>
 __device__ __forceinline__ void copy_tile(char* tile, const T* from, int64 row, int lines, int d) {
     using Piece = Pack<T, VECTOR>;
-    for (int i = threadIdx.x; i < LINES * D / VECTOR; i += THREADS) {
-        const int line = i / (D / VECTOR), column = i % (D / VECTOR) * VECTOR;
+    constexpr int kAlong = D / VECTOR;  // pieces of a line
+    for (int i = threadIdx.x; i < LINES * kAlong; i += THREADS) {
+        const int line = i / kAlong;             // 0 .. LINES - 1
+        const int column = i % kAlong * VECTOR;  // 0 .. D - VECTOR
         Piece piece = {};
         if (line < lines && column < d) piece = *reinterpret_cast<const Piece*>(from + line * row + column);
         *reinterpret_cast<Piece*>(tile + Padded<D>::place(line, 0) + column * 2) = piece;
@@ -30,14 +32,18 @@ __global__ void __launch_bounds__(WARPS* kWarp) tensor_cores(const T* q, const T
     int causal) {
     constexpr int kThreads = WARPS * kWarp, kRows = WARPS * 16;
     extern __shared__ __align__(128) char shared[];
-    char *const keys = shared + kRows * Padded<D>::kLine, *const values = keys + KEYS * Padded<D>::kLine;
-    const int blocks = (sq + kRows - 1) / kRows, first_row = blockIdx.x % blocks * kRows;
+    char* const keys = shared + kRows * Padded<D>::kLine;
+    char* const values = keys + KEYS * Padded<D>::kLine;
+    const int blocks = (sq + kRows - 1) / kRows;        // of a head
+    const int first_row = blockIdx.x % blocks * kRows;  // 0 .. sq - 1
     const Head head(blockIdx.x / blocks, heads, group);
-    q = head.queries(q, Strides{q_batch, q_head, q_row}) + first_row * q_row;
-    k = head.keys(k, Strides{k_batch, k_head, k_row});
-    v = head.keys(v, Strides{v_batch, v_head, v_row});
-    const int lane = threadIdx.x % kWarp, warp_row = threadIdx.x / kWarp * 16;
-    const int limit = key_limit(first_row, sq, skv, causal), seen = max(min(limit + kRows - 1, skv), 0);
+    q = head.queries(q, HeadStrides{q_batch, q_head, q_row}) + first_row * q_row;
+    k = head.keys(k, HeadStrides{k_batch, k_head, k_row});
+    v = head.keys(v, HeadStrides{v_batch, v_head, v_row});
+    const int lane = threadIdx.x % kWarp;                     // 0 .. 31
+    const int warp_row = threadIdx.x / kWarp * 16;            // 0 .. kRows - 16
+    const int limit = key_limit(first_row, sq, skv, causal);  // of the first row
+    const int seen = max(min(limit + kRows - 1, skv), 0);     // by any of the rows
     const int lane_limit = limit + (causal ? warp_row + lane / 4 : 0);
 
     copy_tile<T, D, kRows, kThreads, VECTOR>(shared, q, q_row, sq - first_row, d);
@@ -54,12 +60,13 @@ __global__ void __launch_bounds__(WARPS* kWarp) tensor_cores(const T* q, const T
     }
     rows.divide(lane_limit, skv);
 
-    o = head.queries(o, Strides{o_batch, o_head, o_row});
+    o = head.queries(o, HeadStrides{o_batch, o_head, o_row});
 #pragma unroll
     for (int n = 0; n < D / 8; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            const int row = first_row + warp_row + lane / 4 + e / 2 * 8, column = n * 8 + lane % 4 * 2 + e % 2;
+            const int row = first_row + warp_row + lane / 4 + e / 2 * 8;  // may be past the last
+            const int column = n * 8 + lane % 4 * 2 + e % 2;              // 0 .. D - 1
             if (row < sq && column < d) o[row * o_row + column] = static_cast<T>(rows.out[0][n][e]);
         }
 }

@@ -3,7 +3,7 @@
 // Parameters as in problem.cuh, elements half or bfloat16, scale = log2(e) times the factor on the scores; every row of
 // q, k, v and o begins on 16 bytes. A block makes WARPS * TILES * 16 queries of one head; keys and values come in tiles
 // of KEYS through two buffers each, by cp.async, from the last tile that any of its queries sees to the first. One
-// barrier a tile: behind it the tile is there for all, and the other buffer, which everyone has left, is filled.
+// barrier per tile: after it the tile is visible to all threads and the other buffer can be refilled.
 //
 // Work is even: tiles that no query sees are not loaded, a warp passes over tiles that none of its own rows sees, only
 // tiles on the diagonal or past the end are masked, and blocks with the most tiles start first (a short one at the end
@@ -33,8 +33,8 @@ struct TileCopy {
     int pieces;  // of a line, those of this thread's column on
 
     __device__ __forceinline__ TileCopy(const T* base, int64 row_, int lines_, int d) : row(row_), lines(lines_) {
-        const int piece = threadIdx.x % kAlong;
-        line = threadIdx.x / kAlong;
+        const int piece = threadIdx.x % kAlong;  // 0 .. kAlong - 1
+        line = threadIdx.x / kAlong;             // 0 .. kStep - 1
         from = base + line * row + piece * 8;
         to = Swizzled<D>::place(line, piece);
         pieces = d / 8 - piece;
@@ -48,9 +48,11 @@ struct TileCopy {
         for (int i = 0; i < LINES / kStep; ++i, at += kStep * row)
 #pragma unroll
             for (int j = 0; j < D / 8 / kAlong; ++j) {
-                char* const place = tile + to + i * kStep * D * 2 + j * kAlong * 16;
-                const bool inside = !GUARDED || (first + line + i * kStep < lines && j * kAlong < pieces);
-                copy_async_or_zero<16>(place, inside ? at + j * kAlong * 8 : from, inside);
+                const int line_on = i * kStep;    // lines from the thread's first piece: 0 .. LINES - kStep
+                const int piece_on = j * kAlong;  // pieces from there: 0 .. D / 8 - kAlong
+                char* const place = tile + to + line_on * D * 2 + piece_on * 16;
+                const bool inside = !GUARDED || (first + line + line_on < lines && piece_on < pieces);
+                copy_async_or_zero<16>(place, inside ? at + piece_on * 8 : from, inside);
             }
     }
 };
@@ -62,27 +64,33 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
     int64 v_row, int64 o_batch, int64 o_head, int64 o_row, int batches, int heads, int group, int sq, int skv, int d,
     float scale, int causal, int section) {
     constexpr int kThreads = WARPS * kWarp, kRows = WARPS * TILES * 16;
-    // Whether copies are started behind a tile's first product: a block alone on its multiprocessor so begins the
-    // product at once (4 % on an H200 at head size 256), where two share it, it is the other way round (5 % at 64).
+    // Whether copies are started after a tile's first product: a block alone on its multiprocessor so begins the
+    // product at once (4 % faster on an H200 at head size 256); if two share it, it is slower (5 % at 64).
     constexpr bool kLate = kThreads > 128;
     constexpr unsigned kTile = KEYS * D * 2;         // bytes
     extern __shared__ __align__(128) char shared[];  // queries, then keys and values, twice
     char* const ring = shared + kRows * D * 2;
 
-    const int blocks = (sq + kRows - 1) / kRows, all = batches * heads;
-    const int before = blockIdx.x / (section * blocks) * section, rest = blockIdx.x % (section * blocks);
-    const int abreast = min(section, all - before);
+    const int blocks = (sq + kRows - 1) / kRows;  // of a head
+    const int all = batches * heads;
+    const int before = blockIdx.x / (section * blocks) * section;  // heads of earlier sections: 0 .. all - 1
+    const int rest = blockIdx.x % (section * blocks);              // the block's number in its section
+    const int abreast = min(section, all - before);                // heads of this section
     const Head head(before + rest % abreast, heads, group);
-    const int first_row = (blocks - 1 - rest / abreast) * kRows;
+    const int block = blocks - 1 - rest / abreast;  // of the head: 0 .. blocks - 1, the last first
+    const int first_row = block * kRows;
 
     // How many tiles any of the block's queries sees, and how many of these all of them see to the last key.
     const int limit = key_limit(first_row, sq, skv, causal);
-    const int tiles = (max(min(limit + kRows - 1, skv), 0) + KEYS - 1) / KEYS, whole = max(min(limit, skv), 0) / KEYS;
+    const int keys_seen_by_any = max(min(limit + kRows - 1, skv), 0);
+    const int keys_seen_by_all = max(min(limit, skv), 0);
+    const int tiles = (keys_seen_by_any + KEYS - 1) / KEYS;
+    const int whole = keys_seen_by_all / KEYS;
 
     const TileCopy<T, D, kRows, kThreads> queries(
-        head.queries(q, Strides{q_batch, q_head, q_row}) + first_row * q_row, q_row, sq - first_row, d);
-    const TileCopy<T, D, KEYS, kThreads> keys(head.keys(k, Strides{k_batch, k_head, k_row}), k_row, skv, d);
-    const TileCopy<T, D, KEYS, kThreads> values(head.keys(v, Strides{v_batch, v_head, v_row}), v_row, skv, d);
+        head.queries(q, HeadStrides{q_batch, q_head, q_row}) + first_row * q_row, q_row, sq - first_row, d);
+    const TileCopy<T, D, KEYS, kThreads> keys(head.keys(k, HeadStrides{k_batch, k_head, k_row}), k_row, skv, d);
+    const TileCopy<T, D, KEYS, kThreads> values(head.keys(v, HeadStrides{v_batch, v_head, v_row}), v_row, skv, d);
     const auto fill = [&](int tile) {
         char* const at = ring + tile % 2 * 2 * kTile;
         if (GUARDED || (tile + 1) * KEYS > skv) {
@@ -98,14 +106,17 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
         fill(tiles - 1);
     }
 
-    const int lane = threadIdx.x % kWarp, warp_row = threadIdx.x / kWarp * TILES * 16;
+    const int lane = threadIdx.x % kWarp;                   // 0 .. 31
+    const int warp_row = threadIdx.x / kWarp * TILES * 16;  // 0 .. kRows - TILES * 16
     WarpRows<T, D, TILES, KEYS, Swizzled<D>> rows(warp_row);
-    const unsigned query_tile = shared_address(shared), key_tiles = shared_address(ring);
-    const int warp_limit = limit + (causal ? warp_row : 0), lane_limit = warp_limit + lane / 4;
+    const unsigned query_tile = shared_address(shared);
+    const unsigned key_tiles = shared_address(ring);
+    const int warp_limit = limit + (causal ? warp_row : 0);  // of the warp's first row
+    const int lane_limit = warp_limit + lane / 4;            // of the lane's
 
     for (int tile = tiles - 1; tile >= 0; --tile) {
         copy_async_wait();
-        __syncthreads();  // this tile is there, and nobody reads the other one any more
+        __syncthreads();  // this tile is visible, and no thread reads the other one any more
         const bool seen = tile * KEYS < warp_limit + TILES * 16 - 1;
         const unsigned at = key_tiles + tile % 2 * 2 * kTile;
         if (!kLate && tile > 0) fill(tile - 1);
@@ -126,16 +137,19 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
         for (int n = 0; n < D / 8; ++n)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const unsigned place = Swizzled<D>::place(warp_row + i * 16 + half * 8 + lane / 4, n) + lane % 4 * 4;
-                *reinterpret_cast<unsigned*>(shared + place) =
-                    pack<T>(rows.out[i][n][2 * half], rows.out[i][n][2 * half + 1]);
+                const int line = warp_row + i * 16 + half * 8 + lane / 4;  // 0 .. kRows - 1
+                const int within = lane % 4 * 4;                           // bytes of piece n: 0 .. 12
+                const unsigned place = Swizzled<D>::place(line, n) + within;
+                const unsigned pair = pack<T>(rows.out[i][n][2 * half], rows.out[i][n][2 * half + 1]);
+                *reinterpret_cast<unsigned*>(shared + place) = pair;
             }
     __syncwarp();
-    T* const to = head.queries(o, Strides{o_batch, o_head, o_row}) + (first_row + warp_row) * o_row;
+    T* const to = head.queries(o, HeadStrides{o_batch, o_head, o_row}) + (first_row + warp_row) * o_row;
     constexpr int kPieces = D / 8;
 #pragma unroll 4
     for (int i = lane; i < TILES * 16 * kPieces; i += kWarp) {
-        const int line = i / kPieces, piece = i % kPieces;
+        const int line = i / kPieces;   // 0 .. TILES * 16 - 1
+        const int piece = i % kPieces;  // 0 .. kPieces - 1
         if (first_row + warp_row + line < sq && piece * 8 < d)
             *reinterpret_cast<uint4*>(to + line * o_row + piece * 8) =
                 *reinterpret_cast<const uint4*>(shared + Swizzled<D>::place(warp_row + line, piece));

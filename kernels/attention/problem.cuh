@@ -1,4 +1,4 @@
-// What the kernels of this folder share: their parameters, and which keys a query sees.
+// Shared by the kernels of this folder: their parameters, and which keys a query sees.
 //
 // Parameters, all rungs: q (batch, heads, sq, d), k and v (batch, heads / group, skv, d), o as q; strides in elements
 // of the first three axes, the last one is contiguous; `group` query heads share a key head; `scale`, the factor on the
@@ -15,7 +15,7 @@
 constexpr int kNoLimit = 0x7f000000;
 
 // The strides of one operand, in elements.
-struct Strides {
+struct HeadStrides {
     int64 batch, head, row;
 };
 
@@ -25,14 +25,17 @@ struct Head {
 
     // number: 0 to batches * heads - 1, heads fastest
     __device__ __forceinline__ Head(int number, int heads, int group)
-        : batch(number / heads), query(number % heads), key(number % heads / group) {}
+        : batch(number / heads),         // 0 .. batches - 1
+          query(number % heads),         // 0 .. heads - 1
+          key(number % heads / group) {  // 0 .. heads / group - 1
+    }
 
     template <class T>
-    __device__ __forceinline__ T* queries(T* base, Strides s) const {
+    __device__ __forceinline__ T* queries(T* base, HeadStrides s) const {
         return base + batch * s.batch + query * s.head;
     }
     template <class T>
-    __device__ __forceinline__ T* keys(T* base, Strides s) const {
+    __device__ __forceinline__ T* keys(T* base, HeadStrides s) const {
         return base + batch * s.batch + key * s.head;
     }
 };

@@ -30,8 +30,11 @@ struct Swizzled {
     static constexpr unsigned kMask = D % 64 == 0 ? 7 : 3;
     static constexpr unsigned kLine = D * 2;  // bytes
 
+    // Bytes from the start of the tile to piece `piece` (0 .. D / 8 - 1) of line `line`.
     static __device__ __forceinline__ unsigned place(int line, int piece) {
-        return line * kLine + ((piece ^ (D % 64 == 0 ? line & 7 : line >> 1 & 3)) << 4);
+        const unsigned start = line * kLine;
+        const int turn = D % 64 == 0 ? line & 7 : line >> 1 & 3;  // 0 .. kMask
+        return start + ((piece ^ turn) << 4);
     }
     // From an address inside a tile, `lines` (a multiple of 8) and `pieces` (even) on; both known at compile time.
     static __device__ __forceinline__ unsigned move(unsigned address, int lines, unsigned pieces) {
@@ -61,7 +64,9 @@ struct WarpRows {
 
     // row: the warp's first row within the shared tile of queries
     __device__ __forceinline__ explicit WarpRows(int row) {
-        const int lane = threadIdx.x % kWarp, line = lane % 8, matrix = lane / 8;
+        const int lane = threadIdx.x % kWarp;  // 0 .. 31
+        const int line = lane % 8;             // 0 .. 7, of the matrix that the lane fetches a line of:
+        const int matrix = lane / 8;           // 0 .. 3
         queries = Layout::place(row + line + matrix % 2 * 8, matrix / 2);
         keys = Layout::place(line + matrix / 2 * 8, matrix % 2);
         values = Layout::place(line + matrix % 2 * 8, matrix / 2);
@@ -102,17 +107,20 @@ struct WarpRows {
         }
     }
 
-    // Hides what a query does not see: from key `limit` on for the first of this lane's rows and one key more a row
+    // Hides what a query does not see: from key `limit` on for the first of this lane's rows and one key more per row
     // (a causal limit), and from key `end` on for all. Both count from the tile's first key.
     __device__ __forceinline__ void mask(int limit, int end) {
-        const int column = threadIdx.x % 4 * 2;
+        const int column = threadIdx.x % 4 * 2;  // 0 .. 6
 #pragma unroll
         for (int i = 0; i < TILES; ++i)
 #pragma unroll
             for (int n = 0; n < KEYS / 8; ++n)
 #pragma unroll
-                for (int e = 0; e < 4; ++e)
-                    if (n * 8 + column + e % 2 >= min(limit + i * 16 + e / 2 * 8, end)) score[i][n][e] = -kInfinity;
+                for (int e = 0; e < 4; ++e) {
+                    const int key = n * 8 + column + e % 2;  // 0 .. KEYS - 1
+                    const int row_limit = limit + i * 16 + e / 2 * 8;
+                    if (key >= min(row_limit, end)) score[i][n][e] = -kInfinity;
+                }
     }
 
     // score = 2^(score * scale - shift), and its part of the sum. The shift is 0 while only -inf has been seen.
@@ -196,7 +204,8 @@ struct WarpRows {
                 float total = sum[i][half];
                 total += __shfl_xor_sync(kAllLanes, total, 1);
                 total += __shfl_xor_sync(kAllLanes, total, 2);
-                const float factor = min(limit + i * 16 + half * 8, end) <= 0 ? 0.0f : 1.0f / total;
+                const int row_limit = limit + i * 16 + half * 8;
+                const float factor = min(row_limit, end) <= 0 ? 0.0f : 1.0f / total;
 #pragma unroll
                 for (int n = 0; n < D / 8; ++n) out[i][n][2 * half] *= factor, out[i][n][2 * half + 1] *= factor;
             }
