@@ -56,8 +56,9 @@ def multiply(spec, shape):
             b.copy_from(hosts[1], stream)
             stream.synchronize()
         with nvtx.range("Kernel Execution"):
-            # strides of a row, a column and a batch for A, B, C (not read: beta is 0) and D
-            args = (a, b, c, c, k, 1, 0, n, 1, 0, n, 1, 0, n, 1, 0, m, n, k, 1, 1.0, 0.0)
+            # for A, B, C (not read: beta is 0) and D a Strides: of a row, a column and a batch
+            strides = [np.array([row, 1, 0], np.int64).tobytes() for row in (k, n, n, n)]
+            args = (a, b, c, c, *strides, m, n, k, 1, 1.0, 0.0)
             kernel.launch(stream, grid=-(-m // TILE) * -(-n // TILE), block=(TILE, TILE), args=args)
             stream.synchronize()
         with nvtx.range("Memory Copy D2H"):
@@ -119,7 +120,7 @@ def run(arguments):
         trace.chrome(arguments.trace)
     if arguments.picture:
         kind = "simulated: the CPU's times" if info["kind"] == "sim" else "host times"
-        title = f"C = A @ B, {shape_text(rows[-1].shape)}, {info['name']} ({kind})"
+        title = f"C = A @ B, {shape_text(rows[-1].subject.shape)}, {info['name']} ({kind})"
         plots.ranges(trace, arguments.picture, title)
     return cli.EXIT_OK if all(row.ok is not False for row in rows) else cli.EXIT_FALSE
 

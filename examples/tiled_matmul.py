@@ -47,16 +47,20 @@ def measure(device, stream, shape):
         c = device.full((m, n), np.nan, np.float32, stream=stream)
         grid, block = -(-m // tile) * -(-n // tile), (tile, tile)
         row.subject.idea = f"{grid:,} blocks of {tile * tile:,} threads, {2 * tile * tile * 4:,} bytes shared"
-        # strides of a row, a column and a batch for A, B, C (not read: beta is 0) and D
-        args = (a, b, c, c, k, 1, 0, n, 1, 0, n, 1, 0, n, 1, 0, m, n, k, 1, 1.0, 0.0)
+        # for A, B, C (not read: beta is 0) and D a Strides: of a row, a column and a batch
+        strides = [np.array([row_stride, 1, 0], np.int64).tobytes() for row_stride in (k, n, n, n)]
+        args = (a, b, c, c, *strides, m, n, k, 1, 1.0, 0.0)
+        kernel = module[entry]
         try:
-            launch = module[entry].prepare(grid=grid, block=block, args=args).launch
+            launch = kernel.prepare(grid=grid, block=block, args=args).launch
         except cudakit.LaunchError as refusal:
+            if tile * tile <= kernel.max_threads:
+                raise
             row.skip(str(refusal).splitlines()[0])
             continue
-        resident = module[entry].occupancy(block, 0) * tile * tile
+        resident = kernel.occupancy(block, 0) * tile * tile
         occupancy = resident / device.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
-        row.launch = {"grid": grid, "block": block, "registers": module[entry].registers, "occupancy": occupancy}
+        row.launch = {"grid": grid, "block": block, "registers": kernel.registers, "occupancy": occupancy}
         if device.kind == "sim":
             with device.counters() as counters:
                 launch(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import runpy
@@ -85,6 +86,23 @@ def test_every_example_keeps_the_contract_on_the_simulated_device(path):
     check_contract(result, "sim")
     assert all(row["ok"] is not False for row in result["rows"])
     assert "sim" in done.stderr.lower(), "the table goes to stderr when JSON has stdout"
+
+
+def test_tiled_matmul_skips_only_the_tile_that_fits_no_block():
+    done = run("tiled_matmul", "--device", "sim", "--json", "-", "--quiet", *SHORT["tiled_matmul"])
+    assert done.returncode == 0, done.stderr
+    rows = {row["variant"]: row for row in json.loads(done.stdout)["rows"]}
+    assert [rows[tile]["ok"] for tile in ("8x8", "16x16", "32x32", "64x64")] == [True, True, True, None]
+    assert "a block of 64x64x1 has 4096 threads; the device takes at most 1024" in rows["64x64"]["skipped"]
+
+
+def test_nvtx_matmul_checks_its_product_and_draws_its_ranges(tmp_path):
+    picture = tmp_path / "ranges.png"
+    drawn = ["--picture", str(picture)] if importlib.util.find_spec("matplotlib") else []
+    done = run("nvtx_matmul", "--device", "sim", "--json", "-", "--quiet", *SHORT["nvtx_matmul"], *drawn)
+    assert done.returncode == 0, done.stderr
+    assert {row["variant"]: row["ok"] for row in json.loads(done.stdout)["rows"]} == {"cpu": True, "tiled": True}
+    assert not drawn or picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.mark.gpu
