@@ -78,6 +78,11 @@ def check_contract(result, kind):
             assert row["time_ms"] is None or row["variant"] == "cpu", "a simulated device has no clock"
 
 
+def expect_checked(result):
+    """A run in which every kernel is skipped has shown nothing."""
+    assert any(row["ok"] for row in result["rows"] if row["variant"] != "cpu"), "nothing but the host was checked"
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_keeps_the_contract_on_the_simulated_device(path):
     done = run(path.stem, "--device", "sim", "--json", "-", *SHORT.get(path.stem, []))
@@ -85,6 +90,7 @@ def test_every_example_keeps_the_contract_on_the_simulated_device(path):
     result = json.loads(done.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     check_contract(result, "sim")
     assert all(row["ok"] is not False for row in result["rows"])
+    expect_checked(result)
     assert "sim" in done.stderr.lower(), "the table goes to stderr when JSON has stdout"
 
 
@@ -110,7 +116,10 @@ def test_nvtx_matmul_checks_its_product_and_draws_its_ranges(tmp_path):
 def test_every_example_keeps_the_contract_on_the_gpu(path, gpu):
     done = run(path.stem, "--device", "gpu", "--json", "-", *SHORT.get(path.stem, []))
     assert done.returncode == 0, done.stderr
-    check_contract(json.loads(done.stdout), "gpu")
+    result = json.loads(done.stdout)
+    check_contract(result, "gpu")
+    if path.stem in ("nvtx_matmul", "tiled_matmul"):
+        expect_checked(result)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
