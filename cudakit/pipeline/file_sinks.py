@@ -263,6 +263,7 @@ class ToFolder(Sink):
     def close(self) -> None:
         if self._spec is not None and self._record.exists() and not any(map(is_result, os.listdir(self.path))):
             self._record.unlink()  # nothing is finished that it would be the record of
+        self._spec = None  # its label holds the sources
 
 
 def npy_header_bytes(count: int | None, item: Item) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -126,13 +126,20 @@ class RunRequest:
         """Whether the items have names of their own."""
         return any(source.named for source in self.indexed)
 
-    def label(self, number: int) -> str:
-        """The name of an item: its source's, or its number."""
-        for source in self.indexed:
-            names = source.labels(number, number + 1)
-            if names:
-                return names[0]
-        return str(number).zfill(len(str(max((self.count or 10**9) - 1, 0))))
+    @cached_property
+    def label(self) -> Callable[[int], str]:
+        """The name of an item by its number. It holds the sources and not the request, since a sink may keep it for
+        longer than the run."""
+        return partial(_label, self.indexed, self.count)
+
+
+def _label(sources: Sequence[Source], count: int | None, number: int) -> str:
+    """The name of an item: its source's, or its number."""
+    for source in sources:
+        names = source.labels(number, number + 1)
+        if names:
+            return names[0]
+    return str(number).zfill(len(str(max((count or 10**9) - 1, 0))))
 
 
 def _expect_numbers(values: dict[str, Any]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -718,6 +720,51 @@ def test_nothing_is_left_open(device, tmp_path) -> None:
     assert ended == ["generator"]
     assert len(files()) <= before
     assert sorted(os.listdir(tmp_path)) == ["a.npy"]
+
+
+class KeepsItsSpec(pipeline.Sink):
+    """A sink of one's own, which does not drop its spec."""
+
+    def open(self, spec: Any) -> list[Any]:
+        self.spec = spec
+        return []
+
+    def write(self, start: int, stop: int, items: Any) -> None:
+        pass
+
+
+class Double:
+    """A function that holds device memory."""
+
+    def __init__(self, scratch: Any) -> None:
+        self.scratch = scratch
+
+    def __call__(self, chunk: pipeline.Chunk, a: Any, out: Any) -> None:
+        double(chunk, a, out)
+
+
+@pytest.mark.parametrize("kind", ["folder", "own"])
+def test_a_kept_sink_keeps_neither_the_function_nor_the_device(tmp_path, kind) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        device = cudakit.Device("sim", fresh=True)
+        function, host = Double(device.zeros((4,), np.float32)), items(7)
+        held = {"function": weakref.ref(function), "scratch": weakref.ref(function.scratch)}
+        if kind == "folder":
+            held["source"] = weakref.ref(host)  # a sink of one's own has it by the label
+        held_device = weakref.ref(device)
+        sink = pipeline.ToFolder(tmp_path / "out") if kind == "folder" else KeepsItsSpec()
+        pipeline.run(function, host, sink, devices=device, chunk=3)
+        device.close()
+        del function, host, device
+        assert [name for name, value in held.items() if value() is not None] == []
+        gc.collect()  # a device is a circle of its own
+        assert held_device() is None
+    finally:
+        gc.enable()
+        gc.collect()
+    assert sink is not None
 
 
 # What is told ---------------------------------------------------------------------------------------------------------
