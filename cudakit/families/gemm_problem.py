@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from cudakit.families import checks
@@ -39,9 +40,10 @@ class Operand:
         """The transposed operand."""
         return replace(self, row=self.col, col=self.row)
 
-    @property
+    @cached_property
     def strides(self) -> bytes:
-        """The strides as kernels take them: a `Strides` by value, of which a launch checks only the size."""
+        """The strides as kernels take them: a `Strides` by value, of which a launch checks only the size. The same
+        object each time, so that a launch plan knows it again."""
         return _STRIDES.pack(self.row, self.col, self.batch)
 
     def pieces(self, along: int, step: int, extent: int, batches: int, itemsize: int) -> bool:

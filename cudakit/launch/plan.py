@@ -231,7 +231,8 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
 
     Ints and tuples written in a program are the same objects at each call, so the last configuration is known again by
     identity; others are looked up in `sends`. So are the last arguments: if each is the very object that passed all
-    tests (an array or stream by its tag), its bytes are in place still, and only what can have changed since is tested.
+    tests (an array or stream by its tag, a number or `bytes` itself), its bytes are in place still, and only what can
+    have changed since is tested.
     A use on a stream other than the array's own is noted, so that the array's free waits for it.
 
     For `scale(const float* x, float* y, float factor, int n)`, launched with two arrays, a float and an int, it is:
@@ -310,7 +311,7 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
         else:
             tests.append(f"type(arg{i}) is type{i}")
             packed.append(f"arg{i}" if _packs_itself(converter, argument) else f"convert{i}(arg{i})")
-            if isinstance(argument, (int, float, np.number, np.bool_)):
+            if isinstance(argument, (int, float, bytes, np.number, np.bool_)):
                 same.append(f"arg{i} is last{i}")
                 kept.append(f"arg{i}")
             else:

@@ -904,6 +904,38 @@ def test_a_launch_is_two_python_calls_and_a_prepared_one_is_one(sim: cudakit.Dev
         pool.submit(check).result()
 
 
+def test_bytes_of_a_struct_are_packed_once(sim: cudakit.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`bytes` cannot change: the very object that passed the tests makes a launch without them, as a number does."""
+    kernel = sim.compile(source="struct S { long long a, b; }; __global__ void k(long long* x, S s) { x[0] = s.b; }",
+                         name="struct.cu")["k"]  # fmt: skip
+    stream, x = sim.default_stream, sim.zeros((1,), np.int64)
+    convert, converted = plans.Converter.__call__, []
+
+    def note(converter: plans.Converter, value: Any) -> Any:
+        converted.append(value)
+        return convert(converter, value)
+
+    monkeypatch.setattr(plans.Converter, "__call__", note)
+
+    def launch(value: bytes) -> int:
+        converted.clear()
+        kernel.launch(stream, grid=1, block=1, args=(x, value))
+        return int(x.numpy(stream)[0])
+
+    first, second = (np.array([0, number], np.int64).tobytes() for number in (5, 6))
+    assert launch(first) == 5  # makes the plan
+    assert launch(first) == 5  # the plan's first launch
+    assert launch(first) == 5
+    assert converted == []
+    assert launch(second) == 6
+    assert converted == [second]
+    assert launch(second) == 6
+    assert converted == []
+    for _ in range(2):
+        refused(kernel, stream, "it has 15 bytes, and the parameter 16", args=(x, second[1:]))
+        assert launch(second) == 6
+
+
 def test_the_example_of_a_plan_is_a_plan(
     device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any
 ) -> None:
