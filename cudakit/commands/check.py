@@ -254,7 +254,7 @@ def _run_all(
         if not kernels:
             raise Refused(
                 f"--annotate {arguments.annotate}: {said}, no kernel of {path.name} was launched on a simulated "
-                "device. Compile it by its path with line info (the default), and launch on Device()"
+                "device. Compile it by its path with line info (the default), and launch on cudakit.Device()"
             )
         facts = [f"{annotate.shown_path(str(path))}: {said} on the simulated device, {arch}"]
         Path(arguments.annotate).write_text(annotate.page(path, kernels, facts), encoding="utf-8")
