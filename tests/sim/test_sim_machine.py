@@ -1,9 +1,12 @@
 """Kernels on the lockstep machine: their results, how lanes part and meet, barriers, atomics, calls, async copies."""
 
+import weakref
+
 import numpy as np
 import pytest
 from simdevice import SimDevice
 
+from cudakit.sim.checks.guard import Guard
 from cudakit.sim.chips.properties import chip
 from cudakit.sim.lockstep.report import KernelFault
 from cudakit.sim.machine.launch import launch
@@ -179,6 +182,23 @@ def test_more_than_65535_blocks(basic):
     assert hits[0] == 70_001 * 3
     assert counters.blocks == 70_001
     assert counters.atomics == 70_001
+
+
+def test_what_checks_a_batch_is_gone_before_the_next(monkeypatch):
+    """The tables of one batch, and not of two, beside the launch's own."""
+    guards = []
+
+    class Watched(Guard):
+        def __init__(self, *given):
+            assert [guard for guard in guards if guard() is not None] == []
+            guards.append(weakref.ref(self))
+            super().__init__(*given)
+
+    monkeypatch.setattr("cudakit.sim.machine.launch.Guard", Watched)
+    hits = np.zeros(1, np.int32)
+    SimDevice(BASIC).launch("many", 100, 1024, hits, checks=frozenset({"race", "init"}))
+    assert hits[0] == 102_400
+    assert len(guards) > 1
 
 
 @pytest.mark.parametrize("block", [(50, 1, 1), (5, 4, 3), (32, 2, 1)])

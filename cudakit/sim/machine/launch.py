@@ -144,14 +144,18 @@ def _run_batches(program: Program, run: KernelRun, together: int, guard: LaunchG
     blocks = run.config.blocks
     with np.errstate(all="ignore"):
         for first in range(0, blocks, together):
-            count = min(together, blocks - first)
-            batch = Batch(run, _geometry(count, run.config.block), first)
-            checks = Guard(guard, batch) if guard is not None else None
-            batch.guard = checks
-            LaneScheduler(batch, program, blocks - first - count).loop()
-            if checks is not None:
-                # break the cycle, so that shadow tables are freed with the batch
-                checks.shared = batch.guard = None
+            _run_batch(program, run, first, min(together, blocks - first), guard)
+
+
+def _run_batch(program: Program, run: KernelRun, first: int, count: int, guard: LaunchGuard | None) -> None:
+    """Run blocks ``first`` to ``first + count``. Its memory is free when it returns, before the next batch has its."""
+    batch = Batch(run, _geometry(count, run.config.block), first)
+    checks = Guard(guard, batch) if guard is not None else None
+    batch.guard = checks
+    LaneScheduler(batch, program, run.config.blocks - first - count).loop()
+    if checks is not None:
+        # break the cycle, so that shadow tables are freed with the batch
+        checks.shared = batch.guard = None
 
 
 def _blocks_at_once(config: RunConfig, chip: Chip, spins: bool) -> int:
