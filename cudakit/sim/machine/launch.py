@@ -15,7 +15,6 @@ import numpy as np
 
 from cudakit.sim.checks.footprints import Footprints
 from cudakit.sim.checks.guard import Guard, LaunchGuard, wanted
-from cudakit.sim.chips.occupancy import shared_footprint
 from cudakit.sim.chips.properties import Chip
 from cudakit.sim.lockstep.control import LaneScheduler
 from cudakit.sim.lockstep.counters import Counters
@@ -33,6 +32,8 @@ from cudakit.sim.machine.loading import LoadedFunction
 _BATCH_LANES = 16384
 # bytes of shared and local memory that one batch may have
 _BATCH_BYTES = 64 << 20
+# bytes of shared memory that a block takes beside its own, for the estimate of how many are resident
+_RESERVED_PER_BLOCK = 1024
 # local memory for calls that recurse, as cuCtxGetLimit's default
 _RECURSION_BYTES = 8192
 
@@ -169,7 +170,7 @@ def _blocks_at_once(config: RunConfig, chip: Chip, spins: bool) -> int:
         # as many as the device would hold, for those that wait for each other without saying so
         resident = chip.max_threads_per_multiprocessor // max(threads, 1)
         if shared:
-            resident = min(resident, chip.shared_per_multiprocessor // shared_footprint(chip, shared))
+            resident = min(resident, chip.shared_per_multiprocessor // (shared + _RESERVED_PER_BLOCK))
         fitting = max(fitting, max(1, min(resident, 32)) * chip.multiprocessors)
     return min(config.blocks, fitting)
 
