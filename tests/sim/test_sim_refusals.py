@@ -267,6 +267,9 @@ def test_a_modifier_that_nobody_knows_is_refused_and_never_ignored(line):
         "cvta.shared.u32 %r1, %r2;",
         "isspacep.nowhere %p1, %rd1;",
         "mov.u8 %h1, %h2;",
+        "wmma.sync.load.a.aligned.row.m16n16k16.shared.f16 {%r0,%r1,%r2,%r3,%r4,%r5,%r6,%r7}, [buffer];",
+        "wmma.sync.store.d.aligned.row.m16n16k16.shared.f32 [buffer], {%f0,%f1,%f2,%f3,%f4,%f5,%f6,%f7};",
+        "wmma.sync.mma.aligned.row.col.m8n8k4.f64.f64.f64.f64 {%fd0,%fd1}, {%fd2}, {%fd3}, {%fd0,%fd1};",
     ],
 )
 def test_forms_that_ptx_does_not_have_are_refused(line):

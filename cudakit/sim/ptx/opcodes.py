@@ -80,7 +80,8 @@ class Opcode:
     operands: int | tuple[int, int] = ANY
     # how many of the first operands it writes
     writes: int = 1
-    # pattern of all modifiers, if that says which are allowed; else the builder reads them with ``Modifiers``
+    # pattern of all modifiers, if that says which are allowed or in which order; a builder reads what it leaves open
+    # with ``Modifiers``
     forms: str | None = None
     # how it ends a basic block
     ends: Flow | None = None
@@ -257,9 +258,26 @@ ROWS = (
         stops=True,
     ),
     Opcode("movmatrix", "tensor", 2, whole_warp=True),
-    Opcode("wmma.load", LOAD, (2, 3), whole_warp=True, memory=Addresses(reads=1, granule=1), stops=True),
-    Opcode("wmma.store", STORE, (2, 3), writes=0, whole_warp=True, memory=Addresses(writes=0, granule=1), stops=True),
-    Opcode("wmma.mma", "tensor", 4, whole_warp=True, stops=True),
+    Opcode(
+        "wmma.load",
+        LOAD,
+        (2, 3),
+        forms=r"load\..*",
+        whole_warp=True,
+        memory=Addresses(reads=1, granule=1),
+        stops=True,
+    ),
+    Opcode(
+        "wmma.store",
+        STORE,
+        (2, 3),
+        writes=0,
+        forms=r"store\..*",
+        whole_warp=True,
+        memory=Addresses(writes=0, granule=1),
+        stops=True,
+    ),
+    Opcode("wmma.mma", "tensor", 4, forms=r"mma\..*", whole_warp=True, stops=True),
     _refused(
         "mma.sp",
         "sparse matrix products are not there yet: use the dense mma.sync",
