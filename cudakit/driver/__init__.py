@@ -1,1 +1,1 @@
-"""The party wall: the driver API of a GPU or of the simulated device, and the contexts and streams on it."""
+"""One driver interface for a GPU and the simulated device, and the contexts and streams on it."""

@@ -1,4 +1,4 @@
-"""The party wall: which driver a device talks to, `cuda.bindings.driver` or the simulated one.
+"""One driver interface for a GPU and the simulated device: `cuda.bindings.driver`, or the simulated driver.
 
 Both offer the same functions with the same arguments and `(CUresult, value...)` results, so nothing above this module
 knows which it has. `open()` reads what the user asked for:
