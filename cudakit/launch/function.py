@@ -124,7 +124,7 @@ class Function:
 
     @property
     def spills(self) -> int:
-        """Bytes a thread that ptxas spilled to local memory, stores and loads."""
+        """Bytes per thread that ptxas spilled to local memory, stores and loads."""
         return self.resources.spill_stores + self.resources.spill_loads
 
     def _required_cluster(self) -> Dim | None:

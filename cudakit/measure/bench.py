@@ -188,7 +188,7 @@ class Bench:
             if row.ok:
                 launches = case.prepared(variant)
                 with nvtx.range(f"bench {family.name}.{variant.name}"):
-                    # What waits for the device in its midst is timed by the host's clock: there is no other for it.
+                    # Variants that synchronise midway can only be timed on the host.
                     waiting = functools.partial(_in_turn, itertools.cycle(launches), case.stream)
                     case.timed(row, wall_clock(waiting) if variant.waits else timer.time(launches))
                 row.times.end_to_end = transfers.time(launches[0])

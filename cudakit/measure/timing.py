@@ -1,4 +1,4 @@
-"""Honest time: GPU time by events around batches of launches, host time a call in bursts.
+"""Honest time: GPU time by events around batches of launches, host time per call in bursts.
 
 A single launch between two events costs one to two microseconds of its own, and a kernel shorter than its launch
 leaves the GPU waiting for the host. So launches are timed in batches of about a millisecond, and the stream is held
@@ -74,7 +74,7 @@ class GpuTimer:
         self._hold = device.compile(source=_HOLD, name="hold.cu")["hold"]
 
     def time(self, launches: Sequence[Launch]) -> Spread:
-        """Milliseconds a launch. `launches` are the same work on different memory, taken in turn.
+        """Milliseconds per launch. `launches` are the same work on different memory, taken in turn.
 
         Each call of a launch must only queue work on this timer's stream.
         """
@@ -104,7 +104,7 @@ class GpuTimer:
         return Spread.of([self._batch(run, batch, hold) for _ in range(samples)])
 
     def _batch(self, run: Callable[[int], None], count: int, hold: int) -> float:
-        """Milliseconds a launch of `count` launches, queued while the stream is held for `hold` nanoseconds."""
+        """Milliseconds per launch, over `count` launches queued while the stream is held for `hold` nanoseconds."""
         if hold:
             self._hold.launch(self.stream, grid=1, block=1, args=(hold,))
         start = self.stream.record(timing=True)

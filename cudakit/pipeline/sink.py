@@ -33,7 +33,7 @@ class Sink:
     where = ""
 
     def open(self, spec: SinkSpec) -> list[Range]:
-        """Get ready. Gives the ranges that are finished already, merged."""
+        """Get ready. Returns the ranges that are finished already, merged."""
         return []
 
     def item(self) -> Item | None:

@@ -6,7 +6,7 @@ from cudakit.sim.lockstep.sites import Site
 
 
 class Events:
-    """Numbers that rise, from 1; 0 is never. The site of each access is kept for reports."""
+    """Event numbers ascend from 1; 0 means no event. The site of each access is kept for reports."""
 
     __slots__ = ("_sites",)
 
