@@ -77,8 +77,9 @@ def pack_configs(packing: Packing) -> list[Config]:
 def _pack_arguments(each: Packed) -> Callable[..., tuple[Any, ...]]:
     def made(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
         to = scratch.view(memory.as_dtype(problem.dtype))[each.start :]
-        sizes = (each.lines, problem.k, each.pitch, each.batches)
-        return (inputs[each.index], to, each.of.strides, *sizes)
+        of = each.of
+        sizes = (of.row, of.col, of.batch, each.lines, problem.k, each.pitch, each.batches)
+        return (inputs[each.index], to, *sizes)
 
     return made
 

@@ -5,10 +5,8 @@ A transposed operand is a view with its strides swapped; a 2-D operand beside 3-
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from cudakit.families import checks
@@ -21,9 +19,6 @@ _TWICE = (
 )
 _PARTLY = "C and the output overlap without being the same array: give the same one, or a separate one"
 _SHARED = "the output of a product lies over {name}, which is read throughout: give a separate one"
-
-# `Strides` of kernels/common/strides.cuh: row, col, batch.
-_STRIDES = struct.Struct("=3q")
 
 
 @dataclass(frozen=True)
@@ -39,12 +34,6 @@ class Operand:
     def turned(self) -> Operand:
         """The transposed operand."""
         return replace(self, row=self.col, col=self.row)
-
-    @cached_property
-    def strides(self) -> bytes:
-        """The strides as kernels take them: a `Strides` by value, of which a launch checks only the size. The same
-        object each time, so that a launch plan knows it again."""
-        return _STRIDES.pack(self.row, self.col, self.batch)
 
     def pieces(self, along: int, step: int, extent: int, batches: int, itemsize: int) -> bool:
         """Whether an axis of stride `along` and `extent` elements is whole 16-byte pieces, wherever a step of `step`
@@ -136,8 +125,8 @@ def output_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
 
 
 def arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    """The arguments of every kernel of both families."""
+    """What every kernel of both families takes."""
     c = inputs[2] if len(inputs) == 3 else output
     p = problem
-    strides = (operand.strides for operand in (p.a, p.b, p.c, p.d))
+    strides = (stride for o in (p.a, p.b, p.c, p.d) for stride in (o.row, o.col, o.batch))
     return (*inputs[:2], c, output, *strides, p.m, p.n, p.k, p.batch, p.alpha, p.beta)

@@ -168,7 +168,7 @@ def stream_configs(tile: FmaTile, problem: GemmProblem, lies: OperandLayout) -> 
 
 def join_arguments(main: Sequence[Any]) -> tuple[Any, ...]:
     """The arguments of stream_k_join from those of stream_k: c, d and their strides, the sizes, alpha, beta, parts."""
-    operands, strides_of_a_and_b = 4, 2
+    operands, strides_of_a_and_b = 4, 6
     return (*main[2:operands], *main[operands + strides_of_a_and_b :])
 
 

@@ -1,4 +1,4 @@
-// fp32 product, one thread per output, neighbouring threads in neighbouring columns.
+// fp32 product, one thread an output, neighbouring threads in neighbouring columns.
 //
 // Parameters as in 01_naive_uncoalesced.cu.
 //
@@ -12,17 +12,16 @@
 // grid: tiles of all batches, block: SIDE x SIDE
 template <int SIDE>
 __global__ void __launch_bounds__(SIDE* SIDE) naive(const float* a, const float* b, const float* c, float* d,
-    const __grid_constant__ Strides a_strides, const __grid_constant__ Strides b_strides,
-    const __grid_constant__ Strides c_strides, const __grid_constant__ Strides d_strides, int64 m, int64 n, int64 k,
-    int64 batches, float alpha, float beta) {
+    int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
+    int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
+    float beta) {
     const BlockTile<SIDE, SIDE> tile(m, n);
-    const int64 row = tile.m0 + threadIdx.y;
-    const int64 col = tile.n0 + threadIdx.x;
+    const int64 row = tile.m0 + threadIdx.y, col = tile.n0 + threadIdx.x;
     if (row >= m || col >= n) return;
-    const float* of_a = a + a_strides.offset(tile.batch, row, 0);
-    const float* of_b = b + b_strides.offset(tile.batch, 0, col);
+    const float* of_a = a + tile.batch * a_batch + row * a_row;
+    const float* of_b = b + tile.batch * b_batch + col * b_col;
     float sum = 0.0f;
-    for (int64 i = 0; i < k; ++i) sum = fmaf(of_a[i * a_strides.col], of_b[i * b_strides.row], sum);
-    const float* of_c = c + c_strides.offset(tile.batch, row, col);
-    d[d_strides.offset(tile.batch, row, col)] = combined(sum, alpha, beta, of_c);
+    for (int64 i = 0; i < k; ++i) sum = fmaf(of_a[i * a_col], of_b[i * b_row], sum);
+    d[tile.batch * d_batch + row * d_row + col * d_col] =
+        combined(sum, alpha, beta, c + tile.batch * c_batch + row * c_row + col * c_col);
 }

@@ -1,4 +1,4 @@
-// fp32 product, TM outputs of one column per thread.
+// fp32 product, TM outputs of one column a thread.
 //
 // Parameters as in 01_naive_uncoalesced.cu.
 //
@@ -12,28 +12,22 @@
 // grid: tiles of all batches, block: BM * BN / TM
 template <int BM, int BN, int BK, int TM>
 __global__ void __launch_bounds__(BM* BN / TM, 2) register_1d(const float* a, const float* b, const float* c, float* d,
-    const __grid_constant__ Strides a_strides, const __grid_constant__ Strides b_strides,
-    const __grid_constant__ Strides c_strides, const __grid_constant__ Strides d_strides, int64 m, int64 n, int64 k,
-    int64 batches, float alpha, float beta) {
+    int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
+    int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
+    float beta) {
     constexpr int kThreads = BM * BN / TM;
     static_assert(BM * BK == kThreads && BK * BN == kThreads, "every thread brings one float of A and one of B");
     __shared__ float tile_a[BM][BK], tile_b[BK][BN];
-    const int thread = threadIdx.x;  // 0 .. kThreads - 1
-    // The float that it brings of A, and of B
-    const int line_a = thread / BK;  // 0 .. BM - 1
-    const int k_a = thread % BK;     // 0 .. BK - 1
-    const int k_b = thread / BN;     // 0 .. BK - 1
-    const int line_b = thread % BN;  // 0 .. BN - 1
-    // Its first output in the tile
-    const int row = thread / BN * TM;  // 0 .. BM - TM
-    const int col = thread % BN;       // 0 .. BN - 1
+    const int thread = threadIdx.x;
+    const int line_a = thread / BK, k_a = thread % BK;  // what it brings of A,
+    const int k_b = thread / BN, line_b = thread % BN;  // and of B
+    const int row = thread / BN * TM, col = thread % BN;
     const BlockTile<BM, BN> tile(m, n);
-    const float* of_a = a + a_strides.offset(tile.batch, tile.m0 + line_a, k_a);
-    const float* of_b = b + b_strides.offset(tile.batch, k_b, tile.n0 + line_b);
-    const bool inside_a = tile.m0 + line_a < m;
-    const bool inside_b = tile.n0 + line_b < n;
+    const float* of_a = a + tile.batch * a_batch + (tile.m0 + line_a) * a_row + k_a * a_col;
+    const float* of_b = b + tile.batch * b_batch + (tile.n0 + line_b) * b_col + k_b * b_row;
+    const bool inside_a = tile.m0 + line_a < m, inside_b = tile.n0 + line_b < n;
     float sums[TM] = {};
-    for (int64 left = k; left > 0; left -= BK, of_a += BK * a_strides.col, of_b += BK * b_strides.row) {
+    for (int64 left = k; left > 0; left -= BK, of_a += BK * a_col, of_b += BK * b_row) {
         tile_a[line_a][k_a] = inside_a && k_a < left ? *of_a : 0.0f;
         tile_b[k_b][line_b] = inside_b && k_b < left ? *of_b : 0.0f;
         __syncthreads();
@@ -49,8 +43,8 @@ __global__ void __launch_bounds__(BM* BN / TM, 2) register_1d(const float* a, co
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
         const int64 r = tile.m0 + row + i;
-        if (r >= m || s >= n) continue;
-        const float* of_c = c + c_strides.offset(tile.batch, r, s);
-        d[d_strides.offset(tile.batch, r, s)] = combined(sums[i], alpha, beta, of_c);
+        if (r < m && s < n)
+            d[tile.batch * d_batch + r * d_row + s * d_col] =
+                combined(sums[i], alpha, beta, c + tile.batch * c_batch + r * c_row + s * c_col);
     }
 }

@@ -1,4 +1,4 @@
-// fp32 product, TM x TN outputs per thread.
+// fp32 product, TM x TN outputs a thread.
 //
 // Parameters as in 01_naive_uncoalesced.cu.
 //
@@ -16,34 +16,28 @@
 // grid: tiles of all batches, block: BM * BN / (TM * TN)
 template <int BM, int BN, int BK, int TM, int TN>
 __global__ void __launch_bounds__(BM* BN / (TM * TN), 2) register_2d(const float* a, const float* b, const float* c,
-    float* d, const __grid_constant__ Strides a_strides, const __grid_constant__ Strides b_strides,
-    const __grid_constant__ Strides c_strides, const __grid_constant__ Strides d_strides, int64 m, int64 n, int64 k,
-    int64 batches, float alpha, float beta) {
+    float* d, int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row,
+    int64 c_col, int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches,
+    float alpha, float beta) {
     constexpr int kThreads = BM * BN / (TM * TN);
-    constexpr int kAcross = BN / TN;  // threads across the tile
     static_assert(kThreads % BK == 0 && kThreads % BN == 0, "a thread brings floats of one k of A and one line of B");
     __shared__ float tile_a[BM][BK], tile_b[BK][BN];
-    const int thread = threadIdx.x;  // 0 .. kThreads - 1
-    // Its first output in the tile
-    const int row = thread / kAcross * TM;  // 0 .. BM - TM
-    const int col = thread % kAcross * TN;  // 0 .. BN - TN
+    const int thread = threadIdx.x;
+    const int row = thread / (BN / TN) * TM, col = thread % (BN / TN) * TN;
     const BlockTile<BM, BN> tile(m, n);
-    // The floats that it brings: lines kStepA apart of one k of A, and k that are kStepB apart of one line of B
+    // what it brings: lines kStepA apart of one k of A, and k that are kStepB apart of one line of B
     constexpr int kStepA = kThreads / BK, kStepB = kThreads / BN;
-    const int line_a = thread / BK;  // 0 .. kStepA - 1
-    const int k_a = thread % BK;     // 0 .. BK - 1
-    const int k_b = thread / BN;     // 0 .. kStepB - 1
-    const int line_b = thread % BN;  // 0 .. BN - 1
-    const float* of_a = a + a_strides.offset(tile.batch, tile.m0 + line_a, k_a);
-    const float* of_b = b + b_strides.offset(tile.batch, k_b, tile.n0 + line_b);
+    const int line_a = thread / BK, k_a = thread % BK, k_b = thread / BN, line_b = thread % BN;
+    const float* of_a = a + tile.batch * a_batch + (tile.m0 + line_a) * a_row + k_a * a_col;
+    const float* of_b = b + tile.batch * b_batch + (tile.n0 + line_b) * b_col + k_b * b_row;
     float sums[TM][TN] = {};
-    for (int64 left = k; left > 0; left -= BK, of_a += BK * a_strides.col, of_b += BK * b_strides.row) {
+    for (int64 left = k; left > 0; left -= BK, of_a += BK * a_col, of_b += BK * b_row) {
 #pragma unroll
         for (int i = 0; i < BM; i += kStepA)
-            tile_a[line_a + i][k_a] = tile.m0 + line_a + i < m && k_a < left ? of_a[i * a_strides.row] : 0.0f;
+            tile_a[line_a + i][k_a] = tile.m0 + line_a + i < m && k_a < left ? of_a[i * a_row] : 0.0f;
 #pragma unroll
         for (int i = 0; i < BK; i += kStepB)
-            tile_b[k_b + i][line_b] = tile.n0 + line_b < n && k_b + i < left ? of_b[i * b_strides.row] : 0.0f;
+            tile_b[k_b + i][line_b] = tile.n0 + line_b < n && k_b + i < left ? of_b[i * b_row] : 0.0f;
         __syncthreads();
 #pragma unroll 4  // all of BK at once is more values of A than there are registers
         for (int i = 0; i < BK; ++i) {
@@ -63,10 +57,9 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), 2) register_2d(const float
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int j = 0; j < TN; ++j) {
-            const int64 r = tile.m0 + row + i;
-            const int64 s = tile.n0 + col + j;
-            if (r >= m || s >= n) continue;
-            const float* of_c = c + c_strides.offset(tile.batch, r, s);
-            d[d_strides.offset(tile.batch, r, s)] = combined(sums[i][j], alpha, beta, of_c);
+            const int64 r = tile.m0 + row + i, s = tile.n0 + col + j;
+            if (r < m && s < n)
+                d[tile.batch * d_batch + r * d_row + s * d_col] =
+                    combined(sums[i][j], alpha, beta, c + tile.batch * c_batch + r * c_row + s * c_col);
         }
 }

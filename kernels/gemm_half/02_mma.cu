@@ -7,7 +7,7 @@
 //
 // What it adds: copies of 16 bytes, and instructions whose fragments are known lane by lane, so that ldmatrix fetches
 // four 8 x 8 matrices at once and a warp's 64 x 32 outputs stay in registers. Without the swizzle the 8 rows of such a
-// matrix are in the same four banks, and each ldmatrix takes 8 times as long (tensor_tile.cuh shows why).
+// matrix lie in the same four banks, and each ldmatrix takes 8 times as long (tensor_tile.cuh shows why).
 //
 // Bound by: waiting. Copying and multiplying take turns. The next rung copies ahead.
 #include "tensor_tile.cuh"
@@ -15,18 +15,16 @@
 // grid: (tiles, 1, batches up to 65,535), block: BM / WM * BN / WN warps
 template <class T, class R, int BM, int BN, int WM, int WN, bool A_K, bool B_K, bool SWIZZLED>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp) mma_tile(const T* a, const T* b, const R* c, R* d,
-    const __grid_constant__ Strides a_strides, const __grid_constant__ Strides b_strides,
-    const __grid_constant__ Strides c_strides, const __grid_constant__ Strides d_strides, int64 m, int64 n, int64 k,
-    int64 batches, float alpha, float beta, int wide) {
+    int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
+    int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
+    float beta, int wide) {
     using Tile = TensorTile<T, BM, BN, WM, WN, A_K, B_K, SWIZZLED>;
     extern __shared__ __align__(128) char shared[];
     const unsigned tiles = shared_address(shared);
-    const int64 across = (n + BN - 1) / BN;     // tiles in a row of tiles
-    const int64 m0 = blockIdx.x / across * BM;  // 0 .. m - 1
-    const int64 n0 = blockIdx.x % across * BN;  // 0 .. n - 1
+    const int64 across = (n + BN - 1) / BN, m0 = blockIdx.x / across * BM, n0 = blockIdx.x % across * BN;
     for (int64 z = blockIdx.z; z < batches; z += gridDim.z) {
-        typename Tile::A in_a(a + z * a_strides.batch, a_strides.row, a_strides.col, m0, m, k);
-        typename Tile::B in_b(b + z * b_strides.batch, b_strides.col, b_strides.row, n0, n, k);
+        typename Tile::A in_a(a + z * a_batch, a_row, a_col, m0, m, k);
+        typename Tile::B in_b(b + z * b_batch, b_col, b_row, n0, n, k);
         Tile tile;
         typename Tile::Fragments fragments;
         for (int64 k0 = 0; k0 < k; k0 += kDepth) {
@@ -41,9 +39,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp) mma_tile(const T*
             }
             __syncthreads();  // before the tiles are filled again
         }
-        const R* of_c = c + z * c_strides.batch;
-        R* of_d = d + z * d_strides.batch;
-        tile.store(shared, of_c, c_strides, of_d, d_strides, m0, n0, m, n, alpha, beta, wide);
+        tile.store(
+            shared, c + z * c_batch, c_row, c_col, d + z * d_batch, d_row, d_col, m0, n0, m, n, alpha, beta, wide);
         __syncthreads();
     }
 }
