@@ -56,9 +56,8 @@ def multiply(spec, shape):
             b.copy_from(hosts[1], stream)
             stream.synchronize()
         with nvtx.range("Kernel Execution"):
-            # for A, B, C (not read: beta is 0) and D a Strides: of a row, a column and a batch
-            strides = [np.array([row, 1, 0], np.int64).tobytes() for row in (k, n, n, n)]
-            args = (a, b, c, c, *strides, m, n, k, 1, 1.0, 0.0)
+            # strides of a row, a column and a batch for A, B, C (not read: beta is 0) and D
+            args = (a, b, c, c, k, 1, 0, n, 1, 0, n, 1, 0, n, 1, 0, m, n, k, 1, 1.0, 0.0)
             kernel.launch(stream, grid=-(-m // TILE) * -(-n // TILE), block=(TILE, TILE), args=args)
             stream.synchronize()
         with nvtx.range("Memory Copy D2H"):

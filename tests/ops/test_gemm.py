@@ -124,8 +124,7 @@ def test_64_by_64_threads_cannot_be_launched(device: cudakit.Device) -> None:
     entry = "tiled<64>"
     kernel = device.compile("gemm/03_tiled.cu", names=(entry,))[entry]
     a = device.array(normal(64, 64))
-    strides = [np.array([64, 1, 0], np.int64).tobytes()] * 4
-    args = (a, a, a, a, *strides, 64, 64, 64, 1, 1.0, 0.0)
+    args = (a, a, a, a, *(64, 1, 0) * 4, 64, 64, 64, 1, 1.0, 0.0)
     with pytest.raises(cudakit.LaunchError, match=r"4,?096 threads.*1,?024"):
         kernel.launch(device.default_stream, grid=1, block=(64, 64), args=args)
 
