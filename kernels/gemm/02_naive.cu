@@ -1,4 +1,4 @@
-// fp32 product, one thread an output, neighbouring threads in neighbouring columns.
+// fp32 product, one thread per output, neighbouring threads in neighbouring columns.
 //
 // Parameters as in 01_naive_uncoalesced.cu.
 //
@@ -16,12 +16,13 @@ __global__ void __launch_bounds__(SIDE* SIDE) naive(const float* a, const float*
     int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
     float beta) {
     const BlockTile<SIDE, SIDE> tile(m, n);
-    const int64 row = tile.m0 + threadIdx.y, col = tile.n0 + threadIdx.x;
+    const int64 row = tile.m0 + threadIdx.y;
+    const int64 col = tile.n0 + threadIdx.x;
     if (row >= m || col >= n) return;
     const float* of_a = a + tile.batch * a_batch + row * a_row;
     const float* of_b = b + tile.batch * b_batch + col * b_col;
     float sum = 0.0f;
     for (int64 i = 0; i < k; ++i) sum = fmaf(of_a[i * a_col], of_b[i * b_row], sum);
-    d[tile.batch * d_batch + row * d_row + col * d_col] =
-        combined(sum, alpha, beta, c + tile.batch * c_batch + row * c_row + col * c_col);
+    const float* of_c = c + tile.batch * c_batch + row * c_row + col * c_col;
+    d[tile.batch * d_batch + row * d_row + col * d_col] = combined(sum, alpha, beta, of_c);
 }

@@ -1,17 +1,17 @@
-// fp32 product, one thread an output, TILE x TILE tiles of A and B in shared memory. Two rungs: tiles of 16 and of 32.
+// fp32 product, one thread per output, TILE x TILE tiles of A and B in shared memory. Two rungs: tiles of 16 and of 32.
 //
 // Parameters as in 01_naive_uncoalesced.cu. What lies past m, n or k is brought as zeros, which add nothing, so that
 // the inner loop asks no questions; the threads past the edges stay, since all threads of a block must reach a barrier.
 //
 // What it adds: the block brings one tile of A and one of B, and every element of them is read TILE times from shared
-// memory. Global traffic falls by TILE. Two barriers a tile: the first ends the writing before anybody reads, the
-// second ends the reading before anybody writes the next tile.
+// memory. Global traffic falls by TILE. Two barriers per tile: the first ends the writing before any thread reads, the
+// second ends the reading before any thread writes the next tile.
 //
-// Tiles of 32 halve the traffic of 16 and fill a block to its limit of 1,024 threads; a tile of 64 would ask for 4,096:
-// one output a thread ends here. They gain little (H200, 4096: 8.0 TFLOP/s both), since traffic is not what limits them
-// any more. __launch_bounds__ asks for registers few enough that a multiprocessor holds all its 2,048 threads: left
-// alone the compiler takes 40 each, one block of 32 x 32 is then all that fits, and it stands still at every barrier
-// (5.4).
+// Tiles of 32 halve the traffic of 16 and fill a block to its limit of 1,024 threads; a tile of 64 would need 4,096:
+// one output per thread ends here. They gain little (H200, 4096: 8.0 TFLOP/s both), since traffic is not what limits
+// them any more. __launch_bounds__ asks for registers few enough that a multiprocessor holds all its 2,048 threads:
+// left alone the compiler takes 40 each, one block of 32 x 32 is then all that fits, and it stands still at every
+// barrier (5.4).
 //
 // Bound by: shared memory. Each fused multiply-add still reads two floats, from shared memory instead of the L1. The
 // next rung keeps several outputs in each thread's registers, so that a read is used more than once.
@@ -27,21 +27,25 @@ tiled(const float* a, const float* b, const float* c, float* d, int64 a_row, int
     int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col, int64 d_batch,
     int64 m, int64 n, int64 k, int64 batches, float alpha, float beta) {
     __shared__ float tile_a[TILE][TILE], tile_b[TILE][TILE];
-    const int x = threadIdx.x, y = threadIdx.y;
+    const int x = threadIdx.x;  // 0 .. TILE - 1
+    const int y = threadIdx.y;  // 0 .. TILE - 1
     const BlockTile<TILE, TILE> tile(m, n);
-    const int64 row = tile.m0 + y, col = tile.n0 + x;
+    const int64 row = tile.m0 + y;
+    const int64 col = tile.n0 + x;
     const float* of_a = a + tile.batch * a_batch + row * a_row;
     const float* of_b = b + tile.batch * b_batch + col * b_col;
     float sum = 0.0f;
     for (int64 k0 = 0; k0 < k; k0 += TILE) {
-        tile_a[y][x] = row < m && k0 + x < k ? of_a[(k0 + x) * a_col] : 0.0f;
-        tile_b[y][x] = col < n && k0 + y < k ? of_b[(k0 + y) * b_row] : 0.0f;
+        const int64 k_a = k0 + x;  // of the float that this thread brings of A,
+        const int64 k_b = k0 + y;  // and of B
+        tile_a[y][x] = row < m && k_a < k ? of_a[k_a * a_col] : 0.0f;
+        tile_b[y][x] = col < n && k_b < k ? of_b[k_b * b_row] : 0.0f;
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < TILE; ++i) sum = fmaf(tile_a[y][i], tile_b[i][x], sum);
         __syncthreads();
     }
-    if (row < m && col < n)
-        d[tile.batch * d_batch + row * d_row + col * d_col] =
-            combined(sum, alpha, beta, c + tile.batch * c_batch + row * c_row + col * c_col);
+    if (row >= m || col >= n) return;
+    const float* of_c = c + tile.batch * c_batch + row * c_row + col * c_col;
+    d[tile.batch * d_batch + row * d_row + col * d_col] = combined(sum, alpha, beta, of_c);
 }

@@ -1,4 +1,4 @@
-// fp32 product, TM outputs of one column a thread.
+// fp32 product, TM outputs of one column per thread.
 //
 // Parameters as in 01_naive_uncoalesced.cu.
 //
@@ -18,14 +18,20 @@ __global__ void __launch_bounds__(BM* BN / TM, 2) register_1d(const float* a, co
     constexpr int kThreads = BM * BN / TM;
     static_assert(BM * BK == kThreads && BK * BN == kThreads, "every thread brings one float of A and one of B");
     __shared__ float tile_a[BM][BK], tile_b[BK][BN];
-    const int thread = threadIdx.x;
-    const int line_a = thread / BK, k_a = thread % BK;  // what it brings of A,
-    const int k_b = thread / BN, line_b = thread % BN;  // and of B
-    const int row = thread / BN * TM, col = thread % BN;
+    const int thread = threadIdx.x;  // 0 .. kThreads - 1
+    // The float that it brings of A, and of B
+    const int line_a = thread / BK;  // 0 .. BM - 1
+    const int k_a = thread % BK;     // 0 .. BK - 1
+    const int k_b = thread / BN;     // 0 .. BK - 1
+    const int line_b = thread % BN;  // 0 .. BN - 1
+    // Its first output in the tile
+    const int row = thread / BN * TM;  // 0 .. BM - TM
+    const int col = thread % BN;       // 0 .. BN - 1
     const BlockTile<BM, BN> tile(m, n);
     const float* of_a = a + tile.batch * a_batch + (tile.m0 + line_a) * a_row + k_a * a_col;
     const float* of_b = b + tile.batch * b_batch + (tile.n0 + line_b) * b_col + k_b * b_row;
-    const bool inside_a = tile.m0 + line_a < m, inside_b = tile.n0 + line_b < n;
+    const bool inside_a = tile.m0 + line_a < m;
+    const bool inside_b = tile.n0 + line_b < n;
     float sums[TM] = {};
     for (int64 left = k; left > 0; left -= BK, of_a += BK * a_col, of_b += BK * b_row) {
         tile_a[line_a][k_a] = inside_a && k_a < left ? *of_a : 0.0f;
@@ -43,8 +49,9 @@ __global__ void __launch_bounds__(BM* BN / TM, 2) register_1d(const float* a, co
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
         const int64 r = tile.m0 + row + i;
-        if (r < m && s < n)
-            d[tile.batch * d_batch + r * d_row + s * d_col] =
-                combined(sums[i], alpha, beta, c + tile.batch * c_batch + r * c_row + s * c_col);
+        if (r < m && s < n) {
+            const float* of_c = c + tile.batch * c_batch + r * c_row + s * c_col;
+            d[tile.batch * d_batch + r * d_row + s * d_col] = combined(sums[i], alpha, beta, of_c);
+        }
     }
 }

@@ -1,4 +1,4 @@
-// fp32 product, TM x TN outputs a thread.
+// fp32 product, TM x TN outputs per thread.
 //
 // Parameters as in 01_naive_uncoalesced.cu.
 //
@@ -20,14 +20,20 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), 2) register_2d(const float
     int64 c_col, int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches,
     float alpha, float beta) {
     constexpr int kThreads = BM * BN / (TM * TN);
+    constexpr int kAcross = BN / TN;  // threads across the tile
     static_assert(kThreads % BK == 0 && kThreads % BN == 0, "a thread brings floats of one k of A and one line of B");
     __shared__ float tile_a[BM][BK], tile_b[BK][BN];
-    const int thread = threadIdx.x;
-    const int row = thread / (BN / TN) * TM, col = thread % (BN / TN) * TN;
+    const int thread = threadIdx.x;  // 0 .. kThreads - 1
+    // Its first output in the tile
+    const int row = thread / kAcross * TM;  // 0 .. BM - TM
+    const int col = thread % kAcross * TN;  // 0 .. BN - TN
     const BlockTile<BM, BN> tile(m, n);
-    // what it brings: lines kStepA apart of one k of A, and k that are kStepB apart of one line of B
+    // The floats that it brings: lines kStepA apart of one k of A, and k that are kStepB apart of one line of B
     constexpr int kStepA = kThreads / BK, kStepB = kThreads / BN;
-    const int line_a = thread / BK, k_a = thread % BK, k_b = thread / BN, line_b = thread % BN;
+    const int line_a = thread / BK;  // 0 .. kStepA - 1
+    const int k_a = thread % BK;     // 0 .. BK - 1
+    const int k_b = thread / BN;     // 0 .. kStepB - 1
+    const int line_b = thread % BN;  // 0 .. BN - 1
     const float* of_a = a + tile.batch * a_batch + (tile.m0 + line_a) * a_row + k_a * a_col;
     const float* of_b = b + tile.batch * b_batch + (tile.n0 + line_b) * b_col + k_b * b_row;
     float sums[TM][TN] = {};
@@ -57,9 +63,11 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), 2) register_2d(const float
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int j = 0; j < TN; ++j) {
-            const int64 r = tile.m0 + row + i, s = tile.n0 + col + j;
-            if (r < m && s < n)
-                d[tile.batch * d_batch + r * d_row + s * d_col] =
-                    combined(sums[i][j], alpha, beta, c + tile.batch * c_batch + r * c_row + s * c_col);
+            const int64 r = tile.m0 + row + i;
+            const int64 s = tile.n0 + col + j;
+            if (r < m && s < n) {
+                const float* of_c = c + tile.batch * c_batch + r * c_row + s * c_col;
+                d[tile.batch * d_batch + r * d_row + s * d_col] = combined(sums[i][j], alpha, beta, of_c);
+            }
         }
 }

@@ -1,4 +1,4 @@
-// fp32 product, 8 x 8 outputs a thread, with 128-bit accesses to global and shared memory.
+// fp32 product, 8 x 8 outputs per thread, with 128-bit accesses to global and shared memory.
 //
 // Parameters as in 01_naive_uncoalesced.cu; one axis of A and one of B has stride 1 (template constants say which). An
 // operand or an output whose rows do not start on 16 bytes goes by 4 bytes, the rest stays as it is.
@@ -19,13 +19,17 @@ __global__ void __launch_bounds__(BM* BN / 64, 2) vec4(const float* a, const flo
     int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
     float beta) {
     constexpr int TM = 8, TN = 8, kThreads = BM * BN / (TM * TN);
+    constexpr int kAcross = BN / TN;  // threads across the tile
     __shared__ __align__(16) float tile_a[BK * BM], tile_b[BK * BN];
-    const int row = threadIdx.x / (BN / TN) * TM, col = threadIdx.x % (BN / TN) * TN;
+    const int row = threadIdx.x / kAcross * TM;  // 0 .. BM - TM
+    const int col = threadIdx.x % kAcross * TN;  // 0 .. BN - TN
     const BlockTile<BM, BN> tile(m, n);
+    const float* of_a = a + tile.batch * a_batch;
+    const float* of_b = b + tile.batch * b_batch;
     float sums[TM][TN] = {};
     for (int64 k0 = 0; k0 < k; k0 += BK) {
-        bring<BM, BK, A_K, VEC_A, BM, kThreads>(a + tile.batch * a_batch, a_row, a_col, tile.m0, m, k0, k, tile_a);
-        bring<BN, BK, B_K, VEC_B, BN, kThreads>(b + tile.batch * b_batch, b_col, b_row, tile.n0, n, k0, k, tile_b);
+        bring<BM, BK, A_K, VEC_A, BM, kThreads>(of_a, a_row, a_col, tile.m0, m, k0, k, tile_a);
+        bring<BN, BK, B_K, VEC_B, BN, kThreads>(of_b, b_col, b_row, tile.n0, n, k0, k, tile_b);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < BK; ++i) {
@@ -41,10 +45,14 @@ __global__ void __launch_bounds__(BM* BN / 64, 2) vec4(const float* a, const flo
         }
         __syncthreads();
     }
+    const float* of_c = c + tile.batch * c_batch;
+    float* of_d = d + tile.batch * d_batch;
 #pragma unroll
     for (int r = 0; r < TM; ++r)
 #pragma unroll
-        for (int s = 0; s < TN; s += 4)
-            write_four<VEC_D>(sums[r] + s, c + tile.batch * c_batch, c_row, c_col, d + tile.batch * d_batch, d_row,
-                d_col, tile.m0 + row + r, tile.n0 + col + s, m, n, alpha, beta);
+        for (int s = 0; s < TN; s += 4) {
+            const int64 line = tile.m0 + row + r;
+            const int64 column = tile.n0 + col + s;
+            write_four<VEC_D>(sums[r] + s, of_c, c_row, c_col, of_d, d_row, d_col, line, column, m, n, alpha, beta);
+        }
 }

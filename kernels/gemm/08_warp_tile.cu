@@ -21,17 +21,27 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, 2) warp_tile(cons
     int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k,
     int64 batches, float alpha, float beta) {
     constexpr int TM = 8, TN = 8, kThreads = BM / WM * (BN / WN) * kWarp;
+    constexpr int kWarpsAcross = BN / WN;
     constexpr int kDown = WM / TM, kAcross = WN / TN;  // lanes of a warp
     static_assert(kDown * kAcross == kWarp, "a lane for every 8 x 8 outputs of a warp's tile");
     constexpr int kPitchA = BM + (A_K ? 4 : 0), kPitchB = BN + (B_K ? 4 : 0);
     __shared__ __align__(16) float tile_a[BK * kPitchA], tile_b[BK * kPitchB];
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    const int row = warp / (BN / WN) * WM + lane / kAcross * 4, col = warp % (BN / WN) * WN + lane % kAcross * 4;
+    const int lane = threadIdx.x % kWarp;  // 0 .. 31
+    const int warp = threadIdx.x / kWarp;  // 0 .. kThreads / 32 - 1
+    // Where the warp's outputs begin in the block's tile, and the lane's among them: four rows of four columns
+    const int warp_row = warp / kWarpsAcross * WM;  // 0 .. BM - WM
+    const int warp_col = warp % kWarpsAcross * WN;  // 0 .. BN - WN
+    const int lane_row = lane / kAcross * 4;        // 0 .. kDown * 4 - 4
+    const int lane_col = lane % kAcross * 4;        // 0 .. kAcross * 4 - 4
+    const int row = warp_row + lane_row;
+    const int col = warp_col + lane_col;
     const BlockTile<BM, BN> tile(m, n);
+    const float* of_a = a + tile.batch * a_batch;
+    const float* of_b = b + tile.batch * b_batch;
     float sums[TM][TN] = {};
     for (int64 k0 = 0; k0 < k; k0 += BK) {
-        bring<BM, BK, A_K, VEC_A, kPitchA, kThreads>(a + tile.batch * a_batch, a_row, a_col, tile.m0, m, k0, k, tile_a);
-        bring<BN, BK, B_K, VEC_B, kPitchB, kThreads>(b + tile.batch * b_batch, b_col, b_row, tile.n0, n, k0, k, tile_b);
+        bring<BM, BK, A_K, VEC_A, kPitchA, kThreads>(of_a, a_row, a_col, tile.m0, m, k0, k, tile_a);
+        bring<BN, BK, B_K, VEC_B, kPitchB, kThreads>(of_b, b_col, b_row, tile.n0, n, k0, k, tile_b);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < BK; ++i) {
@@ -50,7 +60,13 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, 2) warp_tile(cons
 #pragma unroll
     for (int r = 0; r < TM; ++r)
 #pragma unroll
-        for (int s = 0; s < TN; s += 4)
-            write_four<VEC_D>(sums[r] + s, c + tile.batch * c_batch, c_row, c_col, d + tile.batch * d_batch, d_row,
-                d_col, tile.m0 + row + r / 4 * 4 * kDown + r % 4, tile.n0 + col + s * kAcross, m, n, alpha, beta);
+        for (int s = 0; s < TN; s += 4) {
+            const int group_row = r / 4 * (kDown * 4);  // 0 or kDown * 4: of the sum's group of 4 x 4
+            const int group_col = s * kAcross;          // 0 or kAcross * 4
+            const float* of_c = c + tile.batch * c_batch;
+            float* of_d = d + tile.batch * d_batch;
+            const int64 line = tile.m0 + row + group_row + r % 4;
+            const int64 column = tile.n0 + col + group_col;
+            write_four<VEC_D>(sums[r] + s, of_c, c_row, c_col, of_d, d_row, d_col, line, column, m, n, alpha, beta);
+        }
 }

@@ -1,10 +1,10 @@
-// fp32 product D = alpha * A * B + beta * C with 16 x 8 sums a thread and copies that run ahead of the arithmetic.
+// fp32 product D = alpha * A * B + beta * C with 16 x 8 sums per thread and copies that run ahead of the arithmetic.
 //
-// Strides in floats; one axis of A and one of B has stride 1 (template constants say which). D may be C. beta == 0: C
-// is not read. One block a tile of D, a loop over batches on z. Dynamic shared memory: STAGES tiles of A and B.
+// Parameters as in 01_naive_uncoalesced.cu; one axis of A and one of B has stride 1 (template constants select which).
+// One block per tile of D, a loop over batches on z. Dynamic shared memory: STAGES tiles of A and B.
 //
-// What it adds: the tile after next is on its way by cp.async while this one is multiplied, one barrier a tile; a k is
-// read from shared memory while the k before it is multiplied; 128 sums a thread, so that 6 loads feed 128 FFMA.
+// What it adds: cp.async copies the tile after next while this one is multiplied, with one barrier per tile; a k is
+// read from shared memory while the k before it is multiplied; 128 sums per thread, so that 6 loads feed 128 FFMA.
 //
 // Bound by: issue, 94 % of it FFMA, and register banks (fma_tile.cuh). What is left is the last wave: tiles that do not
 // fill the chip. The next rungs split the k of a tile to have more to hand out.
@@ -19,12 +19,19 @@ __global__ void __launch_bounds__(WARPS_M * WARPS_N * kWarp, RESIDENT) pipelined
     int64 batches, float alpha, float beta) {
     using Tile = FmaTile<BM, BN, TM, TN, WARPS_M, WARPS_N, STAGES, A_K, B_K, VEC_A, VEC_B>;
     extern __shared__ float4 stages[];
-    const int64 down = (m + BM - 1) / BM, m0 = blockIdx.x % down * BM, n0 = blockIdx.x / down * BN;
+    float* const shared = reinterpret_cast<float*>(stages);
+    const int64 down = (m + BM - 1) / BM;     // tiles in a column of tiles
+    const int64 m0 = blockIdx.x % down * BM;  // 0 .. m - 1
+    const int64 n0 = blockIdx.x / down * BN;  // 0 .. n - 1
     for (int64 z = blockIdx.z; z < batches; z += gridDim.z) {
+        const float* of_a = a + z * a_batch;
+        const float* of_b = b + z * b_batch;
+        const int64 tiles = (k + Tile::BK - 1) / Tile::BK;
+        const int64 whole = k / Tile::BK;
         Tile tile;
-        tile.product(reinterpret_cast<float*>(stages), a + z * a_batch, a_row, a_col, b + z * b_batch, b_row, b_col, m0,
-            n0, m, n, 0, k, (k + Tile::BK - 1) / Tile::BK, k / Tile::BK);
-        tile.template store<VEC_D>(
-            c + z * c_batch, c_row, c_col, d + z * d_batch, d_row, d_col, m0, n0, m, n, alpha, beta);
+        tile.product(shared, of_a, a_row, a_col, of_b, b_row, b_col, m0, n0, m, n, 0, k, tiles, whole);
+        const float* of_c = c + z * c_batch;
+        float* of_d = d + z * d_batch;
+        tile.template store<VEC_D>(of_c, c_row, c_col, of_d, d_row, d_col, m0, n0, m, n, alpha, beta);
     }
 }

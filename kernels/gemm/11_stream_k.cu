@@ -1,10 +1,10 @@
 // fp32 product by as many blocks as the chip holds, each with the same number of steps of k, wherever they lie.
 //
-// Parameters as in 09_pipelined.cu, and `parts`: memory for two tiles a block. Two kernels in turn: stream_k, and
+// Parameters as in 09_pipelined.cu, and `parts`: memory for two tiles per block. Two kernels in turn: stream_k, and
 // stream_k_join, with the same grid.
 //
-// What it adds: all steps of BK of all tiles stand in one line, and every block takes an equal stretch of it. Tiles
-// that lie in one stretch are finished on the spot. A block has at most two that do not, at the ends of its stretch; it
+// What it adds: all steps of BK of all tiles form one line, and every block takes an equal stretch of it. Tiles that
+// lie in one stretch are finished on the spot. A block has at most two that do not, at the ends of its stretch; it
 // puts their sums into `parts`, and the second kernel adds up each shared tile in the order of k. So no wave is ever
 // partly filled, one tile of great depth is split among all blocks, and the result does not depend on timing.
 //
@@ -13,10 +13,10 @@
 //
 // Groups of warps may share a stretch's k as in 10_sliced.cu, which makes fewer parts.
 //
-// Bound by: as 09, and the parts, two tiles a block, through the L2.
+// Bound by: as 09, and the parts, two tiles per block, through the L2.
 #include "fma_tile.cuh"
 
-// How the line of steps is cut: `units` steps in all, `depth` a tile, `blocks` equal stretches.
+// How the line of steps is cut: `units` steps in all, `depth` per tile, `blocks` equal stretches.
 struct Cut {
     int64 units, depth, blocks, tiles_m, tiles_n;
 
@@ -27,7 +27,13 @@ struct Cut {
           tiles_n((n + bn - 1) / bn) {
         units = tiles_m * tiles_n * batches * depth;
     }
+    // The first step of a block's stretch.
     __device__ __forceinline__ int64 begin(int64 block) const { return block * units / blocks; }
+
+    // Where tile `index` is: tiles are numbered down a column of tiles, then across, then by batches.
+    __device__ __forceinline__ int64 row(int64 index) const { return index % tiles_m; }            // 0 .. tiles_m - 1
+    __device__ __forceinline__ int64 col(int64 index) const { return index / tiles_m % tiles_n; }  // 0 .. tiles_n - 1
+    __device__ __forceinline__ int64 batch(int64 index) const { return index / tiles_m / tiles_n; }
 };
 
 // grid: any, block: 32 * WARPS_M * WARPS_N * SLICES
@@ -40,55 +46,76 @@ __global__ void __launch_bounds__(WARPS_M * WARPS_N * kWarp * SLICES, RESIDENT) 
     using Tile = FmaTile<BM, BN, TM, TN, WARPS_M, WARPS_N, STAGES, A_K, B_K, VEC_A, VEC_B>;
     extern __shared__ float4 stages[];
     float* const shared = reinterpret_cast<float*>(stages);
-    const int slice = threadIdx.x / Tile::kThreads;
+    const int slice = threadIdx.x / Tile::kThreads;  // 0 .. SLICES - 1
+    float* const ring = shared + slice * STAGES * Tile::kStage;
     const Cut cut(m, n, k, batches, BM, BN, Tile::BK);
-    const int64 begin = cut.begin(blockIdx.x), end = cut.begin(blockIdx.x + 1);
+    const int64 begin = cut.begin(blockIdx.x);
+    const int64 end = cut.begin(blockIdx.x + 1);
     for (int64 unit = begin; unit < end;) {
-        const int64 index = unit / cut.depth, first = unit - index * cut.depth;
+        // The steps of one tile that are in this stretch: [first, first_after) of [0, cut.depth)
+        const int64 index = unit / cut.depth;
+        const int64 first = unit - index * cut.depth;
         const int64 count = cut.depth - first < end - unit ? cut.depth - first : end - unit;
-        const int64 m0 = index % cut.tiles_m * BM, n0 = index / cut.tiles_m % cut.tiles_n * BN;
-        const int64 z = index / cut.tiles_m / cut.tiles_n;
-        const int64 steps = (count + SLICES - 1) / SLICES, from = first + slice * steps;  // of this slice
-        const int64 k0 = from * Tile::BK, last = first + count < from + steps ? first + count : from + steps;
-        const int64 k1 = last * Tile::BK < k ? last * Tile::BK : k;
-        const int64 end_k = (first + count) * Tile::BK < k ? (first + count) * Tile::BK : k;
-        const int64 whole = (end_k - (first + (SLICES - 1) * steps) * Tile::BK) / Tile::BK;  // of the last slice
+        const int64 first_after = first + count;
+        const int64 m0 = cut.row(index) * BM;  // 0 .. m - 1
+        const int64 n0 = cut.col(index) * BN;  // 0 .. n - 1
+        const int64 z = cut.batch(index);      // 0 .. batches - 1
+        // This slice's share of them, in k: [k0, k1)
+        const int64 steps = (count + SLICES - 1) / SLICES;
+        const int64 from = first + slice * steps;
+        const int64 to = first_after < from + steps ? first_after : from + steps;
+        const int64 k0 = from * Tile::BK;
+        const int64 k1 = to * Tile::BK < k ? to * Tile::BK : k;
+        // Whole steps of the last slice, which has the fewest
+        const int64 end_k = first_after * Tile::BK < k ? first_after * Tile::BK : k;
+        const int64 last_k0 = (first + (SLICES - 1) * steps) * Tile::BK;
+        const int64 whole = (end_k - last_k0) / Tile::BK;
+
+        const float* of_a = a + z * a_batch;
+        const float* of_b = b + z * b_batch;
         Tile tile;
-        tile.product(shared + slice * STAGES * Tile::kStage, a + z * a_batch, a_row, a_col, b + z * b_batch, b_row,
-            b_col, m0, n0, m, n, k0, k1, steps, whole);
+        tile.product(ring, of_a, a_row, a_col, of_b, b_row, b_col, m0, n0, m, n, k0, k1, steps, whole);
         tile.gather(shared, SLICES);
         if (slice == 0) {
-            if (count == cut.depth)
-                tile.template store<VEC_D>(
-                    c + z * c_batch, c_row, c_col, d + z * d_batch, d_row, d_col, m0, n0, m, n, alpha, beta);
-            else
-                tile.keep(parts + (2 * blockIdx.x + (unit != begin)) * (BM * BN), threadIdx.x);
+            if (count == cut.depth) {
+                const float* of_c = c + z * c_batch;
+                float* of_d = d + z * d_batch;
+                tile.template store<VEC_D>(of_c, c_row, c_col, of_d, d_row, d_col, m0, n0, m, n, alpha, beta);
+            } else {
+                const unsigned slot = 2 * blockIdx.x + (unit != begin);  // the stretch's first tile, or its last
+                tile.keep(parts + slot * (BM * BN), threadIdx.x);
+            }
         }
         unit += count;
     }
 }
 
-// Adds up the tile that stretch blockIdx.x begins in the middle of, where it is the first to do so. SHARE warps of a
-// block take turns at the parts of the same 128 sums: 1 where a tile has few parts, 8 where it has hundreds.
+// Adds up the tile that stretch blockIdx.x begins in the middle of, if it is the first to do so. SHARE warps of a block
+// take turns at the parts of the same 128 sums: 1 if a tile has few parts, 8 if it has hundreds.
 // grid: (that of stream_k, BM * BN * SHARE / 1024), block: 256
 template <int BM, int BN, int TM, int TN, int WARPS_M, int WARPS_N, int SHARE>
 __global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, int64 c_row, int64 c_col, int64 c_batch,
     int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta,
     const float* parts) {
     using Tile = FmaTile<BM, BN, TM, TN, WARPS_M, WARPS_N, 2, false, false, 1, 1>;
-    static_assert(BM * BN * SHARE % 1024 == 0 && Tile::kThreads % 4 == 0, "four sums a thread");
+    static_assert(BM * BN * SHARE % 1024 == 0 && Tile::kThreads % 4 == 0, "four sums per thread");
     __shared__ float4 shared[256];
     const Cut cut(m, n, k, batches, BM, BN, Tile::BK);
-    const int64 begin = cut.begin(blockIdx.x), index = begin / cut.depth, start = index * cut.depth;
+    const int64 begin = cut.begin(blockIdx.x);
+    const int64 index = begin / cut.depth;  // of the tile
+    const int64 start = index * cut.depth;  // its first step
     if (begin == start || blockIdx.x == 0 || cut.begin(blockIdx.x - 1) > start) return;
 
-    const int warp = threadIdx.x / kWarp, share = warp % SHARE;
-    const int first = ((blockIdx.y * (8 / SHARE) + warp / SHARE) * kWarp + threadIdx.x % kWarp) * 4;
+    const int warp = threadIdx.x / kWarp;                           // 0 .. 7
+    const int share = warp % SHARE;                                 // the parts that this warp adds up: 0 .. SHARE - 1
+    const unsigned line = blockIdx.y * (8 / SHARE) + warp / SHARE;  // 128 sums: 0 .. BM * BN / 128 - 1
+    const int lane = threadIdx.x % kWarp;                           // 0 .. 31
+    const int first = (line * kWarp + lane) * 4;                    // this thread's four: 0 .. BM * BN - 4
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 4
     for (int64 block = blockIdx.x - 1 + share; block < cut.blocks && cut.begin(block) < start + cut.depth;
         block += SHARE) {
-        const int64 slot = 2 * block + (cut.begin(block) < start);  // its tile at the end, or the one it starts with
+        const int64 slot = 2 * block + (cut.begin(block) < start);  // the stretch's first tile, or its last
         const float4 part = *reinterpret_cast<const float4*>(parts + slot * (BM * BN) + first);
         sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
     }
@@ -102,14 +129,20 @@ __global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, i
             sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
         }
     }
-    const int64 m0 = index % cut.tiles_m * BM, n0 = index / cut.tiles_m % cut.tiles_n * BN;
-    const int64 z = index / cut.tiles_m / cut.tiles_n;
-    const int i = first / Tile::kThreads / TN, j = first / Tile::kThreads % TN;
+    const int64 m0 = cut.row(index) * BM;  // 0 .. m - 1
+    const int64 n0 = cut.col(index) * BN;  // 0 .. n - 1
+    const int64 z = cut.batch(index);      // 0 .. batches - 1
+    // Sum (i, j) of four neighbouring threads of the tile, as FmaTile::keep wrote them
+    const int number = first / Tile::kThreads;  // 0 .. TM * TN - 1
+    const int i = number / TN;                  // 0 .. TM - 1
+    const int j = number % TN;                  // 0 .. TN - 1
+    const int thread = first % Tile::kThreads;  // 0 .. Tile::kThreads - 4
     const float values[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-        const Tile of(first % Tile::kThreads + e);
-        const int64 r = m0 + of.row_of(i), s = n0 + of.col_of(j);
+        const Tile of(thread + e);
+        const int64 r = m0 + of.row_of(i);
+        const int64 s = n0 + of.col_of(j);
         if (r >= m || s >= n) continue;
         float value = alpha * values[e];
         if (beta != 0.0f) value = fmaf(beta, c[z * c_batch + r * c_row + s * c_col], value);

@@ -23,35 +23,38 @@ __global__ void __launch_bounds__(256) gemv_rows(const float* a, const float* b,
     int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch,
     int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta) {
     constexpr int kWarps = 8, kThreads = kWarps * kWarp, kChunk = 8192 / SMALL;
-    // 4 floats more a column: a column's piece still starts on 16 bytes, and neighbouring columns in other banks
+    // 4 floats more per column: a column's piece still starts on 16 bytes, and neighbouring columns in other banks
     __shared__ __align__(16) float columns[SMALL > 1 ? SMALL : 1][SMALL > 1 ? kChunk + 4 : 1];
-    const int lane = threadIdx.x % kWarp;
+    const int lane = threadIdx.x % kWarp;  // 0 .. 31
+    const int warp = threadIdx.x / kWarp;  // 0 .. 7
     const BlockTile<kWarps * ROWS, SMALL> tile(m, n);
-    const int64 row = tile.m0 + threadIdx.x / kWarp * ROWS;
+    const int64 row = tile.m0 + warp * ROWS;  // the warp's first
     float sums[ROWS][SMALL] = {};
     for (int64 k0 = 0; k0 < k; k0 += kChunk) {
         const int count = static_cast<int>(k - k0 < kChunk ? k - k0 : kChunk);
         const float* of_b = b + tile.batch * b_batch + k0 * b_row;
         if constexpr (SMALL > 1) {
+            const int padded = (count + VEC - 1) / VEC * VEC;
             __syncthreads();  // the piece before is read
 #pragma unroll 4
-            for (int at = threadIdx.x; at < (count + VEC - 1) / VEC * VEC * SMALL; at += kThreads) {
-                const int i = at / SMALL, j = at % SMALL;
+            for (int at = threadIdx.x; at < padded * SMALL; at += kThreads) {
+                const int i = at / SMALL;  // 0 .. padded - 1, from k0 on
+                const int j = at % SMALL;  // 0 .. SMALL - 1
                 columns[j][i] = j < n && i < count ? of_b[i * b_row + j * b_col] : 0.0f;
             }
             __syncthreads();
         }
 #pragma unroll 4
         for (int i = lane * VEC; i < count; i += kWarp * VEC) {
-            float of_a[ROWS][VEC];
+            float values[ROWS][VEC];
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 const float* from = a + tile.batch * a_batch + (row + r) * a_row + (k0 + i) * a_col;
                 if constexpr (VEC == 4) {
                     const float4 v = row + r < m ? *reinterpret_cast<const float4*>(from) : float4{};
-                    of_a[r][0] = v.x, of_a[r][1] = v.y, of_a[r][2] = v.z, of_a[r][3] = v.w;
+                    values[r][0] = v.x, values[r][1] = v.y, values[r][2] = v.z, values[r][3] = v.w;
                 } else {
-                    of_a[r][0] = row + r < m ? *from : 0.0f;
+                    values[r][0] = row + r < m ? *from : 0.0f;
                 }
             }
 #pragma unroll
@@ -60,7 +63,7 @@ __global__ void __launch_bounds__(256) gemv_rows(const float* a, const float* b,
                 for (int e = 0; e < VEC; ++e) {
                     const float of_column = SMALL > 1 ? columns[j][i + e] : of_b[(i + e) * b_row];
 #pragma unroll
-                    for (int r = 0; r < ROWS; ++r) sums[r][j] = fmaf(of_a[r][e], of_column, sums[r][j]);
+                    for (int r = 0; r < ROWS; ++r) sums[r][j] = fmaf(values[r][e], of_column, sums[r][j]);
                 }
         }
     }
@@ -69,9 +72,10 @@ __global__ void __launch_bounds__(256) gemv_rows(const float* a, const float* b,
 #pragma unroll
         for (int j = 0; j < SMALL; ++j) {
             const float sum = lanes_reduce<kWarp>(sums[r][j], Sum());
-            if (lane == 0 && row + r < m && j < n)
-                d[tile.batch * d_batch + (row + r) * d_row + j * d_col] =
-                    combined(sum, alpha, beta, c + tile.batch * c_batch + (row + r) * c_row + j * c_col);
+            if (lane == 0 && row + r < m && j < n) {
+                const float* of_c = c + tile.batch * c_batch + (row + r) * c_row + j * c_col;
+                d[tile.batch * d_batch + (row + r) * d_row + j * d_col] = combined(sum, alpha, beta, of_c);
+            }
         }
 }
 
@@ -85,11 +89,14 @@ __global__ void __launch_bounds__(WARPS* kWarp) gemv_columns(const float* a, con
     static_assert(WARPS * kWarp >= kRows, "a thread for every row of the block");
     __shared__ float parts[WARPS][kRows];
     __shared__ __align__(16) float pieces[WARPS][kPiece][SMALL];
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    const int lane = threadIdx.x % kWarp;  // 0 .. 31
+    const int warp = threadIdx.x / kWarp;  // 0 .. WARPS - 1
     const BlockTile<kRows, SMALL> tile(m, n);
-    const int64 row = tile.m0 + lane * VEC;
+    const int64 row = tile.m0 + lane * VEC;  // the lane's first
+    // The warp's k: [begin, end)
     const int64 share = (k + WARPS - 1) / WARPS;
-    const int64 begin = warp * share, end = begin + share < k ? begin + share : k;
+    const int64 begin = warp * share;
+    const int64 end = begin + share < k ? begin + share : k;
     const float* of_a = a + tile.batch * a_batch + row * a_row;
     const float* of_b = b + tile.batch * b_batch;
     float sums[SMALL][VEC] = {};
@@ -132,8 +139,8 @@ __global__ void __launch_bounds__(WARPS* kWarp) gemv_columns(const float* a, con
 #pragma unroll
             for (int w = 0; w < WARPS; ++w) sum += parts[w][threadIdx.x];
             const int64 r = tile.m0 + threadIdx.x;
-            d[tile.batch * d_batch + r * d_row + j * d_col] =
-                combined(sum, alpha, beta, c + tile.batch * c_batch + r * c_row + j * c_col);
+            const float* of_c = c + tile.batch * c_batch + r * c_row + j * c_col;
+            d[tile.batch * d_batch + r * d_row + j * d_col] = combined(sum, alpha, beta, of_c);
         }
         __syncthreads();
     }

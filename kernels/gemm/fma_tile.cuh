@@ -3,25 +3,25 @@
 //
 // A "line" is a row of A or a column of B. Both operands lie in shared memory as [k][line], so that a thread reads four
 // neighbouring lines of one k in a 16-byte load, whatever they are in global memory:
-//   line by line (A column-major, B row-major): brought by cp.async, 16 bytes at a time, or 4 where rows are not
-//   aligned along k (A row-major, B column-major): turned on the way through registers, which hold the tile after next
+//   line by line (A column-major, B row-major): brought by cp.async, 16 bytes at a time, or 4 if rows are not aligned
+//   along k (A row-major, B column-major): turned on the way through registers, which hold the tile after next
 //   while this one is multiplied. (4-byte cp.async can turn it too, and keeps the load pipe twice as busy: 0.93 of
 //   cuBLAS at 4096 against 1.02.) LINES + 4 floats from k to k + 1 keep the stores of a warp within two passes over the
 //   banks.
 //
-// Bank conflicts of the reads: a 16-byte load takes one pass a half warp if neighbouring lanes (i, i ^ 1 or i, i ^ 2)
+// Bank conflicts of the reads: a 16-byte load takes one pass per half warp if neighbouring lanes (i, i ^ 1 or i, i ^ 2)
 // share their address and the others fall into different 16-byte columns of the banks. So the bits of the lane are
 // dealt in turn to the thread's column and row: lanes i, i ^ 1 share A, lanes i, i ^ 2 share B. Half the passes of the
 // usual 8 x 4 arrangement, and no conflict.
 //
-// What limits it is issue: 128 FFMA and 6 LDS a k, and a register file with two banks of one port each. An FFMA reads
+// Bound by: issue, 128 FFMA and 6 LDS per k, and a register file with two banks of one port each. An FFMA reads
 // three registers, so it takes a second cycle unless the reuse cache holds one of them and the other two lie in
 // different banks. The order of the sums (`multiply_add`) decides that; see there.
 #pragma once
 #include "../common/copy_async.cuh"
 #include "../common/numbers.cuh"
 
-// One operand's tile of LINES lines x BK. ALONG_K: its contiguous axis is k. VEC: floats an access to global memory.
+// One operand's tile of LINES lines x BK. ALONG_K: its contiguous axis is k. VEC: floats per access to global memory.
 template <int LINES, int BK, bool ALONG_K, int VEC, int THREADS>
 struct OperandTile {
     static_assert(VEC == 4 || VEC == 1, "accesses of 16 or of 4 bytes");
@@ -47,9 +47,11 @@ struct OperandTile {
     // `operand`: element (0, 0); `line`: first line of the tile, of `lines` in all; k in [k0, k1)
     __device__ __forceinline__ OperandTile(
         const float* operand, int64 line_stride, int64 k_stride, int64 line, int64 lines, int64 k0, int64 k1) {
-        const int thread = threadIdx.x % THREADS, at = thread % kAcross, row = thread / kAcross;
-        const int my_line = ALONG_K ? row : at * VEC;
-        k = ALONG_K ? at * 4 : row;
+        const int thread = threadIdx.x % THREADS;      // 0 .. THREADS - 1
+        const int at = thread % kAcross;               // 0 .. kAcross - 1, along the contiguous axis
+        const int row = thread / kAcross;              // 0 .. kStep - 1, along the other one
+        const int my_line = ALONG_K ? row : at * VEC;  // 0 .. LINES - 1, in run 0
+        k = ALONG_K ? at * 4 : row;                    // 0 .. BK - 1
         from = operand + (line + my_line) * line_stride + (k0 + k) * k_stride;
         step = kStep * (ALONG_K ? line_stride : k_stride);
         advance = BK * k_stride;
@@ -142,18 +144,33 @@ struct FmaTile {
     float sums[TM][TN];
     int row, col;  // of the thread's first output in the tile
 
-    // Output (i, j) of the thread stands at row_of(i), col_of(j) of the tile.
-    __device__ __forceinline__ int row_of(int i) const { return row + i / 4 * (kRows * 4) + i % 4; }
-    __device__ __forceinline__ int col_of(int j) const { return col + j / 4 * (kCols * 4) + j % 4; }
+    // Sum (i, j) is output (row_of(i), col_of(j)) of the tile: groups of 4 x 4 outputs, kRows * 4 rows and kCols * 4
+    // columns apart.
+    __device__ __forceinline__ int row_of(int i) const {
+        const int group = i / 4 * (kRows * 4);  // 0 .. (TM - 4) * kRows
+        return row + group + i % 4;
+    }
+    __device__ __forceinline__ int col_of(int j) const {
+        const int group = j / 4 * (kCols * 4);  // 0 .. (TN - 4) * kCols
+        return col + group + j % 4;
+    }
 
     __device__ __forceinline__ FmaTile() : FmaTile(threadIdx.x % kThreads) {}
 
-    // The place of thread `thread` of a slice.
+    // Thread `thread` of a slice: 0 .. kThreads - 1.
     __device__ __forceinline__ explicit FmaTile(int thread) {
-        const int lane = thread % kWarp, warp = thread / kWarp;
-        const int three = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4), two = (lane >> 1 & 1) | (lane >> 2 & 2);
-        row = warp / WARPS_N * (BM / WARPS_M) + (kRows == 8 ? three : two) * 4;
-        col = warp % WARPS_N * (BN / WARPS_N) + (kRows == 8 ? two : three) * 4;
+        constexpr int kWarpRows = BM / WARPS_M, kWarpCols = BN / WARPS_N;  // outputs of a warp
+        const int lane = thread % kWarp;                                   // 0 .. 31
+        const int warp = thread / kWarp;                                   // 0 .. WARPS_M * WARPS_N - 1
+        // The lane's bits are dealt in turn (see the bank conflicts above): 0, 2 and 4, and 1 and 3.
+        const int three = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);  // 0 .. 7
+        const int two = (lane >> 1 & 1) | (lane >> 2 & 2);                 // 0 .. 3
+        const int lane_row = kRows == 8 ? three : two;                     // 0 .. kRows - 1
+        const int lane_col = kRows == 8 ? two : three;                     // 0 .. kCols - 1
+        const int warp_row = warp / WARPS_N * kWarpRows;                   // 0 .. BM - kWarpRows
+        row = warp_row + lane_row * 4;
+        const int warp_col = warp % WARPS_N * kWarpCols;  // 0 .. BN - kWarpCols
+        col = warp_col + lane_col * 4;
     }
 
     __device__ __forceinline__ void read(const float* stage, int k, float (&of_a)[TM], float (&of_b)[TN]) const {
@@ -161,12 +178,14 @@ struct FmaTile {
         B::read(stage + A::kFloats + k * B::kPitch, col, kCols * 4, of_b);
     }
 
-    // One tile: `at` is its stage. Brings what is to come, and leaves the first k of the next tile in registers.
+    // Multiplies the tile whose stage begins at `at` (in floats), brings a later one, and leaves the first k of the
+    // next tile in registers.
     template <bool WHOLE>
     __device__ __forceinline__ void multiply(
         A& in_a, B& in_b, float* shared, int& at, float (&of_a)[2][TM], float (&of_b)[2][TN]) {
         constexpr int kEnd = STAGES * kStage;
-        const int next = at + kStage == kEnd ? 0 : at + kStage, free = at == 0 ? kEnd - kStage : at - kStage;
+        const int next = at + kStage == kEnd ? 0 : at + kStage;  // the stage after it: 0 .. kEnd - kStage
+        const int free = at == 0 ? kEnd - kStage : at - kStage;  // the stage before it, no longer read
         if constexpr (A_K) in_a.put(shared + next);
         if constexpr (B_K) in_b.put(shared + next + A::kFloats);
         in_a.template bring<WHOLE>(shared + free);
@@ -184,8 +203,9 @@ struct FmaTile {
         }
     }
 
-    // sums = A * B over k in [k0, k1) for the tile whose first row and column are m0, n0. Takes `tiles` steps of BK,
-    // which covers [k0, k1), at least `whole` of them wholly; both are the same for every thread of the block.
+    // sums = A * B over k in [k0, k1) for the tile whose first row and column are m0, n0. a, b: of the batch. Takes
+    // `tiles` steps of BK, which covers [k0, k1), at least `whole` of them wholly; both are the same for every thread
+    // of the block.
     __device__ __forceinline__ void product(float* shared, const float* a, int64 a_row, int64 a_col, const float* b,
         int64 b_row, int64 b_col, int64 m0, int64 n0, int64 m, int64 n, int64 k0, int64 k1, int64 tiles, int64 whole) {
         A in_a(a, a_row, a_col, m0, m, k0, k1);
@@ -210,7 +230,7 @@ struct FmaTile {
         float of_a[2][TM], of_b[2][TN];
         read(shared, 0, of_a[0], of_b[0]);
         int at = 0;  // of the tile that is multiplied, in floats
-        // While whole tiles are brought nothing asks where k ends.
+        // While whole tiles are brought, no copy tests where k ends.
         const int64 hot = whole - (STAGES - 1 > 2 ? STAGES - 1 : 2);
         int64 t = 0;
 #pragma unroll 1
@@ -219,7 +239,7 @@ struct FmaTile {
 #pragma unroll 1
         for (; t < tiles; ++t) multiply<false>(in_a, in_b, shared, at, of_a, of_b);
         copy_async_wait_for<0>();
-        __syncthreads();  // before anybody fills the stages again
+        __syncthreads();  // before any thread fills the stages again
     }
 
     __device__ __forceinline__ void clear() {
@@ -231,7 +251,8 @@ struct FmaTile {
 
     // Adds up the sums of `slices` groups of kThreads threads, which made the same tile from different k, in the first.
     __device__ __forceinline__ void gather(float* shared, int slices) {
-        const int thread = threadIdx.x % kThreads, slice = threadIdx.x / kThreads;
+        const int thread = threadIdx.x % kThreads;  // 0 .. kThreads - 1
+        const int slice = threadIdx.x / kThreads;   // 0 .. slices - 1
         for (int other = 1; other < slices; ++other) {
             if (slice == other) keep(shared, thread);
             __syncthreads();
@@ -240,27 +261,33 @@ struct FmaTile {
         }
     }
 
-    // The sums as kThreads x TM x TN floats in memory, each access one line a warp.
+    // Writes the sums to TM x TN x kThreads floats, each access one line per warp.
     __device__ __forceinline__ void keep(float* part, int thread) const {
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int j = 0; j < TN; ++j) part[(i * TN + j) * kThreads + thread] = sums[i][j];
+            for (int j = 0; j < TN; ++j) {
+                const int number = i * TN + j;  // 0 .. TM * TN - 1
+                part[number * kThreads + thread] = sums[i][j];
+            }
     }
 
     __device__ __forceinline__ void add(const float* part, int thread) {
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int j = 0; j < TN; ++j) sums[i][j] += part[(i * TN + j) * kThreads + thread];
+            for (int j = 0; j < TN; ++j) {
+                const int number = i * TN + j;  // 0 .. TM * TN - 1
+                sums[i][j] += part[number * kThreads + thread];
+            }
     }
 
-    // d = alpha * sums + beta * c, within m x n. c is not read where beta is 0. VEC: 4 where the columns of both are
-    // neighbours, n is a multiple of 4 and every row starts on 16 bytes.
+    // d = alpha * sums + beta * c, within m x n. c, d: of the batch; c is not read if beta is 0. VEC: 4 if the columns
+    // of d are neighbours, n is a multiple of 4 and every row of d starts on 16 bytes.
     template <int VEC>
     __device__ __forceinline__ void store(const float* c, int64 c_row, int64 c_col, float* d, int64 d_row, int64 d_col,
         int64 m0, int64 n0, int64 m, int64 n, float alpha, float beta) const {
-        static_assert(VEC == 1 || VEC == 4, "floats a store");
+        static_assert(VEC == 1 || VEC == 4, "floats per store");
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const int64 r = m0 + row_of(i);

@@ -1,4 +1,4 @@
-// Tiles that come and go 16 bytes at a time, for the rungs vec4 and warp_tile.
+// Copies of tiles 16 bytes at a time, for the rungs vec4 and warp_tile.
 //
 // A "line" is a row of A or a column of B. Both lie in shared memory as [k][line], PITCH floats from k to k + 1, so
 // that neighbouring lines of one k are one 16-byte read, whichever axis is contiguous in global memory.
@@ -6,8 +6,8 @@
 #include "output.cuh"
 
 // Brings LINES lines x BK of an operand, from line `line0` and `k0` on; zeros past its `lines` or `depth`. ALONG_K: its
-// contiguous axis is k, and the tile is turned on the way. VEC: 4 where the contiguous axis is whole 16-byte pieces,
-// which are then within the operand or not as a whole; else 1.
+// contiguous axis is k, and the tile is turned on the way. VEC: 4 if the contiguous axis is whole 16-byte pieces, which
+// are then within the operand or not as a whole; else 1.
 template <int LINES, int BK, bool ALONG_K, int VEC, int PITCH, int THREADS>
 __device__ __forceinline__ void bring(const float* operand, int64 line_stride, int64 k_stride, int64 line0, int64 lines,
     int64 k0, int64 depth, float* tile) {
@@ -16,8 +16,11 @@ __device__ __forceinline__ void bring(const float* operand, int64 line_stride, i
     static_assert(LINES * BK % (VEC * THREADS) == 0, "every thread brings the same share");
 #pragma unroll
     for (int first = 0; first < LINES * BK / VEC; first += THREADS) {
-        const int piece = first + threadIdx.x, along = piece % kAcross * VEC, across = piece / kAcross;
-        const int line = ALONG_K ? across : along, i = ALONG_K ? along : across;
+        const int piece = first + threadIdx.x;    // 0 .. LINES * BK / VEC - 1
+        const int along = piece % kAcross * VEC;  // its first element on the contiguous axis: 0 .. kAcross * VEC - VEC
+        const int across = piece / kAcross;       // and on the other one
+        const int line = ALONG_K ? across : along;  // 0 .. LINES - 1
+        const int i = ALONG_K ? along : across;     // 0 .. BK - 1
         const bool inside = line0 + line < lines && k0 + i < depth;
         const float* from = operand + (line0 + line) * line_stride + (k0 + i) * k_stride;
         float* to = tile + i * PITCH + line;
@@ -39,8 +42,8 @@ __device__ __forceinline__ void read_four(const float* tile, float* values) {
     values[0] = v.x, values[1] = v.y, values[2] = v.z, values[3] = v.w;
 }
 
-// Writes four neighbouring outputs of row r, from column s on. VEC: 4 where they are one 16-byte piece of D. c and d
-// are those of the batch.
+// Writes four neighbouring outputs of row r, from column s on. VEC: 4 if they are one 16-byte piece of D. c and d begin
+// with the batch.
 template <int VEC>
 __device__ __forceinline__ void write_four(const float* sums, const float* c, int64 c_row, int64 c_col, float* d,
     int64 d_row, int64 d_col, int64 r, int64 s, int64 m, int64 n, float alpha, float beta) {
