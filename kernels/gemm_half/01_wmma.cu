@@ -1,8 +1,7 @@
 // Product of half or bfloat16 matrices on tensor cores, by CUDA C++'s wmma interface: D = alpha * A * B + beta * C.
 //
-// a: m x k, b: k x n, elements T; c, d: m x n, elements R (T or float); strides in elements, any; `batches` of them,
-// *_batch elements apart. c is not read where beta is 0. Sums are float, rounded to R once. Zeros stand where a tile
-// reaches past an edge.
+// a: m x k, b: k x n, elements T; c, d: m x n, elements R (T or float); any strides, in elements; `batches` of each. c
+// is not read if beta is 0. Sums are float, rounded to R once. A tile is filled with zeros past the operand's edges.
 //
 // A block of four warps makes 64 x 64 outputs, a warp 32 x 32 of them as 2 x 2 fragments of 16 x 16. One warp-wide
 // instruction multiplies 16 x 16 x 16, where an FFMA of every lane is 32 products; which lane holds which element of a
@@ -20,7 +19,7 @@
 using namespace nvcuda;
 
 constexpr int kTile = 64, kK = 32, kThreads = 128;
-constexpr int kShare = kTile * kK / kThreads;                              // elements of each tile a thread brings
+constexpr int kShare = kTile * kK / kThreads;                              // elements of each tile per thread
 constexpr int kStepA = kThreads / kK, kStepB = kThreads / kTile;           // rows between them
 constexpr int kPitchA = kK + 8, kPitchB = kTile + 8, kPitchD = kTile + 4;  // 8 halves, 4 floats: banks that differ
 
@@ -31,11 +30,17 @@ __global__ void __launch_bounds__(kThreads) wmma_tile(const T* a, const T* b, co
     int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta) {
     __shared__ __align__(32) T tile_a[kTile * kPitchA], tile_b[kK * kPitchB];
     __shared__ __align__(32) float sums[kTile * kPitchD];
-    const int64 across = (n + kTile - 1) / kTile, m0 = blockIdx.x / across * kTile, n0 = blockIdx.x % across * kTile;
-    const int warp = threadIdx.x / kWarp, warp_m = warp / 2 * 32, warp_n = warp % 2 * 32;
-    // This thread's first elements: lanes along k in A, along the columns in B.
-    const int a_line = threadIdx.x / kK, a_k = threadIdx.x % kK, b_k = threadIdx.x / kTile,
-              b_line = threadIdx.x % kTile;
+    const int64 across = (n + kTile - 1) / kTile;  // tiles in a row of tiles
+    const int64 m0 = blockIdx.x / across * kTile;  // 0 .. m - 1
+    const int64 n0 = blockIdx.x % across * kTile;  // 0 .. n - 1
+    const int warp = threadIdx.x / kWarp;          // 0 .. 3
+    const int warp_m = warp / 2 * 32;              // 0 or 32
+    const int warp_n = warp % 2 * 32;              // 0 or 32
+    // The first elements that this thread brings: lanes along k in A, along the columns in B
+    const int a_line = threadIdx.x / kK;     // 0 .. kStepA - 1
+    const int a_k = threadIdx.x % kK;        // 0 .. kK - 1
+    const int b_k = threadIdx.x / kTile;     // 0 .. kStepB - 1
+    const int b_line = threadIdx.x % kTile;  // 0 .. kTile - 1
     const T zero = static_cast<T>(0.0f);
     for (int64 z = blockIdx.z; z < batches; z += gridDim.z) {
         const T* from_a = a + z * a_batch + (m0 + a_line) * a_row + a_k * a_col;
@@ -57,8 +62,10 @@ __global__ void __launch_bounds__(kThreads) wmma_tile(const T* a, const T* b, co
             from_a += kK * a_col, from_b += kK * b_row;
 #pragma unroll
             for (int i = 0; i < kShare; ++i) {
-                tile_a[(a_line + i * kStepA) * kPitchA + a_k] = of_a[i];
-                tile_b[(b_k + i * kStepB) * kPitchB + b_line] = of_b[i];
+                const int line = a_line + i * kStepA;  // 0 .. kTile - 1
+                const int line_k = b_k + i * kStepB;   // 0 .. kK - 1
+                tile_a[line * kPitchA + a_k] = of_a[i];
+                tile_b[line_k * kPitchB + b_line] = of_b[i];
             }
             __syncthreads();
 #pragma unroll
@@ -66,8 +73,10 @@ __global__ void __launch_bounds__(kThreads) wmma_tile(const T* a, const T* b, co
                 wmma::fragment<wmma::matrix_a, 16, 16, 16, T, wmma::row_major> left[2];
                 wmma::fragment<wmma::matrix_b, 16, 16, 16, T, wmma::row_major> right[2];
                 for (int i = 0; i < 2; ++i) {
-                    wmma::load_matrix_sync(left[i], tile_a + (warp_m + i * 16) * kPitchA + s, kPitchA);
-                    wmma::load_matrix_sync(right[i], tile_b + s * kPitchB + warp_n + i * 16, kPitchB);
+                    const int line_a = warp_m + i * 16;  // 0 .. kTile - 16
+                    const int line_b = warp_n + i * 16;  // 0 .. kTile - 16
+                    wmma::load_matrix_sync(left[i], tile_a + line_a * kPitchA + s, kPitchA);
+                    wmma::load_matrix_sync(right[i], tile_b + s * kPitchB + line_b, kPitchB);
                 }
                 for (int i = 0; i < 2; ++i)
                     for (int j = 0; j < 2; ++j) wmma::mma_sync(total[i][j], left[i], right[j], total[i][j]);
@@ -76,14 +85,20 @@ __global__ void __launch_bounds__(kThreads) wmma_tile(const T* a, const T* b, co
         }
 
         for (int i = 0; i < 2; ++i)
-            for (int j = 0; j < 2; ++j)
-                wmma::store_matrix_sync(
-                    sums + (warp_m + i * 16) * kPitchD + warp_n + j * 16, total[i][j], kPitchD, wmma::mem_row_major);
+            for (int j = 0; j < 2; ++j) {
+                const int tile_row = warp_m + i * 16;  // 0 .. kTile - 16
+                const int tile_col = warp_n + j * 16;  // 0 .. kTile - 16
+                float* const to = sums + tile_row * kPitchD + tile_col;
+                wmma::store_matrix_sync(to, total[i][j], kPitchD, wmma::mem_row_major);
+            }
         __syncthreads();
         for (int i = threadIdx.x; i < kTile * kTile; i += kThreads) {
-            const int64 row = m0 + i / kTile, col = n0 + i % kTile;
+            const int tile_row = i / kTile;  // 0 .. kTile - 1
+            const int64 row = m0 + tile_row;
+            const int tile_col = i % kTile;  // 0 .. kTile - 1
+            const int64 col = n0 + tile_col;
             if (row >= m || col >= n) continue;
-            float value = alpha * sums[i / kTile * kPitchD + i % kTile];
+            float value = alpha * sums[tile_row * kPitchD + tile_col];
             if (beta != 0.0f) value = fmaf(beta, static_cast<float>(c[z * c_batch + row * c_row + col * c_col]), value);
             d[z * d_batch + row * d_row + col * d_col] = static_cast<R>(value);
         }

@@ -7,7 +7,7 @@
 //
 // What it adds: copies of 16 bytes, and instructions whose fragments are known lane by lane, so that ldmatrix fetches
 // four 8 x 8 matrices at once and a warp's 64 x 32 outputs stay in registers. Without the swizzle the 8 rows of such a
-// matrix lie in the same four banks, and each ldmatrix takes 8 times as long (tensor_tile.cuh shows why).
+// matrix are in the same four banks, and each ldmatrix takes 8 times as long (tensor_tile.cuh shows why).
 //
 // Bound by: waiting. Copying and multiplying take turns. The next rung copies ahead.
 #include "tensor_tile.cuh"
@@ -21,7 +21,9 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp) mma_tile(const T*
     using Tile = TensorTile<T, BM, BN, WM, WN, A_K, B_K, SWIZZLED>;
     extern __shared__ __align__(128) char shared[];
     const unsigned tiles = shared_address(shared);
-    const int64 across = (n + BN - 1) / BN, m0 = blockIdx.x / across * BM, n0 = blockIdx.x % across * BN;
+    const int64 across = (n + BN - 1) / BN;     // tiles in a row of tiles
+    const int64 m0 = blockIdx.x / across * BM;  // 0 .. m - 1
+    const int64 n0 = blockIdx.x % across * BN;  // 0 .. n - 1
     for (int64 z = blockIdx.z; z < batches; z += gridDim.z) {
         typename Tile::A in_a(a + z * a_batch, a_row, a_col, m0, m, k);
         typename Tile::B in_b(b + z * b_batch, b_col, b_row, n0, n, k);
@@ -39,8 +41,9 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp) mma_tile(const T*
             }
             __syncthreads();  // before the tiles are filled again
         }
-        tile.store(
-            shared, c + z * c_batch, c_row, c_col, d + z * d_batch, d_row, d_col, m0, n0, m, n, alpha, beta, wide);
+        const R* of_c = c + z * c_batch;
+        R* of_d = d + z * d_batch;
+        tile.store(shared, of_c, c_row, c_col, of_d, d_row, d_col, m0, n0, m, n, alpha, beta, wide);
         __syncthreads();
     }
 }

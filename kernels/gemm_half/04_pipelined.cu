@@ -2,12 +2,12 @@
 //
 // Parameters as in 02_mma.cu. Dynamic shared memory: a ring of STAGES tiles of each operand.
 //
-// What it adds: cp.async fills a ring of tiles, a part of a tile with each part of the arithmetic, and one barrier a
-// tile says both that the next tile is there and that the oldest is free. A second set of fragments is on its way from
-// shared memory while one is multiplied. Larger tiles: of each byte that comes from the L2 a block of 128 x 256 outputs
-// makes 85 operations, one of 128 x 128 makes 64. Blocks stay: each makes tile after tile, the copies for the next
-// under way while one is written. And blocks that run at one time make about a square of the output, so that what they
-// read is in the L2 for each other.
+// What it adds: cp.async fills a ring of tiles, a part of a tile with each part of the arithmetic, and after one
+// barrier per tile the next tile is visible and the oldest is free. A second set of fragments is loaded from shared
+// memory while one is multiplied. Larger tiles: a block of 128 x 256 outputs makes 85 operations per byte that comes
+// from the L2, one of 128 x 128 makes 64. Blocks stay: each makes tile after tile, the copies for the next under way
+// while one is written. And blocks that run at one time make about a square of the output, so that what they read is in
+// the L2 for each other.
 //
 // Bound by: mma.sync. Alone, operands in registers, it reaches 637 TFLOP/s on an H200; here its pipe is busy 82 % of
 // the time, and the power limit holds the clock at 1.5 to 1.75 GHz. wgmma, which cuBLAS uses there, does more for an
@@ -17,7 +17,7 @@
 constexpr int kGroupRows = 2048;  // rows of the output that blocks make together
 constexpr int kSteps = kDepth / 16;
 
-// Multiplies one tile and brings another. WHOLE: nothing asks where k ends. `reading` and `filling`: bytes from the
+// Multiplies one tile and brings another. WHOLE: no copy tests where k ends. `reading` and `filling`: bytes from the
 // start of the ring, of the tile that is multiplied and of the free one.
 template <bool WHOLE, int STAGES, class TILE>
 __device__ __forceinline__ void advance(TILE& tile, typename TILE::A& in_a, typename TILE::B& in_b, char* shared,
@@ -25,13 +25,14 @@ __device__ __forceinline__ void advance(TILE& tile, typename TILE::A& in_a, type
     using A = typename TILE::A;
     using B = typename TILE::B;
     const unsigned ring = shared_address(shared);
-    char *const to_a = shared + filling, *const to_b = to_a + A::kBytes;
+    char* const to_a = shared + filling;
+    char* const to_b = to_a + A::kBytes;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
         if (s == kSteps - 1) {
             copy_async_commit();
             copy_async_wait_for<STAGES - 2>();
-            __syncthreads();  // the next tile is there, and nobody reads this one any more
+            __syncthreads();  // the next tile is visible, and no thread reads this one any more
             filling = reading;
             reading = reading + TILE::kStage == STAGES * TILE::kStage ? 0 : reading + TILE::kStage;
         }
@@ -46,7 +47,7 @@ __device__ __forceinline__ void advance(TILE& tile, typename TILE::A& in_a, type
     in_a.next(), in_b.next();
 }
 
-// Where the BM x BN tile of a number begins: batch by batch, kGroup rows of tiles at a time, down these, then across.
+// Where the BM x BN tile with a number begins: batch by batch, kGroup rows of tiles at a time, down these, then across.
 template <int BM, int BN>
 struct Place {
     static constexpr int kGroup = kGroupRows / BM;
@@ -54,11 +55,13 @@ struct Place {
     int64 m0, n0, batch;
 
     __device__ __forceinline__ Place(int64 tile, int64 down, int64 across) {
-        batch = tile / (down * across), tile %= down * across;
-        const int64 first = tile / (kGroup * across) * kGroup;
-        const int64 rows = down - first < kGroup ? down - first : kGroup;
-        tile -= first * across;
-        m0 = (first + tile % rows) * BM, n0 = tile / rows * BN;
+        batch = tile / (down * across);
+        const int64 in_batch = tile % (down * across);                     // 0 .. down * across - 1
+        const int64 first = in_batch / (kGroup * across) * kGroup;         // the group's first row of tiles
+        const int64 rows = down - first < kGroup ? down - first : kGroup;  // and how many it has: 1 .. kGroup
+        const int64 in_group = in_batch - first * across;                  // 0 .. rows * across - 1
+        m0 = (first + in_group % rows) * BM;
+        n0 = in_group / rows * BN;
     }
 };
 
@@ -84,8 +87,11 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelin
     using At = Place<BM, BN>;
     static_assert(STAGES >= 2, "a tile that is multiplied and one that comes");
     extern __shared__ __align__(128) char shared[];
-    const int64 across = (n + BN - 1) / BN, down = (m + BM - 1) / BM, all = down * across * batches;
-    const int64 depth = (k + kDepth - 1) / kDepth, hot = k / kDepth - (STAGES - 1);
+    const int64 across = (n + BN - 1) / BN;  // tiles in a row of tiles
+    const int64 down = (m + BM - 1) / BM;    // rows of tiles
+    const int64 all = down * across * batches;
+    const int64 depth = (k + kDepth - 1) / kDepth;  // steps of a tile
+    const int64 hot = k / kDepth - (STAGES - 1);    // steps whose copies are all of whole tiles
 
     const auto operand_a = [&](const At& at) {
         return typename Tile::A(a + at.batch * a_batch, a_row, a_col, at.m0, m, k);
@@ -98,12 +104,13 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelin
     auto in_b = operand_b(at);
     begin<STAGES, Tile>(in_a, in_b, shared);
 
+    constexpr int kFree = (STAGES - 1) * Tile::kStage;  // where the ring's last tile begins, in bytes
     for (int64 next = blockIdx.x + gridDim.x;; next += gridDim.x) {
         Tile tile;
         copy_async_wait_for<STAGES - 2>();
         __syncthreads();
         typename Tile::Fragments fragments[2];
-        int reading = 0, filling = (STAGES - 1) * Tile::kStage;  // bytes from the start of the ring
+        int reading = 0, filling = kFree;
         if (depth > 0) tile.load(fragments[0], shared_address(shared), 0);
         int64 t = 0;
 #pragma unroll 1
@@ -111,17 +118,19 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelin
 #pragma unroll 1
         for (; t < depth; ++t) advance<false, STAGES>(tile, in_a, in_b, shared, reading, filling, fragments);
         copy_async_wait_for<0>();
-        __syncthreads();  // nobody reads or fills the ring any more
+        __syncthreads();  // no thread reads or fills the ring any more
 
-        // The next tile's copies are under way while this one is written, through the place they leave free.
+        // The next tile's copies are under way while this one is written, through the tile of the ring that they leave
+        // free.
         const At here = at;
         if (next < all) {
             at = At(next, down, across);
             in_a = operand_a(at), in_b = operand_b(at);
             begin<STAGES, Tile>(in_a, in_b, shared);
         }
-        tile.store(shared + (STAGES - 1) * Tile::kStage, c + here.batch * c_batch, c_row, c_col,
-            d + here.batch * d_batch, d_row, d_col, here.m0, here.n0, m, n, alpha, beta, wide);
+        const R* of_c = c + here.batch * c_batch;
+        R* of_d = d + here.batch * d_batch;
+        tile.store(shared + kFree, of_c, c_row, c_col, of_d, d_row, d_col, here.m0, here.n0, m, n, alpha, beta, wide);
         if (next >= all) return;
     }
 }

@@ -1,5 +1,5 @@
-// What the rungs with mma.sync share: tiles of half or bfloat16 operands in shared memory, a warp's fragments of them,
-// and the sums' way out.
+// Shared by the rungs with mma.sync: tiles of half or bfloat16 operands in shared memory, a warp's fragments of them,
+// and the store of the sums.
 //
 // A "line" is a row of A or a column of B. A tile of an operand is LINES lines x 64 k, in rows of 128 bytes, all banks
 // once, whichever way the operand lies:
@@ -41,18 +41,27 @@ struct OperandTile {
     // on 16 bytes, and its contiguous extent is a multiple of 8.
     __device__ __forceinline__ OperandTile(
         const T* operand, int64 line_stride, int64 k_stride, int64 line, int64 lines, int64 depth) {
-        const int row = threadIdx.x / 8, piece = threadIdx.x % 8;
-        const int my_line = ALONG_K ? row : piece * 8;
-        k = ALONG_K ? piece * 8 : row;
+        const int row = threadIdx.x / 8;                // 0 .. kStep - 1
+        const int piece = threadIdx.x % 8;              // 0 .. 7
+        const int my_line = ALONG_K ? row : piece * 8;  // 0 .. 63, of copy 0
+        k = ALONG_K ? piece * 8 : row;                  // 0 .. 63
         from = operand + (line + my_line) * line_stride + k * k_stride;
         step = kStep * (ALONG_K ? line_stride : k_stride);
         advance = kDepth * k_stride;
         left = depth;
-        to = row * kRowBytes + ((SWIZZLED ? piece ^ row % 8 : piece) << 4);
+        to = place(row, piece);
         inside = 0;
 #pragma unroll
-        for (int i = 0; i < kCopies; ++i)
-            if (line + my_line + (ALONG_K ? i * kStep : i / kPerPanel * kDepth) < lines) inside |= 1u << i;
+        for (int i = 0; i < kCopies; ++i) {
+            const int on = ALONG_K ? i * kStep : i / kPerPanel * kDepth;  // lines from copy 0 to copy i
+            if (line + my_line + on < lines) inside |= 1u << i;
+        }
+    }
+
+    // Bytes from the start of a tile to piece `piece` (0 .. 7) of row `row`.
+    static __device__ __forceinline__ unsigned place(int row, int piece) {
+        const int column = SWIZZLED ? piece ^ row % 8 : piece;  // 0 .. 7
+        return row * kRowBytes + (column << 4);
     }
 
     // Brings copies FIRST to LAST of the next tile, by cp.async or (not ASYNC) through registers. WHOLE: all its k are
@@ -61,14 +70,17 @@ struct OperandTile {
     __device__ __forceinline__ void bring(char* tile) const {
 #pragma unroll
         for (int i = FIRST; i < LAST; ++i) {
-            const T* const at = ALONG_K ? from + i * step : from + i % kPerPanel * step + i / kPerPanel * kDepth;
-            const bool wanted = (inside >> i & 1) && (WHOLE || k + (ALONG_K ? 0 : i % kPerPanel * kStep) < left);
-            char* const place = tile + to + i * kStep * kRowBytes;
+            // Along k all rows are lines; otherwise 64 rows are the k of one panel of 64 lines.
+            const int panel = ALONG_K ? 0 : i / kPerPanel;        // 0 .. LINES / 64 - 1
+            const int row_step = ALONG_K ? i : i % kPerPanel;     // rows from copy 0, in kStep
+            const int my_k = ALONG_K ? k : k + row_step * kStep;  // 0 .. 63
+            const T* const at = from + row_step * step + panel * kDepth;
+            const bool wanted = (inside >> i & 1) && (WHOLE || my_k < left);
+            char* const slot = tile + to + i * kStep * kRowBytes;
             if constexpr (ASYNC)
-                copy_async_or_zero<16>(place, at, wanted);
+                copy_async_or_zero<16>(slot, at, wanted);
             else
-                *reinterpret_cast<uint4*>(place) =
-                    wanted ? *reinterpret_cast<const uint4*>(at) : make_uint4(0, 0, 0, 0);
+                *reinterpret_cast<uint4*>(slot) = wanted ? *reinterpret_cast<const uint4*>(at) : make_uint4(0, 0, 0, 0);
         }
     }
 
@@ -77,28 +89,33 @@ struct OperandTile {
         left -= kDepth;
     }
 
-    // Where this lane's pieces of a warp's fragments lie in a tile, the warp's lines beginning at `line`.
+    // Bytes from the start of a tile to this lane's piece of a warp's first fragment, the warp's lines beginning at
+    // `line`. Lane l fetches row l % 8 of matrix l / 8.
     static __device__ __forceinline__ unsigned lane_place(int line) {
-        const int lane = threadIdx.x % kWarp;
-        const int first = ALONG_K ? line : line / kDepth * kDepth, within = ALONG_K ? 0 : line % kDepth / 8;
+        const int lane = threadIdx.x % kWarp;                           // 0 .. 31
+        const int first_row = ALONG_K ? line : line / kDepth * kDepth;  // of the warp's lines, or of their panel
+        const int first_piece = ALONG_K ? 0 : line % kDepth / 8;        // 0 .. 7
         const bool across = OF_A == ALONG_K;  // the second of the four matrices is 8 rows on, otherwise a piece on
-        const int row = first + (across ? lane % 16 : lane % 8 + lane / 16 * 8);
-        const int piece = within + (across ? lane / 16 : lane / 8 % 2);
-        return row * kRowBytes + ((SWIZZLED ? piece ^ row % 8 : piece) << 4);
+        const int lane_row = across ? lane % 16 : lane % 8 + lane / 16 * 8;  // 0 .. 15
+        const int lane_piece = across ? lane / 16 : lane / 8 % 2;            // 0 or 1
+        return place(first_row + lane_row, first_piece + lane_piece);
     }
 
     // Lines 16 * i to 16 * i + 15 of the warp, k 16 * s to 16 * s + 15: an A fragment, or two B fragments, whose pairs
     // of registers must be neighbours. So of A [1] is the other 8 lines and [2] the other 8 k, and of B the other way
-    // round.
-    static __device__ __forceinline__ void fragment(unsigned (&to)[4], unsigned tile, unsigned place, int i, int s) {
+    // round. `first`: the lane's place, as lane_place returns it.
+    static __device__ __forceinline__ void fragment(unsigned (&to)[4], unsigned tile, unsigned first, int i, int s) {
+        const int row = ALONG_K ? i * 16 : i / 4 * kDepth + s * 16;  // rows from the first fragment
+        const int pair = ALONG_K ? s : i % 4;                        // 0 .. 3: pairs of pieces from there
+        const unsigned at = tile + row * kRowBytes + (first ^ pair << 5);
         if constexpr (ALONG_K)
-            load_matrices(to, tile + i * 16 * kRowBytes + (place ^ s << 5));
+            load_matrices(to, at);
         else
-            load_matrices_transposed(to, tile + (i / 4 * kDepth + s * 16) * kRowBytes + (place ^ i % 4 << 5));
+            load_matrices_transposed(to, at);
     }
 };
 
-// A block's BM x BN tile of the output, WM x WN of it a warp.
+// A block's BM x BN tile of the output, WM x WN of it per warp.
 template <class T, int BM, int BN, int WM, int WN, bool A_K, bool B_K, bool SWIZZLED>
 struct TensorTile {
     static_assert(BM % WM == 0 && BN % WN == 0 && (64 % WM == 0 || WM % 64 == 0) && (64 % WN == 0 || WN % 64 == 0),
@@ -108,7 +125,7 @@ struct TensorTile {
     using A = OperandTile<T, BM, true, A_K, SWIZZLED, kThreads>;
     using B = OperandTile<T, BN, false, B_K, SWIZZLED, kThreads>;
     static constexpr int kStage = A::kBytes + B::kBytes;
-    static constexpr int kPitch = WN + 8;  // floats a row of the sums on their way out: 8 keeps 8-byte stores apart
+    static constexpr int kPitch = WN + 8;  // floats per row of staged sums: 8 more keep 8-byte stores apart
     static constexpr int kOut = kThreads / kWarp * 16 * kPitch * 4;  // bytes
     static_assert(kOut <= kStage, "the sums leave through the tiles' own memory");
 
@@ -121,9 +138,12 @@ struct TensorTile {
     unsigned place_a, place_b;
 
     __device__ __forceinline__ TensorTile() {
-        const int warp = threadIdx.x / kWarp;
-        warp_m = warp % (BM / WM) * WM, warp_n = warp / (BM / WM) * WN;
-        place_a = A::lane_place(warp_m), place_b = A::kBytes + B::lane_place(warp_n);
+        constexpr int kWarpsDown = BM / WM;
+        const int warp = threadIdx.x / kWarp;  // 0 .. kThreads / 32 - 1
+        warp_m = warp % kWarpsDown * WM;       // 0 .. BM - WM
+        warp_n = warp / kWarpsDown * WN;       // 0 .. BN - WN
+        place_a = A::lane_place(warp_m);
+        place_b = A::kBytes + B::lane_place(warp_n);
 #pragma unroll
         for (int i = 0; i < kTilesM; ++i)
 #pragma unroll
@@ -144,20 +164,27 @@ struct TensorTile {
 #pragma unroll
         for (int i = 0; i < kTilesM; ++i)
 #pragma unroll
-            for (int j = 0; j < kTilesN; ++j)
-                multiply_add<T>(sums[i][j], f.a[i], f.b[j / 2][j % 2 * 2], f.b[j / 2][j % 2 * 2 + 1]);
+            for (int j = 0; j < kTilesN; ++j) {
+                const unsigned (&pair)[4] = f.b[j / 2];  // two B fragments
+                const int first = j % 2 * 2;             // 0 or 2
+                multiply_add<T>(sums[i][j], f.a[i], pair[first], pair[first + 1]);
+            }
     }
 
-    // d = alpha * sums + beta * c within m x n, rounded once. c is not read where beta is 0. Each warp turns its sums
-    // in shared memory, 16 rows at a time, so that whole rows of its tile are written (nobody else may use kOut bytes
-    // from `shared` on meanwhile). `wide`: the columns of d are neighbours, n is a multiple of 8 and every row of d
-    // starts on 16 bytes.
+    // d = alpha * sums + beta * c within m x n, rounded once. c, d: of the batch; c is not read if beta is 0. Each warp
+    // turns its sums in shared memory, 16 rows at a time, so that whole rows of its tile are written (kOut bytes from
+    // `shared` on must be unused meanwhile). `wide`: the columns of d are neighbours, n is a multiple of 8 and every
+    // row of d starts on 16 bytes.
     template <class R>
     __device__ __forceinline__ void store(char* shared, const R* c, int64 c_row, int64 c_col, R* d, int64 d_row,
         int64 d_col, int64 m0, int64 n0, int64 m, int64 n, float alpha, float beta, bool wide) const {
-        float* const staged = reinterpret_cast<float*>(shared) + threadIdx.x / kWarp * (16 * kPitch);
-        const int lane = threadIdx.x % kWarp;
-        float2* const mine = reinterpret_cast<float2*>(staged + lane / 4 * kPitch + lane % 4 * 2);
+        const int lane = threadIdx.x % kWarp;       // 0 .. 31
+        const unsigned warp = threadIdx.x / kWarp;  // 0 .. kThreads / 32 - 1
+        float* const staged = reinterpret_cast<float*>(shared) + warp * (16 * kPitch);
+        // The lane's sums of a 16 x 8 tile: two neighbouring columns of this row and of the one 8 below
+        const int row = lane / 4;      // 0 .. 7
+        const int col = lane % 4 * 2;  // 0 .. 6
+        float2* const mine = reinterpret_cast<float2*>(staged + row * kPitch + col);
         m0 += warp_m, n0 += warp_n;
 #pragma unroll
         for (int i = 0; i < kTilesM; ++i) {
@@ -165,9 +192,12 @@ struct TensorTile {
 #pragma unroll
             for (int j = 0; j < kTilesN; ++j)
 #pragma unroll
-                for (int half = 0; half < 2; ++half)
-                    mine[(half * 8 * kPitch + j * 8) / 2] =
-                        make_float2(alpha * sums[i][j][half * 2], alpha * sums[i][j][half * 2 + 1]);
+                for (int half = 0; half < 2; ++half) {
+                    const int place = half * 8 * kPitch + j * 8;  // floats from `mine`
+                    const float first = alpha * sums[i][j][half * 2];
+                    const float second = alpha * sums[i][j][half * 2 + 1];
+                    mine[place / 2] = make_float2(first, second);
+                }
             __syncwarp();
             if (wide)
                 write<4>(staged, c, c_row, c_col, d, d_row, d_col, m0 + i * 16, n0, m, n, beta);
@@ -177,12 +207,14 @@ struct TensorTile {
     }
 
   private:
-    // 16 x WN staged sums, from row m0 and column n0 of the output on, WIDTH columns a lane.
+    // Writes 16 x WN staged sums, from row m0 and column n0 of the output on, WIDTH columns per lane.
     template <int WIDTH, class R>
     static __device__ __forceinline__ void write(const float* staged, const R* c, int64 c_row, int64 c_col, R* d,
         int64 d_row, int64 d_col, int64 m0, int64 n0, int64 m, int64 n, float beta) {
-        constexpr int kAcross = WN / WIDTH < kWarp ? WN / WIDTH : kWarp, kRows = kWarp / kAcross;
-        const int row = threadIdx.x % kWarp / kAcross, col = threadIdx.x % kAcross * WIDTH;
+        constexpr int kAcross = WN / WIDTH < kWarp ? WN / WIDTH : kWarp;  // lanes along a row
+        constexpr int kRows = kWarp / kAcross;                            // rows at once
+        const int row = threadIdx.x % kWarp / kAcross;                    // 0 .. kRows - 1
+        const int col = threadIdx.x % kAcross * WIDTH;                    // 0 .. kAcross * WIDTH - WIDTH
         R* to = d + (m0 + row) * d_row + (n0 + col) * d_col;
         const R* add = c + (m0 + row) * c_row + (n0 + col) * c_col;
 #pragma unroll 2
