@@ -21,19 +21,19 @@ __global__ void __launch_bounds__(WARPS_M * WARPS_N * kWarp * SLICES, RESIDENT) 
     extern __shared__ float4 stages[];
     float* const shared = reinterpret_cast<float*>(stages);
     const int slice = threadIdx.x / Tile::kThreads;  // 0 .. SLICES - 1
-    float* const ring = shared + slice * STAGES * Tile::kStage;
-    const int64 down = (m + BM - 1) / BM;     // tiles in a column of tiles
-    const int64 m0 = blockIdx.x % down * BM;  // 0 .. m - 1
-    const int64 n0 = blockIdx.x / down * BN;  // 0 .. n - 1
+    const int64 down = (m + BM - 1) / BM;            // tiles in a column of tiles
+    const int64 m0 = blockIdx.x % down * BM;         // 0 .. m - 1
+    const int64 n0 = blockIdx.x / down * BN;         // 0 .. n - 1
     // Each slice has the same number of steps of BK; the last ones may end early, or have no k at all.
     const int64 tiles = (k + Tile::BK * SLICES - 1) / (Tile::BK * SLICES);  // steps of a slice
     const int64 depth = tiles * Tile::BK;                                   // k of a slice
-    const int64 k0 = slice * depth;
-    const int64 k1 = slice + 1 == SLICES || (slice + 1) * depth > k ? k : (slice + 1) * depth;
-    const int64 whole = (k - (SLICES - 1) * depth) / Tile::BK;  // whole steps of the last slice
     for (int64 z = blockIdx.z; z < batches; z += gridDim.z) {
         const float* of_a = a + z * a_batch;
         const float* of_b = b + z * b_batch;
+        const int64 k0 = slice * depth;
+        const int64 k1 = slice + 1 == SLICES || (slice + 1) * depth > k ? k : (slice + 1) * depth;
+        const int64 whole = (k - (SLICES - 1) * depth) / Tile::BK;  // whole steps of the last slice
+        float* const ring = shared + slice * STAGES * Tile::kStage;
         Tile tile;
         tile.product(ring, of_a, a_row, a_col, of_b, b_row, b_col, m0, n0, m, n, k0, k1, tiles, whole);
         tile.gather(shared, SLICES);

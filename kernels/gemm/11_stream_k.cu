@@ -52,22 +52,21 @@ __global__ void __launch_bounds__(WARPS_M * WARPS_N * kWarp * SLICES, RESIDENT) 
     const int64 begin = cut.begin(blockIdx.x);
     const int64 end = cut.begin(blockIdx.x + 1);
     for (int64 unit = begin; unit < end;) {
-        // The steps of one tile that are in this stretch: [first, first_after) of [0, cut.depth)
+        // The steps of one tile that are in this stretch: [first, first + count) of [0, cut.depth)
         const int64 index = unit / cut.depth;
         const int64 first = unit - index * cut.depth;
         const int64 count = cut.depth - first < end - unit ? cut.depth - first : end - unit;
-        const int64 first_after = first + count;
         const int64 m0 = cut.row(index) * BM;  // 0 .. m - 1
         const int64 n0 = cut.col(index) * BN;  // 0 .. n - 1
         const int64 z = cut.batch(index);      // 0 .. batches - 1
         // This slice's share of them, in k: [k0, k1)
         const int64 steps = (count + SLICES - 1) / SLICES;
         const int64 from = first + slice * steps;
-        const int64 to = first_after < from + steps ? first_after : from + steps;
         const int64 k0 = from * Tile::BK;
+        const int64 to = first + count < from + steps ? first + count : from + steps;
         const int64 k1 = to * Tile::BK < k ? to * Tile::BK : k;
         // Whole steps of the last slice, which has the fewest
-        const int64 end_k = first_after * Tile::BK < k ? first_after * Tile::BK : k;
+        const int64 end_k = (first + count) * Tile::BK < k ? (first + count) * Tile::BK : k;
         const int64 last_k0 = (first + (SLICES - 1) * steps) * Tile::BK;
         const int64 whole = (end_k - last_k0) / Tile::BK;
 
