@@ -178,10 +178,8 @@ def private_uses(tree: Tree) -> list[str]:
         room = tree.room(name)
         for node in ast.walk(module):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
-                homes = [node.module or ""]
-                names = [alias.name for alias in node.names]
-                own = room in {tree.room(home) for home in homes if home in tree.modules}
-                used = [] if own else [each for each in names if _is_private(each)]
+                own = node.module in tree.modules and tree.room(node.module) == room
+                used = [] if own else [alias.name for alias in node.names if _is_private(alias.name)]
             elif isinstance(node, ast.Attribute) and _is_private(node.attr) and node.attr not in defined[room]:
                 used = [node.attr]
             else:
