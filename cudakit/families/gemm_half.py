@@ -209,10 +209,12 @@ def _packing(problem: GemmProblem) -> gemm_packed.Packing:
 
 
 def _packed(problem: GemmProblem) -> tuple[Config, ...]:
-    packing = _packing(_oriented(problem))
-    main = tile_config(best(packing.problem), packing.problem, [each.index for each in packing.packed])
+    oriented = _oriented(problem)
+    packing = _packing(oriented)
+    applied = packing.applied(oriented)
+    main = tile_config(best(applied), applied, [each.index for each in packing.packed])
     main = replace(main, source="gemm_half/04_pipelined.cu", arguments=_packed_arguments)
-    every = (*gemm_packed.pack_configs(packing), main)
+    every = (*gemm_packed.pack_configs(packing, oriented), main)
     return tuple(replace(each, arguments=_of_oriented(each.arguments)) for each in every if each.arguments)
 
 
@@ -220,7 +222,7 @@ def _packed_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, 
     packing = _packing(problem)
     if packing.end:
         inputs = gemm_packed.packed_inputs(packing, inputs, scratch.view(memory.as_dtype(problem.dtype)))
-    return _tile_arguments(packing.problem, inputs, output, scratch)
+    return _tile_arguments(packing.applied(problem), inputs, output, scratch)
 
 
 VARIANTS: tuple[Variant[GemmProblem], ...] = (

@@ -34,12 +34,19 @@ class Packed:
 
 @dataclass(frozen=True)
 class Packing:
-    """What a problem becomes: `problem` with the packed operands' strides, what is packed for it, and the first element
-    of the scratch memory behind that."""
+    """The operands as the product reads them, the packed ones among them, and the first element of the scratch memory
+    after those.
 
-    problem: GemmProblem
+    It has no alpha or beta: it is kept for problems that compare equal, and 0.0 equals -0.0."""
+
+    a: Operand
+    b: Operand
     packed: tuple[Packed, ...]
     end: int
+
+    def applied(self, problem: GemmProblem) -> GemmProblem:
+        """The problem with these operands."""
+        return replace(problem, a=self.a, b=self.b)
 
 
 @functools.lru_cache(maxsize=64)  # scratch, launches and the arguments of each ask for it
@@ -59,12 +66,11 @@ def packing_of(problem: GemmProblem, along_k: bool = False) -> Packing:
         packed.append(Packed(index, of, lines, batches, end, pitch))
         lies.append(Operand(1, pitch, pitch * p.k if of.batch else 0, 16))
         end += pitch * p.k * batches
-    return Packing(replace(p, a=lies[0], b=lies[1].turned), tuple(packed), end)
+    return Packing(lies[0], lies[1].turned, tuple(packed), end)
 
 
-def pack_configs(packing: Packing) -> list[Config]:
+def pack_configs(packing: Packing, p: GemmProblem) -> list[Config]:
     """One launch for each operand that is packed."""
-    p = packing.problem
     configs = []
     for each in packing.packed if p.k else ():
         entry = f"pack<{CPP[p.dtype]}, {cpp_bool(each.of.col == 1)}>"
@@ -114,10 +120,10 @@ def configure(problem: GemmProblem) -> tuple[Config, ...]:
     packing = packing_of(problem)
     # where a packed line ends inside a piece, zeros are behind it: all copies are of whole pieces
     lies = gemm_tiles.OperandLayout(False, False, 4, 4, gemm_tiles.store_width(problem))
-    main, join = gemm_tiles.stream_configs(LARGE, packing.problem, lies)
+    main, join = gemm_tiles.stream_configs(LARGE, packing.applied(problem), lies)
     source = "gemm/11_stream_k.cu"
     return (
-        *pack_configs(packing),
+        *pack_configs(packing, problem),
         replace(main, source=source, arguments=_main_arguments),
         replace(join, source=source, arguments=_join_arguments),
     )
@@ -126,7 +132,7 @@ def configure(problem: GemmProblem) -> tuple[Config, ...]:
 def _main_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
     packing, floats = packing_of(problem), scratch.view(memory.as_dtype(problem.dtype))
     inputs = packed_inputs(packing, inputs, floats)
-    return (*arguments(packing.problem, inputs, output, scratch), floats[packing.end :])
+    return (*arguments(packing.applied(problem), inputs, output, scratch), floats[packing.end :])
 
 
 def _join_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:

@@ -356,3 +356,12 @@ def test_the_problem_says_what_it_is(sim: cudakit.Device) -> None:
     found = problem((sim.zeros((2, 3), np.float32), sim.zeros((3, 4), np.float32)), sim.zeros((2, 4), np.float32))
     assert (found.m, found.n, found.k, found.batch) == (2, 4, 3, 1)
     assert "2x4x3 float32 product" in str(found)
+
+
+def test_a_zero_factor_keeps_its_sign(device: cudakit.Device) -> None:
+    """0.0 equals -0.0, and what is kept for one problem must not decide the sign of the next."""
+    a, b = device.array(np.ones((33, 35), np.float32)), device.array(np.ones((35, 37), np.float32))
+    for alpha in (0.0, -0.0, 0.0):
+        result = ops.gemm(a, b, alpha=alpha, variant="packed").numpy()
+        assert (result == 0).all()
+        assert (np.signbit(result) == np.signbit(alpha)).all()
