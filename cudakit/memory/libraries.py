@@ -1,0 +1,173 @@
+"""Arrays of torch and CuPy, read through their own attributes: no DLPack capsule, no event, no reference.
+
+A Library holds what is read as text, Python expressions of `{0}`, because launch paths are generated: a call per
+attribute would cost as much as the attribute. `Library.read` makes a function of one. Nothing here imports a library;
+only those that the program has imported are found.
+
+On the stream that a library considers current, its allocator keeps the order: memory it hands out again is used after
+the work queued there. On another stream the caller keeps the array alive, or calls `record_use`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cudakit.errors import CudakitError
+
+
+@dataclass(frozen=True)
+class Library:
+    """How the arrays of one library are read, and made.
+
+    types: the exact types of its arrays. kind: of the devices that they are on, as in Context.kind.
+
+    Expressions of `{0}`, an array:
+    pointer: the address of its first element. dtype, shape: the library's own. strides: a tuple, in elements if
+    `strides_in` is "elements", else in bytes. device: the device's number, -1 if it is not on such a device.
+    negated, conjugated: whether its memory holds the values with their sign, or their imaginary parts' sign, still to
+    be changed ("" if the library has no such views). conjugated is false of dtypes that are not complex.
+    """
+
+    name: str
+    types: tuple[type, ...]
+    pointer: str
+    dtype: str
+    shape: str
+    strides: str
+    strides_in: str
+    device: str
+    #: The name of one of its dtypes as numpy or ml_dtypes spell it.
+    dtype_name: Callable[[Any], str]
+    #: The address of the stream that the library considers current on a device, by the device's number.
+    current_stream: Callable[[int], int]
+    #: empty(shape, dtype name, device number): a new array, its memory from the library's allocator.
+    empty: Callable[[tuple[int, ...], str, int], Any]
+    #: record_use(array, stream address, device number): have its memory not reused before the stream is past here.
+    #: None if the library cannot: then the caller keeps the array alive.
+    record_use: Callable[[Any, int, int], None] | None = None
+    negated: str = ""
+    conjugated: str = ""
+    kind: str = "gpu"
+
+    def read(self, expression: str) -> Callable[[Any], Any]:
+        """A function of an array that returns the value of one of the expressions above."""
+        return _function(expression)
+
+    def unresolved(self, array: Any) -> bool:
+        """Whether the memory of `array` does not hold its values: a negated or conjugated view."""
+        return any(self.read(expression)(array) for expression in (self.negated, self.conjugated) if expression)
+
+    def strides_of(self, array: Any) -> tuple[int, ...]:
+        """Its strides in bytes."""
+        strides = tuple(self.read(self.strides)(array))
+        return tuple(s * array.itemsize for s in strides) if self.strides_in == "elements" else strides
+
+
+@functools.cache
+def _function(expression: str) -> Callable[[Any], Any]:
+    made: Callable[[Any], Any] = eval(f"lambda array: {expression.format('array')}")
+    return made
+
+
+#: Libraries that `of` knows beside torch and CuPy, in the order in which it tries them.
+more: list[Library] = []
+
+
+def of(kind: type, *, exact: bool = True) -> Library | None:
+    """The library whose arrays have the type `kind`, or, if not `exact`, a base class of it. None if there is none.
+
+    Subclasses may read as they like (a torch subclass may have no memory at all), so only exact types are read fast.
+    """
+    for library in (*more, _torch(), _cupy()):
+        if library is not None and (kind in library.types or (not exact and issubclass(kind, library.types))):
+            return library
+    return None
+
+
+def named(name: str) -> Library:
+    """The library "torch" or "cupy", which the program has imported. Raises CudakitError if it has not."""
+    library = {"torch": _torch, "cupy": _cupy}[name]()
+    if library is None:
+        raise CudakitError(f"{name} is not imported: import it before its arrays are asked for")
+    return library
+
+
+def _torch() -> Library | None:
+    torch = sys.modules.get("torch")
+    # Both are there once the import has ended; another thread may be in the middle of it.
+    if torch is None or not hasattr(torch, "Tensor") or not hasattr(getattr(torch, "nn", None), "Parameter"):
+        return None
+    return _torch_library(torch)
+
+
+@functools.cache
+def _torch_library(torch: Any) -> Library:
+    raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # returns the address, and makes no object
+
+    def current_stream(device: int) -> int:
+        return int(torch.cuda.current_stream(device).cuda_stream)
+
+    def empty(shape: tuple[int, ...], dtype: str, device: int) -> Any:
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=torch.device("cuda", device))
+
+    def record_use(array: Any, stream: int, device: int) -> None:
+        array.record_stream(torch.cuda.ExternalStream(stream, device=device))
+
+    return Library(
+        name="torch",
+        types=(torch.Tensor, torch.nn.Parameter),
+        pointer="{0}.data_ptr()",
+        dtype="{0}.dtype",
+        shape="{0}.shape",
+        strides="{0}.stride()",
+        strides_in="elements",
+        # Tensors on devices of other kinds have numbers too.
+        device="({0}.get_device() if {0}.is_cuda else -1)",
+        dtype_name=lambda dtype: str(dtype).removeprefix("torch."),
+        current_stream=raw_stream or current_stream,
+        empty=empty,
+        record_use=record_use,
+        negated="{0}.is_neg()",
+        conjugated="{0}.is_conj()",
+    )
+
+
+def _cupy() -> Library | None:
+    cupy = sys.modules.get("cupy")
+    if cupy is None or not hasattr(cupy, "ndarray") or not hasattr(getattr(cupy, "cuda", None), "get_current_stream"):
+        return None
+    return _cupy_library(cupy)
+
+
+@functools.cache
+def _cupy_library(cupy: Any) -> Library:
+    def current_stream(device: int) -> int:
+        try:
+            return int(cupy.cuda.get_current_stream(device).ptr)
+        except TypeError:  # before CuPy 11: of the current device only
+            with cupy.cuda.Device(device):
+                return int(cupy.cuda.get_current_stream().ptr)
+
+    def empty(shape: tuple[int, ...], dtype: str, device: int) -> Any:
+        with cupy.cuda.Device(device):
+            return cupy.empty(shape, np.dtype(dtype))
+
+    return Library(
+        name="cupy",
+        types=(cupy.ndarray,),
+        pointer="{0}.data.ptr",
+        dtype="{0}.dtype",
+        shape="{0}.shape",
+        strides="{0}.strides",
+        strides_in="bytes",
+        device="{0}.data.device_id",
+        dtype_name=lambda dtype: str(dtype.name),
+        current_stream=current_stream,
+        empty=empty,
+    )
