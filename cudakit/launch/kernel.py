@@ -12,6 +12,7 @@ from cudakit.errors import Closed, DeviceMismatch, LaunchError
 from cudakit.launch.cxx import Type
 from cudakit.launch.function import Function, LaunchConfig
 from cudakit.launch.image import Image
+from cudakit.launch.patchable import PatchableLaunch
 from cudakit.launch.plan import Arguments, LaunchPlan, Target, ThreadPlans, make_plan, make_prepared
 from cudakit.launch.signature import Parameter, PtxParameter, parameters
 from cudakit.memory.array import DeviceArray
@@ -112,13 +113,42 @@ class Kernel(Function):
         cooperative: bool = False,
     ) -> Prepared:
         """A launch with everything but the stream fixed and checked, for the lowest cost per launch."""
+        config, extended, args = self._checked_launch(grid, block, shared, args, cluster, cooperative)
+        return Prepared(self, config, extended, args, make_plan(self.target, args))
+
+    def patchable(
+        self,
+        *,
+        grid: Any,
+        block: Any,
+        shared: int = 0,
+        args: Arguments = (),
+        cluster: Any = None,
+        cooperative: bool = False,
+    ) -> PatchableLaunch:
+        """A checked launch whose pointers and numbers are replaced in place. It does not keep its arrays alive."""
+        config, extended, args = self._checked_launch(grid, block, shared, args, cluster, cooperative)
+        if extended is None:
+            return PatchableLaunch(self.target, "cuLaunchKernel", self.sender(config), args)
+        driver_launch, handle = self.context.driver.cuLaunchKernelEx, self.handle
+
+        def send(stream: Any, pointers: int, extra: int) -> Any:
+            extended.hStream = stream
+            return driver_launch(extended, handle, pointers, extra)
+
+        return PatchableLaunch(self.target, "cuLaunchKernelEx", send, args)
+
+    def _checked_launch(
+        self, grid: Any, block: Any, shared: Any, args: Any, cluster: Any, cooperative: bool
+    ) -> tuple[LaunchConfig, Any, Arguments]:
+        """The configuration, the same as a CUlaunchConfig (None unless it needs one), and the arguments as a tuple."""
         self.module.expect_open()
         args = self._as_tuple(args)
         config = self.config(grid, block, shared)
         extended = None
         if cluster is not None or cooperative:
             extended = self.extended_config(config, cluster, cooperative)
-        return Prepared(self, config, extended, args, make_plan(self.target, args))
+        return config, extended, args
 
     def send_extended(self, extended: Any, stream: Stream, pointers: int) -> None:
         """Queue a launch with a CUlaunchConfig whose stream is not set yet."""

@@ -10,7 +10,6 @@ The text is generated because a Python call costs as much as a test of each argu
 
 from __future__ import annotations
 
-import ctypes
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -21,8 +20,8 @@ import numpy as np
 from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
-from cudakit.errors import LaunchError
 from cudakit.launch.arguments import Converter
+from cudakit.launch.buffer import ArgumentBuffer
 from cudakit.launch.function import exact
 from cudakit.launch.signature import Parameter
 from cudakit.memory.array import DeviceArray
@@ -73,64 +72,44 @@ class ThreadPlans(threading.local):
         self.last_launch: Callable[[Any, Any, Any, Any, Any], bool] = _no_launch
 
 
-def struct_format(parameters: Sequence[Parameter], codes: Sequence[str]) -> str:
-    """The struct that lays values out as the driver's parameter layout does."""
-    parts = ["<"]
-    position = 0
-    for parameter, code in zip(parameters, codes, strict=True):
-        if parameter.offset > position:
-            parts.append(f"{parameter.offset - position}x")
-        parts.append(code)
-        position = parameter.offset + parameter.size
-    return "".join(parts)
-
-
 @nvtx.range("plan launch")
 def make_plan(target: Target, arguments: Arguments) -> LaunchPlan:
     """A plan of this thread for `arguments`, which it has put in place, and for others of their types.
 
     Raises LaunchError if their count or one of them is wrong.
     """
-    kernel, context, parameters = target.name, target.context, target.parameters
-    if len(arguments) != len(parameters):
-        listed = ", ".join(parameter.text for parameter in parameters)
-        raise LaunchError(f"{kernel}: takes {len(parameters)} arguments ({listed}), and {len(arguments)} were given")
-    converters = [Converter(kernel, parameter, context) for parameter in parameters]
-    layout = struct.Struct(struct_format(parameters, [converter.code for converter in converters]))
-    buffer = ctypes.create_string_buffer(max(layout.size, 1))
-    base = ctypes.addressof(buffer)
-    pointers = (ctypes.c_void_p * max(len(parameters), 1))(*(base + parameter.offset for parameter in parameters))
+    kept = ArgumentBuffer(target.name, target.context, target.parameters, len(arguments))
 
     def convert(values: Arguments) -> None:
         names["last"] = nothing  # the buffer no longer holds what launch() put there
-        layout.pack_into(buffer, 0, *(converter(value) for converter, value in zip(converters, values, strict=True)))
+        kept.convert(values)
 
-    nothing = (None,) * (len(parameters) + 5)
+    nothing = (None,) * (len(target.parameters) + 5)
     names: dict[str, Any] = {
-        **_sending(target, ctypes.addressof(pointers)),
+        **sending(target, kept.address),
         "Stream": Stream,
         "DeviceArray": DeviceArray,
-        "context": context,
+        "context": target.context,
         "nothing": nothing,
         "exact": exact,
         "sends": target.sends,
-        "pack_into": layout.pack_into,
-        "buffer": buffer,
+        "pack_into": kept.pack_into,
+        "buffer": kept.memory,
         "Unfit": (struct.error, OverflowError, TypeError, ValueError, AttributeError, KeyError),
-        "kept": pointers,
+        "kept": kept,
     }
-    for converter, argument in zip(converters, arguments, strict=True):
+    for converter, argument in zip(kept.converters, arguments, strict=True):
         index = converter.parameter.index
         names[f"convert{index}"] = converter
         names[f"type{index}"] = type(argument)
         if isinstance(argument, DeviceArray):
             names[f"dtype{index}"] = argument.dtype
     convert(arguments)
-    return LaunchPlan(_define(launch_source(converters, arguments), names), convert, ctypes.addressof(pointers))
+    return LaunchPlan(_define(launch_source(kept.converters, arguments), names), convert, kept.address)
 
 
-def _sending(target: Target, pointers: int) -> dict[str, Any]:
-    """The names that _SEND uses. pointers: cuLaunchKernel's kernelParams."""
+def sending(target: Target, pointers: int, routine: str = "cuLaunchKernel") -> dict[str, Any]:
+    """The names that _SEND uses. pointers: the kernelParams of `routine`."""
     context = target.context
     launching = nvtx.range(f"launch {target.name}")
 
@@ -152,7 +131,7 @@ def _sending(target: Target, pointers: int) -> dict[str, Any]:
             context.make_current()
             code = send(stream, pointers, 0)[0]
         if code:
-            raise context.failed("cuLaunchKernel", code)
+            raise context.failed(routine, code)
 
     return {
         # Empty if there is nothing to do but to send: one device, and no listener.
@@ -344,7 +323,7 @@ def make_prepared(
     """
     allocations = tuple({value.allocation for value in arguments if isinstance(value, DeviceArray)})
     names = {
-        **_sending(target, plan.pointers),
+        **sending(target, plan.pointers),
         **{f"alloc{index}": allocation for index, allocation in enumerate(allocations)},
         "last_stream": target,  # no stream yet
         "accept": accept,

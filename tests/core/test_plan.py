@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 import cudakit
 from cudakit.errors import LaunchError
+from cudakit.launch.buffer import struct_format
 from cudakit.launch.cxx import BUILTIN
-from cudakit.launch.plan import Target, make_plan, struct_format
+from cudakit.launch.plan import Target, make_plan
 from cudakit.launch.signature import Parameter, parameters
 
 SCALARS = "bcahstijlmxyfd"

@@ -1,0 +1,43 @@
+"""A checked launch whose pointers and numbers are replaced in place before it is sent again.
+
+`cudakit.families` keeps one for each kernel of a call that it has seen before. Only what can differ from call to call
+is looked up or checked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cudakit.launch.buffer import ArgumentBuffer
+from cudakit.launch.plan import Target, sending
+
+
+class PatchableLaunch:
+    """One launch with its configuration checked and its arguments in place. For one thread at a time.
+
+    words: the arguments' bytes in words of 8, in which pointers are replaced: `words[place(i)] = address`.
+    send(stream handle, address, 0): cuLaunchKernel. again(send, stream handle, code): what to do if it returned a code.
+    attended(send): the same with the context made current, in an NVTX range; needed if `attention` is not empty.
+    retired: not empty once the module was closed.
+    """
+
+    __slots__ = ("_buffer", "address", "again", "attended", "attention", "retired", "send", "words")
+
+    def __init__(self, target: Target, routine: str, send: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        self._buffer = ArgumentBuffer(target.name, target.context, target.parameters, len(arguments))
+        self._buffer.convert(arguments)
+        self.words = memoryview(self._buffer.memory).cast("B").cast("Q")
+        self.address = self._buffer.address
+        self.send = send
+        names = sending(target, self.address, routine)
+        self.attention, self.attended, self.again = names["attention"], names["attended"], names["send_again"]
+        self.retired = target.retired
+
+    def place(self, index: int) -> int:
+        """The word of pointer parameter `index`."""
+        return self._buffer.converters[index].parameter.offset // 8
+
+    def put(self, index: int, value: Any) -> None:
+        """Replace the argument of parameter `index`, by its rules. Raises LaunchError if it does not take the value."""
+        self._buffer.put(index, value)
