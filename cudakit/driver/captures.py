@@ -7,13 +7,32 @@ graph may have it among its arguments.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from cudakit.driver.primary import Primary
-from cudakit.errors import GraphError
+from cudakit.errors import GraphError, check
 
 # Codes by which a driver says that a call cannot be part of a capture, or that the capture is broken.
 _OF_CAPTURE = range(900, 910)
+
+
+@contextlib.contextmanager
+def relaxed(driver: Any) -> Iterator[None]:
+    """Let this thread do in the block what a capture in another mode than RELAXED forbids, and breaks at.
+
+    Such a capture (torch's are GLOBAL) allows no call that may depend on work which it does not see: loading and
+    unloading modules, allocating, freeing, waiting, querying an event; GLOBAL not even from other threads. In the block
+    these are allowed, except on what is captured itself. So it is for calls whose effect no graph needs to repeat.
+    """
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    routine = "cuThreadExchangeStreamCaptureMode"
+    before = check(driver, routine, driver.cuThreadExchangeStreamCaptureMode(mode))
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
 
 
 class ActiveCapture:

@@ -13,12 +13,12 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple
 
 from cudakit import nvtx
 from cudakit.driver import driver as drivers
-from cudakit.driver.captures import Captures
+from cudakit.driver.captures import Captures, relaxed
 from cudakit.driver.end_report import end_warnings, outside_level
 from cudakit.driver.in_flight import InFlight
 from cudakit.driver.primary import Primary, finalizer, report_later
@@ -194,6 +194,10 @@ class Context:
         again.report = first.report
         again.__cause__ = first
         return again
+
+    def relaxed(self) -> AbstractContextManager[None]:
+        """Let this thread load modules, allocate and query while another library captures: see `captures.relaxed`."""
+        return relaxed(self.driver)
 
     # What it made -----------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,8 @@ class StreamCalls(DriverState):
         stream = self._object(hStream, Stream, "a stream")
         if stream.capture is not None:
             stream.capture.broken = stream.capture.broken or f"cuStreamDestroy {caller()}"
+            if stream.capture.lanes[0] is stream:
+                self._leave_capture(stream.capture)
         # its pending work still runs: the scheduler keeps it
         del self._objects[stream.handle], stream.context.streams[stream.handle]
         if stream.context.sticky is not None:

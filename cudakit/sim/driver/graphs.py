@@ -5,13 +5,14 @@ event of the capture brings another stream into it. A launch queues each node's 
 nodes, with all checks as of then: the nodes of the first captured stream on the stream that launches, those of the
 others on streams of the executable graph's own.
 
-All capture modes are taken for the relaxed one: calls that the others forbid as unsafe are not refused. Other than on
-a GPU, memory cannot be allocated in a graph, and copies of pageable memory cannot be captured.
+Calls that a capture forbids as potentially unsafe, by its mode and the calling thread's, break it (``UNSAFE`` in
+``state``). Other than on a GPU, memory cannot be allocated in a graph, and pageable memory not copied in one.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +66,7 @@ class GraphCalls(LaunchCalls):
     @call(context=False)
     def cuStreamBeginCapture(self, hStream: Handle, mode: Any) -> None:
         stream = self._stream(hStream)
-        member(cu.CUstreamCaptureMode, mode, "capture mode")
+        mode = member(cu.CUstreamCaptureMode, mode, "capture mode")
         if stream.legacy:
             raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "the legacy default stream cannot be captured"
@@ -74,7 +75,14 @@ class GraphCalls(LaunchCalls):
             raise CallError(
                 Result.CUDA_ERROR_ILLEGAL_STATE, f"{stream} is being captured already (begun {stream.capture.place})"
             )
-        stream.capture = StreamCapture(self._new_handle(), self._new_handle(), [stream], caller())
+        stream.capture = StreamCapture(self._new_handle(), self._new_handle(), [stream], mode, place=caller())
+        self._capturing.append(stream.capture)
+
+    @call(1, context=False)
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> Any:
+        before = self._thread_mode()
+        self._local.capture_mode = member(cu.CUstreamCaptureMode, mode, "capture mode")
+        return before
 
     @call(1, context=False)
     def cuStreamEndCapture(self, hStream: Handle) -> Any:
@@ -87,6 +95,12 @@ class GraphCalls(LaunchCalls):
             raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
                 f"the capture was begun on {capture.lanes[0]}, where it must be ended, and {stream} only joined it",
+            )
+        relaxed = capture.mode == cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        if not relaxed and capture.thread != threading.get_ident():
+            raise CallError(
+                Result.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+                f"the capture {capture.place} was begun by another thread, which must end it",
             )
         unjoined = capture.unjoined()
         self._leave_capture(capture)

@@ -6,6 +6,7 @@ Work is queued on a stream as ``QueuedWork``; a stream that captures notes it in
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -115,12 +116,14 @@ class GraphNode:
 
 @dataclass(eq=False, slots=True)
 class StreamCapture:
-    """A capture that is under way. ``lanes`` are the streams in it, the first the one that it was begun on. ``broken``
-    says what broke it, which nothing but its end can follow."""
+    """A capture that is under way. ``lanes`` are the streams in it, the first the one that it was begun on, by
+    ``thread`` in ``mode``. ``broken`` says what broke it, which nothing but its end can follow."""
 
     number: int
     graph: int
     lanes: list[Stream]
+    mode: Any
+    thread: int = field(default_factory=threading.get_ident)
     place: Origin | None = None
     nodes: list[GraphNode] = field(default_factory=list)
     broken: str = ""

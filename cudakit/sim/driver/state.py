@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from cuda.bindings import driver as cu
+
 from cudakit.sim.driver.faults import SUCCESS, CallError, Injector, OperationFault, Result, caller, host_report
 from cudakit.sim.driver.lock import DriverLock
 from cudakit.sim.driver.objects import (
@@ -32,6 +34,16 @@ T = TypeVar("T")
 
 _DRIVERS = iter(range(1, 1 << 20))
 
+# Calls that are not queued on a stream, and so may depend on work that a capture does not run, or change what it needs.
+UNSAFE = frozenset(
+    (
+        "cuMemAlloc", "cuMemAllocPitch", "cuMemFree", "cuMemAllocHost", "cuMemHostAlloc", "cuMemFreeHost",
+        "cuMemHostRegister", "cuMemHostUnregister", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleUnload",
+        "cuEventQuery", "cuEventSynchronize", "cuStreamQuery", "cuStreamSynchronize", "cuCtxSynchronize",
+        "cuMemcpy", "cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemcpyDtoD", "cuMemcpyPeer", "cuMemcpy2D", "cuMemcpy2DUnaligned",
+    )
+)  # fmt: skip
+
 
 def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> Callable[..., Callable[..., Reply]]:
     """Make a method a driver entry point that returns ``(CUresult, value...)``, with ``values`` values.
@@ -43,6 +55,7 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
     def decorate(function: Callable[..., Any]) -> Callable[..., Reply]:
         name = function.__name__
         nothing = (None,) * values
+        unsafe = name in UNSAFE
 
         @functools.wraps(function)
         def enter(self: DriverState, *args: Any, **named: Any) -> Reply:
@@ -52,6 +65,8 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
             with self._lock.raw, self._lock:
                 try:
                     self._admit(name, context, initialised)
+                    if unsafe and self._capturing:
+                        self._expect_allowed(name)
                     answer = function(self, *args, **named)
                 except CallError as refusal:
                     self._local.message = f"{name}: {refusal}"
@@ -90,6 +105,7 @@ class DriverState:
         self._allocations_made = 0
         self._pinned_count = 0
         self._last_report: FaultReport | None = None
+        self._capturing: list[StreamCapture] = []
 
     # ---- the door ----
 
@@ -210,8 +226,37 @@ class DriverState:
                     " capture is broken",
                 )
 
+    def _expect_allowed(self, call: str) -> None:
+        """Refuse a call of ``UNSAFE`` that a capture forbids, as its mode and this thread's demand; it breaks them."""
+        modes = cu.CUstreamCaptureMode
+        mode, thread = self._thread_mode(), threading.get_ident()
+        if mode == modes.CU_STREAM_CAPTURE_MODE_RELAXED:
+            return
+        everywhere = modes.CU_STREAM_CAPTURE_MODE_GLOBAL
+        forbidding = [
+            capture
+            for capture in self._capturing
+            if capture.lanes[0].context.active
+            and capture.mode != modes.CU_STREAM_CAPTURE_MODE_RELAXED
+            and (capture.thread == thread or mode == capture.mode == everywhere)
+        ]
+        for capture in forbidding:
+            capture.broken = capture.broken or f"{call} {caller()}"
+        if forbidding:
+            raise CallError(
+                Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                f"{forbidding[0].lanes[0]} is being captured (begun {forbidding[0].place}) in a mode that forbids"
+                f" {call}, which it does not see: the capture is broken",
+                hint="Do it before the capture, or capture with CU_STREAM_CAPTURE_MODE_RELAXED.",
+            )
+
+    def _thread_mode(self) -> Any:
+        """How this thread takes part in captures: a CUstreamCaptureMode."""
+        return getattr(self._local, "capture_mode", cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+
     def _leave_capture(self, capture: StreamCapture) -> None:
-        """Have all streams of a capture queue their work again."""
+        """End a capture: have all its streams queue their work again."""
+        self._capturing.remove(capture)
         for stream in capture.lanes:
             stream.capture, stream.frontier = None, []
 
