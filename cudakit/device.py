@@ -86,6 +86,9 @@ class Device:
     @classmethod
     def of_gpu(cls, ordinal: int) -> Device:
         """The Device that this process shares for GPU number `ordinal`; made when it is first asked for."""
+        known = _of_gpu.get(ordinal)
+        if known is not None and not known.context.closed:
+            return known
         with _lock:
             device = _of_gpu.get(ordinal)
             if device is None or device.context.closed:

@@ -20,7 +20,8 @@ import numpy as np
 
 from cudakit.families import front
 from cudakit.families.attention_host import baseline, make_inputs, plain, reference
-from cudakit.families.attention_problem import AttentionProblem, problem
+from cudakit.families.attention_problem import AttentionProblem, problem, read_scale
+from cudakit.families.scalars import Scalar
 from cudakit.families.variant import CPP, MAX_GRID_X, Config, Family, Variant, ceil_div, cpp_bool
 
 LOG2_E = 1 / math.log(2)
@@ -278,6 +279,7 @@ FAMILY: Family[AttentionProblem] = Family(
     },
     dtypes=("bfloat16", "float16", "float32"),
     modes={"": {}, "causal": {"causal": True}},
+    scalars={"scale": Scalar("scale", read_scale, kind=lambda scale: scale is None)},
     ceiling="peer:torch-flash",
 )
 

@@ -119,14 +119,20 @@ def problem(inputs: Sequence[Any], output: Any, causal: bool = False, scale: flo
                 f"{array.strides_elements[-1]} elements there: copy it first"
             )
     checks.expect_output("attention", output, separate=named, twice=_TWICE)
-    factor = 1 / math.sqrt(d) if scale is None else float(scale)
-    if not (math.isfinite(factor) and factor > 0):
-        raise ValueError(f"attention takes a positive finite scale, got {scale}: for a negative one negate q")
+    factor = 1 / math.sqrt(d) if scale is None else read_scale(scale)
     arrays = (q, k, v, output)
     strides: Any = tuple(tuple(array.strides_elements[:3]) for array in arrays)
     sizes = (batches, heads, key_heads, sq, skv, d)
     shared = int(output.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
     return AttentionProblem(*sizes, strides, _row_alignment(arrays), q.dtype.name, bool(causal), factor, shared)
+
+
+def read_scale(scale: float) -> float:
+    """`scale`, if it is positive and finite."""
+    factor = float(scale)
+    if not (math.isfinite(factor) and factor > 0):
+        raise ValueError(f"attention takes a positive finite scale, got {scale}: for a negative one negate q")
+    return factor
 
 
 def _row_alignment(arrays: Sequence[Any]) -> int:

@@ -1,111 +1,138 @@
-"""What the front functions share: the arrays' library, their device, the stream, the output."""
+"""The front door of every op: from arrays of any library to launches on a stream.
+
+`apply` makes a signature of the call: family, variant, options, and of each array the dtype, shape, strides, device and
+address modulo 16. If this thread has a ResolvedCall for it, addresses and numbers are put in place and the kernels are
+launched. Otherwise `_first` checks the call by every rule and resolves it. Both end in the same ResolvedCall.
+
+Work on arrays of torch and CuPy is queued on the stream that their library considers current, on which its allocator
+keeps the order of use. If the caller names another stream, that one first waits for the current stream, and the arrays'
+memory is kept until it is past the work.
+"""
 
 from __future__ import annotations
 
-import sys
+import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cudakit.device import Device
-from cudakit.driver.stream import Stream
-from cudakit.families.variant import Family
-from cudakit.memory.array import DeviceArray
+from cudakit.errors import GraphError
+from cudakit.families.arrays import Reader, expect_one_library, reader_of
+from cudakit.families.resolved import ResolvedCall, thread_calls
+from cudakit.families.variant import Family, Variant
+
+MOST_CALLS = 1024  # resolved calls that a thread keeps for a device
 
 _NONE: Mapping[str, Any] = {}
+# Values of these types are equal only if they mean the same; 0.0 and -0.0 are equal and do not.
+_PLAIN = (bool, int, str, type(None))
+_names: dict[Any, str] = {}
 
 
 def apply(
     family: Family[Any], inputs: Sequence[Any], out: Any, variant: str, stream: Any, options: Mapping[str, Any] = _NONE
 ) -> Any:
     """Runs `family` on `inputs` into `out`, or into a new array of the inputs' library, and returns that."""
-    library = _library(inputs, out)
-    device = _device(inputs[0], library)
-    on = library.current_stream(inputs[0]) if stream is None and library else stream
-    chosen = device.default_stream if on is None else Stream.of(device.context, on)
-    sources = [device.wrap(library.plain(x) if library else x, stream=chosen) for x in inputs]
+    arrays = inputs if out is None else (*inputs, out)
+    reader = reader_of(arrays)
+    seen = reader.read(*arrays)
+    if seen is None:
+        return _first(family, inputs, out, variant, stream, options, reader, None)
+    pointers, where, layouts = seen
+    try:
+        signature = (id(family), variant, out is None, layouts, _known_by(family, options) if options else None)
+        call = thread_calls(device := reader.device(where)).get(signature)
+    except Exception:  # what is wrong is for the rules to say
+        return _first(family, inputs, out, variant, stream, options, reader, None)
+    if call is None or not call.takes(pointers, out is None):
+        return _first(family, inputs, out, variant, stream, options, reader, signature)
+    for name, number in call.numbers.items():
+        if options[name] is not number.value:
+            number.become(options[name])
+    on = reader.stream(device, stream)
     if out is None:
-        shape, dtype = family.output_like(sources, **options)
-        out = library.empty(inputs[0], shape, dtype) if library else device.empty(shape, dtype, stream=chosen)
-    target = device.wrap(library.plain(out) if library else out, stream=chosen)
-    problem = family.problem(sources, target, **options)
-    picked = family.pick(variant, problem, device.arch)
-    family.launch(device, picked, sources, target, chosen, problem)
+        out, address = reader.empty(device, on, call.shape, call.dtype)
+        pointers = (*pointers, address)
+        arrays = (*inputs, out)
+    call(on, pointers)
+    reader.used(arrays, on, stream)
     return out
+
+
+def _known_by(family: Family[Any], options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What of the options the choice of kernels depends on."""
+    known: list[Any] = []
+    for name, value in options.items():
+        scalar = family.scalars.get(name)
+        if scalar is None:
+            kind = type(value)
+            known.append(kind)
+            same_if_equal = kind in _PLAIN or not isinstance(value, (float, complex, np.generic))
+            known.append(value if same_if_equal else np.asarray(value).tobytes())
+        elif scalar.kind is not None:
+            known.append(scalar.kind(value))
+    return tuple(known)
+
+
+def _first(
+    family: Family[Any],
+    inputs: Sequence[Any],
+    out: Any,
+    variant: str,
+    stream: Any,
+    options: Mapping[str, Any],
+    reader: Reader,
+    signature: Any,
+) -> Any:
+    """A call that no resolved call takes: every rule is checked, and what it found out is kept under `signature`."""
+    expect_one_library(inputs if out is None else (*inputs, out))
+    device = reader.place(inputs[0])
+    on = reader.stream(device, stream)
+    with device.context.relaxed():  # compiling, loading and allocating, which a capture may not be part of
+        sources = [reader.view(device, on, x) for x in inputs]
+        if out is None:
+            shape, dtype = family.output_like(sources, **options)
+            out, _ = reader.empty(device, on, shape, dtype)
+        target = reader.view(device, on, out)
+        problem = family.problem(sources, target, **options)
+        picked = family.pick(variant, problem, device.arch)
+        arrays = (*inputs, out)
+        if picked.run is not None:
+            _expect_no_capture(family, picked, on)
+            family.launch(device, picked, sources, target, on, problem)
+            reader.used(arrays, on, stream)
+            return out
+        call = ResolvedCall(device, family, picked, problem, (*sources, target), options)
+    call(on, tuple(view.pointer for view in (*sources, target)))
+    reader.used(arrays, on, stream)
+    if signature is not None:
+        calls = thread_calls(device)
+        if len(calls) >= MOST_CALLS:
+            del calls[next(iter(calls))]
+        calls[signature] = call
+    return out
+
+
+def _expect_no_capture(family: Family[Any], variant: Variant[Any], on: Any) -> None:
+    """Raise GraphError if a variant that waits for the device is to be captured."""
+    if not variant.waits:
+        return
+    code, status = on.context.driver.cuStreamIsCapturing(on.handle)
+    if not code and status:
+        raise GraphError(
+            f"{family.name}/{variant.name} reads results back to the host between its launches, which a graph cannot "
+            "hold: choose another variant, or call it outside of the capture"
+        )
 
 
 def dtype_name(array: Any) -> str:
     """The name of an array's dtype, in any library; "" if it has none."""
-    return str(getattr(array, "dtype", "")).rpartition(".")[2]
-
-
-@dataclass(frozen=True)
-class _Library:
-    """Another library, whose arrays are inputs and outputs."""
-
-    name: str
-    module: Any
-
-    def ordinal(self, array: Any) -> int:
-        """The number of the GPU that an array is on."""
-        return int(array.device.index if self.name == "torch" else array.device.id)
-
-    def current_stream(self, array: Any) -> Any:
-        """The stream that the library's own operators would use now."""
-        if self.name == "torch":
-            return _Handle(self.module.cuda.current_stream(array.device).cuda_stream)
-        with array.device:
-            return _Handle(self.module.cuda.get_current_stream().ptr)
-
-    def plain(self, array: Any) -> Any:
-        """The array without its library's extras: a torch tensor that records gradients cannot be exported."""
-        return array.detach() if self.name == "torch" else array
-
-    def empty(self, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """A new array on the GPU of `array`."""
-        if self.name == "torch":
-            return self.module.empty(shape, dtype=getattr(self.module, dtype.name), device=array.device)
-        with array.device:
-            return self.module.empty(shape, dtype)
-
-
-@dataclass(frozen=True)
-class _Handle:
-    """A stream's address under the protocol that Stream.of takes; older torch and CuPy do not offer it themselves."""
-
-    address: int
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.address
-
-
-def _library(inputs: Sequence[Any], out: Any) -> _Library | None:
-    """The library of all arrays; None if they are cudakit's."""
-    names = {_library_name(array) for array in (*inputs, *(() if out is None else (out,)))}
-    if len(names) > 1:
-        raise ValueError(f"the arrays are of different libraries ({', '.join(sorted(names))}): give all of one")
-    name = names.pop()
-    return None if name == "cudakit" else _Library(name, sys.modules[name])
-
-
-def _library_name(array: Any) -> str:
-    if isinstance(array, DeviceArray):
-        return "cudakit"
-    name = type(array).__module__.partition(".")[0]
-    if name not in ("torch", "cupy"):
-        raise TypeError(
-            f"{type(array).__module__}.{type(array).__name__} is no array on a device: "
-            "put it there with device.array(x), or give a torch or CuPy array"
-        )
+    dtype = getattr(array, "dtype", "")
+    try:
+        return _names[dtype]
+    except (KeyError, TypeError):
+        name = str(dtype).rpartition(".")[2]
+    with contextlib.suppress(TypeError):
+        _names[dtype] = name
     return name
-
-
-def _device(array: Any, library: _Library | None) -> Device:
-    """The device that `array` is on."""
-    if library is None:
-        return Device.of(array.context)
-    if library.name == "torch" and not array.is_cuda:
-        raise ValueError(f"the torch tensor is on {array.device}: move it to a GPU with .cuda()")
-    return Device.of_gpu(library.ordinal(array))

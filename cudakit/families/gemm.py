@@ -15,7 +15,7 @@ import numpy as np
 from cudakit.families import front, gemm_half, gemm_ladder, gemm_packed, gemm_tiles
 from cudakit.families.gemm_host import make_inputs, plain, read_shape, reference
 from cudakit.families.gemm_ladder import LADDER, gemv
-from cudakit.families.gemm_problem import GemmProblem, arguments, output_shape
+from cudakit.families.gemm_problem import SCALARS, GemmProblem, arguments, output_shape
 from cudakit.families.gemm_problem import problem as any_problem
 from cudakit.families.gemm_tiles import FmaTile
 from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant
@@ -172,6 +172,7 @@ FAMILY: Family[GemmProblem] = Family(
             (1, 4096, 4096), (4096, 1, 4096), (8, 8192, 8192), (8192, 8, 8192), (512, 30522, 768),
         ),
     },
+    scalars=SCALARS,
     ceiling="cublas",
     read_shape=read_shape,
 )  # fmt: skip

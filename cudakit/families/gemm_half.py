@@ -16,7 +16,7 @@ from cudakit.families import gemm_packed
 from cudakit.families.gemm_host import make_inputs, read_shape
 from cudakit.families.gemm_host import plain as any_plain
 from cudakit.families.gemm_host import reference as any_reference
-from cudakit.families.gemm_problem import GemmProblem, arguments, output_shape
+from cudakit.families.gemm_problem import SCALARS, GemmProblem, arguments, output_shape
 from cudakit.families.gemm_problem import problem as any_problem
 from cudakit.families.variant import (
     CPP,
@@ -363,6 +363,7 @@ FAMILY: Family[GemmProblem] = Family(
         ),
     },
     dtypes=("bfloat16", "float16"),
+    scalars=SCALARS,
     ceiling="cublas",
     read_shape=read_shape,
 )  # fmt: skip

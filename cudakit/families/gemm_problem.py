@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cudakit.families import checks
+from cudakit.families.scalars import Scalar
 from cudakit.families.variant import alignment
 from cudakit.libs.products import product_shape
 
@@ -112,6 +113,10 @@ def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float 
     of_a, of_b, of_c, of_d = (_operand(array) for array in (a, b, c, output))
     dtypes = str(a.dtype), str(output.dtype)
     return GemmProblem(m, n, k, batch, of_a, of_b, of_c, of_d, float(alpha), float(beta), *dtypes, sms, shared)
+
+
+#: The options of both families that are plain numbers; C is read, and may not overlap the output, if beta is not 0.
+SCALARS = {"alpha": Scalar("alpha", float), "beta": Scalar("beta", float, kind=lambda beta: beta != 0)}
 
 
 def _operand(array: Any) -> Operand:

@@ -6,7 +6,7 @@ of the stream of s, whatever the launch, and parts made one by one are the same 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from cudakit.device import Device
 from cudakit.families import front
+from cudakit.families.scalars import Scalar
 from cudakit.families.variant import Config, Family, Variant, alignment, ceil_div, cpp_bool
 
 BLOCK = 256
@@ -75,6 +76,23 @@ def _normal(n: int, seed: int, offset: int, dtype: Any) -> np.ndarray[Any, Any]:
 # Families -------------------------------------------------------------------------------------------------------------
 
 
+def _number(name: str) -> Callable[[int], int]:
+    def read(value: int) -> int:
+        if not 0 <= value < 2**64:
+            raise ValueError(f"{name} is {value}: it must be from 0 to 2**64 - 1")
+        return int(value)
+
+    return read
+
+
+def _offset_kind(offset: int) -> tuple[int, int]:
+    """Its place in a counter; and the offset itself if the stream could end before the array does."""
+    return offset % 4, offset if offset >= 2**63 else 0
+
+
+_SCALARS = {"seed": Scalar("seed", _number("seed")), "offset": Scalar("offset", _number("offset"), _offset_kind)}
+
+
 def problem(inputs: Sequence[Any], output: Any, seed: int = 0, offset: int = 0) -> RandomProblem:
     """The problem of filling `output`; ValueError says what it refuses."""
     if output.dtype != np.float32:
@@ -84,8 +102,7 @@ def problem(inputs: Sequence[Any], output: Any, seed: int = 0, offset: int = 0) 
             f"random numbers are written to a contiguous array, the output has strides {tuple(output.strides)} bytes"
         )
     for name, value in (("seed", seed), ("offset", offset)):
-        if not 0 <= value < 2**64:
-            raise ValueError(f"{name} is {value}: it must be from 0 to 2**64 - 1")
+        _SCALARS[name].read(value)
     if offset + output.size > 2**64:
         raise ValueError(f"a stream has 2**64 numbers, asked were {output.size} from number {offset} on")
     aligned = offset % 4 == 0 and alignment(output) == 16
@@ -142,6 +159,7 @@ def _family(name: str, kind: str, made: Any) -> Family[RandomProblem]:
         flops=lambda problem: 0,
         choose=lambda problem, arch: "counter_per_thread",
         empty=lambda problem: problem.n == 0,
+        scalars=_SCALARS,
         shapes={
             "gpu": ((1024, 1024, 64),),
             "sim": ((1000,), (3, 37, 50)),

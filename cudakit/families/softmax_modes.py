@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cudakit.families.scalars import Scalar
 from cudakit.families.softmax_host import baseline, make_inputs, plain, reference
 from cudakit.families.softmax_problem import expect_rows, row_and_column
 from cudakit.families.variant import CPP, Config, Family, Variant, alignment, ceil_div, cpp_bool
@@ -61,10 +62,7 @@ def problem(
             "one of them first"
         )
     rows, cols = expect_rows(x, output, mask)
-    with np.errstate(over="ignore"):
-        factor = float(np.float32(scale))
-    if not math.isfinite(factor):
-        raise ValueError(f"softmax takes a scale that is finite in float32, got {scale}")
+    factor = read_scale(scale)
     x_strides, y_strides = row_and_column(x.strides_elements), row_and_column(output.strides_elements)
     m_strides = (0, 0) if mask is None else _mask_strides(mask, tuple(x.shape))
     strides = (*x_strides, *m_strides, *y_strides)
@@ -72,6 +70,15 @@ def problem(
     return ModesProblem(
         rows, cols, strides, vector, x.dtype.name, "" if mask is None else mask.dtype.name, bool(log), factor
     )
+
+
+def read_scale(scale: float) -> float:
+    """`scale` as a float32 has it. ValueError for one that is not finite."""
+    with np.errstate(over="ignore"):
+        factor = float(np.float32(scale))
+    if not math.isfinite(factor):
+        raise ValueError(f"softmax takes a scale that is finite in float32, got {scale}")
+    return factor
 
 
 def _mask_strides(mask: Any, shape: tuple[int, ...]) -> tuple[int, int]:
@@ -217,5 +224,6 @@ FAMILY: Family[ModesProblem] = Family(
         "sweep": ((1024, 1024), (8192, 8192), (4096, 16384), (4096, 32768), (32768, 1000), (65536, 256)),
     },
     dtypes=("float16", "bfloat16", "float32"),
+    scalars={"scale": Scalar("scale", read_scale)},
     modes={"": {}, "log": {"log": True}, "masked": {"scale": 0.125, "masked": True}},
 )

@@ -10,6 +10,7 @@ import numpy as np
 
 from cudakit.compare import in_range
 from cudakit.families import axes, checks, front
+from cudakit.families.scalars import Scalar
 from cudakit.families.variant import CPP, Config, Family, Variant, alignment, ceil_div
 from cudakit.families.vector_add import GRID_STRIDE_BLOCKS
 from cudakit.memory import array as memory
@@ -166,6 +167,7 @@ SCALE: Family[MapProblem] = _family(
     _scale_plain,
     reference=_scale_reference,
     problem=_scale_problem,
+    scalars={"factor": Scalar("parameter", _single)},
 )
 
 
@@ -206,6 +208,7 @@ THRESHOLD: Family[MapProblem] = _family(
     _threshold_plain,
     reference=_threshold_reference,
     problem=_threshold_problem,
+    scalars={"limit": Scalar("parameter", _single)},
 )
 
 

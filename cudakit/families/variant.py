@@ -17,6 +17,7 @@ import numpy as np
 
 from cudakit import nvtx
 from cudakit.errors import UnsupportedVariant
+from cudakit.families.scalars import Scalar
 
 if TYPE_CHECKING:
     from cudakit.device import Device
@@ -123,6 +124,7 @@ class Family(Generic[P]):
     - `flops(problem)`: operations, or 0 if bandwidth is the only measure.
     - `choose(problem, arch)`: the name of the variant that "auto" means.
     - `empty(problem)`: whether there is nothing to launch.
+    - `scalars`: the options that are plain numbers among the kernels' arguments, by name.
     - `shapes`: default shapes by device kind ("gpu", "sim"); "gpu once": those of a profile, if it should take fewer;
       "sweep" and "sim sweep": the whole list.
     - `dtypes`: the dtypes of inputs that it takes, the usual one first.
@@ -146,6 +148,7 @@ class Family(Generic[P]):
     empty: Callable[[P], bool]
     shapes: dict[str, tuple[tuple[int, ...], ...]]
     dtypes: tuple[str, ...] = ("float32",)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
     modes: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
     ceiling: str = "copy"
     read_shape: Callable[[tuple[int, ...]], tuple[int, ...]] = field(default=lambda shape: shape)

@@ -111,6 +111,11 @@ class Allocation:
         self.open = True
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
+    @property
+    def handle(self) -> int:
+        """Its address, by which the report of leaks knows memory that cudakit keeps for itself."""
+        return self.pointer
+
     @classmethod
     def make(cls, context: Context, stream: Stream, nbytes: int) -> Allocation:
         """New memory, from the pool if the device has one. Raises OutOfMemory, saying how much there is."""
@@ -135,6 +140,21 @@ class Allocation:
             raise _out_of_memory(context, error, nbytes) from error
         made = cls(context, pointer, uses, span=(pointer, pointer + nbytes))
         made.release_with(_free_async if pooled else _free, context, pointer, uses)
+        return made
+
+    @classmethod
+    def unordered(cls, context: Context, stream: Stream, nbytes: int) -> Allocation:
+        """New memory from outside of the stream-ordered pool, for use on `stream`; while any stream is captured, too.
+
+        Freeing it waits for the device. Raises OutOfMemory, saying how much there is.
+        """
+        try:
+            with nvtx.range("allocate"), context.relaxed():
+                pointer = int(context.call("cuMemAlloc", nbytes))
+        except OutOfMemory as error:
+            raise _out_of_memory(context, error, nbytes) from error
+        made = cls(context, pointer, Uses(context, stream), span=(pointer, pointer + nbytes))
+        made.release_with(_free, context, pointer, made.uses)
         return made
 
     def release_with(self, release: Any, *arguments: Any) -> None:
@@ -171,7 +191,8 @@ def _free_async(context: Context, pointer: int, uses: Uses) -> None:
 
 def _free(context: Context, pointer: int, uses: Uses) -> None:
     # cuMemFree waits for the whole device, and so for every stream.
-    context.attempt("cuMemFree", pointer)
+    with context.relaxed():
+        context.attempt("cuMemFree", pointer)
 
 
 def _has_pool(context: Context) -> bool:

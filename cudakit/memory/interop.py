@@ -25,7 +25,7 @@ def take(context: Context, stream: Stream, exporter: Any) -> ImportedArray:
     """The array that `exporter` exports, on `context`'s device, in the order of `stream`."""
     if hasattr(exporter, "__dlpack__") and hasattr(exporter, "__dlpack_device__"):
         kind, number = (int(part) for part in exporter.__dlpack_device__())
-        _same_device(context, exporter, kind, number)
+        expect_same_device(context, exporter, kind, number)
         return dlpack.take(exporter, (int(stream.expect_open()) or LEGACY_DEFAULT) if kind in _ON_GPU else None)
     description = getattr(exporter, "__cuda_array_interface__", None)
     if description is None:
@@ -33,7 +33,7 @@ def take(context: Context, stream: Stream, exporter: Any) -> ImportedArray:
             f"{type(exporter).__name__} has neither __dlpack__ nor __cuda_array_interface__: array() copies host data"
         )
     imported = dlpack.take_interface(exporter, description)
-    _same_device(context, exporter, dlpack.CUDA, _ordinal(context, imported.pointer))
+    expect_same_device(context, exporter, dlpack.CUDA, _ordinal(context, imported.pointer))
     theirs = description.get("stream")
     if theirs is not None:
         stream.wait(Stream(context, handle=int(theirs), owner=exporter))
@@ -97,7 +97,9 @@ def _ordinal(context: Context, pointer: int) -> int:
     return int(context.call("cuPointerGetAttribute", attribute, pointer))
 
 
-def _same_device(context: Context, exporter: Any, kind: int, number: int) -> None:
+def expect_same_device(context: Context, exporter: Any, kind: int, number: int) -> None:
+    """Raise DeviceMismatch for an array on another device than `context`'s. kind, number: the array's, as DLPack has
+    them."""
     name = type(exporter).__name__
     if context.kind == "sim":
         if kind != dlpack.CPU:

@@ -51,6 +51,9 @@ class Library:
     #: record_use(array, stream address, device number): have its memory not reused before the stream is past here.
     #: None if the library cannot: then the caller keeps the array alive.
     record_use: Callable[[Any, int, int], None] | None = None
+    #: stream_owner(device number): what keeps the current stream's address from being another stream's. None if
+    #: addresses are not used again.
+    stream_owner: Callable[[int], Any] | None = None
     negated: str = ""
     conjugated: str = ""
     kind: str = "gpu"
@@ -147,12 +150,15 @@ def _cupy() -> Library | None:
 
 @functools.cache
 def _cupy_library(cupy: Any) -> Library:
-    def current_stream(device: int) -> int:
+    def stream_owner(device: int) -> Any:
         try:
-            return int(cupy.cuda.get_current_stream(device).ptr)
+            return cupy.cuda.get_current_stream(device)
         except TypeError:  # before CuPy 11: of the current device only
             with cupy.cuda.Device(device):
-                return int(cupy.cuda.get_current_stream().ptr)
+                return cupy.cuda.get_current_stream()
+
+    def current_stream(device: int) -> int:
+        return int(stream_owner(device).ptr)
 
     def empty(shape: tuple[int, ...], dtype: str, device: int) -> Any:
         with cupy.cuda.Device(device):
@@ -169,5 +175,6 @@ def _cupy_library(cupy: Any) -> Library:
         device="{0}.data.device_id",
         dtype_name=lambda dtype: str(dtype.name),
         current_stream=current_stream,
+        stream_owner=stream_owner,
         empty=empty,
     )

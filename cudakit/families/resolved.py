@@ -1,0 +1,183 @@
+"""Resolved calls: what a call of an op has found out, kept for later calls of the same kind.
+
+The first call with a signature chooses the variant, compiles its kernels and checks every rule. It leaves a
+ResolvedCall: launches whose pointers and numbers are replaced in place. A later call with the same signature differs in
+addresses and numbers only, so it looks at nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cudakit.device import Device
+from cudakit.driver.stream import Stream
+from cudakit.families.scalars import MarkedFloat, MarkedInt, Scalar, mark
+from cudakit.families.variant import Config, Family, Variant
+from cudakit.launch.patchable import PatchableLaunch
+from cudakit.memory import layout, makers
+from cudakit.memory.array import DeviceArray
+from cudakit.memory.scratch import scratch
+
+# Values that cannot change while they are the same object.
+_IMMUTABLE = (float, int, np.generic)
+
+
+class _Number:
+    """An option of a resolved call. value: what the kernels were last passed. places: (launch, parameter, factor)."""
+
+    __slots__ = ("_places", "_read", "value")
+
+    def __init__(self, scalar: Scalar, value: Any) -> None:
+        self._read = scalar.read
+        self._places: list[tuple[PatchableLaunch, int, float | None]] = []
+        self.value = value if isinstance(value, _IMMUTABLE) else self
+
+    def at(self, launch: PatchableLaunch, parameter: int, factor: float | None) -> None:
+        self._places.append((launch, parameter, factor))
+
+    def become(self, value: Any) -> None:
+        """Put another value in place. Raises what the first call would have raised for it."""
+        number = self._read(value)
+        self.value = self  # in case one of them is not taken
+        for launch, parameter, factor in self._places:
+            launch.put(parameter, number if factor is None else number * factor)
+        if isinstance(value, _IMMUTABLE):
+            self.value = value
+
+
+class ResolvedCall:
+    """One kind of call of one op on one device, for one thread.
+
+    family, variant: what it runs. output: shape and dtype of the output. numbers: its options that are plain numbers.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        family: Family[Any],
+        variant: Variant[Any],
+        problem: Any,
+        arrays: Sequence[DeviceArray],
+        options: Mapping[str, Any],
+    ) -> None:
+        *inputs, output = arrays
+        self.family = family
+        self.variant = variant
+        self.configs: tuple[Config, ...] = ()
+        self.shape, self.dtype = output.shape, output.dtype
+        self.numbers = {
+            name: _Number(scalar, options[name])
+            for name, scalar in family.scalars.items()
+            if options.get(name) is not None
+        }
+        self._apart = _apart(inputs, output)
+        self._scratch_bytes = 0
+        self._launches: list[PatchableLaunch] = []
+        self._patches: list[tuple[Any, tuple[tuple[int, int, int], ...]]] = []
+        self._range = family.range(variant)
+        self._attention: Any = ()
+        if not family.empty(problem):
+            self._build(device, problem, arrays, options)
+        self._sends = [(launch.send, launch.address, launch.again) for launch in self._launches]
+        self._retired = [launch.retired for launch in self._launches]
+
+    def _build(self, device: Device, problem: Any, arrays: Sequence[DeviceArray], options: Mapping[str, Any]) -> None:
+        family, variant = self.family, self.variant
+        *inputs, output = arrays
+        self.configs = variant.configs(problem)
+        kernels = [family.kernel(device, variant, config) for config in self.configs]
+        self._scratch_bytes = variant.scratch(problem)
+        stand_in = None
+        if self._scratch_bytes:
+            # At an address of no meaning: kernels are passed another at each call.
+            stand_in = makers.over(device.context, output.stream, _NOWHERE, self._scratch_bytes, np.uint8)
+        roles = [array.allocation for array in (*arrays, *([] if stand_in is None else [stand_in]))]
+        origins = [array.pointer for array in arrays] + [_NOWHERE]
+        passed = mark(problem, family.scalars, options)
+        for kernel, config in zip(kernels, self.configs, strict=True):
+            values = (config.arguments or family.arguments)(passed, inputs, output, stand_in)
+            launch = kernel.patchable(**config.keywords(values))
+            slots = []
+            for index, value in enumerate(values):
+                if isinstance(value, DeviceArray):
+                    role = next(role for role, allocation in enumerate(roles) if value.allocation is allocation)
+                    slots.append((launch.place(index), role, value.pointer - origins[role] if value.size else 0))
+                elif isinstance(value, (MarkedFloat, MarkedInt)):
+                    self.numbers[value.option].at(launch, index, value.factor)
+            self._launches.append(launch)
+            self._patches.append((launch.words, tuple(slots)))
+        self._attention = self._launches[0].attention if self._launches else ()
+
+    def takes(self, pointers: tuple[int, ...], fresh: bool) -> bool:
+        """Whether nothing that its kind leaves open speaks against it: memory that is shared, a module that was closed.
+
+        fresh: the output is not among `pointers`; a new one shares nothing.
+        """
+        for retired in self._retired:
+            if retired:
+                return False
+        if not fresh:
+            output = pointers[-1]
+            for place, low, high in self._apart:
+                if low < pointers[place] - output < high:
+                    return False
+        return True
+
+    def __call__(self, stream: Stream, pointers: tuple[int, ...]) -> None:
+        """Queue its launches on `stream`. pointers: the addresses of the inputs, then of the output."""
+        if stream.closed:
+            stream.expect_open()
+        if self._scratch_bytes:
+            pointers = (*pointers, scratch(stream, self._scratch_bytes))
+        for words, slots in self._patches:
+            for word, role, offset in slots:
+                words[word] = pointers[role] + offset
+        handle = stream.handle
+        if self._attention:
+            self._attended(handle)
+            return
+        for send, address, again in self._sends:
+            result = send(handle, address, 0)
+            if result[0]:
+                again(send, handle, result[0])
+
+    def _attended(self, handle: Any) -> None:
+        """The same with NVTX ranges, and with the context made current if there are several devices."""
+        with self._range:
+            for launch in self._launches:
+                send = launch.attended(launch.send)
+                result = send(handle, launch.address, 0)
+                if result[0]:
+                    launch.again(send, handle, result[0])
+
+
+_NOWHERE = 1 << 40
+
+
+def _apart(inputs: Sequence[DeviceArray], output: DeviceArray) -> tuple[tuple[int, int, int], ...]:
+    """For each input that is not at the output's address: (its place, low, high). If the distance from the output to it
+    in bytes is between low and high, the two share memory, and the rules for that must be applied."""
+    low, high = layout.span(output.shape, output.strides, output.itemsize)
+    bounds = []
+    for place, array in enumerate(inputs):
+        if array.pointer != output.pointer:
+            first, last = layout.span(array.shape, array.strides, array.itemsize)
+            bounds.append((place, low - last, high - first))
+    return tuple(bounds)
+
+
+class _ThreadCalls(threading.local):
+    """One thread's resolved calls on one device, by signature."""
+
+    def __init__(self) -> None:
+        self.by_signature: dict[Any, ResolvedCall] = {}
+
+
+def thread_calls(device: Device) -> dict[Any, ResolvedCall]:
+    """This thread's resolved calls on a device, by signature. They go as the device is closed."""
+    made: _ThreadCalls | None = device.kept.get(_ThreadCalls)
+    return (made if made is not None else device.kept.setdefault(_ThreadCalls, _ThreadCalls())).by_signature

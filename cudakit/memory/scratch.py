@@ -1,0 +1,78 @@
+"""Scratch memory of kernels: kept for each stream and thread, and made anew for each graph that is captured."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from typing import Any
+
+from cudakit.driver.stream import Stream
+from cudakit.memory.allocation import Allocation
+
+LEAST = 1 << 20  # bytes of the first allocation on a stream
+_KEPT = "scratch"
+
+
+def scratch(stream: Stream, nbytes: int) -> int:
+    """The address of `nbytes` bytes that work queued on `stream` by this thread, from here on, may use as scratch.
+
+    The next request on the stream returns the same bytes: work on one stream runs in order. Other streams and other
+    threads have memory of their own, so launches of two threads may alternate on a stream. On a stream that is being
+    captured the memory is the graph's: no other work uses it, and it is kept for as long as the graph. Not cleared.
+    """
+    capturing = stream.context.driver.cuStreamIsCapturing(stream.handle)
+    if not capturing[0] and capturing[1]:
+        return _of_graph(stream, nbytes)
+    key = (_KEPT, threading.get_ident())
+    space: Allocation | None = stream.kept.get(key)
+    if space is None or space.span[1] - space.pointer < nbytes:
+        if space is not None:
+            del stream.kept[key]
+            space.close()  # waits for the device, and so for the work that uses it
+        space = stream.kept[key] = Allocation.unordered(stream.context, stream, _rounded(nbytes))
+        stream.context.own.add(space)
+    return space.pointer
+
+
+def _rounded(nbytes: int) -> int:
+    """Room for more than is asked for now, so that growing requests allocate a few times only."""
+    return max(LEAST, 1 << (nbytes - 1).bit_length())
+
+
+def _of_graph(stream: Stream, nbytes: int) -> int:
+    """Memory that the graph which is being captured on `stream` keeps; the graph's work on one stream shares it."""
+    context = stream.context
+    _, number, graph, *_ = context.call("cuStreamGetCaptureInfo", stream.handle)
+    key = (_KEPT, threading.get_ident(), "graph")
+    known, reference = stream.kept.get(key, (None, None))
+    space: Allocation | None = None if reference is None or known != int(number) else reference()
+    if space is None or space.span[1] - space.pointer < nbytes:
+        space = Allocation.unordered(context, stream, nbytes)
+        capture = context.captures.of(stream.handle)
+        if capture is not None:
+            capture.kept.append(space)
+        else:
+            _keep_with(graph, space)
+        stream.kept[key] = int(number), weakref.ref(space)
+    return space.pointer
+
+
+# Graphs of other libraries call a function when they are destroyed, on a thread of the driver's, in which neither
+# Python nor the driver may be entered. So it is sem_post of the C library, and the memory is freed later: by the next
+# capture here that finds the semaphore raised, or as the device is closed.
+_libc = ctypes.CDLL(None)
+_SEMAPHORE_BYTES = 64  # of a sem_t, with room to spare
+_NO_DESTRUCTOR_SYNC, _MOVE = 1, 1  # CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, CU_GRAPH_USER_OBJECT_MOVE
+_of_graphs: list[tuple[Any, Allocation]] = []
+
+
+def _keep_with(graph: Any, space: Allocation) -> None:
+    context = space.context
+    ended = ctypes.create_string_buffer(_SEMAPHORE_BYTES)
+    _libc.sem_init(ended, 0, 0)
+    post = context.driver.CUhostFn(_ptr=ctypes.cast(_libc.sem_post, ctypes.c_void_p).value)
+    user = context.call("cuUserObjectCreate", ctypes.addressof(ended), post, 1, _NO_DESTRUCTOR_SYNC)
+    context.call("cuGraphRetainUserObject", graph, user, 1, _MOVE)
+    _of_graphs[:] = [entry for entry in _of_graphs if _libc.sem_trywait(entry[0])]
+    _of_graphs.append((ended, space))
