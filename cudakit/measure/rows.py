@@ -46,15 +46,19 @@ class Verdict:
 
 @dataclass(slots=True)
 class Times:
-    """Milliseconds. device: of the work alone. end_to_end: with the transfers from and to the host."""
+    """device: milliseconds of the work alone. end_to_end: milliseconds with the transfers from and to the host. call:
+    microseconds of the host per call as a user writes it. call_arrays: the library whose arrays that call was given."""
 
     device: Spread | None = None
     end_to_end: float | None = None
+    call: Spread | None = None
+    call_arrays: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "time_ms": None if self.device is None else self.device.as_dict(),
             "end_to_end_ms": self.end_to_end,
+            "call_us": None if self.call is None else {**self.call.as_dict(), "arrays": self.call_arrays},
         }
 
 
@@ -119,6 +123,10 @@ class Row:
         seconds = spread.median / 1000
         self.rates.gbps = None if traffic is None else traffic / seconds / 1e9
         self.rates.tflops = None if flops is None else flops / seconds / 1e12
+
+    def called(self, spread: Spread, arrays: str) -> None:
+        """Take over the host's microseconds per call on arrays of the library `arrays`."""
+        self.times.call, self.times.call_arrays = spread, arrays
 
     def hold_against(self, ceiling_ms: float) -> None:
         """The share of a ceiling that takes `ceiling_ms`; nothing if the row was not timed."""

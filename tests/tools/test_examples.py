@@ -18,6 +18,7 @@ ROW = {
     "family": str, "variant": str, "rung": (int, type(None)), "shape": list, "dtype": str, "ok": (bool, type(None)),
     "skipped": (str, type(None)), "max_abs_error": (float, type(None)), "max_rel_error": (float, type(None)),
     "time_ms": (dict, type(None)), "end_to_end_ms": (float, type(None)), "gbps": (float, type(None)),
+    "call_us": (dict, type(None)),
     "tflops": (float, type(None)), "of_ceiling": (float, type(None)), "counters": (dict, type(None)),
 }  # fmt: skip
 
@@ -75,6 +76,7 @@ def check_contract(result, kind):
         if kind == "sim":
             assert row["of_ceiling"] is None
             assert row["end_to_end_ms"] is None
+            assert row["call_us"] is None, "the simulator's host time is no launch cost"
             assert row["time_ms"] is None or row["variant"] == "cpu", "a simulated device has no clock"
 
 
@@ -219,6 +221,39 @@ def test_launch_overhead_finds_a_warm_cache_without_nvrtc():
         else:
             assert row["ok"]
             assert row["host_us"]["median"] > 0
+
+
+def test_call_overhead_checks_every_call_and_times_none_without_a_gpu():
+    done = run("call_overhead", "--device", "sim", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    checked = [row for row in rows if row["variant"] == "cudakit arrays"]
+    assert {row["family"] for row in checked} == {
+        "launch",
+        "softmax",
+        "add",
+        "sum",
+        "scale",
+        "gemm",
+        "gemm_half",
+        "attention",
+    }
+    assert all(row["ok"] for row in checked)
+    assert all(row["skipped"] == "it needs a GPU" for row in rows if row not in checked)
+    assert all(row[key] is None for row in rows for key in ("call_us", "loop_us", "above_torch_us", "of_torch"))
+    assert "no time of a call is measured" in done.stderr
+
+
+@pytest.mark.gpu
+def test_call_overhead_measures_our_calls_beside_torchs(gpu):
+    pytest.importorskip("torch")
+    done = run("call_overhead", "--device", "gpu", "--json", "-", "--quiet", "--rounds", "1", "--bursts", "1")
+    assert done.returncode == 0, done.stderr
+    for row in json.loads(done.stdout)["rows"]:
+        assert row["ok"], (row["family"], row["variant"], row["skipped"], row["why"])
+        taken, other = ("loop_us", "call_us") if row["mode"] == "loop" else ("call_us", "loop_us")
+        assert row[taken]["median"] > 0
+        assert row[other] is None
 
 
 def test_iterate_does_the_same_steps_each_way():
