@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cudakit import nvtx
 from cudakit.compare import compare
 from cudakit.errors import ContextLost, CudakitError, Refused, UnsupportedVariant
+from cudakit.measure.calls import take_calls
 from cudakit.measure.case import BenchCase, Transfers
 from cudakit.measure.ceilings import copy_ceiling, fp32_peak, large_copy_ceiling
 from cudakit.measure.peers.installed import peers_of
@@ -72,17 +73,23 @@ class Bench:
     def times(self) -> bool:
         return not self.once and (self.device.kind == "gpu" or self.timer is not GpuTimer)
 
+    @property
+    def times_calls(self) -> bool:
+        """Whether the host's cost per call is measured: that of a simulated device is not a launch's cost."""
+        return self.times and self.device.kind == "gpu"
+
     def peers(self, family: Family[Any], options: Mapping[str, Any]) -> list[Peer]:
         """The peers that can run here."""
-        on_gpu = self.times and self.device.kind == "gpu"
-        return peers_of(family.name, self.device.ordinal, options) if on_gpu else []
+        return peers_of(family.name, self.device.ordinal, options) if self.times_calls else []
 
     def steps(self, family: Family[Any], shapes: Sequence[Shape], selection: Selection | None = None) -> int:
         """How often a run calls `step`, for a progress bar."""
         selection = selection or Selection()
         ours, dtypes, modes = selection.of(family)
         rows = sum(
-            (len(ours) + len(self.peers(family, family.modes[mode]))) * (2 if self.times else 1) + (not self.once)
+            (len(ours) + len(self.peers(family, family.modes[mode]))) * (2 if self.times else 1)
+            + (not self.once)
+            + self.times_calls
             for mode in modes
         )
         return len(shapes) * len(dtypes) * rows + self.times
@@ -195,6 +202,9 @@ class Bench:
         if ceiling is not None:
             for _, row in (*ours, *theirs):
                 row.hold_against(ceiling)
+        if self.times_calls:
+            self.step(f"{case.said} calls")
+            take_calls(case, ours, theirs)
 
 
 def _check_peer(case: BenchCase, peer: Peer, row: Row, timer: GpuTimer) -> None:

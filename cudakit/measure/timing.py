@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -125,24 +126,44 @@ def rotations(bytes_touched: int, l2_bytes: int, *, free_bytes: int | None = Non
     return max(1, min(count, most))
 
 
+@dataclass(frozen=True)
+class Burst:
+    """How the host's cost of `call` is measured: bursts of `count` calls, each after `lead` calls that are not timed,
+    in the context that `within` returns, which is not timed either."""
+
+    call: Launch
+    count: int = BURST
+    lead: int = 0
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    def microseconds(self) -> float:
+        """The host's time per call of one burst."""
+        call = self.call
+        with self.within():
+            for _ in range(self.lead):
+                call()
+            begin = time.perf_counter_ns()
+            for _ in range(self.count):
+                call()
+            return (time.perf_counter_ns() - begin) / self.count / 1000
+
+
 def host_costs(
-    calls: Mapping[str, Launch], settle: Launch, *, burst: int = BURST, bursts: int = 50
+    calls: Mapping[str, Launch | Burst], settle: Launch, *, burst: int = BURST, bursts: int = 50
 ) -> dict[str, Spread]:
     """Microseconds the host spends on one call of each of `calls`: bursts of `burst` calls, `settle` after each burst.
 
     The calls take turns burst by burst, so a change of the clock touches them alike. Bursts stay well under the depth
     of the launch queue: a full queue would time the GPU instead.
     """
+    each = {name: call if isinstance(call, Burst) else Burst(call, burst) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(bursts + 1):
-        for name, call in calls.items():
-            begin = time.perf_counter_ns()
-            for _ in range(burst):
-                call()
-            end = time.perf_counter_ns()
+        for name, measured in each.items():
+            took = measured.microseconds()
             settle()
             if number:  # the first burst warms up
-                samples[name].append((end - begin) / burst / 1000)
+                samples[name].append(took)
     return {name: Spread.of(taken) for name, taken in samples.items()}
 
 

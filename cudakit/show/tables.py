@@ -29,6 +29,11 @@ def _time(row: Row, _: Mapping[str, Any]) -> str:
     return f"{number(spread['median'])} ({number(spread['p10'])} to {number(spread['p90'])})"
 
 
+def _call(row: Row, _: Mapping[str, Any]) -> str:
+    spread = row.get("call_us")  # reports of earlier releases have none
+    return NOTHING if spread is None else number(spread["median"])
+
+
 def _share(row: Row, _: Mapping[str, Any]) -> str:
     return NOTHING if row["of_ceiling"] is None else f"{100 * row['of_ceiling']:.1f} %"
 
@@ -81,6 +86,7 @@ TIMED: list[Column] = [
     *_WHO,
     ("what it adds", _idea),
     ("ms (p10 to p90)", _time),
+    ("call, us", _call),
     ("GB/s", lambda row, _: number(row["gbps"])),
     ("of copy", _share),
     ("x rung 1", _speedup),
@@ -92,6 +98,7 @@ TIMED_FLOPS: list[Column] = [
     *_WHO,
     ("what it adds", _idea),
     ("ms (p10 to p90)", _time),
+    ("call, us", _call),
     ("TFLOP/s", lambda row, _: number(row["tflops"])),
     ("of library", _share),
     ("of fp32 peak", lambda row, _: NOTHING),
@@ -265,18 +272,30 @@ def summary(report: Mapping[str, Any]) -> str:
     families = {group[0] for group in groups}
     others = [row["variant"] for row in report["rows"] if row["variant"].startswith("peer:") or row["rung"] == 0]
     peers = sorted(dict.fromkeys(others))
+    called = _compared_call(report["rows"])
     headings = ["shape", *(() if flops else ("copy",)), "best variant", unit, "of library" if flops else "of copy"]
-    headings += [*(peer.removeprefix("peer:") for peer in peers), "right"]
+    headings += [*(peer.removeprefix("peer:") for peer in peers), "call, us"]
+    headings += [*([f"{called.removeprefix('peer:')}'s call"] if called else []), "right"]
     lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
     for (family, shape, dtype, mode), rows in groups.items():
         timed = [row for row in rows if row["rung"] and row["ok"] and row[key] is not None]
         best = max(timed, key=lambda row: float(row[key]), default=None)
-        beside = {row["variant"]: row[key] for row in rows}
+        beside = {row["variant"]: row for row in rows}
         parts = (family if len(families) > 1 else "", shape_text(shape), "" if dtype == "float32" else dtype, mode)
         line = [" ".join(part for part in parts if part)]
         line += [] if flops else [number(copies.get((shape, dtype, mode)))]
         line += [best["variant"], number(best[key]), _share(best, {})] if best else [NOTHING] * 3
-        line += [number(beside.get(peer)) for peer in peers]
+        line += [number(beside.get(peer, {}).get(key)) for peer in peers]
+        line.append(_call(best or {}, {}))
+        line += [_call(beside.get(called, {}), {})] if called else []
         line.append("NO" if any(row["ok"] is False for row in rows) else "yes")
         lines.append("| " + " | ".join(line) + " |")
-    return "\n".join([*lines, "", f"{unit}; {device_line(report)}"])
+    measured = f"{unit}; call: the host's microseconds per call, a dash if it was not measured"
+    return "\n".join([*lines, "", f"{measured}; {device_line(report)}"])
+
+
+def _compared_call(rows: Sequence[Row]) -> str:
+    """The peer whose call stands beside ours: torch's own, or the peer that is the ceiling; "" if there is neither."""
+    names = {row["variant"] for row in rows if row["variant"].startswith("peer:")}
+    ceilings = (str(row.get("ceiling")) for row in rows)
+    return next((name for name in ("peer:torch", *ceilings) if name in names), "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from cudakit.measure.peers import with_cublas
@@ -19,11 +20,8 @@ def peers_of(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer
 
         if with_cupy.sees(ordinal):
             peers += with_cupy.peers(family, ordinal, options)
-    if importlib.util.find_spec("torch") is None:
-        return peers
-    from cudakit.measure.peers import with_torch
-
-    if not with_torch.sees(ordinal):
+    with_torch = torch_on(ordinal)
+    if with_torch is None:
         return peers
     peers += with_torch.peers(family, ordinal, options)
     if importlib.util.find_spec("triton") is not None:
@@ -31,3 +29,12 @@ def peers_of(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer
 
         peers += with_triton.peers(family, ordinal, options)
     return peers
+
+
+def torch_on(ordinal: int) -> ModuleType | None:
+    """The module `with_torch` if torch is installed and sees GPU number `ordinal`, else None."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    from cudakit.measure.peers import with_torch
+
+    return with_torch if with_torch.sees(ordinal) else None

@@ -35,6 +35,11 @@ class Peer(Protocol):
         """0 for the vendor's library that a ladder is measured against, or None."""
         ...
 
+    @property
+    def arrays(self) -> str:
+        """The library whose arrays `call` is given: torch, cupy or cudakit."""
+        ...
+
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         """Why it cannot do `shape`, or None."""
         ...
@@ -45,4 +50,8 @@ class Peer(Protocol):
 
     def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
         """A launch for each set, on `stream`."""
+        ...
+
+    def call(self, arrays: ArraySet, stream: Stream) -> Call | None:
+        """The call as its user writes it, for the host's cost of it; None if nothing that a user calls does this."""
         ...

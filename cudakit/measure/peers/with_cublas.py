@@ -20,7 +20,6 @@ from cudakit.libs import blas
 if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
     from cudakit.measure.peers.peer import ArraySet, Call, Cost
-    from cudakit.memory.array import DeviceArray
 
 FAMILIES = ("gemm", "gemm_half")
 
@@ -33,6 +32,7 @@ class CublasPeer:
     name: str = "cublas"
     idea: str = "NVIDIA's library"
     rung: int | None = 0
+    arrays: str = "cudakit"
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         if importlib.util.find_spec("nvmath") is None:
@@ -44,9 +44,10 @@ class CublasPeer:
         yield
 
     def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
-        return [self._launch(inputs, output, stream) for inputs, output in sets]
+        return [self.call(arrays, stream) for arrays in sets]
 
-    def _launch(self, inputs: Sequence[DeviceArray], output: DeviceArray, stream: Stream) -> Call:
+    def call(self, arrays: ArraySet, stream: Stream) -> Call:
+        inputs, output = arrays
         p = problem(inputs, output, **self.options)
         if p.beta and len(inputs) == 3 and inputs[2].pointer != output.pointer:
             raise ValueError("cuBLAS adds to the array it writes: C and the output are one there")

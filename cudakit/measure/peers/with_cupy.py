@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
     from cudakit.measure.peers.peer import ArraySet, Call, Cost
 
-# work(inputs, output, **options) queues the whole job on CuPy's current stream and writes the output
-Work = Callable[..., object]
+# work(inputs, output, **options) returns the call as a user of CuPy writes it, on arrays it already has; made once per
+# set of arrays, it queues the whole job on CuPy's current stream and writes the output.
+Work = Callable[..., "Call"]
 
 
 def sees(ordinal: int) -> bool:
@@ -36,6 +37,7 @@ class CupyPeer:
     options: Mapping[str, Any]
     name: str = "peer:cupy"
     rung: int | None = None
+    arrays: str = "cupy"
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         return "CuPy has no bfloat16" if dtype == "bfloat16" or self.options.get("to") == "bfloat16" else None
@@ -45,43 +47,56 @@ class CupyPeer:
         with cupy.cuda.Device(self.ordinal), cupy.cuda.ExternalStream(int(stream.handle), self.ordinal):
             yield
 
+    def call(self, arrays: ArraySet, stream: Stream) -> Call:
+        inputs, output = arrays
+        return self.work([cupy.asarray(array) for array in inputs], cupy.asarray(output), **self.options)
+
     def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
-        return [
-            functools.partial(
-                self.work, [cupy.asarray(array) for array in inputs], cupy.asarray(output), **self.options
-            )
-            for inputs, output in sets
-        ]
+        return [self.call(arrays, stream) for arrays in sets]
 
 
-def _softmax(inputs: Sequence[Any], output: Any) -> None:
+def _softmax(inputs: Sequence[Any], output: Any) -> Call:
     (x,) = inputs
-    exponentials = cupy.exp(x - x.max(axis=-1, keepdims=True))
-    cupy.divide(exponentials, exponentials.sum(axis=-1, keepdims=True), out=output)
+
+    def call() -> None:
+        exponentials = cupy.exp(x - x.max(axis=-1, keepdims=True))
+        cupy.divide(exponentials, exponentials.sum(axis=-1, keepdims=True), out=output)
+
+    return call
 
 
-def _add(inputs: Sequence[Any], output: Any, operand: str = "row") -> None:
-    cupy.add(inputs[0], inputs[1], out=output)
+def _add(inputs: Sequence[Any], output: Any, operand: str = "row") -> Call:
+    a, b = inputs
+    return lambda: cupy.add(a, b, out=output)
 
 
-def _scale(inputs: Sequence[Any], output: Any, factor: float = 0.7) -> None:
-    cupy.multiply(inputs[0], inputs[0].dtype.type(factor), out=output)
+def _scale(inputs: Sequence[Any], output: Any, factor: float = 0.7) -> Call:
+    (x,) = inputs
+    number = x.dtype.type(factor)
+    return lambda: cupy.multiply(x, number, out=output)
 
 
-def _cast(inputs: Sequence[Any], output: Any, to: str = "float16") -> None:
-    output[...] = inputs[0]
+def _cast(inputs: Sequence[Any], output: Any, to: str = "float16") -> Call:
+    (x,) = inputs
+
+    def call() -> None:
+        output[...] = x
+
+    return call
 
 
-def _fill(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> None:
-    output.fill(value)
+def _fill(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> Call:
+    return lambda: output.fill(value)
 
 
-def _reduced(function: Any, inputs: Sequence[Any], output: Any, axis: int | None = -1) -> None:
-    function(inputs[0], axis=axis, out=output)
+def _reduced(function: Any, inputs: Sequence[Any], output: Any, axis: int | None = -1) -> Call:
+    (x,) = inputs
+    return lambda: function(x, axis=axis, out=output)
 
 
-def _matmul(inputs: Sequence[Any], output: Any) -> None:
-    cupy.matmul(inputs[0], inputs[1], out=output)
+def _matmul(inputs: Sequence[Any], output: Any) -> Call:
+    a, b = inputs
+    return lambda: cupy.matmul(a, b, out=output)
 
 
 _WORK: dict[str, tuple[str, Work]] = {

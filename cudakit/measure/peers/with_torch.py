@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from cudakit.measure.peers.peer import ArraySet, Call, Cost, Peer
     from cudakit.memory.array import DeviceArray
 
-# work(inputs, output, **options) queues the whole job on torch's current stream
-Work = Callable[..., object]
+# work(inputs, output, **options) returns the call as a user of torch writes it, on tensors it already has; made once
+# per set of arrays, it queues the whole job on torch's current stream.
+Work = Callable[..., "Call"]
 
 
 def sees(ordinal: int) -> bool:
@@ -27,14 +28,17 @@ def sees(ordinal: int) -> bool:
 @contextmanager
 def on_stream(stream: Stream, ordinal: int) -> Iterator[None]:
     """Makes `stream` torch's current stream."""
-    external = torch.cuda.ExternalStream(int(stream.handle), device=torch.device("cuda", ordinal))
+    external: Any = torch.cuda.ExternalStream(  # type: ignore[no-untyped-call,unused-ignore]
+        int(stream.handle), device=torch.device("cuda", ordinal)
+    )
     with torch.cuda.device(ordinal), torch.cuda.stream(external), torch.no_grad():
         yield
 
 
 def tensors(inputs: Sequence[DeviceArray], output: DeviceArray) -> tuple[list[Any], Any]:
     """The arrays as tensors over the same memory."""
-    return [torch.from_dlpack(array) for array in inputs], torch.from_dlpack(output)
+    import_array: Any = torch.utils.dlpack.from_dlpack
+    return [import_array(array) for array in inputs], import_array(output)
 
 
 @dataclass(frozen=True)
@@ -47,37 +51,28 @@ class TorchPeer:
     ordinal: int
     options: Mapping[str, Any]
     rung: int | None = None
+    arrays: str = "torch"
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         return None
 
-    def on(self, stream: Stream) -> Any:
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
         return on_stream(stream, self.ordinal)
 
-    def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
-        return [functools.partial(self.work, *tensors(inputs, output), **self.options) for inputs, output in sets]
-
-
-class ReturningPeer(TorchPeer):
-    """A torch function that writes into no array it is given: the first call of a launch copies its result to the
-    output, to be checked; the calls that follow leave it where torch put it, so that no copy is timed."""
+    def call(self, arrays: ArraySet, stream: Stream) -> Call:
+        return self.work(*tensors(*arrays), **self.options)
 
     def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
-        return [self._launch(*tensors(inputs, output)) for inputs, output in sets]
-
-    def _launch(self, inputs: list[Any], output: Any) -> Call:
-        unchecked = [output]
-
-        def launch() -> None:
-            result = self.work(inputs, output, **self.options)
-            while unchecked:
-                unchecked.pop().copy_(result)
-
-        return launch
+        return [self.call(arrays, stream) for arrays in sets]
 
 
-class AttentionPeer(ReturningPeer):
-    """torch's scaled_dot_product_attention, whose causal limit is aligned at the first query and key."""
+class AttentionPeer(TorchPeer):
+    """torch's scaled_dot_product_attention with the backend that its name ends in.
+
+    Its causal limit is aligned at the first query and key. It writes into no array it is given: the first call of a
+    launch copies its result to the output, to be checked; the calls that follow leave it where torch put it, so that no
+    copy is timed.
+    """
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         if dtype == "float32" and self.name != "peer:torch-efficient":
@@ -88,100 +83,136 @@ class AttentionPeer(ReturningPeer):
             return "torch aligns the causal limit at the beginning, so that the masks differ where queries and keys do"
         return None
 
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
 
-def _attention(
-    backend: str, inputs: Sequence[Any], output: Any, causal: bool = False, scale: float | None = None
-) -> object:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+        with super().on(stream), sdpa_kernel(getattr(SDPBackend, _BACKENDS[self.name])):
+            yield
 
+    def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
+        return [self._launch(arrays, stream) for arrays in sets]
+
+    def _launch(self, arrays: ArraySet, stream: Stream) -> Call:
+        call = self.call(arrays, stream)
+        _, output = tensors(*arrays)
+        unchecked = [output]
+
+        def launch() -> None:
+            result = call()
+            while unchecked:
+                unchecked.pop().copy_(result)
+
+        return launch
+
+
+def _attention(inputs: Sequence[Any], output: Any, causal: bool = False, scale: float | None = None) -> Call:
     q, k, v = inputs
-    with sdpa_kernel(getattr(SDPBackend, backend)):
-        return torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-        )
+    grouped = q.shape[1] != k.shape[1]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return lambda: attend(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
 
 
-def _softmax(inputs: Sequence[Any], output: Any) -> None:
-    torch.softmax(inputs[0], -1, out=output)
-
-
-def _softmax_naive(inputs: Sequence[Any], output: Any) -> None:
+def _softmax(inputs: Sequence[Any], output: Any) -> Call:
     (x,) = inputs
-    exponentials = torch.exp(x - x.amax(-1, keepdim=True))
-    torch.div(exponentials, exponentials.sum(-1, keepdim=True), out=output)
+    return lambda: torch.softmax(x, -1, out=output)
+
+
+def _softmax_naive(inputs: Sequence[Any], output: Any) -> Call:
+    (x,) = inputs
+
+    def call() -> None:
+        exponentials = torch.exp(x - x.amax(-1, keepdim=True))
+        torch.div(exponentials, exponentials.sum(-1, keepdim=True), out=output)
+
+    return call
 
 
 def _softmax_modes(
     inputs: Sequence[Any], output: Any, log: bool = False, scale: float = 1.0, masked: bool = False
-) -> None:
-    x = inputs[0]
-    if scale != 1.0:
-        x = x * scale
-    if masked:
-        x = x.masked_fill(inputs[1].logical_not(), -torch.inf)
-    (torch.log_softmax if log else torch.softmax)(x, -1, out=output)
+) -> Call:
+    function = torch.log_softmax if log else torch.softmax
+
+    def call() -> None:
+        x = inputs[0]
+        if scale != 1.0:
+            x = x * scale
+        if masked:
+            x = x.masked_fill(inputs[1].logical_not(), -torch.inf)
+        function(x, -1, out=output)
+
+    return call
 
 
-def _add(inputs: Sequence[Any], output: Any, operand: str = "row") -> None:
-    torch.add(inputs[0], inputs[1], out=output)
+def _add(inputs: Sequence[Any], output: Any, operand: str = "row") -> Call:
+    a, b = inputs
+    return lambda: torch.add(a, b, out=output)
 
 
-def _add_broadcast(inputs: Sequence[Any], output: Any) -> None:
+def _add_broadcast(inputs: Sequence[Any], output: Any) -> Call:
     volume, plane, line = inputs
-    torch.add(volume, plane[:, :, None], out=output)
-    output.add_(line[:, None, None])
+
+    def call() -> None:
+        torch.add(volume, plane[:, :, None], out=output)
+        output.add_(line[:, None, None])
+
+    return call
 
 
-def _scale(inputs: Sequence[Any], output: Any, factor: float = 0.7) -> None:
-    torch.mul(inputs[0], factor, out=output)
-
-
-def _threshold(inputs: Sequence[Any], output: Any, limit: float = 0.3) -> None:
-    torch.where(inputs[0] < limit, _zero(inputs[0].device, inputs[0].dtype), inputs[0], out=output)
-
-
-@functools.cache
-def _zero(device: Any, dtype: Any) -> Any:
-    return torch.zeros((), device=device, dtype=dtype)
-
-
-def _cast(inputs: Sequence[Any], output: Any, to: str = "float16") -> None:
-    output.copy_(inputs[0])
-
-
-def _fill(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> None:
-    output.fill_(value)
-
-
-def _reduced(function: Any, inputs: Sequence[Any], output: Any, axis: int | None = -1) -> None:
-    x = inputs[0].reshape(-1) if axis is None else inputs[0]
-    function(x, -1 if axis is None else axis, out=output)
-
-
-def _matmul(inputs: Sequence[Any], output: Any) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32
-    torch.matmul(inputs[0], inputs[1], out=output)
-
-
-def _blur(inputs: Sequence[Any], output: Any, border: str = "zero") -> None:
+def _scale(inputs: Sequence[Any], output: Any, factor: float = 0.7) -> Call:
     (x,) = inputs
-    images = x.reshape(-1, 1, *x.shape[-2:])
-    if border != "zero":
-        mode = "replicate" if border == "clamp" else "reflect"
-        images = torch.nn.functional.pad(images, (1, 1, 1, 1), mode=mode)
+    return lambda: torch.mul(x, factor, out=output)
+
+
+def _threshold(inputs: Sequence[Any], output: Any, limit: float = 0.3) -> Call:
+    (x,) = inputs
+    zero = torch.zeros((), device=x.device, dtype=x.dtype)
+    return lambda: torch.where(x < limit, zero, x, out=output)
+
+
+def _cast(inputs: Sequence[Any], output: Any, to: str = "float16") -> Call:
+    (x,) = inputs
+    return lambda: output.copy_(x)
+
+
+def _fill(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> Call:
+    return lambda: output.fill_(value)
+
+
+def _reduced(function: Any, inputs: Sequence[Any], output: Any, axis: int | None = -1) -> Call:
+    x, along = (inputs[0].reshape(-1), -1) if axis is None else (inputs[0], axis)
+    return lambda: function(x, along, out=output)
+
+
+def _matmul(inputs: Sequence[Any], output: Any) -> Call:
+    torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32
+    a, b = inputs
+    return lambda: torch.matmul(a, b, out=output)
+
+
+def _blur(inputs: Sequence[Any], output: Any, border: str = "zero") -> Call:
+    (x,) = inputs
+    mode = {"zero": "", "clamp": "replicate"}.get(border, "reflect")
     line = torch.tensor([1.0, 2.0, 1.0], device=x.device)
     weights = (line[:, None] * line / 16)[None, None]
-    output.copy_(torch.nn.functional.conv2d(images, weights, padding=int(border == "zero")).reshape(x.shape))
+
+    def call() -> None:
+        images = x.reshape(-1, 1, *x.shape[-2:])
+        if mode:
+            images = torch.nn.functional.pad(images, (1, 1, 1, 1), mode=mode)
+        output.copy_(torch.nn.functional.conv2d(images, weights, padding=int(not mode)).reshape(x.shape))
+
+    return call
 
 
+_BACKENDS = {
+    "peer:torch-flash": "FLASH_ATTENTION",
+    "peer:torch-cudnn": "CUDNN_ATTENTION",
+    "peer:torch-efficient": "EFFICIENT_ATTENTION",
+}
 _WORK: dict[str, list[tuple[str, str, Work]]] = {
     "attention": [
-        (f"peer:torch-{name}", f"scaled_dot_product_attention, {backend}", functools.partial(_attention, backend))
-        for name, backend in (
-            ("flash", "FLASH_ATTENTION"),
-            ("cudnn", "CUDNN_ATTENTION"),
-            ("efficient", "EFFICIENT_ATTENTION"),
-        )
+        (name, f"scaled_dot_product_attention, {backend}", _attention) for name, backend in _BACKENDS.items()
     ],
     "gemm": [("peer:torch", "torch.matmul(out=), no TF32", _matmul)],
     "gemm_half": [("peer:torch", "torch.matmul(out=)", _matmul)],

@@ -1,0 +1,206 @@
+"""The host's cost of a user's call: which call a row stands for, how it is measured, where it is shown."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+from cudakit import nvtx, ops
+from cudakit.errors import LaunchError
+from cudakit.measure.bench import Bench, Selection
+from cudakit.measure.calls import BURSTS, CALLS, LEAD, take_calls
+from cudakit.measure.case import BenchCase
+from cudakit.measure.rows import BenchReport
+from cudakit.measure.timing import Burst, Spread, host_costs
+from cudakit.show import outputs, tables
+
+FAMILIES = ops.families()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_call_of_a_row_runs_that_variant_and_is_right(sim, name):
+    """In each mode; the NVTX range of the launch names the variant that ran."""
+    family, ran = FAMILIES[name], 0
+    with sim.stream() as stream:
+        for mode in family.modes:
+            case = BenchCase(sim, family, family.shapes["sim"][0], family.dtypes[0], mode, stream, seed=1)
+            for variant in family.variants:
+                if variant.refusal(case.problem, sim.arch) is not None:
+                    continue
+                row = case.row(variant.name, variant.rung, variant.idea)
+                call = ops.call_of(name, variant, case.inputs, case.output.array, stream, **case.options)
+                with nvtx.trace() as trace:
+                    case.check(call, row)
+                assert row.ok, (variant.name, mode, row.verdict.why)
+                assert f"{name}.{variant.name}" in {span.name for span in trace.spans}
+                ran += 1
+    assert ran
+
+
+def test_what_no_call_runs_has_none(sim):
+    """A variant that is not in the ladder, and plain float32 softmax, which another family's kernels do."""
+    add, modes = FAMILIES["vector_add"], FAMILIES["softmax_modes"]
+    x, y = sim.zeros((4, 8)), sim.zeros((4, 8))
+    own = dataclasses.replace(add.variants[0], name="own")
+    assert ops.call_of("vector_add", own, (x, x), y) is None
+    assert ops.call_of("own", add.variants[0], (x, x), y) is None
+    assert ops.call_of("softmax_modes", modes.variants[0], (x,), y) is None
+    assert ops.call_of("softmax_modes", modes.variants[0], (x,), y, log=True) is not None
+
+
+def test_a_burst_counts_neither_its_lead_nor_its_context(monkeypatch):
+    now = [0]
+    monkeypatch.setattr("cudakit.measure.timing.time.perf_counter_ns", lambda: now[0])
+
+    def call():
+        now[0] += 2000
+
+    @contextlib.contextmanager
+    def within():
+        now[0] += 10**9
+        yield
+        now[0] += 10**9
+
+    assert Burst(call, count=7, lead=3, within=within).microseconds() == 2
+    assert now[0] == 2 * 10**9 + 10 * 2000
+    costs = host_costs({"a": Burst(call, 4), "b": call}, lambda: None, burst=2, bursts=3)
+    assert (costs["a"].median, costs["b"].n) == (2, 3)
+
+
+class Peer:
+    """A peer whose call does as its name says."""
+
+    idea, rung, arrays = "made up", None, "cupy"
+
+    def __init__(self, name, calls):
+        self.name, self.calls = name, calls
+
+    def on(self, stream):
+        return contextlib.nullcontext()
+
+    def call(self, arrays, stream):
+        if self.name == "none":
+            return None
+        if self.name == "fails":
+            raise OSError("its library is broken")
+        return lambda: self.calls.append(self.name)
+
+
+@pytest.fixture
+def case(sim):
+    with sim.stream() as stream:
+        yield BenchCase(sim, FAMILIES["vector_add"], (256,), "float32", "", stream, seed=1)
+
+
+def rows_for(case, things):
+    rows = [(thing, case.row(thing.name, thing.rung, thing.idea)) for thing in things]
+    for _, row in rows:
+        row.verdict.ok = True
+    return rows
+
+
+def test_calls_take_turns_and_slow_ones_have_short_bursts(case, monkeypatch):
+    calls = []
+    monkeypatch.setattr(ops, "call_of", lambda *_, **__: lambda: calls.append("ours"))
+    ours = rows_for(case, case.family.variants[:1])
+    quick, slow = theirs = rows_for(case, [Peer("quick", calls), Peer("slow", calls)])
+    quick[1].timed(Spread.of([0.001]))
+    slow[1].timed(Spread.of([400.0]))
+    take_calls(case, ours, theirs)
+    bursts = [(calls[i], i) for i in range(len(calls)) if i == 0 or calls[i] != calls[i - 1]]
+    assert [name for name, _ in bursts] == ["ours", "quick", "slow"] * (BURSTS + 2)
+    assert calls.count("ours") == calls.count("quick") == 1 + (BURSTS + 1) * (LEAD + CALLS)
+    assert calls.count("slow") == 1 + (BURSTS + 1) * 2
+    assert [row.as_dict()["call_us"]["arrays"] for _, row in (*ours, *theirs)] == ["cudakit", "cupy", "cupy"]
+    assert all(row.times.call.n == BURSTS and row.times.call.median > 0 for _, row in (*ours, *theirs))
+
+
+def test_a_peer_without_a_call_shows_a_dash(case, monkeypatch):
+    monkeypatch.setattr("cudakit.measure.calls.CALLS", 2)
+    ours = rows_for(case, case.family.variants[:1])
+    theirs = rows_for(case, [Peer(name, []) for name in ("none", "fails", "peer:torch")])
+    wrong = rows_for(case, [Peer("wrong", [])])
+    wrong[0][1].fail("wrong result")
+    take_calls(case, ours, [*theirs, *wrong])
+    rows = [row for _, row in (*ours, *theirs, *wrong)]
+    report = BenchReport({"name": "a GPU", "kind": "gpu", "arch": "sm_90a"}, rows=rows).as_dict()
+    assert [row["call_us"] is None for row in report["rows"]] == [False, True, True, False, True]
+    assert [row.ok for row in rows] == [True, True, True, True, False], "a broken call of a peer is no false row"
+    headings, lines = tables.cells(report, report["rows"])
+    texts = [line[headings.index("call, us")] for line in lines]
+    assert texts[1] == texts[2] == texts[4] == "-"
+    assert float(texts[3].replace(",", "")) > 0
+
+
+def test_a_call_of_ours_that_fails_is_a_false_row(case, monkeypatch):
+    def refuse():
+        raise LaunchError("grid must be at least 1")
+
+    monkeypatch.setattr(ops, "call_of", lambda *_, **__: refuse)
+    ((_, row),) = ours = rows_for(case, case.family.variants[:1])
+    take_calls(case, ours, [])
+    assert (row.ok, row.times.call) == (False, None)
+    assert "grid must be at least 1" in row.verdict.why
+
+
+def test_the_simulated_device_has_no_cost_of_a_call(sim):
+    report = Bench(sim).run(FAMILIES["softmax"], [(4, 32)], Selection(["registers"])).as_dict()
+    assert [row["call_us"] for row in report["rows"]] == [None, None]
+    assert "call, us" not in tables.markdown(report)
+    assert not Bench(sim, timer=lambda device, stream: None).times_calls, "whatever clock it is given"
+
+
+def gpu_report(**calls):
+    """A softmax of a committed form on a GPU; calls: the microseconds of a variant's call, or None for no such key."""
+    rows = []
+    for number, (name, cost) in enumerate(calls.items()):
+        row = {
+            "family": "softmax", "variant": name.replace("peer_", "peer:"), "shape": [8, 16], "dtype": "float32",
+            "rung": None if name.startswith("peer_") else number + 1, "mode": "", "ok": True, "skipped": None,
+            "max_abs_error": 0.0, "time_ms": {"median": 0.5, "p10": 0.5, "p90": 0.5, "n": 3}, "end_to_end_ms": None,
+            "gbps": 100.0 + number, "tflops": None, "of_ceiling": 0.5, "ceiling": "copy", "counters": None,
+        }  # fmt: skip
+        if cost is not None:
+            row["call_us"] = {"median": cost, "p10": cost, "p90": cost, "n": 5, "arrays": "torch"}
+        rows.append(row)
+    return {
+        "device": {"name": "a GPU", "kind": "gpu", "arch": "sm_90a"}, "date": "2026-01-02", "ceilings": {}, "rows": rows
+    }  # fmt: skip
+
+
+def table_of(text):
+    """The first table of a markdown text, a dict per line."""
+    cut = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    return [dict(zip(cut[0], line, strict=True)) for line in cut[2:]]
+
+
+@pytest.mark.parametrize("write", [tables.markdown, tables.summary])
+def test_the_tables_show_the_call_beside_the_peers(write):
+    measured, old = gpu_report(registers=6.25, peer_torch=5.5), gpu_report(registers=None, peer_torch=None)
+    first, *rest = table_of(write(measured))
+    assert first["call, us"] == "6.25"
+    assert "5.5" in (first.get("torch's call"), *(line["call, us"] for line in rest))
+    assert all(line["call, us"] == "-" for line in table_of(write(old))), "a report of before has the column, empty"
+    assert "torch's call" not in tables.summary(gpu_report(registers=6.25)), "no column of a peer that did not run"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_row_of_a_gpu_has_the_cost_of_its_call(gpu, name):
+    family = FAMILIES[name]
+    for mode in family.modes:
+        report = Bench(gpu).run(family, [family.shapes["sim"][0]], Selection(modes=[mode]))
+        text = json.loads(outputs.json_text(outputs.finite(report.as_dict())))
+        rows = [row for row in text["rows"] if row["ok"] is not None and row["variant"] != "cpu"]
+        ours = [row for row in rows if not row["variant"].startswith("peer:") and row["variant"] != "cublas"]
+        assert ours
+        assert all(row["ok"] for row in rows), [row["why"] for row in rows]
+        assert all(row["call_us"]["median"] > 0 for row in rows)
+        torch = importlib.util.find_spec("torch") is not None and __import__("torch").cuda.is_available()
+        assert {row["call_us"]["arrays"] for row in ours} == {"torch" if torch else "cudakit"}
+        assert np.isfinite([row["call_us"]["p90"] for row in rows]).all()
