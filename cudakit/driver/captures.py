@@ -7,32 +7,13 @@ graph may have it among its arguments.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from cudakit.driver.primary import Primary
-from cudakit.errors import GraphError, check
+from cudakit.errors import GraphError
 
 # Codes by which a driver says that a call cannot be part of a capture, or that the capture is broken.
 _OF_CAPTURE = range(900, 910)
-
-
-@contextlib.contextmanager
-def relaxed(driver: Any) -> Iterator[None]:
-    """Let this thread do in the block what a capture in another mode than RELAXED forbids, and breaks at.
-
-    Such a capture (torch's are GLOBAL) allows no call that may depend on work which it does not see: loading and
-    unloading modules, allocating, freeing, waiting, querying an event; GLOBAL not even from other threads. In the block
-    these are allowed, except on what is captured itself. So it is for calls whose effect no graph needs to repeat.
-    """
-    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    routine = "cuThreadExchangeStreamCaptureMode"
-    before = check(driver, routine, driver.cuThreadExchangeStreamCaptureMode(mode))
-    try:
-        yield
-    finally:
-        driver.cuThreadExchangeStreamCaptureMode(before)
 
 
 class ActiveCapture:
@@ -46,7 +27,7 @@ class ActiveCapture:
 class Captures:
     """The captures that are under way in one context, by the driver's number; true while there are any.
 
-    late: memory that was dropped meanwhile.
+    late: memory that was dropped meanwhile, or while another library captured a stream that uses it.
     """
 
     def __init__(self, primary: Primary) -> None:
@@ -65,6 +46,10 @@ class Captures:
     def end(self, number: int) -> None:
         """Note that it ended; with the last of them, let go of the memory that no graph keeps."""
         del self._underway[number]
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Free the memory that was dropped during captures, if there are none; what is still captured is kept again."""
         if not self._underway:
             late, self.late = self.late, []
             late.clear()

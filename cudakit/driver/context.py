@@ -13,14 +13,15 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple
 
 from cudakit import nvtx
 from cudakit.driver import driver as drivers
-from cudakit.driver.captures import Captures, relaxed
+from cudakit.driver.captures import Captures
 from cudakit.driver.end_report import end_warnings, outside_level
 from cudakit.driver.in_flight import InFlight
+from cudakit.driver.modes import QUEUED, relaxed
 from cudakit.driver.primary import Primary, finalizer, report_later
 from cudakit.errors import (
     STICKY,
@@ -78,7 +79,7 @@ class Context:
         self.pid = os.getpid()
         self.lost: ContextLost | None = None
         self.closed = False
-        with nvtx.range("create context"):
+        with nvtx.range("create context"), relaxed(opened.driver):
             self._primary: Primary | None = Primary(opened.driver, opened.ordinal)
         self.handle = self._primary.handle
         self.device = self._primary.device
@@ -196,7 +197,8 @@ class Context:
         return again
 
     def relaxed(self) -> AbstractContextManager[None]:
-        """Let this thread load modules, allocate and query while another library captures: see `captures.relaxed`."""
+        """Let this thread load modules, allocate and query while another library captures: see `modes.relaxed`."""
+        self.make_current()
         return relaxed(self.driver)
 
     # What it made -----------------------------------------------------------------------------------------------------
@@ -246,8 +248,10 @@ class Context:
             return -1
         if _thread.token is self._token:
             try:
-                result = getattr(self.driver, routine)(*arguments)
-                report_later(self.driver, result)
+                # Python may drop an object while another library captures.
+                with nullcontext() if routine in QUEUED else relaxed(self.driver):
+                    result = getattr(self.driver, routine)(*arguments)
+                    report_later(self.driver, result)
                 code = int(result[0])
             except Exception:
                 # The driver may be half torn down at the interpreter's end.

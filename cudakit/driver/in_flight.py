@@ -31,7 +31,8 @@ class InFlight:
     def hold(self, stream: Any, kept: object) -> None:
         """Keep `kept` alive until the work now queued on `stream` (a driver handle) is done. Never raises.
 
-        Where the stream is being captured, it is kept alive by the graph.
+        If the stream is being captured, it is kept alive by the graph. A graph of another library keeps nothing: what
+        its launches use, the caller keeps.
         """
         primary = self._primary
         if primary is None:
@@ -40,6 +41,8 @@ class InFlight:
         if capture is not None:
             capture.kept.append(kept)
             return
+        if primary.is_capturing(stream):
+            return  # an event there would never happen
         if len(self._held) >= self.MANY:
             self.prune()
         try:

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from cudakit.driver.modes import relaxed
 from cudakit.errors import check
 
 
@@ -31,9 +32,9 @@ class Primary:
         self._release = finalizer(self, _release_primary, driver, self.device, self.pid)
 
     def quiet(self, routine: str, *arguments: Any) -> tuple[Any, ...] | None:
-        """Call a driver routine with this context pushed, whatever is current, for finalizers; returns its result.
+        """Call a driver routine with this context pushed, whatever is current or captured, for finalizers.
 
-        Never raises: None means "not called" (another process, or a driver that is already gone).
+        Returns its result. Never raises: None means "not called" (another process, or a driver that is already gone).
         """
         if os.getpid() != self.pid:
             return None
@@ -41,8 +42,9 @@ class Primary:
             if self.driver.cuCtxPushCurrent(self.handle)[0]:
                 return None
             try:
-                result: tuple[Any, ...] = getattr(self.driver, routine)(*arguments)
-                report_later(self.driver, result)
+                with relaxed(self.driver):
+                    result: tuple[Any, ...] = getattr(self.driver, routine)(*arguments)
+                    report_later(self.driver, result)
                 return result
             finally:
                 self.driver.cuCtxPopCurrent()
@@ -54,6 +56,11 @@ class Primary:
         """`quiet`, for the code alone: -1 if it was not called."""
         result = self.quiet(routine, *arguments)
         return -1 if result is None else int(result[0])
+
+    def is_capturing(self, stream: Any) -> bool:
+        """Whether a stream (a driver handle) is being captured, by this library or another."""
+        result = self.quiet("cuStreamIsCapturing", stream)
+        return result is not None and not result[0] and bool(int(result[1]))
 
 
 def report_later(driver: Any, result: tuple[Any, ...]) -> None:

@@ -51,7 +51,8 @@ class Stream:
         if handle is None:
             flags = context.driver.CUstream_flags
             flag = int(flags.CU_STREAM_DEFAULT if blocking else flags.CU_STREAM_NON_BLOCKING)
-            self.handle: Any = context.call("cuStreamCreateWithPriority", flag, priority)
+            with context.relaxed():
+                self.handle: Any = context.call("cuStreamCreateWithPriority", flag, priority)
             self._finalizer = context.adopt_handle(self, "cuStreamDestroy", self.handle)
             context.streams[int(self.handle)] = self
         else:

@@ -79,7 +79,7 @@ class Function:
         self.context = context = module.context
         self.mangled = mangled
         self.name = name
-        with nvtx.range(f"load kernel {name}"):
+        with nvtx.range(f"load kernel {name}"), context.relaxed():
             self.handle: Any = context.call("cuModuleGetFunction", module.handle, mangled.encode())
             # A lazily loaded function has no parameter info until it is loaded.
             context.call("cuFuncLoad", self.handle)

@@ -19,7 +19,8 @@ class Image:
         self.context = context
         self.name = name
         self.retired: list[bool] = []  # not empty once it or its device was closed; each launch tests it
-        with nvtx.range(f"load {os.path.basename(name)}"):
+        # Relaxed: the first launch of a kernel may be in another library's capture, which forbids loading.
+        with nvtx.range(f"load {os.path.basename(name)}"), context.relaxed():
             self.handle: Any = context.call("cuModuleLoadData", image)
         self._finalizer = context.adopt(self, _unload, context, self.handle, self.retired)
 

@@ -307,7 +307,8 @@ def _explained(error: CudaError, context: Context, ptx: bytes) -> CudaError:
     log = bytearray(_JIT_LOG)
     options = driver.CUjit_option
     names = [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
-    driver.cuModuleLoadDataEx(ptx, len(names), names, [log, len(log)])
+    with context.relaxed():
+        driver.cuModuleLoadDataEx(ptx, len(names), names, [log, len(log)])
     said = log.partition(b"\0")[0].decode(errors="replace").strip()
     text = f"{error.text}\n{said}" if said else error.text
     return CudaError(error.routine, error.code, error.name, text, error.hint)

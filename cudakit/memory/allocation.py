@@ -70,6 +70,14 @@ class Uses:
                 self._after(other, handle)
         return handle
 
+    def captured_elsewhere(self) -> bool:
+        """Whether a foreign stream among them is being captured, by its library. For finalizers: never raises."""
+        # A handle that is not kept alive for us is not looked at: it may be gone.
+        return any(
+            stream.foreign and stream.owner is not None and self.context.primary.is_capturing(stream.handle)
+            for stream in (self.home, *self.others)
+        )
+
     def _after_closed(self, stream: Stream, handle: Any) -> None:
         if stream.last is None:
             self.context.attempt("cuCtxSynchronize")
@@ -129,6 +137,8 @@ class Allocation:
                 f"{nbytes} bytes of device memory cannot be allocated on {stream!r} while it is being captured: they "
                 "would be the graph's own. Make the array before the capture, and give functions an out= array",
             )
+        if context.captures.late:
+            context.captures.let_go()
         try:
             with nvtx.range("allocate"):
                 pooled = _has_pool(context)
@@ -175,8 +185,9 @@ class Allocation:
 def _release(
     context: Context, pointer: int, span: tuple[int, int], uses: Uses, release: Any, arguments: tuple[Any, ...]
 ) -> None:
-    if context.captures and not context.closed:
-        # A free must be no part of a graph, whose launches may use the memory still.
+    if not context.closed and (context.captures or uses.captured_elsewhere()):
+        # A free must be no part of a graph, whose launches may use the memory still. Nor must the stream that frees it
+        # wait for one that is captured: it would join the capture.
         kept = Allocation(context, pointer, uses, span=span)
         kept.release_with(release, *arguments)
         context.captures.late.append(kept)

@@ -1,0 +1,168 @@
+"""Launches in a capture that another library began: first launches, prepared ones, arrays dropped meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda.bindings import driver as cu
+from graph_work import BLOCK, GRID, SOURCE, N, numbers
+
+import cudakit
+
+MODES = cu.CUstreamCaptureMode
+
+
+class Library:
+    """What another library does: a stream of its own, captured in a mode of its choice, and the graph replayed."""
+
+    def __init__(self, device: cudakit.Device) -> None:
+        self.context, self.driver = device.context, device.context.driver
+        self.handle = self.context.call("cuStreamCreate", 1)
+        self.graph = self.ready = None
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, int(self.handle)
+
+    def begin(self, mode: Any = MODES.CU_STREAM_CAPTURE_MODE_GLOBAL) -> None:
+        self.context.call("cuStreamBeginCapture", self.handle, mode)
+
+    def end(self) -> int:
+        """The number of nodes that were captured."""
+        self.graph = self.context.call("cuStreamEndCapture", self.handle)
+        self.ready = self.context.call("cuGraphInstantiate", self.graph, 0)
+        return int(self.context.call("cuGraphGetNodes", self.graph, 0)[1])
+
+    def replay(self) -> None:
+        self.context.call("cuGraphLaunch", self.ready, self.handle)
+        self.context.call("cuStreamSynchronize", self.handle)
+
+    def close(self) -> None:
+        if self.ready is not None:
+            self.context.call("cuGraphExecDestroy", self.ready)
+            self.context.call("cuGraphDestroy", self.graph)
+        self.context.call("cuStreamDestroy", self.handle)
+
+
+@pytest.fixture
+def library(device: cudakit.Device) -> Iterator[Library]:
+    made = Library(device)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def arrays(device: cudakit.Device) -> Iterator[tuple[cudakit.DeviceArray, cudakit.DeviceArray]]:
+    x, y = device.array(numbers()), device.zeros((N,), np.float32)
+    device.synchronize()
+    yield x, y
+    device.synchronize()
+
+
+def replays(library: Library, x: cudakit.DeviceArray, y: cudakit.DeviceArray, factor: float) -> None:
+    """Two replays with new data have y = factor * x."""
+    for seed in (1, 2):
+        host = numbers(seed)
+        library.context.synchronize()
+        x.copy_from(host)
+        library.context.synchronize()
+        library.replay()
+        np.testing.assert_allclose(y.numpy(), np.float32(factor) * host, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["GLOBAL", "THREAD_LOCAL", "RELAXED"])
+def test_a_first_launch_is_captured(device: cudakit.Device, library: Library, arrays: Any, mode: str) -> None:
+    x, y = arrays
+    source = f"// {mode}\n{SOURCE}"  # a module of its own: it is loaded within the capture
+    library.begin(getattr(MODES, f"CU_STREAM_CAPTURE_MODE_{mode}"))
+    kernel = device.compile(source=source, name=f"{mode}.cu")["scale"]
+    kernel.launch(library, GRID, BLOCK, args=(x, y, 3.0, N))
+    assert library.end() == 1
+    replays(library, x, y, 3.0)
+
+
+def test_later_and_prepared_launches_are_captured(device: cudakit.Device, library: Library, arrays: Any) -> None:
+    x, y = arrays
+    module = device.compile(source=SOURCE, name="graph.cu")
+    scale, add = module["scale"], module["add"]
+    stream = cudakit.Stream.of(device.context, library)
+    scale.launch(stream, GRID, BLOCK, args=(x, y, 2.0, N))
+    prepared = add.prepare(grid=GRID, block=BLOCK, args=(x, y, N))
+    library.begin()
+    scale.launch(stream, GRID, BLOCK, args=(x, y, 2.0, N))
+    scale.launch(library, GRID, BLOCK, args=(x, y, 4.0, N))
+    prepared.launch(stream)
+    prepared.launch(library)
+    assert library.end() == 4
+    replays(library, x, y, 6.0)
+
+
+def test_a_launch_with_much_shared_memory_is_captured(device: cudakit.Device, library: Library, arrays: Any) -> None:
+    x, y = arrays
+    kernel = device.compile(source=f"// much\n{SOURCE}", name="much.cu")["block_sum"]
+    library.begin()
+    kernel.launch(library, GRID, BLOCK, kernel.max_dynamic_shared, args=(x, y, N))
+    assert library.end() == 1
+    library.replay()
+    sums = [x.numpy()[at : at + BLOCK].sum(dtype=np.float64) for at in range(0, N, BLOCK)]
+    np.testing.assert_allclose(y.numpy()[::BLOCK], sums, rtol=1e-4, atol=1e-4)
+
+
+def test_objects_dropped_in_a_capture_do_not_break_it(device: cudakit.Device, library: Library, arrays: Any) -> None:
+    """Their finalizers free memory, unload modules and query events, whichever thread drops them."""
+    x, y = arrays
+    stream = cudakit.Stream.of(device.context, library)
+    scale = device.compile(source=SOURCE, name="graph.cu")["scale"]
+
+    def things() -> list[Any]:
+        used, own = device.array(numbers()), device.zeros((N,), stream=stream)
+        device.synchronize()
+        scale.launch(stream, GRID, BLOCK, args=(used, own, 2.0, N))
+        pinned = device.pinned((N,))
+        device.array(numbers()).copy_to(pinned)  # in flight
+        module = cudakit.launch.module.Module(device.context, scale.module.compiled)
+        return [used, own, pinned, module, device.stream(), device.event()]
+
+    here, elsewhere = things(), [things()]
+    device.synchronize()
+    library.begin()
+    scale.launch(stream, GRID, BLOCK, args=(x, y, 3.0, N))
+    scale.launch(stream, GRID, BLOCK, args=(here[0], here[1], 3.0, N))
+    here.clear()
+    thread = threading.Thread(target=elsewhere.clear)
+    thread.start()
+    thread.join()
+    gc.collect()
+    device.context.in_flight.prune()
+    assert library.end() == 2
+
+
+def test_memory_dropped_in_a_capture_is_freed_after_it(sim: cudakit.Device) -> None:
+    library = Library(sim)
+    stream = cudakit.Stream.of(sim.context, library)
+    scale = sim.compile(source=SOURCE, name="graph.cu")["scale"]
+    x, y = sim.array(numbers()), sim.zeros((N,), stream=stream)
+    sim.synchronize()
+    before = sim.context.driver.simStats().allocations
+    library.begin()
+    scale.launch(stream, GRID, BLOCK, args=(x, y, 3.0, N))
+    del x, y
+    assert sim.context.driver.simStats().allocations == before
+    assert library.end() == 1
+    with sim.zeros((N,)):
+        sim.synchronize()
+        assert sim.context.driver.simStats().allocations == before - 1
+    library.close()
+
+
+def test_a_wrapped_array_dropped_in_a_capture_does_not_break_it(device: cudakit.Device, library: Library) -> None:
+    """What is held until a stream is past here would wait for an event that never happens."""
+    stream = cudakit.Stream.of(device.context, library)
+    library.begin()
+    device.context.in_flight.hold(stream.handle, object())
+    device.context.in_flight.prune()
+    assert library.end() == 0
