@@ -28,6 +28,8 @@ from cudakit.families.reduce import SUM as _SUM
 from cudakit.families.reduce import argmax, max, sum
 from cudakit.families.softmax import FAMILY as _SOFTMAX
 from cudakit.families.softmax import softmax
+from cudakit.families.softmax_backward import FAMILY as _SOFTMAX_BACKWARD
+from cudakit.families.softmax_backward import softmax_backward
 from cudakit.families.softmax_modes import FAMILY as _SOFTMAX_MODES
 from cudakit.families.unary import CAST as _CAST
 from cudakit.families.unary import FACTOR as _FACTOR
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "add", "add_broadcast", "argmax", "attention",
     "blur", "call_of", "cast", "families", "fill", "gemm", "matrix_add", "max", "normal", "scale",
-    "softmax", "sum", "threshold", "uniform",
+    "softmax", "softmax_backward", "sum", "threshold", "uniform",
 ]  # fmt: skip
 
 
@@ -66,6 +68,7 @@ def families() -> dict[str, Family[Any]]:
             _ARGMAX,
             _SOFTMAX,
             _SOFTMAX_MODES,
+            _SOFTMAX_BACKWARD,
             _ATTENTION,
             _GEMM,
             _GEMM_HALF,

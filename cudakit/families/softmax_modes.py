@@ -17,8 +17,8 @@ import numpy as np
 
 from cudakit.families.scalars import Scalar
 from cudakit.families.softmax_host import baseline, make_inputs, plain, reference
-from cudakit.families.softmax_problem import expect_rows, row_and_column
-from cudakit.families.variant import CPP, Config, Family, Variant, alignment, ceil_div, cpp_bool
+from cudakit.families.softmax_problem import expect_rows, piece, row_and_column
+from cudakit.families.variant import CPP, Config, Family, Variant, ceil_div, cpp_bool
 from cudakit.memory import array as memory
 
 _MASKS = {"": 0, "bool": 1, "float32": 2}
@@ -66,7 +66,7 @@ def problem(
     x_strides, y_strides = row_and_column(x.strides_elements), row_and_column(output.strides_elements)
     m_strides = (0, 0) if mask is None else _mask_strides(mask, tuple(x.shape))
     strides = (*x_strides, *m_strides, *y_strides)
-    vector = _vector(rows, cols, strides, x, mask, output)
+    vector = _vector(rows, cols, x, mask, m_strides, output)
     return ModesProblem(
         rows, cols, strides, vector, x.dtype.name, "" if mask is None else mask.dtype.name, bool(log), factor
     )
@@ -93,17 +93,13 @@ def _mask_strides(mask: Any, shape: tuple[int, ...]) -> tuple[int, int]:
     return row_and_column(steps)
 
 
-def _vector(rows: int, cols: int, strides: tuple[int, ...], x: Any, mask: Any, output: Any) -> int:
-    """Elements of a piece: 16 bytes of x where all three arrays can be moved in such pieces, else 1."""
-    count = 16 // int(x.itemsize)
-    x_row, x_col, m_row, m_col, y_row, y_col = strides
-    if x_col != 1 or y_col != 1 or cols % count or alignment(x) != 16 or alignment(output) != 16:
-        return 1
-    if rows > 1 and (x_row % count or y_row % count):
-        return 1
-    if mask is not None:
+def _vector(rows: int, cols: int, x: Any, mask: Any, mask_strides: tuple[int, int], output: Any) -> int:
+    """Elements of a piece: 16 bytes of x if all three arrays can be moved in such pieces, else 1."""
+    count = piece(rows, cols, (x, output))
+    if mask is not None and count > 1:
+        row, col = mask_strides
         wide = min(16, count * mask.itemsize)
-        if m_col != 1 or mask.pointer % wide or (rows > 1 and m_row * mask.itemsize % wide):
+        if col != 1 or mask.pointer % wide or (rows > 1 and row * mask.itemsize % wide):
             return 1
     return count
 

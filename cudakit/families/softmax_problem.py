@@ -41,6 +41,18 @@ def row_and_column(strides: Sequence[int]) -> tuple[int, int]:
     return row, col
 
 
+def piece(rows: int, cols: int, arrays: Sequence[Any]) -> int:
+    """The elements of 16 bytes if every row of all arrays (of one dtype) can be moved in such pieces, else 1."""
+    count = 16 // int(arrays[0].itemsize)
+    if cols % count:
+        return 1
+    for array in arrays:
+        row, col = row_and_column(array.strides_elements)
+        if col != 1 or array.pointer % 16 or (rows > 1 and row % count):
+            return 1
+    return count
+
+
 @dataclass(frozen=True)
 class RowProblem:
     """rows x cols; strides in elements; alignment in bytes (at most 16) of both arrays' first element, and how many

@@ -27,6 +27,7 @@ from cudakit.testing import (
     random,
     reduce,
     softmax,
+    softmax_backward,
     softmax_modes,
     unary,
     vector_add,
@@ -52,6 +53,7 @@ __all__ = [
 _CASES: dict[str, Callable[[int], st.SearchStrategy[Case]]] = {
     "softmax": softmax.softmax_cases,
     "softmax_modes": softmax_modes.softmax_modes_cases,
+    "softmax_backward": softmax_backward.softmax_backward_cases,
     "blur": blur.blur_cases,
     "uniform": random.random_cases,
     "normal": random.random_cases,

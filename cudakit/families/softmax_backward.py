@@ -1,0 +1,318 @@
+"""The gradient of row softmax and log-softmax of scale * x, from the forward result and its gradient.
+
+Softmax: scale * y * (grad - sum(grad * y)) per row. Log-softmax: scale * (grad - exp(y) * sum(grad)). float32, float16
+and bfloat16, arithmetic in float32. NaN and infinities follow IEEE arithmetic: with softmax, a NaN in a row, or an
+infinite gradient at y = 0, makes the whole row NaN. y = 0 gives a gradient of 0 if the row's gradients are finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cudakit.compare import in_range
+from cudakit.families import checks, front
+from cudakit.families.reduce_host import sum_plain
+from cudakit.families.softmax_problem import piece, row_and_column
+from cudakit.families.variant import CPP, MAX_GRID_X, Config, Family, Variant, ceil_div, cpp_bool
+from cudakit.memory import array as memory
+
+# Threads of a block, at most, and pieces of both arrays that a thread holds: of 16 bytes, and of one element.
+MOST_THREADS = 1024
+HELD_PIECES, HELD_ELEMENTS = 4, 16
+# Numbers from here on round to infinity in float32.
+_PAST_FLOAT32 = 2.0**128 - 2.0**103
+
+
+@dataclass(frozen=True)
+class BackwardProblem:
+    """rows x cols; (row, column) strides of grad, y and out in elements; vector: the elements of a piece of 16 bytes if
+    all three arrays can be moved in such pieces, else 1; dtype by name."""
+
+    rows: int
+    cols: int
+    strides: tuple[int, int, int, int, int, int]
+    vector: int
+    dtype: str
+    log: bool
+    scale: float
+
+    def __str__(self) -> str:
+        return f"gradient of {'log-' if self.log else ''}softmax of {self.rows}x{self.cols} {self.dtype}"
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of a row; 1 if it is empty."""
+        return max(ceil_div(self.cols, self.vector), 1)
+
+    @property
+    def template(self) -> str:
+        """The first template arguments of every kernel."""
+        return f"{CPP[self.dtype]}, {cpp_bool(self.log)}"
+
+
+def problem(inputs: Sequence[Any], output: Any, log: bool = False, scale: float = 1.0) -> BackwardProblem:
+    """The problem of grad and y, and the output; ValueError says what it refuses."""
+    grad, y = inputs
+    dtype = y.dtype
+    if dtype.name not in CPP or grad.dtype != dtype or output.dtype != dtype:
+        raise ValueError(
+            "softmax_backward takes bfloat16, float16 or float32, all arrays alike; "
+            f"grad is {grad.dtype}, y is {dtype}, the output is {output.dtype}: convert them first"
+        )
+    shape = tuple(y.shape)
+    if len(shape) not in (1, 2):
+        raise ValueError(f"softmax_backward takes 1-D (one row) or 2-D arrays, got shape {shape}: reshape them first")
+    named = (("grad", grad), ("y", y))
+    checks.expect_one_shape("softmax_backward", (*named, ("the output", output)))
+    rows, cols = (1, *shape) if len(shape) == 1 else shape
+    if rows > MAX_GRID_X:
+        raise ValueError(f"softmax_backward takes at most {MAX_GRID_X} rows, got {rows}: split them")
+    if not abs(scale) < _PAST_FLOAT32:
+        raise ValueError(f"softmax_backward takes a scale that is finite in float32, got {scale}")
+    checks.expect_output("softmax_backward", output, named)
+    arrays = (grad, y, output)
+    steps = [row_and_column(array.strides_elements) for array in arrays]
+    vector = piece(rows, cols, arrays)
+    return BackwardProblem(rows, cols, (*steps[0], *steps[1], *steps[2]), vector, dtype.name, bool(log), scale)
+
+
+def _two_reads(problem: BackwardProblem) -> Config:
+    block = min(MOST_THREADS, max(64, ceil_div(ceil_div(problem.pieces, 2), 32) * 32))
+    return Config(f"two_reads<{problem.template}, {problem.vector}>", problem.rows, block)
+
+
+@dataclass(frozen=True)
+class BackwardTile:
+    """Template constants of 02_registers.cu."""
+
+    block: int
+    lanes: int
+    held: int
+
+
+def register_tile(problem: BackwardProblem) -> BackwardTile | None:
+    """The tile for a problem, or None if a row does not fit a block's registers.
+
+    A thread holds at most 32 registers of both arrays, so that 1,024 threads fit a multiprocessor.
+    """
+    most = HELD_PIECES if problem.vector > 1 else HELD_ELEMENTS
+    for lanes in (4, 8, 16, 32):
+        held = ceil_div(problem.pieces, lanes)
+        if held <= (most if lanes == 32 else HELD_PIECES):
+            return BackwardTile(128, lanes, held)
+    block = ceil_div(ceil_div(problem.pieces, most), 64) * 64
+    return BackwardTile(block, block, most) if block <= MOST_THREADS else None
+
+
+def _registers(problem: BackwardProblem) -> Config:
+    tile = register_tile(problem)
+    if tile is None:  # supports() said so before
+        raise ValueError(f"{problem} has no register tile")
+    entry = f"registers<{problem.template}, {tile.block}, {tile.lanes}, {tile.held}, {problem.vector}>"
+    return Config(entry, ceil_div(problem.rows, tile.block // tile.lanes), tile.block)
+
+
+def _fits_registers(problem: BackwardProblem) -> bool | str:
+    return register_tile(problem) is not None or f"a row of {problem.cols} is more than a block holds in registers"
+
+
+@dataclass(frozen=True)
+class ClusterTile:
+    """Template constants of 03_split_row.cu."""
+
+    block: int
+    cluster: int
+    held: int
+
+
+def cluster_tile(problem: BackwardProblem) -> ClusterTile | None:
+    """The tile for a row, or None if 16 blocks do not hold it: blocks stay small while the cluster can grow, so that a
+    multiprocessor has several, and reads of one row overlap writes of another."""
+    for cluster, block in ((2, 256), (4, 256), (8, 256), (16, 256), (16, 512), (16, 1024)):
+        held = ceil_div(problem.pieces, cluster * block)
+        if held <= HELD_PIECES:
+            return ClusterTile(block, cluster, held)
+    return None
+
+
+def _split_row(problem: BackwardProblem) -> Config:
+    tile = cluster_tile(problem)
+    if tile is None:  # supports() said so before
+        raise ValueError(f"{problem} has no cluster tile")
+    entry = f"split_row<{problem.template}, {tile.block}, {tile.cluster}, {tile.held}, {problem.vector}>"
+    return Config(entry, problem.rows * tile.cluster, tile.block, cluster=tile.cluster)
+
+
+def _fits_cluster(problem: BackwardProblem) -> bool | str:
+    if problem.vector == 1:
+        return "it takes rows of neighbouring elements on 16-byte boundaries, in length a multiple of 16 bytes"
+    tile = cluster_tile(problem)
+    if tile is None:
+        return f"a row of {problem.cols} is more than 16 blocks hold in registers"
+    blocks = problem.rows * tile.cluster
+    return blocks <= MAX_GRID_X or f"{problem.rows} rows take {blocks} blocks, more than a grid has"
+
+
+VARIANTS: tuple[Variant[BackwardProblem], ...] = (
+    Variant(
+        1,
+        "two_reads",
+        "one block per row: the sum, then a second read",
+        "softmax_backward/01_two_reads.cu",
+        _two_reads,
+        since="sm_80",
+    ),
+    Variant(
+        2,
+        "registers",
+        "each element read once, 16 bytes at a time, both arrays kept in registers",
+        "softmax_backward/02_registers.cu",
+        _registers,
+        _fits_registers,
+        since="sm_80",
+    ),
+    Variant(
+        3,
+        "split_row",
+        "the blocks of a cluster share a long row",
+        "softmax_backward/03_split_row.cu",
+        _split_row,
+        _fits_cluster,
+        since="sm_90",
+    ),
+)
+
+
+def choose(problem: BackwardProblem, arch: str) -> str:
+    """The rung that "auto" means: each element is read once if the row fits a block, or a cluster."""
+    supported = (name for name in ("registers", "split_row") if FAMILY.variant(name).refusal(problem, arch) is None)
+    return next(supported, "two_reads")
+
+
+def _arguments(problem: BackwardProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
+    return (inputs[0], inputs[1], output, *problem.strides, problem.rows, problem.cols, problem.scale)
+
+
+def _traffic(problem: BackwardProblem) -> int:
+    grad_row, grad_col = problem.strides[:2]
+    grad = (problem.rows if grad_row else 1) * (problem.cols if grad_col else 1)
+    return memory.as_dtype(problem.dtype).itemsize * (2 * problem.rows * problem.cols + grad)
+
+
+# On the host ----------------------------------------------------------------------------------------------------------
+
+
+def make_inputs(
+    shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, log: bool = False, scale: float = 1.0
+) -> tuple[np.ndarray, ...]:
+    """Normal numbers for grad, and for y the softmax of others, or its logarithm."""
+    grad = rng.standard_normal(shape, dtype=np.float32).astype(dtype, copy=False)
+    x = rng.standard_normal(shape, dtype=np.float32) * 3
+    logarithms = x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+    return grad, (logarithms if log else np.exp(logarithms)).astype(dtype, copy=False)
+
+
+def _gradient(inputs: Sequence[np.ndarray], log: bool, scale: float, kind: Any) -> Any:
+    grad, y = (np.asarray(x).astype(kind) for x in inputs)
+    with np.errstate(all="ignore"):
+        if log:
+            unscaled = grad - np.exp(y) * grad.sum(axis=-1, keepdims=True)
+        else:
+            unscaled = y * (grad - (grad * y).sum(axis=-1, keepdims=True))
+        return kind(np.float32(scale)) * unscaled
+
+
+def reference(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0) -> Any:
+    """The definition in float64; infinite if it is past the range of the dtype."""
+    return in_range(_gradient(inputs, log, scale, np.float64), inputs[1].dtype)
+
+
+def baseline(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0) -> Any:
+    """The same in float32, rounded to the inputs' dtype."""
+    with np.errstate(over="ignore"):
+        return _gradient(inputs, log, scale, np.float32).astype(inputs[1].dtype)
+
+
+def plain(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0) -> Any:
+    """The plain algorithm in float32, rounded to the inputs' dtype, with at least the error that is usual.
+
+    A result may be correct by luck: grad and the row's sum cancel if all gradients of a row are about equal. So the
+    error of the sum, as of a sum of its own, is carried to each element. The other errors are added to it: the
+    exponential of a kernel is off by two steps, and three roundings follow the sum.
+    """
+    exact = _gradient(inputs, log, scale, np.float64)
+    if not exact.size:
+        return exact.astype(inputs[1].dtype)
+    eps = np.finfo(np.float32).eps
+    with np.errstate(all="ignore"):
+        grad, y = (np.asarray(x).astype(np.float32) for x in inputs)
+        terms = grad if log else grad * y
+        total = terms.sum(axis=-1, keepdims=True, dtype=np.float64)
+        error = np.abs(sum_plain((terms,))[..., None] - total)
+        factor = np.abs(y, dtype=np.float64)
+        if log:
+            factor = np.exp(y, dtype=np.float64)
+            error = error + 2 * eps * np.abs(total)
+        return (exact + abs(scale) * factor * error + eps * np.abs(exact)).astype(np.float32).astype(inputs[1].dtype)
+
+
+FAMILY: Family[BackwardProblem] = Family(
+    name="softmax_backward",
+    variants=VARIANTS,
+    make_inputs=make_inputs,
+    output_like=lambda inputs, **options: (tuple(inputs[1].shape), inputs[1].dtype),
+    reference=reference,
+    plain=plain,
+    baseline=baseline,
+    problem=problem,
+    arguments=_arguments,
+    traffic=_traffic,
+    flops=lambda problem: 0,
+    choose=choose,
+    empty=lambda problem: problem.rows == 0 or problem.cols == 0,
+    shapes={
+        "gpu": ((8192, 8192),),
+        "sim": ((32, 512), (16, 1001)),
+        "sim sweep": ((64, 64), (32, 127), (16, 1000), (4, 20000)),
+        "sweep": (
+            (1024, 1024),
+            (8192, 8192),
+            (4096, 16384),
+            (4096, 32768),
+            (1024, 131072),
+            (32768, 1000),
+            (65536, 256),
+        ),
+    },
+    dtypes=("float32", "float16", "bfloat16"),
+    modes={"": {}, "log": {"log": True}, "scaled": {"scale": 0.125}},
+)
+
+
+def softmax_backward(
+    grad: Any,
+    y: Any,
+    out: Any = None,
+    variant: str = "auto",
+    stream: Any = None,
+    *,
+    log: bool = False,
+    scale: float = 1.0,
+) -> Any:
+    """The gradient of x from grad, the gradient of y = softmax(scale * x) along the last axis: arrays of cudakit, torch
+    or CuPy, and so is the result.
+
+    grad, y: (rows, cols) or (cols,), one shape, any strides (0 too), all float32, all float16 or all bfloat16. out:
+    where to write, or grad or y itself; a new array unless given. log: y is log-softmax of scale * x. scale: that of
+    the forward call, rounded to float32. variant: a rung by name, or "auto". stream: as for every op. Returns without
+    waiting. Raises ValueError for what it does not take, UnsupportedVariant for a rung that does not take it.
+
+    An element hidden by a mask in the forward call has y = 0, and a gradient of 0. With log it has y = -inf, and its
+    gradient is scale * grad: set it to 0 after the call. NaN and infinities follow IEEE arithmetic: a NaN in grad, or
+    with softmax an infinite gradient at y = 0, makes the whole row NaN.
+    """
+    return front.apply(FAMILY, (grad, y), out, variant, stream, {"log": log, "scale": scale})

@@ -1,0 +1,68 @@
+"""Problems of the softmax_backward family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from cudakit.testing.case import Case, Values, contiguous, extents, layouts
+
+
+@dataclass(frozen=True)
+class Probabilities:
+    """A filler: the softmax of rows of normal numbers times `spread`, or its logarithm. A mask of a drawn density hides
+    elements: they are 0, or -inf with log."""
+
+    seed: int
+    spread: float
+    density: float
+    log: bool
+
+    def __call__(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        rng = np.random.default_rng(self.seed)
+        kept = rng.random(shape) < self.density
+        powers = np.where(kept, np.exp(rng.standard_normal(shape) * self.spread), 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = np.where(kept, powers / powers.sum(axis=-1, keepdims=True), 0.0)
+            return np.log(values) if self.log else values
+
+
+def _gradients(dtype: str) -> st.SearchStrategy[Values]:
+    """Fillers of grad whose sums overflow in no order, with infinities and NaN."""
+    scales = (1.0, 1.0, 4.0, 0.1) if dtype == "float16" else (1.0, 1.0, 10.0, 1e-3, 1e4, 1e15)
+    special = st.sampled_from((np.inf, -np.inf, np.nan, 1e-45, -0.0))
+    places = st.lists(st.tuples(st.floats(0, 1), special), max_size=2).map(tuple)
+    return st.builds(Values, st.integers(0, 2**32 - 1), st.sampled_from(scales), places)
+
+
+@st.composite
+def softmax_backward_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+    """Problems with at most `elements` elements per array: three dtypes, 1-D and 2-D, gradients that are repeated along
+    rows or columns, in place over grad and over y.
+
+    y is no smaller than about e^-30, or 0: an infinite sum times a number that underflows is NaN in float32 only.
+    """
+    dtype = draw(st.sampled_from(("float32", "float16", "bfloat16")))
+    cols = draw(extents(elements))
+    if draw(st.booleans()):
+        cols -= cols % 8
+    shape: tuple[int, ...] = (draw(extents(max(1, min(elements // max(cols, 1), 300)))), cols)
+    if draw(st.integers(0, 7)) == 0:
+        shape = (cols,)
+    over = draw(st.sampled_from((None, None, 0, 1)))
+    plain = draw(st.booleans())
+
+    def place(number: int | None) -> Any:
+        if plain or draw(st.booleans()):
+            return contiguous(shape, 0, dtype)
+        return draw(layouts(shape, output=number in (None, over), dtype=dtype))
+
+    log = draw(st.booleans())
+    spread, density = draw(st.sampled_from((1.0, 3.0, 0.0))), draw(st.sampled_from((1.0, 1.0, 0.7, 0.0)))
+    y = Probabilities(draw(st.integers(0, 2**32 - 1)), spread, density, log)
+    options = {"log": log, "scale": draw(st.sampled_from((1.0, 0.125, -0.3)))}
+    output = place(None) if over is None else None
+    return Case((place(0), place(1)), (draw(_gradients(dtype)), y), output, options, over=over or 0)

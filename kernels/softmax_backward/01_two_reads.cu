@@ -1,0 +1,45 @@
+// Gradient of row softmax or log-softmax, one block per row: the row's sum, then a second read.
+//
+// Parameters in rows.cuh; any strides, rows of any length. VEC > 1 takes neighbouring columns, rows on 16-byte
+// boundaries and cols a multiple of VEC, and moves 16 bytes at a time.
+//
+// Bound by: two reads of both arrays. One block of 1,024 threads per multiprocessor keeps the rows that are being read
+// few enough for the second read to find much of them in the L2. The next rung reads once.
+#include "rows.cuh"
+
+// grad, y, out: (rows, cols); grid: rows, block: a multiple of 32
+template <class T, bool LOG, int VEC>
+__global__ void __launch_bounds__(1024, 1) two_reads(const T* grad, const T* y, T* out, int64 grad_row, int64 grad_col,
+    int64 y_row, int64 y_col, int64 out_row, int64 out_col, int64 rows, int64 cols, float scale) {
+    constexpr int kBatch = VEC == 1 ? 4 : 2;  // pieces of each array that a thread loads before it uses one
+    __shared__ float sums[kWarp];
+    const int64 row = blockIdx.x;
+    const int64 step = static_cast<int64>(blockDim.x) * VEC;    // columns that the block takes at once
+    const int64 start = static_cast<int64>(threadIdx.x) * VEC;  // this thread's first column
+    grad += row * grad_row;
+    y += row * y_row;
+    out += row * out_row;
+    // Calls use(column, piece of grad, piece of y) for every piece of this thread.
+    const auto for_each_piece = [&](auto use) {
+        for (int64 c = start; c < cols; c += kBatch * step) {
+            Pack<T, VEC> grads[kBatch], values[kBatch];
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                const int64 column = c + i * step;
+                if (column >= cols) continue;
+                grads[i] = *reinterpret_cast<const Pack<T, VEC>*>(grad + column * grad_col);
+                values[i] = *reinterpret_cast<const Pack<T, VEC>*>(y + column * y_col);
+            }
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i)
+                if (c + i * step < cols) use(c + i * step, grads[i], values[i]);
+        }
+    };
+
+    float sum = 0.0f;
+    for_each_piece([&](int64, const Pack<T, VEC>& g, const Pack<T, VEC>& value) { add_terms<LOG>(sum, g, value); });
+    sum = warps_reduce_block(sum, sums, Sum());
+    for_each_piece([&](int64 column, const Pack<T, VEC>& g, const Pack<T, VEC>& value) {
+        *reinterpret_cast<Pack<T, VEC>*>(out + column * out_col) = gradient<LOG>(g, value, sum, scale);
+    });
+}

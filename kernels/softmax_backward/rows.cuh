@@ -1,0 +1,42 @@
+// The gradient of softmax and log-softmax of scale * x, element by element, shared by the kernels of this family.
+//
+// y is the forward result, grad its gradient, out the gradient of x; all are (rows, cols), read and written at
+// p[r * p_row + c * p_col]. Strides are in elements, 64-bit, and may be 0 for grad and y. out may be grad or y. T is
+// float, __half or __nv_bfloat16; all arithmetic is in float.
+//
+//   softmax:      out = scale * (y * (grad - sum over the row of grad * y))
+//   log-softmax:  out = scale * (grad - exp(y) * sum over the row of grad)
+//
+// Elements that a mask hid have y = 0, or -inf for log-softmax: exp(y) is then 0. NaN and infinities follow IEEE
+// arithmetic.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "../common/exponential.cuh"
+#include "../common/pack.cuh"
+#include "../common/reduce.cuh"
+
+// Adds the terms of one piece to `sum`.
+template <bool LOG, class T, int VEC>
+__device__ __forceinline__ void add_terms(float& sum, const Pack<T, VEC>& grad, const Pack<T, VEC>& y) {
+#pragma unroll
+    for (int k = 0; k < VEC; ++k) {
+        const float g = static_cast<float>(grad.at[k]);
+        sum += LOG ? g : g * static_cast<float>(y.at[k]);
+    }
+}
+
+// The gradient of x for one piece; sum: of the whole row.
+template <bool LOG, class T, int VEC>
+__device__ __forceinline__ Pack<T, VEC> gradient(
+    const Pack<T, VEC>& grad, const Pack<T, VEC>& y, float sum, float scale) {
+    Pack<T, VEC> result;
+#pragma unroll
+    for (int k = 0; k < VEC; ++k) {
+        const float g = static_cast<float>(grad.at[k]), value = static_cast<float>(y.at[k]);
+        const float unscaled = LOG ? g - exponential(value) * sum : value * (g - sum);
+        result.at[k] = static_cast<T>(scale * unscaled);
+    }
+    return result;
+}
