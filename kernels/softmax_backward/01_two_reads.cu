@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(1024, 1) two_reads(const T* grad, const T* y, 
             for (int i = 0; i < kBatch; ++i) {
                 const int64 column = c + i * step;
                 if (column >= cols) continue;
-                grads[i] = *reinterpret_cast<const Pack<T, VEC>*>(grad + column * grad_col);
-                values[i] = *reinterpret_cast<const Pack<T, VEC>*>(y + column * y_col);
+                grads[i] = *reinterpret_cast<const Pack<T, VEC>*>(grad + place<VEC>(column, grad_col));
+                values[i] = *reinterpret_cast<const Pack<T, VEC>*>(y + place<VEC>(column, y_col));
             }
 #pragma unroll
             for (int i = 0; i < kBatch; ++i)
@@ -40,6 +40,6 @@ __global__ void __launch_bounds__(1024, 1) two_reads(const T* grad, const T* y, 
     for_each_piece([&](int64, const Pack<T, VEC>& g, const Pack<T, VEC>& value) { add_terms<LOG>(sum, g, value); });
     sum = warps_reduce_block(sum, sums, Sum());
     for_each_piece([&](int64 column, const Pack<T, VEC>& g, const Pack<T, VEC>& value) {
-        *reinterpret_cast<Pack<T, VEC>*>(out + column * out_col) = gradient<LOG>(g, value, sum, scale);
+        *reinterpret_cast<Pack<T, VEC>*>(out + place<VEC>(column, out_col)) = gradient<LOG>(g, value, sum, scale);
     });
 }

@@ -6,7 +6,6 @@
 // rows on 16-byte boundaries and cols a multiple of VEC; VEC = 1 takes any strides.
 //
 // Bound by: memory; one read of each element of both arrays, and one write.
-#include "../common/forget.cuh"
 #include "rows.cuh"
 
 // grad, y, out: (rows, cols); grid: ceil(rows / (BLOCK / LANES)), block: BLOCK
@@ -35,18 +34,16 @@ __global__ void __launch_bounds__(BLOCK) registers(const T* grad, const T* y, T*
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
         if (!inside || column(i) >= cols) continue;
-        grads[i] = *reinterpret_cast<const Pack<T, VEC>*>(grad + column(i) * grad_col);
-        values[i] = *reinterpret_cast<const Pack<T, VEC>*>(y + column(i) * y_col);
+        grads[i] = *reinterpret_cast<const Pack<T, VEC>*>(grad + place<VEC>(column(i), grad_col));
+        values[i] = *reinterpret_cast<const Pack<T, VEC>*>(y + place<VEC>(column(i), y_col));
     }
 
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
         add_terms<LOG>(sum, grads[i], values[i]);
-        if constexpr (VEC == 8) {
-            forget_conversions(grads[i]);
-            forget_conversions(values[i]);
-        }
+        forget_conversions(grads[i]);
+        forget_conversions(values[i]);
     }
     if constexpr (LANES > kWarp)
         sum = warps_reduce_block(sum, sums, Sum());
@@ -56,6 +53,6 @@ __global__ void __launch_bounds__(BLOCK) registers(const T* grad, const T* y, T*
 #pragma unroll
     for (int i = 0; i < HELD; ++i)
         if (inside && column(i) < cols)
-            *reinterpret_cast<Pack<T, VEC>*>(out + column(i) * out_col) =
+            *reinterpret_cast<Pack<T, VEC>*>(out + place<VEC>(column(i), out_col)) =
                 gradient<LOG>(grads[i], values[i], sum, scale);
 }

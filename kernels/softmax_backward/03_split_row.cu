@@ -10,7 +10,6 @@
 // Bound by: memory, as the rung before. Rows that no cluster can hold are read twice.
 #include <cooperative_groups.h>
 
-#include "../common/forget.cuh"
 #include "rows.cuh"
 
 namespace cg = cooperative_groups;
@@ -47,10 +46,8 @@ __global__ void __launch_bounds__(BLOCK) split_row(const T* grad, const T* y, T*
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
         add_terms<LOG>(sum, grads[i], values[i]);
-        if constexpr (VEC == 8) {
-            forget_conversions(grads[i]);
-            forget_conversions(values[i]);
-        }
+        forget_conversions(grads[i]);
+        forget_conversions(values[i]);
     }
     sum = warps_reduce_block(sum, sums, Sum());
 

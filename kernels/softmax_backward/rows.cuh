@@ -17,6 +17,24 @@
 #include "../common/pack.cuh"
 #include "../common/reduce.cuh"
 
+// The place of column c: VEC > 1 takes neighbouring columns, and constants are added to addresses without instructions.
+template <int VEC>
+__device__ __forceinline__ int64 place(int64 c, int64 stride) {
+    return VEC > 1 ? c : c * stride;
+}
+
+// Makes the compiler convert the 16-bit elements of `piece` again at their next use: the floats that it would keep of
+// them take twice the registers. blockIdx.y is 0 in every launch of this family, which the compiler cannot know; it
+// sees through an assembler statement without an instruction.
+template <class T, int VEC>
+__device__ __forceinline__ void forget_conversions(Pack<T, VEC>& piece) {
+    if constexpr (sizeof(T) == 2 && VEC == 8) {
+        uint4& words = reinterpret_cast<uint4&>(piece);
+        const unsigned zero = blockIdx.y;
+        words = {words.x ^ zero, words.y ^ zero, words.z ^ zero, words.w ^ zero};
+    }
+}
+
 // Adds the terms of one piece to `sum`.
 template <bool LOG, class T, int VEC>
 __device__ __forceinline__ void add_terms(float& sum, const Pack<T, VEC>& grad, const Pack<T, VEC>& y) {

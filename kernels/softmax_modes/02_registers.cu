@@ -7,8 +7,15 @@
 // boundaries, cols a multiple of VEC, and a mask that can be read in pieces of VEC too; VEC = 1 takes any strides.
 //
 // Bound by: memory; one read and one write of each element, and one read of a mask that is not broadcast.
-#include "../common/forget.cuh"
 #include "rows.cuh"
+
+// Makes the compiler read `piece` anew: floats that it keeps of it would take the registers that were to be saved.
+template <class PIECE>
+__device__ __forceinline__ void forget_what_was_made_of(PIECE& piece) {
+    static_assert(sizeof(PIECE) == 16, "four registers");
+    uint4& words = reinterpret_cast<uint4&>(piece);
+    asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+}
 
 // x, y: (rows, cols); grid: ceil(rows / (BLOCK / LANES)), block: BLOCK
 template <class T, class M, int MASK, bool LOG, int BLOCK, int LANES, int HELD, int VEC>
@@ -57,7 +64,7 @@ __global__ void __launch_bounds__(BLOCK) registers(const T* x, const M* mask, T*
             maximum = fmaxf(maximum, found);
             if constexpr (!kAsTheyCame) held[i][k] = found;
         }
-        if constexpr (kAsTheyCame) forget_conversions(pieces[i]);
+        if constexpr (kAsTheyCame) forget_what_was_made_of(pieces[i]);
     }
     const auto value = [&](int i, int k) {
         if constexpr (kAsTheyCame)
@@ -83,7 +90,7 @@ __global__ void __launch_bounds__(BLOCK) registers(const T* x, const M* mask, T*
             sum += power;
             if constexpr (!kAsTheyCame) held[i][k] = LOG ? shifted : power;
         }
-        if constexpr (kAsTheyCame) forget_conversions(pieces[i]);
+        if constexpr (kAsTheyCame) forget_what_was_made_of(pieces[i]);
     }
     if constexpr (LANES > kWarp)
         sum = warps_reduce_block(sum, sums, Sum());
