@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         DeviceMismatch,
         DeviceUnavailable,
         ForkedProcess,
+        GradientError,
         GraphError,
         LaunchError,
         LeakWarning,
@@ -58,6 +59,7 @@ _HOMES = {
         "DeviceMismatch",
         "DeviceUnavailable",
         "ForkedProcess",
+        "GradientError",
         "GraphError",
         "LaunchError",
         "LeakWarning",
@@ -73,7 +75,7 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = frozenset(
-    {"frontends", "graph", "libs", "measure", "nvtx", "ops", "pipeline", "profiling", "sim", "testing"}
+    {"frontends", "graph", "libs", "measure", "nvtx", "ops", "pipeline", "profiling", "sim", "testing", "torch"}
 )
 
 __all__ = [
@@ -93,6 +95,7 @@ __all__ = [
     "Event",
     "Executable",
     "ForkedProcess",
+    "GradientError",
     "Graph",
     "GraphError",
     "Kernel",

@@ -232,6 +232,10 @@ class DeviceUnavailable(CudakitError):
     """The device that was asked for is not there; the text says what is missing."""
 
 
+class GradientError(CudakitError):
+    """A tensor that records gradients was given to work that has none; the text says what to do."""
+
+
 class Closed(CudakitError):
     """The object was closed, or its device was, and cannot be used any more."""
 

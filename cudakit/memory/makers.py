@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
-from cudakit.errors import DeviceMismatch
+from cudakit.errors import DeviceMismatch, GradientError
 from cudakit.memory import copies, interop, layout
 from cudakit.memory import pinned as pinned_memory
 from cudakit.memory.allocation import Allocation, Uses
@@ -91,12 +91,19 @@ def wrap(context: Context, stream: Any, exporter: Any) -> DeviceArray:
     """An array over another library's memory, without a copy, from `__dlpack__` or `__cuda_array_interface__`.
 
     `stream` waits for the exporter's work, and the exporter is kept until work on the array is done. On the simulated
-    device this takes arrays of the CPU. Raises TypeError for what exports nothing, DeviceMismatch for another device's.
+    device this takes arrays of the CPU. Raises TypeError for what exports nothing, DeviceMismatch for another device's,
+    GradientError for a torch tensor that records gradients.
     """
     if isinstance(exporter, DeviceArray):
         if exporter.context.same_device(context):
             return exporter
         raise DeviceMismatch(f"{exporter!r} is not of {context.spec}: array() copies it there")
+    if getattr(exporter, "requires_grad", False) is True:
+        raise GradientError(
+            f"wrap() was given a {type(exporter).__name__} of shape {tuple(exporter.shape)} that records gradients, "
+            "and writes through the array would be missing from them: wrap its .detach(), or use the ops of "
+            "cudakit.torch, which have gradients"
+        )
     on = Stream.of(context, stream)
     imported = interop.take(context, on, exporter)
     uses = Uses(context, on)

@@ -1,0 +1,157 @@
+"""Gradients of the ops in torch's library, by ops of the library: torch traces them, and differentiates them again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from cudakit.torch import library
+
+_OPS = torch.ops.cudakit
+_ADVICE = "call it under torch.no_grad(), or on tensors that do not record gradients (x.detach())"
+
+Setup = Callable[..., None]
+Backward = Callable[..., Any]
+
+
+def sum_to(grad: Any, shape: Sequence[int]) -> Any:
+    """`grad` added up over the axes that an array of `shape` was broadcast along, float32."""
+    padded = (1,) * (grad.dim() - len(shape)) + tuple(shape)
+    repeated = [axis for axis, extent in enumerate(padded) if extent == 1 and grad.shape[axis] != 1]
+    if repeated:
+        kept = [axis for axis in range(grad.dim()) if axis not in repeated]
+        extents = [grad.shape[axis] for axis in kept]
+        count = math.prod(grad.shape[axis] for axis in repeated)
+        if not kept:
+            grad = _OPS.sum(grad.reshape(count))
+        elif repeated[-1] < kept[0]:
+            grad = _OPS.sum(grad.reshape(count, math.prod(extents)), 0)
+        else:
+            grad = _OPS.sum(grad.permute(*kept, *repeated).reshape(math.prod(extents), count), 1)
+    return grad.reshape(shape)
+
+
+# add, add_broadcast, matrix_add ---------------------------------------------------------------------------------------
+
+
+def _save_shapes(ctx: Any, inputs: Sequence[Any], keyword_only_inputs: Any, output: Any) -> None:
+    ctx.shapes = [x.shape for x in inputs]
+
+
+def _add(ctx: Any, grad: Any) -> Any:
+    needed = zip(ctx.needs_input_grad, ctx.shapes, strict=True)
+    return tuple(sum_to(grad, shape) if wanted else None for wanted, shape in needed)
+
+
+def _add_broadcast(ctx: Any, grad: Any) -> Any:
+    volume, plane, line = ctx.needs_input_grad
+    of_plane = sum_to(grad, (*grad.shape[:2], 1)).reshape(grad.shape[:2]) if plane or line else None
+    of_line = sum_to(of_plane, (grad.shape[0], 1)).reshape(grad.shape[0]) if line else None
+    return grad if volume else None, of_plane if plane else None, of_line
+
+
+# scale, cast, blur ----------------------------------------------------------------------------------------------------
+
+
+def _save_factor(ctx: Any, inputs: Sequence[Any], keyword_only_inputs: Any, output: Any) -> None:
+    ctx.factor = inputs[1]
+
+
+def _scale(ctx: Any, grad: Any) -> Any:
+    return _OPS.scale(grad, ctx.factor), None
+
+
+def _save_dtype(ctx: Any, inputs: Sequence[Any], keyword_only_inputs: Any, output: Any) -> None:
+    ctx.dtype = inputs[0].dtype
+
+
+def _cast(ctx: Any, grad: Any) -> Any:
+    return _OPS.cast(grad, ctx.dtype), None
+
+
+def _save_border(ctx: Any, inputs: Sequence[Any], keyword_only_inputs: Any, output: Any) -> None:
+    ctx.border = keyword_only_inputs["border"]
+    ctx.like = inputs[0].shape, inputs[0].dtype
+
+
+def _blur(ctx: Any, grad: Any) -> Any:
+    """With zeros outside, the weights of x[i] in y[j] and of x[j] in y[i] are the same, so the blur is its own
+    gradient."""
+    if ctx.border == "zero":
+        return _OPS.blur(grad)
+    return library.missing(grad, ctx.like, f"cudakit::blur has no gradient with border={ctx.border!r}", _ADVICE)
+
+
+# sum ------------------------------------------------------------------------------------------------------------------
+
+
+def _save_axis(ctx: Any, inputs: Sequence[Any], keyword_only_inputs: Any, output: Any) -> None:
+    ctx.shape, ctx.axis = inputs[0].shape, inputs[1]
+
+
+def _sum(ctx: Any, grad: Any) -> Any:
+    kept = grad if ctx.axis is None else grad.unsqueeze(ctx.axis)
+    return kept.expand(ctx.shape), None
+
+
+# gemm -----------------------------------------------------------------------------------------------------------------
+
+
+def _save_product(ctx: Any, inputs: Sequence[Any], keyword_only_inputs: Any, output: Any) -> None:
+    a, b, _ = inputs
+    wants_a, wants_b = ctx.needs_input_grad[:2]
+    ctx.save_for_backward(a if wants_b else None, b if wants_a else None)
+    ctx.shapes, ctx.dtype = (a.shape, b.shape), a.dtype
+    ctx.alpha, ctx.beta = keyword_only_inputs["alpha"], keyword_only_inputs["beta"]
+
+
+def _gemm(ctx: Any, grad: Any) -> Any:
+    """dA = alpha dD B^T, dB = alpha A^T dD, dC = beta dD. An operand that served every batch has its batches added."""
+    a, b = ctx.saved_tensors
+    wants_a, wants_b, *of_rest = ctx.needs_input_grad
+    wants_c = any(of_rest)  # empty if no c was given
+    of_a = of_b = None
+    if wants_a or wants_b:
+        rounded = grad if grad.dtype == ctx.dtype else _OPS.cast(grad, ctx.dtype)
+        if wants_a:
+            of_a = _product(rounded, b.mT, ctx.alpha, ctx.shapes[0])
+        if wants_b:
+            of_b = _product(a.mT, rounded, ctx.alpha, ctx.shapes[1])
+    of_c = None
+    if wants_c:  # c is not read if beta is 0, and 0 times an infinite gradient would be NaN
+        of_c = _OPS.scale(grad, ctx.beta) if ctx.beta else torch.zeros_like(grad)
+    return of_a, of_b, of_c
+
+
+def _product(a: Any, b: Any, alpha: float, shape: Sequence[int]) -> Any:
+    """alpha * a @ b, its batches added up if `shape` has none."""
+    if len(shape) == max(a.dim(), b.dim()):
+        return _OPS.gemm(a, b, alpha=alpha)
+    batches = _OPS.gemm(a, b, alpha=alpha, dtype=torch.float32)
+    total = _OPS.sum(batches.reshape(batches.shape[0], math.prod(shape)), 0).reshape(shape)
+    return total if a.dtype == torch.float32 else _OPS.cast(total, a.dtype)
+
+
+GRADIENTS: dict[str, tuple[Setup, Backward]] = {
+    "add": (_save_shapes, _add),
+    "add_broadcast": (_save_shapes, _add_broadcast),
+    "blur": (_save_border, _blur),
+    "cast": (_save_dtype, _cast),
+    "gemm": (_save_product, _gemm),
+    "matrix_add": (_save_shapes, _add),
+    "scale": (_save_factor, _scale),
+    "sum": (_save_axis, _sum),
+}
+
+
+def register(names: Sequence[str]) -> None:
+    """Give the ops `names` their gradients, and an error in place of one to those that have none."""
+    for name in names:
+        if name in GRADIENTS:
+            setup_context, backward = GRADIENTS[name]
+            library.add_gradient(f"cudakit::{name}", backward, setup_context)
+        else:
+            library.add_no_gradient(f"cudakit::{name}", _ADVICE)

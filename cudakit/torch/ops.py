@@ -1,0 +1,192 @@
+"""The ops of `cudakit.ops` under torch's dispatcher: schemas, the shapes and dtypes of outputs, and the kernels.
+
+Each function here has the parameters of its op's schema and `out`: CUDA tensors go to the function of `cudakit.ops` as
+they are, and CPU tensors as arrays of the simulated device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cudakit import ops
+from cudakit.families import add, gemm_problem, reduce_problem
+from cudakit.torch import library, simulated
+
+# (shape, dtype) of an op's output from its arguments, which may be fake tensors.
+Like = Callable[..., tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op that returns a new tensor. `schema` has no name; `call` takes its parameters and `out`; `like` takes its
+    parameters."""
+
+    schema: str
+    call: Callable[..., Any]
+    like: Like
+
+
+# Adapters -------------------------------------------------------------------------------------------------------------
+
+
+def _softmax(x: Any, mask: Any = None, *, out: Any = None, **options: Any) -> Any:
+    return ops.softmax(x, out, mask=mask, **options)
+
+
+def _gemm(a: Any, b: Any, c: Any = None, *, dtype: Any = None, out: Any = None, **options: Any) -> Any:
+    return ops.gemm(a, b, out, c=c, dtype=None if dtype is None else _name(dtype), **options)
+
+
+def _cast(x: Any, to: Any, *, out: Any = None, **options: Any) -> Any:
+    return ops.cast(x, _name(to), out, **options)
+
+
+def _name(dtype: Any) -> str:
+    """A torch dtype's name as numpy and ml_dtypes have it."""
+    return str(dtype).removeprefix("torch.")
+
+
+# Shapes and dtypes ----------------------------------------------------------------------------------------------------
+
+
+def _like_first(x: Any, *_: Any, **options: Any) -> tuple[Any, Any]:
+    return x.shape, x.dtype
+
+
+def _like_sum(a: Any, b: Any, **options: Any) -> tuple[Any, Any]:
+    try:
+        return torch.broadcast_shapes(a.shape, b.shape), a.dtype  # of symbolic extents too
+    except RuntimeError:
+        return add.result_shape(a, b), a.dtype  # raises an error that says more
+
+
+def _like_cast(x: Any, to: Any, **options: Any) -> tuple[Any, Any]:
+    return x.shape, to
+
+
+def _like_product(
+    a: Any, b: Any, c: Any = None, *, beta: float = 0.0, dtype: Any = None, **options: Any
+) -> tuple[Any, Any]:
+    if beta and c is None:
+        raise ValueError(f"beta is {beta}, and there is no c for it: give c")
+    return gemm_problem.output_shape(a.shape, b.shape), a.dtype if dtype is None else dtype
+
+
+def _like_reduced(what: str) -> Like:
+    dtype = getattr(torch, reduce_problem.result_dtype(what).name)
+
+    def like(x: Any, axis: int | None = None, **options: Any) -> tuple[Any, Any]:
+        return reduce_problem.result_shape(what, x.shape, axis), dtype
+
+    return like
+
+
+# The ops --------------------------------------------------------------------------------------------------------------
+
+_VARIANT = 'str variant="auto"'
+_REDUCTION = f"(Tensor x, int? axis=None, *, {_VARIANT}) -> Tensor"
+
+OPS: dict[str, Op] = {
+    "add": Op(f"(Tensor a, Tensor b, *, {_VARIANT}) -> Tensor", ops.add, _like_sum),
+    "add_broadcast": Op(
+        f"(Tensor volume, Tensor plane, Tensor line, *, {_VARIANT}) -> Tensor", ops.add_broadcast, _like_first
+    ),
+    "argmax": Op(_REDUCTION, ops.argmax, _like_reduced("argmax")),
+    "attention": Op(
+        f"(Tensor q, Tensor k, Tensor v, *, bool causal=False, float? scale=None, {_VARIANT}) -> Tensor",
+        ops.attention,
+        _like_first,
+    ),
+    "blur": Op(f'(Tensor images, *, str border="zero", {_VARIANT}) -> Tensor', ops.blur, _like_first),
+    "cast": Op(f"(Tensor x, ScalarType to, *, {_VARIANT}) -> Tensor", _cast, _like_cast),
+    "gemm": Op(
+        "(Tensor a, Tensor b, Tensor? c=None, *, float alpha=1.0, float beta=0.0, ScalarType? dtype=None, "
+        f"{_VARIANT}) -> Tensor",
+        _gemm,
+        _like_product,
+    ),
+    "matrix_add": Op(f"(Tensor a, Tensor b, *, {_VARIANT}) -> Tensor", ops.matrix_add, _like_first),
+    "max": Op(_REDUCTION, ops.max, _like_reduced("max")),
+    "scale": Op(f"(Tensor x, float factor, *, {_VARIANT}) -> Tensor", ops.scale, _like_first),
+    "softmax": Op(
+        f"(Tensor x, Tensor? mask=None, *, bool log=False, float scale=1.0, {_VARIANT}) -> Tensor",
+        _softmax,
+        _like_first,
+    ),
+    "sum": Op(_REDUCTION, ops.sum, _like_reduced("sum")),
+    "threshold": Op(f"(Tensor x, float limit, *, {_VARIANT}) -> Tensor", ops.threshold, _like_first),
+}
+
+
+def _simulated(op: Op, *arguments: Any, **options: Any) -> Any:
+    """The op on CPU tensors."""
+    shape, dtype = op.like(*arguments, **options)
+    out = torch.empty(shape, dtype=dtype)
+    tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
+
+    def work(device: Any, arrays: Any) -> None:
+        *inputs, output = arrays
+        given = iter(inputs)
+        op.call(*(next(given) if isinstance(x, torch.Tensor) else x for x in arguments), out=output, **options)
+
+    simulated.run([*tensors, out], work)
+    return out
+
+
+def _fake(op: Op, *arguments: Any, **options: Any) -> Any:
+    shape, dtype = op.like(*arguments, **options)
+    return arguments[0].new_empty(shape, dtype=dtype)
+
+
+# The ops that write to their argument ---------------------------------------------------------------------------------
+
+
+def _fill(x: Any, value: Any, *, variant: str = "auto") -> Any:
+    return ops.fill(x, value, variant)
+
+
+def _random(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(out: Any, **options: Any) -> Any:
+        return function(out=out, **options)
+
+    return call
+
+
+_RANDOM = f"(Tensor(a!) out, *, int seed=0, int offset=0, {_VARIANT}) -> ()"
+
+# The schema, the name of what is written, the call.
+WRITING: dict[str, tuple[str, str, Callable[..., Any]]] = {
+    "fill": (f"(Tensor(a!) x, Scalar value, *, {_VARIANT}) -> ()", "x", _fill),
+    "normal": (_RANDOM, "out", _random(ops.normal)),
+    "uniform": (_RANDOM, "out", _random(ops.uniform)),
+}
+
+
+def _written(op: str, name: str, call: Callable[..., Any], tensor: Any, *arguments: Any, **options: Any) -> None:
+    library.expect_no_gradient(op, name, tensor)
+    call(tensor, *arguments, **options)
+    library.written(tensor)
+
+
+def _on_simulated(call: Callable[..., Any], tensor: Any, *arguments: Any, **options: Any) -> None:
+    simulated.run([tensor], lambda device, arrays: call(arrays[0], *arguments, **options))
+
+
+def _nothing(tensor: Any, *arguments: Any, **options: Any) -> None:
+    """A write to a fake tensor."""
+
+
+def register() -> None:
+    """Define `torch.ops.cudakit.NAME` for every function of `cudakit.ops`."""
+    for name, op in OPS.items():
+        simulate, fake = functools.partial(_simulated, op), functools.partial(_fake, op)
+        library.define(f"cudakit::{name}", op.schema, cuda=op.call, cpu=simulate, fake=fake)
+    for name, (schema, written, call) in WRITING.items():
+        kernels = (call, functools.partial(_on_simulated, call), _nothing)
+        cuda, cpu, fake = (functools.partial(_written, f"cudakit::{name}", written, kernel) for kernel in kernels)
+        library.define(f"cudakit::{name}", schema, cuda=cuda, cpu=cpu, fake=fake)
