@@ -170,6 +170,7 @@ _CALLS: dict[str, Callable[..., _Call | None]] = {
     "argmax": _with_parameter(argmax, "axis", -1),
     "softmax": _positional(softmax),
     "softmax_modes": _call_softmax_modes,
+    "softmax_backward": _with_options(softmax_backward),
     "attention": _with_options(attention),
     "gemm": _call_gemm,
     "gemm_half": _call_gemm,

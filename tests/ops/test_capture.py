@@ -1,0 +1,231 @@
+"""Every op in a captured graph, replayed with new data: by cudakit's own capture, by torch's and by CuPy's."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudakit
+from cudakit import ops
+from cudakit.compare import compare
+from cudakit.families.variant import Family, Variant
+from cudakit.memory import array as memory
+
+Hosts = tuple[np.ndarray, ...]
+
+# Shapes at which rungs differ that take no small ones.
+SHAPES = {
+    "split_row": (5, 4096),
+    "two_launches": (2, 12000),
+    "on_chip": (3, 8192),
+    "stream_k": (70, 65, 300),
+    "packed": (33, 47, 65),
+    "two_step": (2, 20000),
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One op with one variant, dtype, shape and mode."""
+
+    family: Family[Any]
+    variant: Variant[Any]
+    dtype: str
+    shape: tuple[int, ...]
+    mode: str
+
+    def __str__(self) -> str:
+        return f"{self.family.name}/{self.variant.name} {self.dtype} {self.shape} {self.mode}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.family.modes[self.mode])
+
+    def hosts(self, seed: int) -> Hosts:
+        return self.family.make_inputs(
+            self.shape, memory.as_dtype(self.dtype), np.random.default_rng(seed), **self.options
+        )
+
+
+def calls(device: cudakit.Device, dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")) -> Iterator[Call]:
+    """Each rung that does not wait for the device, with the usual dtype and mode; the first rung and the one that
+    "auto" picks with the others."""
+    for family in ops.families().values():
+        for dtype in family.dtypes:
+            for mode in family.modes:
+                for variant in family:
+                    usual = dtype == family.dtypes[0] and mode == next(iter(family.modes))
+                    if dtype not in dtypes or variant.run is not None or not (usual or variant is family.variants[-1]):
+                        continue
+                    shape = family.read_shape(SHAPES.get(variant.name, family.shapes["sim"][0]))
+                    call = Call(family, variant, dtype, shape, mode)
+                    hosts = call.hosts(0)
+                    arrays = [device.array(host) for host in hosts]
+                    output = device.empty(*family.output_like(hosts, **call.options))
+                    problem = family.problem(arrays, output, **call.options)
+                    reached = ops.call_of(family.name, variant, arrays, output, **call.options) is not None
+                    if reached and variant.refusal(problem, device.arch) is None:
+                        yield call
+
+
+class Cudakit:
+    """Arrays and captures of cudakit."""
+
+    def __init__(self, device: cudakit.Device) -> None:
+        self.device = device
+        self.stream = device.stream()
+
+    def array(self, host: np.ndarray) -> Any:
+        return self.device.array(host, stream=self.stream)
+
+    def fill(self, array: Any, host: np.ndarray) -> None:
+        array.copy_from(host, self.stream)
+
+    def numpy(self, array: Any) -> np.ndarray:
+        return np.asarray(array.numpy(self.stream))
+
+    def capture(self, work: Callable[[Any], None]) -> Callable[[], None]:
+        with self.stream.capture() as graph:
+            work(self.stream)
+        ready = graph.instantiate()
+        return lambda: ready.launch(self.stream)
+
+    def eager(self, work: Callable[[Any], None]) -> None:
+        work(self.stream)
+
+
+class Torch:
+    """Arrays and captures of torch."""
+
+    dtypes = ("float32", "float16", "bfloat16")
+
+    def __init__(self) -> None:
+        self.torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    def array(self, host: np.ndarray) -> Any:
+        made = self.torch.empty(host.shape, dtype=getattr(self.torch, host.dtype.name), device="cuda")
+        self.fill(made, host)
+        return made
+
+    def fill(self, array: Any, host: np.ndarray) -> None:
+        bits = self.torch.from_numpy(np.ascontiguousarray(host).reshape(-1).view(np.uint8))
+        array.reshape(-1).view(self.torch.uint8).copy_(bits)
+
+    def numpy(self, array: Any) -> np.ndarray:
+        raw = array.reshape(-1).view(self.torch.uint8).cpu().numpy()
+        name = str(array.dtype).removeprefix("torch.")
+        return raw.view(memory.as_dtype(name)).reshape(tuple(array.shape))
+
+    def capture(self, work: Callable[[Any], None]) -> Callable[[], None]:
+        graph = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(graph):
+            work(None)
+        return lambda: graph.replay()
+
+    def eager(self, work: Callable[[Any], None]) -> None:
+        work(None)
+
+
+class CuPy:
+    """Arrays and captures of CuPy."""
+
+    dtypes = ("float32", "float16")
+
+    def __init__(self) -> None:
+        self.cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+        self.stream = self.cupy.cuda.Stream(non_blocking=True)
+
+    def array(self, host: np.ndarray) -> Any:
+        with self.stream:
+            return self.cupy.asarray(host)
+
+    def fill(self, array: Any, host: np.ndarray) -> None:
+        with self.stream:
+            array.set(np.ascontiguousarray(host))
+
+    def numpy(self, array: Any) -> np.ndarray:
+        with self.stream:
+            return np.asarray(array.get())
+
+    def capture(self, work: Callable[[Any], None]) -> Callable[[], None]:
+        with self.stream:
+            self.stream.begin_capture()
+            work(None)
+            graph = self.stream.end_capture()
+        return lambda: graph.launch(self.stream)
+
+    def eager(self, work: Callable[[Any], None]) -> None:
+        with self.stream:
+            work(None)
+
+
+def replay_all(side: Any, chosen: list[Call], replays: int) -> None:
+    """Captures all calls in one graph, and compares each replay with the same calls made one by one."""
+    captured, eager = [], []
+    for made in (captured, eager):
+        for call in chosen:
+            hosts = call.hosts(1)
+            inputs = [side.array(host) for host in hosts]
+            out = side.array(np.zeros(*call.family.output_like(hosts, **call.options)))
+            made.append((inputs, out))
+
+    def work(places: list[Any]) -> Callable[[Any], None]:
+        def run(stream: Any) -> None:
+            for call, (inputs, out) in zip(chosen, places, strict=True):
+                made = ops.call_of(call.family.name, call.variant, inputs, out, stream, **call.options)
+                assert made is not None
+                made()
+
+        return run
+
+    replay = side.capture(work(captured))  # the first call of most: nothing is compiled, loaded or allocated before
+    for number in range(replays):
+        data = [call.hosts(100 + number) for call in chosen]
+        for places in (captured, eager):
+            for hosts, (inputs, _) in zip(data, places, strict=True):
+                for host, array in zip(hosts, inputs, strict=True):
+                    side.fill(array, host)
+        replay()
+        side.eager(work(eager))
+        for call, hosts, (_, got), (_, want) in zip(chosen, data, captured, eager, strict=True):
+            result = side.numpy(got)
+            assert result.tobytes() == side.numpy(want).tobytes(), f"{call}: replay {number}"
+            if number == 0:
+                expected = call.family.reference(hosts, **call.options)
+                comparison = compare(result, expected, call.family.plain(hosts, **call.options))
+                assert comparison.ok, f"{call}: {comparison}"
+
+
+def of_every_family(device: cudakit.Device) -> list[Call]:
+    """One rung of each family, and every rung that has scratch memory or several launches."""
+    chosen: dict[str, Call] = {}
+    for call in calls(device):
+        if call.family.name not in chosen or call.variant.name in SHAPES:
+            chosen[call.family.name if call.family.name not in chosen else str(call)] = call
+    return list(chosen.values())
+
+
+def test_cudakit_captures_every_family_and_all_scratch(device: cudakit.Device) -> None:
+    chosen = of_every_family(device)
+    with contextlib.closing(device.stream()):
+        replay_all(Cudakit(device), chosen, replays=2)
+
+
+@pytest.mark.gpu
+def test_torch_captures_every_rung(gpu: cudakit.Device) -> None:
+    side = Torch()
+    chosen = list(calls(gpu))
+    assert len(chosen) >= 64
+    assert {"stream_k", "packed", "two_launches", "on_chip", "two_step"} <= {call.variant.name for call in chosen}
+    replay_all(side, chosen, replays=100)
+
+
+@pytest.mark.gpu
+def test_cupy_captures_every_rung(gpu: cudakit.Device) -> None:
+    side = CuPy()
+    replay_all(side, list(calls(gpu, side.dtypes)), replays=3)
