@@ -28,8 +28,7 @@ from cudakit.compare import compare
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import Spread, host_costs
 from cudakit.memory import array as memory
-from cudakit.show import outputs, tables
-from cudakit.show.digits import NOTHING
+from cudakit.show import example_tables, outputs, tables
 
 BURST, BURSTS, ROUNDS = 300, 10, 5
 REST_S = 0.002
@@ -307,36 +306,19 @@ def time_loops(device, cases, rounds):
         case.take_loops(samples)
 
 
-def cell(spread, extra=""):
-    return NOTHING if spread is None else f"{spread['median']:.2f}{extra}"
-
-
 def show(result, console):
     from rich.table import Table
 
-    timed = result["device"]["kind"] == "gpu"
-    for title, key, beside, form in (
-        (f"host us per call, bursts of {BURST} (above torch's)", "call_us", "above_torch_us", " ({:+.2f})"),
-        (f"wall us per call in a loop of {BURST} (over torch's)", "loop_us", "of_torch", " ({:.2f} x)"),
-    ):
+    for title, headings, lines in example_tables.call_tables(result):
         table = Table(title=title, title_justify="left")
-        for heading in ("call", OURS, OURS_ON_TORCH, "torch", "right"):
+        for heading in headings:
             table.add_column(heading, justify="left" if heading in ("call", "right") else "right")
-        for group, rows in tables.by_shape(result["rows"]).items():
-            if (group[3] == "loop") != (key == "loop_us"):
-                continue
-            by_name = {row["variant"]: row for row in rows}
-            line = []
-            for name in (OURS, OURS_ON_TORCH, TORCH):
-                row = by_name.get(name, {})
-                more = "" if name == TORCH or row.get(beside) is None else form.format(row[beside])
-                line.append(cell(row.get(key), more))
-            wrong = [f"{name}: {row['why']}" for name, row in by_name.items() if row["ok"] is False]
-            table.add_row(tables.group_text(group), *line, "; ".join(wrong) or "yes")
+        for line in lines:
+            table.add_row(*line)
         console.print(table)
     for reason in dict.fromkeys(row["skipped"] for row in result["rows"] if row["skipped"]):
         console.print(f"torch: skipped: {reason}")
-    if not timed:
+    if result["device"]["kind"] == "sim":
         console.print("checked on the simulated device, which has no clock: no time of a call is measured")
     console.print(tables.device_line(result))
 

@@ -1,15 +1,15 @@
-"""Tables of single examples: host time per call, wrong launches, NVTX ranges."""
+"""Tables of single examples: host time per launch and per call of an op, wrong launches, NVTX ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cudakit import trace
 from cudakit.errors import Refused
 from cudakit.shapes import shape_text
 from cudakit.show.digits import NOTHING
-from cudakit.show.tables import Row, device_line
+from cudakit.show.tables import Group, Row, by_shape, device_line, group_text
 
 
 def call_name(row: Row) -> str:
@@ -30,6 +30,63 @@ def launches(report: Mapping[str, Any]) -> str:
         times = f"{spread['median']:.2f} ({spread['p10']:.2f} to {spread['p90']:.2f})"
         lines.append(f"| {call_name(row)} | {times} | {above} |")
     return "\n".join([*lines, "", device_line(report)])
+
+
+def call_tables(report: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Title, headings and text cells of each table of examples/call_overhead.py: one column per way to call, each of
+    ours with its distance from torch's."""
+    ways = list(dict.fromkeys(row["variant"] for row in report["rows"]))
+    headings = ["call", *(way.removeprefix("peer:") for way in ways), "right"]
+    loops: dict[Group, list[Row]] = {}
+    calls: dict[Group, list[Row]] = {}
+    for group, rows in by_shape(report["rows"]).items():
+        (loops if group[3] == "loop" else calls)[group] = rows
+    burst = report["burst"]
+    return [
+        (
+            f"host us per call, bursts of {burst} (above torch's)",
+            headings,
+            [_call_line(group, rows, ways, _call_cost) for group, rows in calls.items()],
+        ),
+        (
+            f"wall us per call in a loop of {burst} (over torch's)",
+            headings,
+            [_call_line(group, rows, ways, _loop_cost) for group, rows in loops.items()],
+        ),
+    ]
+
+
+def _call_line(group: Group, rows: list[Row], ways: list[str], text: Callable[[Row], str]) -> list[str]:
+    by_way = {row["variant"]: row for row in rows}
+    wrong = [f"NO: {way}: {row['why']}" for way, row in by_way.items() if row["ok"] is False]
+    cells = [text(by_way[way]) if way in by_way else NOTHING for way in ways]
+    return [group_text(group), *cells, "; ".join(wrong) or "yes"]
+
+
+def _call_cost(row: Row) -> str:
+    if row["call_us"] is None:
+        return NOTHING
+    above = row["above_torch_us"]
+    beside = "" if above is None or row["variant"].startswith("peer:") else f" ({above:+.2f})"
+    return f"{row['call_us']['median']:.2f}{beside}"
+
+
+def _loop_cost(row: Row) -> str:
+    if row["loop_us"] is None:
+        return NOTHING
+    share = row["of_torch"]
+    beside = "" if share is None or row["variant"].startswith("peer:") else f" ({share:.2f} x)"
+    return f"{row['loop_us']['median']:.2f}{beside}"
+
+
+def calls(report: Mapping[str, Any]) -> str:
+    """What calls of cudakit.ops cost beside torch's, as examples/call_overhead.py measures them."""
+    parts = []
+    for title, headings, lines in call_tables(report):
+        table = [headings, ["---"] * len(headings), *lines]
+        parts += [f"**{title}**", "", *("| " + " | ".join(line) + " |" for line in table), ""]
+    versions = f", torch {report['torch']}" if report["torch"] else ""
+    return "\n".join([*parts, device_line(report) + versions])
 
 
 def mistake_cells(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

@@ -13,6 +13,7 @@ WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "tables": tables.markdown,
     "summary": tables.summary,
     "launches": example_tables.launches,
+    "calls": example_tables.calls,
     "profile": profile_tables.markdown,
     "profile_sentences": profile_tables.sentences,
     "mistakes": example_tables.mistakes,

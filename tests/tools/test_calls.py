@@ -17,7 +17,7 @@ from cudakit.measure.calls import BURSTS, CALLS, LEAD, take_calls
 from cudakit.measure.case import BenchCase
 from cudakit.measure.rows import BenchReport
 from cudakit.measure.timing import Burst, Spread, host_costs
-from cudakit.show import outputs, tables
+from cudakit.show import marks, outputs, tables
 
 FAMILIES = ops.families()
 
@@ -187,6 +187,24 @@ def test_the_tables_show_the_call_beside_the_peers(write):
     assert "5.5" in (first.get("torch's call"), *(line["call, us"] for line in rest))
     assert all(line["call, us"] == "-" for line in table_of(write(old))), "a report of before has the column, empty"
     assert "torch's call" not in tables.summary(gpu_report(registers=6.25)), "no column of a peer that did not run"
+
+
+def test_the_marks_of_calls_show_ours_beside_torchs():
+    report = {**gpu_report(**{"cudakit arrays": 6.25, "torch tensors": 7.0, "peer_torch": 5.5}), "burst": 300}
+    report["torch"] = "2.9"
+    for row, above in zip(report["rows"], (0.75, 1.5, 0.0), strict=True):
+        row |= {"above_torch_us": above, "loop_us": None, "of_torch": None, "why": None}
+    rows = report["rows"]
+    loops = [{**row, "mode": "loop", "call_us": None, "loop_us": {"median": 32.0}, "of_torch": 0.64} for row in rows]
+    unmeasured = [{**row, "family": "add", "call_us": None, "above_torch_us": None} for row in rows[:1]]
+    report["rows"] = [*rows, *loops, *unmeasured]
+    text, problems = marks.fill_marks("<!-- calls calls.json -->\n<!-- end -->\n", lambda name: report)
+    assert not problems
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    assert "| softmax 8x16 float32 | 6.25 (+0.75) | 7.00 (+1.50) | 5.50 | yes |" in lines
+    assert "| softmax 8x16 float32 loop | 32.00 (0.64 x) | 32.00 (0.64 x) | 32.00 | yes |" in lines
+    assert "| add 8x16 float32 | - | - | - | yes |" in lines
+    assert "torch 2.9" in text
 
 
 @pytest.mark.gpu
