@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from cudakit import nvtx, ops
+from cudakit.compare import compare
 from cudakit.errors import LaunchError
 from cudakit.measure.bench import Bench, Selection
 from cudakit.measure.calls import BURSTS, CALLS, LEAD, take_calls
 from cudakit.measure.case import BenchCase
 from cudakit.measure.rows import BenchReport
 from cudakit.measure.timing import Burst, Spread, host_costs
+from cudakit.memory import array as memory
 from cudakit.show import marks, outputs, tables
 
 FAMILIES = ops.families()
@@ -89,6 +91,34 @@ class Peer:
         if self.name == "fails":
             raise OSError("its library is broken")
         return lambda: self.calls.append(self.name)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_torchs_calls_do_the_familys_work(name):
+    """On tensors of the CPU, in each mode; twice, as a bench makes them many times."""
+    torch = pytest.importorskip("torch")
+    from cudakit.measure.peers import with_torch
+
+    family = FAMILIES[name]
+    dtype = "float32" if "float32" in family.dtypes else "float16"
+    for options in family.modes.values():
+        taken = family.read_shape(family.shapes["sim"][0])
+        host = family.make_inputs(taken, memory.as_dtype(dtype), np.random.default_rng(1), **options)
+        reference, plain = family.reference(host, **options), family.plain(host, **options)
+        shape, result = family.output_like(host, **options)
+        if "bfloat16" in (host[0].dtype.name, result.name):  # numpy exchanges none with torch
+            continue
+        for peer in with_torch.peers(name, 0, options):
+            if peer.refusal(taken, dtype) is not None:
+                continue
+            out = torch.from_numpy(np.full(shape, 7, result))
+            call = peer.work([torch.from_numpy(x.copy()) for x in host], out, **options)
+            for _ in range(2):
+                returned = call()
+                found = returned if name == "attention" else out
+                verdict = compare(found.numpy(), reference, plain)
+                assert verdict.ok, (peer.name, options, verdict.why)
+                out.fill_(7)
 
 
 @pytest.fixture

@@ -40,6 +40,8 @@ class CupyPeer:
     arrays: str = "cupy"
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
+        if self.options.get("to") == "int32":
+            return "CuPy casts to int32 towards zero"
         return "CuPy has no bfloat16" if dtype == "bfloat16" or self.options.get("to") == "bfloat16" else None
 
     @contextmanager

@@ -54,7 +54,7 @@ class TorchPeer:
     arrays: str = "torch"
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
-        return None
+        return "torch casts to int32 towards zero" if self.options.get("to") == "int32" else None
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
         return on_stream(stream, self.ordinal)
@@ -144,6 +144,17 @@ def _softmax_modes(
     return call
 
 
+def _softmax_backward(inputs: Sequence[Any], output: Any, log: bool = False, scale: float = 1.0) -> Call:
+    """What torch's autograd calls for the gradient."""
+    grad, y = inputs
+    dtype = y.dtype
+    if log:
+        gradient = functools.partial(torch.ops.aten._log_softmax_backward_data.out, grad, y, -1, dtype, out=output)
+    else:
+        gradient = functools.partial(torch.ops.aten._softmax_backward_data.out, grad, y, -1, dtype, grad_input=output)
+    return gradient if scale == 1.0 else lambda: gradient().mul_(scale)
+
+
 def _add(inputs: Sequence[Any], output: Any, operand: str = "row") -> Call:
     a, b = inputs
     return lambda: torch.add(a, b, out=output)
@@ -221,6 +232,7 @@ _WORK: dict[str, list[tuple[str, str, Work]]] = {
         ("peer:torch-naive", "amax, sub, exp, sum, div as torch operations", _softmax_naive),
     ],
     "softmax_modes": [("peer:torch", "mul, masked_fill, softmax(out=) or log_softmax(out=)", _softmax_modes)],
+    "softmax_backward": [("peer:torch", "the gradient as torch's autograd calls it", _softmax_backward)],
     "vector_add": [("peer:torch", "torch.add(out=)", _add)],
     "matrix_add": [("peer:torch", "torch.add(out=)", _add)],
     "add_broadcast": [("peer:torch", "torch.add(out=) and Tensor.add_", _add_broadcast)],
