@@ -28,8 +28,9 @@ from cudakit.driver.context import Context
 from cudakit.errors import LaunchError
 from cudakit.launch.cxx import Type
 from cudakit.launch.signature import Parameter
-from cudakit.memory import pinned
+from cudakit.memory import libraries, pinned
 from cudakit.memory.array import DeviceArray
+from cudakit.memory.libraries import Library
 
 _SIGNED = {1: "b", 2: "h", 4: "i", 8: "q"}
 _FLOATS = {"float16": "e", "float32": "f", "float64": "d", "bfloat16": "H"}
@@ -72,8 +73,8 @@ def describe(value: Any) -> str:
 
 
 def _is_torch(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    library = libraries.of(type(value), exact=False)
+    return library is not None and library.name == "torch"
 
 
 def pointer_dtypes(target: Type) -> tuple[str, ...] | None:
@@ -147,8 +148,8 @@ class Converter:
             return value.value or 0
         elif isinstance(value, np.ndarray):
             address = self._host(value)
-        elif _is_torch(value):
-            address = self._torch(value)
+        elif (library := libraries.of(type(value), exact=False)) is not None and not library.described:
+            address = self._foreign(library, value)
         elif hasattr(value, "__cuda_array_interface__"):
             address = self._interface(value)
         elif isinstance(value, (int, np.integer)):
@@ -200,24 +201,33 @@ class Converter:
         self._match(array, array.dtype, not array.flags.writeable)
         return int(array.ctypes.data)
 
-    def _need_gpu(self, value: Any) -> None:
-        if self.context.kind != "gpu":
+    def _need(self, kind: str, value: Any) -> None:
+        if self.context.kind != kind:
             raise self.refuse(value, f"its memory is a GPU's and the kernel runs on {self.context.spec}; copy it first")
 
-    def _torch(self, tensor: Any) -> int:
-        if tensor.device.type != "cuda":
+    def _foreign(self, library: Library, tensor: Any) -> int:
+        device = library.read(library.device)(tensor)
+        if device < 0:
             raise self.refuse(tensor, "it is in host memory; move it to the GPU first")
-        self._need_gpu(tensor)
-        if tensor.get_device() != self.context.ordinal:
+        self._need(library.kind, tensor)
+        if device != self.context.ordinal:
             raise self.refuse(tensor, f"the kernel runs on {self.context.spec}; copy it there first")
-        if self.dtypes is not None:
-            name = str(tensor.dtype).removeprefix("torch.")
-            if name not in self.dtypes:
-                raise self.refuse(tensor, f"the dtype must be {' or '.join(self.dtypes)}; convert the tensor")
-        return int(tensor.data_ptr())
+        if self.dtypes is not None and library.dtype_name(library.read(library.dtype)(tensor)) not in self.dtypes:
+            raise self.refuse(tensor, f"the dtype must be {' or '.join(self.dtypes)}; convert the tensor")
+        if library.unresolved(tensor):
+            raise self.refuse(
+                tensor,
+                "it is a negated or conjugated view, and its memory holds the values from before; give "
+                "x.resolve_neg().resolve_conj()",
+            )
+        try:
+            return int(library.read(library.pointer)(tensor))
+        except RuntimeError as error:
+            why = str(error).partition("\n")[0]
+            raise self.refuse(tensor, f"it has no address ({why}); give a dense tensor") from error
 
     def _interface(self, value: Any) -> int:
-        self._need_gpu(value)
+        self._need("gpu", value)
         interface = value.__cuda_array_interface__
         if interface.get("mask") is not None:
             raise self.refuse(value, "it is masked, which a plain pointer cannot say")

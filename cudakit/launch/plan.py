@@ -24,7 +24,9 @@ from cudakit.launch.arguments import Converter
 from cudakit.launch.buffer import ArgumentBuffer
 from cudakit.launch.function import exact
 from cudakit.launch.signature import Parameter
+from cudakit.memory import libraries
 from cudakit.memory.array import DeviceArray
+from cudakit.memory.libraries import Library
 
 Arguments = tuple[Any, ...]
 
@@ -95,15 +97,19 @@ def make_plan(target: Target, arguments: Arguments) -> LaunchPlan:
         "sends": target.sends,
         "pack_into": kept.pack_into,
         "buffer": kept.memory,
-        "Unfit": (struct.error, OverflowError, TypeError, ValueError, AttributeError, KeyError),
+        "Unfit": (struct.error, OverflowError, TypeError, ValueError, AttributeError, KeyError, RuntimeError),
+        "ordinal": target.context.ordinal,
         "kept": kept,
     }
     for converter, argument in zip(kept.converters, arguments, strict=True):
         index = converter.parameter.index
         names[f"convert{index}"] = converter
         names[f"type{index}"] = type(argument)
+        library = _library(converter, argument)
         if isinstance(argument, DeviceArray):
             names[f"dtype{index}"] = argument.dtype
+        elif library is not None:
+            names[f"dtype{index}"] = library.read(library.dtype)(argument)
     convert(arguments)
     return LaunchPlan(_define(launch_source(kept.converters, arguments), names), convert, kept.address)
 
@@ -168,6 +174,7 @@ def launch(stream, grid, block, shared, args):
     try:
         {arguments} = args
         {lasts}last_stream, last_grid, last_block, last_shared, send = last
+{foreign}\
         if not (
             {same}
         ):
@@ -213,6 +220,17 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
     tests (an array or stream by its tag, a number or `bytes` itself), its bytes are in place still, and only what can
     have changed since is tested.
     A use on a stream other than the array's own is noted, so that the array's free waits for it.
+
+    An array of a known library is not known again, since it may have other memory at the next call, and keeping it
+    would keep its memory: its tests come first, and its address is what is compared with the last. For a torch tensor:
+
+        if not (
+            type(arg0) is type0 and (arg0.get_device() if arg0.is_cuda else -1) == ordinal
+            and arg0.dtype is dtype0
+            and not arg0.is_neg()
+        ):
+            return False
+        address0 = arg0.data_ptr()
 
     For `scale(const float* x, float* y, float factor, int n)`, launched with two arrays, a float and an int, it is:
 
@@ -260,6 +278,7 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
             if result[0]: send_again(send, stream.handle, result[0])
             return True
     """
+    foreign: list[str] = []
     same = ["stream.tag is last_stream"]
     allocations: list[str] = []
     tests = ["type(stream) is Stream and stream.context is context and not stream.closed"]
@@ -269,7 +288,15 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
     for converter, argument in zip(converters, arguments, strict=True):
         i = converter.parameter.index
         target = converter.parameter.type.target
-        if converter.parameter.kind == "pointer" and type(argument) is DeviceArray:
+        library = _library(converter, argument)
+        if library is not None:
+            foreign += _foreign_lines(library, converter, library.dtype_name(library.read(library.dtype)(argument)))
+            same.append(f"address{i} == last{i}")
+            if converter.alignment > 1:
+                tests.append(f"not address{i} & {converter.alignment - 1}")
+            packed.append(f"address{i}")
+            kept.append(f"address{i}")
+        elif converter.parameter.kind == "pointer" and type(argument) is DeviceArray:
             same.append(f"arg{i}.tag is last{i} and arg{i}.allocation.open")
             allocations.append(f"alloc{i} = arg{i}.allocation")
             tests.append(f"type(arg{i}) is DeviceArray and alloc{i}.context is context and alloc{i}.open")
@@ -300,6 +327,7 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
     return _LAUNCH.format(
         arguments=", ".join(f"arg{i}" for i in range(len(kept))) + "," * (len(kept) == 1) or "()",
         lasts="".join(f"last{i}, " for i in range(len(kept))),
+        foreign="".join(f"        {line}\n" for line in foreign),
         same="\n            and ".join(same),
         allocations="".join(f"            {line}\n" for line in allocations),
         tests="\n                and ".join(tests),
@@ -307,6 +335,31 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
         packed=", ".join(packed),
         kept="".join(f"{value}, " for value in kept),
     )
+
+
+def _library(converter: Converter, argument: Any) -> Library | None:
+    """The library that a plan reads `argument` by, or None."""
+    if converter.parameter.kind != "pointer" or type(argument) is DeviceArray:
+        return None
+    library = libraries.of(type(argument))
+    return library if library is not None and library.kind == converter.context.kind else None
+
+
+def _foreign_lines(library: Library, converter: Converter, dtype: str) -> list[str]:
+    """The tests of one array of a library, and its address. dtype: the name of that of the plan's own arguments."""
+    i = converter.parameter.index
+    array = f"arg{i}"
+    tests = [f"type({array}) is type{i} and {library.device.format(array)} == ordinal"]
+    if converter.dtypes is not None:
+        tests.append(f"{library.dtype.format(array)} is dtype{i}")
+    if library.negated:
+        tests.append(f"not {library.negated.format(array)}")
+    if library.conjugated and (converter.dtypes is None or dtype.startswith("complex")):
+        tests.append(f"not {library.conjugated.format(array)}")
+    return [
+        "if not (", f"    {tests[0]}", *(f"    and {test}" for test in tests[1:]), "):", "    return False",
+        f"address{i} = {library.pointer.format(array)}",
+    ]  # fmt: skip
 
 
 def make_prepared(

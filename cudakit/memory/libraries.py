@@ -30,6 +30,8 @@ class Library:
     Expressions of `{0}`, an array:
     pointer: the address of its first element. dtype, shape: the library's own. strides: a tuple, in elements if
     `strides_in` is "elements", else in bytes. device: the device's number, -1 if it is not on such a device.
+    described: whether `__cuda_array_interface__` says all that matters of its arrays; then the rules for all that have
+    it hold for them.
     negated, conjugated: whether its memory holds the values with their sign, or their imaginary parts' sign, still to
     be changed ("" if the library has no such views). conjugated is false of dtypes that are not complex.
     """
@@ -57,6 +59,7 @@ class Library:
     negated: str = ""
     conjugated: str = ""
     kind: str = "gpu"
+    described: bool = False
 
     def read(self, expression: str) -> Callable[[Any], Any]:
         """A function of an array that returns the value of one of the expressions above."""
@@ -177,4 +180,5 @@ def _cupy_library(cupy: Any) -> Library:
         current_stream=current_stream,
         stream_owner=stream_owner,
         empty=empty,
+        described=True,
     )

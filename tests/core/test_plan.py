@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import foreign
 import numpy as np
 import pytest
 from hypothesis import given
@@ -70,14 +71,31 @@ def sim() -> Iterator[cudakit.Device]:
 
 
 @pytest.fixture(scope="module")
-def arrays(sim: cudakit.Device) -> list[Any]:
+def arrays(sim: cudakit.Device) -> Iterator[list[Any]]:
     stream = sim.default_stream
     made = [
         sim.zeros((8,), dtype, stream=stream) for dtype in (np.float32, np.float64, np.int8, np.uint8, np.complex64)
     ]
     frozen = made[0][:]
     frozen.readonly = True
-    return [*made, made[0][1:], frozen, None, np.zeros(8, np.float32)]
+    with foreign.stand_ins():
+        yield [*made, made[0][1:], frozen, None, np.zeros(8, np.float32), *foreign_arrays()]
+
+
+def foreign_arrays() -> list[Any]:
+    """Arrays of torch and CuPy: of several dtypes, at odd addresses, negated, conjugated, without memory, elsewhere."""
+    host = np.zeros(8, np.float32)
+    made: list[Any] = [
+        foreign.ndarray(host), foreign.ndarray(host[1:]), foreign.ndarray(host.view(np.complex64)),
+        foreign.ndarray(host.astype(np.float64)), foreign.ndarray(host, device=1),
+    ]  # fmt: skip
+    with contextlib.suppress(ImportError):
+        import torch
+
+        x, z = torch.zeros(8), torch.zeros(8, dtype=torch.complex64)
+        made += [x, x[1:], x.double(), x.to(torch.int8), z, z.conj(), z.conj().imag, torch.nn.Parameter(x)]
+        made += [x.to_sparse(), torch._neg_view(x)]
+    return made
 
 
 @given(data=st.data())
