@@ -3,7 +3,8 @@
 Launches have four arguments and come in bursts of 200. The floor is `bare`: cuLaunchKernel of cuda.bindings with the
 parameters packed beforehand. `checked` is cudakit's Kernel.launch with the same arguments each time, `checked-varied`
 with others each time: it packs them and checks them against the kernel's signature. `prepared` is a launch that was
-checked once. CuPy, cuda.core, torch and Triton are measured beside them if they are installed.
+checked once; `checked-torch` and `checked-cupy` are checked launches with those libraries' arrays. CuPy, cuda.core,
+torch and Triton are measured beside them if they are installed.
 
 A graph's replay is measured beside cuGraphLaunch, with the GPU's time per node; an NVTX range that no profiler collects
 beside an empty call; cuBLAS's gemm and cuFFT's transform beside their bindings. Also measured, in fresh processes:
@@ -129,15 +130,35 @@ def cuda_core(device, stream, kernel, x, y):
     return lambda: core.launch(queue, config, theirs, x.pointer, y.pointer, factor, n)
 
 
-def cupy(device, stream, kernel, x, y):
+def cupy_arrays(device, stream):
+    """Two arrays, with `stream` made CuPy's current one for the rest of the process."""
     import cupy
 
     cupy.cuda.Device(device.ordinal).use()
     wrap = getattr(cupy.cuda.Stream, "from_external", lambda own: cupy.cuda.ExternalStream(int(own)))
     wrap(stream).use()
+    return cupy.ones(N, cupy.float32), cupy.empty(N, cupy.float32)
+
+
+def cupy(device, stream, kernel, x, y):
+    import cupy
+
+    arguments = (*cupy_arrays(device, stream), cupy.float32(FACTOR), cupy.int32(N))
     theirs = cupy.RawKernel(EXTERN_C, "scale")
-    arguments = (cupy.ones(N, cupy.float32), cupy.empty(N, cupy.float32), cupy.float32(FACTOR), cupy.int32(N))
     return lambda: theirs((1,), (N,), arguments)
+
+
+def with_arrays(make, arrays):
+    """`make` with another library's arrays in place of cudakit's."""
+
+    def made(device, stream, kernel, x, y):
+        source, target = arrays(device, stream)
+        checked(device, stream, kernel, source, target)()
+        if not bool((target == FACTOR * source).all()):
+            raise Refused("the launch did not multiply by its factor")
+        return make(device, stream, kernel, source, target)
+
+    return made
 
 
 def torch_arrays(device, stream):
@@ -170,6 +191,9 @@ OURS = {
     "prepared": ("cudakit Kernel.prepare(...).launch", prepared),
 }
 PEERS = {
+    "checked-torch": ("cudakit Kernel.launch, torch tensors", with_arrays(checked, torch_arrays), "torch"),
+    "checked-torch-varied": ("the same, other tensors each time", with_arrays(varied, torch_arrays), "torch"),
+    "checked-cupy": ("cudakit Kernel.launch, CuPy arrays", with_arrays(checked, cupy_arrays), "cupy"),
     "peer:cuda.core": ("cuda.core launch", cuda_core, "cuda.core"),
     "peer:cupy": ("CuPy RawKernel", cupy, "cupy"),
     "peer:torch": ("torch.mul(out=)", torch_mul, "torch"),

@@ -7,6 +7,7 @@ LaunchError with the kernel, the parameter's number and type, and what was given
                  (any object with __cuda_array_interface__), or an address said to be one: ctypes.c_void_p(address).
                  void* takes any dtype; char* int8 and uint8; float4* arrays of float32 at a multiple of 16 bytes
                  What another library's own streams still do to its arrays is not waited for: launch on its stream.
+                 A negated or conjugated view of torch is refused: its memory holds other values.
     integer      int, numpy integer, bool or IntEnum that fits; never a float
     float        float, int or numpy float; rounded to the parameter's width, refused if a finite one would overflow
     bool         bool or numpy bool

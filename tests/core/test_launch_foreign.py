@@ -32,7 +32,7 @@ __global__ void any(void* x) {}
 N = 64
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def sim() -> Iterator[cudakit.Device]:
     with foreign.stand_ins(), cudakit.Device("sim", fresh=True) as device:
         yield device
@@ -186,6 +186,117 @@ def test_a_cpu_tensor_is_refused(of: Kind) -> None:
         kernel = device.compile(source=SOURCE, name="foreign.cu")["fours"]
         with pytest.raises(LaunchError, match="a torch tensor of float32 on cpu was given: it is in host memory"):
             kernel.launch(device.default_stream, 1, 1, args=(of(np.zeros(N, np.float32)),))
+
+
+# On a GPU -------------------------------------------------------------------------------------------------------------
+
+
+def torch_of_gpu() -> Any:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch is a build for CPUs")
+    return torch
+
+
+def current_stream_of(gpu: cudakit.Device, name: str) -> cudakit.Stream:
+    """The stream that a library considers current."""
+    library = libraries.named(name)
+    return cudakit.Stream(gpu.context, handle=library.current_stream(gpu.context.ordinal))
+
+
+@pytest.mark.gpu
+def test_cuda_tensors_are_read_and_refused(gpu: cudakit.Device) -> None:
+    torch = torch_of_gpu()
+    module = gpu.compile(source=SOURCE, name="foreign.cu")
+    stream = current_stream_of(gpu, "torch")
+    scale, x, y = module["scale"], torch.arange(N, device="cuda", dtype=torch.float32), torch.zeros(N, device="cuda")
+    for source, factor in ((x, 2.0), (torch.nn.Parameter(x + 1), 2.0), (x[8:], 3.0)):
+        y.zero_()
+        for _ in range(2):
+            scale.launch(stream, 1, N, args=(source, y, factor, len(source)))
+        assert torch.equal(y[: len(source)], factor * source.detach())
+    other = torch.zeros(N, device="cuda")
+    y.set_(other)
+    scale.launch(stream, 1, N, args=(x, y, 5.0, N))
+    assert torch.equal(other, 5 * x)
+    pair = torch.zeros(N, dtype=torch.complex64, device="cuda")
+    for name, fits, wrong, message in (
+        ("fours", x, x.double(), "a torch tensor of float64 on cuda:0 was given: the dtype must be float32"),
+        ("fours", x, x[1:], "is not a multiple of 16"),
+        ("fours", x, x.cpu(), "it is in host memory; move it to the GPU first"),
+        ("fours", x, pair.conj().imag, "negated or conjugated view"),
+        ("fours", x, x.to_sparse(), "it has no address"),
+        ("pairs", pair, pair.conj(), "negated or conjugated view"),
+    ):
+        for given in (wrong, fits, wrong):
+            if given is fits:
+                module[name].launch(stream, 1, 1, args=(fits,))
+            else:
+                with pytest.raises(LaunchError, match=message):
+                    module[name].launch(stream, 1, 1, args=(wrong,))
+
+
+@pytest.mark.gpu
+def test_cupy_arrays_are_read_and_refused(gpu: cudakit.Device) -> None:
+    cupy = pytest.importorskip("cupy", reason="cupy is not installed")
+    module = gpu.compile(source=SOURCE, name="foreign.cu")
+    x, y = cupy.arange(N, dtype=cupy.float32), cupy.zeros(N, cupy.float32)
+    stream = current_stream_of(gpu, "cupy")
+    for source, factor in ((x, 2.0), (x, 2.0), (x[8:], 3.0), (x + 1, 4.0)):
+        module["scale"].launch(stream, 1, N, args=(source, y, factor, len(source)))
+        assert (y[: len(source)] == factor * source).all()
+    for wrong, message in ((x.astype(cupy.float64), "the dtype must be float32"), (x[1:], "is not a multiple of 16")):
+        for _ in range(2):
+            with pytest.raises(LaunchError, match=message):
+                module["fours"].launch(stream, 1, 1, args=(wrong,))
+            module["fours"].launch(stream, 1, 1, args=(x,))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_a_torch_graph_captures_a_first_launch(gpu: cudakit.Device, mode: str) -> None:
+    torch = torch_of_gpu()
+    x, y = torch.zeros(N, device="cuda"), torch.zeros(N, device="cuda")
+    ours = gpu.array(np.ones(N, np.float32))
+    dropped = [gpu.zeros((N,)), gpu.pinned((N,)), gpu.compile(source=f"// dropped {mode}\n{SOURCE}", name="foreign.cu")]
+    gpu.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode=mode):
+        scale = gpu.compile(source=f"// {mode}\n{SOURCE}", name="foreign.cu")["scale"]  # loaded in the capture
+        stream = current_stream_of(gpu, "torch")
+        for _ in range(2):
+            scale.launch(stream, 1, N, args=(x, y, 2.0, N))
+        made = y + 1  # in the graph's own memory
+        scale.launch(stream, 1, N, args=(made, ours, 10.0, N))
+        prepared = scale.prepare(grid=1, block=N, args=(made, made, 3.0, N))
+        prepared.launch(stream)
+        dropped.clear()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x.normal_()
+        graph.replay()
+        torch.cuda.synchronize()
+        np.testing.assert_allclose(y.cpu(), 2 * x.cpu(), rtol=1e-6)
+        np.testing.assert_allclose(ours.numpy(), 10 * (2 * x + 1).cpu(), rtol=1e-6)
+        np.testing.assert_allclose(made.cpu(), 3 * (2 * x + 1).cpu(), rtol=1e-6)
+
+
+@pytest.mark.gpu
+def test_a_cupy_capture_takes_a_first_launch(gpu: cudakit.Device) -> None:
+    cupy = pytest.importorskip("cupy", reason="cupy is not installed")
+    x, y = cupy.zeros(N, cupy.float32), cupy.zeros(N, cupy.float32)
+    with cupy.cuda.Stream(non_blocking=True) as theirs:
+        theirs.begin_capture()
+        scale = gpu.compile(source=f"// cupy\n{SOURCE}", name="foreign.cu")["scale"]
+        stream = cudakit.Stream(gpu.context, handle=theirs.ptr, owner=theirs)
+        for _ in range(2):
+            scale.launch(stream, 1, N, args=(x, y, 2.0, N))
+        graph = theirs.end_capture()
+        for seed in range(3):
+            x[...] = cupy.asarray(np.random.default_rng(seed).standard_normal(N).astype(np.float32))
+            graph.launch(theirs)
+            theirs.synchronize()
+            np.testing.assert_array_equal(y.get(), 2 * x.get())
 
 
 # The libraries themselves ---------------------------------------------------------------------------------------------
