@@ -3,8 +3,9 @@
 // Parameters in rows.cuh; any strides, rows of any length. VEC > 1 takes neighbouring columns, rows on 16-byte
 // boundaries and cols a multiple of VEC, and moves 16 bytes at a time.
 //
-// Bound by: two reads of both arrays. One block of 1,024 threads per multiprocessor keeps the rows that are being read
-// few enough for the second read to find much of them in the L2. The next rung reads once.
+// Bound by: two reads of both arrays (of grad alone, for the logarithm). One block of 1,024 threads per multiprocessor
+// keeps the rows that are being read few enough for the second read to find much of them in the L2. The next rung reads
+// once.
 #include "rows.cuh"
 
 // grad, y, out: (rows, cols); grid: rows, block: a multiple of 32
@@ -19,8 +20,8 @@ __global__ void __launch_bounds__(1024, 1) two_reads(const T* grad, const T* y, 
     grad += row * grad_row;
     y += row * y_row;
     out += row * out_row;
-    // Calls use(column, piece of grad, piece of y) for every piece of this thread.
-    const auto for_each_piece = [&](auto use) {
+    // Calls use(column, piece of grad, piece of y) for every piece of this thread; y is not read if `with_y` is false.
+    const auto for_each_piece = [&](bool with_y, auto use) {
         for (int64 c = start; c < cols; c += kBatch * step) {
             Pack<T, VEC> grads[kBatch], values[kBatch];
 #pragma unroll
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(1024, 1) two_reads(const T* grad, const T* y, 
                 const int64 column = c + i * step;
                 if (column >= cols) continue;
                 grads[i] = *reinterpret_cast<const Pack<T, VEC>*>(grad + place<VEC>(column, grad_col));
-                values[i] = *reinterpret_cast<const Pack<T, VEC>*>(y + place<VEC>(column, y_col));
+                if (with_y) values[i] = *reinterpret_cast<const Pack<T, VEC>*>(y + place<VEC>(column, y_col));
             }
 #pragma unroll
             for (int i = 0; i < kBatch; ++i)
@@ -37,9 +38,10 @@ __global__ void __launch_bounds__(1024, 1) two_reads(const T* grad, const T* y, 
     };
 
     float sum = 0.0f;
-    for_each_piece([&](int64, const Pack<T, VEC>& g, const Pack<T, VEC>& value) { add_terms<LOG>(sum, g, value); });
+    for_each_piece(
+        !LOG, [&](int64, const Pack<T, VEC>& g, const Pack<T, VEC>& value) { add_terms<LOG>(sum, g, value); });
     sum = warps_reduce_block(sum, sums, Sum());
-    for_each_piece([&](int64 column, const Pack<T, VEC>& g, const Pack<T, VEC>& value) {
-        *reinterpret_cast<Pack<T, VEC>*>(out + place<VEC>(column, out_col)) = gradient<LOG>(g, value, sum, scale);
+    for_each_piece(true, [&](int64 column, const Pack<T, VEC>& g, const Pack<T, VEC>& value) {
+        store(out + place<VEC>(column, out_col), gradient<LOG>(g, value, sum, scale));
     });
 }

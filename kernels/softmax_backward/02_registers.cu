@@ -53,6 +53,5 @@ __global__ void __launch_bounds__(BLOCK) registers(const T* grad, const T* y, T*
 #pragma unroll
     for (int i = 0; i < HELD; ++i)
         if (inside && column(i) < cols)
-            *reinterpret_cast<Pack<T, VEC>*>(out + place<VEC>(column(i), out_col)) =
-                gradient<LOG>(grads[i], values[i], sum, scale);
+            store(out + place<VEC>(column(i), out_col), gradient<LOG>(grads[i], values[i], sum, scale));
 }

@@ -60,6 +60,5 @@ __global__ void __launch_bounds__(BLOCK) split_row(const T* grad, const T* y, T*
 
 #pragma unroll
     for (int i = 0; i < HELD; ++i)
-        if (column(i) < cols)
-            *reinterpret_cast<Pack<T, VEC>*>(out + column(i)) = gradient<LOG>(grads[i], values[i], sum, scale);
+        if (column(i) < cols) store(out + column(i), gradient<LOG>(grads[i], values[i], sum, scale));
 }

@@ -160,6 +160,22 @@ def test_sums_are_kept_in_float32(device: cudakit.Device, variant: str, dtype: s
     assert (result[0, 1:] == 1).all()
 
 
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("variant", "reads"), [("two_reads", 2), ("registers", 1), ("split_row", 1)])
+def test_every_access_is_of_whole_sectors(sim: cudakit.Device, variant: str, reads: int, dtype: str, log: bool) -> None:
+    grad, y = (sim.array(host) for host in drawn((2, 8192), dtype, log))
+    out = sim.empty(grad.shape, grad.dtype)
+    with sim.counters() as counted:
+        ops.softmax_backward(grad, y, out=out, variant=variant, log=log)
+        sim.synchronize()
+    (kernel,) = counted.values()
+    assert kernel.global_store_sectors * 32 == grad.nbytes
+    assert kernel.global_store_requests * 16 * 32 == grad.nbytes
+    arrays = reads + 1 if log else 2 * reads  # the sum of a logarithm's row needs no y
+    assert kernel.global_load_sectors * 32 == arrays * grad.nbytes
+
+
 @pytest.mark.parametrize(
     ("cols", "dtype", "vector", "expected"),
     [
