@@ -16,6 +16,8 @@ import numpy as np
 from cudakit.compare import in_range
 from cudakit.families import checks, front
 from cudakit.families.reduce_host import sum_plain
+from cudakit.families.scalars import Scalar
+from cudakit.families.softmax_modes import read_scale
 from cudakit.families.softmax_problem import piece, row_and_column
 from cudakit.families.variant import CPP, MAX_GRID_X, Config, Family, Variant, ceil_div, cpp_bool
 from cudakit.memory import array as memory
@@ -23,8 +25,6 @@ from cudakit.memory import array as memory
 # Threads of a block, at most, and pieces of both arrays that a thread holds: of 16 bytes, and of one element.
 MOST_THREADS = 1024
 HELD_PIECES, HELD_ELEMENTS = 4, 16
-# Numbers from here on round to infinity in float32.
-_PAST_FLOAT32 = 2.0**128 - 2.0**103
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,12 @@ def problem(inputs: Sequence[Any], output: Any, log: bool = False, scale: float 
     rows, cols = (1, *shape) if len(shape) == 1 else shape
     if rows > MAX_GRID_X:
         raise ValueError(f"softmax_backward takes at most {MAX_GRID_X} rows, got {rows}: split them")
-    if not abs(scale) < _PAST_FLOAT32:
-        raise ValueError(f"softmax_backward takes a scale that is finite in float32, got {scale}")
+    factor = read_scale(scale)
     checks.expect_output("softmax_backward", output, named)
     arrays = (grad, y, output)
     steps = [row_and_column(array.strides_elements) for array in arrays]
     vector = piece(rows, cols, arrays)
-    return BackwardProblem(rows, cols, (*steps[0], *steps[1], *steps[2]), vector, dtype.name, bool(log), scale)
+    return BackwardProblem(rows, cols, (*steps[0], *steps[1], *steps[2]), vector, dtype.name, bool(log), factor)
 
 
 def _two_reads(problem: BackwardProblem) -> Config:
@@ -290,6 +289,7 @@ FAMILY: Family[BackwardProblem] = Family(
     },
     dtypes=("float32", "float16", "bfloat16"),
     modes={"": {}, "log": {"log": True}, "scaled": {"scale": 0.125}},
+    scalars={"scale": Scalar("scale", read_scale)},
 )
 
 
