@@ -1,4 +1,4 @@
-"""cudakit in torch: the functions of `cudakit.ops` as `torch.ops.cudakit`.
+"""cudakit in torch: the functions of `cudakit.ops` as `torch.ops.cudakit`, and `op` for kernels of your own.
 
     import cudakit.torch
 
@@ -16,9 +16,10 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("cudakit.torch needs torch: pip install 'cudakit[torch]'", name="torch") from error
 
 from cudakit.torch import gradients, ops
+from cudakit.torch.kernels import op
 from cudakit.torch.simulated import set_simulated_device, simulated_device
 
-__all__ = ["set_simulated_device", "simulated_device"]
+__all__ = ["op", "set_simulated_device", "simulated_device"]
 
 ops.register()
 gradients.register(tuple(ops.OPS))

@@ -69,11 +69,11 @@ def missing(grad: Any, like: tuple[Sequence[int], Any], what: str, advice: str) 
 
 
 def expect_no_gradient(op: str, name: str, tensor: Any) -> None:
-    """Refuse to write to a tensor that records gradients: they would be silently wrong."""
+    """Refuse a tensor that records gradients in an op that writes to its arguments: they would be silently wrong."""
     if tensor.requires_grad and torch.is_grad_enabled():
         raise GradientError(
-            f"{op} writes to {name}, a tensor that records gradients, and this write has no gradient: give "
-            f"{name}.detach(), or call it under torch.no_grad()"
+            f"{op} writes to its arguments, which has no gradient, and {name} records gradients: give {name}.detach(), "
+            "or call it under torch.no_grad()"
         )
 
 

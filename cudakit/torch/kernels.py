@@ -1,0 +1,252 @@
+"""A user's own kernel as an op of torch's library."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import torch
+
+from cudakit.compile import cache, compiler, headers
+from cudakit.device import Device
+from cudakit.driver.stream import Stream
+from cudakit.errors import LaunchError
+from cudakit.torch import library, simulated
+from cudakit.torch.rules import Rule
+from cudakit.torch.schema import INPUT, OUTPUT, WRITTEN, KernelParameter, kernel_parameters, schema_of
+
+_NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
+_ADVICE = "give it one with backward=, or call it under torch.no_grad()"
+
+Dims = int | Sequence[int]
+# The value itself, or a function that takes arguments of the op by their names.
+OfArguments = Any
+
+
+def op(
+    name: str,
+    kernel: str,
+    *,
+    path: str | PathLike[str] | None = None,
+    source: str | None = None,
+    grid: OfArguments,
+    block: OfArguments,
+    shared: OfArguments = 0,
+    outputs: Mapping[str, str | Callable[..., Any]] | None = None,
+    computed: Mapping[str, OfArguments] | None = None,
+    parameters: Sequence[str] | None = None,
+    strided: bool = False,
+    backward: Callable[..., Any] | None = None,
+    setup_context: Callable[..., Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Register a kernel as the op `name` ("mine::axpb") of torch's library, and return it (an OpOverload).
+
+    The schema follows from the kernel's C++ parameters: a pointer to const is a tensor that is read; another pointer is
+    a tensor that is written to, unless it is an output; numbers are int, float and bool. CUDA tensors run on their GPU,
+    CPU tensors on the simulated device, and the kernel is compiled for each device on the first call there.
+
+    kernel: its name in the source, or a name expression ("axpb<float>"). path: its `.cu` file, or source: its text.
+    grid, block, shared: as for Kernel.launch, each a value or a function of the op's arguments by name
+    (`lambda x: x.numel() // 256`); a grid of 0 launches nothing. outputs: the tensors that the op makes and returns, by
+    parameter: the name of an argument of the same shape and dtype, or a function that returns (shape, dtype). computed:
+    numbers that follow from the arguments and are not arguments themselves: `{"n": lambda x: x.numel()}`. parameters:
+    the parameters' names in order, if they cannot be read from the source. strided: take tensors of any strides, for a
+    kernel that has the strides among its parameters. backward, setup_context: the gradient, as for
+    torch.library.register_autograd; without one a backward pass raises GradientError. options: as for Device.compile
+    (defines, include, std, ...).
+
+    Raises ValueError for declarations that do not fit the kernel, and CompileError. A call raises LaunchError for a
+    dtype, a layout or a number that the kernel does not take, DeviceFault with the report on the simulated device.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"an op is called NAMESPACE::NAME, as mine::axpb, not {name!r}")
+    if library.is_defined(name):
+        raise ValueError(f"torch has an op {name} already: choose another name")
+    if not isinstance(kernel, str):
+        raise TypeError(
+            f"{name}: the kernel is given by its name and its path or source, as it is compiled for each device; got "
+            f"a {type(kernel).__name__}"
+        )
+    if (path is None) == (source is None):
+        raise ValueError(f"{name}: give the kernel's path, or its source, and not both")
+    made = KernelOp(
+        name,
+        kernel,
+        *_text(name, path, source),
+        options,
+        launch={"grid": grid, "block": block, "shared": shared},
+        outputs=outputs or {},
+        computed=computed or {},
+        names=parameters,
+        strided=strided,
+    )
+    if made.writes and backward is not None:
+        raise ValueError(
+            f"{name}: an op that writes to its arguments ({', '.join(made.writes)}) has no gradient: declare them as "
+            "outputs, or leave backward out"
+        )
+    overload = library.define(name, made.schema, cuda=made.on_gpu, cpu=made.on_simulated, fake=made.fake)
+    if backward is not None:
+        library.add_gradient(name, backward, setup_context)
+    elif not made.writes:
+        library.add_no_gradient(name, _ADVICE)
+    return overload
+
+
+def _text(name: str, path: str | PathLike[str] | None, source: str | None) -> tuple[str, str]:
+    """(what reports call the source, its text)"""
+    if path is None:
+        return f"{name.replace('::', '_')}.cu", source or ""
+    file = headers.find_source(path)
+    return str(file), file.read_text()
+
+
+class KernelOp:
+    """One kernel as an op: what its calls launch. schema: without the name. writes: the arguments that it writes to."""
+
+    def __init__(
+        self,
+        name: str,
+        kernel: str,
+        label: str,
+        text: str,
+        options: Mapping[str, Any],
+        *,
+        launch: Mapping[str, OfArguments],
+        outputs: Mapping[str, str | Callable[..., Any]],
+        computed: Mapping[str, OfArguments],
+        names: Sequence[str] | None,
+        strided: bool,
+    ) -> None:
+        self.name, self.kernel, self.strided = name, kernel, strided
+        names_compiled = (kernel, *options.get("names", ()))
+        self._source = {"name": label, **options, "source": text, "names": names_compiled}
+        # The types are the same on every device; no module is loaded, as some kernels load on a GPU only.
+        request = {**self._source, "arch": simulated.simulated_device().arch}
+        compiled = cache.compiled(compiler.request(request.pop("source"), **request))
+        made = kernel_parameters(name, kernel, compiled, names, outputs, computed)
+        self.parameters = made
+        self.schema = schema_of(made)
+        self.writes = tuple(parameter.name for parameter in made if parameter.role == WRITTEN)
+        self._arguments = tuple(parameter.name for parameter in made if parameter.is_argument)
+        self._given = tuple(parameter for parameter in made if parameter.role in (INPUT, WRITTEN))
+        self._made = tuple(parameter for parameter in made if parameter.role == OUTPUT)
+        self._tensors = tuple(parameter.name for parameter in made if parameter.is_tensor)
+        everything = tuple(parameter.name for parameter in made)
+        known = tuple(parameter for parameter in everything if parameter not in computed)
+        self._outputs = {each: self._output(each, rule) for each, rule in outputs.items()}
+        self._computed = {each: Rule(name, f"computed[{each!r}]", rule, known) for each, rule in computed.items()}
+        self._launch = {each: Rule(name, each, rule, everything) for each, rule in launch.items()}
+
+    def _output(self, output: str, rule: str | Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
+        """The rule for the (shape, dtype) of an output."""
+        if isinstance(rule, str):
+            like = rule
+            given = [parameter.name for parameter in self._given]
+            if like not in given:
+                raise ValueError(
+                    f"{self.name}: the output {output} is declared like {like!r}, and the tensors among the arguments "
+                    f"are {', '.join(given)}"
+                )
+            return lambda values: (values[like].shape, values[like].dtype)
+        if not callable(rule):
+            raise ValueError(
+                f"{self.name}: the output {output} is declared as {rule!r}: give the name of an argument of the same "
+                "shape and dtype, or a function that returns (shape, dtype)"
+            )
+        return Rule(self.name, f"outputs[{output!r}]", rule, self._arguments)
+
+    # Calls ------------------------------------------------------------------------------------------------------------
+
+    def on_gpu(self, *arguments: Any) -> Any:
+        """The kernel for CUDA tensors."""
+        values = self._bind(arguments)
+        tensor = values[self._given[0].name]
+        device = Device.of_gpu(tensor.get_device())
+        self._queue(device, _current_stream(device, tensor), values, {})
+        return self._returned(values)
+
+    def on_simulated(self, *arguments: Any) -> Any:
+        """The kernel for CPU tensors."""
+        values = self._bind(arguments)
+
+        def work(device: Device, arrays: Sequence[Any]) -> None:
+            by_name = dict(zip(self._tensors, arrays, strict=True))
+            self._queue(device, device.default_stream, values, by_name)
+
+        simulated.run([values[name] for name in self._tensors], work)
+        return self._returned(values)
+
+    def fake(self, *arguments: Any) -> Any:
+        """The kernel for tensors without memory."""
+        return self._returned(self._allocated(arguments))
+
+    def _allocated(self, arguments: Sequence[Any]) -> dict[str, Any]:
+        """The arguments by name, and new outputs. Refuses dtypes that the pointers do not take."""
+        values: dict[str, Any] = dict(zip(self._arguments, arguments, strict=True))
+        for parameter in self._given:
+            parameter.expect_dtype(self.name, values[parameter.name])
+            if self.writes:
+                library.expect_no_gradient(self.name, parameter.name, values[parameter.name])
+        first = values[self._given[0].name]
+        made = {}
+        for parameter in self._made:
+            shape, dtype = self._shape_and_dtype(parameter, values)
+            made[parameter.name] = first.new_empty(shape, dtype=dtype)
+            parameter.expect_dtype(self.name, made[parameter.name])
+        return {**values, **made}
+
+    def _shape_and_dtype(self, parameter: KernelParameter, values: Mapping[str, Any]) -> tuple[Any, Any]:
+        answer = self._outputs[parameter.name](values)
+        if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], torch.dtype):
+            return answer
+        raise ValueError(
+            f"{self.name}: the function for the output {parameter.name} returned {answer!r}: return (shape, dtype), as "
+            "((3, 4), torch.float32)"
+        )
+
+    def _bind(self, arguments: Sequence[Any]) -> dict[str, Any]:
+        """The values of all parameters by name."""
+        values = self._allocated(arguments)
+        if not self.strided:
+            for parameter in self._given:
+                self._expect_contiguous(parameter.name, values[parameter.name])
+        return {**values, **{name: rule(values) for name, rule in self._computed.items()}}
+
+    def _expect_contiguous(self, name: str, tensor: Any) -> None:
+        if not tensor.is_contiguous():
+            raise LaunchError(
+                f"{self.name}: {name} of shape {tuple(tensor.shape)} has strides {tensor.stride()}, and the kernel gets "
+                f"only its address: give {name}.contiguous(), or define the op with strided=True and add the strides "
+                "to the kernel's parameters"
+            )
+
+    def _queue(self, device: Device, stream: Stream, values: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+        """Launch on `stream`; `arrays` has what is passed in place of a value."""
+        grid, block, shared = (rule(values) for rule in self._launch.values())
+        if grid == 0 or (isinstance(grid, (tuple, list)) and 0 in grid):
+            return
+        kernel = device.kept.get(self)
+        if kernel is None:
+            kernel = device.kept[self] = device.compile(**self._source)[self.kernel]
+        args = tuple(arrays.get(each.name, values[each.name]) for each in self.parameters)
+        kernel.launch(stream, grid, block, shared, args)
+
+    def _returned(self, values: Mapping[str, Any]) -> Any:
+        for name in self.writes:
+            library.written(values[name])
+        made = tuple(values[parameter.name] for parameter in self._made)
+        return made[0] if len(made) == 1 else made or None
+
+
+def _current_stream(device: Device, tensor: Any) -> Stream:
+    """torch's current stream on the GPU of `tensor`."""
+    handle = torch.cuda.current_stream(tensor.device).cuda_stream
+    key = "torch stream", handle
+    stream: Stream | None = device.kept.get(key)
+    if stream is None:
+        stream = device.kept[key] = Stream(device.context, handle=handle)
+    return stream
