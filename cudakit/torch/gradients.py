@@ -135,6 +135,28 @@ def _product(a: Any, b: Any, alpha: float, shape: Sequence[int]) -> Any:
     return total if a.dtype == torch.float32 else _OPS.cast(total, a.dtype)
 
 
+# softmax --------------------------------------------------------------------------------------------------------------
+
+
+def _save_softmax(ctx: Any, inputs: Sequence[Any], keyword_only_inputs: Any, output: Any) -> None:
+    mask = inputs[1]
+    ctx.save_for_backward(output)
+    ctx.mask = None if mask is None else (mask.shape, mask.dtype)
+    ctx.options = {name: keyword_only_inputs[name] for name in ("log", "scale")}
+
+
+def _softmax(ctx: Any, grad: Any) -> Any:
+    (y,) = ctx.saved_tensors
+    wants_x, *of_mask = ctx.needs_input_grad
+    of_x = None
+    if wants_x:
+        of_x = _OPS.softmax_backward(grad, y, **ctx.options)
+        if ctx.mask is not None and ctx.options["log"]:  # what is hidden has y = -inf, and no gradient
+            of_x = of_x.masked_fill(y == -math.inf, 0.0)
+    what = "cudakit::softmax has no gradient for mask"
+    return of_x, library.missing(grad, ctx.mask, what, _ADVICE) if any(of_mask) else None
+
+
 GRADIENTS: dict[str, tuple[Setup, Backward]] = {
     "add": (_save_shapes, _add),
     "add_broadcast": (_save_shapes, _add_broadcast),
@@ -143,6 +165,7 @@ GRADIENTS: dict[str, tuple[Setup, Backward]] = {
     "gemm": (_save_product, _gemm),
     "matrix_add": (_save_shapes, _add),
     "scale": (_save_factor, _scale),
+    "softmax": (_save_softmax, _softmax),
     "sum": (_save_axis, _sum),
 }
 

@@ -13,11 +13,13 @@ from cudakit.compile import cache, compiler, headers
 from cudakit.device import Device
 from cudakit.driver.stream import Stream
 from cudakit.errors import LaunchError
+from cudakit.memory import libraries
 from cudakit.torch import library, simulated
 from cudakit.torch.rules import Rule
 from cudakit.torch.schema import INPUT, OUTPUT, WRITTEN, KernelParameter, kernel_parameters, schema_of
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
+_TORCH = libraries.named("torch")
 _ADVICE = "give it one with backward=, or call it under torch.no_grad()"
 
 Dims = int | Sequence[int]
@@ -164,9 +166,8 @@ class KernelOp:
     def on_gpu(self, *arguments: Any) -> Any:
         """The kernel for CUDA tensors."""
         values = self._bind(arguments)
-        tensor = values[self._given[0].name]
-        device = Device.of_gpu(tensor.get_device())
-        self._queue(device, _current_stream(device, tensor), values, {})
+        device = Device.of_gpu(values[self._given[0].name].get_device())
+        self._queue(device, _current_stream(device), values, {})
         return self._returned(values)
 
     def on_simulated(self, *arguments: Any) -> Any:
@@ -219,9 +220,9 @@ class KernelOp:
     def _expect_contiguous(self, name: str, tensor: Any) -> None:
         if not tensor.is_contiguous():
             raise LaunchError(
-                f"{self.name}: {name} of shape {tuple(tensor.shape)} has strides {tensor.stride()}, and the kernel gets "
-                f"only its address: give {name}.contiguous(), or define the op with strided=True and add the strides "
-                "to the kernel's parameters"
+                f"{self.name}: {name} of shape {tuple(tensor.shape)} has strides {tensor.stride()}, and the kernel has "
+                f"only an address: give {name}.contiguous(), or define the op with strided=True and add the strides to "
+                "the kernel's parameters"
             )
 
     def _queue(self, device: Device, stream: Stream, values: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
@@ -231,7 +232,8 @@ class KernelOp:
             return
         kernel = device.kept.get(self)
         if kernel is None:
-            kernel = device.kept[self] = device.compile(**self._source)[self.kernel]
+            with device.context.relaxed():  # a capture may begin with the first call
+                kernel = device.kept[self] = device.compile(**self._source)[self.kernel]
         args = tuple(arrays.get(each.name, values[each.name]) for each in self.parameters)
         kernel.launch(stream, grid, block, shared, args)
 
@@ -242,11 +244,11 @@ class KernelOp:
         return made[0] if len(made) == 1 else made or None
 
 
-def _current_stream(device: Device, tensor: Any) -> Stream:
-    """torch's current stream on the GPU of `tensor`."""
-    handle = torch.cuda.current_stream(tensor.device).cuda_stream
-    key = "torch stream", handle
+def _current_stream(device: Device) -> Stream:
+    """torch's current stream on a GPU; the same object for the same stream."""
+    address = _TORCH.current_stream(device.ordinal)
+    key = "torch stream", address
     stream: Stream | None = device.kept.get(key)
     if stream is None:
-        stream = device.kept[key] = Stream(device.context, handle=handle)
+        stream = device.kept[key] = Stream(device.context, handle=address)
     return stream

@@ -118,6 +118,11 @@ OPS: dict[str, Op] = {
         _softmax,
         _like_first,
     ),
+    "softmax_backward": Op(
+        f"(Tensor grad, Tensor y, *, bool log=False, float scale=1.0, {_VARIANT}) -> Tensor",
+        ops.softmax_backward,
+        _like_first,
+    ),
     "sum": Op(_REDUCTION, ops.sum, _like_reduced("sum")),
     "threshold": Op(f"(Tensor x, float limit, *, {_VARIANT}) -> Tensor", ops.threshold, _like_first),
 }
