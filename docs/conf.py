@@ -3,6 +3,7 @@
 Nothing is fetched to build or to read them: no web fonts, no scripts of other hosts.
 """
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ myst_heading_anchors = 4
 # GitHub knows nothing of Markdown's further extensions, so the pages use none.
 myst_enable_extensions: list[str] = []
 
+# Without torch the page of cudakit.torch is made with a stand-in for it.
+autodoc_mock_imports = [] if importlib.util.find_spec("torch") else ["torch"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True}

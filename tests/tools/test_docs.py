@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 import pages
 import pytest
+import torch_installed
 from paths import ROOT
 
 import cudakit
@@ -40,6 +41,8 @@ def run_page(page, *flags, check=True):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if pages.read(page)], ids=name_of)
 def test_the_blocks_of_every_page_do_what_it_says(page):
+    if any(block.language == "python" and re.search(r"^import torch$", block.text, re.M) for block in pages.read(page)):
+        torch_installed.require()
     run_page(page)
 
 

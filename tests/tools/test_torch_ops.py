@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+import threading
 
 import pytest
 import torch_installed
@@ -158,6 +161,23 @@ def test_views_of_one_storage_that_overlap():
 def test_empty_tensors():
     assert OPS.softmax(torch.empty(0, 5)).shape == (0, 5)
     assert OPS.sum(torch.empty(0, 5), 0).tolist() == [0] * 5
+
+
+def test_threads():
+    """Calls of several threads on views of one storage."""
+    x = random(4, 40)
+    results = [None] * 4
+
+    def work(k):
+        results[k] = OPS.add(x[k, k:], x[k, : 40 - k])
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k in range(4):
+        torch.testing.assert_close(results[k], x[k, k:] + x[k, : 40 - k])
 
 
 # Gradients ------------------------------------------------------------------------------------------------------------
@@ -350,6 +370,11 @@ def test_a_device_of_the_users():
         finally:
             cudakit.torch.set_simulated_device(None)
     close(OPS.softmax(random(3, 4), log=True), torch.log_softmax(random(3, 4), -1))
+
+
+def test_cudakit_does_not_import_torch():
+    program = "import sys, cudakit, cudakit.ops; cudakit.Device('sim'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def test_wrap_of_a_tensor_that_records_gradients(sim):
