@@ -64,8 +64,8 @@ class Captures:
         return self._underway.get(int(result[2]))
 
     def refuse(self, stream: Any, text: str) -> None:
-        """Raise GraphError if a stream (a driver handle) is being captured."""
-        if self.of(stream) is not None:
+        """Raise GraphError if a stream (a driver handle) is being captured, by this library or another."""
+        if self._primary is not None and self._primary.is_capturing(stream):
             raise GraphError(text)
 
     def failed(self, routine: str, code: Any) -> None:

@@ -131,7 +131,7 @@ class Allocation:
         if nbytes == 0:
             context.make_current()
             return cls(context, 0, uses)
-        if context.captures:
+        if context.captures or stream.foreign:
             context.captures.refuse(
                 stream.expect_open(),
                 f"{nbytes} bytes of device memory cannot be allocated on {stream!r} while it is being captured: they "
@@ -202,8 +202,7 @@ def _free_async(context: Context, pointer: int, uses: Uses) -> None:
 
 def _free(context: Context, pointer: int, uses: Uses) -> None:
     # cuMemFree waits for the whole device, and so for every stream.
-    with context.relaxed():
-        context.attempt("cuMemFree", pointer)
+    context.attempt("cuMemFree", pointer)
 
 
 def _has_pool(context: Context) -> bool:

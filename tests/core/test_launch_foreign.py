@@ -201,7 +201,7 @@ def torch_of_gpu() -> Any:
 def current_stream_of(gpu: cudakit.Device, name: str) -> cudakit.Stream:
     """The stream that a library considers current."""
     library = libraries.named(name)
-    return cudakit.Stream(gpu.context, handle=library.current_stream(gpu.context.ordinal))
+    return cudakit.Stream(gpu.context, handle=library.current_stream(gpu.context.ordinal), owner=library)
 
 
 @pytest.mark.gpu

@@ -13,6 +13,8 @@ from cuda.bindings import driver as cu
 from graph_work import BLOCK, GRID, SOURCE, N, numbers
 
 import cudakit
+from cudakit.errors import GraphError
+from cudakit.memory.allocation import Allocation
 
 MODES = cu.CUstreamCaptureMode
 
@@ -157,6 +159,29 @@ def test_memory_dropped_in_a_capture_is_freed_after_it(sim: cudakit.Device) -> N
         sim.synchronize()
         assert sim.context.driver.simStats().allocations == before - 1
     library.close()
+
+
+def test_memory_is_not_made_on_a_captured_stream(device: cudakit.Device, library: Library) -> None:
+    """It would be the graph's own, in which nothing can keep or free it."""
+    stream = cudakit.Stream.of(device.context, library)
+    library.begin()
+    with pytest.raises(GraphError, match=r"cannot be allocated on .* while it is being captured"):
+        device.empty((N,), stream=stream)
+    device.empty((N,)).close()
+    assert library.end() == 0
+
+
+def test_memory_that_is_not_of_the_pool_is_freed_with_the_device() -> None:
+    """The context itself may live on, held by another library."""
+    device = cudakit.Device("sim", fresh=True)
+    driver = device.context.driver
+    kept = Allocation.unordered(device.context, device.default_stream, 64)
+    device.context.own.add(kept)
+    assert not driver.cuDevicePrimaryCtxRetain(0)[0]
+    assert driver.simStats().bytes == 64
+    device.close()
+    assert driver.simStats().bytes == 0
+    driver.cuDevicePrimaryCtxRelease(0)
 
 
 def test_a_wrapped_array_dropped_in_a_capture_does_not_break_it(device: cudakit.Device, library: Library) -> None:
