@@ -62,6 +62,8 @@ class Kernel(Function):
         grid, block, cluster: an int, or up to three. shared: bytes of dynamic shared memory. args: see `arguments`.
         Raises LaunchError before anything runs; what the kernel does wrong is raised by the call that waits for it.
         """
+        if type(stream) is not Stream:
+            stream = self.checked_stream(stream)
         # The generated function of this thread's last plan (`launch_source` shows one): it tests, packs and launches.
         if cluster is None and not cooperative and self._plans.last_launch(stream, grid, block, shared, args):
             return
