@@ -16,7 +16,7 @@ from cudakit.device import Device
 from cudakit.driver.stream import Stream
 from cudakit.errors import DeviceMismatch
 from cudakit.memory import array as memory
-from cudakit.memory import dlpack, interop, libraries, makers
+from cudakit.memory import dlpack, interop, layout, libraries, makers
 from cudakit.memory.allocation import Allocation, Uses
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.libraries import Library
@@ -119,7 +119,7 @@ class ForeignReader(Reader):
         return stream
 
     def empty(self, device: Device, on: Stream, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, int]:
-        made = self.library.empty(shape, dtype.name, device.context.ordinal)
+        made = self.library.maker(shape, dtype.name, device.context.ordinal)()
         return made, self._pointer(made)
 
     def used(self, arrays: Sequence[Any], on: Stream, given: Any) -> None:
@@ -143,10 +143,10 @@ class ForeignReader(Reader):
                 "values: resolve_neg() or resolve_conj() makes an array of its values"
             )
         dtype = memory.as_dtype(library.dtype_name(array.dtype))
-        shape = tuple(array.shape)
-        return makers.over(
-            device.context, on, self._pointer(array), shape, dtype, strides=library.strides_of(array), owner=array
-        )
+        shape, strides = tuple(array.shape), library.strides_of(array)
+        if layout.is_contiguous(shape, strides, dtype.itemsize):
+            strides = layout.contiguous(shape, dtype.itemsize)  # the steps of axes of length 1 mean nothing
+        return makers.over(device.context, on, self._pointer(array), shape, dtype, strides=strides, owner=array)
 
 
 class _ThreadStreams(threading.local):

@@ -29,10 +29,10 @@ _IMMUTABLE = (float, int, np.generic)
 class _Number:
     """An option of a resolved call. value: what the kernels were last passed. places: (launch, parameter, factor)."""
 
-    __slots__ = ("_places", "_read", "value")
+    __slots__ = ("_places", "_read", "kind", "value")
 
     def __init__(self, scalar: Scalar, value: Any) -> None:
-        self._read = scalar.read
+        self._read, self.kind = scalar.read, scalar.kind
         self._places: list[tuple[PatchableLaunch, int, float | None]] = []
         self.value = value if isinstance(value, _IMMUTABLE) else self
 
@@ -74,27 +74,27 @@ class ResolvedCall:
             for name, scalar in family.scalars.items()
             if options.get(name) is not None
         }
-        self._apart = _apart(inputs, output)
-        self._scratch_bytes = 0
-        self._launches: list[PatchableLaunch] = []
-        self._patches: list[tuple[Any, tuple[tuple[int, int, int], ...]]] = []
+        self.apart = _apart(inputs, output)
+        self.scratch_bytes = 0
+        self.launches: list[PatchableLaunch] = []
+        self.slots: list[tuple[tuple[int, int, int], ...]] = []
         self._range = family.range(variant)
-        self._attention: Any = ()
+        self.attention: Any = ()
+        self.guard: Any = None  # made by guards.make_guard
+        self.guard_names: dict[str, Any] = {}
         if not family.empty(problem):
             self._build(device, problem, arrays, options)
-        self._sends = [(launch.send, launch.address, launch.again) for launch in self._launches]
-        self._retired = [launch.retired for launch in self._launches]
 
     def _build(self, device: Device, problem: Any, arrays: Sequence[DeviceArray], options: Mapping[str, Any]) -> None:
         family, variant = self.family, self.variant
         *inputs, output = arrays
         self.configs = variant.configs(problem)
         kernels = [family.kernel(device, variant, config) for config in self.configs]
-        self._scratch_bytes = variant.scratch(problem)
+        self.scratch_bytes = variant.scratch(problem)
         stand_in = None
-        if self._scratch_bytes:
+        if self.scratch_bytes:
             # At an address of no meaning: kernels are passed another at each call.
-            stand_in = makers.over(device.context, output.stream, _NOWHERE, self._scratch_bytes, np.uint8)
+            stand_in = makers.over(device.context, output.stream, _NOWHERE, self.scratch_bytes, np.uint8)
         roles = [array.allocation for array in (*arrays, *([] if stand_in is None else [stand_in]))]
         origins = [array.pointer for array in arrays] + [_NOWHERE]
         passed = mark(problem, family.scalars, options)
@@ -108,21 +108,20 @@ class ResolvedCall:
                     slots.append((launch.place(index), role, value.pointer - origins[role] if value.size else 0))
                 elif isinstance(value, (MarkedFloat, MarkedInt)):
                     self.numbers[value.option].at(launch, index, value.factor)
-            self._launches.append(launch)
-            self._patches.append((launch.words, tuple(slots)))
-        self._attention = self._launches[0].attention if self._launches else ()
+            self.launches.append(launch)
+            self.slots.append(tuple(slots))
+        self.attention = self.launches[0].attention if self.launches else ()
 
     def takes(self, pointers: tuple[int, ...], fresh: bool) -> bool:
         """Whether nothing that its kind leaves open speaks against it: memory that is shared, a module that was closed.
 
         fresh: the output is not among `pointers`; a new one shares nothing.
         """
-        for retired in self._retired:
-            if retired:
-                return False
+        if any(launch.retired for launch in self.launches):
+            return False
         if not fresh:
             output = pointers[-1]
-            for place, low, high in self._apart:
+            for place, low, high in self.apart:
                 if low < pointers[place] - output < high:
                     return False
         return True
@@ -131,24 +130,27 @@ class ResolvedCall:
         """Queue its launches on `stream`. pointers: the addresses of the inputs, then of the output."""
         if stream.closed:
             stream.expect_open()
-        if self._scratch_bytes:
-            pointers = (*pointers, scratch(stream, self._scratch_bytes))
-        for words, slots in self._patches:
+        if self.guard_names:
+            # the guard may not take the addresses of its own last call to be in place
+            self.guard_names["last"] = self.guard_names["nothing"]
+        if self.scratch_bytes:
+            pointers = (*pointers, scratch(stream, self.scratch_bytes))
+        for launch, slots in zip(self.launches, self.slots, strict=True):
             for word, role, offset in slots:
-                words[word] = pointers[role] + offset
+                launch.words[word] = pointers[role] + offset
         handle = stream.handle
-        if self._attention:
-            self._attended(handle)
+        if self.attention:
+            self.attended(handle)
             return
-        for send, address, again in self._sends:
-            result = send(handle, address, 0)
+        for launch in self.launches:
+            result = launch.send(handle, launch.address, 0)
             if result[0]:
-                again(send, handle, result[0])
+                launch.again(launch.send, handle, result[0])
 
-    def _attended(self, handle: Any) -> None:
+    def attended(self, handle: Any) -> None:
         """The same with NVTX ranges, and with the context made current if there are several devices."""
         with self._range:
-            for launch in self._launches:
+            for launch in self.launches:
                 send = launch.attended(launch.send)
                 result = send(handle, launch.address, 0)
                 if result[0]:

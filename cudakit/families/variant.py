@@ -8,6 +8,8 @@ about a kernel is written a second time.
 from __future__ import annotations
 
 import functools
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -105,6 +107,22 @@ class Variant(Generic[P]):
         return None if answer is True else str(answer)
 
 
+class Recent(threading.local):
+    """One thread's last calls of a family by the shape of the first input: weak references to guards of resolved calls,
+    which their devices keep."""
+
+    MOST = 256
+
+    def __init__(self) -> None:
+        self.by_shape: dict[Any, weakref.ref[Any]] = {}
+
+    def keep(self, shape: Any, guard: Any) -> None:
+        """Have `guard` tried first at the next call."""
+        if len(self.by_shape) >= self.MOST:
+            self.by_shape.clear()
+        self.by_shape[shape] = weakref.ref(guard)
+
+
 @dataclass(frozen=True)
 class Family(Generic[P]):
     """A ladder of variants that compute the same thing, with its float64 reference.
@@ -124,6 +142,7 @@ class Family(Generic[P]):
     - `flops(problem)`: operations, or 0 if bandwidth is the only measure.
     - `choose(problem, arch)`: the name of the variant that "auto" means.
     - `empty(problem)`: whether there is nothing to launch.
+    - `recent`: the last calls, which the front door tries first.
     - `scalars`: the options that are plain numbers among the kernels' arguments, by name.
     - `shapes`: default shapes by device kind ("gpu", "sim"); "gpu once": those of a profile, if it should take fewer;
       "sweep" and "sim sweep": the whole list.
@@ -149,6 +168,7 @@ class Family(Generic[P]):
     shapes: dict[str, tuple[tuple[int, ...], ...]]
     dtypes: tuple[str, ...] = ("float32",)
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    recent: Recent = field(default_factory=Recent, compare=False, repr=False)
     modes: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
     ceiling: str = "copy"
     read_shape: Callable[[tuple[int, ...]], tuple[int, ...]] = field(default=lambda shape: shape)

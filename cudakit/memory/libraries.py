@@ -32,6 +32,8 @@ class Library:
     `strides_in` is "elements", else in bytes. device: the device's number, -1 if it is not on such a device.
     described: whether `__cuda_array_interface__` says all that matters of its arrays; then the rules for all that have
     it hold for them.
+    placed: whether it is on a GPU. contiguous: whether its elements lie in C order without gaps. Both cost less than
+    device and strides, and are "" if the library has nothing of the kind.
     negated, conjugated: whether its memory holds the values with their sign, or their imaginary parts' sign, still to
     be changed ("" if the library has no such views). conjugated is false of dtypes that are not complex.
     """
@@ -48,8 +50,9 @@ class Library:
     dtype_name: Callable[[Any], str]
     #: The address of the stream that the library considers current on a device, by the device's number.
     current_stream: Callable[[int], int]
-    #: empty(shape, dtype name, device number): a new array, its memory from the library's allocator.
-    empty: Callable[[tuple[int, ...], str, int], Any]
+    #: maker(shape, dtype name, device number): a function that makes new arrays, their memory from the library's
+    #: allocator.
+    maker: Callable[[tuple[int, ...], str, int], Callable[[], Any]]
     #: record_use(array, stream address, device number): have its memory not reused before the stream is past here.
     #: None if the library cannot: then the caller keeps the array alive.
     record_use: Callable[[Any, int, int], None] | None = None
@@ -57,6 +60,8 @@ class Library:
     #: addresses are not used again.
     stream_owner: Callable[[int], Any] | None = None
     negated: str = ""
+    placed: str = ""
+    contiguous: str = ""
     conjugated: str = ""
     kind: str = "gpu"
     described: bool = False
@@ -119,8 +124,8 @@ def _torch_library(torch: Any) -> Library:
     def current_stream(device: int) -> int:
         return int(torch.cuda.current_stream(device).cuda_stream)
 
-    def empty(shape: tuple[int, ...], dtype: str, device: int) -> Any:
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=torch.device("cuda", device))
+    def maker(shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
+        return functools.partial(torch.empty, shape, dtype=getattr(torch, dtype), device=torch.device("cuda", device))
 
     def record_use(array: Any, stream: int, device: int) -> None:
         array.record_stream(torch.cuda.ExternalStream(stream, device=device))
@@ -135,9 +140,11 @@ def _torch_library(torch: Any) -> Library:
         strides_in="elements",
         # Tensors on devices of other kinds have numbers too.
         device="({0}.get_device() if {0}.is_cuda else -1)",
+        placed="{0}.is_cuda",
+        contiguous="{0}.is_contiguous()",
         dtype_name=lambda dtype: str(dtype).removeprefix("torch."),
         current_stream=raw_stream or current_stream,
-        empty=empty,
+        maker=maker,
         record_use=record_use,
         negated="{0}.is_neg()",
         conjugated="{0}.is_conj()",
@@ -163,9 +170,14 @@ def _cupy_library(cupy: Any) -> Library:
     def current_stream(device: int) -> int:
         return int(stream_owner(device).ptr)
 
-    def empty(shape: tuple[int, ...], dtype: str, device: int) -> Any:
-        with cupy.cuda.Device(device):
-            return cupy.empty(shape, np.dtype(dtype))
+    def maker(shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
+        kind = np.dtype(dtype)
+
+        def make() -> Any:
+            with cupy.cuda.Device(device):
+                return cupy.empty(shape, kind)
+
+        return make
 
     return Library(
         name="cupy",
@@ -179,6 +191,6 @@ def _cupy_library(cupy: Any) -> Library:
         dtype_name=lambda dtype: str(dtype.name),
         current_stream=current_stream,
         stream_owner=stream_owner,
-        empty=empty,
+        maker=maker,
         described=True,
     )
