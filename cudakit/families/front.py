@@ -1,8 +1,8 @@
 """The front door of every op: from arrays of any library to launches on a stream.
 
 `apply` first tries the guard of the last call like this one (`guards`). If the call is of another kind, it makes its
-signature: family, variant, options, and of each array the dtype, shape, strides, device and address modulo 16. If this
-thread has a ResolvedCall for it, addresses and numbers are put in place and the kernels are launched. Otherwise `_first`
+signature: family, variant, options, and of each array the dtype, shape, strides, device and address modulo 16. If the
+thread has a ResolvedCall for it, addresses and numbers are put in place and the kernels are launched. If not, `_first`
 checks the call by every rule and resolves it. All three launch by the same ResolvedCall.
 
 Work on arrays of torch and CuPy is queued on the stream that their library considers current, on which its allocator
@@ -147,11 +147,11 @@ def _expect_no_capture(family: Family[Any], variant: Variant[Any], on: Any) -> N
 
 def dtype_name(array: Any) -> str:
     """The name of an array's dtype, in any library; "" if it has none."""
-    dtype = getattr(array, "dtype", "")
     try:
-        return _names[dtype]
-    except (KeyError, TypeError):
+        return _names[array.dtype]
+    except (AttributeError, KeyError, TypeError):  # no array, or the first one of its dtype
+        dtype = getattr(array, "dtype", "")
         name = str(dtype).rpartition(".")[2]
-    with contextlib.suppress(TypeError):
-        _names[dtype] = name
-    return name
+        with contextlib.suppress(TypeError):
+            _names[dtype] = name
+        return name

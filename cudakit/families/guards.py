@@ -18,8 +18,8 @@ from cudakit.families.resolved import ResolvedCall
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.scratch import scratch
 
-#: guard(inputs, out, variant, stream, options) returns the output, or None if the call is of another kind: then nothing
-#: has been done.
+#: guard(inputs, out, variant, stream, options), for a first input of the shape that the guard is kept under, returns the
+#: output, or None if the call is of another kind: then nothing has been done.
 Guard = Callable[[Sequence[Any], Any, Any, Any, Mapping[str, Any]], Any]
 
 _PLAIN = (bool, int, str, type(None))
@@ -93,7 +93,7 @@ class _OwnGuard:
                     if not (
                         type(on) is Stream and on.context is context and not on.closed
                         and type(a0) is DeviceArray and a0.context is context and a0.dtype is dtype0
-                        and a0.shape == shape0 and a0.strides == strides0
+                        and a0.strides == strides0
                         and a0.readonly is False and a0.pointer & 15 == 0
                         and ... the same for a1 ...
                         and not -4096 < a0.pointer - a1.pointer < 4096
@@ -163,7 +163,7 @@ class _OwnGuard:
         )  # fmt: skip
         return [
             f"type({a}) is DeviceArray and {a}.context is context and {a}.dtype is dtype{i}",
-            f"{a}.shape == shape{i} and {a}.strides == strides{i}",
+            f"{a}.shape == shape{i} and {a}.strides == strides{i}" if i else f"{a}.strides == strides{i}",
             f"{a}.readonly is {array.readonly} and {a}.pointer & 15 == {array.pointer & 15}",
         ]
 
@@ -246,7 +246,7 @@ class _ForeignGuard(_OwnGuard):
                 a0, = inputs
                 a1 = out
                 if not (
-                    type(a0) is type0 and a0.is_cuda and a0.dtype is dtype0 and a0.shape == shape0
+                    type(a0) is type0 and a0.is_cuda and a0.dtype is dtype0
                     and a0.is_contiguous() and not a0.is_neg()
                     and ... the same for a1 ...
                 ):
@@ -314,7 +314,8 @@ class _ForeignGuard(_OwnGuard):
         one = library.kind == "gpu" and self.device.context.alone
         placed = library.placed if one and library.placed else f"{library.device} == number"
         tests = [f"type({a}) is type{i} and {placed.format(a)} and {library.dtype.format(a)} is dtype{i}"]
-        tests.append(f"{library.shape.format(a)} == shape{i}")
+        if i:
+            tests.append(f"{library.shape.format(a)} == shape{i}")
         if library.contiguous and view.is_contiguous:
             tests.append(library.contiguous.format(a))
         else:
