@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
+import numpy as np
 
 from cudakit.device import Device
 from cudakit.memory.array import DeviceArray
@@ -51,25 +52,33 @@ def run(tensors: Sequence[Any], work: Callable[[Device, Sequence[DeviceArray]], 
     with _lock:
         device = simulated_device()
         arrays: list[DeviceArray] = []
-        storages = _shared_storages(device, tensors)
         try:
+            arrays += _shared_memory(device, tensors)
+            first = len(arrays)
             arrays += [device.wrap(tensor.detach()) for tensor in tensors]
-            work(device, arrays)
+            work(device, arrays[first:])
             device.default_stream.synchronize()
         finally:
-            for array in (*arrays, *storages):
+            for array in reversed(arrays):
                 array.close()
 
 
-def _shared_storages(device: Device, tensors: Sequence[Any]) -> list[DeviceArray]:
-    """Arrays over the storages that several of the tensors are views of: each is registered whole, before its views."""
-    owners: dict[int, list[Any]] = {}
-    for tensor in tensors:
-        if tensor.numel():
-            owners.setdefault(tensor.untyped_storage().data_ptr(), []).append(tensor)
-    wrapped = []
-    for views in owners.values():
-        if len(views) > 1:
-            storage = views[0].untyped_storage()
-            wrapped.append(device.wrap(torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),))))
-    return wrapped
+def _shared_memory(device: Device, tensors: Sequence[Any]) -> list[DeviceArray]:
+    """Arrays over the memory that several of the tensors share: it is registered as a whole, before their own parts."""
+    pieces: list[list[int]] = []  # first byte, end, how many different parts
+    for low, high in sorted({_span(tensor) for tensor in tensors if tensor.numel()}):
+        if pieces and low < pieces[-1][1]:
+            pieces[-1][1] = max(high, pieces[-1][1])
+            pieces[-1][2] += 1
+        else:
+            pieces.append([low, high, 1])
+    whole = [(ctypes.c_uint8 * (high - low)).from_address(low) for low, high, parts in pieces if parts > 1]
+    return [device.wrap(np.ctypeslib.as_array(memory)) for memory in whole]
+
+
+def _span(tensor: Any) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and past its last one."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((extent - 1) * step for extent, step in steps)
+    low = int(tensor.data_ptr())
+    return low, low + (last + 1) * int(tensor.element_size())

@@ -177,6 +177,7 @@ def test_an_access_out_of_bounds_is_reported_and_the_next_call_works(axpb):
     with pytest.raises(DeviceFault, match="out of bounds: global load of 4 bytes") as raised:
         op(torch.randn(40), 1.0, 1.0, 41)
     assert "thread (40, 0, 0)" in str(raised.value)
+    assert "op(torch.randn(40), 1.0, 1.0, 41)" in str(raised.value)  # the line of the call
     assert axpb(torch.ones(3), 2.0, 1.0).tolist() == [3, 3, 3]
 
 

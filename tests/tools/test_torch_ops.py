@@ -156,6 +156,9 @@ def test_views_of_one_storage_that_overlap():
     x = random(50)
     torch.testing.assert_close(OPS.add(x[1:], x[:-1]), x[1:] + x[:-1])
     torch.testing.assert_close(OPS.add(x[5:9], x[7:11]), x[5:9] + x[7:11])
+    array = x.numpy()
+    one, other = (torch.from_numpy(part) for part in (array[1:], array[:-1]))  # each has a storage of its own
+    torch.testing.assert_close(OPS.add(one, other), x[1:] + x[:-1])
 
 
 def test_empty_tensors():

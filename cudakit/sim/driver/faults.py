@@ -8,6 +8,7 @@ import os
 import sys
 import weakref
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from cuda.bindings import driver as cu
@@ -50,12 +51,16 @@ class OperationFault(Exception):
         self.report = report
 
 
+def _is_between(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    # torch calls its ops' kernels back
+    return file.startswith(_PACKAGE) or file in _BETWEEN or str(frame.f_globals.get("__name__")).startswith("torch.")
+
+
 def caller() -> Origin:
-    """The line of the innermost frame outside this package."""
+    """The line of the innermost frame outside this package, and outside what it is called back through."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith(_PACKAGE) or frame.f_code.co_filename in _BETWEEN
-    ):
+    while frame.f_back is not None and _is_between(frame):
         frame = frame.f_back
     return Origin(frame.f_code.co_filename, frame.f_lineno)
 
