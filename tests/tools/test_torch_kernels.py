@@ -329,6 +329,7 @@ def test_on_the_gpu(gpu, axpb):
         pytest.skip("torch is built without CUDA")
     x = torch.randn(3, 50, device="cuda", requires_grad=True)
     torch.library.opcheck(axpb, (x, 2.0, 1.0))
+    torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         y = axpb(x * 2, 2.0, 1.0)
     torch.cuda.synchronize()
