@@ -137,6 +137,7 @@ class KernelOp:
         self._given = tuple(parameter for parameter in made if parameter.role in (INPUT, WRITTEN))
         self._made = tuple(parameter for parameter in made if parameter.role == OUTPUT)
         self._tensors = tuple(parameter.name for parameter in made if parameter.is_tensor)
+        self._dtypes = {each.name: _dtypes(each) for each in made if each.is_tensor}
         everything = tuple(parameter.name for parameter in made)
         known = tuple(parameter for parameter in everything if parameter not in computed)
         self._outputs = {each: self._output(each, rule) for each, rule in outputs.items()}
@@ -189,7 +190,7 @@ class KernelOp:
         """The arguments by name, and new outputs. Refuses dtypes that the pointers do not take."""
         values: dict[str, Any] = dict(zip(self._arguments, arguments, strict=True))
         for parameter in self._given:
-            parameter.expect_dtype(self.name, values[parameter.name])
+            self._expect_dtype(parameter, values[parameter.name])
             if self.writes:
                 library.expect_no_gradient(self.name, parameter.name, values[parameter.name])
         first = values[self._given[0].name]
@@ -197,8 +198,13 @@ class KernelOp:
         for parameter in self._made:
             shape, dtype = self._shape_and_dtype(parameter, values)
             made[parameter.name] = first.new_empty(shape, dtype=dtype)
-            parameter.expect_dtype(self.name, made[parameter.name])
+            self._expect_dtype(parameter, made[parameter.name])
         return {**values, **made}
+
+    def _expect_dtype(self, parameter: KernelParameter, tensor: Any) -> None:
+        dtypes = self._dtypes[parameter.name]
+        if dtypes is not None and tensor.dtype not in dtypes:
+            raise parameter.refusal(self.name, tensor)
 
     def _shape_and_dtype(self, parameter: KernelParameter, values: Mapping[str, Any]) -> tuple[Any, Any]:
         answer = self._outputs[parameter.name](values)
@@ -242,6 +248,13 @@ class KernelOp:
             library.written(values[name])
         made = tuple(values[parameter.name] for parameter in self._made)
         return made[0] if len(made) == 1 else made or None
+
+
+def _dtypes(parameter: KernelParameter) -> frozenset[Any] | None:
+    """The torch dtypes that a pointer takes; None for any."""
+    if parameter.dtypes is None:
+        return None
+    return frozenset(getattr(torch, name) for name in parameter.dtypes if hasattr(torch, name))
 
 
 def _current_stream(device: Device) -> Stream:

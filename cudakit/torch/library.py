@@ -29,8 +29,9 @@ def define(
     has `add_gradient` or `add_no_gradient` called on its name.
     """
     namespace, _, short = name.partition("::")
-    library = _libraries[name] = torch.library.Library(namespace, "FRAGMENT")
+    library = torch.library.Library(namespace, "FRAGMENT")
     library.define(short + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _libraries[name] = library
     library.impl(short, cuda, "CUDA")
     library.impl(short, cpu, "CPU")
     torch.library.register_fake(name, fake, lib=library)

@@ -63,15 +63,14 @@ class KernelParameter:
         """Whether the op's callers give it."""
         return self.role in (INPUT, WRITTEN, NUMBER)
 
-    def expect_dtype(self, op: str, tensor: Any) -> None:
-        """Refuse a tensor of a dtype that the pointer does not take."""
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if self.dtypes is not None and dtype not in self.dtypes:
-            advice = f"convert it with .to(torch.{self.dtypes[0]})" if self.role != OUTPUT else "declare it of that one"
-            raise LaunchError(
-                f"{op}: {self.name} is a tensor of {dtype}, and the kernel's parameter {self.type.text} {self.name} "
-                f"takes {' or '.join(name for name in self.dtypes if name != 'void')}: {advice}, or change the kernel"
-            )
+    def refusal(self, op: str, tensor: Any) -> LaunchError:
+        """The error for a tensor of a dtype that the pointer does not take."""
+        dtypes = [name for name in self.dtypes or () if name != "void"]
+        advice = f"convert it with .to(torch.{dtypes[0]})" if self.role != OUTPUT else "declare it of that one"
+        return LaunchError(
+            f"{op}: {self.name} is a tensor of {str(tensor.dtype).removeprefix('torch.')}, and the kernel's parameter "
+            f"{self.type.text} {self.name} takes {' or '.join(dtypes)}: {advice}, or change the kernel"
+        )
 
 
 def parameter_names(source: str, kernel: str) -> tuple[str, ...] | None:
