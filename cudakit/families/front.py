@@ -20,7 +20,7 @@ import numpy as np
 
 from cudakit.errors import GraphError
 from cudakit.families.arrays import Reader, expect_one_library, reader_of
-from cudakit.families.guards import make_guard
+from cudakit.families.guards import make_guard, renew
 from cudakit.families.resolved import ResolvedCall, thread_calls
 from cudakit.families.variant import Family, Variant
 
@@ -36,16 +36,17 @@ def apply(
     family: Family[Any], inputs: Sequence[Any], out: Any, variant: str, stream: Any, options: Mapping[str, Any] = _NONE
 ) -> Any:
     """Runs `family` on `inputs` into `out`, or into a new array of the inputs' library, and returns that."""
-    try:
-        recent = family.recent.by_shape.get(inputs[0].shape)
-    except (AttributeError, TypeError):  # not an array: the rules say so
-        recent = None
-    if recent is not None:
-        guard = recent()
-        if guard is not None:
-            made = guard(inputs, out, variant, stream, options)
-            if made is not None:
-                return made
+    recent = family.recent
+    guard = recent.last()
+    if guard is not None:
+        made = guard(inputs, out, variant, stream, options)
+        if made is not None:
+            return made
+    guard = recent.of_shape(inputs[0])
+    if guard is not None:
+        made = guard(inputs, out, variant, stream, options)
+        if made is not None:
+            return made
     arrays = inputs if out is None else (*inputs, out)
     reader = reader_of(arrays)
     seen = reader.read(*arrays)
@@ -60,7 +61,8 @@ def apply(
     if call is None or not call.takes(pointers, out is None):
         return _first(family, inputs, out, variant, stream, options, reader, signature)
     if call.guard is not None:
-        family.recent.keep(inputs[0].shape, call.guard)
+        renew(call, arrays)
+        recent.keep(inputs[0].shape, call.guard)
     for name, number in call.numbers.items():
         if options[name] is not number.value:
             number.become(options[name])

@@ -1,8 +1,9 @@
 """The guard of a resolved call: one generated function that recognises a call of its kind, and makes it.
 
-`front.apply` tries the guard of the last call with the same family and first shape before it makes a signature. A guard
-reads each attribute once, compares it with what it was when the call was resolved, and launches. The text is generated,
-because the Python calls and tuples that this saves cost more than the comparisons; `_Source.text` shows two examples.
+`front.apply` tries the guard of the family's last call, and of the last call with the same first shape, before it makes
+a signature. A guard compares each attribute with what it was when the call was resolved, and launches. The text is
+generated, because the Python calls and tuples that this saves cost more than the comparisons; the methods called `text`
+show examples.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from cudakit.families.resolved import ResolvedCall
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.scratch import scratch
 
-#: guard(inputs, out, variant, stream, options), for a first input of the shape that the guard is kept under, returns the
-#: output, or None if the call is of another kind: then nothing has been done.
+#: guard(inputs, out, variant, stream, options) returns the output, or None if the call is of another kind: then nothing
+#: has been done.
 Guard = Callable[[Sequence[Any], Any, Any, Any, Mapping[str, Any]], Any]
 
 _PLAIN = (bool, int, str, type(None))
@@ -93,7 +94,7 @@ class _OwnGuard:
                     if not (
                         type(on) is Stream and on.context is context and not on.closed
                         and type(a0) is DeviceArray and a0.context is context and a0.dtype is dtype0
-                        and a0.strides == strides0
+                        and a0.shape == shape0 and a0.strides == strides0
                         and a0.readonly is False and a0.pointer & 15 == 0
                         and ... the same for a1 ...
                         and not -4096 < a0.pointer - a1.pointer < 4096
@@ -163,7 +164,7 @@ class _OwnGuard:
         )  # fmt: skip
         return [
             f"type({a}) is DeviceArray and {a}.context is context and {a}.dtype is dtype{i}",
-            f"{a}.shape == shape{i} and {a}.strides == strides{i}" if i else f"{a}.strides == strides{i}",
+            f"{a}.shape == shape{i} and {a}.strides == strides{i}",
             f"{a}.readonly is {array.readonly} and {a}.pointer & 15 == {array.pointer & 15}",
         ]
 
@@ -237,7 +238,8 @@ class _ForeignGuard(_OwnGuard):
     reader: ForeignReader
 
     def text(self) -> str:
-        """For softmax(x, y) on torch tensors, one kernel, on a machine with one GPU:
+        """For softmax(x, y) on torch tensors, one kernel, on a machine with one GPU. If the library has a checker, the
+        tests after the types are one: check(a0, a1).
 
         def guard(inputs, out, variant, stream, options):
             global address, on
@@ -246,7 +248,7 @@ class _ForeignGuard(_OwnGuard):
                 a0, = inputs
                 a1 = out
                 if not (
-                    type(a0) is type0 and a0.is_cuda and a0.dtype is dtype0
+                    type(a0) is type0 and a0.is_cuda and a0.dtype is dtype0 and a0.shape == shape0
                     and a0.is_contiguous() and not a0.is_neg()
                     and ... the same for a1 ...
                 ):
@@ -272,8 +274,16 @@ class _ForeignGuard(_OwnGuard):
             current_stream=library.current_stream, stream_of=self.reader.stream, address=None, on=None, number=number
         )
         tests = []
-        for i in self.seen:
-            tests += self._same_kind(i)
+        if library.checker is not None:
+            names["checker"] = library.checker
+            names["check"] = library.checker([self.arrays[i].allocation.owner for i in self.seen])
+            for i in self.seen:
+                names[f"type{i}"] = type(self.arrays[i].allocation.owner)
+            tests = [f"type(a{i}) is type{i}" for i in self.seen]
+            tests.append(f"check({', '.join(f'a{i}' for i in self.seen)})")
+        else:
+            for i in self.seen:
+                tests += self._same_kind(i)
         pointers = [f"p{i}" for i in range(self.inputs + 1)]
         places = [f"p{i} & 15 == {self.arrays[i].pointer & 15}" for i in self.seen] + self._distances(pointers)
         lines = [
@@ -314,8 +324,7 @@ class _ForeignGuard(_OwnGuard):
         one = library.kind == "gpu" and self.device.context.alone
         placed = library.placed if one and library.placed else f"{library.device} == number"
         tests = [f"type({a}) is type{i} and {placed.format(a)} and {library.dtype.format(a)} is dtype{i}"]
-        if i:
-            tests.append(f"{library.shape.format(a)} == shape{i}")
+        tests.append(f"{library.shape.format(a)} == shape{i}")
         if library.contiguous and view.is_contiguous:
             tests.append(library.contiguous.format(a))
         else:
@@ -324,6 +333,16 @@ class _ForeignGuard(_OwnGuard):
         if library.negated:
             tests.append(f"not {library.negated.format(a)}")
         return tests
+
+
+def renew(call: ResolvedCall, arrays: Sequence[Any]) -> None:
+    """Have the guard of `call` compare with `arrays`, which the caller passed.
+
+    A checker also looks at flags that the signature leaves open, such as whether gradients are recorded.
+    """
+    checker = call.guard_names.get("checker")
+    if checker is not None:
+        call.guard_names["check"] = checker(arrays)
 
 
 def _joined(tests: Sequence[str]) -> str:

@@ -107,20 +107,38 @@ class Variant(Generic[P]):
         return None if answer is True else str(answer)
 
 
+def _none() -> None:
+    return None
+
+
 class Recent(threading.local):
-    """One thread's last calls of a family by the shape of the first input: weak references to guards of resolved calls,
-    which their devices keep."""
+    """One thread's last calls of a family: weak references to guards of resolved calls, which their devices keep.
+
+    last(): the guard of the very last one, or None. by_shape: those of others, by the shape of the first input.
+    """
 
     MOST = 256
 
     def __init__(self) -> None:
+        self.last: Callable[[], Any] = _none
         self.by_shape: dict[Any, weakref.ref[Any]] = {}
 
     def keep(self, shape: Any, guard: Any) -> None:
         """Have `guard` tried first at the next call."""
         if len(self.by_shape) >= self.MOST:
             self.by_shape.clear()
-        self.by_shape[shape] = weakref.ref(guard)
+        self.last = self.by_shape[shape] = weakref.ref(guard)
+
+    def of_shape(self, array: Any) -> Any:
+        """The guard for a first input like `array`, which is the last one from now on. None if there is no other."""
+        try:
+            found = self.by_shape.get(array.shape)
+        except (AttributeError, TypeError):  # not an array: the rules say so
+            return None
+        if found is None or found is self.last:
+            return None
+        self.last = found
+        return found()
 
 
 @dataclass(frozen=True)

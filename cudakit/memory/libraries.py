@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cudakit.errors import CudakitError
+from cudakit.memory import layout
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ class Library:
     placed: str = ""
     contiguous: str = ""
     conjugated: str = ""
+    #: checker(arrays): check(*others) returns whether each of as many arrays, of the types of these, has the dtype,
+    #: shape, strides, device and flags of its counterpart. None if the library has nothing of the kind.
+    checker: Callable[[Sequence[Any]], Callable[..., bool]] | None = None
     kind: str = "gpu"
     described: bool = False
 
@@ -119,13 +123,25 @@ def _torch() -> Library | None:
 
 @functools.cache
 def _torch_library(torch: Any) -> Library:
+    guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # returns the address, and makes no object
 
     def current_stream(device: int) -> int:
         return int(torch.cuda.current_stream(device).cuda_stream)
 
     def maker(shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
+        # of the current device, which there is one of; it costs a third of torch.empty
+        empty_strided = getattr(guards, "_empty_strided_cuda", None)
+        if empty_strided is not None and torch.cuda.device_count() == 1:
+            return functools.partial(empty_strided, shape, layout.contiguous(shape, 1), getattr(torch, dtype))
         return functools.partial(torch.empty, shape, dtype=getattr(torch, dtype), device=torch.device("cuda", device))
+
+    def checker(tensors: Sequence[Any]) -> Callable[..., bool]:
+        # What torch.compile tests the arguments of its compiled functions with.
+        check: Callable[..., bool] = guards.TensorGuards(
+            *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+        ).check
+        return check
 
     def record_use(array: Any, stream: int, device: int) -> None:
         array.record_stream(torch.cuda.ExternalStream(stream, device=device))
@@ -146,9 +162,21 @@ def _torch_library(torch: Any) -> Library:
         current_stream=raw_stream or current_stream,
         maker=maker,
         record_use=record_use,
+        checker=checker if _tells_apart(torch, checker) else None,
         negated="{0}.is_neg()",
         conjugated="{0}.is_conj()",
     )
+
+
+def _tells_apart(torch: Any, checker: Callable[[Sequence[Any]], Callable[..., bool]]) -> bool:
+    """Whether a checker of this version of torch does what is expected of it."""
+    try:
+        tensor = torch.zeros(2, 3)
+        check = checker((tensor, tensor))
+        others = (torch.zeros(3, 2), torch.zeros(3, 2).T, tensor.double(), tensor.to("meta"), torch._neg_view(tensor))
+        return check(tensor, torch.zeros(2, 3)) and not any(check(tensor, other) for other in others)
+    except Exception:  # it is not part of torch's public interface
+        return False
 
 
 def _cupy() -> Library | None:
