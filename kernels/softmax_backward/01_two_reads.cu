@@ -8,40 +8,44 @@
 // once.
 #include "rows.cuh"
 
+// Calls use(column, piece of grad, piece of y) for every piece of this thread; y is not read if READ_Y is false.
+template <bool READ_Y, int VEC, class T, class Use>
+__device__ __forceinline__ void for_each_piece(
+    const T* grad, int64 grad_col, const T* y, int64 y_col, int64 cols, Use use) {
+    constexpr int kBatch = VEC == 1 ? 4 : 2;                  // pieces of each array that are loaded before one is used
+    const int64 step = static_cast<int64>(blockDim.x) * VEC;  // columns that the block takes at once
+    const int64 start = static_cast<int64>(threadIdx.x) * VEC;  // this thread's first column
+    for (int64 c = start; c < cols; c += kBatch * step) {
+        Pack<T, VEC> grads[kBatch], values[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            const int64 column = c + i * step;
+            if (column >= cols) continue;
+            grads[i] = *reinterpret_cast<const Pack<T, VEC>*>(grad + place<VEC>(column, grad_col));
+            if (READ_Y) values[i] = *reinterpret_cast<const Pack<T, VEC>*>(y + place<VEC>(column, y_col));
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+            if (c + i * step < cols) use(c + i * step, grads[i], values[i]);
+    }
+}
+
 // grad, y, out: (rows, cols); grid: rows, block: a multiple of 32
 template <class T, bool LOG, int VEC>
 __global__ void __launch_bounds__(1024, 1) two_reads(const T* grad, const T* y, T* out, int64 grad_row, int64 grad_col,
     int64 y_row, int64 y_col, int64 out_row, int64 out_col, int64 rows, int64 cols, float scale) {
-    constexpr int kBatch = VEC == 1 ? 4 : 2;  // pieces of each array that a thread loads before it uses one
     __shared__ float sums[kWarp];
     const int64 row = blockIdx.x;
-    const int64 step = static_cast<int64>(blockDim.x) * VEC;    // columns that the block takes at once
-    const int64 start = static_cast<int64>(threadIdx.x) * VEC;  // this thread's first column
     grad += row * grad_row;
     y += row * y_row;
     out += row * out_row;
-    // Calls use(column, piece of grad, piece of y) for every piece of this thread; y is not read if `with_y` is false.
-    const auto for_each_piece = [&](bool with_y, auto use) {
-        for (int64 c = start; c < cols; c += kBatch * step) {
-            Pack<T, VEC> grads[kBatch], values[kBatch];
-#pragma unroll
-            for (int i = 0; i < kBatch; ++i) {
-                const int64 column = c + i * step;
-                if (column >= cols) continue;
-                grads[i] = *reinterpret_cast<const Pack<T, VEC>*>(grad + place<VEC>(column, grad_col));
-                if (with_y) values[i] = *reinterpret_cast<const Pack<T, VEC>*>(y + place<VEC>(column, y_col));
-            }
-#pragma unroll
-            for (int i = 0; i < kBatch; ++i)
-                if (c + i * step < cols) use(c + i * step, grads[i], values[i]);
-        }
-    };
 
     float sum = 0.0f;
-    for_each_piece(
-        !LOG, [&](int64, const Pack<T, VEC>& g, const Pack<T, VEC>& value) { add_terms<LOG>(sum, g, value); });
+    for_each_piece<!LOG, VEC>(grad, grad_col, y, y_col, cols,
+        [&](int64, const Pack<T, VEC>& g, const Pack<T, VEC>& value) { add_terms<LOG>(sum, g, value); });
     sum = warps_reduce_block(sum, sums, Sum());
-    for_each_piece(true, [&](int64 column, const Pack<T, VEC>& g, const Pack<T, VEC>& value) {
-        store(out + place<VEC>(column, out_col), gradient<LOG>(g, value, sum, scale));
-    });
+    for_each_piece<true, VEC>(
+        grad, grad_col, y, y_col, cols, [&](int64 column, const Pack<T, VEC>& g, const Pack<T, VEC>& value) {
+            store(out + place<VEC>(column, out_col), gradient<LOG>(g, value, sum, scale));
+        });
 }

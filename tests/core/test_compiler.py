@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from cudakit.compile import compiler, headers
 from cudakit.errors import CompileError
@@ -260,3 +262,17 @@ def test_a_standard_header_of_the_host_has_one_of_cudas_instead(header: str, own
 def test_a_header_that_cuda_has_none_of_is_to_be_looked_for(header: str) -> None:
     with pytest.raises(CompileError, match="pip install nvidia-cuda-runtime"):
         build(f"#include <{header}>\n")
+
+
+# A lambda whose parameters have an `auto` among them; parameters may have one level of parentheses.
+GENERIC_LAMBDA = re.compile(r"\[[^][]*\]\s*\((?:[^(){};]|\([^()]*\))*\bauto\b[\s&*.]*\w*\s*[,)]")
+
+
+def test_no_cuda_source_has_a_generic_lambda() -> None:
+    """NVRTC 13.0, which the package allows, compiles lambdas with typed parameters only: it takes the template that an
+    `auto` parameter makes for a host function. Write a `__device__` function template instead."""
+    files = [path for name in ("kernels", "examples", "tests", "docs", "cudakit") for path in (ROOT / name).rglob("*")]
+    sources = [path for path in files if path.suffix in (".cu", ".cuh", ".py", ".md")]
+    assert any(path.suffix == ".cuh" for path in sources)
+    matches = [(path, match) for path in sources for match in GENERIC_LAMBDA.finditer(path.read_text())]
+    assert not [f"{path.relative_to(ROOT)}: {match[0]}" for path, match in matches]

@@ -47,8 +47,9 @@ template <class F> __device__ int applied(F f, int x) { return f(x); }
 __global__ void lambdas(int* o) {
     int k = o[threadIdx.x];
     auto times = [=](int x) { return x * k; };
-    auto add = [&](auto x) { k += x; return k; };
-    o[threadIdx.x] = applied(times, threadIdx.x) + add(2) + add(3.7f);
+    auto add = [&](int x) { k += x; return k; };
+    auto add_float = [&](float x) { k += x; return k; };
+    o[threadIdx.x] = applied(times, threadIdx.x) + add(2) + add_float(3.7f);
 }
 __global__ void switched(int* o) {
     int i = threadIdx.x;
