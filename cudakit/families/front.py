@@ -63,14 +63,14 @@ def apply(
     if call.guard is not None:
         renew(call, arrays)
         recent.keep(inputs[0].shape, call.guard)
-    for name, number in call.numbers.items():
-        if options[name] is not number.value:
-            number.become(options[name])
     on = reader.stream(device, stream)
     if out is None:
         out, address = reader.empty(device, on, call.shape, call.dtype)
         pointers = (*pointers, address)
         arrays = (*inputs, out)
+    for name, number in call.numbers.items():  # after the stream and the new output, which _first refuses before them
+        if options[name] is not number.value:
+            number.become(options[name])
     call(on, pointers)
     reader.used(arrays, on, stream)
     return out
