@@ -87,7 +87,8 @@ def _number(name: str) -> Callable[[int], int]:
 
 def _offset_kind(offset: int) -> tuple[int, int]:
     """Its place in a counter; and the offset itself if the stream could end before the array does."""
-    return offset % 4, offset if offset >= 2**63 else 0
+    whole = int(offset)
+    return whole % 4, whole if whole >= 2**63 else 0
 
 
 _SCALARS = {"seed": Scalar("seed", _number("seed")), "offset": Scalar("offset", _number("offset"), _offset_kind)}
@@ -101,13 +102,12 @@ def problem(inputs: Sequence[Any], output: Any, seed: int = 0, offset: int = 0) 
         raise ValueError(
             f"random numbers are written to a contiguous array, the output has strides {tuple(output.strides)} bytes"
         )
-    for name, value in (("seed", seed), ("offset", offset)):
-        _SCALARS[name].read(value)
+    seed, offset = (_SCALARS[name].read(value) for name, value in (("seed", seed), ("offset", offset)))
     if offset + output.size > 2**64:
         raise ValueError(f"a stream has 2**64 numbers, asked were {output.size} from number {offset} on")
     aligned = offset % 4 == 0 and alignment(output) == 16
     sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
-    return RandomProblem(int(output.size), int(seed), int(offset), aligned, sms)
+    return RandomProblem(int(output.size), seed, offset, aligned, sms)
 
 
 def _arguments(problem: RandomProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
