@@ -27,8 +27,10 @@ from cudakit.families.variant import Family, Variant
 MOST_CALLS = 1024  # resolved calls that a thread keeps for a device
 
 _NONE: Mapping[str, Any] = {}
-# Values of these types are equal only if they mean the same; 0.0 and -0.0 are equal and do not.
-_PLAIN = (bool, int, str, type(None))
+# Values of these types are equal only if they mean the same. 0.0 and -0.0 are equal and do not: floats are known by their
+# bytes. Anything else could change while it is the same object, as an array without axes does.
+_PLAIN = (bool, int, str, type(None), type)
+_BY_BYTES = (float, complex, np.number, np.bool_)
 _names: dict[Any, str] = {}
 
 
@@ -56,7 +58,7 @@ def apply(
     try:
         signature = (id(family), variant, out is None, layouts, _known_by(family, options) if options else None)
         call = thread_calls(device := reader.device(where)).get(signature)
-    except Exception:  # what is wrong is for the rules to say
+    except Exception:  # what is wrong is for the rules to say; and a value that may change is taken anew at each call
         return _first(family, inputs, out, variant, stream, options, reader, None)
     if call is None or not call.takes(pointers, out is None):
         return _first(family, inputs, out, variant, stream, options, reader, signature)
@@ -77,16 +79,18 @@ def apply(
 
 
 def _known_by(family: Family[Any], options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What of the options the choice of kernels depends on."""
+    """What of the options the choice of kernels depends on. Raises TypeError for a value that may change."""
     known: list[Any] = []
     for name, value in options.items():
         scalar = family.scalars.get(name)
         if scalar is None:
             kind = type(value)
-            known.append(name)
-            known.append(kind)
-            same_if_equal = kind in _PLAIN or not isinstance(value, (float, complex, np.generic))
-            known.append(value if same_if_equal else np.asarray(value).tobytes())
+            if isinstance(value, _BY_BYTES):
+                known += (name, kind, np.asarray(value).tobytes())
+            elif kind in _PLAIN or isinstance(value, np.dtype):
+                known += (name, kind, value)
+            else:
+                raise TypeError(f"{name} may change")
         elif scalar.kind is not None:
             known.append(scalar.kind(value))
     return tuple(known)
