@@ -296,5 +296,5 @@ def add(a: Any, b: Any, out: Any = None, variant: str = "auto", stream: Any = No
     current one, unless given. Returns without waiting. Raises ValueError for arrays it does not take,
     UnsupportedVariant for a rung that does not take them.
     """
-    contiguous = any(variant == rung.name for rung in vector_add.FAMILY)
+    contiguous = variant != "auto" and any(variant == rung.name for rung in vector_add.FAMILY)
     return front.apply(vector_add.FAMILY if contiguous else FAMILY, (a, b), out, variant, stream)

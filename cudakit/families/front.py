@@ -27,8 +27,8 @@ from cudakit.families.variant import Family, Variant
 MOST_CALLS = 1024  # resolved calls that a thread keeps for a device
 
 _NONE: Mapping[str, Any] = {}
-# Values of these types are equal only if they mean the same. 0.0 and -0.0 are equal and do not: floats are known by their
-# bytes. Anything else could change while it is the same object, as an array without axes does.
+# Values of these types are equal only if they mean the same. 0.0 equals -0.0, so floats are known by their bytes.
+# Anything else could change while it is the same object, as an array without axes does.
 _PLAIN = (bool, int, str, type(None), type)
 _BY_BYTES = (float, complex, np.number, np.bool_)
 _names: dict[Any, str] = {}
@@ -63,7 +63,7 @@ def apply(
     if call is None or not call.takes(pointers, out is None):
         return _first(family, inputs, out, variant, stream, options, reader, signature)
     if call.guard is not None:
-        renew(call, arrays)
+        renew(call, device, arrays)
         recent.keep(inputs[0].shape, call.guard)
     on = reader.stream(device, stream)
     if out is None:

@@ -203,11 +203,11 @@ def gemm(
     if beta and c is None and out is None:
         raise ValueError(f"beta is {beta}, and there is no c for it: give c=, or out= to add to")
     inputs = (a, b) if c is None else (a, b, c)
-    options: dict[str, Any] = {"alpha": alpha, "beta": beta}
     if front.dtype_name(a) not in gemm_half.DTYPES:
         if dtype is not None and memory.as_dtype(dtype) != np.float32:
             raise ValueError(f"a product of {front.dtype_name(a)} gives float32, {dtype} was asked for")
-        return front.apply(FAMILY, inputs, out, variant, stream, options)
+        return front.apply(FAMILY, inputs, out, variant, stream, {"alpha": alpha, "beta": beta})
     if dtype is None and out is not None:
         dtype = front.dtype_name(out)
-    return front.apply(gemm_half.FAMILY, inputs, out, variant, stream, {**options, "dtype": dtype})
+    options = {"alpha": alpha, "beta": beta, "dtype": dtype}
+    return front.apply(gemm_half.FAMILY, inputs, out, variant, stream, options)

@@ -69,6 +69,7 @@ class _OwnGuard:
             "call": call,
             "wanted": variant,
             "device": device,
+            "default": device.default_stream,
             "context": device.context,
             "scratch": functools.partial(scratch, nbytes=call.scratch_bytes),
             "Stream": Stream,
@@ -88,7 +89,7 @@ class _OwnGuard:
             try:
                 a0, = inputs
                 a1 = out
-                on = device.default_stream if stream is None else stream
+                on = default if stream is None else stream
                 last0, last1, last_on = last
                 if not (a0.tag is last0 and a1.tag is last1 and on.tag is last_on):
                     if not (
@@ -132,7 +133,7 @@ class _OwnGuard:
             "def guard(inputs, out, variant, stream, options):",
             "    global last",
             *self._first_lines(),
-            "        on = device.default_stream if stream is None else stream",
+            "        on = default if stream is None else stream",
             f"        {', '.join(lasts)} = last",
             f"        if not ({same}):",
             f"            if not ({_joined(tests)}):",
@@ -335,11 +336,12 @@ class _ForeignGuard(_OwnGuard):
         return tests
 
 
-def renew(call: ResolvedCall, arrays: Sequence[Any]) -> None:
-    """Have the guard of `call` compare with `arrays`, which the caller passed.
+def renew(call: ResolvedCall, device: Device, arrays: Sequence[Any]) -> None:
+    """Have the guard of `call` compare with `arrays`, which the caller passed, and take the device's default stream.
 
     A checker also looks at flags that the signature leaves open, such as whether gradients are recorded.
     """
+    call.guard_names["default"] = device.default_stream
     checker = call.guard_names.get("checker")
     if checker is not None:
         call.guard_names["check"] = checker(arrays)
