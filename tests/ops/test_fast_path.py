@@ -1,0 +1,345 @@
+"""Later calls of an op do what a first one does: the same launches, results and errors, whatever changes in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from both_ways import Boxed, Call, Choices, Session, Spec, World
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudakit.families import front
+
+Draw = Callable[[Any], Any]
+
+
+@pytest.fixture(scope="module")
+def choices() -> Iterator[Choices]:
+    with Choices.counted() as counted:
+        yield counted
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one device", "two devices"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(request.param)
+    yield made
+    made.close()
+
+
+# What is drawn --------------------------------------------------------------------------------------------------------
+
+ELEMENTWISE = [(33,), (4, 8), (3, 5), (2, 3, 4), (1, 16), (0,), (2, 0)]
+ROWS = [(4, 8), (3, 5), (1, 33), (2, 64), (16,), (0, 4), (3, 0)]
+IMAGES = [(5, 8), (2, 3, 4), (7, 5), (0, 3)]
+PRODUCTS = [
+    ((4, 8), (8, 4)), ((3, 5), (5, 2)), ((1, 7), (7, 4)), ((2, 3, 4), (4, 3)), ((3, 0), (0, 2)), ((0, 4), (4, 2)),
+]  # fmt: skip
+HEADS = [((1, 2, 3, 8), (1, 1, 5, 8)), ((1, 1, 4, 16), (1, 1, 4, 16)), ((1, 1, 0, 8), (1, 1, 2, 8))]
+
+FACTORS = [
+    1.0, 1, True, 0.0, -0.0, 0.5, float("nan"), float("-inf"), 1e300, np.float32(0.5), np.float64(0.5), np.int64(2),
+    np.float16(-0.0), Boxed(0.25), Boxed(3.0), Boxed(float("nan")), Boxed(0.5, array=False),
+    10**400, "half", None,
+]  # fmt: skip
+AXES = [None, 0, 1, -1, True, False, 0.0, np.int64(0), np.int64(-1), 2, "rows"]
+WHOLE = [
+    0, 1, True, 4, 5, 2**63 - 1, 2**63, 2**64 - 1, 2**64 - 4, 2**64 - 33, 2**64, -1, 1.0, 0.5, np.int64(3),
+    np.uint64(1), np.uint64(2**64 - 1), np.uint64(2**64 - 33), np.int32(-1), "seed", None,
+]  # fmt: skip
+VALUES = [
+    0, 0.0, -0.0, 1, True, 1.5, float("nan"), -float("nan"), float("inf"), np.float32(-0.0), np.float64(0.0), 255, 256,
+    -1, np.int64(7), Boxed(0.0), Boxed(-0.0), Boxed(2.0), Boxed(1.0, array=False),
+    Boxed(3.0, array=False), 1e300, "one",
+]  # fmt: skip
+FLAGS = [False, True, 0, 1, np.True_, "yes", None, Boxed(0.0, array=False), Boxed(1.0, array=False)]
+
+OPTIONS: dict[str, dict[str, list[Any]]] = {
+    "add": {},
+    "scale": {"factor": FACTORS},
+    "threshold": {"limit": FACTORS},
+    "cast": {"to": ["float16", np.float32, "int32", np.dtype(np.float16), "float64", "bfloat16", "what"]},
+    "fill": {"value": VALUES},
+    "sum": {"axis": AXES},
+    "max": {"axis": AXES},
+    "argmax": {"axis": AXES},
+    "softmax": {"log": FLAGS, "scale": FACTORS},
+    "softmax_backward": {"log": FLAGS, "scale": FACTORS},
+    "gemm": {"alpha": FACTORS, "beta": FACTORS},
+    "attention": {"causal": FLAGS, "scale": FACTORS},
+    "blur": {"border": ["zero", "clamp", "reflect", "wrap", 0]},
+    "uniform": {"seed": WHOLE, "offset": WHOLE},
+    "normal": {"seed": WHOLE, "offset": WHOLE},
+}
+NEEDED = {"scale": ("factor",), "threshold": ("limit",), "cast": ("to",), "fill": ("value",)}
+REDUCTIONS = ["auto", "thread_per_row", "shared_tree", "warp_shuffle", "vec4", "two_step", "columns"]
+MAPS = ["auto", "strided", "vectors"]
+VARIANTS = {
+    "add": ["auto", "strided", "rows", "tiles", "dense", "flat", "vector_add", "vector_add_vec4"],
+    "scale": MAPS,
+    "threshold": MAPS,
+    "cast": MAPS,
+    "fill": MAPS,
+    "sum": REDUCTIONS,
+    "max": REDUCTIONS,
+    "argmax": REDUCTIONS,
+    "softmax": [
+        "auto",
+        "warp_shuffle",
+        "two_launches",
+        "split_row",
+        "registers",
+        "two_reads",
+        "span",
+        "blas_on_device",
+    ],
+    "softmax_backward": ["auto", "two_reads", "registers", "split_row"],
+    "gemm": ["auto", "naive", "tiled16", "gemv", "stream_k", "pipelined", "packed"],
+    "attention": ["auto", "three_passes", "fused_rows", "online"],
+    "blur": ["auto", "naive", "tiled", "walking"],
+    "uniform": ["auto"],
+    "normal": ["auto"],
+}
+DTYPES = ["float32", "float32", "float32", "float16", "bfloat16"]
+OTHER_DTYPES = ["float64", "int32", "float16", "bool"]
+STARTS = [0, 0, 4, 8, 1, 2, 3, 5, 256, 260, 257, 512, 516]
+STREAMS = [None, None, (0, 0), (0, 1), (0, 2), (1, 0), (0, "nothing")]
+
+
+def laid_out(draw: Draw, dtype: str, shape: tuple[int, ...], *, repeated: bool = True) -> Spec:
+    """An array of a shape, in one of several layouts."""
+    layouts = ["plain"] * 4 + ["padded", "wide", "turned", "twice", "backward"] + ["repeated"] * repeated
+    kind = draw(st.sampled_from(layouts)) if shape else "plain"
+    extents = [max(extent, 1) for extent in shape]
+    order = range(len(shape)) if kind == "turned" else range(len(shape) - 1, -1, -1)
+    steps, step = [0] * len(shape), 2 if kind == "twice" else 1
+    for axis in order:
+        steps[axis] = step
+        step *= extents[axis]
+        if axis == len(shape) - 1:
+            step += {"padded": 1, "wide": 4}.get(kind, 0)
+    start = draw(st.sampled_from(STARTS))
+    if kind == "repeated":
+        steps[0] = 0
+    if kind == "backward":
+        start += (extents[-1] - 1) * steps[-1]
+        steps[-1] = -steps[-1]
+    made = Spec(dtype, shape, tuple(steps), start, bank=draw(st.integers(0, 1)))
+    return made if made.inside else replace(made, start=(extents[-1] - 1) if kind == "backward" else 0)
+
+
+def an_output(draw: Draw, inputs: tuple[Spec, ...], dtype: str, shape: tuple[int, ...]) -> Spec | None:
+    kind = draw(st.sampled_from(["new", "separate", "separate", "separate", "in place", "another in place", "near"]))
+    if kind == "new":
+        return None
+    if kind == "separate":
+        return laid_out(draw, dtype, shape, repeated=False)
+    one = draw(st.sampled_from(inputs))
+    if kind == "near":
+        moved = replace(one, start=one.start + draw(st.sampled_from([1, 2, 4, 8, 16, -1, -4])))
+        return moved if moved.inside else one
+    return replace(one, copy=1) if kind == "another in place" else one
+
+
+@st.composite
+def calls(draw: Draw, ops: list[str]) -> Call:
+    """A call that is likely to be taken."""
+    op = draw(st.sampled_from(ops))
+    dtype = draw(st.sampled_from(DTYPES)) if op in ("scale", "threshold", "softmax", "softmax_backward") else "float32"
+    options = {name: draw(st.sampled_from(OPTIONS[op][name][:8])) for name in NEEDED.get(op, ())}
+    if op == "attention":
+        dtype = draw(st.sampled_from(["float32", "float16"]))
+        q, k = draw(st.sampled_from(HEADS))
+        inputs = tuple(Spec(dtype, s, _contiguous(s), start) for s, start in ((q, 0), (k, 256), (k, 512)))
+        shape = q
+    elif op == "gemm":
+        dtype = draw(st.sampled_from(["float32"] * 5 + ["float16"]))
+        a, b = draw(st.sampled_from(PRODUCTS))
+        shape = (*a[:-1], b[-1])
+        inputs = laid_out(draw, dtype, a), laid_out(draw, dtype, b)
+        if draw(st.booleans()):
+            inputs = (*inputs, laid_out(draw, dtype, shape))
+            options = {"beta": draw(st.sampled_from([0.0, 1.0, 0.5]))}
+    else:
+        few = {"add": ELEMENTWISE, "softmax": ROWS, "softmax_backward": ROWS, "blur": IMAGES}
+        reduction = op in ("sum", "max", "argmax")
+        shape = draw(st.sampled_from(ROWS if reduction else few.get(op, ELEMENTWISE)))
+        inputs = (laid_out(draw, dtype, shape),)
+        if op == "add":
+            other = draw(st.sampled_from([shape, shape, shape[-1:], (*shape[:-1], 1)]))
+            inputs = (*inputs, laid_out(draw, dtype, other))
+        if op == "softmax_backward":
+            inputs = (*inputs, laid_out(draw, dtype, shape))
+        if op == "softmax" and draw(st.integers(0, 3)) == 0:
+            inputs = (*inputs, laid_out(draw, draw(st.sampled_from(["bool", "float32"])), shape))
+        if reduction:
+            options = {"axis": draw(st.sampled_from([None, 0, -1]))}
+            shape = () if options["axis"] is None else shape[1:] if options["axis"] == 0 else shape[:-1]
+    to = {"argmax": "int64"}.get(op, dtype)
+    if op == "cast":
+        to = np.dtype(options["to"]).name if options["to"] not in ("bfloat16", "what") else "bfloat16"
+    out = None
+    if op not in ("fill", "uniform", "normal"):
+        out = an_output(draw, inputs, to, shape)
+    elif inputs[0].steps and 0 in inputs[0].steps:
+        inputs = (Spec(dtype, shape, _contiguous(shape)),)
+    variant = draw(st.sampled_from(["auto", draw(st.sampled_from(VARIANTS[op]))]))
+    return Call(op, inputs, out, variant, tuple(options.items()), thread=0)
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    steps, step = [], 1
+    for extent in reversed(shape):
+        steps.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(steps))
+
+
+CHANGES = [
+    "move", "move", "layout", "bank", "out", "out", "option", "option", "option", "variant", "stream", "thread",
+    "flags", "dtype", "device",
+]  # fmt: skip
+
+
+def changed(draw: Draw, call: Call, devices: int) -> Call:
+    """The call with one thing changed."""
+    change = draw(st.sampled_from(CHANGES))
+    if change == "thread":
+        return replace(call, thread=1)
+    if change == "variant":
+        return replace(call, variant=draw(st.sampled_from([*VARIANTS[call.op], "none"])))
+    if change == "stream":
+        stream = draw(st.sampled_from(STREAMS))
+        return replace(call, stream=(stream[0] % devices, stream[1]) if stream else None)
+    if change == "option":
+        if not OPTIONS[call.op]:
+            return call
+        name = draw(st.sampled_from(sorted(OPTIONS[call.op])))
+        value = draw(st.sampled_from(OPTIONS[call.op][name]))
+        return replace(call, options=tuple({**dict(call.options), name: value}.items()))
+    if change == "out" and call.op not in ("fill", "uniform", "normal"):
+        shape, dtype = (call.out.shape, call.out.dtype) if call.out else (call.inputs[0].shape, call.inputs[0].dtype)
+        return replace(call, out=an_output(draw, call.inputs, dtype, shape))
+    if change == "device":
+        device = draw(st.integers(0, devices - 1))
+        inputs = tuple(replace(spec, device=device) for spec in call.inputs)
+        out = call.out and replace(call.out, device=device if draw(st.integers(0, 3)) else 0)
+        return replace(call, inputs=inputs, out=out)
+    place = draw(st.integers(0, len(call.arrays) - 1))
+    spec = call.arrays[place]
+    if change == "layout":
+        spec = laid_out(draw, spec.dtype, spec.shape)
+    elif change == "dtype":
+        spec = laid_out(draw, draw(st.sampled_from(OTHER_DTYPES)), spec.shape)
+    elif change == "bank":
+        spec = replace(spec, bank=1 - spec.bank)
+    elif change == "flags":
+        spec = replace(spec, readonly=not spec.readonly) if draw(st.booleans()) else replace(spec, copy=1)
+    else:
+        moved = replace(spec, start=spec.start + draw(st.sampled_from([4, 8, 16, -4, 1, 2, 3, 128])))
+        spec = moved if moved.inside else spec
+    arrays = (*call.arrays[:place], spec, *call.arrays[place + 1 :])
+    count = len(call.inputs)
+    return replace(call, inputs=arrays[:count], out=arrays[count] if call.out else None)
+
+
+EVENTS = ["close arena", "close stream", "close default stream", "forget objects", "settle", "settle"]
+
+
+@st.composite
+def sequences(draw: Draw, ops: list[str], devices: int) -> list[Any]:
+    """Calls, each a call of a few or one of those with something changed, and events between them."""
+    few = draw(st.lists(calls(ops), min_size=1, max_size=3))
+    steps: list[Any] = [call for call in few for _ in range(2)]
+    for _ in range(draw(st.integers(4, 20))):
+        kind = draw(st.integers(0, 9))
+        call = draw(st.sampled_from(few))
+        if kind == 0:
+            steps.append((draw(st.sampled_from(EVENTS)), draw(st.sampled_from(call.arrays))))
+        elif kind < 4:
+            steps.append(call)
+        else:
+            call = changed(draw, call, devices)
+            if kind == 4:
+                call = changed(draw, call, devices)
+            steps += [call] * draw(st.sampled_from([1, 2]))
+            if kind == 5:
+                few[draw(st.integers(0, len(few) - 1))] = call
+    return steps
+
+
+def run(session: Session, steps: list[Any]) -> None:
+    renew_in = 0
+    for step in steps:
+        if renew_in and not (renew_in := renew_in - 1):
+            session.renew_devices()
+            session.renew()
+            session.renew_streams()
+        if isinstance(step, Call):
+            if session.ready(step):
+                session.call(step)
+            continue
+        event, spec = step
+        if event == "settle":
+            session.settle()
+        elif event == "forget objects":
+            session.forget_objects()
+        else:
+            renew_in = 4
+            if event == "close arena":
+                session.settle()
+                session.close_arena(spec.arena)
+            elif event == "close device":
+                session.close_device(spec.device)
+            else:
+                session.close_stream(spec.device, None if event == "close default stream" else 0)
+    session.settle()
+
+
+OPS = [
+    "add", "scale", "threshold", "cast", "fill", "sum", "max", "argmax", "softmax", "softmax_backward", "blur",
+    "uniform", "normal", "gemm", "gemm",
+]  # fmt: skip
+
+
+@given(st.data())
+def test_calls_agree(world: World, choices: Choices, data: Any) -> None:
+    steps = data.draw(sequences(OPS, len(world.devices)))
+    with Session(world, choices, data.draw(st.integers(0, 3))) as session:
+        run(session, steps)
+
+
+@given(st.data())
+def test_calls_of_attention_agree(world: World, choices: Choices, data: Any) -> None:
+    steps = data.draw(sequences(["attention"], len(world.devices)))
+    with Session(world, choices) as session:
+        run(session, steps[:8])
+
+
+@given(st.data())
+def test_calls_agree_if_few_are_kept(world: World, choices: Choices, data: Any) -> None:
+    """With more kinds of calls than a thread keeps."""
+    steps = data.draw(sequences(["add", "scale", "fill", "sum", "uniform"], len(world.devices)))
+    with pytest.MonkeyPatch.context() as patch, Session(world, choices, keeps=False) as session:
+        patch.setattr(front, "MOST_CALLS", 2)
+        run(session, steps)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@given(st.data())
+def test_calls_agree_if_devices_are_closed(choices: Choices, count: int, data: Any) -> None:
+    """And opened again, with memory and streams at the same addresses."""
+    steps = data.draw(sequences(["scale", "add", "fill"], count))
+    for _ in range(data.draw(st.integers(1, 2))):
+        call = next(step for step in steps if isinstance(step, Call))
+        steps.insert(data.draw(st.integers(1, len(steps))), ("close device", call.inputs[0]))
+    world = World(count)
+    try:
+        with Session(world, choices) as session:
+            run(session, steps)
+            session.renew_devices()
+    finally:
+        world.close()
