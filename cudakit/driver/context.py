@@ -13,7 +13,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cudakit import nvtx
@@ -21,7 +21,7 @@ from cudakit.driver import driver as drivers
 from cudakit.driver.captures import Captures
 from cudakit.driver.end_report import end_warnings, outside_level
 from cudakit.driver.in_flight import InFlight
-from cudakit.driver.modes import QUEUED, relaxed
+from cudakit.driver.modes import Relaxed
 from cudakit.driver.primary import Primary, finalizer, report_later
 from cudakit.errors import (
     STICKY,
@@ -79,7 +79,7 @@ class Context:
         self.pid = os.getpid()
         self.lost: ContextLost | None = None
         self.closed = False
-        with nvtx.range("create context"), relaxed(opened.driver):
+        with nvtx.range("create context"), Relaxed(opened.driver):
             self._primary: Primary | None = Primary(opened.driver, opened.ordinal)
         self.handle = self._primary.handle
         self.device = self._primary.device
@@ -196,10 +196,10 @@ class Context:
         again.__cause__ = first
         return again
 
-    def relaxed(self) -> AbstractContextManager[None]:
-        """Let this thread load modules, allocate and query while another library captures: see `modes.relaxed`."""
+    def relaxed(self) -> Relaxed:
+        """Let this thread load modules, allocate and query while another library captures: see `modes.Relaxed`."""
         self.make_current()
-        return relaxed(self.driver)
+        return Relaxed(self.driver)
 
     # What it made -----------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Context:
         if _thread.token is self._token:
             try:
                 # Python may drop an object while another library captures.
-                with nullcontext() if routine in QUEUED else relaxed(self.driver):
+                with Relaxed(self.driver):
                     result = getattr(self.driver, routine)(*arguments)
                     report_later(self.driver, result)
                 code = int(result[0])
@@ -350,7 +350,8 @@ class Context:
 
     def set_limit(self, name: str, value: int) -> None:
         """Set a limit; the driver may round it, so read it back. All users of the primary context share it."""
-        self.call("cuCtxSetLimit", self._limit(name), int(value))
+        with self.relaxed():
+            self.call("cuCtxSetLimit", self._limit(name), int(value))
 
     def stream_priorities(self) -> tuple[int, int]:
         """(least, greatest): the range a stream's priority is clamped to. Smaller numbers run first: (0, -5)."""

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from cudakit.errors import check
 
-# Routines that queue work on a stream, and so are no breach of a capture on another.
-QUEUED = frozenset(("cuMemFreeAsync", "cuStreamWaitEvent", "cuEventRecord"))
 
+class Relaxed:
+    """`with Relaxed(driver):` lets this thread make calls that a capture in another mode than RELAXED forbids.
 
-@contextlib.contextmanager
-def relaxed(driver: Any) -> Iterator[None]:
-    """Let this thread do in the block what a capture in another mode than RELAXED forbids, and breaks at.
-
-    Such a capture (torch's are GLOBAL) allows no call that may depend on work which it does not see: loading and
-    unloading modules, allocating, freeing, waiting, querying an event; GLOBAL not even from other threads. In the block
-    these are allowed, except on what is captured itself. So it is for calls whose effect no graph needs to repeat.
+    Such a capture (torch's are GLOBAL) forbids calls that may depend on work which it does not see, and is broken by
+    them: allocating, freeing, unloading modules, waiting, querying an event; GLOBAL forbids them to other threads, too.
+    In the block they are allowed, except on a stream that is captured. cuCtxSynchronize breaks every capture even so.
+    For calls whose effect no graph needs to repeat.
     """
-    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    routine = "cuThreadExchangeStreamCaptureMode"
-    before = check(driver, routine, driver.cuThreadExchangeStreamCaptureMode(mode))
-    try:
-        yield
-    finally:
-        driver.cuThreadExchangeStreamCaptureMode(before)
+
+    __slots__ = ("_before", "_driver")
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+
+    def __enter__(self) -> None:
+        self._before = self._exchange(self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+
+    def __exit__(self, *_: object) -> None:
+        self._exchange(self._before)
+
+    def _exchange(self, mode: Any) -> Any:
+        driver = self._driver
+        return check(driver, "cuThreadExchangeStreamCaptureMode", driver.cuThreadExchangeStreamCaptureMode(mode))

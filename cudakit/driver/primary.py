@@ -7,8 +7,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from cudakit.driver.modes import relaxed
+from cudakit.driver.modes import Relaxed
 from cudakit.errors import check
+
+_CAPTURE_IMPLICIT = 906  # what queries of the legacy default stream return while a blocking stream is captured
 
 
 def finalizer(owner: object, release: Callable[..., object], *arguments: Any) -> weakref.finalize[Any, Any]:
@@ -42,7 +44,7 @@ class Primary:
             if self.driver.cuCtxPushCurrent(self.handle)[0]:
                 return None
             try:
-                with relaxed(self.driver):
+                with Relaxed(self.driver):
                     result: tuple[Any, ...] = getattr(self.driver, routine)(*arguments)
                     report_later(self.driver, result)
                 return result
@@ -58,9 +60,26 @@ class Primary:
         return -1 if result is None else int(result[0])
 
     def is_capturing(self, stream: Any) -> bool:
-        """Whether a stream (a driver handle) is being captured, by this library or another."""
+        """Whether a stream (a driver handle) is being captured, by this library or another.
+
+        True for the legacy default stream, too, while a stream that it waits for is captured.
+        """
         result = self.quiet("cuStreamIsCapturing", stream)
-        return result is not None and not result[0] and bool(int(result[1]))
+        if result is None or result[0]:
+            return result is not None and int(result[0]) == _CAPTURE_IMPLICIT
+        return bool(int(result[1]))
+
+    def wait(self) -> None:
+        """Wait for all work of the device, for finalizers: also while another library captures.
+
+        Every capture is broken by cuCtxSynchronize, in whatever mode. A free of memory from outside of the pool waits
+        for the device too, and is allowed to a relaxed thread.
+        """
+        made = self.quiet("cuMemAlloc", 1)
+        if made is None or made[0]:
+            self.attempt("cuCtxSynchronize")
+        else:
+            self.attempt("cuMemFree", made[1])
 
 
 def report_later(driver: Any, result: tuple[Any, ...]) -> None:

@@ -112,7 +112,8 @@ class Executable:
         self._retired: list[bool] = []
         self._known: Any = None  # the stream of the last launch, if nothing has to be looked at again
         self._seen = -1
-        self.handle: Any = context.call("cuGraphInstantiate", graph.handle, 0)
+        with context.relaxed():
+            self.handle: Any = context.call("cuGraphInstantiate", graph.handle, 0)
         self._send = functools.partial(context.driver.cuGraphLaunch, self.handle)
         self._finalizer = context.adopt(
             self, _destroy, context, self.handle, self._retired, self._streams, self._kept

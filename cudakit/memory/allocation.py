@@ -65,7 +65,7 @@ class Uses:
                 self._after_closed(other, handle)
             elif other.foreign and other.owner is None and int(other) > PER_THREAD_DEFAULT:
                 # A handle that is not kept alive for us may be gone, and must not be touched.
-                primary.attempt("cuCtxSynchronize")
+                primary.wait()
             elif int(other) != int(handle):
                 self._after(other, handle)
         return handle
@@ -74,13 +74,15 @@ class Uses:
         """Whether a foreign stream among them is being captured, by its library. For finalizers: never raises."""
         # A handle that is not kept alive for us is not looked at: it may be gone.
         return any(
-            stream.foreign and stream.owner is not None and self.context.primary.is_capturing(stream.handle)
+            stream.foreign
+            and (stream.owner is not None or int(stream) <= PER_THREAD_DEFAULT)
+            and self.context.primary.is_capturing(stream.handle)
             for stream in (self.home, *self.others)
         )
 
     def _after_closed(self, stream: Stream, handle: Any) -> None:
         if stream.last is None:
-            self.context.attempt("cuCtxSynchronize")
+            self.context.primary.wait()
         elif stream.last.alive:
             self.context.attempt("cuStreamWaitEvent", handle, stream.last.handle, 0)
 
@@ -140,7 +142,8 @@ class Allocation:
         if context.captures.late:
             context.captures.let_go()
         try:
-            with nvtx.range("allocate"):
+            # Relaxed: another library may be capturing, which forbids making memory.
+            with nvtx.range("allocate"), context.relaxed():
                 pooled = _has_pool(context)
                 if pooled:
                     pointer = int(context.call("cuMemAllocAsync", nbytes, stream.expect_open()))
@@ -222,9 +225,10 @@ def _has_pool(context: Context) -> bool:
 
 def trim(context: Context, keep: int = 0) -> None:
     """Return unused pool memory to the system, except `keep` bytes."""
-    if _has_pool(context):
-        pool = context.call("cuDeviceGetDefaultMemPool", context.device)
-        context.call("cuMemPoolTrimTo", pool, keep)
+    with context.relaxed():
+        if _has_pool(context):
+            pool = context.call("cuDeviceGetDefaultMemPool", context.device)
+            context.call("cuMemPoolTrimTo", pool, keep)
 
 
 def _out_of_memory(context: Context, error: OutOfMemory, nbytes: int) -> OutOfMemory:

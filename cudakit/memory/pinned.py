@@ -53,7 +53,7 @@ def pinned(context: Context, shape: Any, dtype: npt.DTypeLike) -> npt.NDArray[An
     if nbytes == 0:
         return np.empty(extents, kind)
     try:
-        with nvtx.range("allocate pinned"):
+        with nvtx.range("allocate pinned"), context.relaxed():
             address = int(context.call("cuMemHostAlloc", nbytes, _PORTABLE))
     except OutOfMemory as error:
         raise OutOfMemory(

@@ -71,7 +71,7 @@ def _keep_with(graph: Any, space: Allocation) -> None:
     context = space.context
     ended = ctypes.create_string_buffer(_SEMAPHORE_BYTES)
     _libc.sem_init(ended, 0, 0)
-    post = context.driver.CUhostFn(_ptr=ctypes.cast(_libc.sem_post, ctypes.c_void_p).value)
+    post = context.driver.CUhostFn(ctypes.cast(_libc.sem_post, ctypes.c_void_p).value)
     user = context.call("cuUserObjectCreate", ctypes.addressof(ended), post, 1, _NO_DESTRUCTOR_SYNC)
     context.call("cuGraphRetainUserObject", graph, user, 1, _MOVE)
     _of_graphs[:] = [entry for entry in _of_graphs if _libc.sem_trywait(entry[0])]

@@ -77,10 +77,11 @@ def _free(device: Device) -> int:
     if not device.attribute("MEMORY_POOLS_SUPPORTED"):
         return device.memory_info().free
     pool, names = context.call("cuDeviceGetDefaultMemPool", context.device), context.driver.CUmemPool_attribute
-    reserved, used = (
-        int(context.call("cuMemPoolGetAttribute", pool, name))
-        for name in (names.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, names.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
-    )
+    with context.relaxed():
+        reserved, used = (
+            int(context.call("cuMemPoolGetAttribute", pool, name))
+            for name in (names.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, names.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+        )
     return device.memory_info().free + reserved - used
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,17 +17,22 @@ from graph_work import BLOCK, GRID, SOURCE, N, numbers
 import cudakit
 from cudakit.errors import GraphError
 from cudakit.memory.allocation import Allocation
+from cudakit.memory.scratch import scratch
 
 MODES = cu.CUstreamCaptureMode
 
 
 class Library:
-    """What another library does: a stream of its own, captured in a mode of its choice, and the graph replayed."""
+    """What another library does: a stream of its own, captured in a mode of its choice, and the graph replayed.
+
+    The stream is destroyed with the object, as other libraries' are: an array that it uses keeps the object.
+    """
 
     def __init__(self, device: cudakit.Device) -> None:
         self.context, self.driver = device.context, device.context.driver
         self.handle = self.context.call("cuStreamCreate", 1)
         self.graph = self.ready = None
+        weakref.finalize(self, self.context.attempt, "cuStreamDestroy", self.handle).atexit = False
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, int(self.handle)
@@ -47,7 +54,6 @@ class Library:
         if self.ready is not None:
             self.context.call("cuGraphExecDestroy", self.ready)
             self.context.call("cuGraphDestroy", self.graph)
-        self.context.call("cuStreamDestroy", self.handle)
 
 
 @pytest.fixture
@@ -182,6 +188,24 @@ def test_memory_that_is_not_of_the_pool_is_freed_with_the_device() -> None:
     device.close()
     assert driver.simStats().bytes == 0
     driver.cuDevicePrimaryCtxRelease(0)
+
+
+@pytest.mark.gpu
+def test_scratch_of_another_librarys_graph_is_freed_after_it(gpu: cudakit.Device) -> None:
+    """The driver calls back as the graph is destroyed; the next capture frees the memory."""
+
+    def allocations() -> int:
+        return sum(isinstance(each, Allocation) for each in gpu.context.made())
+
+    before = allocations()
+    for _ in range(6):
+        library = Library(gpu)
+        library.begin()
+        assert scratch(cudakit.Stream.of(gpu.context, library), 1 << 20)
+        library.end()
+        library.close()
+        time.sleep(0.2)  # the driver calls back on a thread of its own
+    assert allocations() <= before + 2
 
 
 def test_a_wrapped_array_dropped_in_a_capture_does_not_break_it(device: cudakit.Device, library: Library) -> None:

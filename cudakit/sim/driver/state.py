@@ -38,8 +38,10 @@ _DRIVERS = iter(range(1, 1 << 20))
 UNSAFE = frozenset(
     (
         "cuMemAlloc", "cuMemAllocPitch", "cuMemFree", "cuMemAllocHost", "cuMemHostAlloc", "cuMemFreeHost",
-        "cuMemHostRegister", "cuMemHostUnregister", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleUnload",
-        "cuEventQuery", "cuEventSynchronize", "cuStreamQuery", "cuStreamSynchronize", "cuCtxSynchronize",
+        "cuMemHostRegister", "cuMemHostUnregister", "cuModuleUnload",
+        "cuMemPoolSetAttribute", "cuMemPoolGetAttribute", "cuMemPoolTrimTo",
+        "cuEventQuery", "cuEventSynchronize", "cuStreamQuery", "cuStreamSynchronize", "cuCtxSetLimit",
+        "cuGraphInstantiate", "cuGraphExecDestroy",
         "cuMemcpy", "cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemcpyDtoD", "cuMemcpyPeer", "cuMemcpy2D", "cuMemcpy2DUnaligned",
     )
 )  # fmt: skip
