@@ -22,7 +22,7 @@ from cudakit.errors import GraphError
 from cudakit.families.arrays import Reader, expect_one_library, reader_of
 from cudakit.families.guards import make_guard, renew
 from cudakit.families.resolved import ResolvedCall, thread_calls
-from cudakit.families.variant import Family, Variant
+from cudakit.families.variant import Family, Recent, Variant
 
 MOST_CALLS = 1024  # resolved calls that a thread keeps for a device
 
@@ -37,7 +37,8 @@ _names: dict[Any, str] = {}
 def apply(
     family: Family[Any], inputs: Sequence[Any], out: Any, variant: str, stream: Any, options: Mapping[str, Any] = _NONE
 ) -> Any:
-    """Runs `family` on `inputs` into `out`, or into a new array of the inputs' library, and returns that."""
+    """Runs `family`, or the one that it names for the dtype, on `inputs` into `out`, or into a new array of the inputs'
+    library, and returns that."""
     recent = family.recent
     guard = recent.last()
     if guard is not None:
@@ -49,19 +50,20 @@ def apply(
         made = guard(inputs, out, variant, stream, options)
         if made is not None:
             return made
+    family = family.others.get(dtype_name(inputs[0]), family)
     arrays = inputs if out is None else (*inputs, out)
     reader = reader_of(arrays)
     seen = reader.read(*arrays)
     if seen is None:
-        return _first(family, inputs, out, variant, stream, options, reader, None)
+        return _first(family, inputs, out, variant, stream, options, reader, recent, None)
     pointers, where, layouts = seen
     try:
         signature = (id(family), variant, out is None, layouts, _known_by(family, options) if options else None)
         call = thread_calls(device := reader.device(where)).get(signature)
     except Exception:  # what is wrong is for the rules to say; and a value that may change is taken anew at each call
-        return _first(family, inputs, out, variant, stream, options, reader, None)
+        return _first(family, inputs, out, variant, stream, options, reader, recent, None)
     if call is None or not call.takes(pointers, out is None):
-        return _first(family, inputs, out, variant, stream, options, reader, signature)
+        return _first(family, inputs, out, variant, stream, options, reader, recent, signature)
     if call.guard is not None:
         renew(call, device, arrays)
         recent.keep(inputs[0].shape, call.guard)
@@ -104,6 +106,7 @@ def _first(
     stream: Any,
     options: Mapping[str, Any],
     reader: Reader,
+    recent: Recent,
     signature: Any,
 ) -> Any:
     """A call that no resolved call takes: every rule is checked, and what it found out is kept under `signature`."""
@@ -132,7 +135,7 @@ def _first(
         calls = thread_calls(device)
         call.guard = make_guard(call, reader, device, (*sources, target), fresh, variant, options)
         if call.guard is not None:
-            family.recent.keep(inputs[0].shape, call.guard)
+            recent.keep(inputs[0].shape, call.guard)
         if len(calls) >= MOST_CALLS:
             del calls[next(iter(calls))]
         calls[signature] = call

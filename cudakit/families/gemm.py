@@ -6,6 +6,7 @@ multiply-add), no TF32. That of float16 and bfloat16, on tensor cores, is in gem
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -54,15 +55,18 @@ def _stream_k(problem: GemmProblem) -> tuple[Config, ...]:
 def stream_configs(tile: FmaTile, problem: GemmProblem) -> tuple[Config, ...]:
     """The two launches of `stream_k` on `tile`."""
     main, join = gemm_tiles.stream_configs(tile, problem, gemm_tiles.expected_layout(problem))
-    return replace(main, arguments=_stream_arguments), replace(join, arguments=_join_arguments)
+    joining = functools.partial(_join_arguments, gemm_tiles.stream_blocks(tile, problem))
+    return replace(main, arguments=_stream_arguments), replace(join, arguments=joining)
 
 
 def _stream_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
     return (*arguments(problem, inputs, output, scratch), scratch.view(np.float32))
 
 
-def _join_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return gemm_tiles.join_arguments(_stream_arguments(problem, inputs, output, scratch))
+def _join_arguments(
+    blocks: int, problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any
+) -> tuple[Any, ...]:
+    return gemm_tiles.join_arguments(_stream_arguments(problem, inputs, output, scratch), blocks)
 
 
 VARIANTS: tuple[Variant[GemmProblem], ...] = (
@@ -109,15 +113,21 @@ VARIANTS: tuple[Variant[GemmProblem], ...] = (
 )
 
 
-def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0) -> GemmProblem:
+def problem(
+    inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None
+) -> GemmProblem:
     """The problem of float32 operands; ValueError says what it refuses."""
+    if dtype is not None and memory.as_dtype(dtype) != np.float32:
+        raise ValueError(f"a product of {inputs[0].dtype} gives float32, {dtype} was asked for")
     for name, array in (*zip("ABC", inputs, strict=False), ("the output", output)):
         if array.dtype != np.float32:
             raise ValueError(f"a product takes float32, float16 or bfloat16 throughout; {name} is {array.dtype}")
     return any_problem(inputs, output, alpha, beta)
 
 
-def _output_like(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0) -> tuple[tuple[int, ...], Any]:
+def _output_like(
+    inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, dtype: Any = None
+) -> tuple[tuple[int, ...], Any]:
     return output_shape(inputs[0].shape, inputs[1].shape), np.dtype(np.float32)
 
 
@@ -155,6 +165,7 @@ FAMILY: Family[GemmProblem] = Family(
     traffic=lambda p: 4 * p.batch * (p.m * p.k + p.k * p.n + p.m * p.n * (2 if p.beta else 1)),
     flops=lambda p: p.flops,
     choose=choose,
+    others=dict.fromkeys(gemm_half.DTYPES, gemm_half.FAMILY),
     empty=lambda p: p.empty,
     shapes={
         "gpu": ((512,), (1024,), (2048,), (4096,), (8192,), (1000,), (4095, 4097, 1023)),
@@ -203,11 +214,4 @@ def gemm(
     if beta and c is None and out is None:
         raise ValueError(f"beta is {beta}, and there is no c for it: give c=, or out= to add to")
     inputs = (a, b) if c is None else (a, b, c)
-    if front.dtype_name(a) not in gemm_half.DTYPES:
-        if dtype is not None and memory.as_dtype(dtype) != np.float32:
-            raise ValueError(f"a product of {front.dtype_name(a)} gives float32, {dtype} was asked for")
-        return front.apply(FAMILY, inputs, out, variant, stream, {"alpha": alpha, "beta": beta})
-    if dtype is None and out is not None:
-        dtype = front.dtype_name(out)
-    options = {"alpha": alpha, "beta": beta, "dtype": dtype}
-    return front.apply(gemm_half.FAMILY, inputs, out, variant, stream, options)
+    return front.apply(FAMILY, inputs, out, variant, stream, {"alpha": alpha, "beta": beta, "dtype": dtype})

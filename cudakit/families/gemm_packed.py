@@ -136,4 +136,4 @@ def _main_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, sc
 
 
 def _join_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return gemm_tiles.join_arguments(_main_arguments(problem, inputs, output, scratch))
+    return gemm_tiles.join_arguments(_main_arguments(problem, inputs, output, scratch), _blocks(problem))

@@ -156,20 +156,22 @@ def join_share(tile: FmaTile, problem: GemmProblem) -> int:
 def stream_configs(tile: FmaTile, problem: GemmProblem, lies: OperandLayout) -> tuple[Config, Config]:
     """The two launches of stream-K on `tile`, without their arguments."""
     blocks, share = stream_blocks(tile, problem), join_share(tile, problem)
+    tiles = tile.count(problem) * problem.batch
     shape = (tile.bm, tile.bn, tile.tm, tile.tn, tile.warps_m, tile.warps_n, share)
     main = f"stream_k<{tile.constants(True)}, {lies.constants}>"
     join = f"stream_k_join<{', '.join(map(str, shape))}>"
     shared = tile.shared((lies.a_along_k, lies.b_along_k))
     return (
         Config(main, blocks, tile.threads, shared),
-        Config(join, (blocks, tile.bm * tile.bn * share // 1024), 256),
+        Config(join, (min(blocks, tiles), tile.bm * tile.bn * share // 1024), 256),
     )
 
 
-def join_arguments(main: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments of stream_k_join from those of stream_k: c, d and their strides, the sizes, alpha, beta, parts."""
+def join_arguments(main: Sequence[Any], blocks: int) -> tuple[Any, ...]:
+    """The arguments of stream_k_join from those of stream_k, which was launched with `blocks`: c, d and their strides,
+    the sizes, alpha, beta, parts, blocks."""
     operands, strides_of_a_and_b = 4, 6
-    return (*main[2:operands], *main[operands + strides_of_a_and_b :])
+    return (*main[2:operands], *main[operands + strides_of_a_and_b :], blocks)
 
 
 def _step_us(tile: FmaTile, resident: int, aligned: bool) -> float:

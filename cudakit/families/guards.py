@@ -243,7 +243,7 @@ class _ForeignGuard(_OwnGuard):
         tests after the types are one: check(a0, a1).
 
         def guard(inputs, out, variant, stream, options):
-            global address, on
+            global address, handle, on
             if variant != wanted or out is None or retired0 or len(options) != 0 or stream is not None: return None
             try:
                 a0, = inputs
@@ -258,14 +258,13 @@ class _ForeignGuard(_OwnGuard):
                 return None
             p0 = a0.data_ptr()
             p1 = a1.data_ptr()
-            if not (p0 & 15 == 0 and p1 & 15 == 0 and not -4096 < p0 - p1 < 4096): return None
+            if not (not (p0 | p1) & 15 and not -4096 < p0 - p1 < 4096): return None
             words0[0] = p0
             words0[1] = p1
             current = current_stream(0)
             if current != address or on.closed:
                 on = stream_of(device, None)
-                address = current
-            handle = on.handle
+                address, handle = current, on.handle
             ...
         """
         library, names = self.reader.library, self.names
@@ -286,10 +285,15 @@ class _ForeignGuard(_OwnGuard):
             for i in self.seen:
                 tests += self._same_kind(i)
         pointers = [f"p{i}" for i in range(self.inputs + 1)]
-        places = [f"p{i} & 15 == {self.arrays[i].pointer & 15}" for i in self.seen] + self._distances(pointers)
+        off = [self.arrays[i].pointer & 15 for i in self.seen]
+        if any(off):
+            places = [f"p{i} & 15 == {off[i]}" for i in self.seen]
+        else:
+            places = [f"not ({' | '.join(f'p{i}' for i in self.seen)}) & 15"]
+        places += self._distances(pointers)
         lines = [
             "def guard(inputs, out, variant, stream, options):",
-            "    global address, on",
+            "    global address, handle, on",
             "    if stream is not None: return None",
             *self._first_lines(),
             f"        if not ({_joined(tests)}):",
@@ -310,12 +314,11 @@ class _ForeignGuard(_OwnGuard):
             "    current = current_stream(number)",
             "    if current != address or on.closed:",
             "        on = stream_of(device, None)",
-            "        address = current",
+            "        address, handle = current, on.handle",
         ]
         if self.call.scratch_bytes:
             lines.append("    temporary = scratch(on)")
             lines += [f"    {line}" for line in self._patches([*pointers, "temporary"], [self.inputs + 1])]
-        lines.append("    handle = on.handle")
         return "\n".join([*lines, *self._launches(), ""])
 
     def _same_kind(self, i: int) -> list[str]:

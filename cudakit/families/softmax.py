@@ -44,6 +44,7 @@ FAMILY: Family[RowProblem] = Family(
     traffic=lambda problem: 8 * problem.rows * problem.cols,
     flops=lambda problem: 0,
     choose=choose,
+    others={"float16": softmax_modes.FAMILY, "bfloat16": softmax_modes.FAMILY},
     empty=lambda problem: problem.rows == 0 or problem.cols == 0,
     shapes={
         "gpu": ((8192, 8192),),
@@ -86,8 +87,7 @@ def softmax(
     stream: the device's default stream, or torch's or CuPy's current one, unless given. Returns without waiting. Raises
     ValueError for arrays it does not take, UnsupportedVariant for a rung that does not take them.
     """
-    plain_float32 = front.dtype_name(x) in ("float32", "")
-    if plain_float32 and not log and scale == 1.0 and mask is None:
+    if not log and scale == 1.0 and mask is None:
         return front.apply(FAMILY, (x,), out, variant, stream)
     inputs = (x,) if mask is None else (x, mask)
     return front.apply(softmax_modes.FAMILY, inputs, out, variant, stream, options={"log": log, "scale": scale})

@@ -1,7 +1,7 @@
 // fp32 product by as many blocks as the chip holds, each with the same number of steps of k, wherever they lie.
 //
 // Parameters as in 09_pipelined.cu, and `parts`: memory for two tiles per block. Two kernels in turn: stream_k, and
-// stream_k_join, with the same grid.
+// stream_k_join.
 //
 // What it adds: all steps of BK of all tiles form one line, and every block takes an equal stretch of it. Tiles that
 // lie in one stretch are finished on the spot. A block has at most two that do not, at the ends of its stretch; it
@@ -20,11 +20,8 @@
 struct Cut {
     int64 units, depth, blocks, tiles_m, tiles_n;
 
-    __device__ __forceinline__ Cut(int64 m, int64 n, int64 k, int64 batches, int bm, int bn, int bk)
-        : depth(k > 0 ? (k + bk - 1) / bk : 1),
-          blocks(gridDim.x),
-          tiles_m((m + bm - 1) / bm),
-          tiles_n((n + bn - 1) / bn) {
+    __device__ __forceinline__ Cut(int64 m, int64 n, int64 k, int64 batches, int bm, int bn, int bk, int64 blocks)
+        : depth(k > 0 ? (k + bk - 1) / bk : 1), blocks(blocks), tiles_m((m + bm - 1) / bm), tiles_n((n + bn - 1) / bn) {
         units = tiles_m * tiles_n * batches * depth;
     }
     // The first step of a block's stretch.
@@ -48,7 +45,7 @@ __global__ void __launch_bounds__(WARPS_M * WARPS_N * kWarp * SLICES, RESIDENT) 
     float* const shared = reinterpret_cast<float*>(stages);
     const int slice = threadIdx.x / Tile::kThreads;  // 0 .. SLICES - 1
     float* const ring = shared + slice * STAGES * Tile::kStage;
-    const Cut cut(m, n, k, batches, BM, BN, Tile::BK);
+    const Cut cut(m, n, k, batches, BM, BN, Tile::BK, gridDim.x);
     const int64 begin = cut.begin(blockIdx.x);
     const int64 end = cut.begin(blockIdx.x + 1);
     for (int64 unit = begin; unit < end;) {
@@ -89,21 +86,24 @@ __global__ void __launch_bounds__(WARPS_M * WARPS_N * kWarp * SLICES, RESIDENT) 
     }
 }
 
-// Adds up the tile that stretch blockIdx.x begins in the middle of, if it is the first to do so. SHARE warps of a block
-// take turns at the parts of the same 128 sums: 1 if a tile has few parts, 8 if it has hundreds.
-// grid: (that of stream_k, BM * BN * SHARE / 1024), block: 256
+// Adds up a tile that is shared by several of stream_k's `blocks` stretches: tile blockIdx.x, or, if there are at least
+// as many tiles as stretches, the tile that stretch blockIdx.x begins in the middle of, if it is the first to do so.
+// SHARE warps of a block take turns at the parts of the same 128 sums: 1 if a tile has few parts, 8 if it has hundreds.
+// grid: (tiles or `blocks`, the fewer, BM * BN * SHARE / 1024), block: 256
 template <int BM, int BN, int TM, int TN, int WARPS_M, int WARPS_N, int SHARE>
 __global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, int64 c_row, int64 c_col, int64 c_batch,
     int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta,
-    const float* parts) {
+    const float* parts, int64 blocks) {
     using Tile = FmaTile<BM, BN, TM, TN, WARPS_M, WARPS_N, 2, false, false, 1, 1>;
     static_assert(BM * BN * SHARE % 1024 == 0 && Tile::kThreads % 4 == 0, "four sums per thread");
     __shared__ float4 shared[256];
-    const Cut cut(m, n, k, batches, BM, BN, Tile::BK);
-    const int64 begin = cut.begin(blockIdx.x);
-    const int64 index = begin / cut.depth;  // of the tile
-    const int64 start = index * cut.depth;  // its first step
-    if (begin == start || blockIdx.x == 0 || cut.begin(blockIdx.x - 1) > start) return;
+    const Cut cut(m, n, k, batches, BM, BN, Tile::BK, blocks);
+    const bool by_tile = gridDim.x < blocks;
+    const int64 index = by_tile ? blockIdx.x : cut.begin(blockIdx.x) / cut.depth;  // of the tile
+    const int64 start = index * cut.depth;                                         // its first step
+    // The first stretch that begins after the tile's first step
+    const int64 second = ((start + 1) * blocks + cut.units - 1) / cut.units;
+    if (by_tile ? second == blocks || cut.begin(second) >= start + cut.depth : second != blockIdx.x) return;
 
     const int warp = threadIdx.x / kWarp;                           // 0 .. 7
     const int share = warp % SHARE;                                 // the parts that this warp adds up: 0 .. SHARE - 1
@@ -112,8 +112,7 @@ __global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, i
     const int first = (line * kWarp + lane) * 4;                    // this thread's four: 0 .. BM * BN - 4
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 4
-    for (int64 block = blockIdx.x - 1 + share; block < cut.blocks && cut.begin(block) < start + cut.depth;
-        block += SHARE) {
+    for (int64 block = second - 1 + share; block < cut.blocks && cut.begin(block) < start + cut.depth; block += SHARE) {
         const int64 slot = 2 * block + (cut.begin(block) < start);  // the stretch's first tile, or its last
         const float4 part = *reinterpret_cast<const float4*>(parts + slot * (BM * BN) + first);
         sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
