@@ -12,8 +12,8 @@ class Relaxed:
 
     Such a capture (torch's are GLOBAL) forbids calls that may depend on work which it does not see, and is broken by
     them: allocating, freeing, unloading modules, waiting, querying an event; GLOBAL forbids them to other threads, too.
-    In the block they are allowed, except on a stream that is captured. cuCtxSynchronize breaks every capture even so.
-    For calls whose effect no graph needs to repeat.
+    In the block they are allowed, except on a stream that is captured, and on the legacy default stream if it waits for
+    one. cuCtxSynchronize breaks every capture even so. For calls whose effect no graph needs to repeat.
     """
 
     __slots__ = ("_before", "_driver")

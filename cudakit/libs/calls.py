@@ -308,7 +308,8 @@ class Area:
 
     def __init__(self, context: Context, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.handle = int(context.call("cuMemAlloc", nbytes)) if nbytes else 0
+        with context.relaxed():
+            self.handle = int(context.call("cuMemAlloc", nbytes)) if nbytes else 0
         self._finalizer = context.adopt_handle(self, "cuMemFree", self.handle) if nbytes else None
 
     def close(self) -> None:

@@ -52,7 +52,8 @@ def keep(context: Context, allocation: Allocation, uses: Uses, imported: Importe
     ranges = _registered.setdefault(context, {})
     if not ranges.get(key):
         try:
-            context.call("cuMemHostRegister", *key, 0)
+            with context.relaxed():
+                context.call("cuMemHostRegister", *key, 0)
         except CudaError as error:
             ends = (key[0], key[0] + key[1] - 1)
             if error.code != _ALREADY_REGISTERED or not all(pinned.is_known(context, end) for end in ends):

@@ -16,7 +16,7 @@ from graph_work import BLOCK, GRID, SOURCE, N, numbers
 
 import cudakit
 from cudakit.errors import GraphError
-from cudakit.memory.allocation import Allocation
+from cudakit.memory.allocation import Allocation, trim
 from cudakit.memory.scratch import scratch
 
 MODES = cu.CUstreamCaptureMode
@@ -175,6 +175,48 @@ def test_memory_is_not_made_on_a_captured_stream(device: cudakit.Device, library
         device.empty((N,), stream=stream)
     device.empty((N,)).close()
     assert library.end() == 0
+
+
+@pytest.mark.parametrize("mode", ["GLOBAL", "THREAD_LOCAL", "RELAXED"])
+def test_what_cudakit_makes_meanwhile_does_not_break_a_capture(
+    device: cudakit.Device, library: Library, mode: str
+) -> None:
+    with device.stream() as stream, device.zeros((N,), stream=stream) as x, device.zeros((N,), stream=stream) as y:
+        with stream.capture() as graph:
+            x.copy_from(y, stream)
+        library.begin(getattr(MODES, f"CU_STREAM_CAPTURE_MODE_{mode}"))
+        made = [device.empty((N,)), device.zeros((N,)), device.array(numbers()), device.pinned((N,)), device.event()]
+        made.append(graph.instantiate())
+        assert scratch(stream, 64)
+        device.context.set_limit("STACK_SIZE", device.context.limit("STACK_SIZE"))
+        trim(device.context, 1 << 30)
+        made.clear()
+        gc.collect()
+        assert library.end() == 0
+
+
+def test_memory_dropped_in_a_capture_whose_stream_may_be_gone(device: cudakit.Device, library: Library) -> None:
+    """The device is waited for, by no call that breaks the capture."""
+    with device.stream() as stream:
+        x, y = device.zeros((N,)), device.zeros((N,), stream=stream)
+        x.used_on(cudakit.Stream(device.context, handle=int(stream)))
+        y.used_on(cudakit.Stream(device.context, handle=0))
+        device.synchronize()
+        library.begin()
+        del x, y
+        assert library.end() == 0
+
+
+def test_memory_of_the_legacy_stream_is_freed_after_the_capture_of_a_blocking_stream(device: cudakit.Device) -> None:
+    with cudakit.Stream(device.context, blocking=True) as stream:
+        x = device.zeros((N,))
+        x.used_on(cudakit.Stream(device.context, handle=0))
+        kept = weakref.ref(x)
+        device.synchronize()
+        device.context.call("cuStreamBeginCapture", stream.handle, MODES.CU_STREAM_CAPTURE_MODE_GLOBAL)
+        del x
+        assert kept() is None
+        device.context.call("cuGraphDestroy", device.context.call("cuStreamEndCapture", stream.handle))
 
 
 def test_memory_that_is_not_of_the_pool_is_freed_with_the_device() -> None:

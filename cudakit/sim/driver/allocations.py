@@ -168,6 +168,7 @@ class MemoryCalls(OrderChecks):
 
     def _allocate_on(self, stream: Stream, bytesize: int, pool: Pool) -> Any:
         self._not_captured("cuMemAllocAsync (the simulated device has no allocation nodes)", stream)
+        self._expect_allowed("cuMemAllocAsync")
         memory = self._reserve(stream.context, self._size(bytesize), pool)
         memory.made = self._scheduler.enqueue(stream, "cuMemAllocAsync", place=caller())
         return cu.CUdeviceptr(memory.allocation.address)
@@ -181,6 +182,8 @@ class MemoryCalls(OrderChecks):
                 Result.CUDA_ERROR_INVALID_VALUE,
                 f"{stream} is being captured, and a graph can only free what it allocated",
             )
+        self._not_captured("cuMemFreeAsync", stream)
+        self._expect_allowed("cuMemFreeAsync")
         origin = memory.freed_at = caller()
         free = self._scheduler.enqueue(stream, "cuMemFreeAsync", lambda: self._release(memory, origin), place=origin)
         self._check_free(memory, free)

@@ -52,12 +52,14 @@ class StreamCalls(DriverState):
     def cuStreamSynchronize(self, hStream: Handle) -> None:
         stream = self._stream(hStream)
         self._not_captured("cuStreamSynchronize", stream)
+        self._expect_allowed("cuStreamSynchronize")
         self._finish([stream.last] if stream.last is not None else [], stream.context)
 
     @call(context=False)
     def cuStreamQuery(self, hStream: Handle) -> None:
         stream = self._stream(hStream)
         self._not_captured("cuStreamQuery", stream)
+        self._expect_allowed("cuStreamQuery")
         self._poll(stream.last, stream.context)
 
     def _poll(self, operation: Any, context: Context) -> None:
@@ -75,7 +77,10 @@ class StreamCalls(DriverState):
             raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"flags {Flags} are none of CUevent_wait_flags")
         if event.captured is not None:
             self._join(stream, event, *event.captured)
-        elif stream.capture is not None and event.operation is not None:
+            return
+        if stream.legacy:
+            stream.expect_no_capture("cuStreamWaitEvent")
+        if stream.capture is not None and event.operation is not None:
             stream.capture.broken = stream.capture.broken or f"cuStreamWaitEvent {caller()}"
             raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
@@ -109,7 +114,7 @@ class StreamCalls(DriverState):
 
     @call(1, context=False)
     def cuStreamGetPriority(self, hStream: Handle) -> int:
-        return self._stream(hStream).priority
+        return self._readable(hStream, "cuStreamGetPriority").priority
 
     @call(1, context=False)
     def cuStreamGetFlags(self, hStream: Handle) -> int:
@@ -117,7 +122,14 @@ class StreamCalls(DriverState):
 
     @call(1, context=False)
     def cuStreamGetCtx(self, hStream: Handle) -> Any:
-        return cu.CUcontext(self._stream(hStream).context.handle)
+        return cu.CUcontext(self._readable(hStream, "cuStreamGetCtx").context.handle)
+
+    def _readable(self, handle: Handle, call: str) -> Stream:
+        """A stream whose properties may be read: not the legacy stream while it waits for one that is captured."""
+        stream = self._stream(handle)
+        if stream.legacy:
+            stream.expect_no_capture(call)
+        return stream
 
     @call(1, context=False)
     def cuStreamGetDevice(self, hStream: Handle) -> Any:
@@ -189,12 +201,14 @@ class StreamCalls(DriverState):
     def cuEventSynchronize(self, hEvent: Handle) -> None:
         event = self._event(hEvent)
         self._expect_real("cuEventSynchronize", event)
+        self._expect_allowed("cuEventSynchronize")
         self._finish([event.operation] if event.operation is not None else [], event.context)
 
     @call(context=False)
     def cuEventQuery(self, hEvent: Handle) -> None:
         event = self._event(hEvent)
         self._expect_real("cuEventQuery", event)
+        self._expect_allowed("cuEventQuery")
         self._poll(event.operation, event.context)
 
     @call(1, context=False)

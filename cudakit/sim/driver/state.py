@@ -34,17 +34,19 @@ T = TypeVar("T")
 
 _DRIVERS = iter(range(1, 1 << 20))
 
-# Calls that are not queued on a stream, and so may depend on work that a capture does not run, or change what it needs.
-UNSAFE = frozenset(
+# Calls that a capture in progress forbids on things that it has nothing to do with, as driver 580 (CUDA 13.0) does; it
+# allows loading a module and synchronous copies. tests/core/test_capture_modes.py makes all of them on either device.
+UNSAFE_ON = frozenset(  # of these the stream or event is looked at first: it may be captured itself
     (
-        "cuMemAlloc", "cuMemAllocPitch", "cuMemFree", "cuMemAllocHost", "cuMemHostAlloc", "cuMemFreeHost",
-        "cuMemHostRegister", "cuMemHostUnregister", "cuModuleUnload",
-        "cuMemPoolSetAttribute", "cuMemPoolGetAttribute", "cuMemPoolTrimTo",
-        "cuEventQuery", "cuEventSynchronize", "cuStreamQuery", "cuStreamSynchronize", "cuCtxSetLimit",
-        "cuGraphInstantiate", "cuGraphExecDestroy",
-        "cuMemcpy", "cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemcpyDtoD", "cuMemcpyPeer", "cuMemcpy2D", "cuMemcpy2DUnaligned",
+        "cuMemAllocAsync", "cuMemFreeAsync", "cuStreamQuery", "cuStreamSynchronize", "cuEventQuery",
+        "cuEventSynchronize",
     )
 )  # fmt: skip
+UNSAFE = UNSAFE_ON | {
+    "cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuMemFreeHost", "cuMemHostRegister", "cuMemHostUnregister",
+    "cuMemPoolSetAttribute", "cuMemPoolGetAttribute", "cuMemPoolTrimTo", "cuModuleUnload", "cuCtxSetLimit",
+    "cuGraphInstantiate", "cuGraphExecDestroy",
+}  # fmt: skip
 
 
 def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> Callable[..., Callable[..., Reply]]:
@@ -57,7 +59,7 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
     def decorate(function: Callable[..., Any]) -> Callable[..., Reply]:
         name = function.__name__
         nothing = (None,) * values
-        unsafe = name in UNSAFE
+        unsafe = name in UNSAFE and name not in UNSAFE_ON
 
         @functools.wraps(function)
         def enter(self: DriverState, *args: Any, **named: Any) -> Reply:
@@ -67,7 +69,7 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
             with self._lock.raw, self._lock:
                 try:
                     self._admit(name, context, initialised)
-                    if unsafe and self._capturing:
+                    if unsafe:
                         self._expect_allowed(name)
                     answer = function(self, *args, **named)
                 except CallError as refusal:
@@ -217,7 +219,8 @@ class DriverState:
             stream.capture.add(stream, work, self._new_handle())
 
     def _not_captured(self, call: str, *streams: Stream) -> None:
-        """Refuse a call that cannot be part of a graph where one of ``streams`` is being captured, which breaks it."""
+        """Refuse a call that cannot be part of a graph if one of ``streams`` is being captured, or is the legacy stream
+        and waits for one that is; it breaks the capture."""
         for stream in streams:
             if stream.capture is not None:
                 capture = stream.capture
@@ -227,9 +230,14 @@ class DriverState:
                     f"{stream} is being captured (begun {capture.place}), and {call} cannot be part of a graph: the"
                     " capture is broken",
                 )
+        for stream in streams:
+            if stream.legacy:
+                stream.expect_no_capture(call)
 
     def _expect_allowed(self, call: str) -> None:
         """Refuse a call of ``UNSAFE`` that a capture forbids, as its mode and this thread's demand; it breaks them."""
+        if not self._capturing:
+            return
         modes = cu.CUstreamCaptureMode
         mode, thread = self._thread_mode(), threading.get_ident()
         if mode == modes.CU_STREAM_CAPTURE_MODE_RELAXED:
