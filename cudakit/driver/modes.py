@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudakit.errors import check
-
 
 class Relaxed:
     """`with Relaxed(driver):` lets this thread make calls that a capture in another mode than RELAXED forbids.
@@ -16,17 +14,17 @@ class Relaxed:
     one. cuCtxSynchronize breaks every capture even so. For calls whose effect no graph needs to repeat.
     """
 
-    __slots__ = ("_before", "_driver")
+    __slots__ = ("_before", "_exchange", "_mode")
 
     def __init__(self, driver: Any) -> None:
-        self._driver = driver
+        self._exchange = driver.cuThreadExchangeStreamCaptureMode
+        self._mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
     def __enter__(self) -> None:
-        self._before = self._exchange(self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+        # A failure is left to the calls in the block: they return it, too, if it matters to them.
+        code, before = self._exchange(self._mode)
+        self._before = None if code else before
 
     def __exit__(self, *_: object) -> None:
-        self._exchange(self._before)
-
-    def _exchange(self, mode: Any) -> Any:
-        driver = self._driver
-        return check(driver, "cuThreadExchangeStreamCaptureMode", driver.cuThreadExchangeStreamCaptureMode(mode))
+        if self._before is not None:
+            self._exchange(self._before)

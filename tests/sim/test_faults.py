@@ -84,11 +84,11 @@ def calls_made() -> dict[str, int]:
 
 CALLS = calls_made()
 # Answers that are asked for to choose a way, not to do the work, and the texts of errors.
-ADVISORY = {"cuGetErrorName", "cuGetErrorString", "cuPointerGetAttribute"}
-# Called where an object dies, which must not raise; and the pushing that goes with it.
+ADVISORY = {"cuGetErrorName", "cuGetErrorString", "cuPointerGetAttribute", "cuStreamIsCapturing"}
+# Called where an object dies, which must not raise; and the pushing and the change of mode that go with it.
 FREEING = {
     "cuMemFreeAsync", "cuMemFreeHost", "cuStreamDestroy", "cuEventDestroy", "cuMemHostUnregister", "cuCtxPushCurrent",
-    "cuCtxPopCurrent",
+    "cuCtxPopCurrent", "cuThreadExchangeStreamCaptureMode",
 }  # fmt: skip
 SITES = [(name, nth) for name, count in sorted(CALLS.items()) for nth in range(count)]
 
