@@ -17,6 +17,7 @@ from typing import Any
 from cudakit import nvtx
 from cudakit.device import Device
 from cudakit.driver.context import Context
+from cudakit.driver.modes import Relaxed
 from cudakit.driver.stream import Stream
 from cudakit.errors import Closed, CudaError, CudakitError, DeviceMismatch
 from cudakit.libs import host_blas, host_fft
@@ -324,6 +325,7 @@ def release(context: Context, destroy: Callable[[int], Any], number: int) -> Non
         destroy(number)
     elif context.attempt("cuCtxPushCurrent", context.handle) == 0:
         try:
-            destroy(number)
+            with Relaxed(context.driver):  # it frees memory, while another library may capture
+                destroy(number)
         finally:
             context.attempt("cuCtxPopCurrent")
