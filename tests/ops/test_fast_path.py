@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from both_ways import Boxed, Call, Choices, Session, Spec, World
+from both_ways_foreign import FORMS, ForeignSession
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cudakit import ops
 from cudakit.families import front
+from cudakit.launch.module import Module
+from cudakit.memory import scratch
 
 Draw = Callable[[Any], Any]
 
@@ -26,6 +31,13 @@ def choices() -> Iterator[Choices]:
 @pytest.fixture(scope="module", params=[1, 2], ids=["one device", "two devices"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     made = World(request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def sims() -> Iterator[World]:
+    made = World(1)
     yield made
     made.close()
 
@@ -145,9 +157,9 @@ def an_output(draw: Draw, inputs: tuple[Spec, ...], dtype: str, shape: tuple[int
 
 
 @st.composite
-def calls(draw: Draw, ops: list[str]) -> Call:
-    """A call that is likely to be taken."""
-    op = draw(st.sampled_from(ops))
+def calls(draw: Draw, names: list[str]) -> Call:
+    """A call that is likely to be taken. names: of the ops."""
+    op = draw(st.sampled_from(names))
     dtype = draw(st.sampled_from(DTYPES)) if op in ("scale", "threshold", "softmax", "softmax_backward") else "float32"
     options = {name: draw(st.sampled_from(OPTIONS[op][name][:8])) for name in NEEDED.get(op, ())}
     if op == "attention":
@@ -204,8 +216,8 @@ CHANGES = [
 ]  # fmt: skip
 
 
-def changed(draw: Draw, call: Call, devices: int) -> Call:
-    """The call with one thing changed."""
+def changed(draw: Draw, call: Call, devices: int, forms: list[str]) -> Call:
+    """The call with one thing changed. forms: how another library passes arrays."""
     change = draw(st.sampled_from(CHANGES))
     if change == "thread":
         return replace(call, thread=1)
@@ -236,12 +248,16 @@ def changed(draw: Draw, call: Call, devices: int) -> Call:
         spec = laid_out(draw, draw(st.sampled_from(OTHER_DTYPES)), spec.shape)
     elif change == "bank":
         spec = replace(spec, bank=1 - spec.bank)
+    elif change == "flags" and forms:
+        spec = replace(spec, form=draw(st.sampled_from(forms)))
     elif change == "flags":
         spec = replace(spec, readonly=not spec.readonly) if draw(st.booleans()) else replace(spec, copy=1)
     else:
         moved = replace(spec, start=spec.start + draw(st.sampled_from([4, 8, 16, -4, 1, 2, 3, 128])))
         spec = moved if moved.inside else spec
     arrays = (*call.arrays[:place], spec, *call.arrays[place + 1 :])
+    if len({array for array in arrays if array.form == "roaming"}) > 1:  # it is one object
+        arrays = tuple(replace(array, form="") for array in arrays)
     count = len(call.inputs)
     return replace(call, inputs=arrays[:count], out=arrays[count] if call.out else None)
 
@@ -250,21 +266,22 @@ EVENTS = ["close arena", "close stream", "close default stream", "forget objects
 
 
 @st.composite
-def sequences(draw: Draw, ops: list[str], devices: int) -> list[Any]:
+def sequences(draw: Draw, names: list[str], devices: int, forms: list[str] | None = None) -> list[Any]:
     """Calls, each a call of a few or one of those with something changed, and events between them."""
-    few = draw(st.lists(calls(ops), min_size=1, max_size=3))
+    few = draw(st.lists(calls(names), min_size=1, max_size=3))
     steps: list[Any] = [call for call in few for _ in range(2)]
     for _ in range(draw(st.integers(4, 20))):
         kind = draw(st.integers(0, 9))
         call = draw(st.sampled_from(few))
         if kind == 0:
-            steps.append((draw(st.sampled_from(EVENTS)), draw(st.sampled_from(call.arrays))))
+            events = ["current stream", "forget objects", "settle"] if forms else EVENTS
+            steps.append((draw(st.sampled_from(events)), draw(st.sampled_from(call.arrays))))
         elif kind < 4:
             steps.append(call)
         else:
-            call = changed(draw, call, devices)
+            call = changed(draw, call, devices, forms or [])
             if kind == 4:
-                call = changed(draw, call, devices)
+                call = changed(draw, call, devices, forms or [])
             steps += [call] * draw(st.sampled_from([1, 2]))
             if kind == 5:
                 few[draw(st.integers(0, len(few) - 1))] = call
@@ -287,6 +304,8 @@ def run(session: Session, steps: list[Any]) -> None:
             session.settle()
         elif event == "forget objects":
             session.forget_objects()
+        elif isinstance(session, ForeignSession):
+            session.next_stream()
         else:
             renew_in = 4
             if event == "close arena":
@@ -343,3 +362,108 @@ def test_calls_agree_if_devices_are_closed(choices: Choices, count: int, data: A
             session.renew_devices()
     finally:
         world.close()
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+@given(st.data())
+def test_calls_with_arrays_of_another_library_agree(choices: Choices, sims: World, library: str, data: Any) -> None:
+    """On the stream that the library considers current, which changes, and on others; with new memory in one object."""
+    if library == "torch":
+        pytest.importorskip("torch", reason="torch is not installed")
+    steps = data.draw(sequences(["add", "scale", "softmax", "sum", "gemm", "fill", "cast"], 1, FORMS[library]))
+    with ForeignSession(sims, choices, library, data.draw(st.integers(0, 3))) as session:
+        run(session, steps)
+
+
+# What no sequence of calls reaches ------------------------------------------------------------------------------------
+
+
+def test_each_thread_has_its_own_scratch_on_a_stream(sims: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads call ops of two launches on one stream, in turn and at once, with scratch that grows."""
+    monkeypatch.setattr(scratch, "LEAST", 64)
+    device = sims.devices[0]
+    stream = device.stream()
+    rng = np.random.default_rng(0)
+    jobs = [
+        (ops.sum, "two_step", (3, 40)), (ops.softmax, "two_launches", (2, 300)), (ops.sum, "two_step", (60, 40)),
+        (ops.argmax, "two_step", (200, 5)), (ops.sum, "columns", (2000, 3)),
+    ]  # fmt: skip
+    hosts = [rng.standard_normal(shape, dtype=np.float32) for _, _, shape in jobs]
+
+    def of(number: int, x: Any) -> Any:
+        function, variant, _ = jobs[number]
+        options = {} if function is ops.softmax else {"axis": 0 if variant == "columns" else 1}
+        return function(x, variant=variant, stream=stream, **options)
+
+    expected = [of(number, device.array(host, stream=stream)).numpy(stream) for number, host in enumerate(hosts)]
+
+    def work(turns: list[int]) -> list[tuple[int, Any]]:
+        made = []
+        for turn in turns:
+            # other values than the other thread has at that time
+            sign = 1 if turn >= 0 else -1
+            number = abs(turn) - 1
+            made.append((turn, of(number, device.array(sign * hosts[number], stream=stream))))
+        return made
+
+    forth = [1, 2, 3, 4, 5] * 3
+    with ThreadPoolExecutor(2) as pool:
+        results = [*pool.submit(work, forth).result()]
+        for at_once in (pool.submit(work, forth), pool.submit(work, [-turn for turn in forth])):
+            results += at_once.result()
+    mirrored = [of(number, device.array(-host, stream=stream)).numpy(stream) for number, host in enumerate(hosts)]
+    for turn, made in results:
+        wanted = expected[turn - 1] if turn > 0 else mirrored[-turn - 1]
+        np.testing.assert_array_equal(made.numpy(stream), wanted)
+    stream.close()
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_a_module_that_was_closed_is_refused_again(choices: Choices, new: bool) -> None:
+    """With the message of a first call, into an output and into a new one."""
+    world = World(1)
+    device = world.devices[0]
+    x = Spec("float32", (4, 8), (8, 1))
+    call = Call("scale", (x,), None if new else replace(x, bank=1), options=(("factor", 2.0),))
+    with Session(world, choices) as session:
+        for _ in range(3):
+            assert session.call(call).error is None
+        session.settle()
+        for module in device.context.made():
+            if isinstance(module, Module):
+                module.close()
+        refused = session.call(call)
+        assert refused.error is not None
+        assert refused.error[0] == "Closed"
+    world.close()
+
+
+def once_each() -> Iterator[Call]:
+    """A call of every op that is taken."""
+    x, t = Spec("float32", (4, 8), (8, 1)), Spec("float32", (8, 4), (1, 8))
+    heads = Spec("float32", (1, 1, 4, 8), (32, 32, 8, 1))
+    options: dict[str, dict[str, Any]] = {
+        "scale": {"factor": 2.0}, "threshold": {"limit": 0.5}, "cast": {"to": "float16"}, "fill": {"value": 3.0},
+        **{op: {"axis": None} for op in ("sum", "max", "argmax")},
+    }  # fmt: skip
+    inputs = {"add": (x, x), "softmax_backward": (x, x), "gemm": (x, t), "attention": (heads, heads, heads)}
+    for op in OPTIONS:
+        given = tuple(options.get(op, {}).items())
+        yield Call(op, inputs.get(op, (x,)), options=given)
+        if op in ("add", "scale", "threshold", "softmax", "softmax_backward", "blur", "attention"):
+            one = inputs.get(op, (x,))[0]
+            yield Call(op, inputs.get(op, (x,)), replace(one, bank=1), options=given)
+        if op in ("softmax", "attention"):  # another family, or another kind of number
+            yield Call(op, inputs.get(op, (x,)), options=(("scale", 0.5),))
+
+
+def test_a_call_that_was_made_before_chooses_nothing(sims: World, choices: Choices) -> None:
+    """For every op: of three calls, the last one on other memory and with other numbers, the first looks at the rules.
+    The sequences above ask the same of every call that they repeat."""
+    with Session(sims, choices) as session:
+        for call in once_each():
+            numbers = tuple((name, 3.5 if value == 2.0 else value) for name, value in call.options)
+            moved = replace(call, inputs=tuple(replace(x, start=64) for x in call.inputs), options=numbers)
+            picked = [session.call(each).picked for each in (call, call, moved)]
+            assert picked == [True, False, False], call
+        session.settle()
