@@ -15,7 +15,7 @@ import numpy as np
 
 from cudakit.device import Device
 from cudakit.driver.stream import Stream
-from cudakit.families.scalars import MarkedFloat, MarkedInt, Scalar, mark
+from cudakit.families.scalars import MarkedFloat, MarkedInt, Scalar, mark, unmarked
 from cudakit.families.variant import Config, Family, Variant
 from cudakit.launch.patchable import PatchableLaunch
 from cudakit.memory import layout, makers
@@ -100,7 +100,7 @@ class ResolvedCall:
         passed = mark(problem, family.scalars, options)
         for kernel, config in zip(kernels, self.configs, strict=True):
             values = (config.arguments or family.arguments)(passed, inputs, output, stand_in)
-            launch = kernel.patchable(**config.keywords(values))
+            launch = kernel.patchable(**config.keywords(tuple(map(unmarked, values))))
             slots = []
             for index, value in enumerate(values):
                 if isinstance(value, DeviceArray):

@@ -53,6 +53,11 @@ def marked(option: str, number: Any, factor: float = 1.0) -> MarkedFloat | Marke
     return made
 
 
+def unmarked(value: Any) -> Any:
+    """The plain number of a marked one, for which a message names its type; anything else as it is."""
+    return float(value) if isinstance(value, MarkedFloat) else int(value) if isinstance(value, MarkedInt) else value
+
+
 def mark(problem: P, scalars: Mapping[str, Scalar], options: Mapping[str, Any]) -> P:
     """`problem` with the options' numbers marked; an option that is None is the family's own value, and stays."""
     fields = {
