@@ -211,7 +211,7 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 CHANGES = [
-    "move", "move", "layout", "bank", "out", "out", "option", "option", "option", "variant", "stream", "thread",
+    "move", "move", "layout", "bank", "out", "out", "onto", "option", "option", "option", "variant", "stream", "thread",
     "flags", "dtype", "device",
 ]  # fmt: skip
 
@@ -235,6 +235,12 @@ def changed(draw: Draw, call: Call, devices: int, forms: list[str]) -> Call:
     if change == "out" and call.op not in ("fill", "uniform", "normal"):
         shape, dtype = (call.out.shape, call.out.dtype) if call.out else (call.inputs[0].shape, call.inputs[0].dtype)
         return replace(call, out=an_output(draw, call.inputs, dtype, shape))
+    if change == "onto" and call.out:
+        one = draw(st.sampled_from(call.inputs))
+        moved = replace(
+            call.out, device=one.device, bank=one.bank, start=one.start + draw(st.sampled_from([4, 8, 16, -4]))
+        )
+        return replace(call, out=moved) if moved.inside else call
     if change == "device":
         device = draw(st.integers(0, devices - 1))
         inputs = tuple(replace(spec, device=device) for spec in call.inputs)
@@ -436,6 +442,39 @@ def test_a_module_that_was_closed_is_refused_again(choices: Choices, new: bool) 
         assert refused.error is not None
         assert refused.error[0] == "Closed"
     world.close()
+
+
+@pytest.mark.parametrize("op", [op for op in OPTIONS if OPTIONS[op]])
+def test_options_are_told_apart(sims: World, choices: Choices, op: str) -> None:
+    """All of the above values in a mixed order, twice: 0.0 and -0.0, True and 1, what is refused, and what changes."""
+    rng = np.random.default_rng(0)
+    base = next(call for call in once_each() if call.op == op)
+    with Session(sims, choices) as session:
+        for name, values in OPTIONS[op].items():
+            for index in rng.permutation(np.arange(2 * len(values)) % len(values)):
+                session.call(replace(base, options=tuple({**dict(base.options), name: values[index]}.items())))
+                if op == "fill":
+                    session.settle()
+        session.settle()
+
+
+@pytest.mark.parametrize("new", [False, True])
+@pytest.mark.parametrize("number", [0, None])
+def test_a_stream_that_was_closed(sims: World, choices: Choices, new: bool, number: int | None) -> None:
+    """One that was given is refused, the default stream is made anew."""
+    x = Spec("float32", (4, 8), (8, 1))
+    stream = None if number is None else (0, number)
+    call = Call("scale", (x,), None if new else replace(x, bank=1), options=(("factor", 2.0),), stream=stream)
+    with Session(sims, choices) as session:
+        for _ in range(2):
+            assert session.call(call).error is None
+        session.close_stream(0, number)
+        for _ in range(2):
+            refused = session.call(call).error
+            assert refused is None if number is None else refused is not None and refused[0] == "Closed"
+        session.renew_streams()
+        assert not session.call(call).picked
+        session.settle()
 
 
 def once_each() -> Iterator[Call]:
