@@ -137,11 +137,20 @@ def _torch_library(torch: Any) -> Library:
         return functools.partial(torch.empty, shape, dtype=getattr(torch, dtype), device=torch.device("cuda", device))
 
     def checker(tensors: Sequence[Any]) -> Callable[..., bool]:
-        # What torch.compile tests the arguments of its compiled functions with.
+        # What torch.compile tests the arguments of its compiled functions with. It is false if a tensor comes twice.
+        firsts = [next(j for j, other in enumerate(tensors) if other is tensor) for tensor in tensors]
+        distinct = sorted(set(firsts))
         check: Callable[..., bool] = guards.TensorGuards(
-            *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+            *(tensors[i] for i in distinct), dynamic_dims_sizes=None, dynamic_dims_strides=None
         ).check
-        return check
+        if len(distinct) == len(tensors):
+            return check
+        again = [f"a{i} is a{first}" for i, first in enumerate(firsts) if first != i]
+        tests = " and ".join([*again, f"check({', '.join(f'a{i}' for i in distinct)})"])
+        with_twice: Callable[..., bool] = eval(
+            f"lambda {', '.join(f'a{i}' for i in range(len(tensors)))}: {tests}", {"check": check}
+        )
+        return with_twice
 
     def record_use(array: Any, stream: int, device: int) -> None:
         array.record_stream(torch.cuda.ExternalStream(stream, device=device))
@@ -172,7 +181,7 @@ def _tells_apart(torch: Any, checker: Callable[[Sequence[Any]], Callable[..., bo
     """Whether a checker of this version of torch does what is expected of it."""
     try:
         tensor = torch.zeros(2, 3)
-        check = checker((tensor, tensor))
+        check = checker((tensor, torch.ones(2, 3)))
         others = (torch.zeros(3, 2), torch.zeros(3, 2).T, tensor.double(), tensor.to("meta"), torch._neg_view(tensor))
         return check(tensor, torch.zeros(2, 3)) and not any(check(tensor, other) for other in others)
     except Exception:  # it is not part of torch's public interface

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cudakit import ops
 from cudakit.families import front
 from cudakit.launch.module import Module
-from cudakit.memory import scratch
+from cudakit.memory import libraries, scratch
 
 Draw = Callable[[Any], Any]
 
@@ -475,6 +475,23 @@ def test_a_stream_that_was_closed(sims: World, choices: Choices, new: bool, numb
         session.renew_streams()
         assert not session.call(call).picked
         session.settle()
+
+
+def test_a_checker_of_tensors_takes_one_that_comes_twice() -> None:
+    """As in place. Otherwise such calls would make a signature, and another checker, each time."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    checker = libraries.named("torch").checker
+    if checker is None:
+        pytest.skip("this version of torch has no checker, so attributes are compared one by one")
+    x, y, z, other = torch.zeros(4, 8), torch.zeros(4, 8), torch.ones(4, 8), torch.zeros(8, 4)
+    assert checker((x, x))(x, x)
+    assert checker((x, x))(y, y)
+    assert not checker((x, x))(x, y)
+    assert not checker((x, x))(other, other)
+    assert checker((x, y, x))(y, z, y)
+    assert not checker((x, y, x))(x, y, y)
+    assert not checker((x, y, x))(x, other, x)
+    assert checker((x, y))(y, z)
 
 
 def once_each() -> Iterator[Call]:
