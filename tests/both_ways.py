@@ -346,7 +346,8 @@ class Session:
 
     def close_arena(self, key: tuple[int, int, str]) -> None:
         for way in WAYS:
-            self._arena(way, key).close()
+            if (way, key) in self._arenas:
+                self._arenas[way, key].close()
 
     def renew(self) -> None:
         """New arenas in place of those that were closed, without the arrays in them."""
@@ -574,8 +575,10 @@ class _Foreign:
 def resolves(call: Call) -> bool:
     """Whether a second call like it is known again. Rungs that are more than launches are not, nor are tensors of a
     subclass, nor objects that may change (unless kernels are only passed their value), nor is memory that is shared
-    without harm: c of gemm if beta is 0.
+    without harm: c of gemm if beta is 0, an output without elements.
     """
+    if call.out is not None and 0 in call.out.shape:
+        return all(0 in spec.shape for spec in call.inputs)
     if call.variant.startswith("blas") or any(spec.form == "subclass" for spec in call.arrays):
         return False
     if any(isinstance(value, Boxed) and name in ("value", "log", "causal") for name, value in call.options):
