@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,8 +83,10 @@ STREAM_TILES = (
     FmaTile(64, 64, 8, 8, 2, 1, 3, 4, 1, 1.711, 1.711, 4.085, 1.21),
 )
 LAUNCH_US = 2.0
-JOIN_US = 2.5
-PARTS_BYTES_PER_US = 0.6e6  # written and read again
+JOIN_US = 4.5
+# Bytes of stream-K's parts per us, written and read again, by tiles per stretch, at most. Measured on an H200: parts of
+# few tiles are added up by many blocks at once.
+PARTS_BYTES_PER_US = ((0.5, 8e6), (1.125, 1.9e6), (math.inf, 0.6e6))
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,8 @@ def stream_us(tile: FmaTile, problem: GemmProblem) -> float:
     blocks, tiles = stream_blocks(tile, problem), tile.count(problem) * problem.batch
     share = tiles * steps(problem) / blocks
     resident = min(tile.resident, ceil_div(blocks, problem.sms))
-    parts = blocks * 2 * tile.bm * tile.bn * 4 / PARTS_BYTES_PER_US
+    rate = next(rate for most, rate in PARTS_BYTES_PER_US if tiles <= most * blocks)
+    parts = blocks * 2 * tile.bm * tile.bn * 4 / rate
     starts = tile.start_us * max(1.0, tiles / blocks)
     return LAUNCH_US + JOIN_US + starts + share / tile.slices * _step_us(tile, resident, is_aligned(problem)) + parts
 
