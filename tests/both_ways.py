@@ -577,8 +577,8 @@ def resolves(call: Call) -> bool:
     subclass, nor objects that may change (unless kernels are only passed their value), nor is memory that is shared
     without harm: c of gemm if beta is 0, an output without elements.
     """
-    if call.out is not None and 0 in call.out.shape:
-        return all(0 in spec.shape for spec in call.inputs)
+    if call.out is not None and 0 in call.out.shape and any(0 not in spec.shape for spec in call.inputs):
+        return False
     if call.variant.startswith("blas") or any(spec.form == "subclass" for spec in call.arrays):
         return False
     if any(isinstance(value, Boxed) and name in ("value", "log", "causal") for name, value in call.options):
