@@ -64,8 +64,8 @@ class Library:
     placed: str = ""
     contiguous: str = ""
     conjugated: str = ""
-    #: checker(arrays): check(*others) returns whether each of as many arrays, of the types of these, has the dtype,
-    #: shape, strides, device and flags of its counterpart. None if the library has nothing of the kind.
+    #: checker(arrays): check(*others) returns whether each of as many objects has the type, dtype, shape, strides,
+    #: device and flags of its counterpart. None if the library has nothing of the kind.
     checker: Callable[[Sequence[Any]], Callable[..., bool]] | None = None
     kind: str = "gpu"
     described: bool = False
@@ -182,7 +182,8 @@ def _tells_apart(torch: Any, checker: Callable[[Sequence[Any]], Callable[..., bo
     try:
         tensor = torch.zeros(2, 3)
         check = checker((tensor, torch.ones(2, 3)))
-        others = (torch.zeros(3, 2), torch.zeros(3, 2).T, tensor.double(), tensor.to("meta"), torch._neg_view(tensor))
+        layouts = (torch.zeros(3, 2), torch.zeros(3, 2).T, torch._neg_view(tensor))
+        others = (*layouts, tensor.double(), tensor.to("meta"), torch.nn.Parameter(tensor), 1)
         return check(tensor, torch.zeros(2, 3)) and not any(check(tensor, other) for other in others)
     except Exception:  # it is not part of torch's public interface
         return False
