@@ -50,7 +50,7 @@ def apply(
         made = guard(inputs, out, variant, stream, options)
         if made is not None:
             return made
-    family = family.others.get(dtype_name(inputs[0]), family)
+    family = family.instead(dtype_name(inputs[0])) or family
     arrays = inputs if out is None else (*inputs, out)
     reader = reader_of(arrays)
     seen = reader.read(*arrays)

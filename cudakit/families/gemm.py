@@ -165,7 +165,7 @@ FAMILY: Family[GemmProblem] = Family(
     traffic=lambda p: 4 * p.batch * (p.m * p.k + p.k * p.n + p.m * p.n * (2 if p.beta else 1)),
     flops=lambda p: p.flops,
     choose=choose,
-    others=dict.fromkeys(gemm_half.DTYPES, gemm_half.FAMILY),
+    instead=lambda dtype: gemm_half.FAMILY if dtype in gemm_half.DTYPES else None,
     empty=lambda p: p.empty,
     shapes={
         "gpu": ((512,), (1024,), (2048,), (4096,), (8192,), (1000,), (4095, 4097, 1023)),

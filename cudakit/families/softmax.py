@@ -44,7 +44,7 @@ FAMILY: Family[RowProblem] = Family(
     traffic=lambda problem: 8 * problem.rows * problem.cols,
     flops=lambda problem: 0,
     choose=choose,
-    others={"float16": softmax_modes.FAMILY, "bfloat16": softmax_modes.FAMILY},
+    instead=lambda dtype: None if dtype in ("float32", "") else softmax_modes.FAMILY,
     empty=lambda problem: problem.rows == 0 or problem.cols == 0,
     shapes={
         "gpu": ((8192, 8192),),

@@ -160,7 +160,7 @@ class Family(Generic[P]):
     - `flops(problem)`: operations, or 0 if bandwidth is the only measure.
     - `choose(problem, arch)`: the name of the variant that "auto" means.
     - `empty(problem)`: whether there is nothing to launch.
-    - `others`: the families that the front function takes for inputs of other dtypes, by dtype.
+    - `instead(dtype)`: the family that the front function takes for inputs of a dtype, if it is another one.
     - `recent`: the last calls, which the front door tries first.
     - `scalars`: the options that are plain numbers among the kernels' arguments, by name.
     - `shapes`: default shapes by device kind ("gpu", "sim"); "gpu once": those of a profile, if it should take fewer;
@@ -187,7 +187,7 @@ class Family(Generic[P]):
     shapes: dict[str, tuple[tuple[int, ...], ...]]
     dtypes: tuple[str, ...] = ("float32",)
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
-    others: Mapping[str, Family[Any]] = field(default_factory=dict)
+    instead: Callable[[str], Family[Any] | None] = field(default=lambda dtype: None)
     recent: Recent = field(default_factory=Recent, compare=False, repr=False)
     modes: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
     ceiling: str = "copy"
