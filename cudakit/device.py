@@ -281,7 +281,11 @@ class Device:
             max_registers=max_registers,
             line_info=line_info,
         )
-        with nvtx.range(f"compile {os.path.basename(label)}"):
+        return self.module_of(request)
+
+    def module_of(self, request: compiler.Request) -> Module:
+        """The module of a compile request for this device's architecture: what `compile` returns for it."""
+        with nvtx.range(f"compile {os.path.basename(request.name)}"):
             compiled = cache.compiled(request)
         with _lock:
             module = self._modules.get(request)

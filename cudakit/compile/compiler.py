@@ -122,6 +122,14 @@ def request(
     return Request(source, name, arch, (*made, *extra), tuple(names), tuple(directories))
 
 
+def request_again(compiled: Compiled, arch: str, names: Sequence[str]) -> Request:
+    """The request that `compiled` was made of, for another architecture and with the name expressions `names`."""
+    of_cuda = {f"-I{folder}" for folder in headers.cuda_directories()}
+    options = [option for option in compiled.options if not option.startswith(("-I", "--gpu-architecture="))]
+    folders = [option[2:] for option in compiled.options if option.startswith("-I") and option not in of_cuda]
+    return Request(compiled.source, compiled.name, arch, tuple(options), tuple(names), tuple(folders))
+
+
 def _define(key: str, value: Any) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w*", key):
         raise ValueError(f'defines: {key!r} is no macro name; give a name and its value, such as {{"TILE": 16}}')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -13,6 +14,7 @@ from cudakit.compile import cache, compiler, headers
 from cudakit.device import Device
 from cudakit.driver.stream import Stream
 from cudakit.errors import LaunchError
+from cudakit.launch.kernel import Kernel
 from cudakit.memory import libraries
 from cudakit.torch import library, simulated
 from cudakit.torch.rules import Rule
@@ -29,7 +31,7 @@ OfArguments = Any
 
 def op(
     name: str,
-    kernel: str,
+    kernel: str | Kernel,
     *,
     path: str | PathLike[str] | None = None,
     source: str | None = None,
@@ -50,7 +52,8 @@ def op(
     a tensor that is written to, unless it is an output; numbers are int, float and bool. CUDA tensors run on their GPU,
     CPU tensors on the simulated device, and the kernel is compiled for each device on the first call there.
 
-    kernel: its name in the source, or a name expression ("axpb<float>"). path: its `.cu` file, or source: its text.
+    kernel: a Kernel that Device.compile made, which is compiled again for other devices; or its name in the source, or
+    a name expression ("axpb<float>"), with path: its `.cu` file, or source: its text.
     grid, block, shared: as for Kernel.launch, each a value or a function of the op's arguments by name
     (`lambda x: x.numel() // 256`); a grid of 0 launches nothing. outputs: the tensors that the op makes and returns, by
     parameter: the name of an argument of the same shape and dtype, or a function that returns (shape, dtype). computed:
@@ -58,7 +61,7 @@ def op(
     the parameters' names in order, if they cannot be read from the source. strided: take tensors of any strides, for a
     kernel that has the strides among its parameters. backward, setup_context: the gradient, as for
     torch.library.register_autograd; without one a backward pass raises GradientError. options: as for Device.compile
-    (defines, include, std, ...).
+    (defines, include, std, ...); a Kernel has its own.
 
     Raises ValueError for declarations that do not fit the kernel, and CompileError. A call raises LaunchError for a
     dtype, a layout or a number that the kernel does not take, DeviceFault with the report on the simulated device.
@@ -67,18 +70,9 @@ def op(
         raise ValueError(f"an op is called NAMESPACE::NAME, as mine::axpb, not {name!r}")
     if library.is_defined(name):
         raise ValueError(f"torch has an op {name} already: choose another name")
-    if not isinstance(kernel, str):
-        raise TypeError(
-            f"{name}: the kernel is given by its name and its path or source, as it is compiled for each device; got "
-            f"a {type(kernel).__name__}"
-        )
-    if (path is None) == (source is None):
-        raise ValueError(f"{name}: give the kernel's path, or its source, and not both")
     made = KernelOp(
         name,
-        kernel,
-        *_text(name, path, source),
-        options,
+        *_request(name, kernel, path, source, options),
         launch={"grid": grid, "block": block, "shared": shared},
         outputs=outputs or {},
         computed=computed or {},
@@ -98,12 +92,36 @@ def op(
     return overload
 
 
-def _text(name: str, path: str | PathLike[str] | None, source: str | None) -> tuple[str, str]:
-    """(what reports call the source, its text)"""
-    if path is None:
-        return f"{name.replace('::', '_')}.cu", source or ""
-    file = headers.find_source(path)
-    return str(file), file.read_text()
+def _request(
+    name: str,
+    kernel: str | Kernel,
+    path: str | PathLike[str] | None,
+    source: str | None,
+    options: Mapping[str, Any],
+) -> tuple[str, compiler.Request]:
+    """The kernel's name, and its compile for the simulated device, whose types are those of every device."""
+    arch = simulated.simulated_device().arch
+    if isinstance(kernel, Kernel):
+        given = [word for word, value in (("path", path), ("source", source)) if value is not None] + list(options)
+        if given:
+            raise ValueError(f"{name}: a Kernel has its own source and options: leave out {', '.join(given)}")
+        compiled = getattr(kernel.module, "compiled", None)
+        if not isinstance(compiled, compiler.Compiled):
+            raise TypeError(f"{name}: {kernel.name} was loaded without its source: give its name and path= or source=")
+        spelled = next((text for text, known in compiled.lowered.items() if known == kernel.mangled), kernel.name)
+        return spelled, compiler.request_again(compiled, arch, (spelled, *compiled.lowered))
+    if not isinstance(kernel, str):
+        raise TypeError(
+            f"{name}: give a Kernel, or a kernel's name and its path or source; not {type(kernel).__name__}"
+        )
+    if (path is None) == (source is None):
+        raise ValueError(f"{name}: give the kernel's path, or its source, and not both")
+    label, text = f"{name.replace('::', '_')}.cu", source or ""
+    if path is not None:
+        file = headers.find_source(path)
+        label, text = str(file), file.read_text()
+    names = (kernel, *options.get("names", ()))
+    return kernel, compiler.request(text, **{"name": label, **options, "names": names, "arch": arch})
 
 
 class KernelOp:
@@ -113,9 +131,7 @@ class KernelOp:
         self,
         name: str,
         kernel: str,
-        label: str,
-        text: str,
-        options: Mapping[str, Any],
+        request: compiler.Request,
         *,
         launch: Mapping[str, OfArguments],
         outputs: Mapping[str, str | Callable[..., Any]],
@@ -124,11 +140,8 @@ class KernelOp:
         strided: bool,
     ) -> None:
         self.name, self.kernel, self.strided = name, kernel, strided
-        names_compiled = (kernel, *options.get("names", ()))
-        self._source = {"name": label, **options, "source": text, "names": names_compiled}
-        # The types are the same on every device; no module is loaded, as some kernels load on a GPU only.
-        request = {**self._source, "arch": simulated.simulated_device().arch}
-        compiled = cache.compiled(compiler.request(request.pop("source"), **request))
+        self._request = request
+        compiled = cache.compiled(request)  # no module is loaded, as some kernels load on a GPU only
         made = kernel_parameters(name, kernel, compiled, names, outputs, computed)
         self.parameters = made
         self.schema = schema_of(made)
@@ -239,7 +252,8 @@ class KernelOp:
         kernel = device.kept.get(self)
         if kernel is None:
             with device.context.relaxed():  # a capture may begin with the first call
-                kernel = device.kept[self] = device.compile(**self._source)[self.kernel]
+                request = replace(self._request, arch=device.arch)
+                kernel = device.kept[self] = device.module_of(request)[self.kernel]
         args = tuple(arrays.get(each.name, values[each.name]) for each in self.parameters)
         kernel.launch(stream, grid, block, shared, args)
 

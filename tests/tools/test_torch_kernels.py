@@ -317,10 +317,30 @@ def test_refused_names(axpb):
         cudakit.torch.op("of_tests::none", "axpb", grid=1, block=1)
 
 
-def test_a_kernel_of_one_device(sim):
+def test_a_kernel_of_one_device(sim, tmp_path):
+    """A Kernel is compiled again for the device that the tensors are on, with its own options and headers."""
+    (sim_include := tmp_path / "include").mkdir()
+    (sim_include / "factor.h").write_text("#define FACTOR 3.0f\n")
+    text = """#include "factor.h"
+    template <class T> __global__ void grow(const T* x, T* y, int n) {
+        if (threadIdx.x < n) y[threadIdx.x] = FACTOR * ADDED * x[threadIdx.x];
+    }"""
+    module = sim.compile(
+        source=text, name="mine.cu", names=("grow<float>",), include=[sim_include], defines={"ADDED": "2.0f"}
+    )
+    name = f"of_tests::op{next(_numbers)}"
+    grow = cudakit.torch.op(
+        name, module["grow<float>"], grid=1, block=64, outputs={"y": "x"}, computed={"n": lambda x: x.numel()}
+    )
+    torch.testing.assert_close(grow(torch.ones(5)), torch.full((5,), 6.0))
     kernel = sim.compile(source=SOURCE, name="mine.cu")["axpb"]
-    with pytest.raises(TypeError, match=r"by its name and its path or source.* got a Kernel"):
+    with pytest.raises(ValueError, match="a Kernel has its own source and options: leave out source"):
         define(kernel)
+    with pytest.raises(TypeError, match="give a Kernel, or a kernel's name and its path or source; not int"):
+        define(3)
+    loaded = sim.load(sim.compile(source=SOURCE, name="mine.cu").ptx)
+    with pytest.raises(TypeError, match="was loaded without its source"):
+        define(loaded[kernel.mangled], source=None)
 
 
 @pytest.mark.gpu
