@@ -119,6 +119,12 @@ class Stream:
         return self._finalizer is None
 
     @property
+    def capturing(self) -> bool:
+        """Whether it is being captured into a graph, by this library or another."""
+        code, status = self.context.driver.cuStreamIsCapturing(self.handle)
+        return not code and bool(status)
+
+    @property
     def priority(self) -> int:
         """Its priority, as the driver clamped it."""
         return int(self.context.call("cuStreamGetPriority", self.expect_open()))

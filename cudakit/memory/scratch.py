@@ -21,8 +21,7 @@ def scratch(stream: Stream, nbytes: int) -> int:
     threads have memory of their own, so launches of two threads may alternate on a stream. On a stream that is being
     captured the memory is the graph's: no other work uses it, and it is kept for as long as the graph. Not cleared.
     """
-    capturing = stream.context.driver.cuStreamIsCapturing(stream.handle)
-    if not capturing[0] and capturing[1]:
+    if stream.capturing:
         return _of_graph(stream, nbytes)
     key = (_KEPT, threading.get_ident())
     space: Allocation | None = stream.kept.get(key)
@@ -64,7 +63,7 @@ def _of_graph(stream: Stream, nbytes: int) -> int:
 _libc = ctypes.CDLL(None)
 _SEMAPHORE_BYTES = 64  # of a sem_t, with room to spare
 _NO_DESTRUCTOR_SYNC, _MOVE = 1, 1  # CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, CU_GRAPH_USER_OBJECT_MOVE
-_of_graphs: list[tuple[Any, Allocation]] = []
+_of_graphs: dict[int, tuple[Any, Allocation]] = {}  # (semaphore, memory) by the semaphore's address
 
 
 def _keep_with(graph: Any, space: Allocation) -> None:
@@ -72,7 +71,11 @@ def _keep_with(graph: Any, space: Allocation) -> None:
     ended = ctypes.create_string_buffer(_SEMAPHORE_BYTES)
     _libc.sem_init(ended, 0, 0)
     post = context.driver.CUhostFn(ctypes.cast(_libc.sem_post, ctypes.c_void_p).value)
-    user = context.call("cuUserObjectCreate", ctypes.addressof(ended), post, 1, _NO_DESTRUCTOR_SYNC)
+    address = ctypes.addressof(ended)
+    user = context.call("cuUserObjectCreate", address, post, 1, _NO_DESTRUCTOR_SYNC)
     context.call("cuGraphRetainUserObject", graph, user, 1, _MOVE)
-    _of_graphs[:] = [entry for entry in _of_graphs if _libc.sem_trywait(entry[0])]
-    _of_graphs.append((ended, space))
+    _of_graphs[address] = ended, space
+    for other, (semaphore, _) in _of_graphs.copy().items():
+        # Other threads may be here too: a semaphore that was raised once lets one of them pass.
+        if not _libc.sem_trywait(semaphore):
+            del _of_graphs[other]
