@@ -102,6 +102,12 @@ class Changing:
     def __bool__(self) -> bool:
         return bool(self.value)
 
+    def __ne__(self, other: object) -> Any:
+        """A number of its own kind, as libraries of tensors return one."""
+        changed = Changing()
+        changed.value = float(self.value != other)
+        return changed
+
     def __repr__(self) -> str:
         return f"Changing({self.value!r})"
 

@@ -116,7 +116,7 @@ def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float 
 
 
 #: The options of both families that are plain numbers; C is read, and may not overlap the output, if beta is not 0.
-SCALARS = {"alpha": Scalar("alpha", float), "beta": Scalar("beta", float, kind=lambda beta: beta != 0)}
+SCALARS = {"alpha": Scalar("alpha", float), "beta": Scalar("beta", float, kind=lambda beta: float(beta) != 0)}
 
 
 def _operand(array: Any) -> Operand:
