@@ -36,7 +36,10 @@ def make_guard(
     options: Mapping[str, Any],
 ) -> Guard | None:
     """The guard of `call`, which was made with `arrays` (inputs, then the output) and `options`. fresh: the call made
-    the output itself. None if an option is neither a number of the kernels' nor a word, an int or a truth value."""
+    the output itself. None if an option is neither a number of the kernels' nor a word, an int or a truth value; and
+    for calls that launch nothing, since a guard sees by its kernels' modules that a device was closed."""
+    if not call.launches:
+        return None
     if any(name not in call.numbers and type(value) not in _PLAIN for name, value in options.items()):
         return None
     kind = _ForeignGuard if isinstance(reader, ForeignReader) else _OwnGuard
@@ -224,9 +227,7 @@ class _OwnGuard:
         ]
 
     def _launches(self) -> list[str]:
-        lines = (
-            ["    if attention:", "        call.attended(handle)", "        return out"] if self.call.launches else []
-        )
+        lines = ["    if attention:", "        call.attended(handle)", "        return out"]
         for i in range(len(self.call.launches)):
             lines.append(f"    result = send{i}(handle, address{i}, 0)")
             lines.append(f"    if result[0]: again{i}(send{i}, handle, result[0])")
