@@ -128,8 +128,7 @@ class ResolvedCall:
 
     def __call__(self, stream: Stream, pointers: tuple[int, ...]) -> None:
         """Queue its launches on `stream`. pointers: the addresses of the inputs, then of the output."""
-        if stream.closed:
-            stream.expect_open()
+        stream.expect_open()
         if self.guard_names:
             # the guard may not take the addresses of its own last call to be in place
             self.guard_names["last"] = self.guard_names["nothing"]
