@@ -188,7 +188,7 @@ class Family(Generic[P]):
     dtypes: tuple[str, ...] = ("float32",)
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     instead: Callable[[str], Family[Any] | None] = field(default=lambda dtype: None)
-    recent: Recent = field(default_factory=Recent, compare=False, repr=False)
+    recent: Recent = field(default_factory=Recent, init=False, compare=False, repr=False)
     modes: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
     ceiling: str = "copy"
     read_shape: Callable[[tuple[int, ...]], tuple[int, ...]] = field(default=lambda shape: shape)

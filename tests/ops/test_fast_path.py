@@ -14,7 +14,9 @@ from both_ways_foreign import FORMS, ForeignSession
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cudakit
 from cudakit import ops
+from cudakit.errors import Closed
 from cudakit.families import front
 from cudakit.launch.module import Module
 from cudakit.memory import libraries, scratch
@@ -444,6 +446,45 @@ def test_a_module_that_was_closed_is_refused_again(choices: Choices, new: bool) 
     world.close()
 
 
+@pytest.mark.parametrize("new", [False, True])
+def test_a_call_without_elements_on_a_device_that_was_closed(new: bool) -> None:
+    """It launches nothing, and is refused as others are."""
+    device = cudakit.Device("sim", fresh=True)
+    x = device.empty((0, 5))
+    out = None if new else device.empty((0, 5))
+    for _ in range(3):
+        assert ops.scale(x, 2.0, out).shape == (0, 5)
+    device.close()
+    with pytest.raises(Closed):
+        ops.scale(x, 2.0, out)
+
+
+def test_a_stream_of_another_device_object_that_was_closed() -> None:
+    """Two objects over one device: the stream went with its own. Its handle is not passed to the driver any more."""
+    with cudakit.Device("sim") as device:
+        x = device.zeros((4, 8))
+        device.synchronize()
+        with cudakit.Device("sim") as other:
+            stream = other.stream()
+            for _ in range(2):
+                ops.scale(x, 2.0, x, stream=stream)
+            stream.synchronize()
+        with pytest.raises(Closed):
+            ops.scale(x, 2.0, x, stream=stream)
+
+
+def test_families_made_of_another_have_calls_of_their_own(sims: World) -> None:
+    """A family that differs in its choice only runs its own kernels, whatever the other one ran last."""
+    device = sims.devices[0]
+    x, y = device.zeros((4, 8)), device.empty((4, 8))
+    family = ops.families()["softmax"]
+    other = replace(family, choose=lambda problem, arch: "no_such_variant")
+    front.apply(family, (x,), y, "auto", None)
+    with pytest.raises(ValueError, match="no_such_variant"):
+        front.apply(other, (x,), y, "auto", None)
+    device.synchronize()
+
+
 @pytest.mark.parametrize("op", [op for op in OPTIONS if OPTIONS[op]])
 def test_options_are_told_apart(sims: World, choices: Choices, op: str) -> None:
     """All of the above values in a mixed order: 0.0 and -0.0, True and 1, what is refused, and what changes."""
@@ -510,6 +551,13 @@ def once_each() -> Iterator[Call]:
         if op in ("add", "scale", "threshold", "softmax", "softmax_backward", "blur", "attention"):
             one = inputs.get(op, (x,))[0]
             yield Call(op, inputs.get(op, (x,)), replace(one, bank=1), options=given)
+        if op == "gemm":  # a number by which calls are told apart, in an object of its own
+            yield Call(
+                op,
+                inputs[op],
+                replace(x, shape=(4, 4), steps=(4, 1), bank=1),
+                options=(("beta", Boxed(0.5, array=False)),),
+            )
         if op in ("softmax", "attention"):  # another family, or another kind of number
             yield Call(op, inputs.get(op, (x,)), options=(("scale", 0.5),))
 
