@@ -100,7 +100,9 @@ class ForeignReader(Reader):
         if given is None:
             return current
         chosen = Stream.of(device.context, given)
-        if int(chosen) != int(current):
+        chosen.expect_open()
+        # A capture cannot wait for work outside of it, nor does it run anything that would have to wait.
+        if int(chosen) != int(current) and (current.capturing or not chosen.capturing):
             chosen.wait(current)
         return chosen
 
@@ -124,13 +126,18 @@ class ForeignReader(Reader):
 
     def used(self, arrays: Sequence[Any], on: Stream, given: Any) -> None:
         # On the library's current stream its allocator keeps the order.
-        if given is None or int(on) == int(self._current(device := Device.of(on.context))):
+        number = on.context.ordinal
+        if given is None or int(on) == self.library.current_stream(number):
+            return
+        capture = on.context.captures.of(on.handle)
+        if capture is not None:
+            capture.kept.extend(arrays)
             return
         for array in arrays:
             if self.library.record_use is not None:
-                self.library.record_use(array, int(on), device.context.ordinal)
+                self.library.record_use(array, int(on), number)
             else:
-                device.context.in_flight.hold(on.handle, array)
+                on.context.in_flight.hold(on.handle, array)
 
     def view(self, device: Device, on: Stream, array: Any) -> DeviceArray:
         library = self.library

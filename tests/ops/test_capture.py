@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import foreign
 import numpy as np
 import pytest
 
 import cudakit
 from cudakit import ops
 from cudakit.compare import compare
+from cudakit.families import arrays
 from cudakit.families.variant import Family, Variant
 from cudakit.memory import array as memory
+from cudakit.memory import libraries
 
 Hosts = tuple[np.ndarray, ...]
 
@@ -214,6 +219,40 @@ def test_cudakit_captures_every_family_and_all_scratch(device: cudakit.Device) -
     chosen = of_every_family(device)
     with contextlib.closing(device.stream()):
         replay_all(Cudakit(device), chosen, replays=2)
+
+
+def test_cudakit_captures_arrays_of_another_library_on_a_stream_that_is_named(
+    sim: cudakit.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's current stream is not captured, and is not waited for; the graph keeps the arrays."""
+    memory = np.zeros(1024 + 256, np.uint8)
+    start = -memory.ctypes.data % 256
+    x, y = memory[start:][:1024].view(np.float32).reshape(2, 8, 16)
+    x[:] = np.random.default_rng(0).standard_normal(x.shape, dtype=np.float32)
+    current, stream = sim.stream(), sim.stream()
+    with foreign.stand_ins(), foreign.registered(sim, x.ctypes.data, 1024):
+        (cupy,) = (known for known in libraries.more if known.name == "cupy")
+        known = replace(cupy, current_stream=lambda number: int(current), stream_owner=None)
+        monkeypatch.setattr(libraries, "more", [known])
+        monkeypatch.setattr(arrays, "device_of", {"sim": lambda number: sim})
+        monkeypatch.setattr(arrays, "_readers", {})
+        given = [foreign.ndarray(x), foreign.ndarray(y)]
+        references = [weakref.ref(array) for array in given]
+        with sim.capture(stream) as graph:
+            for _ in range(2):
+                ops.softmax(*given, stream=stream)
+        del given
+        assert len(graph.nodes) == 2
+        assert all(reference() is not None for reference in references)
+        with graph, contextlib.closing(graph.instantiate()) as ready:
+            ready.launch(stream)
+            stream.synchronize()
+            exponents = np.exp(x)
+            np.testing.assert_allclose(y, exponents / exponents.sum(1, keepdims=True), rtol=1e-5)
+        del graph, ready
+        stream.synchronize()
+        gc.collect()
+        assert all(reference() is None for reference in references)
 
 
 @pytest.mark.gpu
