@@ -1,13 +1,14 @@
 """The front door of every op: from arrays of any library to launches on a stream.
 
-`apply` first tries the guard of the last call like this one (`guards`). If the call is of another kind, it makes its
-signature: family, variant, options, and of each array the dtype, shape, strides, device and address modulo 16. If the
-thread has a ResolvedCall for it, addresses and numbers are put in place and the kernels are launched. If not, `_first`
-checks the call by every rule and resolves it. All three launch by the same ResolvedCall.
+`apply` first tries the guards (`guards`) of the family's last call and of its last call with the same first shape. If
+the call is of another kind, it makes its signature: family, variant, options, and of each array the dtype, shape,
+strides, device and address modulo 16. If the thread has a ResolvedCall for it, addresses and numbers are put in place
+and the kernels are launched. If not, `_first` checks the call by every rule and resolves it. All three launch by the
+same ResolvedCall.
 
 Work on arrays of torch and CuPy is queued on the stream that their library considers current, on which its allocator
 keeps the order of use. If the caller names another stream, that one first waits for the current stream, and the arrays'
-memory is kept until it is past the work.
+memory is not reused before the work is done.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class _OwnGuard:
                 lines.append(f"        if not ({test}): return None")
         for name, number in self.call.numbers.items():
             self.names[f"number_{name}"] = number
-            # another kind of number needs another call; the signature has it
+            # A number of another kind needs another resolved call, which is found by its signature.
             if number.kind is not None:
                 lines.append(f"        if options[{name!r}] is not number_{name}.value: return None")
         lines.append(f"        {''.join(f'a{i}, ' for i in range(self.inputs))[:-1]} = inputs")
@@ -245,7 +245,8 @@ class _ForeignGuard(_OwnGuard):
 
         def guard(inputs, out, variant, stream, options):
             global address, handle, on
-            if variant != wanted or out is None or retired0 or len(options) != 0 or stream is not None: return None
+            if stream is not None: return None
+            if variant != wanted or out is None or retired0 or len(options) != 0: return None
             try:
                 a0, = inputs
                 a1 = out
@@ -262,7 +263,7 @@ class _ForeignGuard(_OwnGuard):
             if not (not (p0 | p1) & 15 and not -4096 < p0 - p1 < 4096): return None
             words0[0] = p0
             words0[1] = p1
-            current = current_stream(0)
+            current = current_stream(number)
             if current != address or on.closed:
                 on = stream_of(device, None)
                 address, handle = current, on.handle

@@ -113,7 +113,8 @@ class ResolvedCall:
         self.attention = self.launches[0].attention if self.launches else ()
 
     def takes(self, pointers: tuple[int, ...], fresh: bool) -> bool:
-        """Whether nothing that its kind leaves open speaks against it: memory that is shared, a module that was closed.
+        """Whether it may be launched at these addresses: its modules are open, and no input shares memory with the
+        output that did not at the first call.
 
         fresh: the output is not among `pointers`; a new one shares nothing.
         """
@@ -130,7 +131,7 @@ class ResolvedCall:
         """Queue its launches on `stream`. pointers: the addresses of the inputs, then of the output."""
         stream.expect_open()
         if self.guard_names:
-            # the guard may not take the addresses of its own last call to be in place
+            # so that the guard does not believe that the addresses of its own last call are still in place
             self.guard_names["last"] = self.guard_names["nothing"]
         if self.scratch_bytes:
             pointers = (*pointers, scratch(stream, self.scratch_bytes))

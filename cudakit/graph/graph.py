@@ -99,7 +99,8 @@ class Executable:
     """An instantiated graph. `launch(stream)` replays it; made by `Graph.instantiate`.
 
     Launches of one executable graph never overlap, also on different streams: instantiate it once for each stream that
-    is to run at once. graph: what it was made of.
+    is to run at once. If ops with scratch memory were captured, all instances share it: capture a graph for each stream
+    instead. graph: what it was made of.
     """
 
     def __init__(self, graph: Graph) -> None:

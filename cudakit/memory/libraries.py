@@ -31,8 +31,8 @@ class Library:
     Expressions of `{0}`, an array:
     pointer: the address of its first element. dtype, shape: the library's own. strides: a tuple, in elements if
     `strides_in` is "elements", else in bytes. device: the device's number, -1 if it is not on such a device.
-    described: whether `__cuda_array_interface__` says all that matters of its arrays; then the rules for all that have
-    it hold for them.
+    described: whether `__cuda_array_interface__` says all that matters of its arrays, so that kernels take them by the
+    rules for all objects that have one.
     placed: whether it is on a GPU. contiguous: whether its elements lie in C order without gaps. Both cost less than
     device and strides, and are "" if the library has nothing of the kind.
     negated, conjugated: whether its memory holds the values with their sign, or their imaginary parts' sign, still to
@@ -130,7 +130,7 @@ def _torch_library(torch: Any) -> Library:
         return int(torch.cuda.current_stream(device).cuda_stream)
 
     def maker(shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
-        # of the current device, which there is one of; it costs a third of torch.empty
+        # It allocates on the current device, so it is used if there is only one. It costs a third of torch.empty.
         empty_strided = getattr(guards, "_empty_strided_cuda", None)
         if empty_strided is not None and torch.cuda.device_count() == 1:
             return functools.partial(empty_strided, shape, layout.contiguous(shape, 1), getattr(torch, dtype))

@@ -66,7 +66,7 @@ def add_no_gradient(name: str, advice: str) -> None:
 
 
 def missing(grad: Any, like: tuple[Sequence[int], Any], what: str, advice: str) -> Any:
-    """A gradient that does not exist, of the shape and dtype `like`: raises GradientError where it would be computed.
+    """A gradient that does not exist, of the shape and dtype `like`: raises GradientError when it would be computed.
 
     It is an op, so that torch.compile, which traces every backward pass before any is run, traces this one too.
     """
