@@ -16,7 +16,7 @@ import numpy as np
 from cudakit.device import Device
 from cudakit.driver.stream import Stream
 from cudakit.families.scalars import MarkedFloat, MarkedInt, Scalar, mark, unmarked
-from cudakit.families.variant import Config, Family, Variant
+from cudakit.families.variant import Family, Variant
 from cudakit.launch.patchable import PatchableLaunch
 from cudakit.memory import layout, makers
 from cudakit.memory.array import DeviceArray
@@ -52,7 +52,7 @@ class _Number:
 class ResolvedCall:
     """One kind of call of one op on one device, for one thread.
 
-    family, variant: what it runs. output: shape and dtype of the output. numbers: its options that are plain numbers.
+    shape, dtype: the output's. numbers: its options that are plain numbers.
     """
 
     def __init__(
@@ -65,9 +65,7 @@ class ResolvedCall:
         options: Mapping[str, Any],
     ) -> None:
         *inputs, output = arrays
-        self.family = family
-        self.variant = variant
-        self.configs: tuple[Config, ...] = ()
+        self.family = family  # kept: signatures have its id
         self.shape, self.dtype = output.shape, output.dtype
         self.numbers = {
             name: _Number(scalar, options[name])
@@ -83,13 +81,20 @@ class ResolvedCall:
         self.guard: Any = None  # made by guards.make_guard
         self.guard_names: dict[str, Any] = {}
         if not family.empty(problem):
-            self._build(device, problem, arrays, options)
+            self._build(device, variant, problem, arrays, options)
 
-    def _build(self, device: Device, problem: Any, arrays: Sequence[DeviceArray], options: Mapping[str, Any]) -> None:
-        family, variant = self.family, self.variant
+    def _build(
+        self,
+        device: Device,
+        variant: Variant[Any],
+        problem: Any,
+        arrays: Sequence[DeviceArray],
+        options: Mapping[str, Any],
+    ) -> None:
+        family = self.family
         *inputs, output = arrays
-        self.configs = variant.configs(problem)
-        kernels = [family.kernel(device, variant, config) for config in self.configs]
+        configs = variant.configs(problem)
+        kernels = [family.kernel(device, variant, config) for config in configs]
         self.scratch_bytes = variant.scratch(problem)
         stand_in = None
         if self.scratch_bytes:
@@ -98,7 +103,7 @@ class ResolvedCall:
         roles = [array.allocation for array in (*arrays, *([] if stand_in is None else [stand_in]))]
         origins = [array.pointer for array in arrays] + [_NOWHERE]
         passed = mark(problem, family.scalars, options)
-        for kernel, config in zip(kernels, self.configs, strict=True):
+        for kernel, config in zip(kernels, configs, strict=True):
             values = (config.arguments or family.arguments)(passed, inputs, output, stand_in)
             launch = kernel.patchable(**config.keywords(tuple(map(unmarked, values))))
             slots = []
