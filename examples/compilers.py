@@ -265,7 +265,7 @@ def compared(family, device, ways):
     for rung, way in enumerate(ways, 2):
         way.built = built
         variants.append(Variant(rung, way.name, way.idea, "", way.configure, way.supports, "sm_80"))
-    fields = {field.name: getattr(family, field.name) for field in dataclasses.fields(Family)}
+    fields = {field.name: getattr(family, field.name) for field in dataclasses.fields(Family) if field.init}
     return Compared(**{**fields, "variants": tuple(variants)}, built=built)
 
 

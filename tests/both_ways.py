@@ -48,7 +48,7 @@ def _pretty(value: Any, printer: Any, cycle: bool) -> None:
 @dataclass(frozen=True, repr=False)
 class Spec:
     """An array. steps: strides in elements; start: its first element's place in the arena, in elements. copy: which of
-    several objects that are alike. form: how another library passes it, see `ForeignSession`."""
+    several objects that are alike. form: how another library passes it, see `ForeignHistory`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -113,7 +113,7 @@ class Changing:
 
 
 class Boxed:
-    """A number that is passed in an object which the session keeps, with another value at each call: an array without
+    """A number that is passed in an object which the history keeps, with another value at each call: an array without
     axes, or a Changing."""
 
     def __init__(self, value: float, *, array: bool = True) -> None:
@@ -127,7 +127,7 @@ class Boxed:
 @dataclass(frozen=True)
 class Call:
     """One call. inputs: the arrays; of softmax the second one is the mask, of gemm the third one is c. stream: the
-    number of one of the session's streams, or None. thread: of the session, on which the fast way makes it."""
+    number of one of the history's streams, or None. thread: of the history, on which the fast way makes it."""
 
     op: str
     inputs: tuple[Spec, ...]
@@ -277,7 +277,7 @@ def text_of(error: BaseException) -> tuple[str, str]:
 
 
 class World:
-    """Devices of one driver, with a spy. Sessions come and go on it; kernels are loaded once."""
+    """Devices of one driver, with a spy. Histories come and go on it; kernels are loaded once."""
 
     def __init__(self, count: int) -> None:
         if count == 1:
@@ -298,7 +298,7 @@ class World:
                 device.close()
 
 
-class Session:
+class History:
     """A sequence of calls on a world, by new threads, on new streams, with new arrays. keeps: whether a call that was
     made before must be known again."""
 
@@ -370,7 +370,7 @@ class Session:
     def close_device(self, number: int) -> None:
         self.settle()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LeakWarning)  # the session's own arrays
+            warnings.simplefilter("ignore", LeakWarning)  # the history's own arrays
             self.world.devices[number].close()
 
     def renew_devices(self) -> None:
@@ -556,7 +556,7 @@ class Session:
         for stream in itertools.chain(*self._streams):
             stream.close()
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> History:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import foreign
 import numpy as np
 import pytest
-from both_ways import ARENA, Call, Choices, Outcome, Session, Spec, World
+from both_ways import ARENA, Call, Choices, History, Outcome, Spec, World
 
 import cudakit
 from cudakit.families import arrays
@@ -23,8 +23,8 @@ from cudakit.memory.array import DeviceArray
 FORMS = {"torch": ["", "roaming", "parameter", "subclass", "negated"], "cupy": ["", "roaming"]}
 
 
-class ForeignSession(Session):
-    """A session with arrays of one library, which has a current stream and an allocator."""
+class ForeignHistory(History):
+    """A history with arrays of one library, which has a current stream and an allocator."""
 
     def __init__(self, world: World, choices: Choices, library: str, seed: int = 0) -> None:
         super().__init__(world, choices, seed)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cudakit import nvtx
 from cudakit.launch.buffer import ArgumentBuffer
 from cudakit.launch.plan import Target, sending
 
@@ -25,7 +24,6 @@ class PatchableLaunch:
 
     __slots__ = ("_buffer", "address", "again", "attended", "attention", "retired", "send", "words")
 
-    @nvtx.range("plan launch")
     def __init__(self, target: Target, routine: str, send: Callable[..., Any], arguments: Sequence[Any]) -> None:
         self._buffer = ArgumentBuffer(target.name, target.context, target.parameters, len(arguments))
         self._buffer.convert(arguments)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from both_ways import Boxed, Call, Choices, Session, Spec, World
-from both_ways_foreign import FORMS, ForeignSession
+from both_ways import Boxed, Call, Choices, History, Spec, World
+from both_ways_foreign import FORMS, ForeignHistory
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -296,34 +296,34 @@ def sequences(draw: Draw, names: list[str], devices: int, forms: list[str] | Non
     return steps
 
 
-def run(session: Session, steps: list[Any]) -> None:
+def run(history: History, steps: list[Any]) -> None:
     renew_in = 0
     for step in steps:
         if renew_in and not (renew_in := renew_in - 1):
-            session.renew_devices()
-            session.renew()
-            session.renew_streams()
+            history.renew_devices()
+            history.renew()
+            history.renew_streams()
         if isinstance(step, Call):
-            if session.ready(step):
-                session.call(step)
+            if history.ready(step):
+                history.call(step)
             continue
         event, spec = step
         if event == "settle":
-            session.settle()
+            history.settle()
         elif event == "forget objects":
-            session.forget_objects()
-        elif isinstance(session, ForeignSession):
-            session.next_stream()
+            history.forget_objects()
+        elif isinstance(history, ForeignHistory):
+            history.next_stream()
         else:
             renew_in = 4
             if event == "close arena":
-                session.settle()
-                session.close_arena(spec.arena)
+                history.settle()
+                history.close_arena(spec.arena)
             elif event == "close device":
-                session.close_device(spec.device)
+                history.close_device(spec.device)
             else:
-                session.close_stream(spec.device, None if event == "close default stream" else 0)
-    session.settle()
+                history.close_stream(spec.device, None if event == "close default stream" else 0)
+    history.settle()
 
 
 OPS = [
@@ -335,24 +335,24 @@ OPS = [
 @given(st.data())
 def test_calls_agree(world: World, choices: Choices, data: Any) -> None:
     steps = data.draw(sequences(OPS, len(world.devices)))
-    with Session(world, choices, data.draw(st.integers(0, 3))) as session:
-        run(session, steps)
+    with History(world, choices, data.draw(st.integers(0, 3))) as history:
+        run(history, steps)
 
 
 @given(st.data())
 def test_calls_of_attention_agree(world: World, choices: Choices, data: Any) -> None:
     steps = data.draw(sequences(["attention"], len(world.devices)))
-    with Session(world, choices) as session:
-        run(session, steps[:8])
+    with History(world, choices) as history:
+        run(history, steps[:8])
 
 
 @given(st.data())
 def test_calls_agree_if_few_are_kept(world: World, choices: Choices, data: Any) -> None:
     """With more kinds of calls than a thread keeps."""
     steps = data.draw(sequences(["add", "scale", "fill", "sum", "uniform"], len(world.devices)))
-    with pytest.MonkeyPatch.context() as patch, Session(world, choices, keeps=False) as session:
+    with pytest.MonkeyPatch.context() as patch, History(world, choices, keeps=False) as history:
         patch.setattr(front, "MOST_CALLS", 2)
-        run(session, steps)
+        run(history, steps)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -365,9 +365,9 @@ def test_calls_agree_if_devices_are_closed(choices: Choices, count: int, data: A
         steps.insert(data.draw(st.integers(1, len(steps))), ("close device", call.inputs[0]))
     world = World(count)
     try:
-        with Session(world, choices) as session:
-            run(session, steps)
-            session.renew_devices()
+        with History(world, choices) as history:
+            run(history, steps)
+            history.renew_devices()
     finally:
         world.close()
 
@@ -379,8 +379,8 @@ def test_calls_with_arrays_of_another_library_agree(choices: Choices, sims: Worl
     if library == "torch":
         pytest.importorskip("torch", reason="torch is not installed")
     steps = data.draw(sequences(["add", "scale", "softmax", "sum", "gemm", "fill", "cast"], 1, FORMS[library]))
-    with ForeignSession(sims, choices, library, data.draw(st.integers(0, 3))) as session:
-        run(session, steps)
+    with ForeignHistory(sims, choices, library, data.draw(st.integers(0, 3))) as history:
+        run(history, steps)
 
 
 # What no sequence of calls reaches ------------------------------------------------------------------------------------
@@ -433,14 +433,14 @@ def test_a_module_that_was_closed_is_refused_again(choices: Choices, new: bool) 
     device = world.devices[0]
     x = Spec("float32", (4, 8), (8, 1))
     call = Call("scale", (x,), None if new else replace(x, bank=1), options=(("factor", 2.0),))
-    with Session(world, choices) as session:
+    with History(world, choices) as history:
         for _ in range(3):
-            assert session.call(call).error is None
-        session.settle()
+            assert history.call(call).error is None
+        history.settle()
         for module in device.context.made():
             if isinstance(module, Module):
                 module.close()
-        refused = session.call(call)
+        refused = history.call(call)
         assert refused.error is not None
         assert refused.error[0] == "Closed"
     world.close()
@@ -490,14 +490,14 @@ def test_options_are_told_apart(sims: World, choices: Choices, op: str) -> None:
     """All of the above values in a mixed order: 0.0 and -0.0, True and 1, what is refused, and what changes."""
     rng = np.random.default_rng(0)
     base = next(call for call in once_each() if call.op == op)
-    with Session(sims, choices) as session:
+    with History(sims, choices) as history:
         for name, values in OPTIONS[op].items():
             times = 1 if op == "attention" else 2  # it is slow
             for index in rng.permutation(np.arange(times * len(values)) % len(values)):
-                session.call(replace(base, options=tuple({**dict(base.options), name: values[index]}.items())))
+                history.call(replace(base, options=tuple({**dict(base.options), name: values[index]}.items())))
                 if op == "fill":
-                    session.settle()
-        session.settle()
+                    history.settle()
+        history.settle()
 
 
 @pytest.mark.parametrize("new", [False, True])
@@ -507,16 +507,16 @@ def test_a_stream_that_was_closed(sims: World, choices: Choices, new: bool, numb
     x = Spec("float32", (4, 8), (8, 1))
     stream = None if number is None else (0, number)
     call = Call("scale", (x,), None if new else replace(x, bank=1), options=(("factor", 2.0),), stream=stream)
-    with Session(sims, choices) as session:
+    with History(sims, choices) as history:
         for _ in range(2):
-            assert session.call(call).error is None
-        session.close_stream(0, number)
+            assert history.call(call).error is None
+        history.close_stream(0, number)
         for _ in range(2):
-            refused = session.call(call).error
+            refused = history.call(call).error
             assert refused is None if number is None else refused is not None and refused[0] == "Closed"
-        session.renew_streams()
-        assert not session.call(call).picked
-        session.settle()
+        history.renew_streams()
+        assert not history.call(call).picked
+        history.settle()
 
 
 def test_a_checker_of_tensors_takes_one_that_comes_twice() -> None:
@@ -565,10 +565,10 @@ def once_each() -> Iterator[Call]:
 def test_a_call_that_was_made_before_chooses_nothing(sims: World, choices: Choices) -> None:
     """For every op: of three calls, the last one on other memory and with other numbers, the first looks at the rules.
     The sequences above ask the same of every call that they repeat."""
-    with Session(sims, choices) as session:
+    with History(sims, choices) as history:
         for call in once_each():
             numbers = tuple((name, 3.5 if value == 2.0 else value) for name, value in call.options)
             moved = replace(call, inputs=tuple(replace(x, start=64) for x in call.inputs), options=numbers)
-            picked = [session.call(each).picked for each in (call, call, moved)]
+            picked = [history.call(each).picked for each in (call, call, moved)]
             assert picked == [True, False, False], call
-        session.settle()
+        history.settle()
