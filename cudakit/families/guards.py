@@ -72,11 +72,7 @@ class _OwnGuard:
             "call": call,
             "wanted": variant,
             "device": device,
-            "default": device.default_stream,
-            "context": device.context,
             "scratch": functools.partial(scratch, nbytes=call.scratch_bytes),
-            "Stream": Stream,
-            "DeviceArray": DeviceArray,
             "attention": call.attention,
         }
         for i, launch in enumerate(call.launches):
@@ -121,6 +117,8 @@ class _OwnGuard:
             if result[0]: again0(send0, handle, result[0])
             return out
         """
+        context, default = self.device.context, self.device.default_stream
+        self.names.update(context=context, default=default, Stream=Stream, DeviceArray=DeviceArray)
         tags = [f"a{i}.tag" for i in self.seen] + ["on.tag"]
         lasts = [f"last{i}" for i in self.seen] + ["last_on"]
         same = " and ".join(f"{tag} is {last}" for tag, last in zip(tags, lasts, strict=True))
@@ -154,10 +152,7 @@ class _OwnGuard:
             self.names["shape"], self.names["dtype"] = self.call.shape, self.call.dtype
             lines.append(f"    out = a{self.inputs} = device.empty(shape, dtype, on)")
             lines += [f"    {line}" for line in self._patches(pointers, [self.inputs])]
-        if self.call.scratch_bytes:
-            lines.append("    temporary = scratch(on)")
-            lines += [f"    {line}" for line in self._patches([*pointers, "temporary"], [self.inputs + 1])]
-        lines.append("    handle = on.handle")
+        lines += [*self._scratch(pointers), "    handle = on.handle"]
         return "\n".join([*lines, *self._launches(), ""])
 
     def _same_kind(self, i: int) -> list[str]:
@@ -225,6 +220,13 @@ class _OwnGuard:
             for word, role, offset in slots
             if role in roles
         ]
+
+    def _scratch(self, pointers: Sequence[str]) -> list[str]:
+        """Put the address of the scratch memory in place, if the kernels need some."""
+        if not self.call.scratch_bytes:
+            return []
+        patches = self._patches([*pointers, "temporary"], [self.inputs + 1])
+        return ["    temporary = scratch(on)", *(f"    {line}" for line in patches)]
 
     def _launches(self) -> list[str]:
         lines = ["    if attention:", "        call.attended(handle)", "        return out"]
@@ -315,10 +317,7 @@ class _ForeignGuard(_OwnGuard):
             "        on = stream_of(device, None)",
             "        address, handle = current, on.handle",
         ]
-        if self.call.scratch_bytes:
-            lines.append("    temporary = scratch(on)")
-            lines += [f"    {line}" for line in self._patches([*pointers, "temporary"], [self.inputs + 1])]
-        return "\n".join([*lines, *self._launches(), ""])
+        return "\n".join([*lines, *self._scratch(pointers), *self._launches(), ""])
 
     def _same_kind(self, i: int) -> list[str]:
         library, names, a, view = self.reader.library, self.names, f"a{i}", self.arrays[i]
@@ -343,10 +342,11 @@ def renew(call: ResolvedCall, device: Device, arrays: Sequence[Any]) -> None:
 
     A checker also looks at flags that the signature leaves open, such as whether gradients are recorded.
     """
-    call.guard_names["default"] = device.default_stream
-    checker = call.guard_names.get("checker")
-    if checker is not None:
-        call.guard_names["check"] = checker(arrays)
+    names = call.guard_names
+    if "checker" in names:
+        names["check"] = names["checker"](arrays)
+    elif "default" in names:
+        names["default"] = device.default_stream
 
 
 def _joined(tests: Sequence[str]) -> str:
