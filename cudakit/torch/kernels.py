@@ -14,14 +14,13 @@ from cudakit.compile import cache, compiler, headers
 from cudakit.device import Device
 from cudakit.driver.stream import Stream
 from cudakit.errors import LaunchError
+from cudakit.families.arrays import reader_of
 from cudakit.launch.kernel import Kernel
-from cudakit.memory import libraries
 from cudakit.torch import library, simulated
 from cudakit.torch.rules import Rule
 from cudakit.torch.schema import INPUT, OUTPUT, WRITTEN, KernelParameter, kernel_parameters, schema_of
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
-_TORCH = libraries.named("torch")
 _ADVICE = "give it one with backward=, or call it under torch.no_grad()"
 
 Dims = int | Sequence[int]
@@ -180,8 +179,10 @@ class KernelOp:
     def on_gpu(self, *arguments: Any) -> Any:
         """The kernel for CUDA tensors."""
         values = self._bind(arguments)
-        device = Device.of_gpu(values[self._given[0].name].get_device())
-        self._queue(device, _current_stream(device), values, {})
+        first = values[self._given[0].name]
+        reader = reader_of((first,))
+        device = reader.place(first)
+        self._queue(device, reader.stream(device, None), values, {})
         return self._returned(values)
 
     def on_simulated(self, *arguments: Any) -> Any:
@@ -269,13 +270,3 @@ def _dtypes(parameter: KernelParameter) -> frozenset[Any] | None:
     if parameter.dtypes is None:
         return None
     return frozenset(getattr(torch, name) for name in parameter.dtypes if hasattr(torch, name))
-
-
-def _current_stream(device: Device) -> Stream:
-    """torch's current stream on a GPU; the same object for the same stream."""
-    address = _TORCH.current_stream(device.ordinal)
-    key = "torch stream", address
-    stream: Stream | None = device.kept.get(key)
-    if stream is None:
-        stream = device.kept[key] = Stream(device.context, handle=address)
-    return stream
