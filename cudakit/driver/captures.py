@@ -49,7 +49,7 @@ class Captures:
         self.let_go()
 
     def let_go(self) -> None:
-        """Free the memory that was dropped during captures, if there are none; what is still captured is kept again."""
+        """Free memory that was dropped during captures, once no capture is under way; keep what one may still use."""
         if not self._underway:
             late, self.late = self.late, []
             late.clear()

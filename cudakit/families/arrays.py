@@ -200,7 +200,7 @@ def _make(kind: type, count: int) -> Reader:
         parts = (library.device, library.pointer, library.dtype, library.shape, library.strides, library.device, *flags)
         made = ForeignReader(_define(_source(count, parts), {"types": library.types}), library)
     else:
-        return ForeignReader(lambda *_: None, library)  # a subclass may read as it likes: seen anew at each call
+        return ForeignReader(lambda *_: None, library)  # a subclass may override anything: resolved at each call
     _readers[kind, count] = made
     return made
 

@@ -61,7 +61,7 @@ def apply(
     try:
         signature = (id(family), variant, out is None, layouts, _known_by(family, options) if options else None)
         call = thread_calls(device := reader.device(where)).get(signature)
-    except Exception:  # what is wrong is for the rules to say; and a value that may change is taken anew at each call
+    except Exception:  # _first raises what is wrong; a value that may change is resolved at each call
         return _first(family, inputs, out, variant, stream, options, reader, recent, None)
     if call is None or not call.takes(pointers, out is None):
         return _first(family, inputs, out, variant, stream, options, reader, recent, signature)

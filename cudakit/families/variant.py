@@ -130,7 +130,7 @@ class Recent(threading.local):
         self.last = self.by_shape[shape] = weakref.ref(guard)
 
     def of_shape(self, array: Any) -> Any:
-        """The guard for a first input like `array`, which is the last one from now on. None if there is no other."""
+        """The guard of the last call with a first input of this shape, which becomes `last`; None if it is `last`."""
         try:
             found = self.by_shape.get(array.shape)
         except (AttributeError, TypeError):  # not an array: the rules say so
