@@ -36,7 +36,6 @@ CASES = ["softmax:8x512", "softmax:256x512", "softmax:1024x1024", "matmul:64", "
 LARGE = "matmul:1024"
 THREADS = 256
 TILE = 16
-BUDGET = 1.0  # seconds of repeats a case, after the first
 SLOW = 5.0  # seconds after which one launch is enough
 
 # package, environment that switches its simulator on, script, and the shapes that it ends within a minute
@@ -120,13 +119,13 @@ def prepare(device, family, shape):
     return Work(launch, target, a + b, np.zeros(n))
 
 
-def time_ours(row, family, shape, **options):
-    """Seconds a launch on a simulated device of its own; the result is checked."""
+def time_ours(row, family, shape, repeats, **options):
+    """Seconds a launch on a simulated device of its own, repeated for `repeats` seconds; the result is checked."""
     with cudakit.Device("sim", fresh=True, **options) as device:
         work = prepare(device, family, shape)
         device.synchronize()
         seconds = []
-        while not seconds or (seconds[0] < SLOW and (len(seconds) < 4 or sum(seconds[1:]) < BUDGET)):
+        while not seconds or (seconds[0] < SLOW and (len(seconds) < 4 or sum(seconds[1:]) < repeats)):
             begin = time.perf_counter()
             work.launch()
             device.synchronize()
@@ -188,7 +187,7 @@ def measure(cases, arguments, step):
         for variant, idea, options in (("sim", "checks off", {"checks": ()}), ("sim:checked", "all checks", {})):
             step(f"{text}, {idea}")
             row = made[variant] = Speed(Subject(family, variant, None, shape, "float32", idea))
-            time_ours(row, family, shape, **options)
+            time_ours(row, family, shape, arguments.seconds, **options)
             row.lane_instructions = lanes
             row.lane_instructions_per_second = lanes / row.seconds["median"]
         base = made["sim"].seconds["median"]
@@ -270,6 +269,9 @@ def main():
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="ours alone")
     parser.add_argument(
         "--peer-python", default=sys.executable, metavar="EXE", help="the Python that has numba, triton and torch"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="seconds of repeats per case, after the first launch (default: 1)"
     )
     parser.add_argument("--limit", type=float, default=60, help="seconds a peer may take for a case (default: 60)")
     return cli.guarded(lambda: run(parser.parse_args()))

@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 
+import programs
 import pytest
 from paths import ROOT
 
@@ -44,7 +45,7 @@ SHORT = {
     "gemm": ["--shapes", "40,33x8x20"],
     "iterate": ["--shapes", "9x40", "--steps", "6", "--length", "4"],
     "tiled_matmul": ["--shapes", "33x40x20"],
-    "simulator_speed": ["--cases", "softmax:2x100,matmul:20,vector_add:300"],
+    "simulator_speed": ["--cases", "softmax:2x100,matmul:20,vector_add:300", "--seconds", "0"],
     "nvtx_matmul": ["--shapes", "33x20x12"],
     "occupancy": ["--shapes", "2000"],
     "launch_overhead": ["--repeats", "1", "--bursts", "1"],
@@ -56,9 +57,8 @@ SHORT = {
 }
 
 
-def run(name, *arguments, **options):
-    command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+def run(name, *arguments):
+    return programs.run(ROOT / "examples" / f"{name}.py", *arguments)
 
 
 def check_contract(result, kind):
@@ -302,7 +302,7 @@ def test_compilers_tells_what_each_made_and_refuses_a_row_that_fits_no_block():
 
 def test_simulator_speed_checks_counts_and_compares():
     """A peer that is not there is a row that says so; what there is was checked, and its instructions counted."""
-    arguments = ["--cases", "softmax:3x300,matmul:40,vector_add:1000", "--json", "-", "--quiet"]
+    arguments = ["--cases", "softmax:3x300,matmul:40,vector_add:1000", "--seconds", "0", "--json", "-", "--quiet"]
     done = run("simulator_speed", *arguments, "--peer-python", sys.executable)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
