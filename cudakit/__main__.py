@@ -17,13 +17,15 @@ def info(arguments: argparse.Namespace) -> int:
     from cudakit.compile import cache, compiler, headers
 
     outputs.check_destination("--json", arguments.json)
+    folder = cache.directory()
+    bypassed = cache.why_bypassed(folder)
     facts: dict[str, object] = {
         "cudakit": cudakit.__version__,
         "python": sys.version.split()[0],
         "nvrtc": compiler.nvrtc_identity(),
         "headers": list(headers.cuda_directories()),
         "kernels": str(headers.kernel_root()),
-        "cache": str(cache.directory()),
+        "cache": f"not used: {bypassed}" if bypassed else str(folder),
     }
     specs = ["gpu:0"]
     devices: list[dict[str, object]] = []

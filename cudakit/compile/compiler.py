@@ -19,6 +19,7 @@ from typing import Any
 
 from cudakit import nvtx
 from cudakit.compile import headers
+from cudakit.compile import options as nvrtc_options
 from cudakit.errors import CompileError, check
 
 _DIAGNOSTIC = re.compile(
@@ -113,12 +114,12 @@ def request(
         made.append(f"--maxrregcount={max_registers}")
     for key, value in (defines or {}).items():
         made.append(_define(key, value))
-    extra, folders = _split_include_options(options)
+    extra, folders = nvrtc_options.split(options)
     directories: list[str] = []
     own = os.path.dirname(name)
     for folder in (own, *include, *folders, headers.common_directory()):
-        if folder and os.fspath(folder) not in directories:
-            directories.append(os.fspath(folder))
+        if folder and (place := nvrtc_options.absolute(folder)) not in directories:
+            directories.append(place)
     return Request(source, name, arch, (*made, *extra), tuple(names), tuple(directories))
 
 
@@ -140,27 +141,6 @@ def _define(key: str, value: Any) -> str:
     if not isinstance(value, (int, float, str)):
         raise ValueError(f"defines: {key} is {value!r} of type {type(value).__name__}; give text, a number or a bool")
     return f"-D{key}={value}"
-
-
-def _split_include_options(options: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The user's options without include folders, and those folders, which the header scan needs too."""
-    kept: list[str] = []
-    folders: list[str] = []
-    pending = iter(options)
-    for option in pending:
-        if option in ("-I", "--include-path"):
-            folders.append(next(pending, ""))
-        elif option.startswith("-I"):
-            folders.append(option[2:])
-        elif option.startswith("--include-path="):
-            folders.append(option.partition("=")[2])
-        elif option.startswith(("--gpu-architecture", "-arch")):
-            raise ValueError(
-                f'option {option!r}: the device decides the architecture; use Device("sim:sm_80") or another GPU'
-            )
-        else:
-            kept.append(option)
-    return kept, folders
 
 
 _MISSING = re.compile(r"(?:could not|cannot) open source file \"(\w+(?:\.h)?)\"")

@@ -1,9 +1,8 @@
 """Where kernel sources and headers are, and what a source includes.
 
 `find_source` finds a `.cu` file, `cuda_directories` finds CUDA's own headers (wheels or a toolkit), and `scan` lists,
-recursively, every header of ours and the user's that a source may include, so that the cache can hash their content.
-The scan reads `#include` lines without running the preprocessor: an include inside `#if` counts as included whether
-its condition holds or not, which can only cost a needless compile, never a stale kernel.
+recursively, every header of ours and the user's that NVRTC may open for a source, so that the cache can hash their
+content. A list that is too long can only cost a needless compile; one that is too short would make stale kernels.
 """
 
 from __future__ import annotations
@@ -14,8 +13,12 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from cudakit.compile import includes
+from cudakit.compile import options as nvrtc_options
 
 # A header that each part of CUDA's headers has and no other part has: wheels split one toolkit over several folders,
 # a toolkit keeps CCCL under include/cccl.
@@ -26,19 +29,34 @@ _PARTS = {
     "cccl": "cuda/std/cstdint",
 }
 
-_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include(_next)?\b[ \t]*(?:([\"<])([^\">\n]+)[\">]|.*)", re.MULTILINE)
-_HAS_INCLUDE = re.compile(r"__has_include\s*\(\s*([\"<])([^\">\n]+)[\">]")
 _VERSION = re.compile(r"^\s*#\s*define\s+(?:CUDART_VERSION|CCCL_VERSION)\s+(\d+)", re.MULTILINE)
+
+
+# Headers that CUDA's own headers include or test for and that CUDA does not have: a user's folder may have them.
+_FOREIGN_NAMES = """
+    assert.h ctype.h cxxabi.h endian.h errno.h features.h limits.h math.h omp.h pthread.h sched.h semaphore.h stddef.h
+    stdint.h stdio.h stdlib.h string.h time.h unistd.h algorithm array atomic bit cassert cfloat charconv chrono ciso646
+    climits cmath compare complex concepts cstdarg cstddef cstdint cstdio cstdlib cstring exception execution expected
+    format functional initializer_list iosfwd iostream istream iterator limits map memory mutex new numbers numeric
+    optional ostream ranges ratio set span sstream stdexcept string string_view system_error target thread tuple
+    type_traits typeinfo unordered_map utility variant vector version __config nvrtc_device_runtime.h dlpack.h
+"""
+_FOREIGN_FOLDERS = ("dlpack", "nvtx3")
 
 
 @dataclass(frozen=True)
 class Included:
-    """What a source includes: `files` maps each header's path to its content, in the order first met."""
+    """What a source includes: `files` maps each header's path to its content, in the order first met.
+
+    Two equal scans, one before and one after a compile, mean that no header changed in between.
+    """
 
     files: dict[str, bytes]
     uses_cuda: bool  # some header is CUDA's own, or is left to NVRTC
     absent: tuple[str, ...]  # names found nowhere: NVRTC's own, or missing
     unknown: tuple[str, ...]  # lines whose header cannot be told without preprocessing (#include MACRO)
+    lookups: tuple[str, ...] = ()  # each name and the path it stands for, in turn
+    stamps: tuple[tuple[int, ...], ...] = ()  # of each file when it was read: inode, size and times
 
 
 @functools.cache
@@ -131,46 +149,99 @@ def cuda_version() -> str:
     return ",".join(numbers)
 
 
-def scan(source: str, name: str, directories: tuple[str, ...]) -> Included:
-    """Every header that `source` may include, recursively.
+def scan(
+    source: str, name: str, directories: Sequence[str], options: Sequence[str] = (), names: Sequence[str] = ()
+) -> Included:
+    """Every header that NVRTC may open for `source`, recursively.
 
-    `name` is the source's path; `directories` are the include path (ours and the user's) in order. A quoted name is
-    looked for in its includer's folder first. CUDA's own headers are noted, not read.
+    `name` is the source's path, or a label in the working directory; `directories` are the include path (ours and the
+    user's) in order; `options` and `names` (name expressions) may name headers too. A quoted name is looked for in its
+    includer's folder first. CUDA's own headers are noted, not read; but a header of the user's that they would find
+    before their own is read.
     """
     files: dict[str, bytes] = {}
+    stamps: list[tuple[int, ...]] = []
     absent: dict[str, None] = {}
     unknown: list[str] = []
+    lookups: list[str] = []
+    outside = includes.named("\n".join((*options, *names)))
+    unknown += [*outside.unknown, *(f"#include {header}" for _, header in outside.headers)]
+    found = includes.named(source)
+    unknown += found.unknown
+    pending = [(found.headers, os.path.dirname(name))]
+    pending += [(tuple(('"', header) for header in nvrtc_options.pre_included(options)), "")]
     uses_cuda = False
-    pending: list[tuple[str, str]] = [(source, os.path.dirname(name))]
     while pending:
-        text, folder = pending.pop()
-        wanted: list[tuple[str, str]] = []
-        for match in _INCLUDE.finditer(text):
-            if match[1] or not match[3]:
-                unknown.append(match[0].strip())
-            else:
-                wanted.append((match[2], match[3]))
-        wanted += _HAS_INCLUDE.findall(text)
+        wanted, folder = pending.pop()
         for mark, header in wanted:
-            places = (folder, *directories) if mark == '"' and folder else directories
-            path = _resolve(header, places)
+            path = _resolve(header, (nvrtc_options.absolute(folder), *directories) if mark == '"' else directories)
+            lookups += [header, path or ""]
             if path is None:
-                uses_cuda = True
+                if not uses_cuda:
+                    uses_cuda = True
+                    pending += [((("<", shadow),), "") for shadow in _shadows(directories)]
                 if _resolve(header, cuda_directories()) is None:
                     absent[header] = None
             elif path not in files:
-                content = Path(path).read_bytes()
+                try:
+                    with open(path, "rb") as file:
+                        state = os.fstat(file.fileno())
+                        content = file.read()
+                except OSError as error:
+                    unknown.append(f"#include {header} ({error.strerror})")
+                    continue
                 files[path] = content
-                pending.append((content.decode(errors="replace"), os.path.dirname(path)))
-    return Included(files, uses_cuda, tuple(absent), tuple(unknown))
+                stamps.append((state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
+                found = includes.named(os.fsdecode(content))
+                unknown += found.unknown
+                pending.append((found.headers, os.path.dirname(path)))
+    return Included(files, uses_cuda, tuple(absent), tuple(unknown), tuple(lookups), tuple(stamps))
 
 
-def _resolve(header: str, directories: tuple[str, ...]) -> str | None:
+def _resolve(header: str, directories: Iterable[str]) -> str | None:
+    """The path that NVRTC opens for `header`, links and `..` in it as they are written; None if there is no file."""
+    if os.path.isabs(header):
+        return header if os.path.isfile(header) else None
+    # NVRTC tries a name without a dot with this ending too.
+    endings = ("", ".stdh") if "." not in os.path.basename(header) else ("",)
     for directory in directories:
-        path = os.path.normpath(os.path.join(directory, header))
-        if os.path.isfile(path):
-            return path
+        for ending in endings:
+            path = os.path.join(directory, header + ending)
+            if os.path.isfile(path):
+                return path
     return None
+
+
+def _shadows(directories: Sequence[str]) -> Iterator[str]:
+    """Headers in the user's folders that CUDA's own headers would include, as the user's folders are searched first."""
+    own = cuda_directories()
+    names = {*_FOREIGN_NAMES.split(), *_FOREIGN_FOLDERS}.union(*(_listed(folder) for folder in own))
+    for directory in directories:
+        if directory in own:
+            continue
+        for name in sorted(entry for entry in _listed(directory) if entry.removesuffix(".stdh") in names):
+            top = os.path.join(directory, name)
+            if os.path.isfile(top):
+                yield top
+            if name not in _FOREIGN_FOLDERS and not _in(own, "", name):
+                continue
+            for folder, inner, files in os.walk(top):
+                place = os.path.relpath(folder, directory)
+                if name not in _FOREIGN_FOLDERS:
+                    inner[:] = [sub for sub in inner if _in(own, place, sub)]
+                    files = [file for file in files if _in(own, place, file.removesuffix(".stdh"))]
+                yield from (os.path.join(folder, file) for file in files)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []  # an include folder need not exist
+
+
+def _in(directories: Iterable[str], place: str, name: str) -> bool:
+    return any(os.path.exists(os.path.join(directory, place, name)) for directory in directories)
 
 
 def installed_libraries(stem: str) -> list[Path]:
