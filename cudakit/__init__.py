@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cudakit.graph.graph import Executable, Graph
     from cudakit.launch.kernel import Kernel, Prepared
     from cudakit.launch.module import Module, UnknownName
+    from cudakit.launch.strides import strided
     from cudakit.memory.array import DeviceArray
 
 __version__ = "0.1.0"
@@ -71,6 +72,7 @@ _HOMES = {
     "launch.kernel": ("Kernel", "Prepared"),
     "memory.array": ("DeviceArray",),
     "launch.module": ("Module", "UnknownName"),
+    "launch.strides": ("strided",),
     "driver.stream": ("Event", "Stream"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -110,6 +112,7 @@ __all__ = [
     "UnseenFault",
     "UnsupportedVariant",
     "__version__",
+    "strided",
 ]
 
 

@@ -27,6 +27,7 @@ class ndarray:
         self.host = host
         self.data = SimpleNamespace(ptr=host.ctypes.data, device_id=device)
         self.dtype, self.shape, self.strides = host.dtype, host.shape, host.strides
+        self.flags = host.flags
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ with Stream(context) as s:
 
 from __future__ import annotations
 
+import operator
 import weakref
 from typing import Any
 
@@ -18,6 +19,32 @@ from cudakit.errors import NOT_READY, NOT_SUPPORTED, Closed, CudakitError, Devic
 
 LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: what the handle 0 means, but not to be taken for "no stream"
 PER_THREAD_DEFAULT = 2
+
+
+def foreign_handle(stream: Any) -> int:
+    """The handle that an object's `__cuda_stream__` returns. Raises TypeError if it does not return (0, handle)."""
+    name = type(stream).__name__
+    try:
+        protocol = getattr(stream, "__cuda_stream__", None)
+        said = protocol() if callable(protocol) else protocol
+    except CudakitError:  # one of ours in a wrapper, say closed
+        raise
+    except Exception as error:
+        raise TypeError(f"{name}.__cuda_stream__() failed with {error!r}: it must return (0, handle)") from error
+    if protocol is None:
+        raise TypeError(f"{name} is no stream: give a Stream, or an object whose __cuda_stream__() returns (0, handle)")
+    if not isinstance(said, (tuple, list)) or len(said) != 2:
+        raise TypeError(f"{name}.__cuda_stream__() returned {said!r}: it must return (0, handle)")
+    version, handle = said
+    if version != 0:
+        raise TypeError(f"{name}.__cuda_stream__ is of version {version!r}; only 0 is known")
+    try:
+        address = operator.index(handle)
+    except TypeError:
+        address = -1
+    if isinstance(handle, bool) or not 0 <= address < 2**64:
+        raise TypeError(f"{name}.__cuda_stream__() returned the handle {handle!r}: it must be a stream's address")
+    return address
 
 
 class Stream:
@@ -63,7 +90,7 @@ class Stream:
     def of(cls, context: Context, stream: Any) -> Stream:
         """`stream` itself, or a Stream over any object with `__cuda_stream__` (version 0), on `context`'s device.
 
-        Raises DeviceMismatch for a stream of another device, TypeError for what is no stream.
+        Raises DeviceMismatch for a stream of another device, TypeError for anything else.
         """
         if isinstance(stream, Stream):
             if stream.context is not context and not stream.context.same_device(context):
@@ -71,20 +98,12 @@ class Stream:
                     f"a stream of {stream.context.spec} was given to {context.spec}: make one with its stream()"
                 )
             return stream
-        protocol = getattr(stream, "__cuda_stream__", None)
-        if protocol is None:
-            raise TypeError(
-                f"{type(stream).__name__} is no stream: give a Stream, or an object whose __cuda_stream__() returns "
-                "(0, handle)"
-            )
-        version, handle = protocol() if callable(protocol) else protocol
-        if version != 0:
-            raise TypeError(f"{type(stream).__name__}.__cuda_stream__ is of version {version}; only 0 is known")
-        own: Stream | None = context.streams.get(int(handle))
+        handle = foreign_handle(stream)
+        own: Stream | None = context.streams.get(handle)
         if own is not None and not own.closed:
             return own  # one of ours in another library's wrapper: its closing must be seen
-        foreign = cls(context, handle=int(handle), owner=stream)
-        if context.kind == "gpu" and int(handle) > PER_THREAD_DEFAULT and not context.alone:
+        foreign = cls(context, handle=handle, owner=stream)
+        if context.kind == "gpu" and handle > PER_THREAD_DEFAULT and not context.alone:
             theirs = context.call("cuStreamGetCtx", foreign.handle)
             if int(theirs) != int(context.handle):
                 raise DeviceMismatch(f"the {type(stream).__name__} belongs to another device than {context.spec}")

@@ -327,7 +327,7 @@ class _ForeignGuard(_OwnGuard):
         placed = library.placed if one and library.placed else f"{library.device} == number"
         tests = [f"type({a}) is type{i} and {placed.format(a)} and {library.dtype.format(a)} is dtype{i}"]
         tests.append(f"{library.shape.format(a)} == shape{i}")
-        if library.contiguous and view.is_contiguous:
+        if view.is_contiguous:
             tests.append(library.contiguous.format(a))
         else:
             names[f"strides{i}"] = tuple(library.read(library.strides)(array))

@@ -20,12 +20,13 @@ import numpy as np
 from cudakit import nvtx
 from cudakit.errors import UnsupportedVariant
 from cudakit.families.scalars import Scalar
+from cudakit.launch.strides import strided
+from cudakit.memory.array import DeviceArray
 
 if TYPE_CHECKING:
     from cudakit.device import Device
     from cudakit.driver.stream import Stream
     from cudakit.launch.kernel import Kernel
-    from cudakit.memory.array import DeviceArray
 
 P = TypeVar("P")  # a family's problem: shapes, strides in elements, dtype, alignment; frozen and hashable
 Dim = int | tuple[int, ...]
@@ -42,6 +43,10 @@ Arguments = Callable[[Any, Sequence[Any], Any, Any], tuple[Any, ...]]
 
 # The work of a rung that is more than kernels: (device, kernel of a Config, problem, inputs, output, stream).
 Run = Callable[[Any, Callable[["Config"], Any], Any, Sequence[Any], Any, Any], None]
+
+
+def _declared(value: Any) -> Any:
+    return strided(value) if isinstance(value, DeviceArray) and not value.is_contiguous else value
 
 
 @dataclass(frozen=True)
@@ -61,14 +66,15 @@ class Config:
     source: str | None = None
 
     def keywords(self, args: Sequence[Any]) -> dict[str, Any]:
-        """The keywords of Kernel.launch and Kernel.prepare for this launch with the kernel arguments `args`."""
+        """The keywords of Kernel.launch and Kernel.prepare for this launch with the kernel arguments `args`, of which
+        arrays may have any strides: the family's `problem` refuses those that its kernels do not take."""
         return {
             "grid": self.grid,
             "block": self.block,
             "shared": self.shared,
             "cluster": self.cluster,
             "cooperative": self.cooperative,
-            "args": args,
+            "args": tuple(map(_declared, args)),
         }
 
 

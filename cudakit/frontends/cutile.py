@@ -29,6 +29,7 @@ from cudakit.compile.compiler import Compiled
 from cudakit.errors import CudakitError, LaunchError
 from cudakit.frontends import base
 from cudakit.launch.cxx import Type
+from cudakit.launch.strides import strided
 from cudakit.memory import layout
 from cudakit.memory.array import DeviceArray, touch
 
@@ -98,7 +99,8 @@ class TileKernel(base.Built):
             self._last = tags, extents
         passed: list[Any] = []
         for value, beside in zip(given, extents, strict=True):
-            passed.append(value)
+            # the code takes an array's strides
+            passed.append(strided(value) if isinstance(value, DeviceArray) else value)
             passed += beside
         return tuple(passed)
 

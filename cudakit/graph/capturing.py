@@ -14,6 +14,7 @@ from cudakit.driver.captures import ActiveCapture
 from cudakit.driver.stream import LEGACY_DEFAULT, Stream
 from cudakit.errors import CudaError, GraphError
 from cudakit.graph.graph import Executable, Graph
+from cudakit.launch.strides import StridedArgument, unwrapped
 from cudakit.memory.array import DeviceArray
 
 _UNJOINED = 904  # CUDA_ERROR_STREAM_CAPTURE_UNJOINED
@@ -127,9 +128,10 @@ class Captured:
     def _capture(
         self, stream: Any, where: Any, arguments: tuple[Any, ...]
     ) -> tuple[Executable | None, Any, tuple[object, ...]]:
-        owners = tuple(value.allocation if isinstance(value, DeviceArray) else value for value in arguments)
+        values = tuple(map(unwrapped, arguments))
+        arrays = [value for value in values if isinstance(value, DeviceArray)]
+        owners = tuple(value.allocation if isinstance(value, DeviceArray) else value for value in values)
         if not isinstance(stream, Stream):
-            arrays = [value for value in arguments if isinstance(value, DeviceArray)]
             if not arrays:
                 raise GraphError(
                     "another library's stream is captured with at least one DeviceArray among the arguments"
@@ -138,7 +140,7 @@ class Captured:
         with capture(stream, allow_empty=True) as graph:
             graph.keep(*owners)
             given = self.function(where, *arguments)
-        if not graph.nodes and any(isinstance(value, DeviceArray) and value.size for value in arguments):
+        if not graph.nodes and any(array.size for array in arrays):
             raise GraphError(
                 f"{self!r} has queued nothing on {stream!r}, so a replay would do nothing: the function must queue its "
                 "work on the stream it is given (stream=..., or chunk.stream)"
@@ -169,6 +171,8 @@ def captured(function: Callable[..., Any], *, most: int = _MOST) -> Captured:
 
 def _key(value: Any) -> Any:
     """By what an argument is known again. Arrays are kept as long as their key, so no other has the identity of one."""
+    if isinstance(value, StridedArgument):
+        return StridedArgument, _key(value.array)
     if isinstance(value, DeviceArray):
         return id(value.allocation), value.pointer, value.shape, value.strides, value.dtype, value.readonly
     if isinstance(value, np.ndarray):

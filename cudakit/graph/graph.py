@@ -15,6 +15,7 @@ from cudakit.errors import Closed, GraphError
 from cudakit.graph.nodes import Node, NodeReader, dimensions, listing
 from cudakit.launch.image import Image
 from cudakit.launch.kernel import Prepared
+from cudakit.launch.strides import unwrapped
 from cudakit.memory.allocation import Allocation
 
 
@@ -278,12 +279,13 @@ class Executable:
         changed.func = kernel.handle
         changed.kernelParams = params.kernelParams
         if args is not None:
-            prepared = kernel.prepare(grid=asked[0], block=asked[1], shared=asked[2], args=tuple(args))
+            prepared = kernel.prepare(grid=asked[0], block=asked[1], shared=asked[2], args=args)
             config, changed.kernelParams = prepared.config, prepared.pointers
             packed = prepared
-            kept = (kernel.module, *prepared.allocations, *(value for value in args if isinstance(value, np.ndarray)))
+            hosts = (value for value in map(unwrapped, prepared.arguments) if isinstance(value, np.ndarray))
+            kept = (kernel.module, *prepared.allocations, *hosts)
         else:
-            kernel.module.expect_open()
+            kernel.expect_open()
             config = kernel.config(*asked)
         changed.gridDimX, changed.gridDimY, changed.gridDimZ = config.grid
         changed.blockDimX, changed.blockDimY, changed.blockDimZ = config.block

@@ -7,12 +7,17 @@ LaunchError with the kernel, the parameter's number and type, and what was given
                  (any object with __cuda_array_interface__), or an address said to be one: ctypes.c_void_p(address).
                  void* takes any dtype; char* int8 and uint8; float4* arrays of float32 at a multiple of 16 bytes
                  What another library's own streams still do to its arrays is not waited for: launch on its stream.
+                 An array whose elements are not in C order without gaps is refused unless it is declared for a kernel
+                 that takes its strides (`cudakit.strided`). Axes of length 1 and empty arrays may have any strides.
                  A negated or conjugated view of torch is refused: its memory holds other values.
-    integer      int, numpy integer, bool or IntEnum that fits; never a float
-    float        float, int or numpy float; rounded to the parameter's width, refused if a finite one would overflow
+    integer      int, numpy integer, bool (0 or 1) or IntEnum that fits, a negative one for signed parameters only;
+                 never a float, a NaN among them, nor a numpy duration
+    float        float, int or numpy float; rounded to the parameter's width (an int above 2**53 may change), refused if
+                 a finite one would overflow. NaN and infinity pass; bool does not
     bool         bool or numpy bool
-    float4 etc.  a sequence of as many numbers, a complex number for two, or bytes of exactly its size
-    struct       numpy structured scalar, ctypes structure or bytes of exactly its size
+    float4 etc.  a sequence of as many numbers, each by the rules above, or a complex number for two; bytes as a struct
+    struct       numpy structured scalar, ctypes structure or union, or bytes (bytes, bytearray, memoryview of bytes),
+                 of exactly its size. Numbers are refused, whatever their size
 """
 
 from __future__ import annotations
@@ -29,7 +34,8 @@ from cudakit.driver.context import Context
 from cudakit.errors import LaunchError
 from cudakit.launch.cxx import Type
 from cudakit.launch.signature import Parameter
-from cudakit.memory import libraries, pinned
+from cudakit.launch.strides import StridedArgument
+from cudakit.memory import dlpack, layout, libraries, pinned
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.libraries import Library
 
@@ -58,6 +64,8 @@ def struct_code(parameter: Parameter) -> str:
 def describe(value: Any) -> str:
     """What was given, for an error: its type, and what matters of it."""
     kind = type(value).__name__
+    if isinstance(value, StridedArgument):
+        return f"{describe(value.array)}, declared strided,"
     if isinstance(value, DeviceArray):
         return f"a DeviceArray of {value.dtype}"
     if isinstance(value, np.ndarray):
@@ -141,18 +149,21 @@ class Converter:
     # Pointers ---------------------------------------------------------------------------------------------------------
 
     def _pointer(self, value: Any) -> int:
+        declared = isinstance(value, StridedArgument)
+        if declared:
+            value = value.array
         if isinstance(value, DeviceArray):
-            address = self._own(value)
+            address = self._own(value, declared)
         elif value is None:
             return 0
         elif isinstance(value, ctypes.c_void_p):
             return value.value or 0
         elif isinstance(value, np.ndarray):
-            address = self._host(value)
+            address = self._host(value, declared)
         elif (library := libraries.of(type(value), exact=False)) is not None and not library.described:
-            address = self._foreign(library, value)
+            address = self._foreign(library, value, declared)
         elif hasattr(value, "__cuda_array_interface__"):
-            address = self._interface(value)
+            address = self._interface(value, declared)
         elif isinstance(value, (int, np.integer)):
             raise self.refuse(
                 value, "an int is not taken for an address; give an array, or ctypes.c_void_p(address) where it is one"
@@ -166,7 +177,7 @@ class Converter:
             )
         return address
 
-    def _own(self, array: DeviceArray) -> int:
+    def _own(self, array: DeviceArray, declared: bool) -> int:
         if array.closed:
             raise self.refuse(array, "it was closed, and its memory is no longer its own")
         context = array.context
@@ -177,7 +188,17 @@ class Converter:
                 "device.enable_peer(other) first",
             )
         self._match(array, array.dtype, array.readonly)
+        if not (declared or array.is_contiguous):
+            raise self._refuse_layout(array, array.shape, array.strides, "x.copy()")
         return array.pointer
+
+    def _refuse_layout(self, array: Any, shape: Any, strides: Any, advice: str) -> LaunchError:
+        """The error for an array that is not C-contiguous. advice: an expression that makes it so."""
+        return self.refuse(
+            array,
+            f"its shape {tuple(shape)} has strides {tuple(strides)}, and the kernel has only an address, so it would "
+            f"read other elements: give {advice}, or cudakit.strided(x) if the kernel takes the strides as parameters",
+        )
 
     def _match(self, array: Any, dtype: np.dtype[Any], read_only: bool = False) -> None:
         """Refuse an array whose dtype or read-only state does not fit."""
@@ -189,10 +210,12 @@ class Converter:
         ):
             wanted = " or ".join("a structured dtype" if name == "void" else name for name in self.dtypes)
             raise self.refuse(array, f"the dtype must be {wanted}; convert the array, or change the kernel's parameter")
+        if not dtype.isnative:
+            raise self.refuse(array, f"{dtype.str} has its bytes in the other order; convert it with astype()")
         if read_only and target is not None and not target.const:
             raise self.refuse(array, "the array is read-only and the pointer is not to const")
 
-    def _host(self, array: np.ndarray[Any, Any]) -> int:
+    def _host(self, array: np.ndarray[Any, Any], declared: bool) -> int:
         if not pinned.is_pinned(self.context, array):
             raise self.refuse(
                 array,
@@ -200,13 +223,15 @@ class Converter:
                 "it (device.pinned)",
             )
         self._match(array, array.dtype, not array.flags.writeable)
+        if not (declared or array.flags.c_contiguous):
+            raise self._refuse_layout(array, array.shape, array.strides, "a contiguous pinned copy")
         return int(array.ctypes.data)
 
     def _need(self, kind: str, value: Any) -> None:
         if self.context.kind != kind:
             raise self.refuse(value, f"its memory is a GPU's and the kernel runs on {self.context.spec}; copy it first")
 
-    def _foreign(self, library: Library, tensor: Any) -> int:
+    def _foreign(self, library: Library, tensor: Any, declared: bool) -> int:
         device = library.read(library.device)(tensor)
         if device < 0:
             raise self.refuse(tensor, "it is in host memory; move it to the GPU first")
@@ -222,34 +247,46 @@ class Converter:
                 "x.resolve_neg().resolve_conj()",
             )
         try:
-            return int(library.read(library.pointer)(tensor))
+            address = int(library.read(library.pointer)(tensor))
+            contiguous = declared or library.read(library.contiguous)(tensor)
         except RuntimeError as error:
             why = str(error).partition("\n")[0]
             raise self.refuse(tensor, f"it has no address ({why}); give a dense tensor") from error
+        if not contiguous:
+            strides = library.read(library.strides)(tensor)
+            advice = "cupy.ascontiguousarray(x)" if library.name == "cupy" else "x.contiguous()"
+            raise self._refuse_layout(tensor, tensor.shape, strides, advice)
+        return address
 
-    def _interface(self, value: Any) -> int:
+    def _interface(self, value: Any, declared: bool) -> int:
         self._need("gpu", value)
         interface = value.__cuda_array_interface__
-        if interface.get("mask") is not None:
-            raise self.refuse(value, "it is masked, which a plain pointer cannot say")
-        address, read_only = interface["data"]
-        self._match(value, np.dtype(interface["typestr"]), read_only)
+        try:
+            if interface.get("mask") is not None:
+                raise self.refuse(value, "it is masked, which a plain pointer cannot say")
+            said = dlpack.take_interface(value, interface)
+        except (AttributeError, BufferError, KeyError, TypeError, ValueError) as error:
+            raise self.refuse(value, f"its __cuda_array_interface__ does not describe an array ({error!r})") from error
+        self._match(value, said.dtype, said.readonly)
+        if not (declared or layout.is_contiguous(said.shape, said.strides, said.dtype.itemsize)):
+            raise self._refuse_layout(value, said.shape, said.strides, "a contiguous copy")
+        address = said.pointer
         if address and not self.context.alone:
             attribute = self.context.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
             ordinal = self.context.call("cuPointerGetAttribute", attribute, address)
             if int(ordinal) != self.context.ordinal:
                 raise self.refuse(value, f"it is on gpu:{int(ordinal)} and the kernel runs on {self.context.spec}")
-        return int(address or 0)
+        return address
 
     def _bits(self, value: Any) -> int:
         """Eight bytes of which no more is known (extern "C"): an address or an integer."""
-        if isinstance(value, (int, np.integer)):
+        if is_integer(value):
             number = int(value)
             if not -(2**63) <= number < 2**64:
                 raise self.refuse(value, "it does not fit 64 bits")
             return number % 2**64
         if isinstance(value, (float, np.generic)):
-            if self.parameter.type.dtype == "any" and isinstance(value, np.generic) and value.nbytes == 8:
+            if self.parameter.type.dtype == "any" and isinstance(value, (np.float64, np.void)) and value.nbytes == 8:
                 return int.from_bytes(value.tobytes(), sys.byteorder)
             raise self.refuse(value, "give an integer, an array or None")
         return self._pointer(value)
@@ -257,7 +294,7 @@ class Converter:
     # Numbers ----------------------------------------------------------------------------------------------------------
 
     def _integer(self, value: Any) -> int:
-        if not isinstance(value, (int, np.integer, np.bool_)):
+        if not (is_integer(value) or isinstance(value, np.bool_)):
             raise self.refuse(value, "give an integer" + _scalar_advice(value))
         number = int(value)
         bits = 8 * self.parameter.size
@@ -279,6 +316,8 @@ class Converter:
             number = float(value)
         except OverflowError as error:
             raise self.refuse(value, f"it is too large for {self.parameter.text}") from error
+        if isinstance(value, np.longdouble) and np.isinf(number) and not np.isinf(value):
+            raise self.refuse(value, f"it is too large for {self.parameter.text}")
         if name == "bfloat16":
             return self._bfloat16(value, number)
         with np.errstate(over="ignore"):
@@ -309,7 +348,8 @@ class Converter:
             return self._bytes(value)
         if kind.lanes == 2 and isinstance(value, (complex, np.complexfloating)):
             value = (value.real, value.imag)
-        if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind != "V":
+        row = isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind != "V"
+        if row or (isinstance(value, ctypes.Array) and not _is_bytes(value)):
             value = list(value)
         if isinstance(value, (tuple, list)):
             if len(value) != kind.lanes:
@@ -322,19 +362,32 @@ class Converter:
     def _bytes(self, value: Any) -> bytes:
         """The bytes of a struct given by value."""
         size = self.parameter.size
-        if isinstance(value, (bytes, bytearray, memoryview)):
+        if isinstance(value, (bytes, bytearray, ctypes.Structure, ctypes.Union)) or _is_bytes(value):
             data = bytes(value)
-        elif isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        elif isinstance(value, np.void) or (
+            isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind == "V"
+        ):
             data = value.tobytes()
-        elif isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)):
-            data = bytes(value)
         else:
+            numbers = "" if self.parameter.kind != "vector" else f"{self.parameter.type.lanes} numbers, "
             raise self.refuse(
-                value, f"give a numpy structured scalar, a ctypes structure or bytes, of exactly {size} bytes"
+                value, f"give {numbers}a numpy structured scalar, a ctypes structure or bytes, of exactly {size} bytes"
             )
         if len(data) != size:
             raise self.refuse(value, f"it has {len(data)} bytes, and the parameter {size}")
         return data
+
+
+def is_integer(value: Any) -> bool:
+    """Whether `value` is an int or a numpy integer; a duration, which numpy counts among its integers, is not."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, np.timedelta64)
+
+
+def _is_bytes(value: Any) -> bool:
+    """Whether `value` is a view of bytes or of structures, not of numbers, whose memory would be reinterpreted."""
+    if isinstance(value, memoryview):
+        return value.format in ("B", "b", "c") or value.format.startswith("T{")
+    return isinstance(value, ctypes.Array) and value._type_ in (ctypes.c_char, ctypes.c_byte, ctypes.c_ubyte)
 
 
 def _scalar_advice(value: Any) -> str:

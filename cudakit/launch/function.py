@@ -8,9 +8,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cudakit import nvtx
 from cudakit.compile.compiler import Resources
-from cudakit.errors import LaunchError
+from cudakit.errors import Closed, LaunchError
 from cudakit.launch.image import Image
 
 Dim = tuple[int, int, int]
@@ -46,15 +48,20 @@ def exact(*sizes: Any) -> bool:
     return all(type(size) is int or (type(size) is tuple and all(type(part) is int for part in size)) for size in sizes)
 
 
+def _whole(value: Any) -> int:
+    """`value` as an int. Raises TypeError if it is not one; a truth value is not."""
+    if isinstance(value, bool):
+        raise TypeError("a truth value")
+    return operator.index(value)
+
+
 def _dimensions(kernel: str, what: str, value: Any) -> Dim:
     """`value` (an int, or one to three of them) as three ints of at least 1. Raises LaunchError."""
+    row = isinstance(value, (tuple, list)) or (isinstance(value, np.ndarray) and value.ndim == 1)
     try:
-        extents = [operator.index(value)]
+        extents = [_whole(extent) for extent in (value if row else (value,))]
     except TypeError:
-        try:
-            extents = [operator.index(extent) for extent in value]
-        except TypeError:
-            raise LaunchError(f"{kernel}: {what}={value!r} is no size; give an int or a tuple of up to three") from None
+        raise LaunchError(f"{kernel}: {what}={value!r} is no size; give an int or a tuple of up to three") from None
     if not 1 <= len(extents) <= 3:
         raise LaunchError(f"{kernel}: {what}={value!r} has {len(extents)} dimensions; give one to three")
     if any(extent < 1 for extent in extents):
@@ -133,19 +140,38 @@ class Function:
         width, height, depth = (self._attribute(f"REQUIRED_CLUSTER_{axis}") for axis in ("WIDTH", "HEIGHT", "DEPTH"))
         return (width, max(height, 1), max(depth, 1)) if width else None
 
+    def expect_open(self) -> None:
+        """Raise Closed, with the kernel's name, if its module was closed."""
+        try:
+            self.module.expect_open()
+        except Closed as error:
+            raise Closed(f"{self.name}: {error}") from error
+
     def occupancy(self, block: Any, shared: int = 0) -> int:
-        """Blocks of `block` threads and `shared` dynamic bytes that one multiprocessor holds at once."""
+        """Blocks of `block` threads and `shared` dynamic bytes that one multiprocessor holds at once; 0 if a block is
+        too large. Raises LaunchError for what is not a size, Closed if the module was closed."""
+        self.expect_open()
         x, y, z = _dimensions(self.name, "block", block)
-        if x * y * z > self.max_threads or shared > self.max_dynamic_shared:
+        dynamic = self._shared_bytes(shared)
+        if x * y * z > self.max_threads or dynamic > self.max_dynamic_shared:
             return 0
-        self.allow_shared(shared)
-        return int(
-            self.context.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", self.handle, x * y * z, int(shared))
-        )
+        self.allow_shared(dynamic)
+        return int(self.context.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", self.handle, x * y * z, dynamic))
+
+    def _shared_bytes(self, shared: Any) -> int:
+        """`shared` as an int of at least 0. Raises LaunchError."""
+        try:
+            wanted = _whole(shared)
+        except TypeError:
+            raise LaunchError(f"{self.name}: shared={shared!r} is no number of bytes") from None
+        if wanted < 0:
+            raise LaunchError(f"{self.name}: shared={wanted} is negative")
+        return wanted
 
     def allow_shared(self, wanted: int) -> None:
         """Opt in to `wanted` bytes of dynamic shared memory: the first time more than the default is asked for, all."""
         if wanted > self._allowed_shared:
+            self.expect_open()
             with self.lock:
                 self._set("MAX_DYNAMIC_SHARED_SIZE_BYTES", self.max_dynamic_shared)
                 self._allowed_shared = self.max_dynamic_shared
@@ -155,7 +181,8 @@ class Function:
         self._set("NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
 
     def max_cluster(self, config: LaunchConfig) -> int:
-        """The most blocks a cluster of this configuration may have."""
+        """The most blocks a cluster of this configuration may have. Raises Closed if the module was closed."""
+        self.expect_open()
         asked = self.extended_config(config, None, False)
         return int(self.context.call("cuOccupancyMaxPotentialClusterSize", self.handle, asked))
 
@@ -196,12 +223,7 @@ class Function:
                 cause = f"its __launch_bounds__, or its {self.registers} registers"
                 why = f"this kernel takes at most {self.max_threads} ({cause})"
             raise LaunchError(f"{name}: a block of {'x'.join(map(str, block3))} has {threads} threads; {why}")
-        try:
-            wanted = operator.index(shared)
-        except TypeError:
-            raise LaunchError(f"{name}: shared={shared!r} is no number of bytes") from None
-        if wanted < 0:
-            raise LaunchError(f"{name}: shared={wanted} is negative")
+        wanted = self._shared_bytes(shared)
         if wanted > self.max_dynamic_shared:
             raise LaunchError(
                 f"{name}: {wanted} bytes of dynamic shared memory, and at most {self.max_dynamic_shared} are left "

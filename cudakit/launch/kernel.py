@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cudakit import nvtx
 from cudakit.compile.compiler import Resources
-from cudakit.driver.stream import Stream
+from cudakit.driver.stream import Stream, foreign_handle
 from cudakit.errors import Closed, DeviceMismatch, LaunchError
 from cudakit.launch.cxx import Type
 from cudakit.launch.function import Function, LaunchConfig
@@ -15,9 +15,11 @@ from cudakit.launch.image import Image
 from cudakit.launch.patchable import PatchableLaunch
 from cudakit.launch.plan import Arguments, LaunchPlan, Target, ThreadPlans, make_plan, make_prepared
 from cudakit.launch.signature import Parameter, PtxParameter, parameters
+from cudakit.launch.strides import unwrapped
 from cudakit.memory.array import DeviceArray
 
 _FOREIGN_STREAMS = 64  # remembered per kernel
+_UNKNOWN = (400, 709)  # CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_CONTEXT_IS_DESTROYED: what a stream that is gone has
 
 
 class Kernel(Function):
@@ -87,13 +89,13 @@ class Kernel(Function):
             plans.last_launch = plan.launch
             if plan.launch(stream, grid, block, shared, args):
                 return
-        self.module.expect_open()
+        self.expect_open()
         config = self.config(grid, block, shared)
         if plan is None:
             plan = plans.by_types[types] = make_plan(self.target, args)
         else:
             plan.convert(args)
-        for value in args:
+        for value in map(unwrapped, args):
             if isinstance(value, DeviceArray):
                 value.allocation.uses.add(stream)
         if plain:
@@ -110,13 +112,13 @@ class Kernel(Function):
         grid: Any,
         block: Any,
         shared: int = 0,
-        args: Arguments = (),
+        args: Sequence[Any] = (),
         cluster: Any = None,
         cooperative: bool = False,
     ) -> Prepared:
         """A launch with everything but the stream fixed and checked, for the lowest cost per launch."""
-        config, extended, args = self._checked_launch(grid, block, shared, args, cluster, cooperative)
-        return Prepared(self, config, extended, args, make_plan(self.target, args))
+        config, extended, values = self._checked_launch(grid, block, shared, args, cluster, cooperative)
+        return Prepared(self, config, extended, values, make_plan(self.target, values))
 
     def patchable(
         self,
@@ -144,7 +146,7 @@ class Kernel(Function):
         self, grid: Any, block: Any, shared: Any, args: Any, cluster: Any, cooperative: bool
     ) -> tuple[LaunchConfig, Any, Arguments]:
         """The configuration, the same as a CUlaunchConfig (None unless it needs one), and the arguments as a tuple."""
-        self.module.expect_open()
+        self.expect_open()
         args = self._as_tuple(args)
         config = self.config(grid, block, shared)
         extended = None
@@ -160,18 +162,24 @@ class Kernel(Function):
 
     def checked_stream(self, stream: Any) -> Stream:
         """`stream` as a Stream of this kernel's device. Raises LaunchError if it is not one, Closed if closed."""
-        if isinstance(stream, Stream):
-            if stream.closed:
-                raise Closed(f"{self.name}: the stream was closed; make another with the device's stream()")
-        else:
-            protocol = getattr(stream, "__cuda_stream__", None)
-            known = self._foreign_streams.get(int(protocol()[1])) if callable(protocol) else None
+        if isinstance(stream, Stream) and stream.closed:
+            raise Closed(f"{self.name}: the stream was closed; make another with the device's stream()")
+        try:
+            known = None if isinstance(stream, Stream) else self._foreign_streams.get(foreign_handle(stream))
             if known is not None and not known.closed:
                 return known
-        try:
             checked = Stream.of(self.context, stream)
+        except Closed as error:
+            raise Closed(f"{self.name}: {error}") from error
         except (TypeError, DeviceMismatch) as error:
             raise LaunchError(f"{self.name}: {error}. The stream comes first: launch(stream, grid=...)") from error
+        if checked.foreign:
+            code = self.context.driver.cuStreamIsCapturing(checked.handle)[0]
+            if int(code) in _UNKNOWN:
+                raise LaunchError(
+                    f"{self.name}: {type(stream).__name__} is for the handle {int(checked):#x}, and the driver of "
+                    f"{self.context.spec} knows no such stream"
+                )
         if checked.foreign and checked is not stream:
             if len(self._foreign_streams) >= _FOREIGN_STREAMS:
                 self._foreign_streams.clear()
@@ -202,7 +210,8 @@ class Prepared:
         self.kernel = kernel
         self.config = config
         self.arguments = arguments
-        self.allocations = [value.allocation for value in arguments if isinstance(value, DeviceArray)]
+        arrays = map(unwrapped, arguments)
+        self.allocations = [value.allocation for value in arrays if isinstance(value, DeviceArray)]
         self._extended = extended
         self._plan = plan
         self.launch: Callable[[Any], None] = self._launch_extended
@@ -216,7 +225,7 @@ class Prepared:
 
     def _accept(self, stream: Any) -> Stream:
         """The stream as a Stream, with the arrays' frees ordered after what is launched on it."""
-        self.kernel.module.expect_open()
+        self.kernel.expect_open()
         accepted = self.kernel.checked_stream(stream)
         for allocation in self.allocations:
             if not allocation.open:

@@ -20,10 +20,11 @@ import numpy as np
 from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
-from cudakit.launch.arguments import Converter
+from cudakit.launch.arguments import Converter, is_integer
 from cudakit.launch.buffer import ArgumentBuffer
 from cudakit.launch.function import exact
 from cudakit.launch.signature import Parameter
+from cudakit.launch.strides import StridedArgument, unwrapped
 from cudakit.memory import libraries
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.libraries import Library
@@ -105,11 +106,13 @@ def make_plan(target: Target, arguments: Arguments) -> LaunchPlan:
         index = converter.parameter.index
         names[f"convert{index}"] = converter
         names[f"type{index}"] = type(argument)
-        library = _library(converter, argument)
-        if isinstance(argument, DeviceArray):
-            names[f"dtype{index}"] = argument.dtype
+        array = unwrapped(argument)
+        names[f"inner{index}"] = type(array)
+        library = _library(converter, array)
+        if isinstance(array, DeviceArray):
+            names[f"dtype{index}"] = array.dtype
         elif library is not None:
-            names[f"dtype{index}"] = library.read(library.dtype)(argument)
+            names[f"dtype{index}"] = library.read(library.dtype)(array)
     convert(arguments)
     return LaunchPlan(_define(launch_source(kept.converters, arguments), names), convert, kept.address)
 
@@ -222,15 +225,19 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
     A use on a stream other than the array's own is noted, so that the array's free waits for it.
 
     An array of a known library is not known again, since it may have other memory at the next call, and keeping it
-    would keep its memory: its tests come first, and its address is what is compared with the last. For a torch tensor:
+    would keep its memory: its tests come first, and its address is what is compared with the last. With several GPUs,
+    for a torch tensor:
 
         if not (
             type(arg0) is type0 and (arg0.get_device() if arg0.is_cuda else -1) == ordinal
             and arg0.dtype is dtype0
+            and arg0.is_contiguous()
             and not arg0.is_neg()
         ):
             return False
         address0 = arg0.data_ptr()
+
+    A declared array (`cudakit.strided`) is the `array` of its argument, and need not be contiguous.
 
     For `scale(const float* x, float* y, float factor, int n)`, launched with two arrays, a float and an int, it is:
 
@@ -258,8 +265,10 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
                     if not (
                         type(stream) is Stream and stream.context is context and not stream.closed
                         and type(arg0) is DeviceArray and alloc0.context is context and alloc0.open
+                        and arg0.is_contiguous
                         and arg0.dtype is dtype0
                         and type(arg1) is DeviceArray and alloc1.context is context and alloc1.open
+                        and arg1.is_contiguous
                         and arg1.dtype is dtype1
                         and not arg1.readonly
                         and type(arg2) is type2
@@ -288,28 +297,37 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
     for converter, argument in zip(converters, arguments, strict=True):
         i = converter.parameter.index
         target = converter.parameter.type.target
-        library = _library(converter, argument)
+        given, a, declared = unwrapped(argument), f"arg{i}", type(argument) is StridedArgument
+        pointer = converter.parameter.kind in ("pointer", "bits")
+        library = _library(converter, given)
         if library is not None:
-            foreign += _foreign_lines(library, converter, library.dtype_name(library.read(library.dtype)(argument)))
+            dtype = library.dtype_name(library.read(library.dtype)(given))
+            foreign += _foreign_lines(library, converter, dtype, declared)
             same.append(f"address{i} == last{i}")
             if converter.alignment > 1:
                 tests.append(f"not address{i} & {converter.alignment - 1}")
             packed.append(f"address{i}")
             kept.append(f"address{i}")
-        elif converter.parameter.kind == "pointer" and type(argument) is DeviceArray:
-            same.append(f"arg{i}.tag is last{i} and arg{i}.allocation.open")
-            allocations.append(f"alloc{i} = arg{i}.allocation")
-            tests.append(f"type(arg{i}) is DeviceArray and alloc{i}.context is context and alloc{i}.open")
+        elif pointer and type(given) is DeviceArray:
+            if declared:
+                same.append(f"type(arg{i}) is type{i}")
+                tests.append(f"type(arg{i}) is type{i}")
+                a = f"arg{i}.array"
+            same.append(f"{a}.tag is last{i} and {a}.allocation.open")
+            allocations.append(f"alloc{i} = {a}.allocation")
+            tests.append(f"type({a}) is DeviceArray and alloc{i}.context is context and alloc{i}.open")
+            if not declared:
+                tests.append(f"{a}.is_contiguous")
             if converter.dtypes is not None:
-                tests.append(f"arg{i}.dtype is dtype{i}")
+                tests.append(f"{a}.dtype is dtype{i}")
             if target is not None and not target.const:
-                tests.append(f"not arg{i}.readonly")
+                tests.append(f"not {a}.readonly")
             if converter.alignment > 1:
-                tests.append(f"not arg{i}.pointer & {converter.alignment - 1}")
+                tests.append(f"not {a}.pointer & {converter.alignment - 1}")
             uses.append(f"if alloc{i}.uses.home is not stream: alloc{i}.uses.add(stream)")
-            packed.append(f"arg{i}.pointer")
-            kept.append(f"arg{i}.tag")
-        elif argument is None and converter.parameter.kind == "pointer":
+            packed.append(f"{a}.pointer")
+            kept.append(f"{a}.tag")
+        elif argument is None and pointer:
             same.append(f"arg{i} is None")
             tests.append(f"arg{i} is None")
             packed.append("0")
@@ -339,19 +357,28 @@ def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
 
 def _library(converter: Converter, argument: Any) -> Library | None:
     """The library that a plan reads `argument` by, or None."""
-    if converter.parameter.kind != "pointer" or type(argument) is DeviceArray:
+    if converter.parameter.kind not in ("pointer", "bits") or type(argument) is DeviceArray:
         return None
     library = libraries.of(type(argument))
     return library if library is not None and library.kind == converter.context.kind else None
 
 
-def _foreign_lines(library: Library, converter: Converter, dtype: str) -> list[str]:
-    """The tests of one array of a library, and its address. dtype: the name of that of the plan's own arguments."""
+def _foreign_lines(library: Library, converter: Converter, dtype: str, declared: bool) -> list[str]:
+    """The tests of one array of a library, and its address. dtype: the name of that of the plan's own arguments.
+    declared: whether it may have any strides."""
     i = converter.parameter.index
     array = f"arg{i}"
-    tests = [f"type({array}) is type{i} and {library.device.format(array)} == ordinal"]
+    # on a machine with one GPU, an array on a GPU is on that one
+    one = library.kind == "gpu" and library.placed and converter.context.alone
+    place = library.placed if one else f"{library.device} == ordinal"
+    tests = [f"type({array}) is type{i} and {place.format(array)}"]
+    if declared:
+        array = f"arg{i}.array"
+        tests = [f"type(arg{i}) is type{i}", f"type({array}) is inner{i} and {place.format(array)}"]
     if converter.dtypes is not None:
         tests.append(f"{library.dtype.format(array)} is dtype{i}")
+    if not declared:
+        tests.append(library.contiguous.format(array))
     if library.negated:
         tests.append(f"not {library.negated.format(array)}")
     if library.conjugated and (converter.dtypes is None or dtype.startswith("complex")):
@@ -374,7 +401,8 @@ def make_prepared(
     send: cuLaunchKernel with all but its last three arguments. accept: returns a stream that is not the last one as a
     Stream, or raises if it, the module or an array was closed.
     """
-    allocations = tuple({value.allocation for value in arguments if isinstance(value, DeviceArray)})
+    arrays = map(unwrapped, arguments)
+    allocations = tuple({value.allocation for value in arrays if isinstance(value, DeviceArray)})
     names = {
         **sending(target, plan.pointers),
         **{f"alloc{index}": allocation for index, allocation in enumerate(allocations)},
@@ -392,7 +420,9 @@ def _packs_itself(converter: Converter, argument: Any) -> bool:
     """Whether struct packs values of this type as the converter would, or fails if the converter must decide."""
     kind = converter.parameter.type
     if kind.kind in ("int", "enum"):
-        return len(converter.code) == 1 and isinstance(argument, (int, np.integer))
+        return len(converter.code) == 1 and is_integer(argument)
     if kind.kind == "float":
-        return kind.dtype != "bfloat16" and isinstance(argument, (int, float, np.floating))
+        # a long double beyond double's range would be packed as infinity
+        wide = isinstance(argument, np.longdouble)
+        return kind.dtype != "bfloat16" and isinstance(argument, (int, float, np.floating)) and not wide
     return kind.kind == "bool" and isinstance(argument, (bool, np.bool_))

@@ -142,6 +142,7 @@ class Allocation:
         if context.captures.late:
             context.captures.let_go()
         try:
+            expect_countable("cuMemAllocAsync", nbytes)
             # Relaxed: another library may be capturing, which forbids making memory.
             with nvtx.range("allocate"), context.relaxed():
                 pooled = _has_pool(context)
@@ -229,6 +230,12 @@ def trim(context: Context, keep: int = 0) -> None:
         if _has_pool(context):
             pool = context.call("cuDeviceGetDefaultMemPool", context.device)
             context.call("cuMemPoolTrimTo", pool, keep)
+
+
+def expect_countable(routine: str, nbytes: int) -> None:
+    """Raise OutOfMemory, as `routine` does for less, for more bytes than its argument can say."""
+    if nbytes >= 2**64:
+        raise OutOfMemory(routine, 2, "CUDA_ERROR_OUT_OF_MEMORY", f"no address space has {nbytes} bytes")
 
 
 def _out_of_memory(context: Context, error: OutOfMemory, nbytes: int) -> OutOfMemory:

@@ -49,6 +49,7 @@ class DeviceArray(Strided):
     shape, strides (bytes), dtype: see Strided. pointer: the first element's address, an int (0 if empty).
     allocation: what owns the memory, shared by views; `allocation.open` is False once it was closed. context: the
     device's. readonly: whether writing to it is refused (an import that its owner said not to write to).
+    contiguous: `is_contiguous`, if it is known.
 
     Made by `empty` and the functions of `makers`, which Device offers as methods.
     """
@@ -66,8 +67,10 @@ class DeviceArray(Strided):
         strides: Shape,
         dtype: np.dtype[Any],
         readonly: bool = False,
+        *,
+        contiguous: bool | None = None,
     ) -> None:
-        super().__init__(shape, strides, dtype)
+        super().__init__(shape, strides, dtype, contiguous=contiguous)
         self.allocation = allocation
         self.context: Context = allocation.context
         self.pointer = pointer if 0 not in shape else 0
@@ -397,4 +400,5 @@ def empty(context: Context, stream: Any, shape: Any, dtype: Any = np.float32) ->
     kind = as_dtype(dtype)
     on = Stream.of(context, stream)
     allocation = Allocation.make(context, on, math.prod(extents) * kind.itemsize)
-    return DeviceArray(allocation, allocation.pointer, extents, layout.contiguous(extents, kind.itemsize), kind)
+    strides = layout.contiguous(extents, kind.itemsize)
+    return DeviceArray(allocation, allocation.pointer, extents, strides, kind, contiguous=True)

@@ -249,6 +249,7 @@ def take(exporter: Any, stream: int | None) -> ImportedArray:
     tensor = managed.tensor
     dtype = numpy_dtype(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+    _expect_extents(exporter, shape)
     if tensor.strides:
         strides = tuple(tensor.strides[axis] * dtype.itemsize for axis in range(tensor.ndim))
     else:
@@ -258,12 +259,18 @@ def take(exporter: Any, stream: int | None) -> ImportedArray:
     return ImportedArray(pointer, shape, strides, dtype, readonly, device, owner)
 
 
+def _expect_extents(exporter: Any, shape: tuple[int, ...]) -> None:
+    if min(shape, default=0) < 0:
+        raise BufferError(f"{type(exporter).__name__} exports the shape {shape}, and no extent is negative")
+
+
 def take_interface(exporter: Any, description: dict[str, Any]) -> ImportedArray:
     """The array of a `__cuda_array_interface__`; its "stream" entry is the caller's to wait for. device: (CUDA, -1)."""
     if description.get("mask") is not None:
         raise BufferError(f"{type(exporter).__name__} has a mask, which device arrays here do not")
     dtype = interface_dtype(description)
     shape = tuple(int(extent) for extent in description["shape"])
+    _expect_extents(exporter, shape)
     strides = description.get("strides")
     strides = layout.contiguous(shape, dtype.itemsize) if strides is None else tuple(int(stride) for stride in strides)
     pointer, readonly = description["data"]

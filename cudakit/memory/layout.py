@@ -16,13 +16,15 @@ Shape = tuple[int, ...]
 
 
 def as_shape(shape: Any) -> Shape:
-    """A shape as a tuple of ints; ValueError for a negative extent."""
+    """A shape as a tuple of ints; ValueError for an extent that is negative or beyond 64 bits."""
     try:
         extents: Shape = (operator.index(shape),)
     except TypeError:
         extents = tuple(operator.index(extent) for extent in shape)
     if any(extent < 0 for extent in extents):
         raise ValueError(f"shape {extents} has a negative extent")
+    if any(extent >= 2**63 for extent in extents):
+        raise ValueError(f"shape {extents} has an extent of 2**63 or more, which no array can have")
     return extents
 
 
@@ -38,14 +40,12 @@ def contiguous(shape: Shape, itemsize: int) -> Shape:
 
 def is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
     """Whether the elements lie in C order without gaps (an empty array's do)."""
-    if 0 in shape:
-        return True
     step = itemsize
-    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if extent != 1:
-            if stride != step:
-                return False
-            step *= extent
+    for axis in range(len(shape) - 1, -1, -1):
+        extent = shape[axis]
+        if strides[axis] != step and extent != 1:
+            return 0 in shape
+        step *= extent
     return True
 
 
@@ -144,8 +144,8 @@ def reshaped(shape: Shape, wanted: Any) -> Shape:
         if known and size % known == 0:
             new[unknown[0]] = size // known
     if any(extent < 0 for extent in new) or math.prod(new) != size:
-        raise ValueError(f"an array of shape {shape} cannot be reshaped to {tuple(wanted) if new else wanted}")
-    return tuple(new)
+        raise ValueError(f"an array of shape {shape} cannot be reshaped to {wanted}")
+    return as_shape(new)
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ class Library:
     `strides_in` is "elements", else in bytes. device: the device's number, -1 if it is not on such a device.
     described: whether `__cuda_array_interface__` says all that matters of its arrays, so that kernels take them by the
     rules for all objects that have one.
-    placed: whether it is on a GPU. contiguous: whether its elements lie in C order without gaps. Both cost less than
-    device and strides, and are "" if the library has nothing of the kind.
+    contiguous: whether its elements lie in C order without gaps. placed: whether it is on a GPU ("" if the library has
+    nothing of the kind). Both cost less than strides and device.
     negated, conjugated: whether its memory holds the values with their sign, or their imaginary parts' sign, still to
     be changed ("" if the library has no such views). conjugated is false of dtypes that are not complex.
     """
@@ -47,6 +47,7 @@ class Library:
     strides: str
     strides_in: str
     device: str
+    contiguous: str
     #: The name of one of its dtypes as numpy or ml_dtypes spell it.
     dtype_name: Callable[[Any], str]
     #: The address of the stream that the library considers current on a device, by the device's number.
@@ -62,7 +63,6 @@ class Library:
     stream_owner: Callable[[int], Any] | None = None
     negated: str = ""
     placed: str = ""
-    contiguous: str = ""
     conjugated: str = ""
     #: checker(arrays): check(*others) returns whether each of as many objects has the type, dtype, shape, strides,
     #: device and flags of its counterpart. None if the library has nothing of the kind.
@@ -226,6 +226,8 @@ def _cupy_library(cupy: Any) -> Library:
         strides="{0}.strides",
         strides_in="bytes",
         device="{0}.data.device_id",
+        # CuPy makes an object for `flags`, and reads the attribute for it.
+        contiguous="{0}._c_contiguous" if hasattr(cupy.ndarray, "_c_contiguous") else "{0}.flags.c_contiguous",
         dtype_name=lambda dtype: str(dtype.name),
         current_stream=current_stream,
         stream_owner=stream_owner,

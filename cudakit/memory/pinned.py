@@ -13,6 +13,7 @@ from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.driver.primary import Primary
 from cudakit.errors import OutOfMemory
+from cudakit.memory.allocation import expect_countable
 from cudakit.memory.layout import as_shape
 
 # Every block that is alive, so that one is found again by an address in it.
@@ -53,6 +54,7 @@ def pinned(context: Context, shape: Any, dtype: npt.DTypeLike) -> npt.NDArray[An
     if nbytes == 0:
         return np.empty(extents, kind)
     try:
+        expect_countable("cuMemHostAlloc", nbytes)
         with nvtx.range("allocate pinned"), context.relaxed():
             address = int(context.call("cuMemHostAlloc", nbytes, _PORTABLE))
     except OutOfMemory as error:

@@ -12,14 +12,18 @@ from cudakit.memory.layout import Shape
 
 
 class Strided:
-    """The layout of an array. shape. dtype: numpy's. strides: in bytes, as in numpy."""
+    """The layout of an array. shape. dtype: numpy's. strides: in bytes, as in numpy.
 
-    __slots__ = ("dtype", "shape", "strides")
+    is_contiguous: whether the elements lie in C order without gaps; found out here, since each launch looks at it.
+    """
 
-    def __init__(self, shape: Shape, strides: Shape, dtype: np.dtype[Any]) -> None:
+    __slots__ = ("dtype", "is_contiguous", "shape", "strides")
+
+    def __init__(self, shape: Shape, strides: Shape, dtype: np.dtype[Any], *, contiguous: bool | None = None) -> None:
         self.shape = shape
         self.strides = strides
         self.dtype = dtype
+        self.is_contiguous = layout.is_contiguous(shape, strides, dtype.itemsize) if contiguous is None else contiguous
 
     def __len__(self) -> int:
         if not self.shape:
@@ -55,8 +59,3 @@ class Strided:
                 f"strides {self.strides} are not whole elements of {itemsize} bytes: copy() the array first"
             )
         return tuple(stride // itemsize for stride in self.strides)
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether the elements lie in C order without gaps."""
-        return layout.is_contiguous(self.shape, self.strides, self.dtype.itemsize)

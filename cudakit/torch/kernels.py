@@ -16,6 +16,7 @@ from cudakit.driver.stream import Stream
 from cudakit.errors import LaunchError
 from cudakit.families.arrays import reader_of
 from cudakit.launch.kernel import Kernel
+from cudakit.launch.strides import strided
 from cudakit.torch import library, simulated
 from cudakit.torch.rules import Rule
 from cudakit.torch.schema import INPUT, OUTPUT, WRITTEN, KernelParameter, kernel_parameters, schema_of
@@ -255,8 +256,11 @@ class KernelOp:
             with device.context.relaxed():  # a capture may begin with the first call
                 request = replace(self._request, arch=device.arch)
                 kernel = device.kept[self] = device.module_of(request)[self.kernel]
-        args = tuple(arrays.get(each.name, values[each.name]) for each in self.parameters)
+        args = tuple(self._passed(each, arrays.get(each.name, values[each.name])) for each in self.parameters)
         kernel.launch(stream, grid, block, shared, args)
+
+    def _passed(self, parameter: KernelParameter, value: Any) -> Any:
+        return strided(value) if self.strided and parameter.is_tensor else value
 
     def _returned(self, values: Mapping[str, Any]) -> Any:
         for name in self.writes:

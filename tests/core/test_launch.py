@@ -187,7 +187,7 @@ def test_pointers_of_every_kind(device: cudakit.Device, module: cudakit.Module, 
 
 
 def test_a_view_passes_its_first_element(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
-    module["scale"].launch(stream, grid=1, block=128, args=(x[40:], y[::2], 1.0, 3))
+    module["scale"].launch(stream, grid=1, block=128, args=(x[40:], cudakit.strided(y[::2]), 1.0, 3))
     assert list(y.numpy(stream)[:4]) == [40, 41, 42, -1]
 
 
@@ -406,9 +406,25 @@ REFUSED_VALUES = [
     (9, 3.4e38 * 1.005, "too large for __nv_bfloat16"),
     (10, 1.0, "give an integer"), (10, 2**16, r"parameter 10 is Mode, .*must lie in -32768..65535"),
     (11, b"short", "it has 5 bytes, and the parameter 16"), (11, (1, 2.0), "numpy structured scalar"),
-    (11, np.float32(1), "it has 4 bytes"), (11, 3, "of exactly 16 bytes"),
+    (11, np.float32(1), "numpy structured scalar"), (11, 3, "of exactly 16 bytes"),
     (12, (1, 2, 3), "3 values for 4"), (12, (1, 2, 3, "4"), "give a float"), (12, 1.0, "of exactly 16 bytes"),
     (12, np.zeros(5), "5 values for 4"), (12, bytes(12), "12 bytes"),
+    # of the parameter's size, and numbers of another kind
+    (11, np.complex128(1), "structured scalar"), (11, np.zeros((), np.complex128), "structured scalar"),
+    (11, np.str_("abcd"), "structured scalar"), (11, memoryview(np.zeros(2)), "structured scalar"),
+    (11, (ctypes.c_double * 2)(), "structured scalar"), (11, np.zeros(2), "structured scalar"),
+    (12, np.complex128(1), "give 4 numbers, a numpy structured scalar"), (12, np.longdouble(1), "give 4 numbers"),
+    (12, memoryview(np.zeros(2)), "give 4 numbers"), (12, (ctypes.c_double * 2)(), "2 values for 4"),
+    (12, np.zeros(4, "M8[s]"), "parameter 12 is float, but datetime64"), (12, np.zeros(4, np.int64), "give a float"),
+    (12, (1.0, 1e39, 0.0, 0.0), "too large for float"), (12, np.zeros(4, bool), "give a float"),
+    (1, np.longdouble("1e400"), "too large for float"), (2, np.longdouble("1e400"), "too large for double"),
+    (2, -np.longdouble("1e400"), "too large for double"), (8, np.longdouble("1e400"), "too large for __half"),
+    (3, np.timedelta64(5), "give an integer"), (3, np.timedelta64(5, "s"), "give an integer"),
+    (3, np.timedelta64("NaT"), "give an integer"), (3, np.datetime64(5, "s"), "give an integer"),
+    (1, np.timedelta64(5), "give a float"), (3, float("nan"), "give an integer"), (3, float("inf"), "give an integer"),
+    (10, np.timedelta64(1), "give an integer"), (4, np.int8(-1), "must lie in 0"),
+    (4, np.int64(2**32), "must lie in 0"), (1, np.complex64(1), "give a float"), (3, 1j, "give an integer"),
+    (9, np.float64(1e39), "too large for __nv_bfl"),
 ]  # fmt: skip
 
 
@@ -519,6 +535,12 @@ def test_torch_tensors(gpu: cudakit.Device) -> None:
         ({"grid": 1.5}, "grid=1.5 is no size"),
         ({"grid": "4"}, "grid='4' is no size"),
         ({"grid": None}, "grid=None is no size"),
+        ({"grid": b"\1\1"}, r"grid=b'\\x01\\x01' is no size"),
+        ({"grid": {1, 2}}, r"grid=\{1, 2\} is no size"),
+        ({"grid": {1: 2}}, r"grid=\{1: 2\} is no size"),
+        ({"grid": True}, "grid=True is no size"),
+        ({"block": (32, True)}, r"block=\(32, True\) is no size"),
+        ({"grid": np.ones((1, 1), np.int64)}, "grid=.* is no size"),
         ({"block": (32, 1.0)}, "block=.* is no size"),
         ({"grid": 2**31}, r"grid\.x is 2147483648, and .* takes at most 2147483647 there"),
         ({"grid": (1, 65536)}, r"grid\.y is 65536, and .* takes at most 65535 there"),
@@ -528,6 +550,7 @@ def test_torch_tensors(gpu: cudakit.Device) -> None:
         ({"block": (32, 33)}, r"a block of 32x33x1 has 1056 threads; the device takes at most 1024"),
         ({"shared": -1}, "shared=-1 is negative"),
         ({"shared": 1.5}, "shared=1.5 is no number of bytes"),
+        ({"shared": True}, "shared=True is no number of bytes"),
         ({"shared": 232449}, "232449 bytes of dynamic shared memory, and at most 232448 are left beside its 0 static"),
     ],
     ids=repr,
@@ -725,6 +748,8 @@ def test_refused_after_the_module_was_closed(device: cudakit.Device) -> None:
         lambda: prepared.launch(device.default_stream),
         lambda: kernel.prepare(grid=1, block=1, args=(out,)),
         lambda: untouched.launch(device.default_stream, grid=1, block=1),
+        lambda: kernel.occupancy(32),
+        lambda: kernel.max_cluster(kernel.config(1, 1, 0)),
         lambda: module["bounded"],
         lambda: module.variable("x"),
     ):
@@ -977,3 +1002,94 @@ def test_a_refusal_leaves_nothing_behind(module: cudakit.Module, stream: cudakit
             kernel.launch(stream, grid=1, block=128, args=(x, y, 2.0, 2**31))
         kernel.launch(stream, grid=1, block=128, args=(x, y, 2.0, 100))
     np.testing.assert_array_equal(y.numpy(stream), np.arange(100, dtype=np.float32) * 2)
+
+
+# What a number may not be taken for -----------------------------------------------------------------------------------
+
+BY_VALUE = """
+struct Pair { float a, b; };
+__global__ void pair(float* out, Pair p) { out[0] = p.a; out[1] = p.b; }
+__global__ void pair_of_ints(int* out, int2 p) { out[0] = p.x; out[1] = p.y; }
+__global__ void pair_of_floats(float* out, float2 p) { out[0] = p.x; out[1] = p.y; }
+"""
+
+
+def test_a_number_is_not_a_struct_of_its_size(device: cudakit.Device, stream: cudakit.Stream) -> None:
+    """np.float64 has the bytes of two floats; void scalars, ctypes structures and bytes are taken for a struct."""
+    module = device.compile(source=BY_VALUE, name="by_value.cu")
+    floats, ints = device.zeros((2,), np.float32, stream=stream), device.zeros((2,), np.int32, stream=stream)
+    numbers = [
+        np.float64(1.5), np.int64(3), np.uint64(3), np.datetime64(3, "s"), np.timedelta64(3, "s"),
+        np.array(1.5), np.array(3, "M8[s]"), np.str_("ab"), 1.5, 3, "12345678", np.longdouble(1),
+    ]  # fmt: skip
+    for value in (*numbers, np.complex64(1 + 2j), 1 + 2j, np.float32(1)):
+        refused(module["pair"], stream, r"parameter 1 is Pair, .*structured scalar, a ctypes", args=(floats, value))
+    for value in numbers:
+        refused(module["pair_of_ints"], stream, "parameter 1 is int2, .*give 2 numbers", args=(ints, value))
+        refused(module["pair_of_floats"], stream, "parameter 1 is float2, .*give 2 numbers", args=(floats, value))
+    for value in (np.complex64(1), 1j):  # two floats, not two ints
+        refused(module["pair_of_ints"], stream, "parameter 1 is int, .*give an integer", args=(ints, value))
+
+    class Floats(ctypes.Structure):
+        _fields_ = [("a", ctypes.c_float), ("b", ctypes.c_float)]
+
+    class Either(ctypes.Union):
+        _fields_ = [("both", Floats), ("bits", ctypes.c_uint64)]
+
+    record = np.array((1, 2), [("a", np.float32), ("b", np.float32)])
+    two = np.array([1, 2], np.float32)
+    structures = [
+        record[()], record, Floats(1, 2), Either(Floats(1, 2)), two.tobytes(), bytearray(two),
+        memoryview(two).cast("B"), memoryview(record), (ctypes.c_ubyte * 8)(*two.tobytes()),
+    ]  # fmt: skip
+    for name, more in (("pair", []), ("pair_of_floats", [(1, 2), two, 1 + 2j, np.complex128(1 + 2j)])):
+        for value in (*structures, *more, *([(ctypes.c_double * 2)(1, 2)] if more else [])):
+            floats.fill(0, stream)
+            module[name].launch(stream, grid=1, block=1, args=(floats, value))
+            assert floats.numpy(stream).tolist() == [1, 2], value
+
+
+class Says:
+    """An object whose `__cuda_stream__` returns what it was made with, or raises it."""
+
+    def __init__(self, said: Any) -> None:
+        self.said = said
+
+    def __cuda_stream__(self) -> Any:
+        if isinstance(self.said, BaseException):
+            raise self.said
+        return self.said
+
+
+def test_refused_nonsense_from_other_streams(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
+    """With the kernel's name, also after a launch on a stream that exists."""
+    kernel = module["scale"]
+    prepared = kernel.prepare(grid=1, block=1, args=(x, y, 1.0, 1))
+    stream.synchronize()
+    kernel.launch(Says((0, 1)), grid=1, block=1, args=(x, y, -1.0, 1))
+    kernel.context.device_object.synchronize()
+    nonsense = [
+        None, 5, "01", (), (0,), (0, 1, 2), {0: 1, 1: 2}, {0, 1}, (0, None), (0, "1"), (0, 1.5), (0, True), (0, -5),
+        (0, 2**64), (1, 1), (None, 1), ("0", 1), RuntimeError("boom"), AttributeError("gone"),
+    ]  # fmt: skip
+    for said in nonsense:
+        for launch in (lambda on: kernel.launch(on, grid=1, block=1, args=(x, y, 1.0, 1)), prepared.launch):
+            with pytest.raises(LaunchError, match=r"^scale: Says\.__cuda_stream__"):
+                launch(Says(said))
+    if kernel.context.kind == "sim":  # a GPU's driver may look at memory there
+        with pytest.raises(LaunchError, match=r"^scale: Says is for the handle 0x3039, .* knows no such stream"):
+            kernel.launch(Says((0, 12345)), grid=1, block=1, args=(x, y, 1.0, 1))
+    closed = cudakit.Stream(kernel.context)
+    closed.close()
+    with pytest.raises(Closed, match=r"^scale: .*was closed"):
+        kernel.launch(ForeignStream(closed), grid=1, block=1, args=(x, y, 1.0, 1))
+
+
+def test_occupancy_refuses_what_is_no_size(module: cudakit.Module) -> None:
+    kernel = module["scale"]
+    for shared, match in (("1", "shared='1' is no number"), (-1, "shared=-1 is negative"), (1.5, "shared=1.5 is no")):
+        with pytest.raises(LaunchError, match=f"^scale: {match}"):
+            kernel.occupancy(32, shared)
+    with pytest.raises(LaunchError, match=r"^scale: block=.* is no size"):
+        kernel.occupancy({32})
+    assert kernel.occupancy(2048) == kernel.occupancy(32, 2**70) == 0

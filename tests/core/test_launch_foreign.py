@@ -105,7 +105,7 @@ def test_the_text_for_a_tensor_is_the_documented_one(sim: cudakit.Device) -> Non
     torch = pytest.importorskip("torch", reason="torch is not installed")
     kernel = sim.compile(source=SOURCE, name="foreign.cu")["fours"]
     text = launch_source([Converter("fours", kernel.parameters[0], sim.context)], (torch.zeros(4),))
-    _, _, documented = str(launch_source.__doc__).partition("For a torch tensor:\n\n")
+    _, _, documented = str(launch_source.__doc__).partition("for a torch tensor:\n\n")
     documented, _, _ = documented.partition("\n\n")
     # the stand-in counts CPU tensors as device 0
     shown = textwrap.dedent(documented).replace("arg0.get_device() if arg0.is_cuda else -1", "arg0.get_device() + 1")

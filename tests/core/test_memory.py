@@ -979,3 +979,49 @@ def test_a_tensor_of_torch():
         stream.synchronize()
         assert tensor[1].tolist() == [9] * 3
         assert torch.from_dlpack(array).tolist() == tensor.tolist()
+
+
+# Sizes that cannot be -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [memory.empty, makers.zeros, makers.full, makers.pinned])
+def test_more_bytes_than_64_bits_count_is_out_of_memory(context, stream, make):
+    before = () if make is makers.pinned else (stream,)
+    after = (1.0, np.float32) if make is makers.full else (np.float32,)
+    for shape in ((2**62,), (2**63 - 1,), (2**31, 2**31, 2**31), 2**62 + 1):
+        with pytest.raises(OutOfMemory, match=r"\d{20,} bytes"):
+            make(context, *before, shape, *after)
+    for shape in ((2**63,), 2**70, (2**64, 0), (2, -1)):
+        with pytest.raises(ValueError, match="extent"):
+            make(context, *before, shape, *after)
+
+
+def test_a_shape_is_not_reshaped_beyond_64_bits(context, stream):
+    array = memory.empty(context, stream, (0,))
+    assert array.reshape(0, 2**62).shape == (0, 2**62)
+    with pytest.raises(ValueError, match="extent of 2\\*\\*63"):
+        array.reshape(2**63, 0)
+    with pytest.raises(ValueError, match="cannot be reshaped to 5"):
+        array.reshape(5)
+
+
+@pytest.mark.parametrize("shape", [(-1,), (3, -2), (-(2**62), 0)])
+def test_an_exporter_with_a_negative_extent_is_refused(sim, shape):
+    """A capsule may say anything; one that was refused is given back to its owner."""
+
+    class Nonsense:
+        owner = np.zeros(8, np.float32)
+
+        def __dlpack_device__(self):
+            return dlpack.CPU, 0
+
+        def __dlpack__(self, **named):
+            return dlpack.export(
+                self.owner.ctypes.data, shape, (4,) * len(shape), self.owner.dtype,
+                device=(dlpack.CPU, 0), owner=self.owner, versioned=True,
+            )  # fmt: skip
+
+    with Stream(sim) as stream, pytest.raises(BufferError, match=r"Nonsense exports the shape .*negative"):
+        makers.wrap(sim, stream, Nonsense())
+    with pytest.raises(BufferError, match=r"exports the shape .*negative"):
+        dlpack.take_interface(Nonsense(), {"shape": shape, "typestr": "<f4", "data": (4096, False), "version": 3})
