@@ -14,7 +14,16 @@ chunk where it belongs; `resume=True` does what is left.
 
 from cudakit.pipeline.chunk import Chunk, Progress
 from cudakit.pipeline.entry import run
-from cudakit.pipeline.file_sinks import ToFile, ToFolder, ToMap
+from cudakit.pipeline.file_sinks import ToFile, ToMap
+from cudakit.pipeline.folder_sink import ToFolder
+from cudakit.pipeline.refusals import (
+    ContentsRefused,
+    FileMissing,
+    FileOccupied,
+    FileRefused,
+    OutputBusy,
+    PipelineRefused,
+)
 from cudakit.pipeline.report import ChunkSpan, Link, PipelineError, PipelineReport
 from cudakit.pipeline.sequential import sequential
 from cudakit.pipeline.sink import Sink, SinkSpec
@@ -22,7 +31,8 @@ from cudakit.pipeline.sinks import Each, Nowhere, ToArray
 from cudakit.pipeline.sources import Blocks, Filled, FromArray, FromFile, FromFiles, Item, Source
 
 __all__ = [
-    "Blocks", "Chunk", "ChunkSpan", "Each", "Filled", "FromArray", "FromFile", "FromFiles", "Item", "Link", "Nowhere",
-    "PipelineError", "PipelineReport", "Progress", "Sink", "SinkSpec", "Source", "ToArray", "ToFile", "ToFolder",
-    "ToMap", "run", "sequential",
+    "Blocks", "Chunk", "ChunkSpan", "ContentsRefused", "Each", "FileMissing", "FileOccupied", "FileRefused", "Filled",
+    "FromArray", "FromFile", "FromFiles", "Item", "Link", "Nowhere", "OutputBusy", "PipelineError", "PipelineRefused",
+    "PipelineReport", "Progress", "Sink", "SinkSpec", "Source", "ToArray", "ToFile", "ToFolder", "ToMap", "run",
+    "sequential",
 ]  # fmt: skip

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from cudakit.driver.stream import Event, Stream
 from cudakit.errors import CudakitError
-from cudakit.pipeline.sources import HostArray, Item
+from cudakit.pipeline.files import HostArray
+from cudakit.pipeline.sources import Item
 
 if TYPE_CHECKING:
     from cudakit.device import Device

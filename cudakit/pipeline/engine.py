@@ -23,11 +23,11 @@ from cudakit.errors import CudakitError, OutOfMemory
 from cudakit.pipeline import link, process_memory
 from cudakit.pipeline.buffers import DEPTH, Clock, HostBuffer, StreamSlot
 from cudakit.pipeline.chunk import Chunk, Progress
+from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.layout import BufferLayout
 from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.report import PipelineError, PipelineReport
 from cudakit.pipeline.request import RunRequest
-from cudakit.pipeline.sources import HostArray
 from cudakit.pipeline.state import Failure, State, Stopped
 from cudakit.pipeline.threads import ChunkReader, ChunkWriter
 from cudakit.pipeline.tickets import Ticket, Tickets
@@ -79,8 +79,7 @@ class Execution:
                 # What a function has queued elsewhere than on its chunk's stream has not been waited for by anybody.
                 for device in request.devices:
                     device.synchronize()
-                for sink in request.sinks:
-                    sink.finish(self._count())
+                self._finish_sinks()
             if state.failure is None and interrupted is None:
                 self._tell(force=True)
         finally:
@@ -91,6 +90,18 @@ class Execution:
         if state.failure is not None:
             raise self._error(state.failure) from state.failure.error
         return self.report
+
+    def _finish_sinks(self) -> None:
+        for sink in self.request.sinks:
+            try:
+                sink.finish(self._count())
+            except OSError as error:
+                end = self._count()
+                raise PipelineError(
+                    f"every chunk is done, and finishing the output failed: {type(error).__name__}: {error}. "
+                    f"{self._kept()}.",
+                    chunk=self.state.chunks_done, start=end, stop=end, stage="write", report=self.report,
+                ) from error  # fmt: skip
 
     def _work(self) -> BaseException | None:
         """Start the threads, queue everything, and see the threads end. Gives what interrupted it, if anything did."""
@@ -339,14 +350,8 @@ class Execution:
         ticket, request, error = failure.ticket, self.request, failure.error
         last = max(ticket.stop - 1, ticket.start)
         names = f"items {ticket.start:,} to {last:,}"
-        if request.named:
-            names += f", {request.label(ticket.start)!r} to {request.label(last)!r}"
-        places = [sink.where for sink in request.sinks if sink.where]
-        kept = f"{self.state.chunks_done:,} chunks of this run are finished"
-        if places:
-            kept += f", in {', '.join(places)}"
-            if not any(sink.forgets for sink in request.sinks):
-                kept += "; resume=True goes on from there"
+        if request.origin.named:
+            names += f", {request.origin.label(ticket.start)!r} to {request.origin.label(last)!r}"
         advice = ""
         if isinstance(error, OutOfMemory):
             advice = (
@@ -356,9 +361,20 @@ class Execution:
             names += f", or one up to chunk {self.queued}, which were queued beside it"
         return PipelineError(
             f"chunk {ticket.index} ({names}) failed in {_STAGES[failure.stage]}: {type(error).__name__}: {error}."
-            f"{advice} {kept}.",
+            f"{advice} {self._kept()}.",
             chunk=ticket.index, start=ticket.start, stop=ticket.stop, stage=failure.stage, report=self.report,
         )  # fmt: skip
+
+    def _kept(self) -> str:
+        """What a stopped run has left, in words."""
+        sinks = self.request.sinks
+        places = [sink.where for sink in sinks if sink.where]
+        kept = f"{self.state.chunks_done:,} chunks of this run are finished"
+        if places:
+            kept += f", in {', '.join(places)}"
+            if not any(sink.forgets for sink in sinks):
+                kept += "; resume=True goes on from there"
+        return kept
 
 
 _STAGES = {

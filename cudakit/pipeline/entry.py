@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cudakit.pipeline.chunk import Progress
 from cudakit.pipeline.engine import Execution
 from cudakit.pipeline.layout import plan
 from cudakit.pipeline.ranges import Range, common
+from cudakit.pipeline.refusals import ContentsRefused, FileMissing, FileRefused, PipelineRefused
 from cudakit.pipeline.report import PipelineReport
 from cudakit.pipeline.request import Options, RunRequest
 from cudakit.pipeline.sink import SinkSpec
@@ -57,13 +58,17 @@ def run(
     times a second. timeline: keep the spans of every chunk. measure: measure the link first, for the bound, which takes
     half a second on a GPU; done where a gigabyte or more is to pass, unless said.
 
-    Returns a PipelineReport. Raises PipelineError, from its cause, for what fails underway; ValueError, TypeError,
-    OSError and OutOfMemory before anything has been read for what could not succeed.
+    Returns a PipelineReport. Raises PipelineError, from its cause, for what fails underway. What could not succeed is
+    refused before anything is written: PipelineRefused for files (FileMissing, FileOccupied, OutputBusy if another run
+    is writing there, ContentsRefused if a resumed run's job or source was changed), ValueError, TypeError, OutOfMemory.
     """
     options = Options(
         chunk, streams, memory, host_memory, readers, writers, resume, overwrite, finite, progress, timeline, measure
     )
-    with contextlib.ExitStack() as undo:  # closes what is open, if the run does not come about
+    with (
+        _refused(sources, sinks),
+        contextlib.ExitStack() as undo,
+    ):
         given: list[Source | Blocks] = []
         for source in sources if isinstance(sources, tuple) else [sources]:
             given.append(as_source(source))
@@ -77,6 +82,28 @@ def run(
     return execution.run()
 
 
+@contextlib.contextmanager
+def _refused(sources: Any, sinks: Any) -> Iterator[None]:
+    """Raises what the system refuses before the run as PipelineRefused, with what was requested."""
+    try:
+        yield
+    except PipelineRefused:
+        raise
+    except (OSError, UnicodeError) as error:
+        kind: type[PipelineRefused] = FileMissing if isinstance(error, FileNotFoundError) else FileRefused
+        if isinstance(error, UnicodeError):
+            kind = ContentsRefused
+        raise kind(
+            f"the pipeline was not started: {type(error).__name__}: {error}. It was to read {_short(sources)} and "
+            f"write {_short(sinks)}: check that these exist and can be used"
+        ) from error
+
+
+def _short(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) < 200 and "\n" not in text else type(given).__name__
+
+
 def _open_sinks(request: RunRequest, undo: contextlib.ExitStack) -> list[list[Range]]:
     """Opens every sink. Returns the ranges of items that each holds already. Raises ValueError for a run that cannot be
     resumed."""
@@ -88,7 +115,7 @@ def _open_sinks(request: RunRequest, undo: contextlib.ExitStack) -> list[list[Ra
     finished = []
     for sink, item in zip(request.sinks, request.outputs, strict=True):
         undo.callback(sink.close)
-        finished.append(sink.open(SinkSpec(item, request.total, request.label, options.resume, options.overwrite)))
+        finished.append(sink.open(SinkSpec(item, request.total, request.origin, options.resume, options.overwrite)))
     return finished
 
 

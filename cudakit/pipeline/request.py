@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from cudakit.device import Device
 from cudakit.pipeline.chunk import Progress
-from cudakit.pipeline.file_sinks import ToFile, ToFolder, ToMap
+from cudakit.pipeline.file_sinks import ToFile, ToMap
+from cudakit.pipeline.folder_sink import ToFolder
+from cudakit.pipeline.origin import Origin
 from cudakit.pipeline.sink import Sink
 from cudakit.pipeline.sources import Blocks, FromFile, FromFiles, Item, Source
 
@@ -121,25 +123,10 @@ class RunRequest:
         passing = sum(item.nbytes for item in (*self.inputs, *self.outputs))
         return self.count is None or self.count * passing >= MEASURED_BYTES
 
-    @property
-    def named(self) -> bool:
-        """Whether the items have names of their own."""
-        return any(source.named for source in self.indexed)
-
     @cached_property
-    def label(self) -> Callable[[int], str]:
-        """The name of an item by its number. It holds the sources and not the request, since a sink may keep it for
-        longer than the run."""
-        return partial(_label, self.indexed, self.count)
-
-
-def _label(sources: Sequence[Source], count: int | None, number: int) -> str:
-    """The name of an item: its source's, or its number."""
-    for source in sources:
-        names = source.labels(number, number + 1)
-        if names:
-            return names[0]
-    return str(number).zfill(len(str(max((count or 10**9) - 1, 0))))
+    def origin(self) -> Origin:
+        """The sources, for the sinks."""
+        return Origin(self.sources, self.count)
 
 
 def _expect_numbers(values: dict[str, Any]) -> None:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from cudakit.driver.context import Context
+from cudakit.pipeline.files import HostArray
+from cudakit.pipeline.origin import Origin
 from cudakit.pipeline.ranges import Range
-from cudakit.pipeline.sources import HostArray, Item
+from cudakit.pipeline.sources import Item
 
 
 @dataclass(frozen=True)
 class SinkSpec:
-    """The results that a sink is opened for. item: one of them. count: how many there will be; None if unknown. label:
-    the name of an item by its number. resume: keep what an earlier run finished. overwrite: discard it."""
+    """The results that a sink is opened for. item: one of them. count: how many there will be; None if unknown. resume:
+    keep what an earlier run finished. overwrite: discard it. origin: the sources."""
 
     item: Item
     count: int | None
-    label: Callable[[int], str]
+    origin: Origin
     resume: bool = False
     overwrite: bool = False
+
+    def label(self, number: int) -> str:
+        """The name of an item."""
+        return self.origin.label(number)
+
+    def job(self) -> dict[str, Any]:
+        """What must be the same for a run that goes on with this one's results, as JSON. It reads the first items."""
+        return {"item": str(self.item), "count": self.count, "sources": self.origin.identity}
 
 
 class Sink:

@@ -12,10 +12,12 @@ import numpy as np
 from cudakit.driver.context import Context
 from cudakit.memory.layout import is_contiguous
 from cudakit.memory.pinned import is_pinned
-from cudakit.pipeline.file_sinks import ToFile, ToFolder, ToMap
+from cudakit.pipeline.file_sinks import ToFile, ToMap
+from cudakit.pipeline.files import HostArray
+from cudakit.pipeline.folder_sink import ToFolder
 from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.sink import Sink, SinkSpec, expect_full, expect_room, expect_same_item
-from cudakit.pipeline.sources import HostArray, Item
+from cudakit.pipeline.sources import Item
 
 
 class Nowhere(Sink):

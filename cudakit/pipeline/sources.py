@@ -7,6 +7,7 @@ file that is cut short is an error that names it, where a memory map would end t
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cudakit.driver.context import Context
 from cudakit.memory.array import as_dtype
 from cudakit.memory.layout import is_contiguous
 from cudakit.memory.pinned import is_pinned
+from cudakit.pipeline.files import HostArray, as_bytes, file_of, is_result, npy_header, place_in_file, read_whole
+from cudakit.pipeline.refusals import ContentsRefused, explained
 
-HostArray = npt.NDArray[Any]
+#: Bytes of a source's first items that are hashed to recognise it; at least one item.
+FIRST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,21 @@ class Source:
 
     def labels(self, start: int, stop: int) -> list[str] | None:
         """Their names; None where they have none but their numbers."""
+        return None
+
+    def identity(self) -> dict[str, Any]:
+        """What recognises it when a run is resumed, as JSON: a hash of the first items (None if they cannot be read);
+        of files also path, size in bytes, and time of the last change in nanoseconds."""
+        count = min(self.count, max(FIRST_BYTES // max(self.item.nbytes, 1), 1))
+        first = np.empty((count, *self.item.shape), self.item.dtype)
+        try:
+            self.read(0, count, first)
+        except Exception:  # the run reads them again, and reports it with its chunk
+            return {"first": None}
+        return {"first": digest(first)}
+
+    def modified(self, number: int) -> int | None:
+        """When the file of an item was last changed, in nanoseconds; None if it has none."""
         return None
 
     def close(self) -> None:
@@ -149,10 +167,11 @@ class FromFile(Source):
 
     def _begin(self, path: Path, item: Item, count: int, offset: int) -> None:
         self.item, self.count, self._offset, self._lock = item, count, offset, threading.Lock()
-        there = path.stat().st_size
+        with explained(f"the source {str(path)!r}", "name an .npy file"):
+            there = path.stat().st_size
         due = offset + count * item.nbytes
         if there < due:
-            raise ValueError(f"{path} is cut short: {there:,} bytes are there, and {count:,} items take {due:,}")
+            raise ContentsRefused(f"{path} is cut short: {there:,} bytes are there, and {count:,} items take {due:,}")
         self._file: int | None = None
 
     def read(self, start: int, stop: int, into: HostArray) -> None:
@@ -160,6 +179,14 @@ class FromFile(Source):
             if self._file is None:
                 self._file = os.open(self.path, os.O_RDONLY)
         read_whole(self._file, into, self._offset + start * self.item.nbytes, self.path)
+
+    def identity(self) -> dict[str, Any]:
+        status = _status(self.path)
+        file = {"path": str(self.path.resolve()), "size": status.st_size, "modified": status.st_mtime_ns}
+        return {**file, "offset": self._offset, **super().identity()}
+
+    def modified(self, number: int) -> int | None:
+        return _status(self.path).st_mtime_ns
 
     def close(self) -> None:
         if self._file is not None:
@@ -178,9 +205,10 @@ class FromFiles(Source):
         self._dtype = dtype
         if isinstance(paths, (str, os.PathLike)):
             folder = Path(paths)
-            paths = sorted(entry.path for entry in os.scandir(folder) if is_result(entry.name))
+            with explained(f"the folder {str(folder)!r} of source items", "name a folder of .npy files"):
+                paths = sorted(entry.path for entry in os.scandir(folder) if is_result(entry.name))
             if not paths:
-                raise ValueError(f"there is no .npy file in {folder}")
+                raise ContentsRefused(f"there is no .npy file in {folder}")
         if not paths:
             raise ValueError("an empty list of files has no item whose shape could be known")
         self._paths = [os.fspath(path) for path in paths]
@@ -209,6 +237,18 @@ class FromFiles(Source):
             finally:
                 os.close(file)
 
+    def identity(self) -> dict[str, Any]:
+        files = [(os.path.abspath(path), _status(path)) for path in self._paths]
+        listed = [f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in files]
+        return {
+            "path": os.path.dirname(files[0][0]), "size": sum(status.st_size for _, status in files),
+            "modified": max(status.st_mtime_ns for _, status in files),
+            "files": hashlib.sha256(os.fsencode("\n".join(listed))).hexdigest(), **super().identity(),
+        }  # fmt: skip
+
+    def modified(self, number: int) -> int | None:
+        return _status(self._paths[number]).st_mtime_ns
+
     def labels(self, start: int, stop: int) -> list[str] | None:
         return None if self._names is None else self._names[start:stop]
 
@@ -216,7 +256,8 @@ class FromFiles(Source):
 class Filled(Source):
     """Items that a function makes: fill(start, stop, out) writes items start..stop into `out`, which is pinned memory.
 
-    It is called from the reading threads, for any range, so a resumed run makes only what is left.
+    It is called from the reading threads, for any range, so a resumed run makes only what is left. A range must always
+    get the same items: results in files keep a hash of the first ones, by which `resume` recognises the source.
     """
 
     def __init__(self, fill: Callable[[int, int, HostArray], Any], count: int, shape: Any, dtype: Any) -> None:
@@ -248,6 +289,11 @@ class Blocks:
         self.items = tuple(Item.of(array.shape[1:], array.dtype) for array in first)
         self.length = len(first[0])
 
+    def identity(self) -> dict[str, Any]:
+        """A hash of the first block, before the first step. See Source.identity."""
+        parts = self._first[0] if self._first else ()
+        return {"first": [digest(np.ascontiguousarray(part)) for part in parts]}
+
     def __iter__(self) -> Iterator[tuple[HostArray, ...]]:
         yield from self._first
         self._first.clear()
@@ -267,6 +313,17 @@ class Blocks:
         if close is not None:
             with contextlib.suppress(ValueError):  # it is in the midst of a step, which nobody can end
                 close()
+
+
+def digest(first: HostArray) -> str:
+    """A hash of items, by FIRST_BYTES of them at most if they are several."""
+    count = max(FIRST_BYTES // max(first[:1].nbytes, 1), 1)
+    return hashlib.sha256(as_bytes(first[:count])).hexdigest()
+
+
+def _status(path: str | os.PathLike[str]) -> os.stat_result:
+    with explained(f"the source {os.fspath(path)!r}", "name .npy files that exist"):
+        return os.stat(path)
 
 
 def _as_block(block: Any) -> tuple[HostArray, ...]:
@@ -302,80 +359,3 @@ def as_source(given: Any) -> Source | Blocks:
         f"{type(given).__name__} is no source of items: give a numpy array, a numpy.memmap, the path of an .npy file "
         "or of a folder of them, a list of paths, a generator of blocks, or a pipeline source such as Filled"
     )
-
-
-_GRANULARITY = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 65536
-_PIECE = 1 << 30  # Linux reads and writes 2^31 bytes a call at most
-
-
-def file_of(array: np.memmap[Any, Any]) -> Path | None:
-    """The file of a memory map; None for what only has the type, as results of arithmetic do."""
-    mapped: Any = array._mmap  # type: ignore[attr-defined]
-    return None if array.filename is None or mapped is None else Path(array.filename)
-
-
-def place_in_file(array: np.memmap[Any, Any]) -> int:
-    """The offset of a memory map's first element in its file. A slice keeps the whole map's `offset`, so it comes from
-    the address."""
-    mapped: Any = array._mmap  # type: ignore[attr-defined]
-    begin = array.offset - array.offset % _GRANULARITY
-    return int(begin + array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data)
-
-
-def is_result(name: str) -> bool:
-    """Whether a file of this name in a folder is an item's."""
-    return name.endswith(".npy") and not name.startswith(".")
-
-
-def npy_header(path: Path, dtype_: Any = None) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Shape, dtype and the offset of the data in an `.npy` file. ValueError for what is none that can be streamed.
-
-    dtype_: what the elements are, where it is known otherwise: of the size that the file says.
-    """
-    try:
-        with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            read: Any = (
-                np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            )
-            shape, fortran, dtype = read(file)
-            offset = file.tell()
-    except ValueError as error:
-        raise ValueError(f"{path} is no .npy file that can be read: {error}") from error
-    if dtype.hasobject:
-        raise ValueError(f"{path} holds Python objects")
-    if fortran and len(shape) > 1:
-        raise ValueError(f"{path} is in Fortran order: save it with numpy.ascontiguousarray first")
-    if dtype_ is not None:
-        known = as_dtype(dtype_)
-        if known.itemsize != dtype.itemsize:
-            raise ValueError(f"{path} holds elements of {dtype.itemsize} bytes, and {known} has {known.itemsize}")
-        dtype = known
-    return tuple(int(extent) for extent in shape), dtype, offset
-
-
-def read_whole(file: int, into: HostArray, offset: int, path: Path) -> None:
-    """Fill a contiguous array from a file. Raises EOFError where the file ends before."""
-    data = _bytes(into)
-    done = 0
-    while done < len(data):
-        got = os.preadv(file, [data[done : done + _PIECE]], offset + done)
-        if got == 0:
-            raise EOFError(
-                f"{path} ends at byte {offset + done:,}, {len(data) - done:,} bytes before the end of what was due"
-            )
-        done += got
-
-
-def write_whole(file: int, data: HostArray, offset: int) -> None:
-    """Write a contiguous array to a place in a file."""
-    view = _bytes(data)
-    done = 0
-    while done < len(view):
-        done += os.pwrite(file, view[done : done + _PIECE], offset + done)
-
-
-def _bytes(array: HostArray) -> memoryview:
-    """The bytes of a contiguous array, in place."""
-    flat: Any = array.reshape(-1).view(np.uint8) if array.nbytes else b""
-    return memoryview(flat)

@@ -13,9 +13,10 @@ from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Event
 from cudakit.pipeline.buffers import Clock, HostBuffer
+from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.ranges import Range, covers
 from cudakit.pipeline.sink import Sink
-from cudakit.pipeline.sources import HostArray, Item, Source
+from cudakit.pipeline.sources import Item, Source
 from cudakit.pipeline.state import State, Stopped
 from cudakit.pipeline.tickets import Ticket
 

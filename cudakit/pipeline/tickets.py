@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cudakit.pipeline.buffers import Clock, HostBuffer, Mark
+from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.ranges import Range, covers, left
-from cudakit.pipeline.sources import Blocks, HostArray
+from cudakit.pipeline.sources import Blocks
 
 
 @dataclass(eq=False)

@@ -1,0 +1,98 @@
+"""Files of a pipeline: the header of an `.npy` file, the place of a memory map, and whole reads and writes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cudakit.memory.array import as_dtype
+from cudakit.pipeline.refusals import ContentsRefused, explained
+
+HostArray = npt.NDArray[Any]
+
+_GRANULARITY = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 65536
+_PIECE = 1 << 30  # Linux reads and writes 2^31 bytes a call at most
+
+
+def file_of(array: np.memmap[Any, Any]) -> Path | None:
+    """The file of a memory map; None for what only has the type, as results of arithmetic do."""
+    mapped: Any = array._mmap  # type: ignore[attr-defined]
+    return None if array.filename is None or mapped is None else Path(array.filename)
+
+
+def place_in_file(array: np.memmap[Any, Any]) -> int:
+    """The offset of a memory map's first element in its file. A slice keeps the whole map's `offset`, so it comes from
+    the address."""
+    mapped: Any = array._mmap  # type: ignore[attr-defined]
+    begin = array.offset - array.offset % _GRANULARITY
+    return int(begin + array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data)
+
+
+def is_result(name: str) -> bool:
+    """Whether a file of this name in a folder is an item's."""
+    return name.endswith(".npy") and not name.startswith(".")
+
+
+def npy_header(path: Path, dtype_: Any = None) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Shape, dtype and the offset of the data in an `.npy` file. ValueError for what is none that can be streamed.
+
+    dtype_: what the elements are, where it is known otherwise: of the size that the file says.
+    """
+    with explained(f"the source {str(path)!r}", "name an .npy file, a folder of them, or a list of their paths"):
+        try:
+            with path.open("rb") as file:
+                version = np.lib.format.read_magic(file)
+                read: Any = (
+                    np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                )
+                shape, fortran, dtype = read(file)
+                offset = file.tell()
+        except UnicodeEncodeError:  # of the path itself
+            raise
+        except Exception as error:  # numpy's reader meets damaged headers with several kinds of errors
+            if isinstance(error, OSError):
+                raise
+            raise ContentsRefused(
+                f"{path} is no .npy file that can be read: {error}. Write it with numpy.save"
+            ) from error
+    if dtype.hasobject:
+        raise ContentsRefused(f"{path} holds Python objects: save an array of numbers")
+    if fortran and len(shape) > 1:
+        raise ContentsRefused(f"{path} is in Fortran order: save it with numpy.ascontiguousarray first")
+    if dtype_ is not None:
+        known = as_dtype(dtype_)
+        if known.itemsize != dtype.itemsize:
+            raise ContentsRefused(f"{path} holds elements of {dtype.itemsize} bytes, and {known} has {known.itemsize}")
+        dtype = known
+    return tuple(int(extent) for extent in shape), dtype, offset
+
+
+def read_whole(file: int, into: HostArray, offset: int, path: Path) -> None:
+    """Fill a contiguous array from a file. Raises EOFError where the file ends before."""
+    data = as_bytes(into)
+    done = 0
+    while done < len(data):
+        got = os.preadv(file, [data[done : done + _PIECE]], offset + done)
+        if got == 0:
+            raise EOFError(
+                f"{path} ends at byte {offset + done:,}, {len(data) - done:,} bytes before the end of what was due"
+            )
+        done += got
+
+
+def write_whole(file: int, data: HostArray, offset: int) -> None:
+    """Write a contiguous array to a place in a file."""
+    view = as_bytes(data)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(file, view[done : done + _PIECE], offset + done)
+
+
+def as_bytes(array: HostArray) -> memoryview:
+    """The bytes of a contiguous array, in place."""
+    flat: Any = array.reshape(-1).view(np.uint8) if array.nbytes else b""
+    return memoryview(flat)

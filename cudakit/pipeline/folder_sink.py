@@ -1,0 +1,162 @@
+"""A sink that writes a folder of `.npy` files, one per item."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cudakit.pipeline.file_sinks import expect_disk, expect_folder, npy_header_bytes
+from cudakit.pipeline.files import HostArray, is_result, write_whole
+from cudakit.pipeline.journal import expect_same_job, read_text, write_aside
+from cudakit.pipeline.lock import OutputLock, overlap
+from cudakit.pipeline.ranges import Range, merged
+from cudakit.pipeline.refusals import ContentsRefused, FileOccupied, explained
+from cudakit.pipeline.sink import Sink, SinkSpec
+
+_TOGETHER = 32  # files whose data goes to disk at the same time
+_SYNCS = 8  # threads that wait for it
+
+
+class ToFolder(Sink):
+    """A folder with one `.npy` file an item, under the item's own name. A file appears when it is whole and on disk.
+
+    The names are those of the source's files, or the items' numbers. While the run is unfinished a record,
+    `.pipeline….json`, says what job it is. Runs in several processes may share a folder if their items have names of
+    their own, and different ones.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.where = str(self.path)
+        self._lock = OutputLock(self.path / ".pipeline.lock")
+        self._spec: SinkSpec | None = None
+        self._there: set[str] = set()
+        self._record = self.path / ".pipeline.json"
+        self._recorded = self._wrote = False
+        self._header = b""
+        self._syncs: ThreadPoolExecutor | None = None
+
+    def open(self, spec: SinkSpec) -> list[Range]:
+        expect_folder(self.path)
+        with explained(f"the folder {self.path} for results", "name another folder"):
+            self.path.mkdir(exist_ok=True)
+        names = None
+        if spec.origin.named and spec.count is not None:
+            names = [spec.label(number) for number in range(spec.count)]
+            key = hashlib.sha256(os.fsencode("\0".join(names))).hexdigest()[:16]
+            self._record = self.path / f".pipeline-{key}.json"
+        others = self._lock.take(names, self.path)
+        elsewhere = {f"{name}.npy" for part in others for name in part or ()}
+        self._spec, self._header = spec, npy_header_bytes(None, spec.item)
+        results = {entry.name for entry in os.scandir(self.path) if is_result(entry.name)} - elsewhere
+        if results and not spec.overwrite and not spec.resume:
+            raise FileOccupied(
+                f"{self.path} has {len(results):,} results already: pass resume=True to go on from there, "
+                "overwrite=True to write over them, or name another folder"
+            )
+        numbers = _numbers(spec, results)
+        described = {**spec.job(), "names": names}
+        self._expect_mine(spec, described, [] if spec.overwrite else numbers)
+        if spec.overwrite:
+            # Left there, they would pass for this run's results where it is stopped and resumed.
+            for number in numbers:
+                self._place(spec, number).unlink()
+            numbers = []
+        self._there = {self._place(spec, number).name for number in numbers}
+        if not spec.overwrite:
+            expect_disk(self.path, spec, len(numbers))
+        write_aside(self._record, json.dumps(described, sort_keys=True))
+        self._recorded = True
+        self._syncs = ThreadPoolExecutor(_SYNCS, "pipeline sync")
+        return merged((number, number + 1) for number in numbers)
+
+    def _place(self, spec: SinkSpec, number: int) -> Path:
+        return self.path / f"{spec.label(number)}.npy"
+
+    def _expect_mine(self, spec: SinkSpec, described: dict[str, Any], numbers: list[int]) -> None:
+        """Raises ContentsRefused if a resumed run would go on with another job's results. Records of runs that a new
+        run of the same items replaces are removed."""
+        resumed = spec.resume and not spec.overwrite
+        for path in self.path.glob(".pipeline*.json"):
+            try:
+                before = json.loads(read_text(path))
+            except ValueError:
+                before = None
+            known = isinstance(before, dict) and "names" in before
+            if path != self._record and known and not overlap(described["names"], before["names"]):
+                continue
+            if resumed:
+                expect_same_job(path, before, described)
+            else:
+                path.unlink()
+        size = len(self._header) + spec.item.nbytes
+        for number in numbers:
+            path = self._place(spec, number)
+            with path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_size != size or file.read(len(self._header)) != self._header:
+                    raise ContentsRefused(
+                        f"{path} is no result of this job, whose items are {spec.item}: the folder is of another job. "
+                        "Name another one, or pass overwrite=True"
+                    )
+            spec.origin.expect_older(number, path, status.st_mtime_ns)
+
+    def write(self, start: int, stop: int, items: HostArray) -> None:
+        if self._spec is None:
+            raise ValueError(f"{self.path} is not open")
+        names = [self._place(self._spec, number).name for number in range(start, stop)]
+        due = [place for place, name in enumerate(names) if name not in self._there]
+        for at in range(0, len(due), _TOGETHER):
+            self._write([(names[place], items[place : place + 1]) for place in due[at : at + _TOGETHER]])
+
+    def _write(self, files: list[tuple[str, HostArray]]) -> None:
+        """Each file aside, then all their data to disk, then each under its name."""
+        open_files: dict[Path, int] = {}
+        try:
+            for name, item in files:
+                aside = self.path / f".{name}.part"
+                file = open_files[aside] = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+                write_whole(file, np.frombuffer(self._header, np.uint8), 0)
+                write_whole(file, item, len(self._header))
+            if self._syncs is not None:
+                list(self._syncs.map(os.fdatasync, open_files.values()))
+            for (name, _), aside in zip(files, open_files, strict=True):
+                aside.replace(self.path / name)
+                self._wrote = True
+        except BaseException:
+            for aside in open_files:
+                with contextlib.suppress(OSError):
+                    aside.unlink()
+            raise
+        finally:
+            for file in open_files.values():
+                os.close(file)
+
+    def finish(self, count: int) -> None:
+        self._record.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._syncs is not None:
+            self._syncs.shutdown()
+            self._syncs = None
+        if self._recorded and not self._wrote and not self._there:
+            with contextlib.suppress(OSError):  # nothing is finished that it would be the record of
+                self._record.unlink()
+        self._recorded = False
+        self._spec = None  # its origin holds the sources
+        self._lock.release()
+
+
+def _numbers(spec: SinkSpec, results: set[str]) -> list[int]:
+    """The items of a job whose names are among the files."""
+    if spec.count is not None:
+        return [number for number in range(spec.count) if f"{spec.label(number)}.npy" in results]
+    stems = (name[: -len(".npy")] for name in results)
+    return sorted(int(stem) for stem in stems if stem.isdigit() and spec.label(int(stem)) == stem)
