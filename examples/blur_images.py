@@ -35,7 +35,7 @@ def blur(chunk, images, out):
 def save_images(items, folder, count):
     """The image set: one .npy file an image, made once, and made anew only where it is not whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    mark, said = folder / "set.txt", f"{items.distinct} images of {shape_text(items.work.item)}, over and over\n"
+    mark, said = folder / "set.txt", f"{shape_text(items.work.item)} images out of {items.ring.period} random rows\n"
     if mark.exists() and mark.read_text() != said:
         raise Refused(f"{folder} holds {mark.read_text().strip()}, and this run's are {said.strip()}: name another")
     mark.write_text(said)
@@ -86,7 +86,7 @@ def run(arguments):
         count = arguments.count or (7680 if gpu else 14)
         chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
         shape = (count, size, size)
-        work = streamed.Workload("blur images", blur, 1, (size, size), FAMILY.reference, FAMILY.plain)
+        work = streamed.Workload("blur images", blur, 1, (size, size), FAMILY.reference, FAMILY.plain, reach=1)
         items = streamed.Items.make(work, count, chunk)
         rows, done = streamed.ways(items, device, shape, chunk, arguments, progress)
         report = BenchReport(device.info(), ceilings=streamed.link_ceiling(done), rows=rows)

@@ -32,7 +32,7 @@ def run(arguments):
         count = arguments.count or (100_000 if gpu else 50)
         chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 7)
         shape = (count, size, size)
-        work = streamed.Workload("chunked add", add, 2, (size, size), _exact, _plain)
+        work = streamed.Workload("chunked add", add, 2, (size, size), _exact, _plain, reach=0)
         items = streamed.Items.make(work, count, chunk)
         rows, done = streamed.ways(items, device, shape, chunk, arguments, progress)
         report = BenchReport(device.info(), ceilings=streamed.link_ceiling(done), rows=rows)

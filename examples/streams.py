@@ -30,7 +30,13 @@ def measure(device, arguments, progress):
     chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
     shape = (count, size, size)
     work = streamed.Workload(
-        "streams", add, 2, (size, size), lambda x: x[0].astype("float64") + x[1], lambda x: x[0] + x[1]
+        "streams",
+        add,
+        2,
+        (size, size),
+        lambda x: x[0].astype("float64") + x[1],
+        lambda x: x[0] + x[1],
+        reach=0,
     )
     items = streamed.Items.make(work, count, chunk)
     report = BenchReport(device.info(), rows=[streamed.cpu_row(items, shape)])

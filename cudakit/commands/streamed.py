@@ -1,23 +1,24 @@
 """What scripts about pipelines share: their flags, the ways to do one stream of work, and the check of every chunk.
 
 The work is judged as everything here is: the first items in full against a float64 reference, and then, while the
-stream runs at its own speed, a row of every item, so that a chunk in the wrong place or a buffer filled early shows.
+stream runs at its own speed, a row of every item. No two chunks are alike (`numbered.Items`), so a chunk in the wrong
+place or a buffer that was filled early shows.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cudakit import pipeline
 from cudakit.commands import cli
-from cudakit.compare import Comparison, compare
+from cudakit.commands.numbered import Host
+from cudakit.commands.numbered import Items as Items
+from cudakit.commands.numbered import Workload as Workload
 from cudakit.errors import Refused
 from cudakit.measure.rows import Row, Subject
 from cudakit.measure.timing import wall_clock
@@ -30,35 +31,7 @@ if TYPE_CHECKING:
 
     from cudakit.device import Device
 
-Host = np.ndarray[Any, Any]
-DISTINCT_BYTES = 256 << 20  # of the items that differ: more than a processor's caches hold
 HOST_SLACK = 128 << 20  # beside the pinned buffers: kernels being compiled, copies for the comparison
-RESIDENT_BYTES = 1 << 30  # of pinned memory that the stream is read from, over and over
-
-
-@dataclass(frozen=True)
-class Workload:
-    """One stream of work. name: the family of its rows. function: for `pipeline.run`. inputs: how many. item, dtype: of
-    an item and of a result. reference: exact results, in float64, of a list of blocks of items; plain: the results of
-    the plain algorithm in the work's own precision."""
-
-    name: str
-    function: Callable[..., Any]
-    inputs: int
-    item: tuple[int, ...]
-    reference: Callable[[list[Host]], Host]
-    plain: Callable[[list[Host]], Host]
-    dtype: str = "float32"
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one item, of one input."""
-        return int(np.prod(self.item, dtype=np.int64)) * np.dtype(self.dtype).itemsize
-
-    @property
-    def result(self) -> tuple[tuple[int, ...], str]:
-        """Shape and dtype of one result."""
-        return self.item, self.dtype
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, count: str, size: str, chunk: str) -> None:
@@ -90,97 +63,6 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         plots.check(arguments.plot)
 
 
-@dataclass
-class Items:
-    """The stream's items: `distinct` different ones that come again and again, item i being number i % distinct. They
-    will be taken `chunk` at a time."""
-
-    work: Workload
-    distinct: int
-    inputs: list[Host]
-    chunk: int
-    exact: Host = field(init=False)
-    plain: Host = field(init=False)
-    rows: Host = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.exact = self.work.reference(self.inputs)
-        self.plain = self.work.plain(self.inputs)
-        # Of each item one row along the last axis, another one each.
-        self.rows = np.arange(self.distinct) * 7 % _by_rows(self.exact).shape[1]
-
-    @classmethod
-    def make(cls, work: Workload, count: int, chunk: int, seed: int = 0) -> Items:
-        """Standard normal items: `count` of them, or as many whole chunks as DISTINCT_BYTES hold."""
-        distinct = max(min(count, DISTINCT_BYTES // max(work.nbytes * work.inputs, 1)), 1)
-        if chunk < distinct < count:
-            distinct -= distinct % chunk
-        elif distinct < min(chunk, count):
-            distinct = max(number for number in range(1, distinct + 1) if chunk % number == 0)
-        rng, shape = np.random.default_rng(seed), (distinct, *work.item)
-        pairs = 2 if np.dtype(work.dtype).kind == "c" else 1
-        inputs = [
-            rng.standard_normal((*shape[:-1], pairs * shape[-1]), dtype=np.float32).view(work.dtype)
-            for _ in range(work.inputs)
-        ]
-        return cls(work, distinct, inputs, chunk)
-
-    def doing(self, work: Workload) -> Items:
-        """The same items, for another way to do the same work."""
-        other = copy.copy(self)
-        other.work = work
-        return other
-
-    def judge(self, start: int, results: Host) -> Comparison:
-        """Of results from item `start` on, in full."""
-        which = np.arange(start, start + len(results)) % self.distinct
-        return compare(results, self.exact[which], self.plain[which])
-
-    def judge_rows(self, start: int, results: Host) -> Comparison:
-        """Of results from item `start` on, a row of each."""
-        which = np.arange(start, start + len(results)) % self.distinct
-        rows = self.rows[which]
-        own = _by_rows(results)[np.arange(len(results)), rows]
-        return compare(own, _by_rows(self.exact)[which, rows], _by_rows(self.plain)[which, rows])
-
-    def resident(self, device: Device, count: int, *, pinned: bool = True) -> list[pipeline.FromArray]:
-        """The stream from pinned or ordinary memory: RESIDENT_BYTES of it at most, read over and over."""
-        each = self.work.nbytes * self.work.inputs
-        sets = max(min(count // self.distinct, RESIDENT_BYTES // max(each * self.distinct, 1)), 1)
-        # No chunk should be cut short by the array's end: its length is a number of whole chunks.
-        whole = max(self.chunk // self.distinct, 1)
-        sets -= sets % whole if sets > whole else 0
-        sources = []
-        for host in self.inputs:
-            shape = (sets * self.distinct, *self.work.item)
-            array = device.pinned(shape, host.dtype) if pinned else np.empty(shape, host.dtype)
-            for number in range(sets):
-                array[number * self.distinct : (number + 1) * self.distinct] = host
-            sources.append(pipeline.FromArray(array, repeats=-(-count // len(array))))
-        return sources
-
-    def made(self, count: int) -> list[pipeline.Filled]:
-        """The stream made item by item by the reading threads."""
-
-        def filling(host: Host) -> Callable[[int, int, Host], None]:
-            def fill(start: int, stop: int, out: Host) -> None:
-                at = start
-                while at < stop:
-                    inside = at % self.distinct
-                    taken = min(stop - at, self.distinct - inside)
-                    np.copyto(out[at - start : at - start + taken], host[inside : inside + taken])
-                    at += taken
-
-            return fill
-
-        return [pipeline.Filled(filling(host), count, self.work.item, host.dtype) for host in self.inputs]
-
-
-def _by_rows(array: Host) -> Host:
-    """As (items, rows, columns)."""
-    return array.reshape(len(array), -1, array.shape[-1] if array.ndim > 1 else 1)
-
-
 class Judge:
     """A sink that judges what passes: a row of every item, or with `full` all of it."""
 
@@ -207,10 +89,10 @@ class Judge:
 
 
 def cpu_row(items: Items, shape: tuple[int, ...]) -> Row:
-    """What numpy takes for the items that differ, carried to all of them."""
+    """What numpy takes for the first items, carried to all of them."""
     row = Row(Subject(items.work.name, "cpu", None, shape, items.work.dtype, idea="numpy on the host"))
-    row.judge(compare(items.plain, items.exact, items.plain))
-    some = [host[: max(1, min(items.distinct, (16 << 20) // host[:1].nbytes))] for host in items.inputs]
+    some = items.blocks(0, max(1, min(shape[0], items.longest, (16 << 20) // max(items.work.nbytes, 1))))
+    row.judge(items.judge(0, items.work.plain(some)))
     spread = wall_clock(lambda: items.work.plain(some), budget_s=0.2, most=5)
     row.timed(spread.scaled(shape[0] / len(some[0])))
     return row

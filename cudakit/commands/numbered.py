@@ -1,0 +1,243 @@
+"""The items of a large stream, numbered by their contents: no two chunks are alike, so none passes for another.
+
+A stream of 100,000 items is larger than memory, and what is timed is its copies and its work, not the making of items.
+So its items are windows of a ring: item i begins i items further along it than item 0. The ring's length shares no
+factor with a chunk's, so chunks begin at different places, each of them, until there are more chunks than places.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cudakit import pipeline
+from cudakit.compare import Comparison, compare
+from cudakit.driver.context import Context
+from cudakit.errors import Refused
+from cudakit.memory.pinned import is_pinned
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+
+Host = np.ndarray[Any, Any]
+RING_BYTES = 256 << 20  # of a ring, all inputs together: more than a processor's caches hold
+MOST_BYTES = 4 << 30  # of a ring, if there are so many chunks
+RESIDENT_BYTES = 1 << 30  # of pinned memory that the stream is read from, over and over
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One stream of work. name: the family of its rows. function: for `pipeline.run`. inputs: how many. item, dtype: of
+    an item and of a result. reference: exact results, in float64, of a list of blocks of items; plain: the results of
+    the plain algorithm in the work's own precision. reach: how many rows up and down, within the item, a row of a
+    result depends on; None for all."""
+
+    name: str
+    function: Callable[..., Any]
+    inputs: int
+    item: tuple[int, ...]
+    reference: Callable[[list[Host]], Host]
+    plain: Callable[[list[Host]], Host]
+    dtype: str = "float32"
+    reach: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one item, of one input."""
+        return int(np.prod(self.item, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+    @property
+    def result(self) -> tuple[tuple[int, ...], str]:
+        """Shape and dtype of one result."""
+        return self.item, self.dtype
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether windows may begin at any row of the ring, since a row's result is known without its item."""
+        return self.reach is not None and len(self.item) == 2 and self.item[0] > 2 * self.reach
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The places of items in a ring. units: places per item (its rows, or 1). period: places of the ring."""
+
+    units: int
+    period: int
+
+    @classmethod
+    def of(cls, work: Workload, count: int, chunk: int) -> Ring:
+        """For `count` items in chunks of `chunk`. Raises Refused if the chunks are too many for the memory."""
+        units = work.item[0] if work.by_rows else 1
+        nbytes = work.nbytes * work.inputs // units  # of one place
+        chunks = -(-count // chunk)
+        period = max(min(count * units, RING_BYTES // max(nbytes, 1)), chunks, 1)
+        while math.gcd(period, chunk * units) > 1:
+            period += 1
+        if chunks * nbytes > MOST_BYTES:
+            raise Refused(
+                f"{chunks:,} chunks of which no two are alike take {chunks * nbytes:,} bytes of inputs, over the "
+                f"{MOST_BYTES:,} allowed: pass a larger --chunk or a smaller --count"
+            )
+        return cls(units, period)
+
+    def place(self, number: Any) -> Any:
+        """Where an item begins; of an array of numbers, an array."""
+        return number * self.units % self.period
+
+
+class FromRing(pipeline.Source):
+    """A stream of `count` items out of a ring in memory, straight from it if pinned. array: the ring's places, then
+    as many from its begin as the longest chunk takes."""
+
+    def __init__(self, array: Host, ring: Ring, item: pipeline.Item, count: int) -> None:
+        self.array, self.item, self.count = array, item, count
+        self._ring = ring
+        self._pinned: bool | None = None
+
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, Host]]:
+        """The items by the places where they lie: (offset from start, items)."""
+        units, at = self._ring.units, start
+        while at < stop:
+            place = self._ring.place(at)
+            taken = min(stop - at, (len(self.array) - place) // units)
+            yield at - start, self.array[place : place + taken * units].reshape(taken, *self.item.shape)
+            at += taken
+
+    def read(self, start: int, stop: int, into: Host) -> None:
+        for offset, part in self._parts(start, stop):
+            np.copyto(into[offset : offset + len(part)], part)
+
+    def view(self, start: int, stop: int) -> Host | None:
+        parts = list(self._parts(start, stop))
+        return parts[0][1] if len(parts) == 1 else None
+
+    def pinned(self, context: Context, start: int, stop: int) -> Host | None:
+        if self._pinned is None:
+            self._pinned = is_pinned(context, self.array)
+        return self.view(start, stop) if self._pinned else None
+
+
+@dataclass
+class Items:
+    """The stream's items: windows of a ring of standard normal numbers. They will be taken `longest` at a time at most.
+
+    inputs: of each input the ring's places, and after them as many from its begin as the longest chunk takes.
+    """
+
+    work: Workload
+    ring: Ring
+    longest: int
+    inputs: list[Host]
+    exact: Host = field(init=False)  # results at each place of the ring: of its row, or of its item
+    plain: Host = field(init=False)
+
+    def __post_init__(self) -> None:
+        period, reach = self.ring.period, self.work.reach or 0
+        if self.work.by_rows:
+            # The ring as one tall item, with the rows on both sides that its first and last depend on.
+            around = np.arange(-reach, period + reach) % period
+            tall = [host[around][None] for host in self.inputs]
+            exact, plain = (result(tall)[0] for result in (self.work.reference, self.work.plain))
+            self.exact, self.plain = exact[reach : reach + period], plain[reach : reach + period]
+        else:
+            whole = [host[:period] for host in self.inputs]
+            self.exact, self.plain = self.work.reference(whole), self.work.plain(whole)
+
+    @classmethod
+    def make(cls, work: Workload, count: int, chunk: int, seed: int = 0) -> Items:
+        """`count` items, of which no two chunks of `chunk` are alike. Raises Refused if that takes too much memory."""
+        ring, longest = Ring.of(work, count, chunk), min(chunk, count)
+        rng = np.random.default_rng(seed)
+        shape = (ring.period, *(work.item[1:] if work.by_rows else work.item))
+        pairs = 2 if np.dtype(work.dtype).kind == "c" else 1
+        inputs = []
+        for _ in range(work.inputs):
+            numbers = rng.standard_normal((*shape[:-1], pairs * shape[-1]), dtype=np.float32).view(work.dtype)
+            inputs.append(_repeated(numbers, ring.period + longest * ring.units))
+        return cls(work, ring, longest, inputs)
+
+    def doing(self, work: Workload) -> Items:
+        """The same items, for another way to do the same work."""
+        other = copy.copy(self)
+        other.work = work
+        return other
+
+    def blocks(self, start: int, stop: int) -> list[Host]:
+        """The inputs of items start..stop, at most `longest`, where they lie."""
+        place = self.ring.place(start)
+        return [
+            host[place : place + (stop - start) * self.ring.units].reshape(stop - start, *self.work.item)
+            for host in self.inputs
+        ]
+
+    def judge(self, start: int, results: Host) -> Comparison:
+        """Of results from item `start` on, in full."""
+        number = np.arange(start, start + len(results))
+        if not self.work.by_rows:
+            which = self.ring.place(number)
+            return compare(results, self.exact[which], self.plain[which])
+        places = (self.ring.place(number)[:, None] + np.arange(self.ring.units)) % self.ring.period
+        exact, plain = self.exact[places], self.plain[places]
+        reach = self.work.reach or 0
+        if reach:
+            # At its edges an item's results are not those of the ring.
+            for edge, strip in ((np.s_[:reach], np.s_[: 2 * reach]), (np.s_[-reach:], np.s_[-2 * reach :])):
+                rows = [host[places[:, strip]] for host in self.inputs]
+                exact[:, edge], plain[:, edge] = self.work.reference(rows)[:, edge], self.work.plain(rows)[:, edge]
+        return compare(results, exact, plain)
+
+    def judge_rows(self, start: int, results: Host) -> Comparison:
+        """Of results from item `start` on, a row of each."""
+        number = np.arange(start, start + len(results))
+        by_rows = _by_rows(results)
+        inside = self.work.reach or 0 if self.work.by_rows else 0
+        row = inside + number * 7 % (by_rows.shape[1] - 2 * inside)
+        own, place = by_rows[np.arange(len(results)), row], self.ring.place(number)
+        if self.work.by_rows:
+            place = (place + row) % self.ring.period
+            return compare(own, self.exact[place], self.plain[place])
+        return compare(own, _by_rows(self.exact)[place, row], _by_rows(self.plain)[place, row])
+
+    def _stream(self, array: Host, count: int) -> FromRing:
+        turns = (len(array) - self.longest * self.ring.units) // self.ring.period
+        ring = Ring(self.ring.units, turns * self.ring.period)
+        return FromRing(array, ring, pipeline.Item.of(self.work.item, self.work.dtype), count)
+
+    def resident(self, device: Device, count: int, *, pinned: bool = True) -> list[FromRing]:
+        """The stream from pinned or ordinary memory: about RESIDENT_BYTES of it at most, read over and over."""
+        period, units = self.ring.period, self.ring.units
+        nbytes = period * self.work.inputs * self.work.nbytes // units
+        turns = max(min(count * units // period, RESIDENT_BYTES // max(nbytes, 1)), 1)
+        sources = []
+        for host in self.inputs:
+            shape = (turns * period + self.longest * units, *host.shape[1:])
+            array = device.pinned(shape, host.dtype) if pinned else np.empty(shape, host.dtype)
+            _repeat(host[:period], array)
+            sources.append(self._stream(array, count))
+        return sources
+
+    def made(self, count: int) -> list[pipeline.Filled]:
+        """The stream made item by item by the reading threads."""
+        streams = [self._stream(host, count) for host in self.inputs]
+        return [pipeline.Filled(stream.read, count, self.work.item, self.work.dtype) for stream in streams]
+
+
+def _repeat(some: Host, into: Host) -> None:
+    for at in range(0, len(into), len(some)):
+        into[at : at + len(some)] = some[: len(into) - at]
+
+
+def _repeated(some: Host, count: int) -> Host:
+    result = np.empty((count, *some.shape[1:]), some.dtype)
+    _repeat(some, result)
+    return result
+
+
+def _by_rows(array: Host) -> Host:
+    """As (items, rows, columns)."""
+    return array.reshape(len(array), -1, array.shape[-1] if array.ndim > 1 else 1)

@@ -1,0 +1,145 @@
+"""The judge of the large pipelines: a chunk in the place of another is found, at the committed sizes too."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from paths import ROOT
+
+import cudakit
+from cudakit import pipeline
+from cudakit.commands import cli, numbered, streamed
+
+EXAMPLES = ["batched_gemm", "blur_images", "chunked_add", "gemm_fft", "several_devices", "streams"]
+MORE = {"streams": ["--study", "2"]}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[cudakit.Device]:
+    with cudakit.Device("sim") as device:
+        yield device
+
+
+@pytest.fixture
+def run_example(
+    shared: cudakit.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> Callable[..., dict[str, Any]]:
+    """Run an example in this process, on the shared device. Returns its rows by their variants."""
+    monkeypatch.setattr(cli, "open_device", lambda spec: contextlib.nullcontext(shared))
+    monkeypatch.setattr(cli, "open_devices", lambda spec, count: [cudakit.Device("sim")])
+
+    def run(name: str, *arguments: str) -> dict[str, Any]:
+        report = tmp_path / "report.json"
+        monkeypatch.setattr(sys, "argv", [name, "--quiet", "--json", str(report), *arguments, *MORE.get(name, [])])
+        with pytest.raises(SystemExit):
+            runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+        return {row["variant"]: row for row in json.loads(report.read_text())["rows"]}
+
+    return run
+
+
+class Mixed:
+    """A sink that passes chunks on to a judge under each other's numbers."""
+
+    def __init__(self, judge: Any, fault: str) -> None:
+        self.judge, self.fault = judge, fault
+        self.kept: list[tuple[int, int, np.ndarray]] = []
+
+    def __call__(self, start: int, stop: int, results: np.ndarray) -> None:
+        self.kept.append((start, stop, results.copy()))
+        if self.fault == "previous":
+            self._pass(start, stop, self.kept[-2:][0][2])
+        elif len(self.kept) == 2:
+            (one, end, first), (other, last, second) = self.kept
+            self._pass(one, end, second)
+            self._pass(other, last, first)
+            self.kept.clear()
+
+    def _pass(self, start: int, stop: int, results: np.ndarray) -> None:
+        self.judge(start, stop, results[: stop - start])
+
+
+@pytest.mark.parametrize("fault", ["none", "previous", "swapped"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_chunk_that_passes_for_another_is_found(run_example, monkeypatch, name, fault) -> None:
+    """The ring is as short as a chunk, the case in which chunks would repeat first."""
+    monkeypatch.setattr(numbered, "RING_BYTES", 1)
+    run, sequential = pipeline.run, pipeline.sequential
+
+    def mixed(judge: Any) -> Any:
+        return Mixed(judge, fault) if isinstance(judge, streamed.Judge) and fault != "none" else judge
+
+    monkeypatch.setattr(pipeline, "run", lambda f, i, sink, **options: run(f, i, mixed(sink), **options))
+    monkeypatch.setattr(
+        pipeline, "sequential", lambda *given, sink, **options: sequential(*given, sink=mixed(sink), **options)
+    )
+    rows = run_example(name, "--count", "8", "--size", "6", "--chunk", "2")
+    judged = [
+        row for row in rows.values() if row["rung"] is not None and not row["variant"].startswith(("sums", "disk"))
+    ]
+    assert judged
+    assert {row["ok"] for row in judged} == {fault == "none"}
+    assert {row["ok"] for row in rows.values() if row not in judged} == {True}
+    assert fault == "none" or all("items" in row["why"] for row in judged)
+
+
+class Asked(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, "blur_100000"])
+def test_no_two_chunks_are_alike_at_the_committed_sizes(run_example, monkeypatch, name) -> None:
+    rows = json.loads((ROOT / "profiles" / "h200" / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+    row = next(row for row in rows if row["pipeline"] and row["variant"] != "disk to disk")
+    (count, size, _), chunk = row["shape"], row["pipeline"]["chunk"]
+    asked: list[tuple[Any, int, int]] = []
+
+    def make(work: Any, count: int, chunk: int) -> Any:
+        asked.append((work, count, chunk))
+        raise Asked
+
+    monkeypatch.setattr(streamed.Items, "make", make)
+    example = {"blur_100000": "blur_images"}.get(name, name)
+    with pytest.raises(Asked):
+        run_example(example, "--count", str(count), "--size", str(size), "--chunk", str(chunk))
+    ((work, count, chunk),) = asked
+    ring = numbered.Ring.of(work, count, chunk)
+    begins = ring.place(np.arange(0, count, chunk))
+    assert len(set(begins.tolist())) == len(begins) == -(-count // chunk) > 3
+
+
+@pytest.mark.parametrize("reach", [None, 1])
+def test_the_judge_knows_every_item(reach: int | None) -> None:
+    """Windows of the ring, their edges too, are judged by the reference of the items themselves."""
+
+    def spread(blocks: list[np.ndarray]) -> np.ndarray:
+        """Each row with its neighbours; beyond an item's edge there is 0."""
+        padded = np.pad(blocks[0], ((0, 0), (1, 1), (0, 0)))
+        return padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
+
+    work = numbered.Workload(
+        "spread", print, 1, (5, 3), lambda blocks: spread([blocks[0].astype(np.float64)]), spread, reach=reach
+    )
+    items = numbered.Items.make(work, 11, 4)
+    (source,) = items.made(11)
+    for start in range(0, 11, 4):
+        stop = min(start + 4, 11)
+        block = np.empty((stop - start, 5, 3), np.float32)
+        source.read(start, stop, block)
+        results = spread([block])
+        np.testing.assert_array_equal(block, items.blocks(start, stop)[0])
+        for place in np.ndindex(results.shape):
+            wrong = results.copy()
+            wrong[place] += 1
+            assert not items.judge(start, wrong).ok
+        assert items.judge(start, results).ok
+        assert items.judge_rows(start, results).ok
+    with pytest.raises(cudakit.errors.Refused, match="pass a larger --chunk"):
+        numbered.Ring.of(numbered.Workload("", print, 2, (4096, 4096), print, print), 1000, 1)
