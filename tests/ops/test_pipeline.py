@@ -5,10 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import signal
-import subprocess
-import sys
-import textwrap
 import time
 import weakref
 from collections.abc import Iterator
@@ -33,6 +29,10 @@ def add(chunk: pipeline.Chunk, a: Any, b: Any, out: Any) -> None:
 
 def double(chunk: pipeline.Chunk, a: Any, out: Any) -> None:
     ops.scale(a, 2.0, out=out, stream=chunk.stream)
+
+
+def same(chunk: pipeline.Chunk, a: Any, out: Any) -> None:
+    out.copy_from(a, chunk.stream)
 
 
 def items(count: int, seed: int = 0) -> np.ndarray:
@@ -207,7 +207,7 @@ def test_chunks_go_to_two_devices_and_come_back_in_order(pair) -> None:
 
 
 def test_buffers_stay_within_the_budgets(device) -> None:
-    a = items(200)
+    a = items(60)
     item = a[0].nbytes
     out = np.empty_like(a)
     report = pipeline.run(double, a, out, devices=device, streams=4, memory=40 * item, host_memory=23 * item)
@@ -488,51 +488,6 @@ def test_results_that_are_there_are_not_written_over(device, tmp_path) -> None:
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "4.npy"), 6 * a[4])
 
 
-KILLED = """
-import os, sys, time
-import numpy as np
-import cudakit
-from cudakit import ops, pipeline
-
-def double(chunk, x, out):
-    ops.scale(x, 2.0, out=out, stream=chunk.stream)
-    print("made", chunk.start, chunk.stop, flush=True)
-
-def slow(start, stop, out):
-    time.sleep({pause})
-    out[:] = np.arange(start, stop, dtype=np.float32)[:, None]
-
-source = pipeline.Filled(slow, 60, (33,), "float32")
-pipeline.run(double, source, sys.argv[1], devices=cudakit.Device(sys.argv[2]), chunk=2, resume=True)
-"""
-
-
-@pytest.mark.parametrize("sink", ["out.npy", "out"])
-def test_kill_9_loses_no_finished_chunk(device, tmp_path, sink) -> None:
-    script, place = tmp_path / "script.py", tmp_path / sink
-    command = [sys.executable, str(script), str(place), device.kind]
-    script.write_text(textwrap.dedent(KILLED.format(pause=0.02)))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("made 20"):
-                time.sleep(0.05)
-                process.send_signal(signal.SIGKILL)
-                break
-    before = finished(place) if sink == "out" else {}
-    journal = tmp_path / "out.npy.journal"
-    kept = len(before) if sink == "out" else 2 * (len(journal.read_text().splitlines()) - 1)
-    assert 10 <= kept < 60
-    script.write_text(textwrap.dedent(KILLED.format(pause=0)))
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    made = [tuple(map(int, line.split()[1:])) for line in done.stdout.splitlines()]
-    assert sum(stop - start for start, stop in made) == 60 - kept, "what was finished is not made again"
-    whole = np.load(place) if sink == "out.npy" else np.stack([np.load(place / f"{i:02}.npy") for i in range(60)])
-    np.testing.assert_array_equal(whole, 2 * np.arange(60, dtype=np.float32)[:, None] * np.ones(33, np.float32))
-    after = finished(place) if sink == "out" else {}
-    assert {name: after[name] for name in before} == before
-
-
 # What a run leaves, and what it refuses to leave ----------------------------------------------------------------------
 
 
@@ -648,9 +603,6 @@ def test_bfloat16_files_are_resumed_and_read(device, tmp_path) -> None:
 
     a = items(4).astype(ml_dtypes.bfloat16)
 
-    def same(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
-        out.copy_from(x, chunk.stream)
-
     pipeline.run(same, a, tmp_path / "o.npy", devices=device)
     assert pipeline.run(same, a, tmp_path / "o.npy", devices=device, resume=True).skipped == 4
     out = np.empty_like(a)
@@ -662,7 +614,7 @@ def test_memory_that_the_pool_holds_is_had_again(tmp_path) -> None:
     with cudakit.Device("sim", fresh=True, memory=64 << 20) as small:
         source = pipeline.Filled(lambda start, stop, out: None, 4, (1 << 20,), "float32")
         for _ in range(3):
-            pipeline.run(double, source, None, devices=small)
+            pipeline.run(same, source, None, devices=small)
 
 
 def test_pinned_memory_is_given_back_while_the_error_is_looked_at(sim) -> None:
@@ -679,7 +631,7 @@ def test_a_slow_progress_function_slows_nothing_and_one_that_fails_loses_nothing
 
     def slow(far: pipeline.Progress) -> None:
         told.append(far.items)
-        time.sleep(0.2)
+        time.sleep(0.1)
 
     pipeline.run(double, a, None, devices=device, chunk=1, progress=slow)
     assert told[-1] == 30
@@ -733,14 +685,14 @@ class KeepsItsSpec(pipeline.Sink):
         pass
 
 
-class Double:
+class Holds:
     """A function that holds device memory."""
 
     def __init__(self, scratch: Any) -> None:
         self.scratch = scratch
 
     def __call__(self, chunk: pipeline.Chunk, a: Any, out: Any) -> None:
-        double(chunk, a, out)
+        same(chunk, a, out)
 
 
 @pytest.mark.parametrize("kind", ["folder", "own"])
@@ -749,7 +701,7 @@ def test_a_kept_sink_keeps_neither_the_function_nor_the_device(tmp_path, kind) -
     gc.disable()
     try:
         device = cudakit.Device("sim", fresh=True)
-        function, host = Double(device.zeros((4,), np.float32)), items(7)
+        function, host = Holds(device.zeros((4,), np.float32)), items(7)
         held = {"function": weakref.ref(function), "scratch": weakref.ref(function.scratch)}
         if kind == "folder":
             held["source"] = weakref.ref(host)  # a sink of one's own has it by the label
@@ -775,15 +727,16 @@ def test_progress_and_report_tell_how_far_and_how_fast(device) -> None:
     told: list[pipeline.Progress] = []
 
     def slowly(start: int, stop: int, results: np.ndarray) -> None:
-        time.sleep(0.03)
+        time.sleep(0.02)
 
     report = pipeline.run(double, a, slowly, devices=device, chunk=4, progress=told.append, timeline=True)
     assert len(told) >= 2
     assert [p.items for p in told] == sorted(p.items for p in told)
     assert (told[-1].items, told[-1].count) == (40, 40)
     assert told[-1].gbps_out > 0
-    assert report.seconds > 0.3
-    assert report.busy["write"] > 0.29
+    writes = [span.end - span.begin for span in report.spans if span.stage == "write"]
+    assert len(writes) == 10
+    assert report.busy["write"] == pytest.approx(sum(writes))
     stages = {span.stage for span in report.spans}
     assert stages == {"read", "write"} | ({"h2d", "compute", "d2h"} if device.kind == "gpu" else set())
     assert all(0 <= span.begin <= span.end for span in report.spans)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,16 +56,28 @@ items = np.arange(32, dtype=np.float32).reshape(8, 4)
 
 def held(chunk, x, out):
     if chunk.index == 1:
-        child = os.fork() if kind == "forks" else 0
-        if kind == "forks" and child == 0:
-            time.sleep(60)
-            os._exit(0)
-        print("in", child, flush=True)
+        print("in", flush=True)
         sys.stdin.readline()
     out.copy_from(x, chunk.stream)
 
+def slow(start, stop, out):
+    time.sleep(0.01)
+    out[:] = np.arange(start, stop, dtype=np.float32)[:, None]
+
+def told(chunk, x, *outs):
+    for out in outs:
+        out.copy_from(x, chunk.stream)
+    if chunk.index == 1 and os.fork() == 0:
+        os.write(1, f"child {os.getpid()}\\n".encode())
+        time.sleep(20)
+        os._exit(0)
+    os.write(1, f"made {chunk.stop}\\n".encode())
+
 for line in sys.stdin:
     kind, place, first, last = line.split()
+    if kind == "slow":
+        source, sinks = pipeline.Filled(slow, 60, (33,), "float32"), (f"{place}/out.npy", f"{place}/out")
+        pipeline.run(told, source, sinks, outputs=[((33,), "float32")] * 2, devices=device, chunk=2)
     part = slice(int(first), int(last))
     source, sink = items[part], place
     if kind == "map":
@@ -91,11 +104,9 @@ class Holder:
         self.process.stdin.flush()
         return self.process.stdout.readline().split()
 
-    def begin(self, kind: str, place: Path, first: int = 0, last: int = COUNT) -> int:
-        """Begin a run and return while it is under way: the process id of a child that it has forked, or 0."""
-        said, child = self._ask(f"{kind} {place} {first} {last}")
-        assert said == "in"
-        return int(child)
+    def begin(self, kind: str, place: Path, first: int = 0, last: int = COUNT) -> None:
+        """Begin a run and return while it is under way."""
+        assert self._ask(f"{kind} {place} {first} {last}") == ["in"]
 
     def end(self) -> int:
         """Let it end. Returns how many items it did."""
@@ -105,7 +116,10 @@ class Holder:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 @pytest.fixture(scope="module")
@@ -199,19 +213,44 @@ def test_a_run_of_several_processes_shares_an_output_by_its_parts(
     assert left_over(tmp_path / "out") == []
 
 
-def test_a_killed_run_holds_nothing_though_its_children_live(
+def test_kill_9_loses_no_finished_chunk_and_holds_nothing(
     device: cudakit.Device, holder: Holder, tmp_path: Path
 ) -> None:
-    place = tmp_path / "out.npy"
-    child = holder.begin("forks", place)
+    """A run is killed in full flight, and a process that it forked lives on."""
+    assert holder.process.stdin is not None
+    assert holder.process.stdout is not None
+    place = tmp_path / "killed"
+    place.mkdir()
+    holder.process.stdin.write(f"slow {place} 0 0\n")
+    holder.process.stdin.flush()
+    child = 0
+    for line in holder.process.stdout:
+        what, number = line.split()
+        child = int(number) if what == "child" else child
+        if child and what == "made" and int(number) >= 20:
+            break
+    time.sleep(0.05)
+    holder.process.send_signal(signal.SIGKILL)
+    holder.process.wait()
     try:
-        holder.process.send_signal(signal.SIGKILL)
-        holder.process.wait()
-        report = pipeline.run(same, ITEMS, place, devices=device, chunk=2, resume=True)
-        assert report.items + report.skipped == COUNT
+        before = {path.name: path.stat().st_ino for path in (place / "out").glob("[!.]*.npy")}
+        lines = (place / "out.npy.journal").read_text().splitlines()[1:]
+        claimed = sum(int(line.split()[1]) - int(line.split()[0]) for line in lines)
+        expected = np.arange(60, dtype=np.float32)[:, None] * np.ones(33, np.float32)
+        for sink, kept in (("out.npy", claimed), ("out", len(before))):
+            assert 10 <= kept < 60
+            source = pipeline.Filled(
+                lambda start, stop, out: np.copyto(out, np.arange(start, stop)[:, None]), 60, (33,), "float32"
+            )
+            report = pipeline.run(same, source, place / sink, devices=device, chunk=2, resume=True)
+            assert (report.items, report.skipped) == (60 - kept, kept), "what was finished is not made again"
     finally:
         os.kill(child, signal.SIGKILL)
-    assert left_over(tmp_path) == ["holder.py"] * (tmp_path / "holder.py").exists()
+    np.testing.assert_array_equal(np.load(place / "out.npy"), expected)
+    np.testing.assert_array_equal([np.load(place / "out" / f"{i:02}.npy") for i in range(60)], expected)
+    after = {path.name: path.stat().st_ino for path in (place / "out").glob("[!.]*.npy")}
+    assert {name: after[name] for name in before} == before
+    assert left_over(place) == []
 
 
 def test_a_run_removes_only_files_that_it_made(device: cudakit.Device, tmp_path: Path) -> None:
