@@ -7,8 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cudakit import __version__, names
 from cudakit.commands import check, cli, files, fuzzing, profile
-from cudakit.show import outputs
+from cudakit.errors import Refused
+from cudakit.show import outputs, terminal
 
 
 def info(arguments: argparse.Namespace) -> int:
@@ -56,16 +58,22 @@ def info(arguments: argparse.Namespace) -> int:
     if arguments.json != "-":
         for key, value in facts.items():
             if key != "devices":
-                print(f"{key:>8}  {', '.join(map(str, value)) if isinstance(value, list) else value}")
+                terminal.say(f"{key:>8}  {', '.join(map(str, value)) if isinstance(value, list) else value}")
         for device_facts in devices:
-            print(f"{'device':>8}  " + ", ".join(f"{key} {value}" for key, value in device_facts.items() if value))
+            terminal.say(
+                f"{'device':>8}  " + ", ".join(f"{key} {value}" for key, value in device_facts.items() if value)
+            )
     return cli.EXIT_OK
 
 
 def bench(arguments: argparse.Namespace) -> int:
     from cudakit.commands import ladder
 
-    return ladder.run(arguments, arguments.family)
+    if not (arguments.family or arguments.against):
+        raise Refused(
+            "name a family to measure, such as softmax, or an older report to compare with: --against OLD.json"
+        )
+    return ladder.run(arguments, arguments.family, arguments.against)
 
 
 def draw(arguments: argparse.Namespace) -> int:
@@ -103,14 +111,16 @@ def fill(arguments: argparse.Namespace) -> int:
     return cli.EXIT_FALSE if wrong else cli.EXIT_OK
 
 
+COMMANDS = ("info", "compile", "check", "bench", "fuzz", "profile", "draw", "fill")
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cudakit", description="Write, check, time and profile CUDA kernels.")
+    parser.add_argument("--version", action="version", version=f"cudakit {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str, run: object) -> argparse.ArgumentParser:
-        sub = commands.add_parser(
-            name, help=text.splitlines()[0], description=text, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        sub = commands.add_parser(name, help=text.splitlines()[0], description=text, formatter_class=cli.HelpFormatter)
         sub.set_defaults(run=run)
         return sub
 
@@ -129,8 +139,14 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_arguments(sub)
 
     sub = command("bench", "Checks and measures families of cudakit.ops: every rung, its ceiling and its peers.", bench)
-    sub.add_argument("family", nargs="+", help="softmax, vector_add, ...")
+    sub.add_argument("family", nargs="*", help="softmax, vector_add, ...; with --against, by default all of OLD.json")
     cli.add_bench_arguments(sub)
+    sub.add_argument(
+        "--against",
+        metavar="OLD.json",
+        help="measure the rows of an older --json again, on the same kind of device; names those that changed beyond "
+        "their noise, and exits 1 if one is slower",
+    )
 
     sub = command(
         "fuzz", "Runs a family's variants on problems that hypothesis draws, against the reference.", fuzzing.fuzz
@@ -159,9 +175,19 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command. Returns the exit status: 0 only where nothing was false."""
-    parsed = build_parser().parse_args(arguments)
-    return cli.guarded(lambda: int(parsed.run(parsed)))
+    """Runs one command. Returns the exit status: 0 only if nothing was false; 2, after the help, without a command."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parser = build_parser()
+    if not given:
+        parser.print_help()
+        return cli.EXIT_REFUSED
+    first = next((word for word in given if not word.startswith("-")), None)
+    if first is not None and first not in COMMANDS:
+        known = f"there are {', '.join(COMMANDS)}{names.hint(first, COMMANDS)}"
+        terminal.say_error(f"error: there is no command {first!r}; {known}", sys.stderr)
+        return cli.EXIT_REFUSED
+    parsed = parser.parse_args(given)
+    return cli.guarded(lambda: int(parsed.run(parsed)), verbose=getattr(parsed, "verbose", False))
 
 
 if __name__ == "__main__":

@@ -192,7 +192,8 @@ class UnseenFault(UserWarning):
 
 
 class CompileError(CudakitError):
-    """NVRTC refused a source. log: its log. options: as given to it. excerpt: numbered source round each diagnostic."""
+    """NVRTC refused a source. log: its log. options: as given to it. excerpt: the numbered source around each
+    diagnostic, with its message. The text has the excerpt, or the log if there is no excerpt: each error once."""
 
     def __init__(self, message: str, *, log: str = "", options: tuple[str, ...] = (), excerpt: str = "") -> None:
         self.message = message
@@ -202,10 +203,8 @@ class CompileError(CudakitError):
         parts = [message]
         if excerpt:
             parts.append(excerpt)
-        if log and log not in message:
+        elif log and log not in message:
             parts.append(f"NVRTC's log:\n{log.rstrip()}")
-        if self.options:
-            parts.append("options: " + " ".join(self.options))
         super().__init__("\n".join(parts))
 
     def __reduce__(self) -> tuple[Any, ...]:

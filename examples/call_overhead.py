@@ -28,7 +28,7 @@ from cudakit.compare import compare
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import Spread, host_costs
 from cudakit.memory import array as memory
-from cudakit.show import example_tables, outputs, tables
+from cudakit.show import example_tables, outputs, tables, terminal
 
 BURST, BURSTS, ROUNDS = 300, 10, 5
 REST_S = 0.002
@@ -307,20 +307,22 @@ def time_loops(device, cases, rounds):
 
 
 def show(result, console):
-    from rich.table import Table
-
     for title, headings, lines in example_tables.call_tables(result):
-        table = Table(title=title, title_justify="left")
-        for heading in headings:
-            table.add_column(heading, justify="left" if heading in ("call", "right") else "right")
-        for line in lines:
-            table.add_row(*line)
-        console.print(table)
+        notes = terminal.Notes()
+        *cells, verdicts = zip(*lines, strict=True)
+        columns = [
+            terminal.Column(heading, column, words=heading == "call")
+            for heading, column in zip(headings, cells, strict=False)
+        ]
+        columns.append(terminal.Column("right", [notes.verdict(text) for text in verdicts], words=True))
+        terminal.show_table(console, title, columns, notes=notes.lines())
     for reason in dict.fromkeys(row["skipped"] for row in result["rows"] if row["skipped"]):
-        console.print(f"torch: skipped: {reason}")
+        terminal.show_text(console, f"torch: skipped: {reason}")
     if result["device"]["kind"] == "sim":
-        console.print("checked on the simulated device, which has no clock: no time of a call is measured")
-    console.print(tables.device_line(result))
+        terminal.show_text(
+            console, "checked on the simulated device, which has no clock: no time of a call is measured"
+        )
+    terminal.show_text(console, tables.device_line(result))
 
 
 def run(arguments):

@@ -26,7 +26,7 @@ from cudakit.errors import Refused
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import BURST, host_costs, wall_clock
 from cudakit.shapes import shape_text
-from cudakit.show import outputs, tables
+from cudakit.show import outputs, tables, terminal
 from cudakit.show.digits import number
 
 BLOCK = (32, 8)
@@ -153,28 +153,34 @@ def measure(device, stream, shape, steps, length):
 
 
 def show(result, console):
-    from rich.table import Table
-
-    table = Table(title="Jacobi's iteration, microseconds a step", title_justify="left")
-    words, figures = ("how", "what it is", "right"), ("host us a step", "us a step in all", "worst error")
-    for heading in ("shape", "steps", *words[:2], *figures, words[2]):
-        table.add_column(heading, justify="left" if heading in words else "right")
-    for row in result["rows"]:
-        host, whole = row["host_us"], row["step_us"]
-        table.add_row(
-            shape_text(row["shape"]),
-            str(row["steps"]),
-            row["variant"],
-            row["idea"],
-            "-" if host is None else f"{host['median']:.2f} ({host['p10']:.2f} to {host['p90']:.2f})",
-            "-" if whole is None else f"{whole:.2f}",
-            number(row["max_abs_error"], 2),
-            "yes" if row["ok"] else f"NO: {row['why']}",
-        )
-    console.print(table)
+    rows, notes = result["rows"], terminal.Notes()
+    hosts = [row["host_us"] for row in rows]
+    columns = [
+        terminal.Column("shape", [shape_text(row["shape"]) for row in rows], words=True),
+        terminal.Column("steps", [str(row["steps"]) for row in rows]),
+        terminal.Column("how", [row["variant"] for row in rows], words=True),
+        terminal.Column("host us per step", ["-" if host is None else f"{host['median']:.2f}" for host in hosts]),
+        terminal.Column(
+            "p10 to p90",
+            ["-" if host is None else f"{host['p10']:.2f} to {host['p90']:.2f}" for host in hosts],
+            leave=2,
+        ),
+        terminal.Column(
+            "us per step in all", ["-" if row["step_us"] is None else f"{row['step_us']:.2f}" for row in rows]
+        ),
+        terminal.Column("worst error", [number(row["max_abs_error"], 2) for row in rows], leave=1),
+        terminal.Column(
+            "right", [notes.verdict("yes" if row["ok"] else f"NO: {row['why']}") for row in rows], words=True
+        ),
+    ]
+    terminal.show_table(console, "Jacobi's iteration, microseconds per step", columns, notes=notes.lines())
+    for name, idea in dict.fromkeys((row["variant"], row["idea"]) for row in rows):
+        terminal.show_text(console, f"{name}: {idea}")
     if result["device"]["kind"] == "sim":
-        console.print("queueing into the simulator, by this machine's clock: not what a GPU's driver costs")
-    console.print(tables.device_line(result))
+        terminal.show_text(
+            console, "queueing into the simulator, by this machine's clock: not what a GPU's driver costs"
+        )
+    terminal.show_text(console, tables.device_line(result))
 
 
 def run(arguments):

@@ -18,11 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
-
 from cudakit.commands import cli
 from cudakit.measure.rows import BenchReport, Row, Subject
-from cudakit.show import example_tables, outputs, tables
+from cudakit.show import example_tables, outputs, tables, terminal
 
 SCRIPT = Path(__file__).resolve().parent / "launch_mistakes" / "attempt.py"
 PEERS = {"peer:cupy": ("cupy",), "peer:cuda.core": ("cuda.core", "cupy"), "peer:triton": ("triton", "torch")}
@@ -93,15 +91,14 @@ def judge(row, right):
 
 
 def show(report, console):
-    """A line a mistake, a column a package."""
-    table = Table(title="what becomes of a wrong launch", title_justify="left")
+    """One line per mistake, one column per package."""
     headings, lines = example_tables.mistake_cells(report)
-    for heading in headings:
-        table.add_column(heading)
-    for line in lines:
-        table.add_row(*line)
-    console.print(table)
-    console.print(tables.device_line(report))
+    columns = [
+        terminal.Column(heading, cells, words=True)
+        for heading, cells in zip(headings, zip(*lines, strict=True), strict=True)
+    ]
+    terminal.show_table(console, "what becomes of a wrong launch", columns)
+    terminal.show_text(console, tables.device_line(report))
 
 
 def main():

@@ -38,7 +38,7 @@ from cudakit.errors import Refused
 from cudakit.libs import blas, fft
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import BURST, GpuTimer, host_costs
-from cudakit.show import example_tables, outputs, tables
+from cudakit.show import example_tables, outputs, tables, terminal
 
 N = 256
 FACTOR = 2.0
@@ -411,31 +411,39 @@ def measure_first_launch(device_name):
 
 
 def show(result, console):
-    from rich.table import Table
-
+    rows, notes = result["rows"], terminal.Notes()
+    spreads = [row["host_us"] for row in rows]
+    nothing = [f"- {notes.mark('skipped: ' + row['skipped'])}" if row["host_us"] is None else "" for row in rows]
+    columns = [
+        terminal.Column("launch", [example_tables.call_name(row) for row in rows], words=True),
+        terminal.Column("us", [f"{s['median']:.2f}" if s else none for s, none in zip(spreads, nothing, strict=True)]),
+        terminal.Column("p10 to p90", [f"{s['p10']:.2f} to {s['p90']:.2f}" if s else "" for s in spreads], leave=2),
+        terminal.Column("above bare", [f"{row['above_bare_us']:+.2f}" if row["host_us"] else "" for row in rows]),
+        terminal.Column(
+            "us per node on the GPU",
+            ["" if row["node_us"] is None else f"{row['node_us']:.2f}" for row in rows],
+            leave=1,
+        ),
+    ]
     title = f"host microseconds per call; launches of four arguments, bursts of {result['burst']}"
-    table = Table(title=title, title_justify="left")
-    for heading in ("launch", "what it is", "us (p10 to p90)", "above bare"):
-        table.add_column(heading, justify="left" if heading in ("launch", "what it is") else "right")
-    for row in result["rows"]:
-        spread = row["host_us"]
-        if spread is None:
-            table.add_row(example_tables.call_name(row), f"skipped: {row['skipped']}", "", "", style="dim")
-            continue
-        times = f"{spread['median']:.2f} ({spread['p10']:.2f} to {spread['p90']:.2f})"
-        idea = row["idea"] + ("" if row["node_us"] is None else f"; {row['node_us']:.2f} us per node on the GPU")
-        table.add_row(example_tables.call_name(row), idea, times, f"{row['above_bare_us']:+.2f}")
-    console.print(table)
+    styles = [None if spread else "dim" for spread in spreads]
+    terminal.show_table(console, title, columns, notes=notes.lines(), styles=styles)
+    for name, idea in dict.fromkeys((example_tables.call_name(row), row["idea"]) for row in rows if row["idea"]):
+        terminal.show_text(console, f"{name}: {idea}")
     if result["device"]["kind"] == "sim":
-        console.print("queueing into the simulator, by this machine's clock: not what a GPU's driver costs")
+        terminal.show_text(
+            console, "queueing into the simulator, by this machine's clock: not what a GPU's driver costs"
+        )
     imports, first = result["import"], result["first_launch"]
     for name, seconds in imports["seconds"].items():
         statement = IMPORTS[name]
-        console.print(f"{statement}: {1000 * seconds:.0f} ms, {imports['over_numpy'][name]:.2f} times numpy")
+        over = f"{imports['over_numpy'][name]:.2f} times numpy"
+        terminal.show_text(console, f"{statement}: {1000 * seconds:.0f} ms, {over}")
     for state in ("cold", "warm"):
         nvrtc = "loaded" if first[state]["nvrtc_loaded"] else "not loaded"
-        console.print(f"first launch of a process, {state} cache: {first[state]['seconds']:.2f} s, NVRTC {nvrtc}")
-    console.print(tables.device_line(result))
+        took = f"{first[state]['seconds']:.2f} s"
+        terminal.show_text(console, f"first launch of a process, {state} cache: {took}, NVRTC {nvrtc}")
+    terminal.show_text(console, tables.device_line(result))
 
 
 def run(arguments):

@@ -29,7 +29,7 @@ from cudakit.errors import Refused
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import Spread
 from cudakit.shapes import shape_text
-from cudakit.show import outputs, tables
+from cudakit.show import outputs, tables, terminal
 
 HERE = Path(__file__).resolve().parent / "simulator_speed"
 CASES = ["softmax:8x512", "softmax:256x512", "softmax:1024x1024", "matmul:64", "matmul:256", "vector_add:1000000"]
@@ -216,26 +216,33 @@ def scaled_count(family, shape):
 
 
 def show(result, console):
-    from rich.table import Table
+    rows, notes = result["rows"], terminal.Notes()
 
-    table = Table(title="seconds a launch, by this machine's clock", title_justify="left")
-    for heading in ("work", "shape", "simulator", "seconds", "lane-instructions/s", "checks cost", "ours is faster by"):
-        table.add_column(heading, justify="left" if heading in ("work", "shape", "simulator") else "right")
-    for row in result["rows"]:
-        first = (row["family"], shape_text(row["shape"]), row["variant"])
+    def figures(text):
+        return [text(row) if row["seconds"] is not None else "" for row in rows]
+
+    def seconds(row):
         if row["seconds"] is None:
-            table.add_row(*first, f"skipped: {row['skipped']}", "", "", "", style="dim")
-            continue
-        rate, checks, ours = row["lane_instructions_per_second"], row["over_unchecked"], row["over_ours"]
-        table.add_row(
-            *first,
-            f"{row['seconds']['median']:.4g}" + ("" if row["ok"] else " WRONG"),
-            f"{rate / 1e6:.1f} M" if rate else "",
-            f"{checks:.2f}x" if checks else "",
-            f"{ours:,.0f}x" if ours else "",
-        )
-    console.print(table)
-    console.print(tables.device_line(result))
+            return f"- {notes.mark('skipped: ' + row['skipped'])}"
+        return f"{row['seconds']['median']:.4g}" + ("" if row["ok"] else " WRONG")
+
+    rate, checks, ours = "lane_instructions_per_second", "over_unchecked", "over_ours"
+    columns = [
+        terminal.Column("work", [row["family"] for row in rows], words=True),
+        terminal.Column("shape", [shape_text(row["shape"]) for row in rows], words=True),
+        terminal.Column("simulator", [row["variant"] for row in rows], words=True),
+        terminal.Column("seconds", [seconds(row) for row in rows]),
+        terminal.Column(
+            "lane-instructions/s", figures(lambda row: f"{row[rate] / 1e6:.1f} M" if row[rate] else ""), leave=1
+        ),
+        terminal.Column("checks cost", figures(lambda row: f"{row[checks]:.2f}x" if row[checks] else ""), leave=2),
+        terminal.Column("ours is faster by", figures(lambda row: f"{row[ours]:,.0f}x" if row[ours] else ""), leave=3),
+    ]
+    styles = ["dim" if row["seconds"] is None else None for row in rows]
+    terminal.show_table(
+        console, "seconds per launch, by this machine's clock", columns, notes=notes.lines(), styles=styles
+    )
+    terminal.show_text(console, tables.device_line(result))
 
 
 def run(arguments):

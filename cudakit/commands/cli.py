@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from cudakit.errors import CudakitError, Refused
+from cudakit import names
+from cudakit.errors import CompileError, CudakitError, Refused
 from cudakit.shapes import Shape
+from cudakit.show import terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from cudakit.device import Device
+    from cudakit.families.variant import Family
 
 EXIT_OK = 0
 EXIT_FALSE = 1  # a row is false, a check failed
@@ -42,6 +45,13 @@ def parse_shape(text: str) -> Shape:
     if len(shapes) > 1:
         raise argparse.ArgumentTypeError(f"{text!r} is more than one shape")
     return shapes[0]
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Help in which a description keeps its lines and paragraphs, wrapped at words if the terminal is narrower."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return terminal.wrapped(terminal.joined(text), width)
 
 
 def parse_names(text: str) -> list[str]:
@@ -87,6 +97,16 @@ def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x
     )
 
 
+def family(name: str) -> Family[Any]:
+    """The family of cudakit.ops called `name`. Raises Refused if there is none."""
+    from cudakit import ops
+
+    families = ops.families()
+    if name not in families:
+        raise Refused(f"there is no family {name!r}; there are {', '.join(families)}{names.hint(name, families)}")
+    return families[name]
+
+
 def open_device(spec: str, **options: Any) -> Device:
     """The device a `--device` names. options: those of a simulated device, which is then one of its own."""
     from cudakit.device import Device
@@ -128,14 +148,9 @@ def consoles(arguments: argparse.Namespace) -> tuple[Console, Console]:
 
     Both are silent under Nsight Compute, which talks on the same terminal, unless the table is asked for.
     """
-    from rich.console import Console
-
-    to_stderr = arguments.json == "-"
     quiet = arguments.quiet or (under_profiler() and not getattr(arguments, "table", False))
-    # Without a terminal the width is unknown and rich would fold it into 80 columns.
-    width = None if (sys.stderr if to_stderr else sys.stdout).isatty() else 190
-    table = Console(stderr=to_stderr, quiet=quiet, width=width, highlight=False)
-    return table, Console(stderr=True, quiet=quiet)
+    table = terminal.console(stderr=arguments.json == "-", quiet=quiet)
+    return table, terminal.console(stderr=True, quiet=quiet)
 
 
 @contextmanager
@@ -156,12 +171,15 @@ def progress(console: Console, total: int) -> Iterator[Callable[[str], None]]:
         yield step
 
 
-def guarded(main: Callable[[], int]) -> int:
-    """Runs a main function; what it was refused is a sentence on stderr and status 2, not a traceback."""
+def guarded(main: Callable[[], int], *, verbose: bool = False) -> int:
+    """Runs a main function; a refusal is a sentence on stderr and status 2, not a traceback. verbose: with the options
+    of a source that did not compile."""
     try:
         return main()
     except (CudakitError, Refused, FileNotFoundError, FileExistsError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        terminal.say_error(f"error: {error}", sys.stderr)
+        if verbose and isinstance(error, CompileError) and error.options:
+            terminal.say(f"options: {' '.join(error.options)}", sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

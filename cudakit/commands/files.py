@@ -17,6 +17,7 @@ from cudakit.launch import signature
 from cudakit.launch.mangling import demangle
 from cudakit.memory import array as memory
 from cudakit.shapes import shape_text
+from cudakit.show import terminal
 
 if TYPE_CHECKING:
     from cudakit.device import Device
@@ -31,6 +32,9 @@ def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--define", action="append", default=[], metavar="NAME[=VALUE]", help="a macro")
     parser.add_argument("--no-fmad", action="store_true", help="do not fuse a * b + c")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print the compiler's options if the file does not compile"
+    )
 
 
 def compiled_for(arguments: argparse.Namespace, path: Path, arch: str, configs: Sequence[Config]) -> compiler.Compiled:
@@ -148,12 +152,12 @@ def compile_file(arguments: argparse.Namespace) -> int:
     compiled = compiled_for(arguments, path, arguments.arch, declared_configs(path))
     out = sys.stderr if arguments.ptx == "-" else sys.stdout
     version = ".".join(map(str, compiled.nvrtc_version))
-    print(f"{path} for {compiled.arch} by NVRTC {version}", file=out)
+    terminal.say(f"{path} for {compiled.arch} by NVRTC {version}", out)
     kernels = kernel_facts(compiled)
     for line in [*(kernel.text for kernel in kernels), *warnings_of(compiled.log)]:
-        print(f"  {line}", file=out)
+        terminal.say(f"  {line}", out)
     if not kernels:
-        print("  no kernels: a template gives one for each --names", file=out)
+        terminal.say("  no kernels: a template gives one for each --names", out)
     if arguments.ptx == "-":
         sys.stdout.write(compiled.ptx)
     elif arguments.ptx:

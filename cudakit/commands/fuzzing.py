@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudakit.commands import cli
 from cudakit.errors import ContextLost, CudakitError, Refused
+from cudakit.show import terminal
 
 if TYPE_CHECKING:
     from cudakit.device import Device
@@ -216,18 +217,13 @@ def run(
 
 def fuzz(arguments: argparse.Namespace) -> int:
     """The command."""
-    from cudakit import ops
-
-    families = ops.families()
-    if arguments.family not in families:
-        raise Refused(f"there is no family {arguments.family!r}; there are {', '.join(families)}")
     outcome = run(
         arguments.device,
-        families[arguments.family],
+        cli.family(arguments.family),
         arguments.variants or (),
         arguments.examples,
         arguments.seed,
         arguments.elements,
     )
-    print(outcome.text())
+    terminal.say(outcome.text())
     return cli.EXIT_OK if outcome.ok else cli.EXIT_FALSE

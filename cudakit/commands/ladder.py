@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from cudakit.commands import cli
+from cudakit.commands import against, cli
 from cudakit.errors import Refused
 from cudakit.measure.bench import Bench, Selection
 from cudakit.measure.rows import BenchReport
+from cudakit.names import hint
 from cudakit.shapes import Shape
 from cudakit.show import outputs, plots, tables
 
@@ -27,24 +28,72 @@ def main(description: str, family: str, arguments: Sequence[str] | None = None) 
     return cli.guarded(lambda: run(parser.parse_args(arguments), [family]))
 
 
-def run(arguments: argparse.Namespace, names: Sequence[str]) -> int:
-    """Measures the families `names` as the flags of `cli.add_bench_arguments` say. Returns the exit status."""
-    from cudakit import ops
-
-    families = ops.families()
-    unknown = [name for name in names if name not in families]
-    if unknown:
-        raise Refused(f"there is no family {unknown[0]!r}; there are {', '.join(families)}")
+def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = None) -> int:
+    """Measures the families `names` as the flags of `cli.add_bench_arguments` say. old: an older report's file, which
+    the result is compared with; its own rows are measured, unless flags say which. Returns the exit status."""
     outputs.check_destination("--json", arguments.json)
     if arguments.plot:
         plots.check(arguments.plot)
+    earlier = None if old is None else against.load(old)
+    once = arguments.once or cli.under_profiler()
+    said = arguments.shapes or arguments.sweep or arguments.variants or arguments.dtypes or arguments.modes
+    if earlier is not None and said and not names:
+        names = against.families(earlier)
+    families = [cli.family(name) for name in dict.fromkeys(names)]
+    chosen = [one for family in families for one in selected(family, arguments)]
     table, progress = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
-        report = _measure(device, [families[name] for name in names], arguments, progress)
+        work = [(family, _shapes(family, device.kind, arguments, once), selection) for family, selection in chosen]
+        if old is not None and earlier is not None:
+            why = against.refusal(earlier, device.info())
+            if not why and not said:
+                work = against.work(earlier, names)
+                why = "" if work else "it has no row of a family that is to be measured"
+            if why:
+                return against.nothing_compared(old, why)
+        report = _measure(device, work, once, progress)
     status = finish(report, arguments, table)
-    if arguments.plot:  # last: what was measured stands, whether or not there is something to draw
+    if arguments.plot:  # last: the measurements are kept, whether or not there is something to draw
         plots.plot(report.as_dict(), arguments.plot)
+    if old is not None and earlier is not None:
+        status = max(status, against.conclude(earlier, report.as_dict(), old, table))
     return status
+
+
+def selected(family: Family[Any], arguments: argparse.Namespace) -> list[tuple[Family[Any], Selection]]:
+    """What to run of a family, and of those that its function takes for other dtypes and options: softmax of float16 is
+    a variant of softmax_modes. Raises Refused for a variant, dtype or mode that none of them has."""
+    from cudakit import ops
+
+    dtypes = {dtype: None for other in ops.families().values() for dtype in other.dtypes}
+    related = {other.name: other for other in (family, *(family.instead(dtype) for dtype in dtypes)) if other}
+    wanted: dict[str, list[tuple[str, str]]] = {}
+    for mode in arguments.modes or list(family.modes)[:1]:
+        for dtype in arguments.dtypes or family.dtypes[:1]:
+            members = [other for other in related.values() if dtype in other.dtypes and mode in other.modes]
+            if not members:
+                _refuse(family, related, dtype, mode)
+            wanted.setdefault(members[0].name, []).append((dtype, mode))
+    chosen = []
+    for name, pairs in wanted.items():
+        several, modes = list(dict.fromkeys(d for d, _ in pairs)), list(dict.fromkeys(m for _, m in pairs))
+        whole = len(pairs) == len(several) * len(modes)
+        parts = [(several, modes)] if whole else [([dtype], [mode]) for dtype, mode in pairs]
+        chosen += [(related[name], Selection(arguments.variants, *part)) for part in parts]
+    for member, selection in chosen:
+        selection.of(member)
+    return chosen
+
+
+def _refuse(family: Family[Any], related: Mapping[str, Family[Any]], dtype: str, mode: str) -> NoReturn:
+    """Raises Refused with all that a family and its relatives have, for a dtype and mode that none of them has."""
+    dtypes = list(dict.fromkeys(name for other in related.values() for name in other.dtypes))
+    modes = list(dict.fromkeys(name for other in related.values() for name in other.modes))
+    for what, name, known in (("dtype", dtype, dtypes), ("mode", mode, modes)):
+        if name not in known:
+            have = ", ".join(map(repr, known))
+            raise Refused(f"{family.name} has no {what} {name!r}; it has {have}{hint(name, known)}")
+    raise Refused(f"{family.name} has the mode {mode!r}, but not for {dtype}")
 
 
 def finish(report: BenchReport, arguments: argparse.Namespace, table: Console) -> int:
@@ -58,16 +107,13 @@ def finish(report: BenchReport, arguments: argparse.Namespace, table: Console) -
 
 
 def _measure(
-    device: Device, families: Sequence[Family[Any]], arguments: argparse.Namespace, console: Console
+    device: Device, work: Sequence[tuple[Family[Any], Sequence[Shape], Selection]], once: bool, console: Console
 ) -> BenchReport:
-    once = arguments.once or cli.under_profiler()
     bench = Bench(device, once=once)
     report = BenchReport(device.info())
-    selection = Selection(arguments.variants, arguments.dtypes, arguments.modes)
-    work = [(family, _shapes(family, device.kind, arguments, once)) for family in families]
-    total = sum(bench.steps(family, shapes, selection) for family, shapes in work)
+    total = sum(bench.steps(family, shapes, selection) for family, shapes, selection in work)
     with cli.progress(console, total) as bench.step:
-        for family, shapes in work:
+        for family, shapes, selection in work:
             report.merge(bench.run(family, shapes, selection))
     return report
 

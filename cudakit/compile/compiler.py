@@ -14,17 +14,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from cudakit import nvtx
-from cudakit.compile import headers
+from cudakit.compile import diagnostics, headers
 from cudakit.compile import options as nvrtc_options
 from cudakit.errors import CompileError, check
 
-_DIAGNOSTIC = re.compile(
-    r"^(?P<file>[^\n(]+)\((?P<line>\d+)\): (?P<kind>(?:catastrophic )?error|warning)\b", re.MULTILINE
-)
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _PROPERTIES = re.compile(r"Function properties for (\S+)")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -32,7 +28,6 @@ _USED = re.compile(r"Used (\d+) registers")
 _BARRIERS = re.compile(r"used (\d+) barriers")
 _SHARED = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
 _CLOCK = re.compile(r"^ptxas info\s*: Compile time = .*\n?", re.MULTILINE)  # differs from run to run
-_CONTEXT_LINES = 2  # source lines shown above and below a diagnostic's own
 
 
 @dataclass(frozen=True)
@@ -260,13 +255,13 @@ def _failure(nvrtc: Any, result: Any, request: Request, options: tuple[str, ...]
             ". Headers are looked for in the file's folder, the include=... folders, kernels/common and CUDA's own; "
             "CUDA's come with pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl, or a CUDA toolkit"
         )
-    errors = len([match for match in _DIAGNOSTIC.finditer(log) if "error" in match["kind"]])
+    errors = sum(one.is_error for one in diagnostics.read(log))
     count = f"{errors} error{'s' * (errors != 1)}" if errors else result.name
     return CompileError(
         f"{request.name} does not compile for {request.arch}: {count}{hint}",
         log=log,
         options=options,
-        excerpt=excerpt(log, request.name, request.source),
+        excerpt=diagnostics.excerpt(log, request.name, request.source),
     )
 
 
@@ -281,47 +276,6 @@ def _standard_header(log: str) -> str:
         return ""
     pairs = ", ".join(f"<{own}> instead of <{name}>" for name, own in instead.items())
     return f". NVRTC has no standard headers of the host: include {pairs}. Its names are in cuda::std"
-
-
-def excerpt(log: str, name: str, source: str) -> str:
-    """The numbered source lines around each error in `log`, as text; empty where it names no line.
-
-    Lines of headers are read from disk; warnings are shown only where there is no error.
-    """
-    found = list(_DIAGNOSTIC.finditer(log))
-    errors = [match for match in found if "error" in match["kind"]]
-    wanted: dict[str, set[int]] = {}
-    for match in errors or found:
-        wanted.setdefault(match["file"], set()).add(int(match["line"]))
-    parts: list[str] = []
-    for file, marked in wanted.items():
-        lines = _lines(file, name, source)
-        shown = {
-            near
-            for line in marked
-            for near in range(line - _CONTEXT_LINES, line + _CONTEXT_LINES + 1)
-            if 1 <= near <= len(lines)
-        }
-        if not shown:
-            continue
-        parts.append(f"{file}:")
-        width = len(str(max(shown)))
-        previous = 0
-        for number in sorted(shown):
-            if previous and number != previous + 1:
-                parts.append(f"  {'...':>{width}}")
-            parts.append(f"{'>' if number in marked else ' '} {number:>{width}} | {lines[number - 1]}".rstrip())
-            previous = number
-    return "\n".join(parts)
-
-
-def _lines(file: str, name: str, source: str) -> list[str]:
-    if file == name:
-        return source.splitlines()
-    try:
-        return Path(file).read_text(errors="replace").splitlines()
-    except OSError:
-        return []  # NVRTC's own text, such as its list of name expressions
 
 
 def parse_resources(log: str) -> dict[str, Resources]:

@@ -241,8 +241,9 @@ def problem(inputs: Sequence[Any], output: Any, **_: Any) -> BroadcastProblem:
 def _make_inputs(
     shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, operand: str = "row"
 ) -> tuple[np.ndarray, ...]:
-    """An array of `shape`, and what is added to it: a row (its last axis), or a column (a value for each row)."""
-    other = shape[-1:] if operand == "row" else (*shape[:-1], 1)
+    """An array of `shape`, and the operand that is added to it: another array of that shape, a row (its last axis), or
+    a column (one value per row)."""
+    other = {"same": shape, "row": shape[-1:], "column": (*shape[:-1], 1)}[operand]
     return (rng.standard_normal(shape, dtype=np.float32), rng.standard_normal(other, dtype=np.float32))
 
 
@@ -283,7 +284,7 @@ FAMILY: Family[BroadcastProblem] = Family(
         "sim sweep": ((64, 32), (64, 64), (32, 257), (8, 1024)),
         "sweep": ((1024, 1024), (8192, 8192), (8192, 8191), (1 << 24, 3), (64, 1 << 20), (256, 512, 512)),
     },
-    modes={"": {}, "column": {"operand": "column"}},
+    modes={"same": {"operand": "same"}, "": {}, "column": {"operand": "column"}},
 )
 
 

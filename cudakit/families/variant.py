@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from cudakit import nvtx
+from cudakit import names, nvtx
 from cudakit.errors import UnsupportedVariant
 from cudakit.families.scalars import Scalar
 from cudakit.launch.strides import strided
@@ -207,8 +207,9 @@ class Family(Generic[P]):
         for variant in self.variants:
             if variant.name == name:
                 return variant
-        known = ", ".join(v.name for v in self.variants)
-        raise ValueError(f"{self.name} has no variant {name!r}; it has auto, {known}")
+        known = [v.name for v in self.variants]
+        meant = names.hint(name, known)
+        raise ValueError(f"{self.name} has no variant {name!r}; it has auto, {', '.join(known)}{meant}")
 
     def pick(self, name: str, problem: P, arch: str) -> Variant[P]:
         """The variant called `name`, or for "auto" the best that supports `problem` on `arch`.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cudakit import nvtx
+from cudakit import names, nvtx
 from cudakit.compare import compare
 from cudakit.errors import ContextLost, CudakitError, Refused, UnsupportedVariant
 from cudakit.measure.calls import take_calls
@@ -52,7 +52,8 @@ class Selection:
             wrong = [name for name in asked or () if name not in known]
             if wrong:
                 have = ", ".join(map(repr, known))
-                raise Refused(f"{family.name} has no {what} {wrong[0]!r}; it has {have}")
+                meant = names.hint(wrong[0], known)
+                raise Refused(f"{family.name} has no {what} {wrong[0]!r}; it has {have}{meant}")
         return ours, self.dtypes or family.dtypes[:1], self.modes or list(family.modes)[:1]
 
 

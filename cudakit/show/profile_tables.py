@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cudakit.profiling.binding import percent
+from cudakit.show import terminal
 from cudakit.show.digits import NOTHING, number
 
 if TYPE_CHECKING:
@@ -74,7 +75,6 @@ def _waits(count: int) -> Callable[[Row], str]:
     return text
 
 
-_LAUNCH: Column = ("launch", name_of)
 _BINDS: Column = ("binds", lambda row: row["binds"] or NOTHING)
 # What it reached, and of which peaks.
 REACHED: list[Column] = [
@@ -96,15 +96,20 @@ HELD: list[Column] = [
     ("occupancy", _occupancy),
     ("waits for", _waits(2)),
 ]
-# A terminal has room for these, a line a launch.
-_TERMINAL = ("us", "TFLOP/s", "GB/s", "FLOP/byte", "DRAM", "FMA or tensor", "issue")
-TERMINAL: list[Column] = [
-    _LAUNCH,
-    *(column for column in REACHED if column[0] in _TERMINAL),
+# A terminal's table: each heading, and its place in the order in which columns are left out (cudakit.show.terminal).
+_TERMINAL = {
+    "us": 0, "TFLOP/s": 3, "GB/s": 2, "FLOP/byte": 5, "DRAM": 0, "FMA or tensor": 0, "issue": 4,
+    "L1 / L2": 8, "sectors": 7, "occupancy": 6, "waits for": 1, "binds": 0,
+}  # fmt: skip
+_OWN: list[Column] = [
     ("L1 / L2", _hits),
     ("sectors", _sectors),
     ("occupancy", _share("occupancy")),
     ("waits for", _waits(1)),
+]
+TERMINAL: list[Column] = [
+    *(column for column in REACHED[:-1] if column[0] in _TERMINAL),
+    *_OWN,
     _BINDS,
 ]
 
@@ -166,18 +171,15 @@ def sentences(report: Mapping[str, Any]) -> str:
 
 def show(report: Mapping[str, Any], console: Console) -> None:
     """Prints the table, then the sentences."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    headings, lines = cells(report["rows"], TERMINAL)
-    table = Table(title=escape(report["command"]), title_justify="left", caption=ceilings_line(report))
-    for heading in headings:
-        words = heading in ("launch", "waits for", "binds")
-        table.add_column(heading, justify="left" if words else "right", no_wrap=words)
-    for line in lines:
-        table.add_row(*(escape(cell) for cell in line))
-    console.print(table)
-    for row in report["rows"]:
+    rows, short = report["rows"], _one_family(report)
+    names = [name_of(row, short=short) for row in rows]
+    columns = [terminal.Column("launch", names, words=True)]
+    for heading, text in TERMINAL:
+        words = heading in ("waits for", "binds")
+        columns.append(terminal.Column(heading, [text(row) for row in rows], _TERMINAL[heading], words))
+    ceilings = ceilings_line(report)
+    terminal.show_table(console, report["command"], columns, notes=[ceilings] if ceilings else [])
+    for row in rows:
         if row["sentence"]:
-            console.print(f"[bold]{escape(name_of(row))}[/bold]: {escape(row['sentence'])}")
-    console.print(device_line(report))
+            terminal.show_text(console, f"{name_of(row)}: {row['sentence']}")
+    terminal.show_text(console, device_line(report))

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cudakit.shapes import shape_text
+from cudakit.show import terminal
 from cudakit.show.digits import NOTHING, number
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 Row = Mapping[str, Any]
-# A heading, and the text of a row's cell beside the row it is compared with.
-Column = tuple[str, Callable[[Row, Mapping[str, Any]], str]]
 Group = tuple[str, tuple[int, ...], str, str]  # family, shape, dtype, mode
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, and the text of a row's cell, given the row and the one that it is compared with.
+
+    leave: a terminal's table leaves out the columns with the greatest number first, and those with 0 never. words:
+    text, not a figure. only: "page" if a terminal's table never has it, "terminal" if markdown never has it.
+    """
+
+    heading: str
+    text: Callable[[Row, Mapping[str, Any]], str]
+    leave: int = 0
+    words: bool = False
+    only: str = ""
 
 
 def _label(row: Row, _: Mapping[str, Any]) -> str:
@@ -74,47 +88,73 @@ def _idea(row: Row, _: Mapping[str, Any]) -> str:
 
 
 def _idea_and_host_time(row: Row, _: Mapping[str, Any]) -> str:
-    """Where the device has no clock, the one time there is: the host's own work."""
+    """If the device has no clock, the one time there is: the host's own work."""
     spread = row["time_ms"]
     return _idea(row, _) + (f": {number(spread['median'])} ms" if spread and row["variant"] == "cpu" else "")
 
 
-_WHO: list[Column] = [("rung", _label), ("variant", lambda row, _: str(row["variant"]))]
-_RIGHT: list[Column] = [("occupancy", _occupancy), ("worst error", _error), ("right", _verdict)]
+def _median(row: Row, _: Mapping[str, Any]) -> str:
+    return NOTHING if row["time_ms"] is None else number(row["time_ms"]["median"])
+
+
+def _percentiles(row: Row, _: Mapping[str, Any]) -> str:
+    spread = row["time_ms"]
+    return NOTHING if spread is None else f"{number(spread['p10'])} to {number(spread['p90'])}"
+
+
+_WHO = [Column("rung", _label), Column("variant", lambda row, _: str(row["variant"]), words=True)]
+_IDEA = Column("what it adds", _idea, only="page")
+_IDEA_AND_HOST_TIME = replace(_IDEA, text=_idea_and_host_time)
+_OCCUPANCY = Column("occupancy", _occupancy, leave=8)
+_ERROR = Column("worst error", _error, leave=9)
+_RIGHT = Column("right", _verdict, words=True)
+_CALL = Column("call, us", _call, leave=3)
+_WITH_TRANSFERS = Column("with transfers, ms", lambda row, _: number(row["end_to_end_ms"]), leave=7)
+_MS = [
+    Column("ms (p10 to p90)", _time, only="page"),
+    Column("ms", _median, only="terminal"),
+    Column("p10 to p90", _percentiles, leave=6, only="terminal"),
+]
 
 TIMED: list[Column] = [
     *_WHO,
-    ("what it adds", _idea),
-    ("ms (p10 to p90)", _time),
-    ("call, us", _call),
-    ("GB/s", lambda row, _: number(row["gbps"])),
-    ("of copy", _share),
-    ("x rung 1", _speedup),
-    ("with transfers, ms", lambda row, _: number(row["end_to_end_ms"])),
-    *_RIGHT,
+    _IDEA,
+    *_MS,
+    _CALL,
+    Column("GB/s", lambda row, _: number(row["gbps"])),
+    Column("of copy", _share),
+    Column("x rung 1", _speedup, leave=5),
+    _WITH_TRANSFERS,
+    _OCCUPANCY,
+    _ERROR,
+    _RIGHT,
 ]
 # For families whose measure is arithmetic.
 TIMED_FLOPS: list[Column] = [
     *_WHO,
-    ("what it adds", _idea),
-    ("ms (p10 to p90)", _time),
-    ("call, us", _call),
-    ("TFLOP/s", lambda row, _: number(row["tflops"])),
-    ("of library", _share),
-    ("of fp32 peak", lambda row, _: NOTHING),
-    ("x rung before", _speedup),
-    ("with transfers, ms", lambda row, _: number(row["end_to_end_ms"])),
-    *_RIGHT,
+    _IDEA,
+    *_MS,
+    _CALL,
+    Column("TFLOP/s", lambda row, _: number(row["tflops"])),
+    Column("of library", _share),
+    Column("of fp32 peak", lambda row, _: NOTHING, leave=4),
+    Column("x rung before", _speedup, leave=5),
+    _WITH_TRANSFERS,
+    _OCCUPANCY,
+    _ERROR,
+    _RIGHT,
 ]
 COUNTED: list[Column] = [
     *_WHO,
-    ("what it adds", _idea_and_host_time),
-    ("bytes/element", _counter("bytes_per_element")),
-    ("sectors/request", _counter("sectors_per_request")),
-    ("bank conflicts", _counter("bank_conflicts")),
-    ("instructions", _counter("instructions")),
-    ("branch eff.", _counter("branch_efficiency")),
-    *_RIGHT,
+    _IDEA_AND_HOST_TIME,
+    Column("bytes/element", _counter("bytes_per_element")),
+    Column("sectors/request", _counter("sectors_per_request")),
+    Column("bank conflicts", _counter("bank_conflicts"), leave=5),
+    Column("instructions", _counter("instructions"), leave=4),
+    Column("branch efficiency", _counter("branch_efficiency"), leave=6),
+    _OCCUPANCY,
+    _ERROR,
+    _RIGHT,
 ]
 
 
@@ -131,17 +171,17 @@ def _streamed(name: str, scale: float = 1.0) -> Callable[[Row, Mapping[str, Any]
 # For pipelines, whose work is the traffic between host and device.
 STREAMED: list[Column] = [
     *_WHO,
-    ("what it adds", _idea_and_host_time),
-    ("ms", lambda row, _: NOTHING if row["time_ms"] is None else number(row["time_ms"]["median"])),
-    ("GB/s in", lambda row, _: NOTHING if row["time_ms"] is None else _streamed("gbps_in")(row, _)),
-    ("GB/s out", lambda row, _: NOTHING if row["time_ms"] is None else _streamed("gbps_out")(row, _)),
-    ("of bound", _share),
-    ("x rung 1", _speedup),
-    ("chunks", _streamed("chunks")),
-    ("pinned MB", _streamed("host_bytes", 1e-6)),
-    ("device MB", _streamed("device_bytes", 1e-6)),
-    ("worst error", _error),
-    ("right", _verdict),
+    _IDEA_AND_HOST_TIME,
+    Column("ms", _median),
+    Column("GB/s in", lambda row, _: NOTHING if row["time_ms"] is None else _streamed("gbps_in")(row, _), leave=4),
+    Column("GB/s out", lambda row, _: NOTHING if row["time_ms"] is None else _streamed("gbps_out")(row, _), leave=4),
+    Column("of bound", _share),
+    Column("x rung 1", _speedup, leave=5),
+    Column("chunks", _streamed("chunks"), leave=6),
+    Column("pinned MB", _streamed("host_bytes", 1e-6), leave=7),
+    Column("device MB", _streamed("device_bytes", 1e-6), leave=7),
+    _ERROR,
+    _RIGHT,
 ]
 
 
@@ -164,8 +204,8 @@ def columns_of(report: Mapping[str, Any], rows: Sequence[Row]) -> list[Column]:
         return f"{100 * row['tflops'] / peak:.1f} %" if peak and row["tflops"] is not None else NOTHING
 
     ffma = all(row["dtype"] == "float32" for row in rows)  # tensor cores have another peak
-    columns = [column for column in TIMED_FLOPS if ffma or column[0] != "of fp32 peak"]
-    return [(name, of_peak if name == "of fp32 peak" else text) for name, text in columns]
+    columns = [column for column in TIMED_FLOPS if ffma or column.heading != "of fp32 peak"]
+    return [replace(column, text=of_peak) if column.heading == "of fp32 peak" else column for column in columns]
 
 
 def by_shape(rows: Iterable[Row]) -> dict[Group, list[Row]]:
@@ -202,6 +242,14 @@ def copy_group(copy: Mapping[str, Any]) -> tuple[tuple[int, ...], str, str]:
     return tuple(copy["shape"]), copy.get("dtype", "float32"), copy.get("mode", "")
 
 
+COUNTED_LINE = "counted by the simulated device, which has no clock: no figure here is a time on a GPU"
+
+
+def is_counted(report: Mapping[str, Any]) -> bool:
+    """Whether the figures are a simulated device's counters."""
+    return report["device"]["kind"] == "sim" and not report["ceilings"].get("link")
+
+
 def ceiling_line(report: Mapping[str, Any], group: Group) -> str:
     """The ceilings measured with these rows, or where the figures come from instead."""
     link = report["ceilings"].get("link")
@@ -210,8 +258,8 @@ def ceiling_line(report: Mapping[str, Any], group: Group) -> str:
             f"pinned copies of a chunk's size in the same run: {number(link['h2d'] / 1e9)} GB/s in, "
             f"{number(link['d2h'] / 1e9)} GB/s out, {number(link['both'] / 1e9)} GB/s each way together"
         )
-    if report["device"]["kind"] == "sim":
-        return "counted by the simulated device, which has no clock: no figure here is a time on a GPU"
+    if is_counted(report):
+        return COUNTED_LINE
     parts = []
     for copy in report["ceilings"].get("copy", []):
         if copy_group(copy) == group[1:]:
@@ -223,29 +271,63 @@ def ceiling_line(report: Mapping[str, Any], group: Group) -> str:
 
 
 def cells(report: Mapping[str, Any], rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Headings and text cells of one shape's rows."""
-    columns = columns_of(report, rows)
-    beside = compared_with(rows)
-    lines = [[text(row, other) for _, text in columns] for row, other in zip(rows, beside, strict=True)]
-    return [name for name, _ in columns], lines
+    """Headings and text cells of one shape's rows, as markdown has them."""
+    columns = [column for column in columns_of(report, rows) if column.only != "terminal"]
+    lines = [[column.text(row, other) for column in columns] for row, other in _with_others(rows)]
+    return [column.heading for column in columns], lines
+
+
+def _with_others(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    return list(zip(rows, compared_with(rows), strict=True))
 
 
 def show(report: Mapping[str, Any], console: Console) -> None:
-    """Prints one table a shape."""
-    from rich.markup import escape
-    from rich.table import Table
-
+    """Prints one table per shape, with one line per row; after the last one the ideas of the rows."""
     for group, rows in by_shape(report["rows"]).items():
-        table: Table = Table(title=group_text(group), caption=ceiling_line(report, group), title_justify="left")
-        headings, lines = cells(report, rows)
-        for heading in headings:
-            words = heading in ("variant", "what it adds", "right")
-            table.add_column(heading, justify="left" if words else "right", no_wrap=heading == "variant")
-        for row, line in zip(rows, lines, strict=True):
-            style = "red" if row["ok"] is False else "dim" if row["rung"] is None or row["ok"] is None else None
-            table.add_row(*(escape(cell) for cell in line), style=style)
-        console.print(table)
-    console.print(device_line(report))
+        notes = terminal.Notes()
+        shown = []
+        for column in columns_of(report, rows):
+            if column.only == "page":
+                continue
+            texts = [column.text(row, other) for row, other in _with_others(rows)]
+            if column is _RIGHT:
+                texts = [notes.verdict(text) for text in texts]
+            shown.append(terminal.Column(column.heading, texts, column.leave, column.words))
+        host = next((row["time_ms"] for row in rows if row["variant"] == "cpu"), None)
+        times = (
+            []
+            if host is None or any(column.heading == "ms" for column in shown)
+            else [f"cpu: {number(host['median'])} ms, the host's own time"]
+        )
+        ceilings = "" if is_counted(report) else ceiling_line(report, group)
+        terminal.show_table(
+            console,
+            group_text(group),
+            shown,
+            notes=[*notes.lines(), *times, *([ceilings] if ceilings else [])],
+            styles=[
+                "red" if row["ok"] is False else "dim" if row["rung"] is None or row["ok"] is None else None
+                for row in rows
+            ],
+        )
+        terminal.show_text(console, "")
+    for line in _ideas(report["rows"]):
+        terminal.show_text(console, line)
+    if is_counted(report):
+        terminal.show_text(console, COUNTED_LINE)
+    terminal.show_text(console, device_line(report))
+
+
+def _ideas(rows: Sequence[Row]) -> list[str]:
+    """One line per variant with an idea, however many shapes it ran on; with the family if there are several."""
+    several = len({row["family"] for row in rows}) > 1
+    lines = []
+    for row in rows:
+        if row.get("idea"):
+            rung = "" if row["rung"] is None else f"{row['rung']} "
+            family = f"{row['family']}/" if several else ""
+            lines.append(f"{rung}{family}{row['variant']}: {row['idea']}")
+    return list(dict.fromkeys(lines))
 
 
 def markdown(report: Mapping[str, Any]) -> str:

@@ -93,6 +93,32 @@ def test_errors_show_numbered_source() -> None:
     assert str(error).startswith("scale.cu does not compile for sm_90a: 1 error")
 
 
+def test_each_error_is_shown_once_under_a_caret() -> None:
+    with pytest.raises(CompileError) as caught:
+        build(
+            "template <int N> __global__ void k(float* x) {\n\tx[0] = foo + N;\n  x[1] = 2.0f * bar(2)\n}\n",
+            names=("k<1>",),
+        )
+    text = str(caught.value)
+    for message in ('identifier "foo" is undefined', 'identifier "bar" is undefined', 'expected a ";"'):
+        assert text.count(message) == 1
+    lines = text.splitlines()
+    for word, message in (("foo", '^ error: identifier "foo"'), ("bar", '^ error: identifier "bar"')):
+        at = next(number for number, line in enumerate(lines) if word in line)
+        assert lines[at + 1].index("^") == lines[at].index(word)
+        assert message in lines[at + 1]
+    assert "-I" not in text
+    assert any(option.startswith("-I") for option in caught.value.options)
+
+
+def test_the_instantiation_that_failed_is_named() -> None:
+    source = 'template <int N> __global__ void k(float* x) {\n  static_assert(N > 1, "N is too small");\n}\n'
+    with pytest.raises(CompileError) as caught:
+        build(source, names=("k<1>",))
+    assert str(caught.value).count('^ error: static assertion failed with "N is too small"') == 1
+    assert "instantiation" in str(caught.value)
+
+
 def test_errors_in_a_header_show_the_header(tmp_path: Path) -> None:
     (tmp_path / "helper.cuh").write_text("__device__ int twice(int x) {\n    return 2 * y;\n}\n")
     with pytest.raises(CompileError) as caught:

@@ -157,6 +157,9 @@ def test_errors_cross_process_boundaries():
     assert (str(again), again.log, again.options) == (str(compile_error), compile_error.log, ("-O3",))
 
 
-def test_a_compile_error_shows_source_log_and_options():
-    text = str(CompileError("x.cu does not compile", log="error: no", options=("-a", "-b"), excerpt="  3 | int x"))
-    assert text.splitlines() == ["x.cu does not compile", "  3 | int x", "NVRTC's log:", "error: no", "options: -a -b"]
+def test_a_compile_error_shows_each_error_once_and_keeps_log_and_options_aside():
+    error = CompileError("x.cu does not compile", log="error: no", options=("-a", "-b"), excerpt="  3 | int x")
+    assert str(error).splitlines() == ["x.cu does not compile", "  3 | int x"]
+    assert (error.log, error.options) == ("error: no", ("-a", "-b"))
+    unknown = CompileError("x.cu does not compile", log="error: no such option", options=("-a",))
+    assert str(unknown).splitlines() == ["x.cu does not compile", "NVRTC's log:", "error: no such option"]

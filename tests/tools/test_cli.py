@@ -15,9 +15,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import cudakit
 from cudakit import __main__ as command_line
 from cudakit import ops
-from cudakit.commands import cli, fuzzing
+from cudakit.commands import cli, fuzzing, ladder
 from cudakit.errors import Refused
 from cudakit.families.variant import Config, Variant, ceil_div
 from cudakit.show import outputs, tables
@@ -417,10 +418,84 @@ def test_a_file_that_may_not_be_written_is_refused(monkeypatch, tmp_path):
     outputs.check_destination("--json", "-")
 
 
-def test_a_command_is_required():
+def test_without_a_command_it_prints_the_help(capsys):
+    status, out, _ = run(capsys)
+    assert status == cli.EXIT_REFUSED
+    assert re.findall(r"(?m)^ {4}(\w+) ", out) == list(command_line.COMMANDS)
+
+
+def test_it_says_its_version(capsys):
     with pytest.raises(SystemExit) as ended:
-        command_line.main([])
-    assert ended.value.code == 2
+        run(capsys, "--version")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"cudakit {cudakit.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["bnech"], "bench"),
+        (["bench", "softmx"], "softmax"),
+        (["fuzz", "gem"], "gemm"),
+        (["bench", "softmax", "--variants", "regsters"], "registers"),
+        (["bench", "softmax", "--dtypes", "flaot16"], "float16"),
+        (["bench", "softmax", "--modes", "maskd"], "masked"),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_suggested(capsys, monkeypatch, arguments, meant):
+    monkeypatch.setattr(cli, "open_device", lambda spec: pytest.fail("it began to measure"))
+    status, _, err = run(capsys, *arguments)
+    assert status == cli.EXIT_REFUSED
+    assert err.endswith(f"Did you mean '{meant}'?\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "chosen"),
+    [
+        ([], [("softmax", "float32", "")]),
+        (["--dtypes", "float16"], [("softmax_modes", "float16", "")]),
+        (["--dtypes", "float32,bfloat16"], [("softmax", "float32", ""), ("softmax_modes", "bfloat16", "")]),
+        (["--modes", "log"], [("softmax_modes", "float32", "log")]),
+    ],
+)
+def test_bench_finds_what_the_function_takes(flags, chosen):
+    arguments = command_line.build_parser().parse_args(["bench", "softmax", *flags])
+    found = ladder.selected(ops.families()["softmax"], arguments)
+    assert [(f.name, *selection.dtypes, *selection.modes) for f, selection in found] == chosen
+
+
+def test_bench_add_runs_the_rungs_for_arrays_of_one_shape(capsys):
+    status, out, _ = run(capsys, "bench", "add", "--device", "sim", "--shapes", "4x64", "--quiet", "--json", "-")
+    assert status == 0
+    assert {row["variant"] for row in json.loads(out)["rows"] if row["ok"]} >= {"strided", "rows", "flat", "streamed"}
+
+
+def test_a_compile_error_is_shown_once_and_its_options_on_request(capsys, tmp_path):
+    source = tmp_path / "bad.cu"
+    source.write_text("__global__ void bad(float* y) { y[0] = nothing; }")
+    status, _, err = run(capsys, "compile", str(source))
+    assert status == cli.EXIT_REFUSED
+    assert err.count("is undefined") == 1
+    code, caret = err.splitlines()[2:4]
+    assert caret.index("^") == code.index("nothing")
+    assert "-I" not in err
+    assert "options: --gpu-architecture=sm_90a" in run(capsys, "compile", str(source), "-v")[2]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "no_colour", "coloured"), [(True, "", True), (True, "1", False), (False, "", False)]
+)
+def test_errors_have_colours_on_a_terminal_alone(capsys, monkeypatch, terminal, no_colour, coloured):
+    def refuse():
+        raise Refused("x.cu does not compile\n> 2 |   x = y;\n    |       ^ error: no y")
+
+    monkeypatch.setenv("NO_COLOR", no_colour)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    cli.guarded(refuse)
+    err = capsys.readouterr().err
+    assert ("\x1b[31m^ error: no y\x1b[0m" in err) == coloured
+    assert ("\x1b" in err) == coloured
 
 
 def test_it_runs_as_a_module():

@@ -1,0 +1,92 @@
+"""`cudakit bench --against OLD.json`: the rows of an older report measured again and compared with it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudakit.commands import cli
+from cudakit.errors import Refused
+from cudakit.measure import regression
+from cudakit.measure.bench import Selection
+from cudakit.show import outputs, regression_tables, terminal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cudakit.families.variant import Family
+    from cudakit.shapes import Shape
+
+Work = list[tuple["Family[Any]", "Sequence[Shape]", Selection]]
+
+
+def load(name: str) -> Mapping[str, Any]:
+    """The report in the file `name`. Raises Refused if it is not a bench's."""
+    report = outputs.load(Path(name))
+    rows = report.get("rows")
+    whole = isinstance(report.get("device"), Mapping) and isinstance(rows, list) and all(map(_is_row, rows))
+    if not whole:
+        raise Refused(f"--against {name}: that is not a report of `cudakit bench --json`")
+    return report
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, Mapping) or not all(isinstance(row.get(key), str) for key in ("family", "variant", "dtype")):
+        return False
+    shape = row.get("shape")
+    return isinstance(shape, list) and all(isinstance(extent, int) and extent >= 0 for extent in shape)
+
+
+def families(report: Mapping[str, Any]) -> list[str]:
+    """The names of the report's families that there still are."""
+    from cudakit import ops
+
+    known = ops.families()
+    return [name for name in dict.fromkeys(row["family"] for row in report["rows"]) if name in known]
+
+
+def work(report: Mapping[str, Any], named: Sequence[str]) -> Work:
+    """The rows of an older report as what to measure again: for each family (of `named` alone, if any), dtype and mode
+    the shapes and variants that it has. Families, dtypes, modes and variants that are gone are left out."""
+    from cudakit import ops
+
+    known = ops.families()
+    groups: dict[tuple[str, str, str], tuple[dict[Shape, None], dict[str, None]]] = {}
+    for row in report["rows"]:
+        family = known.get(row["family"])
+        mode = row.get("mode") or ""
+        if family is None or (named and row["family"] not in named):
+            continue
+        if row["dtype"] not in family.dtypes or mode not in family.modes:
+            continue
+        shapes, variants = groups.setdefault((row["family"], row["dtype"], mode), ({}, {}))
+        shapes[tuple(row["shape"])] = None
+        if any(variant.name == row["variant"] for variant in family.variants):
+            variants[row["variant"]] = None
+    return [
+        (known[family], list(shapes), Selection(list(variants), [dtype], [mode]))
+        for (family, dtype, mode), (shapes, variants) in groups.items()
+        if variants
+    ]
+
+
+def refusal(report: Mapping[str, Any], device: Mapping[str, Any]) -> str:
+    """Why nothing that is measured on `device` can be compared with a report, or ""."""
+    return regression.other_device(report["device"], device)
+
+
+def nothing_compared(name: str, why: str) -> int:
+    """Says that no comparison was made. Returns the exit status."""
+    terminal.say_error(f"NOTHING COMPARED with {name}: {why}", sys.stderr)
+    return cli.EXIT_REFUSED
+
+
+def conclude(old: Mapping[str, Any], new: Mapping[str, Any], name: str, table: Console) -> int:
+    """Compares two reports and shows how they differ on `table`. Returns the exit status: 1 if a row regressed."""
+    found = regression.compare(old, new)
+    if found.refusal:
+        return nothing_compared(name, found.refusal)
+    regression_tables.show(found, old, new, name, table)
+    return cli.EXIT_FALSE if found.regressed else cli.EXIT_OK

@@ -1,0 +1,117 @@
+"""NVRTC's diagnostics, each once: the numbered source lines around it, a caret, and its message below the caret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_START = re.compile(
+    r"^(?P<file>\S[^(\n]*)\((?P<line>\d+)\): (?P<kind>catastrophic error|error|warning)(?: #[\w-]+)?: (?P<message>.*)$"
+)
+_CARET = re.compile(r"^(\s*)\^\s*$")
+_COUNT = re.compile(r"^\d+ (?:catastrophic )?errors? detected in the compilation of ")
+_AROUND = 2  # source lines shown above and below a diagnostic's own
+
+
+@dataclass
+class Diagnostic:
+    """One error or warning of a log. more: its other lines, such as the template that was instantiated. column: of the
+    caret, counted from the line's first character that is not blank; None if the log has no caret."""
+
+    file: str
+    line: int
+    kind: str
+    message: str
+    more: list[str] = field(default_factory=list)
+    column: int | None = None
+
+    @property
+    def is_error(self) -> bool:
+        return "error" in self.kind
+
+
+def read(log: str) -> list[Diagnostic]:
+    """The diagnostics of a log, in its order."""
+    found: list[Diagnostic] = []
+    block: list[str] = []
+    for line in [*log.splitlines(), ""]:
+        start = _START.match(line)
+        if start is None and line.strip() and not _COUNT.match(line):
+            block.append(line)
+            continue
+        if found:
+            _take(found[-1], block)
+        block = []
+        if start is not None:
+            found.append(Diagnostic(start["file"], int(start["line"]), start["kind"], start["message"]))
+    return found
+
+
+def _take(diagnostic: Diagnostic, block: Sequence[str]) -> None:
+    """Add the lines after a diagnostic's first one. Of those the source line and the caret only say the column."""
+    for line in block:
+        caret = _CARET.match(line)
+        if caret is None:
+            diagnostic.more.append(line)
+            continue
+        quoted = diagnostic.more.pop() if diagnostic.more else ""
+        if diagnostic.column is None:  # a later caret is a note's
+            diagnostic.column = max(len(caret[1]) - (len(quoted) - len(quoted.lstrip())), 0)
+
+
+def excerpt(log: str, name: str, source: str) -> str:
+    """The numbered source lines around each error in `log`, with its message below its line; empty if it has none.
+
+    Lines of headers are read from disk; a diagnostic whose file cannot be read is its message alone. Warnings are shown
+    only if there is no error.
+    """
+    found = read(log)
+    wanted: dict[str, dict[int, list[Diagnostic]]] = {}
+    for one in [one for one in found if one.is_error] or found:
+        wanted.setdefault(one.file, {}).setdefault(one.line, []).append(one)
+    parts: list[str] = []
+    for file, marked in wanted.items():
+        parts += _file(file, marked, _lines(file, name, source))
+    return "\n".join(parts)
+
+
+def _file(file: str, marked: dict[int, list[Diagnostic]], lines: Sequence[str]) -> list[str]:
+    near = {at for line in marked for at in range(line - _AROUND, line + _AROUND + 1) if 1 <= at <= len(lines)}
+    unseen = [
+        text
+        for line, many in marked.items()
+        if line not in near
+        for one in many
+        for text in (f"{file}({line}): {one.kind}: {one.message}", *one.more)
+    ]
+    if not near:
+        return unseen
+    width = len(str(max(near)))
+    parts, previous = [*unseen, f"{file}:"], 0
+    for at in sorted(near):
+        if previous and at != previous + 1:
+            parts.append(f"  {'...':>{width}}")
+        text = lines[at - 1]
+        parts.append(f"{'>' if at in marked else ' '} {at:>{width}} | {text}".rstrip())
+        for one in marked.get(at, ()):
+            parts.append(f"  {' ' * width} | {_pad(text, one.column)}^ {one.kind}: {one.message}")
+            parts += [f"  {' ' * width} | {' ' * 4}{line.strip()}" for line in one.more]
+        previous = at
+    return parts
+
+
+def _pad(text: str, column: int | None) -> str:
+    """What stands before the caret: blanks, and tabs if the line has tabs there."""
+    start = len(text) - len(text.lstrip()) + (column or 0)
+    return "".join("\t" if char == "\t" else " " for char in text[:start].ljust(start))
+
+
+def _lines(file: str, name: str, source: str) -> list[str]:
+    if file == name:
+        return source.splitlines()
+    try:
+        return Path(file).read_text(errors="replace").splitlines()
+    except OSError:
+        return []  # NVRTC's own text, such as its list of name expressions

@@ -1,0 +1,149 @@
+"""Two reports of the same rows, an old and a new one: which rows became slower or faster beyond their own noise.
+
+Rows are matched by family, variant, shape, dtype and mode. Of a GPU the times are compared (`time_ms`, and the host's
+`call_us` and `host_us`): the noise of a row is the range from its tenth to its ninetieth percentile, of either report,
+and a row changed if the two ranges do not overlap and its median moved by more than FLOOR. A simulated device has no
+clock, so its counters are compared, which are the same in every run: any difference counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cudakit.measure.timing import Spread
+from cudakit.shapes import shape_text
+
+# Medians of two runs differ by more than the spread within a run, as clocks and temperature do: of the rows that two
+# committed reports of one H200 share, nine in ten differ by at most 4 %. No change below this share is reported.
+FLOOR = 0.05
+TIMES = ("time_ms", "call_us", "host_us")
+# Counters of which more is always more work. More sectors per request may mean wider loads.
+COUNTERS = ("instructions", "bytes_per_element", "bank_conflicts")
+
+Identity = tuple[str, str, str, str, str]  # family, variant, shape, dtype, mode
+
+
+@dataclass(frozen=True)
+class Change:
+    """A figure of a row that changed. ratio: new over old. judged: whether it counts for the exit status, which rows of
+    peers and of the host do not."""
+
+    row: str
+    figure: str
+    old: float
+    new: float
+    noise: float
+    judged: bool
+
+    @property
+    def ratio(self) -> float:
+        return self.new / self.old if self.old else float("inf")
+
+    @property
+    def slower(self) -> bool:
+        return self.new > self.old
+
+
+@dataclass
+class Comparison:
+    """What two reports have in common and how they differ. refusal: why they cannot be compared, or "". unmeasured:
+    rows of both of which only one has a figure."""
+
+    refusal: str = ""
+    compared: int = 0
+    rows: int = 0
+    changes: list[Change] = field(default_factory=list)
+    only_old: list[str] = field(default_factory=list)
+    only_new: list[str] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+
+    @property
+    def regressed(self) -> bool:
+        """Whether a row of ours became slower."""
+        return any(change.slower and change.judged for change in self.changes)
+
+
+def identity(row: Mapping[str, Any]) -> Identity:
+    """What makes a row the same row in another report of the same device."""
+    shape = shape_text(row["shape"])
+    return str(row["family"]), str(row["variant"]), shape, str(row["dtype"]), str(row.get("mode") or "")
+
+
+def other_device(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Why figures of two devices cannot be compared, or ""."""
+    for key in ("kind", "name", "arch"):
+        if old.get(key) != new.get(key):
+            return f"the old report is of {_device(old)}, this is {_device(new)}"
+    return ""
+
+
+def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Comparison:
+    """Compare two reports in the contract's form (`BenchReport.as_dict`)."""
+    found = Comparison(other_device(old["device"], new["device"]))
+    if found.refusal:
+        return found
+    before = {identity(row): row for row in old["rows"]}
+    after = {identity(row): row for row in new["rows"]}
+    found.only_old = [_name(key) for key in before if key not in after]
+    found.only_new = [_name(key) for key in after if key not in before]
+    simulated = new["device"]["kind"] == "sim"
+    for key in before.keys() & after.keys():
+        judged = key[1] != "cpu" and not key[1].startswith("peer:")
+        figures = list(_counters(before[key], after[key]) if simulated else _times(before[key], after[key]))
+        found.compared += len(figures)
+        found.rows += bool(figures)
+        if not figures and judged and (_has_figures(before[key]) or _has_figures(after[key])):
+            found.unmeasured.append(_name(key))
+        for figure, was, now, noise in figures:
+            if abs(now - was) > noise:
+                found.changes.append(Change(_name(key), figure, was, now, noise, judged))
+    found.unmeasured.sort()
+    found.changes.sort(key=lambda change: (-change.ratio, change.row, change.figure))
+    if not found.compared:
+        found.refusal = "the two reports have no row with a figure in common"
+    return found
+
+
+def _times(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float]]:
+    """Each time that both rows have, with the difference that is noise."""
+    for figure in TIMES:
+        was, now = _spread(old.get(figure)), _spread(new.get(figure))
+        if was is not None and now is not None:
+            below, above = sorted((was, now), key=lambda spread: spread.median)
+            # the ranges overlap if the medians differ by less than the two halves that face each other
+            facing = (below.p90 - below.median) + (above.median - above.p10)
+            yield figure, was.median, now.median, max(facing, FLOOR * was.median)
+
+
+def _has_figures(row: Mapping[str, Any]) -> bool:
+    return bool(row.get("counters")) or any(_spread(row.get(figure)) for figure in TIMES)
+
+
+def _spread(value: Any) -> Spread | None:
+    """A spread as the JSON has it; None if there is none, or no median above 0."""
+    if not isinstance(value, Mapping) or not _is_number(value.get("median")) or value["median"] <= 0:
+        return None
+    median = float(value["median"])
+    p10, p90 = (float(value[key]) if _is_number(value.get(key)) else median for key in ("p10", "p90"))
+    return Spread(median, p10, p90, int(value.get("n") or 1))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _counters(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float]]:
+    was, now = old.get("counters") or {}, new.get("counters") or {}
+    for figure in COUNTERS:
+        if _is_number(was.get(figure)) and _is_number(now.get(figure)):
+            yield figure, float(was[figure]), float(now[figure]), 0.0
+
+
+def _name(key: Sequence[str]) -> str:
+    return " ".join(part for part in key if part)
+
+
+def _device(device: Mapping[str, Any]) -> str:
+    return f"{device.get('name')} ({device.get('kind')}, {device.get('arch')})"
