@@ -1,5 +1,6 @@
-"""Runs a Python script as `python script.py` does, in this process: most of a short script's time is otherwise the
-start of an interpreter and the import of numpy. What ends with the process (exit handlers, a crash) is not tested so."""
+"""Runs a Python script or a cudakit command in this process, as the shell runs them in one of their own: most
+of a short script's time is otherwise the start of an interpreter and the import of numpy. Exit handlers are not run,
+and a crash is the caller's."""
 
 from __future__ import annotations
 
@@ -8,39 +9,44 @@ import io
 import runpy
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
+from paths import ROOT
+
 
 def run(script: Path, *arguments: str) -> CompletedProcess[str]:
-    """The exit status and the output of `python script arguments`. stdout and stderr are texts of their own."""
+    """The exit status and the output of `python script arguments`; stdout and stderr are texts of their own."""
     out, err = io.StringIO(), io.StringIO()
-    status = run_into(out, err, script, *arguments)
+    status = run_into(out, err, [str(script), *arguments])
     return CompletedProcess([str(script), *arguments], status, out.getvalue(), err.getvalue())
 
 
-def run_into(out: io.StringIO, err: io.StringIO, script: Path, *arguments: str) -> int:
-    """The exit status of `python script arguments`, which prints into `out` and `err`."""
+def run_into(out: io.StringIO, err: io.StringIO, words: list[str]) -> int:
+    """The exit status of a command, which prints into `out` and `err`: `words` begins with "cudakit" or a script."""
     path, argv = sys.path.copy(), sys.argv
-    sys.path.insert(0, str(script.parent))
-    sys.argv = [str(script), *arguments]
+    script = ROOT / "cudakit" / "__main__.py" if words[0] == "cudakit" else Path(words[0])
+    if words[0] != "cudakit":
+        sys.path.insert(0, str(script.parent))
+    sys.argv = [str(script), *words[1:]]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                runpy.run_path(str(script), run_name="__main__")
-            except SystemExit as end:
-                return _status(end)
-            except BaseException:
-                traceback.print_exc()
-                return 1
+            return _status(lambda: runpy.run_path(str(script), run_name="__main__"))
     finally:
         sys.argv = argv
         sys.path[:] = path
+
+
+def _status(program: Callable[[], object]) -> int:
+    try:
+        program()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
     return 0
-
-
-def _status(end: SystemExit) -> int:
-    if end.code is None or isinstance(end.code, int):
-        return end.code or 0
-    print(end.code, file=sys.stderr)
-    return 1

@@ -215,6 +215,7 @@ def of_every_family(device: cudakit.Device) -> list[Call]:
     return list(chosen.values())
 
 
+@pytest.mark.long
 def test_cudakit_captures_every_family_and_all_scratch(device: cudakit.Device) -> None:
     chosen = of_every_family(device)
     with contextlib.closing(device.stream()):

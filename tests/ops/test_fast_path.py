@@ -339,6 +339,7 @@ def test_calls_agree(world: World, choices: Choices, data: Any) -> None:
         run(history, steps)
 
 
+@pytest.mark.long
 @given(st.data())
 def test_calls_of_attention_agree(world: World, choices: Choices, data: Any) -> None:
     steps = data.draw(sequences(["attention"], len(world.devices)))

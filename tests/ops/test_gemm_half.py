@@ -76,7 +76,9 @@ def test_operands_lie_either_way(device: cudakit.Device, name: str, left: str, r
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.bm}x{t.bn}")
-@pytest.mark.parametrize("k", [8, 64, 200, 640])
+@pytest.mark.parametrize(
+    "k", [8, pytest.param(64, marks=pytest.mark.long), 200, pytest.param(640, marks=pytest.mark.long)]
+)
 def test_every_tile_at_every_depth(device: cudakit.Device, monkeypatch: pytest.MonkeyPatch, tile: Any, k: int) -> None:
     """Fewer k than the ring holds, and more; a block that makes several tiles."""
     monkeypatch.setattr("cudakit.families.gemm_half.best", lambda problem: tile)

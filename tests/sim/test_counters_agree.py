@@ -48,7 +48,13 @@ def compared(*some: problems.Problem) -> Comparison:
     return compare(copy.deepcopy([row for problem in some for row in counted(problem)]), copy.deepcopy(recorded()))
 
 
-@pytest.mark.parametrize("problem", problems.PROBLEMS, ids=lambda problem: problem.name.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "problem",
+    [
+        pytest.param(problem, id=problem.name.replace(" ", "-"), marks=[pytest.mark.long] if k % 3 else [])
+        for k, problem in enumerate(problems.PROBLEMS)
+    ],
+)
 def test_every_figure_is_the_gpus_or_has_a_reason(problem: problems.Problem) -> None:
     found = compared(problem)
     assert found.rows

@@ -21,6 +21,7 @@ BLOCKS = 1 << 20
 LIMIT = 256 << 20  # bytes; a register of every lane at once would take 128 MB
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("checks", [True, False], ids=["all checks", "no checks"])
 def test_a_million_blocks(checks: bool) -> None:
     host = np.arange(BLOCKS, dtype=np.uint32).astype(np.uint8)

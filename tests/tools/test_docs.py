@@ -39,7 +39,13 @@ def run_page(page, *flags, check=True):
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if pages.read(page)], ids=name_of)
+def pages_with_blocks():
+    for page in filter(pages.read, PAGES):
+        whole_ladders = page.parent.name == "ladders" or page.name in ("benching.md", "torch.md")
+        yield pytest.param(page, id=name_of(page), marks=[pytest.mark.long] if whole_ladders else [])
+
+
+@pytest.mark.parametrize("page", pages_with_blocks())
 def test_the_blocks_of_every_page_do_what_it_says(page):
     if any(block.language == "python" and re.search(r"^import torch$", block.text, re.M) for block in pages.read(page)):
         torch_installed.require()
@@ -236,6 +242,7 @@ class Links(HTMLParser):
             self.loads.add(given["src"])
 
 
+@pytest.mark.long
 def test_the_built_pages(tmp_path):
     """One build, which takes a while, for all that is looked at in it."""
     pytest.importorskip("sphinx", reason="the extra `docs` is not installed")
