@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cudakit import nvtx
+from cudakit.driver import at_exit
 from cudakit.driver import driver as drivers
 from cudakit.driver.captures import Captures
 from cudakit.driver.end_report import end_warnings, outside_level
@@ -30,6 +31,7 @@ from cudakit.errors import (
     DeviceFault,
     DeviceMismatch,
     ForkedProcess,
+    UnseenFault,
     check,
     failure,
 )
@@ -294,6 +296,8 @@ class Context:
         self._primary = None
         for warning in endings:
             warnings.warn(warning, stacklevel=outside_level())
+            if isinstance(warning, UnseenFault):
+                at_exit.warned()
 
     @property
     def primary(self) -> Primary:

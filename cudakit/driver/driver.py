@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudakit import nvtx
+from cudakit.driver import at_exit
 from cudakit.errors import CudakitError, DeviceUnavailable, check, failure
 
 DEFAULT_SIM_ARCH = "sm_90"
@@ -253,6 +254,7 @@ def _started(arch: str, options: dict[str, Any]) -> Any:
         options = {"checks": _watch.checks, **options}
     driver = sim.Driver(arch=arch, **options)
     check(driver, "cuInit", driver.cuInit(0))
+    at_exit.watch(driver)
     if _watch is not None:
         _watch.add(driver)
     return driver

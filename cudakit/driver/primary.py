@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from cudakit.driver import at_exit
 from cudakit.driver.modes import Relaxed
 from cudakit.errors import check
 
@@ -93,6 +94,8 @@ def _release_primary(driver: Any, device: Any, pid: int) -> None:
         return
     try:
         driver.cuDevicePrimaryCtxRelease(device)
+        if hasattr(driver, "simFinish"):
+            at_exit.note(driver.simFinish(run=False))
     except Exception:
         # As above: a finalizer that raises only prints noise at exit.
         return

@@ -312,6 +312,8 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
         that have nobody to tell, such as finalizers."""
         with self._lock.raw, self._lock:
             report, stack = self.simFailureReport(), self._stack()
+            if report is not None and self._local.first:
+                report.told = False
             if isinstance(report, HostReport) and stack and stack[-1].sticky is None:
                 stack[-1].mistakes.insert(0, report)
 
@@ -320,10 +322,17 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
         out; none while others hold the context too."""
         with self._lock.raw, self._lock:
             found = self._object(context, Context, "a context")
-            if found.device.retained > 1:
-                return []
-            unseen, found.mistakes = found.mistakes, []
-            return unseen if found.report is None else [found.report]
+            return [] if found.device.retained > 1 else self._take_unseen(found)
+
+    def simFinish(self, *, run: bool = True) -> list[FaultReport]:
+        """Run everything that is queued, in every context, and take out the reports that no call has returned, those of
+        contexts that have ended among them. ``run``: False takes out only the latter."""
+        with self._lock.raw, self._lock:
+            for context in [c for c in self._contexts() if c.active and run]:
+                self._scheduler.finish(self._scheduler.pending_of(context))
+                self._unseen += self._take_unseen(context)
+            unseen, self._unseen = self._unseen, []
+            return unseen
 
     def simNameStream(self, hStream: Handle, name: str) -> None:
         """What reports call a stream; without it, they name the line that made it."""

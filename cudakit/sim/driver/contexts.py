@@ -12,7 +12,7 @@ from cudakit.sim.chips.properties import DRIVER_VERSION
 from cudakit.sim.driver.faults import CallError, Result, result, text
 from cudakit.sim.driver.objects import Context, Stream
 from cudakit.sim.driver.state import DriverState, Handle, as_handle, call, size_t, unsigned
-from cudakit.sim.lockstep.report import Held, LeakReport, Origin, python_place
+from cudakit.sim.lockstep.report import FaultReport, Held, LeakReport, Origin, python_place
 
 LIMITS = {
     cu.CUlimit.CU_LIMIT_STACK_SIZE: 1024,
@@ -124,6 +124,7 @@ class ContextCalls(DriverState):
     def _clear_context(self, context: Context) -> None:
         """Destroy everything a context holds, and forget its faults. What was still there is a leak."""
         self._scheduler.cancel(context)
+        self._unseen += self._take_unseen(context)
         held = self._held(context)
         self._leaks.extend(held)
         if held and "leaks" in self.checks and context.sticky is None:
@@ -144,6 +145,17 @@ class ContextCalls(DriverState):
         context.told.clear()
         context.sticky = context.report = None
         context.limits = {int(limit): value for limit, value in LIMITS.items()}
+
+    def _take_unseen(self, context: Context) -> list[FaultReport]:
+        """The reports of a context's mistakes and of its fault, if any, that no call has returned: taken out."""
+        fault, unseen = context.report, context.mistakes
+        context.mistakes = []
+        # the call that Ctrl-C broke off has raised what did it
+        if fault is not None and fault.kind != "interrupted" and not fault.told:
+            unseen = [fault]
+        for report in unseen:
+            report.told = True
+        return unseen
 
     def _held(self, context: Context, own: Container[int] = ()) -> tuple[Held, ...]:
         """What is alive in a context, by the line that made it, most bytes first. ``own`` are handles and addresses to
@@ -191,6 +203,8 @@ class ContextCalls(DriverState):
             )
         device.retained -= 1
         if device.retained == 0:
+            # a missing wait must not hide what the work does
+            self._scheduler.finish(self._scheduler.pending_of(device.primary))
             self._clear_context(device.primary)
             device.primary.active = False
 

@@ -76,6 +76,9 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
                     self._local.message = f"{name}: {refusal}"
                     self._local.hint = refusal.hint
                     self._local.report = refusal.report
+                    self._local.first = refusal.report is not None and not refusal.report.told
+                    if refusal.report is not None:
+                        refusal.report.told = True
                     if isinstance(refusal.report, HostReport) and not refusal.report.call:
                         refusal.report.call = name
                     return (refusal.code, *nothing)
@@ -110,6 +113,8 @@ class DriverState:
         self._pinned_count = 0
         self._last_report: FaultReport | None = None
         self._capturing: list[StreamCapture] = []
+        # reports of contexts that have ended, which no call has returned
+        self._unseen: list[FaultReport] = []
 
     # ---- the door ----
 

@@ -1,0 +1,127 @@
+"""The end of the process: what is still queued on simulated devices runs, and what fails unseen is exit status 1.
+
+A script that never waits for its last launch would otherwise end with status 0, its kernel never run. A process that
+pytest runs is left alone: its status is pytest's, and its tests leave devices in any state on purpose. Nothing can be
+done in a process that ends by os._exit() or by a signal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+_drivers: weakref.WeakSet[Any] = weakref.WeakSet()
+_failures: list[str] = []  # not on stderr yet
+_failed = False
+_armed = False
+_status: int | None = None  # the status that the script gave to sys.exit()
+
+
+def watch(driver: Any) -> None:
+    """Run what `driver`, a simulated one, has queued when the interpreter exits."""
+    global _armed
+    if _under_pytest():
+        return
+    _drivers.add(driver)
+    if not _armed:
+        _armed = True
+        _note_status()
+        atexit.register(_finish)
+        # Called as the interpreter begins to exit, before threads are joined: exit handlers run last in, first out.
+        early = getattr(threading, "_register_atexit", None)
+        if early is not None:
+            with suppress(RuntimeError):  # the interpreter exits already
+                early(_come_first)
+
+
+def note(reports: Iterable[Any]) -> None:
+    """Have the process report failures that no call has raised when it exits, and exit with status 1."""
+    global _failed
+    texts = [str(report) for report in reports]
+    if _armed:
+        _failures.extend(texts)
+        _failed = _failed or bool(texts)
+
+
+def warned() -> None:
+    """As `note`, of a failure that a warning has reported."""
+    global _failed
+    _failed = _armed
+
+
+def _under_pytest() -> bool:
+    # A script that a test starts inherits these variables, but has not imported pytest.
+    return "_pytest" in sys.modules and not {"PYTEST_VERSION", "PYTEST_CURRENT_TEST"}.isdisjoint(os.environ)
+
+
+def _note_status() -> None:
+    """Keep the status that the main thread gives to sys.exit(): Python shows it to nobody else."""
+    leave = sys.exit
+
+    def exit(status: Any = None, /) -> None:
+        global _status
+        if threading.current_thread() is threading.main_thread():
+            _status = status if isinstance(status, int) else int(status is not None)
+        leave(status)
+
+    sys.exit = exit  # type: ignore[assignment]
+
+
+def _come_first() -> None:
+    atexit.unregister(_finish)
+    atexit.register(_finish)
+
+
+def _finish() -> None:
+    """Run what is queued, report what failed, and end the process if it would end with status 0."""
+    interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
+    if not interrupted:
+        try:
+            for driver in list(_drivers):
+                note(driver.simFinish())
+        except KeyboardInterrupt:
+            interrupted = True
+        except Exception as error:
+            note([f"{type(error).__name__}: {error}"])
+    if not _failed:
+        return
+    # After an exception the status is 1 too.
+    status = (_status or 0) & 0xFF or 1
+    _flush()  # what the script printed comes first
+    with suppress(AttributeError, OSError, ValueError):
+        for text in _failures:
+            sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"cudakit: work failed that no call waited for, so this process ends with status {status}\n")
+    _failures.clear()
+    if interrupted:
+        return
+    atexit.unregister(_finish)
+    with suppress(Exception):
+        atexit._run_exitfuncs()  # the others': nothing runs after os._exit
+    _flush()
+    # An exit handler has no other way to change the status.
+    os._exit(status)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+
+
+def _after_fork_in_child() -> None:
+    # The parent finishes its own work, and reports it.
+    global _failed
+    _drivers.clear()
+    _failures.clear()
+    _failed = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,85 @@
+"""Scripts that end without waiting for the simulated device: queued work runs, and a failure is the exit status."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+RACY = """\
+__global__ void racy(float* y) {
+    __shared__ float s[64];
+    s[threadIdx.x] = threadIdx.x;
+    y[threadIdx.x] = s[63 - threadIdx.x];
+}
+"""
+# Imports once, then a child per script, each of which ends as a Python of its own does.
+RUNNER = """\
+import atexit, gc, os, sys, threading
+import cudakit, numpy
+from cudakit.sim import Driver
+
+for name, script in SCRIPTS.items():
+    child = os.fork()
+    if child == 0:
+        for number, stream in enumerate(("out", "err"), 1):
+            os.dup2(os.open(f"{name}.{stream}", os.O_WRONLY | os.O_CREAT), number)
+        device = cudakit.Device("sim")
+        kernel = device.compile("racy.cu")["racy"]
+        y = device.zeros(64)
+        def launch():
+            kernel.launch(device.default_stream, grid=1, block=64, args=(y,))
+        exec(script)
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+FAULT = "shared memory race"
+
+# name: how the script goes on, its exit status, and how often the fault is on stderr
+SCRIPTS = {
+    "ends": ("launch()\nprint('printed')", 1, 1),
+    "exits": ("launch()\nsys.exit(3)", 3, 1),
+    "exits well": ("launch()\nsys.exit(0)", 1, 1),
+    "raises": ("launch()\nraise ValueError('its own')", 1, 1),
+    # the last reference to the device is dropped, by an exit handler that was there before cudakit's
+    "lets go": (
+        "launch()\nheld = [device, kernel, y]\ndel device, kernel, y, launch\n"
+        "held.clear()\ngc.collect()\nprint('printed')",
+        1,
+        1,
+    ),
+    "closes": ("launch()\natexit.register(device.close)", 1, 1),
+    "leaves a thread": ("threading.Timer(0.05, launch).start()", 1, 1),
+    "has caught it": ("launch()\ntry: device.synchronize()\nexcept cudakit.DeviceFault: print('printed')", 0, 0),
+    "forks": (
+        "launch()\nif os.fork() == 0: sys.exit(5)\nassert os.waitstatus_to_exitcode(os.wait()[1]) == 5\nsys.exit(4)",
+        4,
+        1,
+    ),
+    "ends by os._exit": ("launch()\nos._exit(0)", 0, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """Exit status, stdout and stderr of each script, by name."""
+    folder = tmp_path_factory.mktemp("scripts")
+    (folder / "racy.cu").write_text(RACY)
+    scripts = {name: body for name, (body, *_) in SCRIPTS.items()}
+    command = [sys.executable, "-c", f"SCRIPTS = {scripts!r}\n{RUNNER}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=120)
+    texts = [[(folder / f"{name}.{stream}").read_text() for stream in ("out", "err")] for name in SCRIPTS]
+    return {name: (int(status), *text) for name, status, text in zip(SCRIPTS, done.stdout.split(), texts, strict=True)}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_fails_unseen_is_reported_and_is_the_status(ended, name):
+    body, status, times = SCRIPTS[name]
+    found, out, err = ended[name]
+    assert found == status, err
+    assert err.count(FAULT) == times
+    assert ("printed" in out) == ("print(" in body)
+    assert ("its own" in err) == (name == "raises")
