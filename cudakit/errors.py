@@ -179,6 +179,7 @@ class LeakWarning(ResourceWarning):
 
 class UnseenFault(UserWarning):
     """Work that was queued on a simulated device failed after the last call that waited, so no error told of it.
+    The process exits with status 1, except one that pytest runs.
 
     report: the simulated device's.
     """

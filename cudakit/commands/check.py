@@ -11,19 +11,17 @@ import contextlib
 import math
 import os
 import re
-import runpy
 import sys
-import traceback
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from cudakit.commands import cli, files
+from cudakit.commands import cli, files, script
+from cudakit.commands.launched import FileKernels
 from cudakit.compile import compiler, headers
 from cudakit.driver import driver as drivers
-from cudakit.errors import CompileError, CudakitError, DeviceUnavailable, LeakWarning, Refused, UnseenFault
+from cudakit.errors import CompileError, CudakitError, Refused
 from cudakit.show import advice, annotate, outputs
 
 HELP = """Compiles a .cu file for each architecture, says what its kernels need, runs them on the simulated device.
@@ -40,7 +38,10 @@ What it leaves alive on a device that it closes is told, and fails the check onl
 --annotate writes the source with these counters beside each line, one HTML file; without --run it is the ops' variants
 on one of their shapes.
 
-Exit status 0 only where all compiled, ran without a report and was right; 1 where not; 2 where it could not be done."""
+A line per kernel says how often it was launched, or NEVER LAUNCHED; all instances of a template are one kernel.
+
+Exit status 0 if all compiled, ran without a report and was correct; 1 if not; 2 if it could not be done, or if nothing
+was checked: no kernel of the file was launched."""
 
 # block sizes shown where nothing says which are used
 _USUAL_BLOCKS = (128, 256, 512, 1024)
@@ -48,10 +49,17 @@ _USUAL_BLOCKS = (128, 256, 512, 1024)
 
 @dataclass
 class Outcome:
-    """All that a check found: what JSON gets. Each list's entries have "ok"."""
+    """All that a check found: what JSON gets. The entries of architectures, fuzzed and runs have "ok".
+
+    nothing_checked: why that is so, or None. launches: those of each kernel of the file, in fuzzing and in runs, and
+    kernels_checked: how many kernels have any; empty and None if nothing was to be run.
+    """
 
     file: str
     checks: list[str]
+    nothing_checked: str | None = None
+    launches: list[dict[str, Any]] = field(default_factory=list)
+    kernels_checked: int | None = None
     architectures: list[dict[str, Any]] = field(default_factory=list)
     fuzzed: list[dict[str, Any]] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -60,7 +68,11 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        return all(entry["ok"] for entry in (*self.architectures, *self.fuzzed, *self.runs))
+        return self.nothing_checked is None and not self.failed
+
+    @property
+    def failed(self) -> bool:
+        return not all(entry["ok"] for entry in (*self.architectures, *self.fuzzed, *self.runs))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,16 +99,20 @@ def main(arguments: argparse.Namespace) -> int:
     out = sys.stderr if arguments.json == "-" else sys.stdout
     checks = arguments.checks if arguments.checks is not None else list(drivers.all_checks())
     outcome = Outcome(str(path), checks)
-    configs = files.declared_configs(path)
-    compiled = [_compile(arguments, path, arch, configs, outcome, out) for arch in arguments.arch]
-    arch = _run_on(arguments.arch)
-    if outcome.ok and arch is not None:
-        _run_all(arguments, path, arch, compiled, outcome, out)
-    elif outcome.ok:
-        print(f"no simulated device stands for {', '.join(arguments.arch)}, so nothing was run", file=out)
+    if arguments.arch:
+        configs = files.declared_configs(path)
+        compiled = [_compile(arguments, path, arch, configs, outcome, out) for arch in arguments.arch]
+        if not outcome.failed:
+            _run(arguments, path, [one for one in compiled if one], outcome, out)
+    else:
+        outcome.nothing_checked = "--arch names no architecture: write sm_80, sm_90a, ..."
     if arguments.json:
         outputs.write_json({"ok": outcome.ok, **asdict(outcome)}, arguments.json)
-    return cli.EXIT_OK if outcome.ok else cli.EXIT_FALSE
+    if outcome.failed:
+        return cli.EXIT_FALSE
+    if outcome.nothing_checked is not None:
+        return cli.nothing_checked(outcome.nothing_checked)
+    return cli.EXIT_OK
 
 
 def _refuse(arguments: argparse.Namespace, path: Path) -> None:
@@ -204,34 +220,67 @@ def _run_on(arches: Sequence[str]) -> str | None:
 # Running --------------------------------------------------------------------------------------------------------------
 
 
+def _run(
+    arguments: argparse.Namespace, path: Path, compiled: Sequence[compiler.Compiled], outcome: Outcome, out: IO[str]
+) -> None:
+    """Runs what there is to run, and says how often each kernel was launched."""
+    kernels = FileKernels(path, files.text_of(path), compiled)
+    pairs = files.declared(path)
+    wanted = bool(arguments.script or arguments.annotate or (pairs and arguments.examples))
+    arch = _run_on(arguments.arch)
+    if not kernels.launches:
+        outcome.nothing_checked = f"{path} has no kernels"
+    elif arch is None:
+        why = f"no simulated device stands for {', '.join(arguments.arch)}, so nothing was run"
+        print(why, file=out)
+        if arguments.script or arguments.annotate:
+            outcome.nothing_checked = why
+    elif not wanted:
+        print(
+            "no family of cudakit.ops declares a kernel of this file, so nothing was run; --run SCRIPT.py takes a "
+            "script that launches its kernels"
+            if not pairs
+            else "--examples 0: nothing was run",
+            file=out,
+        )
+    else:
+        _run_all(arguments, path, arch, pairs, kernels, compiled, outcome, out)
+    if outcome.failed:
+        return
+    outcome.launches = [{"kernel": name, "launches": count} for name, count in kernels.launches.items()]
+    outcome.kernels_checked = kernels.checked
+    if wanted and not kernels.checked:
+        outcome.nothing_checked = outcome.nothing_checked or (
+            f"no kernel of {path.name} was launched on a simulated device. Compile it by its path with line info (the "
+            "default), and launch on cudakit.Device()"
+        )
+    for line in kernels.lines():
+        print(line, file=out)
+
+
 def _run_all(
     arguments: argparse.Namespace,
     path: Path,
     arch: str,
-    compiled: Sequence[compiler.Compiled | None],
+    pairs: Sequence[tuple[Any, Any]],
+    kernels: FileKernels,
+    compiled: Sequence[compiler.Compiled],
     outcome: Outcome,
     out: IO[str],
 ) -> None:
     """Fuzzes what ops declare, runs the user's script, and annotates what ran."""
-    pairs = files.declared(path)
-    if not pairs and arguments.script is None:
-        print(
-            "no family of cudakit.ops declares a kernel of this file, so nothing was run; --run SCRIPT.py takes a "
-            "script that launches its kernels",
-            file=out,
-        )
-    if arguments.examples:
-        for family, variant in pairs:
-            _fuzz(arguments, arch, family, variant, outcome, out)
-    if not outcome.ok or not (arguments.script or arguments.annotate):
+    if arguments.examples and pairs:
+        with drivers.watching(outcome.checks) as watch:
+            for family, variant in pairs:
+                _fuzz(arguments, arch, family, variant, outcome, out)
+        kernels.count(watch.launches())
+    if outcome.failed or not (arguments.script or arguments.annotate):
         return
     with drivers.watching(outcome.checks) as watch, _quietly(arguments.json == "-"):
         if arguments.script is not None:
             said = f"run by {arguments.script}"
-            run = {
-                "script": arguments.script,
-                **_run_script(arguments.script, arch, watch, "leaks" in (arguments.checks or ())),
-            }
+            found = script.run(arguments.script, arch, watch, "leaks" in (arguments.checks or ()))
+            run = {"script": arguments.script, **found}
         else:
             said, run = _run_variants(arch, pairs)
     outcome.runs.append(run)
@@ -240,24 +289,19 @@ def _run_all(
     if not run["ok"]:
         print(f"{said}: FAILED\n{run['failure']}", file=out)
         return
-    spills = {kernel.mangled: kernel.spilled for one in compiled if one for kernel in files.kernel_facts(one)}
-    mine = [record for record in watch.launches() if _is_of(record, path)]
+    mine = kernels.count(watch.launches())
     launches = sum(record.counters.launches for record in mine)
-    print(f"{said}: all right, {launches} launch{'es' * (launches != 1)} of kernels of this file", file=out)
-    kernels = annotate.kernels(mine, spills)
-    outcome.kernels = [kernel.as_dict() for kernel in kernels]
-    for kernel in kernels:
+    print(f"{said}: {launches} launch{'es' * (launches != 1)} of kernels of this file, without a report", file=out)
+    spills = {kernel.mangled: kernel.spilled for one in compiled for kernel in files.kernel_facts(one)}
+    annotated = annotate.kernels(mine, spills)
+    outcome.kernels = [kernel.as_dict() for kernel in annotated]
+    for kernel in annotated:
         for item in advice.hints(kernel.counters):
             where = f" at {os.path.basename(item.place[0])}:{item.place[1]}" if item.place else ""
             print(f"  {kernel.name}: {item.kind}{where}", file=out)
-    if arguments.annotate:
-        if not kernels:
-            raise Refused(
-                f"--annotate {arguments.annotate}: {said}, no kernel of {path.name} was launched on a simulated "
-                "device. Compile it by its path with line info (the default), and launch on cudakit.Device()"
-            )
+    if arguments.annotate and annotated:
         facts = [f"{annotate.shown_path(str(path))}: {said} on the simulated device, {arch}"]
-        Path(arguments.annotate).write_text(annotate.page(path, kernels, facts), encoding="utf-8")
+        outputs.write_text(arguments.annotate, annotate.page(path, annotated, facts))
         outcome.annotated = arguments.annotate
         print(f"written: {arguments.annotate}", file=out)
 
@@ -276,10 +320,6 @@ def _fuzz(arguments: argparse.Namespace, arch: str, family: Any, variant: Any, o
     )
     print(fuzzed.text(), file=out)
     outcome.fuzzed.append({"ok": fuzzed.ok, "variant": variant.name, **asdict(fuzzed)})
-
-
-def _is_of(record: Any, path: Path) -> bool:
-    return any(annotate.same_file(file, path) for file in {file for file, _ in record.counters.per_line})
 
 
 @contextlib.contextmanager
@@ -310,58 +350,3 @@ def _run_variants(arch: str, pairs: Sequence[tuple[Any, Any]]) -> tuple[str, dic
                         return ", ".join(said), run
                     break
     return ", ".join(said) or "no variant takes its family's shapes", run
-
-
-def _run_script(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> dict[str, Any]:
-    """Runs a script as the main program, with the simulated device as the default one."""
-    kept = os.environ.get("CUDAKIT_DEVICE"), sys.argv, sys.path[:]
-    os.environ["CUDAKIT_DEVICE"] = f"sim:{arch}"
-    sys.argv = [script]
-    sys.path.insert(0, str(Path(script).resolve().parent))
-    failure = None
-    told: list[Any] = []
-    try:
-        with _listening(told):
-            runpy.run_path(script, run_name="__main__")
-            watch.finish()
-    except DeviceUnavailable as error:
-        raise Refused(
-            f"--run {script}: it asks for a GPU ({error}). Let it take cudakit.Device(), which is the "
-            "simulated device here"
-        ) from error
-    except CudakitError as error:
-        failure = str(error)
-    except SystemExit as ended:
-        if ended.code not in (None, 0):
-            failure = f"the script ended with status {ended.code}"
-    except Exception:
-        failure = traceback.format_exc()
-    finally:
-        device, sys.argv, sys.path[:] = kept
-        os.environ.pop("CUDAKIT_DEVICE")
-        if device is not None:
-            os.environ["CUDAKIT_DEVICE"] = device
-    # what the script met and passed over, too
-    reports = {str(report): report.kind for report in (*told, *watch.reports())}
-    leaks = [text for text, kind in reports.items() if kind == "leak"]
-    if failure is None:
-        failure = "\n".join(text for text in reports if text not in leaks or fail_on_leaks) or None
-    return {"ok": failure is None, "failure": failure, "leaks": leaks}
-
-
-@contextlib.contextmanager
-def _listening(told: list[Any]) -> Iterator[None]:
-    """Collects the reports that come as warnings, which Python may hide."""
-    with warnings.catch_warnings():
-        show = warnings.showwarning
-
-        def note(message: Any, *where: Any, **more: Any) -> None:
-            if isinstance(message, (LeakWarning, UnseenFault)):
-                told.append(message.report)
-            else:
-                show(message, *where, **more)
-
-        warnings.simplefilter("always", LeakWarning)
-        warnings.simplefilter("always", UnseenFault)
-        warnings.showwarning = note
-        yield

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EXIT_OK = 0
 EXIT_FALSE = 1  # a row is false, a check failed
-EXIT_REFUSED = 2  # it could not be run as asked; argparse's own status for a wrong argument
+EXIT_REFUSED = 2  # it could not be run as asked, or nothing was checked; argparse's own status too
 
 
 def parse_shapes(text: str) -> list[Shape]:
@@ -136,6 +136,12 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no count: write a whole number from 1 on")
     return value
+
+
+def nothing_checked(why: str) -> int:
+    """How a command ends that has checked nothing: it says why on stderr. Returns the exit status."""
+    print(f"error: NOTHING CHECKED: {why}", file=sys.stderr)
+    return EXIT_REFUSED
 
 
 def under_profiler() -> bool:

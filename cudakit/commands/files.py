@@ -17,7 +17,7 @@ from cudakit.launch import signature
 from cudakit.launch.mangling import demangle
 from cudakit.memory import array as memory
 from cudakit.shapes import shape_text
-from cudakit.show import terminal
+from cudakit.show import outputs, terminal
 
 if TYPE_CHECKING:
     from cudakit.device import Device
@@ -43,7 +43,7 @@ def compiled_for(arguments: argparse.Namespace, path: Path, arch: str, configs: 
     names = arguments.names or sorted({config.entry for config in configs if "<" in config.entry})
     return cache.compiled(
         compiler.request(
-            path.read_text(encoding="utf-8"),
+            text_of(path),
             name=str(path),
             arch=arch,
             defines={name: value or None for name, value in defines.items()},
@@ -51,6 +51,11 @@ def compiled_for(arguments: argparse.Namespace, path: Path, arch: str, configs: 
             fmad=not arguments.no_fmad,
         )
     )
+
+
+def text_of(path: Path) -> str:
+    """A source file's text. Raises Refused if it cannot be read, or is not UTF-8."""
+    return outputs.read_text(path)
 
 
 def declared(path: Path) -> list[tuple[Any, Any]]:

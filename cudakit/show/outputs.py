@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -51,20 +52,54 @@ def json_text(result: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(entries) + "\n}"
 
 
+def read_text(path: Path) -> str:
+    """A file's text. Raises Refused if it cannot be read, or is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Refused(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#x}") from error
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path} cannot be read: {reason(error)}") from error
+
+
+def write_text(destination: str | Path, content: str | bytes) -> None:
+    """Write a whole file. Raises Refused if that fails, and leaves no part of a new file."""
+    path = Path(destination)
+    new = not path.exists()
+    try:
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        if new:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        raise Refused(f"{path} cannot be written: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, in a few words: of an OSError without its number and file."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 def write_json(result: Mapping[str, Any], destination: str) -> None:
     """Writes `result` to a file, or to stdout for `-`."""
     text = json_text(finite(result))
     if destination == "-":
         sys.stdout.write(text + "\n")
     else:
-        Path(destination).write_text(text + "\n", encoding="utf-8")
+        write_text(destination, text + "\n")
 
 
 def load(path: Path) -> Mapping[str, Any]:
     """A report, or another JSON file, read back. Raises Refused where it is not there or is none."""
+    text = read_text(path)
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        report = json.loads(text)
+    except RecursionError as error:
+        raise Refused(f"{path} cannot be read as a report: it is nested too deeply") from error
+    except ValueError as error:
         raise Refused(f"{path} cannot be read as a report: {error}") from error
     if not isinstance(report, dict):
         raise Refused(f"{path} is no report: it is a {type(report).__name__}, not an object")

@@ -193,10 +193,95 @@ def test_annotate_of_a_declared_kernel_needs_no_script(capsys, tmp_path):
     out = tmp_path / "out.html"
     arguments = ["softmax/01_thread_per_row.cu", "--arch", "sm_90a", "--examples", "0", "--annotate", str(out)]
     assert command_line.main(["check", *arguments]) == 0
-    assert "softmax/thread_per_row 32x512 float32: all right, 1 launch" in capsys.readouterr().out
+    assert (
+        "softmax/thread_per_row 32x512 float32: 1 launch of kernels of this file, without a report"
+        in capsys.readouterr().out
+    )
     text = out.read_text()
     assert "<b>uncoalesced load</b>" in text
     assert "32.0 / 4.0" in text
+
+
+# ---- which kernels were checked ----
+
+SEVERAL = """\
+namespace maths {
+template <int N, class T> __global__ void __launch_bounds__(32) fill(T* y) { y[threadIdx.x] = N; }
+}
+template <class T> __global__ void unused(T* y) {}  // __global__ void comment(float* y)
+__global__ void same(float* y) { y[0] = 1; }
+__global__ void same(double* y) { y[0] = 1; }
+extern "C" __global__ void plain(float* y) { y[0] = 1; }
+"""
+LAUNCHES = """\
+import cudakit
+device = cudakit.Device()
+names = ("maths::fill<3, float>", "maths::fill<4, float>")
+module = device.compile("mine.cu", names=names)
+y = device.zeros(32)
+for name in (*names, names[0]):
+    module[name].launch(device.default_stream, grid=1, block=32, args=(y,))
+module["plain"].launch(device.default_stream, grid=1, block=1, args=(y,))
+"""
+
+
+def test_each_kernel_of_the_file_has_its_launches(capsys, mine):
+    (mine / "mine.cu").write_text(SEVERAL)
+    (mine / "try.py").write_text(LAUNCHES)
+    status, out, _ = check(capsys, "--run", "try.py", "--json", "out.json")
+    assert status == 0
+    assert out.splitlines()[-6:] == [
+        "  same(float*): NEVER LAUNCHED",
+        "  same(double*): NEVER LAUNCHED",
+        "  plain: 1 launch",
+        "  unused: NEVER LAUNCHED",
+        "  maths::fill: 3 launches",
+        "2 of 5 kernels checked",
+    ]
+    assert not re.search("passed|all right", out)
+    found = json.loads((mine / "out.json").read_text())
+    assert (found["ok"], found["nothing_checked"], found["kernels_checked"]) == (True, None, 2)
+    assert {entry["kernel"]: entry["launches"] for entry in found["launches"]} == {
+        "same(float*)": 0, "same(double*)": 0, "plain": 1, "unused": 0, "maths::fill": 3
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "why"),
+    [
+        ("import cudakit\ncudakit.Device().zeros(3)", [], "no kernel of mine.cu was launched"),
+        # a kernel of another file, with code of this one in it
+        (
+            "import cudakit\ndevice = cudakit.Device()\nkernel = device.compile('other.cu')['other']\n"
+            "kernel.launch(device.default_stream, grid=1, block=1, args=(device.zeros(1),))",
+            [],
+            "no kernel of mine.cu was launched",
+        ),
+        (LAUNCHES, ["--arch", ","], "--arch names no architecture"),
+        (LAUNCHES, ["--arch", ""], "--arch names no architecture"),
+        (LAUNCHES, ["--arch", "sm_103"], "no simulated device stands for sm_103"),
+    ],
+)
+def test_a_check_that_checked_nothing_fails(capsys, mine, script, arguments, why):
+    (mine / "mine.cu").write_text("__device__ inline float one() { return 1; }\n" + SEVERAL)
+    (mine / "other.cu").write_text('#include "mine.cu"\n__global__ void other(float* y) { y[0] = one(); }\n')
+    (mine / "try.py").write_text(script)
+    status, out, err = check(capsys, "--run", "try.py", "--json", "out.json", *arguments)
+    assert status == cli.EXIT_REFUSED
+    assert err.splitlines()[-1].startswith("error: NOTHING CHECKED: ")
+    assert why in err
+    assert not re.search("passed|all right", out)
+    found = json.loads((mine / "out.json").read_text())
+    assert not found["ok"]
+    assert why in found["nothing_checked"]
+    assert not found["kernels_checked"]
+
+
+def test_a_file_without_kernels_is_not_checked(capsys, mine):
+    (mine / "mine.cu").write_text("__device__ inline float one() { return 1; }\n")
+    status, _, err = check(capsys)
+    assert status == cli.EXIT_REFUSED
+    assert "NOTHING CHECKED: " in err
 
 
 # ---- scripts that fail ----
@@ -239,6 +324,8 @@ LEAKS = """\
 import cudakit
 with cudakit.Device() as device:
     kept = device.zeros(1024)
+    kernel = device.compile("mine.cu")["column"]
+    kernel.launch(device.default_stream, grid=1, block=32, args=(kept, device.zeros(32)))
 """
 
 
@@ -265,15 +352,25 @@ def test_work_that_fails_unseen_fails_the_check(capsys, mine):
     assert out.count("out of bounds: global load of 4 bytes") == 1
 
 
+FAULTY = """\
+def faulty():
+    module["column"].launch(device.default_stream, grid=1, block=32, args=(y, y))
+"""
+
+
 @pytest.mark.parametrize(
     ("end", "said"),
     [
         ("assert hits.numpy()[0] == 5, 'wrong count'", "AssertionError: wrong count"),
         ("import sys\nsys.exit(3)", "ended with status 3"),
+        ("import os\nos._exit(0)", "ended by os._exit(0)"),
+        ("import sys\nfaulty()\nsys.exit()", "out of bounds"),
+        ("import threading\nthreading.Timer(0.02, faulty).start()", "out of bounds"),
+        ("def wrong(:", "SyntaxError"),
     ],
 )
 def test_a_script_that_fails_fails_the_check(capsys, mine, end, said):
-    (mine / "try.py").write_text(SCRIPT + end + "\n")
+    (mine / "try.py").write_text(SCRIPT + FAULTY + end + "\n")
     status, out, _ = check(capsys, "--run", "try.py")
     assert status == cli.EXIT_FALSE
     assert said in out

@@ -1,0 +1,113 @@
+"""A user's script, run as the main program on the simulated device, and what it leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cudakit.driver import driver as drivers
+from cudakit.errors import CudakitError, DeviceUnavailable, LeakWarning, Refused, UnseenFault
+
+
+def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> dict[str, Any]:
+    """Run a script to the end of its threads and of all that it queued, with the simulated device as the default one.
+
+    Returns "ok", "failure" and "leaks" of the JSON. Raises Refused if it asks for a GPU.
+    """
+    kept = os.environ.get("CUDAKIT_DEVICE"), sys.argv, sys.path[:]
+    os.environ["CUDAKIT_DEVICE"] = f"sim:{arch}"
+    sys.argv = [script]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    failure = None
+    told: list[Any] = []
+    before = set(threading.enumerate())
+    try:
+        with _listening(told), _kept_alive():
+            try:
+                runpy.run_path(script, run_name="__main__")
+            except SystemExit as ended:
+                if ended.code not in (None, 0):
+                    failure = f"the script ended with status {ended.code}"
+            for thread in set(threading.enumerate()) - before:
+                if not thread.daemon:
+                    thread.join()
+            watch.finish()
+    except DeviceUnavailable as error:
+        raise Refused(
+            f"--run {script}: it asks for a GPU ({error}). Let it take cudakit.Device(), which is the "
+            "simulated device here"
+        ) from error
+    except CudakitError as error:
+        failure = str(error)
+    except Exception as error:
+        failure = _failure(error, script)
+    finally:
+        device, sys.argv, sys.path[:] = kept
+        os.environ.pop("CUDAKIT_DEVICE")
+        if device is not None:
+            os.environ["CUDAKIT_DEVICE"] = device
+    # what the script met and passed over, too
+    reports = {str(report): report.kind for report in (*told, *watch.reports())}
+    leaks = [text for text, kind in reports.items() if kind == "leak"]
+    if failure is None:
+        failure = "\n".join(text for text in reports if text not in leaks or fail_on_leaks) or None
+    return {"ok": failure is None, "failure": failure, "leaks": leaks}
+
+
+def _failure(error: Exception, script: str) -> str:
+    """The traceback from the script's own frame on; without one (a syntax error) the error alone."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename != script:
+        frames = frames.tb_next
+    if frames is None:
+        return "".join(traceback.format_exception_only(error)).rstrip()
+    return "".join(traceback.format_exception(error.with_traceback(frames))).rstrip()
+
+
+@contextlib.contextmanager
+def _listening(told: list[Any]) -> Iterator[None]:
+    """Collects the reports that come as warnings, which Python may hide."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def note(message: Any, *where: Any, **more: Any) -> None:
+            if isinstance(message, (LeakWarning, UnseenFault)):
+                told.append(message.report)
+            else:
+                show(message, *where, **more)
+
+        warnings.simplefilter("always", LeakWarning)
+        warnings.simplefilter("always", UnseenFault)
+        warnings.showwarning = note
+        yield
+
+
+class _Left(BaseException):
+    """The script called os._exit()."""
+
+
+@contextlib.contextmanager
+def _kept_alive() -> Iterator[None]:
+    """Have os._exit() end the script and not this process, with which the verdict would go."""
+    leave, process = os._exit, os.getpid()
+
+    def exit(status: int) -> None:
+        if os.getpid() != process or threading.current_thread() is not threading.main_thread():
+            leave(status)
+        raise _Left(status)
+
+    os._exit = exit  # type: ignore[assignment]
+    try:
+        yield
+    except _Left as left:
+        raise CudakitError(f"the script ended by os._exit({left}), so what it left queued was not checked") from None
+    finally:
+        os._exit = leave
