@@ -82,9 +82,11 @@ def draw(arguments: argparse.Namespace) -> int:
 
     plots.check(arguments.plot)
     report = outputs.load(Path(arguments.file))
-    for written in plots.plot(
-        report, arguments.plot, kind=arguments.kind, shape=arguments.shape, variants=arguments.variants or ()
-    ):
+    with outputs.reading(arguments.file):
+        pictures = plots.plot(
+            report, arguments.plot, kind=arguments.kind, shape=arguments.shape, variants=arguments.variants or ()
+        )
+    for written in pictures:
         print(written)
     return cli.EXIT_OK
 
@@ -96,18 +98,21 @@ def fill(arguments: argparse.Namespace) -> int:
     """
     from cudakit.show import marks, outputs
 
-    wrong = False
+    wrong, found = False, 0
     for name in arguments.file:
         path = Path(name)
-        old = path.read_text(encoding="utf-8")
+        old = outputs.read_text(path)
+        found += marks.count(old)
         new, problems = marks.fill_marks(old, lambda source: outputs.load(Path(source)))
         for problem in problems:
             print(f"{name}: {problem}", file=sys.stderr)
         if new != old:
             print(f"{name}: {'not up to date' if arguments.check else 'written'}")
             if not arguments.check:
-                path.write_text(new, encoding="utf-8")
+                outputs.write_text(path, new)
         wrong = wrong or bool(problems) or (new != old and arguments.check)
+    if not found:
+        return cli.nothing_checked(f"{', '.join(arguments.file)}: there are no marks <!-- TABLE FILE.json -->")
     return cli.EXIT_FALSE if wrong else cli.EXIT_OK
 
 
@@ -152,9 +157,11 @@ def build_parser() -> argparse.ArgumentParser:
         "fuzz", "Runs a family's variants on problems that hypothesis draws, against the reference.", fuzzing.fuzz
     )
     sub.add_argument("family", help="softmax, vector_add, ...")
-    sub.add_argument("--examples", type=int, default=200, help="how many problems (default: 200)")
+    sub.add_argument("--examples", type=cli.positive, default=200, help="how many problems (default: 200)")
     sub.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="only these (default: all)")
-    sub.add_argument("--elements", type=int, help="the largest problem (default: 20000, on the simulated device 4000)")
+    sub.add_argument(
+        "--elements", type=cli.positive, help="the largest problem (default: 20000, on the simulated device 4000)"
+    )
     sub.add_argument("--seed", type=int, help="draw the same problems again")
     sub.add_argument("--device", default="auto", metavar="auto|sim|gpu|gpu:N")
 
@@ -177,17 +184,19 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Returns the exit status: 0 only if nothing was false; 2, after the help, without a command."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    return cli.guarded(lambda: _run(given), verbose="-v" in given or "--verbose" in given)
+
+
+def _run(given: Sequence[str]) -> int:
     parser = build_parser()
     if not given:
         parser.print_help()
         return cli.EXIT_REFUSED
     first = next((word for word in given if not word.startswith("-")), None)
     if first is not None and first not in COMMANDS:
-        known = f"there are {', '.join(COMMANDS)}{names.hint(first, COMMANDS)}"
-        terminal.say_error(f"error: there is no command {first!r}; {known}", sys.stderr)
-        return cli.EXIT_REFUSED
+        raise Refused(f"there is no command {first!r}; there are {', '.join(COMMANDS)}{names.hint(first, COMMANDS)}")
     parsed = parser.parse_args(given)
-    return cli.guarded(lambda: int(parsed.run(parsed)), verbose=getattr(parsed, "verbose", False))
+    return int(parsed.run(parsed))
 
 
 if __name__ == "__main__":

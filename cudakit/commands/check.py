@@ -79,14 +79,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     files.add_compile_arguments(parser)
     parser.add_argument(
-        "--arch", type=cli.parse_names, default=["sm_80", "sm_90a"], metavar="A,...", help="(default: sm_80,sm_90a)"
+        "--arch", type=cli.parse_list, default=["sm_80", "sm_90a"], metavar="A,...", help="(default: sm_80,sm_90a)"
     )
     parser.add_argument(
         "--examples", type=int, default=200, metavar="N", help="fuzzed problems a variant; 0: none (default: 200)"
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="begin no new problem after that (default: 60)")
     parser.add_argument("--seed", type=int, help="draw the same problems again")
-    parser.add_argument("--checks", type=cli.parse_names, metavar="C,...", help="only these (default: all)")
+    parser.add_argument("--checks", type=cli.parse_list, metavar="C,...", help="only these (default: all)")
     parser.add_argument("--run", metavar="SCRIPT.py", dest="script", help="a script that launches the file's kernels")
     parser.add_argument("--annotate", metavar="FILE.html", help="write the source with counters beside each line")
     parser.add_argument("--json", metavar="FILE", help="write what was found as JSON; - is stdout, alone")
@@ -123,12 +123,13 @@ def _refuse(arguments: argparse.Namespace, path: Path) -> None:
     unknown = set(arguments.checks or ()) - set(drivers.all_checks())
     if unknown:
         raise Refused(f"--checks {', '.join(sorted(unknown))}: there are {', '.join(drivers.all_checks())}")
-    if arguments.examples < 0 or arguments.seconds <= 0:
+    if arguments.examples < 0 or not arguments.seconds > 0:
         raise Refused("--examples must be at least 0 and --seconds more than 0")
     if arguments.script is not None and not Path(arguments.script).is_file():
         raise Refused(f"--run {arguments.script}: there is no such script")
     if arguments.annotate == "-":
         raise Refused("--annotate -: the page is written to a file; name one")
+    files.expect_defines(arguments)
     for flag in ("--annotate", "--json"):
         outputs.check_destination(flag, getattr(arguments, flag[2:]))
     if arguments.annotate and arguments.script is None and not files.declared(path):
@@ -229,7 +230,7 @@ def _run(
     wanted = bool(arguments.script or arguments.annotate or (pairs and arguments.examples))
     arch = _run_on(arguments.arch)
     if not kernels.launches:
-        outcome.nothing_checked = f"{path} has no kernels"
+        outcome.nothing_checked = f"{path} has no kernels: a template has one per --names"
     elif arch is None:
         why = f"no simulated device stands for {', '.join(arguments.arch)}, so nothing was run"
         print(why, file=out)

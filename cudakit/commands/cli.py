@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from cudakit import names
 from cudakit.errors import CompileError, CudakitError, Refused
 from cudakit.shapes import Shape
-from cudakit.show import terminal
+from cudakit.show import outputs, terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,8 +54,17 @@ class HelpFormatter(argparse.HelpFormatter):
         return terminal.wrapped(terminal.joined(text), width)
 
 
-def parse_names(text: str) -> list[str]:
+def parse_list(text: str) -> list[str]:
+    """`a, b` is ["a", "b"]; empty if there is no name."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def parse_names(text: str) -> list[str]:
+    """As parse_list. Raises argparse's error if there is no name."""
+    found = parse_list(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} names nothing: write one or more names, joined by commas")
+    return found
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
@@ -178,15 +187,40 @@ def progress(console: Console, total: int) -> Iterator[Callable[[str], None]]:
 
 
 def guarded(main: Callable[[], int], *, verbose: bool = False) -> int:
-    """Runs a main function; a refusal is a sentence on stderr and status 2, not a traceback. verbose: with the options
-    of a source that did not compile."""
+    """Runs a main function. If it was refused, or the system fails it (files, pipes, memory), that is a sentence on
+    stderr and status 2; any other exception is a bug, and passes through. verbose: with the options of a source that
+    did not compile."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed before Python began
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
-        return main()
-    except (CudakitError, Refused, FileNotFoundError, FileExistsError) as error:
-        terminal.say_error(f"error: {error}", sys.stderr)
-        if verbose and isinstance(error, CompileError) and error.options:
-            terminal.say(f"options: {' '.join(error.options)}", sys.stderr)
-        return EXIT_REFUSED
+        try:
+            return main()
+        finally:
+            sys.stdout.flush()  # a full disk or a closed pipe shows here, and not when the interpreter ends
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except (CudakitError, Refused) as error:
+        said = str(error)
+        if verbose and isinstance(error, CompileError) and error.options:
+            said += f"\noptions: {' '.join(error.options)}"
+    except UnicodeError as error:
+        said = f"a text or a name is not Unicode: {error}"
+    except OSError as error:
+        files = [str(name) for name in (error.filename, error.filename2) if name is not None]
+        if not files and error.errno is not None:  # a stream's
+            _drop_stdout()
+            files = ["the output could not be written"]
+        said = ": ".join([*files, outputs.reason(error)])
+    except MemoryError as error:
+        said = f"this needs more memory than the host has: {error}".removesuffix(": ")
+    with suppress(OSError):
+        terminal.say_error(f"error: {said}".encode(errors="backslashreplace").decode(), sys.stderr)
+    return EXIT_REFUSED
+
+
+def _drop_stdout() -> None:
+    """Have Python's last flush of stdout, which failed, go nowhere."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

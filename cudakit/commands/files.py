@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudakit.commands import cli
 from cudakit.compile import cache, compiler, headers
+from cudakit.errors import Refused
 from cudakit.launch import signature
 from cudakit.launch.mangling import demangle
 from cudakit.memory import array as memory
@@ -37,8 +38,16 @@ def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def expect_defines(arguments: argparse.Namespace) -> None:
+    """Raises Refused for a --define that names no macro."""
+    for pair in arguments.define:
+        if not re.fullmatch(r"[A-Za-z_]\w*(\([\w\s,.]*\))?(=.*)?", pair, re.ASCII | re.DOTALL):
+            raise Refused(f"--define {pair}: that names no macro. Write NAME or NAME=VALUE")
+
+
 def compiled_for(arguments: argparse.Namespace, path: Path, arch: str, configs: Sequence[Config]) -> compiler.Compiled:
     """The file compiled (or found in the cache) for one architecture, with the templates that `configs` launch."""
+    expect_defines(arguments)
     defines = dict(pair.partition("=")[::2] for pair in arguments.define)
     names = arguments.names or sorted({config.entry for config in configs if "<" in config.entry})
     return cache.compiled(
@@ -153,6 +162,10 @@ def warnings_of(log: str) -> list[str]:
 
 def compile_file(arguments: argparse.Namespace) -> int:
     """`cudakit compile`."""
+    if arguments.arch.strip(", ") == "":
+        return cli.nothing_checked("--arch names no architecture: write sm_80, sm_90a, ...")
+    for flag in ("--ptx", "--cubin"):
+        outputs.check_destination(flag, getattr(arguments, flag[2:]))
     path = headers.find_source(arguments.file)
     compiled = compiled_for(arguments, path, arguments.arch, declared_configs(path))
     out = sys.stderr if arguments.ptx == "-" else sys.stdout
@@ -161,12 +174,12 @@ def compile_file(arguments: argparse.Namespace) -> int:
     kernels = kernel_facts(compiled)
     for line in [*(kernel.text for kernel in kernels), *warnings_of(compiled.log)]:
         terminal.say(f"  {line}", out)
-    if not kernels:
-        terminal.say("  no kernels: a template gives one for each --names", out)
     if arguments.ptx == "-":
         sys.stdout.write(compiled.ptx)
     elif arguments.ptx:
-        Path(arguments.ptx).write_text(compiled.ptx, encoding="utf-8")
+        outputs.write_text(arguments.ptx, compiled.ptx)
     if arguments.cubin:
-        Path(arguments.cubin).write_bytes(compiled.cubin)
+        outputs.write_text(arguments.cubin, compiled.cubin)
+    if not kernels:
+        return cli.nothing_checked(f"{path} has no kernels: a template has one per --names")
     return cli.EXIT_OK

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = N
     """Measures the families `names` as the flags of `cli.add_bench_arguments` say. old: an older report's file, which
     the result is compared with; its own rows are measured, unless flags say which. Returns the exit status."""
     outputs.check_destination("--json", arguments.json)
-    if arguments.plot:
+    if arguments.plot is not None:
         plots.check(arguments.plot)
     earlier = None if old is None else against.load(old)
     once = arguments.once or cli.under_profiler()
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = N
                 return against.nothing_compared(old, why)
         report = _measure(device, work, once, progress)
     status = finish(report, arguments, table)
-    if arguments.plot:  # last: the measurements are kept, whether or not there is something to draw
+    if arguments.plot is not None:  # last: the measurements are kept, whether or not there is something to draw
         plots.plot(report.as_dict(), arguments.plot)
     if old is not None and earlier is not None:
         status = max(status, against.conclude(earlier, report.as_dict(), old, table))

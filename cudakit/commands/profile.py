@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import shlex
@@ -80,6 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Runs the command. Raises ProfilerError or Refused where it cannot be done. Returns the exit status."""
     _check(arguments)
+    with outputs.reading(arguments.imported) if arguments.imported else contextlib.nullcontext():
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     stem = _stem(arguments)
     shown, progress = cli.consoles(arguments)
     report = _imported(arguments) if arguments.imported else _profiled(arguments, stem, progress)
@@ -87,7 +93,7 @@ def main(arguments: argparse.Namespace) -> int:
         report["rows"] = reduction.summed(report["rows"])
     rows, page, picture = arguments.json or f"{stem}.json", f"{stem}.md", arguments.plot or f"{stem}.png"
     outputs.write_json(report, rows)
-    Path(page).write_text(profile_tables.markdown(report) + "\n", encoding="utf-8")
+    outputs.write_text(page, profile_tables.markdown(report) + "\n")
     written = [rows, page, picture]
     try:
         roofline.draw(report, picture)
@@ -110,7 +116,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise Refused(f"--import {arguments.imported}: there is no such file")
     outputs.check_destination("--json", arguments.json)
     outputs.check_destination("--output", f"{_stem(arguments)}.md")
-    if arguments.plot:
+    if arguments.plot is not None:
         plots.check(arguments.plot)
     _keep_others(arguments)
     _given_ceilings(arguments.ceilings)

@@ -8,6 +8,7 @@ from typing import Any
 
 from cudakit.errors import Refused
 from cudakit.show import example_tables, figures, profile_tables, tables
+from cudakit.show.outputs import reading
 
 WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "tables": tables.markdown,
@@ -23,6 +24,11 @@ WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 # Between a table's marks there are no other marks: prose behind a mark that was never ended must not go with its table.
 _MARK = re.compile(r"(<!-- (?P<writer>\w+) (?P<source>\S+) -->\n)(?:(?!<!-- ).)*(<!-- end -->)", re.DOTALL)
 _FIGURE = re.compile(r"(<!-- figure (?P<source>\S+) (?P<figure>[^>]*?) ?-->)[^<\n]*(<!-- end -->)")
+
+
+def count(text: str) -> int:
+    """How many marks of tables and figures there are in `text`, well formed or not."""
+    return len(re.findall(r"<!-- \w+ \S+.*?-->", text))
 
 
 def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str, list[str]]:
@@ -43,18 +49,18 @@ def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str
             return mark[0]
         try:
             report = load(mark["source"])
-            if "rows" not in report:
+            if not isinstance(report.get("rows"), list):
                 raise Refused(f"{mark['source']} is no report: it has no rows")
-            return f"{mark[1]}{writer(report)}\n{mark[4]}"
+            with reading(f"{mark['source']}, for {mark['writer']},"):
+                return f"{mark[1]}{writer(report)}\n{mark[4]}"
         except Refused as error:
             problems.append(str(error))
-        except KeyError as error:
-            problems.append(f"{mark['source']} is no report that {mark['writer']} can write: it has no {error}")
         return mark[0]
 
     def fill_figure(mark: re.Match[str]) -> str:
         try:
-            return f"{mark[1]}{figures.written(mark['figure'], load(mark['source']))}{mark[4]}"
+            with reading(mark["source"]):
+                return f"{mark[1]}{figures.written(mark['figure'], load(mark['source']))}{mark[4]}"
         except Refused as error:
             problems.append(f"{mark['source']}: {error}")
             return mark[0]

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,15 @@ def write_text(destination: str | Path, content: str | bytes) -> None:
             with contextlib.suppress(OSError):
                 path.unlink()
         raise Refused(f"{path} cannot be written: {reason(error)}") from error
+
+
+@contextlib.contextmanager
+def reading(source: str | Path) -> Iterator[None]:
+    """Refuses JSON that is a report in form but not in contents: raises Refused for what goes wrong in the block."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise Refused(f"{source} is not a report of this kind: {type(error).__name__}: {error}") from error
 
 
 def reason(error: BaseException) -> str:

@@ -7,11 +7,12 @@ Needs the `plot` extra (matplotlib), which is imported when a picture is asked f
 from __future__ import annotations
 
 import importlib
+import io
 import os
 from typing import Any
 
 from cudakit.errors import Refused
-from cudakit.show.outputs import check_destination
+from cudakit.show.outputs import check_destination, write_text
 
 # Okabe and Ito's colours, without the yellow that vanishes on white.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
@@ -22,6 +23,8 @@ CEILING = "#1b1f24"
 
 def check(path: str, flag: str = "--plot") -> None:
     """Raises Refused where nothing could be drawn to `path`, the value of `flag`: before anything runs for it."""
+    if path == "-":
+        raise Refused(f"{flag} -: a picture is written to a file; name one")
     check_destination(flag, path)
     backends = load("matplotlib.backend_bases")
     known = sorted(backends.FigureCanvasBase.get_supported_filetypes())
@@ -48,7 +51,9 @@ def figure(width: float, height: float) -> Any:
 
 def save(made: Any, path: str) -> None:
     """Writes a figure in the format that the path's ending names."""
-    made.savefig(path, dpi=150)
+    image = io.BytesIO()
+    made.savefig(image, dpi=150, format=os.path.splitext(path)[1][1:].lower() or "png")
+    write_text(path, image.getvalue())
 
 
 def literal(text: str) -> str:
