@@ -19,7 +19,7 @@ from cudakit.compare import compare
 from cudakit.errors import Refused
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
-from cudakit.show import outputs, tables
+from cudakit.show import outputs, tables, terminal
 
 BLOCK = 1024
 UNGUARDED = """
@@ -86,15 +86,16 @@ def run(arguments):
     result = report.as_dict()
     if not arguments.quiet:
         tables.show(result, table)
-        table.print(f"of {blocks * BLOCK:,} threads the guard stops {blocks * BLOCK - n:,}; without it:", style="bold")
-        table.print(without_guard(n), markup=False)
+        stopped = f"of {blocks * BLOCK:,} threads the guard stops {blocks * BLOCK - n:,}; without it:"
+        terminal.show_text(table, stopped, style="bold")
+        terminal.show_text(table, without_guard(n))
     if arguments.json:
         outputs.write_json(result, arguments.json)
     return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument("--n", type=int, default=100_003, help="elements (default: 100,003)")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -81,7 +81,7 @@ def blocks_of(text):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument("--shapes", type=cli.parse_shapes, metavar="S,...", help="volumes, such as 200x250x200")
     parser.add_argument("--blocks", type=blocks_of, default=blocks_of(BLOCKS), metavar="B,...", help="XxYxZ threads")

@@ -103,7 +103,7 @@ def run(arguments):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     streamed.add_arguments(
         parser, count="default: 7,680; 14 on the simulated device", size="default: 1,024; 32",
         chunk="default: 64 MiB of them; 3",

@@ -350,7 +350,7 @@ def run(arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument("--bursts", type=cli.positive, default=BURSTS, help=f"bursts per round (default: {BURSTS})")
     parser.add_argument("--rounds", type=cli.positive, default=ROUNDS, help=f"rounds (default: {ROUNDS})")

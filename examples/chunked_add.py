@@ -50,7 +50,7 @@ def _plain(blocks):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     streamed.add_arguments(
         parser, count="default: 100,000; 50 on the simulated device", size="default: 256; 12",
         chunk="default: 64 MiB of them; 7",

@@ -309,7 +309,7 @@ def run(arguments):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument(
         "--shapes", type=cli.parse_shapes, metavar="S,...", help="4096 is a vector add, 8192x8192 a softmax of rows"

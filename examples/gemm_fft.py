@@ -74,7 +74,7 @@ def run(arguments):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     streamed.add_arguments(
         parser, count="default: 20,000; 14 on the simulated device", size="default: 256; 8", chunk="default: 500; 4"
     )

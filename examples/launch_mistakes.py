@@ -102,7 +102,7 @@ def show(report, console):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     arguments = parser.parse_args()
     outputs.check_destination("--json", arguments.json)

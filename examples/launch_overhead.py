@@ -471,7 +471,7 @@ def run(arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument("--bursts", type=int, help="bursts a contender (default: 50, on the simulated device 3)")
     parser.add_argument("--repeats", type=int, default=7, help="fresh processes an import (default: 7)")

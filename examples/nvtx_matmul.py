@@ -30,7 +30,7 @@ from cudakit.families.gemm import FAMILY
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import wall_clock
 from cudakit.shapes import shape_text
-from cudakit.show import digits, outputs, plots, tables
+from cudakit.show import digits, outputs, plots, tables, terminal
 
 TILE = 16
 ENTRY = f"tiled<{TILE}>"
@@ -87,13 +87,13 @@ def check(hosts, found):
 def show(result, trace, depth, console):
     for row in result["rows"]:
         verdict = f"right, worst error {digits.number(row['max_abs_error'], 2)}" if row["ok"] else f"NO: {row['why']}"
-        console.print(f"{shape_text(row['shape'])} {row['variant']} ({row['idea']}): {verdict}", markup=False)
-    console.print()
-    console.print(trace.table(depth), markup=False, soft_wrap=True)
-    console.print()
+        terminal.show_text(console, f"{shape_text(row['shape'])} {row['variant']} ({row['idea']}): {verdict}")
+    terminal.show_text(console, f"\n{trace.table(depth)}\n")
     if result["device"]["kind"] == "sim":
-        console.print("simulated: these are times of this machine's CPU, which simulates, and not those of a GPU")
-    console.print(tables.device_line(result))
+        terminal.show_text(
+            console, "simulated: these are times of this machine's CPU, which simulates, and not those of a GPU"
+        )
+    terminal.show_text(console, tables.device_line(result))
 
 
 def run(arguments):
@@ -125,7 +125,7 @@ def run(arguments):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument("--shapes", type=cli.parse_shapes, metavar="S,...", help="N or MxNxK (default: 1024 on a GPU)")
     parser.add_argument("--depth", type=cli.positive, default=2, help="levels of nesting in the table (default: 2)")

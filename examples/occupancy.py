@@ -117,7 +117,7 @@ def sizes(text):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument("--shapes", type=cli.parse_shapes, metavar="N,...", help="floats to copy, a multiple of 4")
     parser.add_argument("--blocks", type=sizes, default=[256], metavar="T,...", help="threads a block (default: 256)")

@@ -149,7 +149,7 @@ def run(arguments):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument("--positions", type=cli.positive, metavar="N", help="default: 512; 3 on the simulated device")
     parser.add_argument("--size", type=cli.positive, metavar="N", help="rows and columns of a patch (default: 256; 16)")

@@ -22,7 +22,7 @@ CHUNK_BYTES = 1 << 30
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument("--count", type=int, help="how many matrices (default: 2,000; 4 on the simulated device)")
     parser.add_argument("--size", type=int, help="rows and columns (default: 1,024; 64 on the simulated device)")

@@ -13,6 +13,6 @@ import sys
 from cudakit.commands import cli, ladder
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_bench_arguments(parser)
     sys.exit(cli.guarded(lambda: ladder.run(parser.parse_args(), ["sum", "max", "argmax"])))

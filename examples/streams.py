@@ -72,7 +72,7 @@ def study(text):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     streamed.add_arguments(
         parser, count="default: 100,000; 60 on the simulated device", size="default: 256; 12",
         chunk="default: 64 MiB of them; 3",

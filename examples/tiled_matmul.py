@@ -87,7 +87,7 @@ def run(arguments):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument("--shapes", type=cli.parse_shapes, metavar="S,...", help="N or MxNxK (default: 1024 on a GPU)")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -22,7 +22,7 @@ from cudakit.commands.launched import FileKernels
 from cudakit.compile import compiler, headers
 from cudakit.driver import driver as drivers
 from cudakit.errors import CompileError, CudakitError, Refused
-from cudakit.show import advice, annotate, outputs
+from cudakit.show import advice, annotate, outputs, terminal
 
 HELP = """Compiles a .cu file for each architecture, says what its kernels need, runs them on the simulated device.
 
@@ -96,7 +96,7 @@ def main(arguments: argparse.Namespace) -> int:
     """The command. Returns the exit status."""
     path = headers.find_source(arguments.file)
     _refuse(arguments, path)
-    out = sys.stderr if arguments.json == "-" else sys.stdout
+    out = terminal.wrapping(sys.stderr if arguments.json == "-" else sys.stdout)
     checks = arguments.checks if arguments.checks is not None else list(drivers.all_checks())
     outcome = Outcome(str(path), checks)
     if arguments.arch:

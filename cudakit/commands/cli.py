@@ -51,7 +51,7 @@ class HelpFormatter(argparse.HelpFormatter):
     """Help in which a description keeps its lines and paragraphs, wrapped at words if the terminal is narrower."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return terminal.wrapped(terminal.joined(text), width)
+        return terminal.wrapped(terminal.joined(text), width, hang="")
 
 
 def parse_list(text: str) -> list[str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def main(description: str, family: str, arguments: Sequence[str] | None = None) -> int:
     """An example's main function for one family. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=description, formatter_class=cli.HelpFormatter)
     cli.add_bench_arguments(parser)
     return cli.guarded(lambda: run(parser.parse_args(arguments), [family]))
 

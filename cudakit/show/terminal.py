@@ -7,6 +7,7 @@ and a line under the table names them. Reasons are notes under the table, which 
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -45,8 +46,8 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     return Console(stderr=stderr, quiet=quiet, width=width, highlight=False)
 
 
-def wrapped(text: str, width: int | None) -> str:
-    """`text` with each line that is longer than `width` wrapped at words, its rest indented by two more. Words are
+def wrapped(text: str, width: int | None, hang: str = "  ") -> str:
+    """`text` with each line that is longer than `width` wrapped at words, its rest indented by `hang` more. Words are
     never cut. None: as it is."""
     if width is None:
         return text
@@ -60,7 +61,7 @@ def wrapped(text: str, width: int | None) -> str:
             line.lstrip(),
             width,
             initial_indent=indent,
-            subsequent_indent=indent + "  ",
+            subsequent_indent=indent + hang,
             break_long_words=False,
             break_on_hyphens=False,
             replace_whitespace=False,
@@ -72,8 +73,7 @@ def joined(text: str) -> str:
     """`text` with the lines of each paragraph joined; indented lines stay, as examples of commands do."""
     lines: list[str] = []
     for line in text.strip("\n").split("\n"):
-        plain = line[:1].strip() and lines and lines[-1][:1].strip()
-        if plain:
+        if lines and lines[-1][:1].strip() and line[:1].strip(" -*"):
             lines[-1] += f" {line}"
         else:
             lines.append(line)
@@ -84,6 +84,31 @@ def say(text: str, file: IO[str] | None = None) -> None:
     """Print `text`, wrapped at words if `file` (default: stdout) is a terminal."""
     file = sys.stdout if file is None else file
     print(wrapped(text, width_of(file)), file=file)
+
+
+def wrapping(file: IO[str]) -> IO[str]:
+    """`file`, or if it is a terminal a stream on it that wraps each line at words."""
+    return _Wrapping(file) if width_of(file) is not None else file
+
+
+class _Wrapping(io.StringIO):
+    """Writes lines to a file once they are complete, wrapped at words."""
+
+    def __init__(self, file: IO[str]) -> None:
+        super().__init__()
+        self._file = file
+
+    def write(self, text: str) -> int:
+        *lines, rest = (self.getvalue() + text).split("\n")
+        for line in lines:
+            say(line, self._file)
+        self.seek(0)
+        self.truncate()
+        super().write(rest)
+        return len(text)
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def say_error(text: str, file: IO[str]) -> None:
@@ -154,7 +179,7 @@ def show_table(
     shown, widths = fit(columns, out.width)
     _lines(out, wrapped(title, out.width).split("\n"), "italic")
     _lines(out, _row(shown, widths, [column.heading for column in shown], heading=True), "bold")
-    _lines(out, ["─" * (sum(widths) + len(_GAP) * (len(widths) - 1))])
+    _lines(out, ["-" * (sum(widths) + len(_GAP) * (len(widths) - 1))])
     for number in range(len(columns[0].cells) if columns else 0):
         style = styles[number] if styles else None
         _lines(out, _row(shown, widths, [column.cells[number] for column in shown]), style)

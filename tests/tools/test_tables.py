@@ -169,7 +169,7 @@ NUMBER = re.compile(r"(?<![\w.,])[-+]?\d[\d.,]*(?:e[-+]?\d+)?(?![\w])")
 
 
 def is_rule(line):
-    return line.startswith("──")
+    return line.startswith("----") and set(line) == {"-"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -192,7 +192,7 @@ def test_every_table_fits_and_cuts_nothing(kind):
             text = re.sub(rf"left out at {width} columns:", "", text)
         shown = re.sub(r"\(use\s+a\s+wider\s+terminal\s+or\s+--json\)|;", "", text)
         assert set(NUMBER.findall(shown)) <= numbers, "a number was cut"
-        odd = {word for word in shown.split() if word not in words and not set(word) <= {"─"}}
+        odd = {word for word in shown.split() if word not in words and not set(word) <= {"-"}}
         assert {word for word in odd if f"{word};" not in words} == set(), "a word was cut"
         assert sum(map(is_rule, screen.lines)) == rows
 
@@ -241,6 +241,7 @@ def test_text_wraps_at_words_and_never_cuts_one():
 COMMANDS = {
     "info": ["info"],
     "compile": ["compile", "softmax/05_tree_reduce.cu"],
+    "check": ["check", "softmax/05_tree_reduce.cu", "--arch", "sm_90a", "--examples", "1", "--seed", "1"],
     "a family that is not there": ["bench", "softmx"],
     "a variant that is not there": ["bench", "softmax", "--variants", "best"],
     "no command": [],
@@ -292,3 +293,27 @@ def test_a_table_for_a_file_has_every_column(monkeypatch):
     for kind in ("gpu", "sim"):
         tables.show(of_every_family(kind), screen.console)
     assert "left out" not in screen.text.getvalue()
+
+
+def order(columns):
+    """Headings in the order in which they are left out, as the page writes them."""
+    kept = [column for column in columns if column.only != "page"]
+    dropped = sorted((column for column in kept if column.leave), key=lambda column: -column.leave)
+    return [column.heading for column in dropped], [column.heading for column in kept if not column.leave]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("bandwidth", tables.TIMED),
+        ("arithmetic", tables.TIMED_FLOPS),
+        ("counters", tables.COUNTED),
+        ("pipelines", tables.STREAMED),
+    ],
+)
+def test_the_page_states_the_order(name, columns):
+    page = (ROOT / "docs" / "benching.md").read_text(encoding="utf-8")
+    stated = re.search(rf"^\| {name} \| (.*) \| (.*) \|$", page, re.MULTILINE)
+    dropped, kept = order(columns)
+    plain = [heading.removesuffix(", us").removesuffix(", ms") for heading in dropped]
+    assert stated.groups() == (", ".join(plain), ", ".join(kept))
