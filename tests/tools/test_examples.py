@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
 import runpy
 import subprocess
 import sys
@@ -128,8 +127,9 @@ def test_every_example_keeps_the_contract_on_the_gpu(path, gpu):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_example_explains_itself(path):
-    done = run(path.stem, "--help", env={**os.environ, "COLUMNS": "80"})
+def test_every_example_explains_itself(path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = run(path.stem, "--help")
     assert done.returncode == 0
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert all(flag in done.stdout for flag in ("--device", "--json", "--quiet"))
