@@ -146,12 +146,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub = command("bench", "Checks and measures families of cudakit.ops: every rung, its ceiling and its peers.", bench)
     sub.add_argument("family", nargs="*", help="softmax, vector_add, ...; with --against, by default all of OLD.json")
     cli.add_bench_arguments(sub)
-    sub.add_argument(
-        "--against",
-        metavar="OLD.json",
-        help="measure the rows of an older --json again, on the same kind of device; names those that changed beyond "
-        "their noise, and exits 1 if one is slower",
-    )
+    cli.add_against_argument(sub, "measure the rows of an older --json again, on the same kind of device")
 
     sub = command(
         "fuzz", "Runs a family's variants on problems that hypothesis draws, against the reference.", fuzzing.fuzz

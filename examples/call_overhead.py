@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cudakit import ops
-from cudakit.commands import cli
+from cudakit.commands import against, cli
 from cudakit.compare import compare
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import Spread, host_costs
@@ -327,6 +327,7 @@ def show(result, console):
 
 def run(arguments):
     outputs.check_destination("--json", arguments.json)
+    earlier = against.load(arguments.against) if arguments.against else None
     console, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         gpu = device.kind == "gpu"
@@ -346,12 +347,14 @@ def run(arguments):
         show(result, console)
     if arguments.json:
         outputs.write_json(result, arguments.json)
-    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+    status = cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+    return status if earlier is None else max(status, against.conclude(earlier, result, arguments.against, console))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
+    cli.add_against_argument(parser, "compare with an older --json of this script")
     parser.add_argument("--bursts", type=cli.positive, default=BURSTS, help=f"bursts per round (default: {BURSTS})")
     parser.add_argument("--rounds", type=cli.positive, default=ROUNDS, help=f"rounds (default: {ROUNDS})")
     return cli.guarded(lambda: run(parser.parse_args()))

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cudakit import nvtx
-from cudakit.commands import cli
+from cudakit.commands import against, cli
 from cudakit.errors import Refused
 from cudakit.libs import blas, fft
 from cudakit.measure.rows import BenchReport, Row, Subject
@@ -448,6 +448,7 @@ def show(result, console):
 
 def run(arguments):
     outputs.check_destination("--json", arguments.json)
+    earlier = against.load(arguments.against) if arguments.against else None
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         gpu = device.kind == "gpu"
@@ -467,12 +468,14 @@ def run(arguments):
     if arguments.json:
         outputs.write_json(result, arguments.json)
     good = report.ok and not result["first_launch"]["warm"]["nvrtc_loaded"]
-    return cli.EXIT_OK if good else cli.EXIT_FALSE
+    status = cli.EXIT_OK if good else cli.EXIT_FALSE
+    return status if earlier is None else max(status, against.conclude(earlier, result, arguments.against, table))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
+    cli.add_against_argument(parser, "compare with an older --json of this script")
     parser.add_argument("--bursts", type=int, help="bursts a contender (default: 50, on the simulated device 3)")
     parser.add_argument("--repeats", type=int, default=7, help="fresh processes an import (default: 7)")
     return cli.guarded(lambda: run(parser.parse_args()))

@@ -153,7 +153,9 @@ def _compile(
         compiled = files.compiled_for(arguments, path, arch, configs)
     except CompileError as error:
         entry |= {"ok": False, "error": str(error)}
-        print(f"  FAILED: {error}", file=out)
+        terminal.say_error(f"  FAILED: {error}", out)
+        if arguments.verbose:
+            print(f"  options: {' '.join(error.options)}", file=out)
         return None
     for kernel in files.kernel_facts(compiled):
         print(f"  {kernel.text}", file=out)

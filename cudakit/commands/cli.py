@@ -54,6 +54,15 @@ class HelpFormatter(argparse.HelpFormatter):
         return terminal.wrapped(terminal.joined(text), width, hang="")
 
 
+def add_against_argument(parser: argparse.ArgumentParser, text: str) -> None:
+    """The flag that compares the result with an older one."""
+    parser.add_argument(
+        "--against",
+        metavar="OLD.json",
+        help=f"{text}; names the rows that changed beyond their noise, and exits 1 if one is slower",
+    )
+
+
 def parse_list(text: str) -> list[str]:
     """`a, b` is ["a", "b"]; empty if there is no name."""
     return [name.strip() for name in text.split(",") if name.strip()]

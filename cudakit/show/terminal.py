@@ -107,6 +107,9 @@ class _Wrapping(io.StringIO):
         super().write(rest)
         return len(text)
 
+    def isatty(self) -> bool:
+        return self._file.isatty()
+
     def flush(self) -> None:
         self._file.flush()
 
@@ -116,7 +119,7 @@ def say_error(text: str, file: IO[str]) -> None:
     and carets with their messages red."""
     shown = wrapped(text, width_of(file))
     if has_colour(file):
-        shown = re.sub(r"\A\w+:", lambda word: f"{_RED}{word[0]}{_PLAIN}", shown)
+        shown = re.sub(r"\A *\w+:", lambda word: f"{_RED}{word[0]}{_PLAIN}", shown)
         shown = re.sub(r"(?m)^> *\d+ \|.*$", lambda line: f"{_BOLD}{line[0]}{_PLAIN}", shown)
         shown = re.sub(r"(?m)^( +\|\s*)(\^.*)$", lambda line: f"{line[1]}{_RED}{line[2]}{_PLAIN}", shown)
     print(shown, file=file)

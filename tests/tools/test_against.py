@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 
+import programs
 import pytest
+from paths import ROOT
 
 from cudakit import __main__ as command_line
 from cudakit.commands import cli
@@ -200,3 +202,23 @@ def test_what_is_no_report_is_refused(tmp_path, capsys, text):
 def test_bench_needs_a_family_or_a_report(capsys):
     assert command_line.main(["bench", "--device", "sim"]) == cli.EXIT_REFUSED
     assert "--against OLD.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "figure"), [("launch_overhead", "host_us"), ("calls", "call_us"), ("calls", "loop_us")]
+)
+def test_the_costs_of_launches_and_calls_are_compared(name, figure):
+    """The committed reports of examples/launch_overhead.py and call_overhead.py, the old one with one cost halved."""
+    new = json.loads((ROOT / "profiles" / "h200" / f"{name}.json").read_text(encoding="utf-8"))
+    old = copy.deepcopy(new)
+    row = next(row for row in old["rows"] if row.get(figure) and not row["variant"].startswith("peer:"))
+    row[figure] = {key: value / 2 for key, value in row[figure].items()}
+    (change,) = regression.compare(old, new).changes
+    assert (change.figure, change.slower, change.judged) == (figure, True, True)
+
+
+@pytest.mark.parametrize("example", ["launch_overhead", "call_overhead"])
+def test_these_examples_read_the_older_report_before_they_measure(tmp_path, example):
+    done = programs.run(ROOT / "examples" / f"{example}.py", "--against", str(tmp_path / "absent.json"))
+    assert done.returncode == cli.EXIT_REFUSED
+    assert "absent.json cannot be read as a report" in done.stderr
