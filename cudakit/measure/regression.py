@@ -1,9 +1,9 @@
 """Two reports of the same rows, an old and a new one: which rows became slower or faster beyond their own noise.
 
-Rows are matched by family, variant, shape, dtype and mode. Of a GPU the times are compared (`time_ms`, and the
-host's `call_us`, `host_us` and `loop_us`): the noise of a row is the range from its tenth to its ninetieth percentile, of either report,
-and a row changed if the two ranges do not overlap and its median moved by more than FLOOR. A simulated device has no
-clock, so its counters are compared, which are the same in every run: any difference counts.
+Rows are matched by family, variant, shape, dtype and mode. Of a GPU the times are compared (`time_ms`, and the host's
+`call_us`, `host_us` and `loop_us`): the noise of a row is the range from its tenth to its ninetieth percentile, of
+either report, and a row changed if the two ranges do not overlap and its median moved by more than FLOOR. A simulated
+device has no clock, so its counters are compared, which are the same in every run: any difference counts.
 """
 
 from __future__ import annotations
