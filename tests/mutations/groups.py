@@ -1,0 +1,100 @@
+"""The tests that could notice a mutation, by the file that it is in: the likeliest first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cudakit import ops
+from tests.mutations.trees import includers
+
+Group = tuple[str, ...]  # arguments of one run of pytest
+
+FUZZ = "tests/ops/test_kernels.py"
+# Beside the fuzzing: what tests a folder of kernels, or a family's host code.
+FOLDERS = {
+    "add": ("tests/ops/test_elementwise.py",),
+    "add_broadcast": ("tests/ops/test_elementwise.py",),
+    "attention": ("tests/ops/test_attention.py",),
+    "blur": ("tests/ops/test_blur.py",),
+    "gemm": ("tests/ops/test_gemm.py",),
+    "gemm_half": ("tests/ops/test_gemm_half.py",),
+    "matrix_add": ("tests/ops/test_elementwise.py",),
+    "random": ("tests/ops/test_random.py",),
+    "reduce": ("tests/ops/test_reduce.py",),
+    "softmax": ("tests/ops/test_ops.py", "tests/ops/test_softmax_blas.py"),
+    "softmax_backward": ("tests/ops/test_softmax_backward.py",),
+    "softmax_modes": ("tests/ops/test_softmax_modes.py",),
+    "unary": ("tests/ops/test_elementwise.py",),
+    "vector_add": ("tests/ops/test_elementwise.py", "tests/ops/test_ops.py"),
+}
+FAR = "tests/ops/test_far_offsets.py"
+TRAPS = "tests/ops/test_traps.py"
+EXAMPLES = "tests/tools/test_examples.py"
+BENCH: tuple[Group, ...] = (("tests/tools/test_bench.py",), (TRAPS,), ("tests/tools/test_calls.py",))
+JUDGES: tuple[Group, ...] = (
+    ("tests/tools/test_bench.py",), ("tests/ops/test_wrong.py",), ("tests/ops/test_reduce.py",), (TRAPS,),
+)  # fmt: skip
+# Files whose tests are not found by the rules of `groups_of`.
+FILES: dict[str, tuple[Group, ...]] = {
+    "kernels/hybrid/filter.cu": ((TRAPS,), (EXAMPLES, "-k", "hybrid")),
+    "kernels/ptychography/fused.cu": ((TRAPS,), (EXAMPLES, "-k", "ptychography")),
+    "kernels/ptychography/separate.cu": ((TRAPS,), (EXAMPLES, "-k", "ptychography")),
+    "kernels/peaks/fma.cu": ((TRAPS,), ("tests/tools/test_profiling.py",)),
+    "kernels/peaks/mma.cu": ((TRAPS,), ("tests/tools/test_profiling.py",)),
+    "cudakit/compare.py": JUDGES,
+    "cudakit/testing/case.py": (("tests/ops/test_wrong.py",), ("tests/ops/test_elementwise.py",), (FUZZ,)),
+    "cudakit/testing/__init__.py": (("tests/ops/test_wrong.py",), (FUZZ, "-k", "vector_add or reduce or random")),
+    "cudakit/families/checks.py": (
+        ("tests/ops/test_elementwise.py",), ("tests/ops/test_ops.py",), ("tests/ops/test_blur.py",),
+        ("tests/ops/test_gemm.py",),
+    ),
+    "cudakit/commands/streamed.py": (
+        (TRAPS,), (EXAMPLES, "-k", "streams or batched or chunked or gemm_fft or blur_images or batch"),
+        ("tests/ops/test_pipeline.py",),
+    ),
+    "cudakit/commands/ladder.py": (("tests/tools/test_cli.py",), ("tests/ops/test_gemm.py",)),
+    "cudakit/commands/fuzzing.py": (("tests/tools/test_cli.py",),),
+}  # fmt: skip
+
+
+def groups_of(root: Path, file: str) -> tuple[Group, ...]:
+    """The runs of pytest for a mutation in `file`. Those without tests in this tree are left out."""
+    groups = FILES.get(file) or tuple(_by_rule(root, Path(file)))
+    return tuple(group for group in groups if (root / group[0].partition("::")[0]).exists())
+
+
+def _by_rule(root: Path, file: Path) -> list[Group]:
+    folder = file.parent.name
+    if file.parts[0] == "kernels":
+        return _of_kernels(root, file.as_posix())
+    if folder == "testing":
+        return [*_own(root, file.stem), ("tests/ops/test_wrong.py",), *_fuzzed(root, file.stem)]
+    if folder == "families":
+        family = file.stem.removesuffix("_host")
+        return [*_fuzzed(root, family), *((path,) for path in FOLDERS.get(family, ()))]
+    return [*_own(root, file.stem), *BENCH]
+
+
+def _own(root: Path, stem: str) -> list[Group]:
+    return [(path.relative_to(root).as_posix(),) for path in sorted(root.glob(f"tests/*/test_{stem}.py"))]
+
+
+def _fuzzed(root: Path, folder: str) -> list[Group]:
+    names = [f.name for f in ops.families().values() if any(v.source.startswith(f"{folder}/") for v in f)]
+    return [(FUZZ, "-k", " or ".join(f"[sim-{name}" for name in names))] if names else []
+
+
+def _of_kernels(root: Path, file: str) -> list[Group]:
+    sources = {name.removeprefix("kernels/") for name in includers(root, file)}
+    names, folders = [], [file.split("/")[1]]
+    for family in ops.families().values():
+        for variant in family:
+            if variant.source in sources:
+                names.append(f"sim-{family.name}-{variant.name}]")
+                folders.append(variant.source.partition("/")[0])
+    folders = list(dict.fromkeys(folder for folder in folders if folder in FOLDERS))
+    files = list(dict.fromkeys(path for folder in folders for path in FOLDERS[folder]))
+    groups: list[Group] = [(FUZZ, "-k", " or ".join(names))] if names else []
+    if file.startswith("kernels/common/"):
+        files.sort(key=lambda path: "gemm" in path or "attention" in path)  # those take a minute each
+    return [*groups, (FAR,), *((path,) for path in files)]

@@ -1,0 +1,54 @@
+"""Errors that once went unnoticed, or that write-ups make: each made here on purpose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.mutations.draw import Mutation, mutation
+
+# file, the text, what it becomes, the error. The text stands once in the file.
+NAMED: tuple[tuple[str, str, str, str], ...] = (
+    ("kernels/softmax/01_thread_per_row.cu", "x += row * x_row;", "x += static_cast<int>(row * x_row);",
+     "N9: row * stride in 32 bits"),
+    ("kernels/softmax/03_serial_block.cu", "y += blockIdx.x * y_row;", "y += static_cast<int>(blockIdx.x * y_row);",
+     "N9: row * stride in 32 bits"),
+    ("kernels/gemm/02_naive.cu", "tile.batch * a_batch + row * a_row;",
+     "tile.batch * a_batch + static_cast<int>(row * a_row);", "N3: row * stride in 32 bits"),
+    ("kernels/add_broadcast/01_slow_axis.cu", "out[x * o_x + y * o_y + z * o_z]",
+     "out[static_cast<int>(x * o_x + y * o_y + z * o_z)]", "N5: an index product in 32 bits"),
+    ("kernels/common/places.cuh", "return i0 * s0 + i1 * s1 + i2 * s2 + i3 * s3;",
+     "return static_cast<int>(i0 * s0 + i1 * s1 + i2 * s2 + i3 * s3);", "N5: an index product in 32 bits"),
+    ("kernels/common/numbers.cuh", "return static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x;",
+     "return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);", "a thread's number in 32 bits"),
+    ("cudakit/families/softmax_ladder.py", "problem.cols > 14080", "problem.cols >= 14080", "P4: blocks at 14,080"),
+    ("cudakit/families/softmax_ladder.py", "1024 if problem.cols > 14080 else 512", "512",
+     "P4: 512 threads past 14,080"),
+    ("kernels/hybrid/filter.cu", "x > cut ? x : 0.0f", "x >= cut ? x : 0.0f", "T11: the other comparison"),
+    ("kernels/ptychography/fused.cu", "r > 0.0f ? make_float2(f * z.x, f * z.y) : make_float2(m, 0.0f)",
+     "make_float2(f * z.x, f * z.y)", "T10: an amplitude of 0 divides by 0"),
+    ("kernels/ptychography/separate.cu", "r > 0.0f ? make_float2(z.x / r, z.y / r) : make_float2(1.0f, 0.0f)",
+     "make_float2(z.x / r, z.y / r)", "T10: an amplitude of 0 divides by 0"),
+    ("cudakit/measure/case.py", "array.copy_from(pinned, case.stream)", "pass", "end to end without the copies in"),
+    ("cudakit/measure/case.py", "case.output.array.copy_to(self._to, case.stream)", "pass",
+     "end to end without the copy out"),
+    ("cudakit/measure/timing.py", "launches[turn % len(launches)]()", "launches[0]()", "inputs do not rotate"),
+    ("cudakit/measure/timing.py", "return max(1, min(count, most))", "return 1", "inputs do not rotate"),
+    ("cudakit/measure/case.py", "for arrays in self.sets]", "for arrays in self.sets[:1]]", "inputs do not rotate"),
+    ("cudakit/pipeline/report.py", "max(self.bounds.values(), default=None)", "min(self.bounds.values(), default=None)",
+     "T5: the bound of the fastest stage"),
+    ("kernels/add_broadcast/04_dense.cu", "if (first + k < n) out[first + k] = each[k];",
+     "if (first + k + 1 < n) out[first + k] = each[k];", "item 10: the last store of dense is lost"),
+    ("kernels/unary/02_vectors.cu", "mapped.at[j] = map(taken.at[j]);", "mapped.at[j] = map(taken.at[PER - 1 - j]);",
+     "item 10: the lanes of cast reversed"),
+)  # fmt: skip
+
+
+def mutations(root: Path) -> list[Mutation]:
+    """The named errors. ValueError for one whose text is not in its file exactly once."""
+    found = []
+    for file, old, new, error in NAMED:
+        text = (root / file).read_text(encoding="utf-8")
+        if text.count(old) != 1:
+            raise ValueError(f"{file} has {old!r} {text.count(old)} times, not once: write the mutation ({error}) anew")
+        found.append(mutation(file, text, text.index(old), old, new, error))
+    return found

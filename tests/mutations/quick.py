@@ -1,0 +1,13 @@
+"""A pytest plugin: what fails is reported as it was found, without a search for the smallest case."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import Phase, settings
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.register_profile(
+        "mutations", settings(settings.get_profile("ci"), phases=(Phase.explicit, Phase.generate))
+    )
+    settings.load_profile("mutations")
