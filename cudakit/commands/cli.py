@@ -181,8 +181,10 @@ def consoles(arguments: argparse.Namespace) -> tuple[Console, Console]:
 def progress(console: Console, total: int) -> Iterator[Callable[[str], None]]:
     """Yields step(text): says what runs now and moves the bar on by one. Shown on a terminal only."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    text = TextColumn("{task.description}", table_column=Column(overflow="fold"))  # wraps if it is long
+    columns = (text, BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=console.quiet or not console.is_terminal) as bar:
         task = bar.add_task("starting", total=total)
         first = True

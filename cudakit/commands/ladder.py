@@ -25,7 +25,9 @@ def main(description: str, family: str, arguments: Sequence[str] | None = None) 
     """An example's main function for one family. Returns the exit status."""
     parser = argparse.ArgumentParser(description=description, formatter_class=cli.HelpFormatter)
     cli.add_bench_arguments(parser)
-    return cli.guarded(lambda: run(parser.parse_args(arguments), [family]))
+    cli.add_against_argument(parser, "measure the rows of an older --json again, on the same kind of device")
+    parsed = parser.parse_args(arguments)
+    return cli.guarded(lambda: run(parsed, [family], parsed.against))
 
 
 def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = None) -> int:

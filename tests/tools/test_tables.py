@@ -205,6 +205,16 @@ def test_softmax_takes_about_one_line_per_row_at_80_columns():
     assert len(screen.lines) <= rows + 12 * shapes + 2 * variants
 
 
+def test_the_text_of_a_progress_bar_is_not_cut():
+    from rich.console import Console
+
+    text = io.StringIO()
+    with cli.progress(Console(file=text, width=40, force_terminal=True), 2) as step:
+        step("softmax_backward 1024x131072 bfloat16 scaled split_row, timed")
+    assert "…" not in text.getvalue()
+    assert "split_row" in text.getvalue()
+
+
 def columns(**leave):
     return [terminal.Column(name, ["1234567890"] * 2, order) for name, order in leave.items()]
 
