@@ -221,4 +221,4 @@ def test_the_costs_of_launches_and_calls_are_compared(name, figure):
 def test_these_examples_read_the_older_report_before_they_measure(tmp_path, example):
     done = programs.run(ROOT / "examples" / f"{example}.py", "--against", str(tmp_path / "absent.json"))
     assert done.returncode == cli.EXIT_REFUSED
-    assert "absent.json cannot be read as a report" in done.stderr
+    assert "absent.json cannot be read" in done.stderr
