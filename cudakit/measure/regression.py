@@ -48,11 +48,10 @@ class Change:
 
 @dataclass
 class Comparison:
-    """What two reports have in common and how they differ. refusal: why they cannot be compared, or "". unmeasured:
-    rows of both of which only one has a figure."""
+    """What two reports have in common and how they differ. refusal: why they cannot be compared, or "". rows: how many
+    of ours were compared. unmeasured: rows of both of which only one has a figure."""
 
     refusal: str = ""
-    compared: int = 0
     rows: int = 0
     changes: list[Change] = field(default_factory=list)
     only_old: list[str] = field(default_factory=list)
@@ -92,8 +91,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Comparison:
     for key in before.keys() & after.keys():
         judged = key[1] != "cpu" and not key[1].startswith("peer:")
         figures = list(_counters(before[key], after[key]) if simulated else _times(before[key], after[key]))
-        found.compared += len(figures)
-        found.rows += bool(figures)
+        found.rows += bool(figures) and judged
         if not figures and judged and (_has_figures(before[key]) or _has_figures(after[key])):
             found.unmeasured.append(_name(key))
         for figure, was, now, noise in figures:
@@ -101,8 +99,8 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Comparison:
                 found.changes.append(Change(_name(key), figure, was, now, noise, judged))
     found.unmeasured.sort()
     found.changes.sort(key=lambda change: (-change.ratio, change.row, change.figure))
-    if not found.compared:
-        found.refusal = "the two reports have no row with a figure in common"
+    if not found.rows:
+        found.refusal = "the two reports have no row of a kernel of ours with a figure in common"
     return found
 
 

@@ -80,4 +80,7 @@ def _total(found: Comparison, name: str, simulated: bool) -> str:
     ours = [change for change in found.changes if change.judged]
     worse, better = [c for c in ours if c.slower], [c for c in ours if not c.slower]
     words = ("with more work", "with less") if simulated else ("slower", "faster")
-    return f"{found.rows} rows compared with {name}: {count(worse)} {words[0]}, {count(better)} {words[1]}"
+    left = len(found.only_old) + len(found.unmeasured)
+    rest = f"; {left} of {name} NOT COMPARED" if left else ""
+    said = f"{found.rows} row{'s' * (found.rows != 1)} compared with {name}"
+    return f"{said}: {count(worse)} {words[0]}, {count(better)} {words[1]}{rest}"

@@ -93,6 +93,7 @@ def test_other_devices_are_not_compared(key, value):
 
 def test_nothing_in_common_is_not_a_pass():
     assert "in common" in regression.compare(report(vec4=1.0), report(span=1.0)).refusal
+    assert "in common" in regression.compare(report(cpu=1.0, peer_torch=1.0), report(cpu=1.0, peer_torch=1.0)).refusal
     unmeasured = report(vec4=1.0)
     unmeasured["rows"][0]["time_ms"] = None
     assert "in common" in regression.compare(unmeasured, report(vec4=1.0)).refusal
@@ -158,6 +159,7 @@ def test_rows_that_are_gone_and_new_ones_are_named(again):
     status, said = again(alter, "vector_add", "--shapes", "64", "--variants", "vector_add,vector_add_vec4")
     assert status == cli.EXIT_OK
     assert "vector_add gone 64 float32" in said
+    assert said.endswith("NOT COMPARED")
     assert "only in this run: vector_add vector_add_vec4 64 float32" in said
 
 
