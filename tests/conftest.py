@@ -86,6 +86,20 @@ def device(request: pytest.FixtureRequest) -> Iterator[cudakit.Device]:
         yield opened
 
 
+@pytest.fixture(scope="module", params=DEVICES)
+def roomy(request: pytest.FixtureRequest) -> Iterator[cudakit.Device]:
+    """Each device in turn, with room for arrays of 2^31 elements and more. The simulated device reserves them without
+    touching them, so it does not check for races and uninitialised reads here: those checks' tables are as large."""
+    import cudakit
+
+    if request.param == "sim":
+        opened = cudakit.Device("sim", memory=1 << 40, checks=("barrier", "warp"))
+    else:
+        opened = open_device(request.param)
+    with opened:
+        yield opened
+
+
 @pytest.fixture
 def gpu() -> Iterator[cudakit.Device]:
     """The GPU. A test that uses it carries the mark `gpu` itself."""

@@ -27,7 +27,7 @@ FOLDERS = {
     "unary": ("tests/ops/test_elementwise.py",),
     "vector_add": ("tests/ops/test_elementwise.py", "tests/ops/test_ops.py"),
 }
-FAR = "tests/ops/test_far_offsets.py"
+FAR = "tests/ops/test_far_blocks.py"
 TRAPS = "tests/ops/test_traps.py"
 EXAMPLES = "tests/tools/test_examples.py"
 BENCH: tuple[Group, ...] = (("tests/tools/test_bench.py",), (TRAPS,), ("tests/tools/test_calls.py",))
@@ -36,9 +36,9 @@ JUDGES: tuple[Group, ...] = (
 )  # fmt: skip
 # Files whose tests are not found by the rules of `groups_of`.
 FILES: dict[str, tuple[Group, ...]] = {
-    "kernels/hybrid/filter.cu": ((TRAPS,), (EXAMPLES, "-k", "hybrid")),
-    "kernels/ptychography/fused.cu": ((TRAPS,), (EXAMPLES, "-k", "ptychography")),
-    "kernels/ptychography/separate.cu": ((TRAPS,), (EXAMPLES, "-k", "ptychography")),
+    "kernels/hybrid/filter.cu": ((TRAPS,), (FAR,), (EXAMPLES, "-k", "hybrid")),
+    "kernels/ptychography/fused.cu": ((TRAPS,), (FAR,), (EXAMPLES, "-k", "ptychography")),
+    "kernels/ptychography/separate.cu": ((TRAPS,), (FAR,), (EXAMPLES, "-k", "ptychography")),
     "kernels/peaks/fma.cu": ((TRAPS,), ("tests/tools/test_profiling.py",)),
     "kernels/peaks/mma.cu": ((TRAPS,), ("tests/tools/test_profiling.py",)),
     "cudakit/compare.py": JUDGES,
@@ -97,4 +97,5 @@ def _of_kernels(root: Path, file: str) -> list[Group]:
     groups: list[Group] = [(FUZZ, "-k", " or ".join(names))] if names else []
     if file.startswith("kernels/common/"):
         files.sort(key=lambda path: "gemm" in path or "attention" in path)  # those take a minute each
-    return [*groups, (FAR,), *((path,) for path in files)]
+        groups = [(FAR,), *groups]
+    return list(dict.fromkeys([*groups, (FAR,), *((path,) for path in files)]))

@@ -68,6 +68,21 @@ def test_a_batch_is_its_images(device: cudakit.Device, variant) -> None:
         np.testing.assert_allclose(got, by_definition(image, "zero"), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_offsets_past_two_to_the_31(roomy: cudakit.Device, variant) -> None:
+    apart = 2**30 + 64
+    if roomy.memory_info()[0] < 2 * 4 * 3 * apart:
+        pytest.skip("the GPU has too little free memory for images 4 GiB apart")
+    images = np.random.default_rng(2).standard_normal((3, 1, 40), dtype=np.float32)
+    with roomy.empty((3, 1, apart)) as far_x, roomy.empty((3, 1, apart)) as far_y:
+        x = far_x[..., :40].copy_from(images)
+        for image, got in zip(images, ops.blur(x, out=far_y[..., :40], variant=variant).numpy(), strict=True):
+            np.testing.assert_allclose(got, by_definition(image, "zero"), rtol=0, atol=1e-6)
+        down, expected = images.reshape(3, 40), ops.blur(roomy.array(images.reshape(3, 40)), variant=variant).numpy()
+        x, y = far_x[:, 0, :40].copy_from(down), far_y[:, 0, :40]
+        np.testing.assert_array_equal(ops.blur(x, out=y, variant=variant).numpy(), expected)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_more_images_than_a_grid_has_blocks_along_z(gpu: cudakit.Device, variant) -> None:

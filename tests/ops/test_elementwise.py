@@ -333,30 +333,43 @@ def test_empty_problems_launch_nothing(device: cudakit.Device, shape: tuple[int,
 # A GPU's size ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.gpu
-def test_offsets_past_two_to_the_31(gpu: cudakit.Device) -> None:
+def test_offsets_past_two_to_the_31(roomy: cudakit.Device) -> None:
     apart = 2**30 + 64
-    if gpu.memory_info()[0] < 4 * 3 * apart:
+    if roomy.memory_info()[0] < 4 * 3 * apart:
         pytest.skip("the GPU has too little free memory for matrices 4 GiB apart")
-    with gpu.empty((3 * apart,)) as buffer:
+    with roomy.empty((3 * apart,)) as buffer:
         spread = buffer.reshape(3, 1, apart)[:, :, :1000]
         host = normal(3, 1, 1000)
 
         def fresh() -> cudakit.DeviceArray:
             return spread.copy_from(host)
 
-        other = gpu.array(host)
+        other = roomy.array(host)
         for variant in ("batched", "auto"):
             np.testing.assert_array_equal(ops.matrix_add(fresh(), other, out=spread, variant=variant).numpy(), host * 2)
+        rows = fresh()[:, 0]
+        for variant in ("one_block", "many_blocks"):
+            got = ops.matrix_add(rows.copy_from(host[:, 0]), other[:, 0], out=rows, variant=variant).numpy()
+            np.testing.assert_array_equal(got, host[:, 0] * 2)
         for variant in ("strided", "rows"):
             np.testing.assert_array_equal(ops.add(other, fresh(), out=spread, variant=variant).numpy(), host * 2)
-        plane, line = gpu.zeros((3, 1)), gpu.zeros((3,))
+        turned = roomy.array(np.ascontiguousarray(host[:, 0].T)).T
+        got = ops.add(turned, rows.copy_from(host[:, 0]), out=rows, variant="tiles").numpy()
+        np.testing.assert_array_equal(got, host[:, 0] * 2)
+        plane, line = roomy.zeros((3, 1)), roomy.zeros((3,))
         for variant in ("slow_axis", "coalesced", "rows"):
             got = ops.add_broadcast(fresh(), plane, line, out=spread, variant=variant).numpy()
             np.testing.assert_array_equal(got, host)
         np.testing.assert_array_equal(ops.scale(fresh(), 2.0, out=spread).numpy(), host * 2)
         np.testing.assert_array_equal(ops.fill(spread, 3.0).numpy(), np.full_like(host, 3))
-        # and more than 2^31 elements in one array, by the rungs for contiguous ones
+
+
+@pytest.mark.gpu
+def test_more_than_two_to_the_31_elements_in_one_array(gpu: cudakit.Device) -> None:
+    apart = 2**30 + 64
+    if gpu.memory_info()[0] < 4 * 3 * apart:
+        pytest.skip("the GPU has too little free memory for 12 GiB")
+    with gpu.empty((3 * apart,)) as buffer:
         ops.fill(buffer, 1.0)
         ops.add(buffer, buffer, out=buffer)
         ops.scale(buffer, 3.0, out=buffer)

@@ -156,6 +156,19 @@ def test_the_three_families_share_their_rungs() -> None:
     assert SUM.variants is MAX.variants is ARGMAX.variants
 
 
+def test_rows_past_31_bits(roomy: cudakit.Device) -> None:
+    apart = 2**30 + 64
+    if roomy.memory_info()[0] < 4 * 3 * apart:
+        pytest.skip("the GPU has too little free memory for rows 4 GiB apart")
+    host = np.arange(3 * 200, dtype=np.float32).reshape(3, 200)
+    with roomy.empty((3, apart)) as buffer:
+        x = buffer[:, :200].copy_from(host)
+        for name in ("thread_per_row", "shared_tree", "warp_shuffle", "vec4", "two_step"):
+            np.testing.assert_array_equal(ops.sum(x, 1, variant=name).numpy(), host.sum(axis=1))
+        for name in ("thread_per_row", "shared_tree", "warp_shuffle", "columns"):
+            np.testing.assert_array_equal(ops.sum(x, 0, variant=name).numpy(), host.sum(axis=0))
+
+
 @pytest.mark.gpu
 def test_offsets_past_two_to_the_31(gpu: cudakit.Device) -> None:
     count = 2**31 + 1000

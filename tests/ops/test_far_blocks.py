@@ -1,0 +1,157 @@
+"""Kernels over one run of memory, past 2^32 elements: the last block of such a launch alone, as there are millions.
+
+The simulated device reserves the array without touching it. The kernel's own text is compiled with `blockIdx` and
+`gridDim` of the last block, so a thread's number that is worked out in 32 bits is another element's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from paths import ROOT
+
+import cudakit
+from cudakit import ops
+from cudakit.memory import makers
+
+COUNT = 2**32 + 1000
+FIXED_GRIDS = ("vector_add_grid_stride", "strided")  # whose threads go on in strides of the grid
+TAIL = 8  # elements that are looked at; each last block has more
+
+
+@pytest.fixture(scope="module")
+def large() -> Iterator[cudakit.Device]:
+    """A simulated device with more memory than any GPU, without the checks whose tables would be as large."""
+    with cudakit.Device("sim", memory=1 << 40, checks=("barrier", "warp")) as device:
+        yield device
+
+
+@pytest.fixture(scope="module")
+def far(large: cudakit.Device) -> cudakit.DeviceArray:
+    """COUNT floats."""
+    try:
+        return large.empty((COUNT,))
+    except cudakit.OutOfMemory:
+        pytest.skip("this machine has no 16 GiB of address space to reserve")
+
+
+@pytest.fixture
+def tail(far: cudakit.DeviceArray) -> cudakit.DeviceArray:
+    """The last elements: 1, 2, 3 and so on."""
+    return far[-TAIL:].copy_from(np.arange(1, TAIL + 1, dtype=np.float32))
+
+
+def run_last_block(device: cudakit.Device, file: str, entry: str, grid: int, block: int, args: Sequence[Any]) -> None:
+    """Launches the last block of a 1-D grid of `grid` blocks."""
+    path = ROOT / "kernels" / file
+    text = (
+        "struct FarBlock { unsigned x, y, z; };\n"
+        f"#define blockIdx (FarBlock{{{grid - 1}u, 0u, 0u}})\n#define gridDim (FarBlock{{{grid}u, 1u, 1u}})\n"
+    ) + path.read_text(encoding="utf-8")
+    names = (entry,) if "<" in entry else ()
+    kernel = device.compile(source=text, name=str(path), names=names)[entry]
+    kernel.launch(device.default_stream, grid=1, block=block, args=args)
+    device.synchronize()
+
+
+def run_variant(
+    device: cudakit.Device, family: str, variant: str, inputs: Sequence[Any], out: Any, **options: Any
+) -> None:
+    """The last block of a family's variant."""
+    found = {family.name: family for family in ops.families().values()}[family]
+    rung = found.variant(variant)
+    problem = found.problem(inputs, out, **options)
+    assert rung.refusal(problem, device.arch) is None
+    (config,) = rung.configs(problem)
+    args = (config.arguments or found.arguments)(problem, inputs, out, None)
+    grid = config.grid
+    if variant in FIXED_GRIDS:  # as if every element had a thread: the last block would go through all of them
+        grid = -(-COUNT // config.block)
+    run_last_block(device, config.source or rung.source, config.entry, grid, config.block, args)
+
+
+NUMBERS = np.arange(1, TAIL + 1, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("family", "variant"),
+    [
+        ("vector_add", "vector_add"),
+        ("vector_add", "vector_add_grid_stride"),
+        ("vector_add", "vector_add_vec4"),
+        ("vector_add", "vector_add_streamed"),
+        ("add", "flat"),
+        ("add", "streamed"),
+        ("add", "strided"),
+    ],
+)
+def test_sums(
+    large: cudakit.Device, far: cudakit.DeviceArray, tail: cudakit.DeviceArray, family: str, variant: str
+) -> None:
+    run_variant(large, family, variant, (far, far), far)
+    np.testing.assert_array_equal(tail.numpy(), NUMBERS * 2)
+
+
+@pytest.mark.parametrize("family", ["add", "add_broadcast"])
+def test_rows_as_one_run(
+    large: cudakit.Device, far: cudakit.DeviceArray, tail: cudakit.DeviceArray, family: str
+) -> None:
+    rows = far.reshape(-1, TAIL) if family == "add" else far.reshape(-1, 1, TAIL)
+    row, one = large.array(NUMBERS), large.array(np.ones(1, np.float32))
+    others = [row] if family == "add" else [repeated(one, rows.shape[:2]), repeated(one, rows.shape[:1])]
+    run_variant(large, family, "dense", (rows, *others), rows)
+    np.testing.assert_array_equal(tail.numpy(), NUMBERS * 2 if family == "add" else NUMBERS + 2)
+
+
+def repeated(one: cudakit.DeviceArray, shape: tuple[int, ...]) -> cudakit.DeviceArray:
+    """One element as an array of any shape, its strides 0."""
+    return makers.over(one.context, one.stream, one.pointer, shape, one.dtype, strides=(0,) * len(shape), owner=one)
+
+
+@pytest.mark.parametrize("variant", ["strided", "vectors"])
+def test_maps(large: cudakit.Device, far: cudakit.DeviceArray, tail: cudakit.DeviceArray, variant: str) -> None:
+    run_variant(large, "scale", variant, (far,), far, factor=3.0)
+    np.testing.assert_array_equal(tail.numpy(), NUMBERS * 3)
+
+
+@pytest.mark.parametrize("variant", ["strided", "vectors"])
+def test_fills(large: cudakit.Device, far: cudakit.DeviceArray, tail: cudakit.DeviceArray, variant: str) -> None:
+    """The last block writes the last whole vectors; what is left over from 16 bytes belongs to the first block."""
+    run_variant(large, "fill", variant, (far,), far, value=7.0)
+    np.testing.assert_array_equal(tail.numpy(), np.full(TAIL, 7, np.float32))
+
+
+@pytest.mark.parametrize("family", ["uniform", "normal"])
+@pytest.mark.parametrize("variant", ["word_per_thread", "counter_per_thread"])
+def test_random_numbers(
+    large: cudakit.Device, far: cudakit.DeviceArray, tail: cudakit.DeviceArray, family: str, variant: str
+) -> None:
+    run_variant(large, family, variant, (), far, seed=3)
+    expected = getattr(ops, family)(TAIL, seed=3, offset=COUNT - TAIL, device=large)
+    np.testing.assert_array_equal(tail.numpy(), expected.numpy())
+
+
+def test_steps_around_transforms(large: cudakit.Device, far: cudakit.DeviceArray) -> None:
+    """The kernels of the hybrid filter and of ptychography, past 2^31 complex numbers."""
+    count = COUNT // 2
+    images, spectra = far[:count], far.view(np.complex64)
+    one, grid = large.array(np.ones(1, np.complex64)), -(-count // 256)
+
+    def run(file: str, entry: str, *args: Any) -> None:
+        run_last_block(large, file, entry, grid, 256, (*args, count))
+
+    end, ends = images[-4:], spectra[-4:]
+    end.copy_from(np.array([1, 2, 3, 4], np.float32))
+    run("hybrid/filter.cu", "threshold_to_complex", images, spectra, 2.5)
+    np.testing.assert_array_equal(ends.numpy(), [0, 0, 3, 4])
+    run("hybrid/filter.cu", "low_pass", spectra, 0.5, 1, 2)
+    np.testing.assert_array_equal(ends.numpy(), [0, 0, 3, 2])
+    run("hybrid/filter.cu", "normalize", spectra, images, 2.0)
+    np.testing.assert_array_equal(end.numpy(), [0, 0, 6, 4])
+    run("ptychography/separate.cu", "scale", spectra, 3.0)
+    np.testing.assert_array_equal(ends.numpy(), [0, 0, 9, 6])
+    run("ptychography/fused.cu", "illuminate", spectra, one, spectra, 1)
+    np.testing.assert_array_equal(ends.numpy(), [0, 0, 9, 6])
