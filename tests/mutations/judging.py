@@ -69,7 +69,8 @@ def run_tests(tree: Tree, group: Group, *, stop: bool = True) -> Result:
     ]  # fmt: skip
     cache = os.environ.get("CUDAKIT_CACHE_DIR", str(tree.root / ".pytest_cache" / "kernels"))
     environment = os.environ | {
-        "PYTHONPATH": str(tree.place), "CUDAKIT_CACHE_DIR": cache, "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(tree.place), os.environ.get("PYTHONPATH")))),
+        "CUDAKIT_CACHE_DIR": cache, "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "COLUMNS": "200",
     }  # fmt: skip
     process = subprocess.Popen(
