@@ -7,6 +7,7 @@ The primary context is retained, not created, so torch and CuPy in the same proc
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import threading
@@ -68,7 +69,7 @@ class Context:
     """The primary context of one device.
 
     driver: the driver it talks to. ordinal, kind ("gpu" or "sim"), spec: which device it is.
-    handle: the CUcontext. device: the CUdevice. lost: the failure that ended it, or None.
+    handle: the CUcontext. device: the CUdevice.
     """
 
     def __init__(self, spec: str | int | drivers.Opened | None = None) -> None:
@@ -79,7 +80,7 @@ class Context:
         self.kind = opened.kind
         self.spec = opened.spec
         self.pid = os.getpid()
-        self.lost: ContextLost | None = None
+        self._lost: tuple[weakref.ref[ContextLost], ContextLost] | None = None
         self.closed = False
         with nvtx.range("create context"), Relaxed(opened.driver):
             self._primary: Primary | None = Primary(opened.driver, opened.ordinal)
@@ -114,6 +115,14 @@ class Context:
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.close(warn=kind is None)
+
+    @property
+    def lost(self) -> ContextLost | None:
+        """The failure that ended it, without its traceback if that is used no longer; or None."""
+        if self._lost is None:
+            return None
+        reference, kept = self._lost
+        return reference() or kept
 
     # Calls ------------------------------------------------------------------------------------------------------------
 
@@ -179,9 +188,15 @@ class Context:
         return fault
 
     def _lose(self, error: ContextLost) -> None:
-        self.lost = error
+        # The frames of a traceback keep the failed run's arrays alive: a copy is kept, which is never raised.
+        kept = copy.copy(error)
+        kept.report = error.report
+        self._lost = weakref.ref(error), kept
         self._token = object()
         drivers.forget(self._opened)
+        # Nothing is in flight any more.
+        self.in_flight.let_go()
+        self.captures.late.clear()
 
     def _lost_again(self) -> ContextLost:
         first = self.lost

@@ -241,7 +241,7 @@ def _sim(arch: str, ordinal: int, fresh: bool, options: dict[str, Any]) -> Opene
     else:
         with _lock:
             driver = _sim_drivers.get(arch)
-            if driver is None:
+            if driver is None or driver.simLost():
                 driver = _sim_drivers[arch] = _started(arch, {})
     return Opened(driver, ordinal, "sim", f"sim:{arch}" + (f":{ordinal}" if ordinal else ""))
 

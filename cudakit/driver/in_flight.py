@@ -80,6 +80,13 @@ class InFlight:
         # Dropped after the lock is free: the last reference to a kept object may run any finalizer.
         let_go.clear()
 
+    def let_go(self) -> None:
+        """Let go of all of it without waiting: the context is lost, and its events with it."""
+        held = list(self._held)
+        self._held.clear()
+        self._spare.clear()
+        held.clear()
+
     def events(self) -> set[int]:
         """The handles of its events."""
         return {int(event) for event in (*self._spare, *(entry[1] for entry in self._held))}

@@ -408,7 +408,7 @@ def test_a_host_function_that_raises_is_not_lost(host: Host) -> None:
     host.driver.simLaunchHost(0, fails)
     with pytest.raises(RuntimeError, match="the reason"):
         host.driver.cuCtxSynchronize()
-    assert host.driver.cuCtxSynchronize()[0] == cu.CUresult.CUDA_ERROR_UNKNOWN
+    assert host.driver.cuCtxSynchronize()[0] == cu.CUresult.CUDA_ERROR_LAUNCH_FAILED
 
 
 def test_a_context_of_ones_own(host: Host) -> None:

@@ -288,7 +288,7 @@ class MemoryCalls(OrderChecks):
         allocation = self._space.register_host(raw[skip : skip + size], caller())
         return self._keep(allocation, self._context(), flags=flags).allocation.address
 
-    @call()
+    @call(lost=True)
     def cuMemFreeHost(self, p: Any) -> None:
         memory = self._host_memory(p)
         if memory.registered:
@@ -315,7 +315,7 @@ class MemoryCalls(OrderChecks):
             raise CallError(Result.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, str(error)) from None
         self._keep(allocation, self._context(), registered=True, flags=flags)
 
-    @call()
+    @call(lost=True)
     def cuMemHostUnregister(self, p: Any) -> None:
         memory = self._memory.get(as_handle(p))
         if memory is None or not memory.registered:
@@ -323,10 +323,11 @@ class MemoryCalls(OrderChecks):
         self._release_host(memory)
 
     def _release_host(self, memory: MemoryRecord) -> None:
-        context = self._context()
+        context = self._current()
         self._finish(self._scheduler.pending_of(context))
         self._release(memory, caller())
-        # freed whatever the work that was waited for did wrong, which is told all the same
+        # freed whatever the work that was waited for did wrong, and if the context was lost: both are told all the same
+        self._usable(context)
         self._settle(context)
 
     @call(1)

@@ -81,7 +81,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
         self._space.track_undefined = "init" in self.checks
         self.arch = chip(arch).arch
         self.printf = printf
-        self._scheduler = StreamScheduler(order, seed)
+        self._scheduler = StreamScheduler(self._lose, order, seed)
         self._injector = Injector()
         self._counts: list[Count] = []
         self._leaks: list[Held] = []
@@ -306,6 +306,11 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
                 return None
             held = self._held(found, own)
             return leak_report(found, held) if held else None
+
+    def simLost(self) -> bool:
+        """Whether the primary context of one of its devices is lost."""
+        with self._lock.raw, self._lock:
+            return any(device.primary.sticky is not None for device in self.devices)
 
     def simKeepReport(self) -> None:
         """Have the next call that waits return the report of the last call of this thread that failed, too: for callers

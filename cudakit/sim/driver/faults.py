@@ -71,6 +71,11 @@ def host_report(kind: str, detail: str, call: str, place: Origin | None, **more:
     return HostReport(kind, detail, call=call, places=places, **more)
 
 
+def interrupted(label: str, place: Origin | None) -> tuple[Any, HostReport]:
+    """The code and the report of a context that is lost because ``label``, queued work or a call, was broken off."""
+    return Result.CUDA_ERROR_LAUNCH_FAILED, host_report("interrupted", f"{label} did not end", label, place)
+
+
 def other_access(access: str, place: Origin | None) -> Other:
     """What a host-side mistake conflicts with: queued work, by the line that queued it."""
     return Other(access, places=() if place is None else (python_place(place.file, place.line),))

@@ -305,9 +305,3 @@ class Context:
         yield self.legacy
         yield from self.streams.values()
         yield from self.per_thread.values()
-
-    def lose(self, code: Any, report: FaultReport) -> None:
-        """End the context: every later call that needs it gets ``code``."""
-        if self.sticky is None:
-            self.sticky = code
-            self.report = report

@@ -12,7 +12,16 @@ from typing import Any, TypeVar
 
 from cuda.bindings import driver as cu
 
-from cudakit.sim.driver.faults import SUCCESS, CallError, Injector, OperationFault, Result, caller, host_report
+from cudakit.sim.driver.faults import (
+    SUCCESS,
+    CallError,
+    Injector,
+    OperationFault,
+    Result,
+    caller,
+    host_report,
+    interrupted,
+)
 from cudakit.sim.driver.lock import DriverLock
 from cudakit.sim.driver.objects import (
     Context,
@@ -49,11 +58,14 @@ UNSAFE = UNSAFE_ON | {
 }  # fmt: skip
 
 
-def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> Callable[..., Callable[..., Reply]]:
+def call(
+    values: int = 0, *, context: bool = True, initialised: bool = True, lost: bool = False
+) -> Callable[..., Callable[..., Reply]]:
     """Make a method a driver entry point that returns ``(CUresult, value...)``, with ``values`` values.
 
-    It takes the driver's lock, refuses what cannot go on (no cuInit, a forked child, no or a lost current context where
-    ``context``), applies injected faults, and turns ``CallError`` into its result with None for every value.
+    It takes the driver's lock, refuses what cannot go on (no cuInit, a forked child, no or a lost current context if
+    ``context``), applies injected faults, and turns ``CallError`` into its result with None for every value. ``lost``:
+    the current context may be lost. Ctrl-C in the middle loses the context, whose tables may be half changed.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Reply]:
@@ -68,7 +80,7 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
                 return (Result.CUDA_ERROR_NOT_INITIALIZED, *nothing)
             with self._lock.raw, self._lock:
                 try:
-                    self._admit(name, context, initialised)
+                    self._admit(name, context, initialised, lost)
                     if unsafe:
                         self._expect_allowed(name)
                     answer = function(self, *args, **named)
@@ -82,6 +94,10 @@ def call(values: int = 0, *, context: bool = True, initialised: bool = True) -> 
                     if isinstance(refusal.report, HostReport) and not refusal.report.call:
                         refusal.report.call = name
                     return (refusal.code, *nothing)
+                except KeyboardInterrupt:
+                    for current in self._stack()[-1:]:
+                        self._lose(current, *interrupted(name, caller()))
+                    raise
             if values == 0:
                 return (SUCCESS,)
             return (SUCCESS, answer) if values == 1 else (SUCCESS, *answer)
@@ -118,7 +134,7 @@ class DriverState:
 
     # ---- the door ----
 
-    def _admit(self, name: str, context: bool, initialised: bool) -> None:
+    def _admit(self, name: str, context: bool, initialised: bool, lost: bool) -> None:
         if getattr(self._local, "in_host_function", False):
             raise CallError(Result.CUDA_ERROR_NOT_PERMITTED, "a host function on a stream must not call the driver")
         if initialised and not self._initialised:
@@ -126,20 +142,27 @@ class DriverState:
         hit = self._injector.hit(name, needs_context=context) if self._injector.injections else None
         if hit is not None:
             if hit.fault == "context_lost":
-                self._context().lose(hit.code, host_report("injected fault", "the context is lost", name, caller()))
+                report = host_report("injected fault", "the context is lost", name, caller())
+                self._lose(self._context(), hit.code, report)
             else:
                 raise CallError(hit.code, f"injected fault: {hit.fault}")
-        if context:
+        if lost:
+            self._current()
+        elif context:
             self._context()
 
-    def _context(self) -> Context:
-        """The current context of this thread, in order."""
+    def _current(self) -> Context:
+        """The current context of this thread, which may be lost."""
         stack = self._stack()
         if not stack:
             raise CallError(
                 Result.CUDA_ERROR_INVALID_CONTEXT, "no context is current on this thread: cuCtxSetCurrent comes first"
             )
-        return self._usable(stack[-1])
+        return stack[-1]
+
+    def _context(self) -> Context:
+        """The current context of this thread, in order."""
+        return self._usable(self._current())
 
     def _usable(self, context: Context) -> Context:
         if not context.active:
@@ -157,6 +180,17 @@ class DriverState:
         if stack is None:
             stack = self._local.contexts = []
         return stack
+
+    def _lose(self, context: Context, code: Any, report: FaultReport) -> None:
+        """End a context: every later call that needs it returns ``code``. Its work and its device memory are gone;
+        pinned memory, which the host still sees, is freed by the calls that free it."""
+        if context.sticky is not None:
+            return
+        context.sticky, context.report = code, report
+        self._scheduler.cancel(context)
+        for memory in [m for m in self._memory.values() if m.context is context]:
+            if memory.allocation.kind in ("device", "heap"):
+                self._release(memory, "with its context, which was lost")
 
     def _release(self, memory: MemoryRecord, origin: str) -> None:
         """Give an allocation's bytes back (MemoryCalls)."""

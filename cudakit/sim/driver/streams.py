@@ -12,19 +12,22 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from cudakit.sim.driver.faults import OperationFault, Result, host_report
+from cudakit.sim.driver.faults import OperationFault, interrupted
 from cudakit.sim.driver.objects import Context, Operation, Stream
+from cudakit.sim.lockstep.report import FaultReport
 
 ORDERS = ("newest", "oldest", "random")
 
 
 class StreamScheduler:
-    """All queued work of a driver. ``order`` is one of ``ORDERS``; ``seed`` makes "random" repeatable."""
+    """All queued work of a driver. ``lose(context, code, report)`` ends the context of work that failed. ``order`` is
+    one of ``ORDERS``; ``seed`` makes "random" repeatable."""
 
-    def __init__(self, order: str = "newest", seed: int = 0) -> None:
+    def __init__(self, lose: Callable[[Context, Any, FaultReport], None], order: str = "newest", seed: int = 0) -> None:
         if order not in ORDERS:
             raise ValueError(f"no order {order!r}; there are {', '.join(ORDERS)}")
         self.order = order
+        self._lose = lose
         self._random = random.Random(seed)
         self._serial = 0
         self._busy: dict[int, Stream] = {}
@@ -121,16 +124,11 @@ class StreamScheduler:
             if run is not None:
                 run()
         except OperationFault as fault:
-            context.lose(fault.code, fault.report)
-            self.cancel(context)
+            self._lose(context, fault.code, fault.report)
             return
         except BaseException:
-            # a bug of the simulator, or Ctrl-C: leave the queues consistent, then say so
-            context.lose(
-                Result.CUDA_ERROR_UNKNOWN,
-                host_report("interrupted", f"{operation.label} did not end", operation.label, operation.place),
-            )
-            self.cancel(context)
+            # a bug of the simulator, or Ctrl-C: the caller sees the exception, later calls that the context is lost
+            self._lose(context, *interrupted(operation.label, operation.place))
             raise
         stream.pending.popleft()
         operation.finish()
