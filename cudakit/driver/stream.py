@@ -71,8 +71,7 @@ class Stream:
         self.closed = False
         # An object of this stream's own while it is open, by which a launch plan knows it again without keeping it.
         self.tag = object()
-        # The end of what was queued, recorded when the stream was closed: later frees are ordered after it.
-        self.last: Event | None = None
+        self.end: StreamEnd | None = None  # None for a foreign stream
         self.kept: dict[Any, Any] = {}  # what the layers above keep for as long as the stream: its cuBLAS
         self._finalizer: weakref.finalize[Any, Any] | None = None
         if handle is None:
@@ -80,7 +79,8 @@ class Stream:
             flag = int(flags.CU_STREAM_DEFAULT if blocking else flags.CU_STREAM_NON_BLOCKING)
             with context.relaxed():
                 self.handle: Any = context.call("cuStreamCreateWithPriority", flag, priority)
-            self._finalizer = context.adopt_handle(self, "cuStreamDestroy", self.handle)
+            self.end = StreamEnd(self)
+            self._finalizer = context.adopt(self, self.end.reach)
             context.streams[int(self.handle)] = self
         else:
             context.make_current()
@@ -136,6 +136,11 @@ class Stream:
     def foreign(self) -> bool:
         """Whether the stream is another library's (torch's, say), or one of the driver's own default streams."""
         return self._finalizer is None
+
+    @property
+    def last(self) -> Event | None:
+        """The end of what was queued, recorded when the stream was closed: later frees are ordered after it."""
+        return None if self.end is None else self.end.last
 
     @property
     def capturing(self) -> bool:
@@ -209,17 +214,46 @@ class Stream:
         if self.closed:
             return
         self.kept.clear()
-        if self._finalizer is not None and self._finalizer.alive:
-            try:
-                self.last = self.record(timing=False)
-                self.context.own.add(self.last)
-            except CudakitError:
-                # A lost context, or a forked child: nothing will be freed on this stream any more.
-                self.last = None
+        if self._finalizer is not None:
             self._finalizer()
         self.closed = True
         self.tag = object()
         self.owner = None
+
+
+class StreamEnd:
+    """The part of one of cudakit's own streams that outlives it, for what is ordered after its work.
+
+    closed: whether the stream was closed or dropped. last: the end of what was queued by then, once it is closed; None
+    if it could not be recorded: a lost or closed context, or a forked child.
+    """
+
+    __slots__ = ("_stream", "closed", "context", "handle", "last")
+
+    foreign = False
+    owner = None
+
+    def __init__(self, stream: Stream) -> None:
+        self.context = stream.context
+        self.handle = stream.handle
+        self.closed = False
+        self.last: Event | None = None
+        self._stream = weakref.ref(stream)
+
+    def __int__(self) -> int:
+        return int(self.handle)
+
+    def wait_for(self) -> Stream | Event | None:
+        """What to wait for: the stream, or the end of its work; None if there is neither."""
+        return self.last if self.closed else self._stream()
+
+    def reach(self) -> None:
+        """Destroy the stream. What is queued still runs. For finalizers: never raises."""
+        context = self.context
+        self.closed = True
+        if not context.closed:
+            self.last = Event.recorded(context, self.handle)
+        context.attempt("cuStreamDestroy", self.handle)
 
 
 class Event:
@@ -233,10 +267,31 @@ class Event:
         flag = 0 if timing else int(flags.CU_EVENT_DISABLE_TIMING)
         if blocking:
             flag |= int(flags.CU_EVENT_BLOCKING_SYNC)
+        self._own(context, timing, context.call("cuEventCreate", flag))
+
+    def _own(self, context: Context, timing: bool, handle: Any) -> None:
         self.context = context
         self.timing = timing
-        self.handle: Any = context.call("cuEventCreate", flag)
-        self._finalizer = context.adopt_handle(self, "cuEventDestroy", self.handle)
+        self.handle = handle
+        self._finalizer = context.adopt_handle(self, "cuEventDestroy", handle)
+
+    @classmethod
+    def recorded(cls, context: Context, stream: Any) -> Event | None:
+        """An event of cudakit's own at the end of what is queued on a stream (a driver handle), or None if that fails.
+
+        For finalizers: never raises, and leaves what is current on the thread as it was.
+        """
+        primary = context.primary
+        made = primary.quiet("cuEventCreate", int(context.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        if made is None or made[0]:
+            return None
+        if primary.attempt("cuEventRecord", made[1], stream):
+            primary.attempt("cuEventDestroy", made[1])
+            return None
+        event = cls.__new__(cls)
+        event._own(context, False, made[1])
+        context.own.add(event)
+        return event
 
     def __repr__(self) -> str:
         return f"Event({self.context.spec!r}{'' if self._finalizer.alive else ', closed'})"

@@ -11,6 +11,7 @@ import numpy as np
 from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
+from cudakit.driver.stream_set import StreamSet
 from cudakit.errors import Closed, GraphError
 from cudakit.graph.nodes import Node, NodeReader, dimensions, listing
 from cudakit.launch.image import Image
@@ -110,7 +111,7 @@ class Executable:
         self._current = graph  # whose nodes it has now: another's after a whole update
         self._updated: dict[int, _Update] = {}  # by node
         self._kept: list[object] = []
-        self._streams: dict[int, Stream] = {}  # that it was launched on
+        self._streams = StreamSet()  # that it was launched on
         self._retired: list[bool] = []
         self._known: Any = None  # the stream of the last launch, if nothing has to be looked at again
         self._seen = -1
@@ -191,8 +192,7 @@ class Executable:
         context.captures.refuse(
             handle, f"{self!r} cannot be launched on {accepted!r} while that is being captured: graphs do not nest"
         )
-        # A foreign stream has another object at each launch.
-        self._streams[int(handle) if accepted.foreign else id(accepted)] = accepted
+        self._streams.add(accepted)
         self._known, self._seen = accepted, context.closings
         return accepted
 
@@ -322,27 +322,24 @@ class Executable:
         kept = {id(thing): thing for thing in current.kept}
         for node in current.nodes:
             kept.update((id(thing), thing) for thing in self._kept_by(node))
-        _outlive(self.context, self._streams.values(), [thing for thing in self._kept if id(thing) not in kept])
+        _outlive(self.context, self._streams, [thing for thing in self._kept if id(thing) not in kept])
         self._kept[:] = kept.values()
         self._known = None
 
 
-def _destroy(
-    context: Context, handle: Any, retired: list[bool], streams: dict[int, Stream], kept: list[object]
-) -> None:
+def _destroy(context: Context, handle: Any, retired: list[bool], streams: StreamSet, kept: list[object]) -> None:
     retired.append(True)
     context.attempt("cuGraphExecDestroy", handle)
-    _outlive(context, streams.values(), kept)
+    _outlive(context, streams, kept)
     kept.clear()
-    streams.clear()
 
 
-def _outlive(context: Context, streams: Iterable[Stream], things: Iterable[object]) -> None:
+def _outlive(context: Context, streams: StreamSet, things: Iterable[object]) -> None:
     """Keep pinned memory until what is queued on the streams is done; arrays are freed in their order anyway."""
     if context.closed:
         return  # it has waited for all of its work
     hosts = [thing for thing in things if not isinstance(thing, (Allocation, Image))]
-    for stream in streams if hosts else ():
+    for stream in streams.others if hosts else ():
         if not stream.closed:
             context.in_flight.hold(stream.handle, hosts)
         elif stream.last is not None and stream.last.alive:

@@ -7,34 +7,33 @@ from typing import Any
 
 from cudakit import nvtx
 from cudakit.driver.context import Context
-from cudakit.driver.stream import PER_THREAD_DEFAULT, Stream
+from cudakit.driver.stream import Event, Stream, StreamEnd
+from cudakit.driver.stream_set import StreamSet, keeps_its_handle
 from cudakit.errors import CudaError, OutOfMemory
 
 #: Whether each context's device has a stream-ordered pool (some virtual GPUs have none).
 _pooled: weakref.WeakKeyDictionary[Context, bool] = weakref.WeakKeyDictionary()
 
 
-class Uses:
+class Uses(StreamSet):
     """The streams that use one allocation: its home, where it is freed, and others that must be done by then."""
 
-    __slots__ = ("context", "home", "others")
+    __slots__ = ("context", "home")
 
     def __init__(self, context: Context, home: Stream) -> None:
+        super().__init__()
         self.context = context
         self.home = home
-        self.others: tuple[Stream, ...] = ()
 
     def add(self, stream: Stream) -> None:
         """Note a stream that uses the memory too."""
-        if stream is self.home or stream in self.others:
+        home = self.home
+        if stream is home:
             return
-        if stream.foreign:
-            # Another object over a foreign stream that is known; one that keeps the stream alive is the better of two.
-            handle = int(stream)
-            for known in (self.home, *self.others):
-                if known.foreign and int(known) == handle and (known.owner is not None or stream.owner is None):
-                    return
-        self.others = (*self.others, stream)
+        # Another object over the home stream; one that keeps the stream alive is the better of two.
+        same = stream.foreign and home.foreign and int(home) == int(stream)
+        if not same or (home.owner is None and stream.owner is not None):
+            super().add(stream)
 
     def at_home(self) -> Stream:
         """The home stream; once that was closed, the legacy default stream, ordered after it."""
@@ -47,11 +46,14 @@ class Uses:
 
     def synchronize(self) -> None:
         """Wait for all of them, and raise what any of it failed with."""
-        for stream in (self.home, *self.others):
-            if not stream.closed:
-                stream.synchronize()
-            elif stream.last is not None:
-                stream.last.synchronize()
+        for thing in self.waits():
+            thing.synchronize()
+        self.prune()
+
+    def waits(self) -> list[Stream | Event]:
+        """What to wait for, so that all use queued by now is done."""
+        home = self.home.last if self.home.closed else self.home
+        return [*([] if home is None else [home]), *super().waits()]
 
     def join(self) -> Any:
         """Have one stream wait for all of them; returns its handle. For finalizers: never raises."""
@@ -63,7 +65,7 @@ class Uses:
         for other in self.others:
             if other.closed:
                 self._after_closed(other, handle)
-            elif other.foreign and other.owner is None and int(other) > PER_THREAD_DEFAULT:
+            elif not keeps_its_handle(other):
                 # A handle that is not kept alive for us may be gone, and must not be touched.
                 primary.wait()
             elif int(other) != int(handle):
@@ -74,19 +76,17 @@ class Uses:
         """Whether a foreign stream among them is being captured, by its library. For finalizers: never raises."""
         # A handle that is not kept alive for us is not looked at: it may be gone.
         return any(
-            stream.foreign
-            and (stream.owner is not None or int(stream) <= PER_THREAD_DEFAULT)
-            and self.context.primary.is_capturing(stream.handle)
+            stream.foreign and keeps_its_handle(stream) and self.context.primary.is_capturing(stream.handle)
             for stream in (self.home, *self.others)
         )
 
-    def _after_closed(self, stream: Stream, handle: Any) -> None:
+    def _after_closed(self, stream: Stream | StreamEnd, handle: Any) -> None:
         if stream.last is None:
             self.context.primary.wait()
         elif stream.last.alive:
             self.context.attempt("cuStreamWaitEvent", handle, stream.last.handle, 0)
 
-    def _after(self, stream: Stream, handle: Any) -> None:
+    def _after(self, stream: Stream | StreamEnd, handle: Any) -> None:
         context = stream.context
         if context.closed:
             return

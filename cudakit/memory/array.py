@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cudakit import nvtx
 from cudakit.driver.context import Context
-from cudakit.driver.stream import LEGACY_DEFAULT, Stream
+from cudakit.driver.stream import LEGACY_DEFAULT, Event, Stream
 from cudakit.errors import Closed, DeviceMismatch
 from cudakit.memory import copies, dlpack, interop, layout
 from cudakit.memory.allocation import Allocation
@@ -370,10 +370,10 @@ class DeviceArray(Strided):
 
     def _hand_to(self, consumer: Stream) -> None:
         """Have a consumer's stream start after all work on this array that is known here, and outlive its use."""
-        home = self._on(None)
+        self._on(None)  # a closed home stream is replaced
         uses = self.allocation.uses
-        for used in (home, *uses.others):
-            if int(used) != int(consumer) and not used.closed:
+        for used in uses.waits():
+            if isinstance(used, Event) or int(used) != int(consumer):
                 consumer.wait(used)
         uses.add(consumer)
 

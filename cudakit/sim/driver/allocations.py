@@ -16,6 +16,8 @@ from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.report import HostReport, Origin
 
 PAGE = 4096
+# bytes of memory whose free is queued before some of the frees run although nothing waits for them
+MOST_FREEING = 256 << 20
 _POOL = cu.CUmemPool_attribute
 _INT_POOL_ATTRIBUTES = {
     int(_POOL.CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES),
@@ -109,6 +111,7 @@ class MemoryCalls(OrderChecks):
             else:
                 memory.pool.used -= memory.size
         self._pinned_count -= memory.allocation.kind == "host"
+        self._freeing -= memory.size if memory.freeing else 0
         self._space.free(address, origin)
         del self._memory[address]
 
@@ -184,9 +187,20 @@ class MemoryCalls(OrderChecks):
             )
         self._not_captured("cuMemFreeAsync", stream)
         self._expect_allowed("cuMemFreeAsync")
+        self._keep_up(stream.context)
+        self._make_room(stream.context, memory.size)
         origin = memory.freed_at = caller()
+        self._freeing += memory.size
         free = self._scheduler.enqueue(stream, "cuMemFreeAsync", lambda: self._release(memory, origin), place=origin)
+        self._frees.append(free)
         self._check_free(memory, free)
+
+    def _make_room(self, context: Context, size: int) -> None:
+        """Run queued frees, the oldest first, if they and ``size`` bytes more would hold very much memory: a GPU would
+        have come to them by now."""
+        while self._frees and (self._frees[0].done or self._freeing + size > MOST_FREEING):
+            self._scheduler.finish([self._frees.popleft()])
+        self._usable(context)
 
     # ---- pools ----
 

@@ -40,7 +40,8 @@ ALL_CHECKS = frozenset({"barrier", "warp", "race", "init", "streams", "leaks"})
 
 @dataclass(frozen=True)
 class Stats:
-    """What is alive in a driver, over all its devices. ``bytes`` are device bytes; ``pending`` is queued work."""
+    """What is alive in a driver, over all its devices. ``bytes`` are device bytes; ``pending`` is queued work, and
+    ``freeing`` the bytes of memory whose free is queued."""
 
     allocations: int
     bytes: int
@@ -50,6 +51,7 @@ class Stats:
     modules: int
     contexts: int
     pending: int
+    freeing: int
 
 
 class Driver(GraphCalls, StreamCalls, ContextCalls):
@@ -262,7 +264,8 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
                 events=sum(len(c.events) for c in contexts),
                 modules=sum(len(c.modules) for c in contexts),
                 contexts=len(contexts),
-                pending=sum(1 for _ in self._scheduler.pending()),
+                pending=self._scheduler.waiting,
+                freeing=self._freeing,
             )
 
     def simHostView(self, address: int, size: int, *, define: bool = True) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -183,6 +183,7 @@ class StreamCalls(DriverState):
         if stream.capture is not None:
             event.captured = (stream.capture, tuple(stream.frontier))
             return
+        self._keep_up(stream.context)
         event.captured = None
         event.operation = self._scheduler.enqueue(stream, "record an event", place=caller())
 

@@ -28,6 +28,7 @@ class Operation:
     ``writes`` are ranges (address, size) of pinned host memory; ``touches_host`` that it may touch any of it.
     ``secure`` takes a copy of what it will read from the host, before something else overwrites it. ``clock`` says what
     is certain to be done before this starts: the last such operation of each stream, by stream number and serial.
+    ``blocked`` counts the operations of ``after`` that are not done, and ``followers`` come after this one.
     ``watched`` are a kernel's memories, each with its use and another's that nothing orders; ``poisoned`` says that its
     destination was filled with poison, which nothing but a mistake of the host changes before it runs.
     """
@@ -47,24 +48,33 @@ class Operation:
     watched: list[tuple[Any, Use, Use]] = field(default_factory=list)
     poisoned: bool = False
     done: bool = False
+    blocked: int = 0
+    followers: list[Operation] = field(default_factory=list)
 
     @property
     def ready(self) -> bool:
-        return all(earlier.done for earlier in self.after)
+        return not self.blocked and not self.done
 
-    def finish(self) -> None:
+    def finish(self) -> list[Operation]:
+        """Be done; returns the operations that may start now."""
         self.done = True
+        followers, self.followers = self.followers, []
+        for follower in followers:
+            follower.blocked -= 1
         # let go of everything: events keep done operations
         self.run = self.secure = None
         self.after = ()
         self.clock = {}
         self.watched = []
+        return [follower for follower in followers if follower.ready]
 
     def wait_for(self, others: Iterable[Operation]) -> None:
         """Start only once ``others``, all older, are done."""
         waited = tuple(other for other in others if not other.done)
         self.after += waited
+        self.blocked += len(waited)
         for other in waited:
+            other.followers.append(self)
             for number, serial in (*other.clock.items(), (other.stream.number, other.serial)):
                 if self.clock.get(number, -1) < serial:
                     self.clock[number] = serial

@@ -7,6 +7,7 @@ import functools
 import operator
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -40,6 +41,9 @@ from cudakit.sim.lockstep.report import FaultReport, HostReport
 Handle = Any
 Reply = tuple[Any, ...]
 T = TypeVar("T")
+
+# operations that are queued before some of them run although nothing waits for them
+MOST_WAITING = 2048
 
 _DRIVERS = iter(range(1, 1 << 20))
 
@@ -127,6 +131,8 @@ class DriverState:
         self._memory: dict[int, MemoryRecord] = {}
         self._allocations_made = 0
         self._pinned_count = 0
+        self._frees: deque[Operation] = deque()  # that are queued, and some that are done
+        self._freeing = 0  # bytes of memory whose free is queued
         self._last_report: FaultReport | None = None
         self._capturing: list[StreamCapture] = []
         # reports of contexts that have ended, which no call has returned
@@ -252,6 +258,7 @@ class DriverState:
 
     def _submit(self, stream: Stream, work: QueuedWork) -> None:
         """Queue work on a stream, or note it where the stream is being captured."""
+        self._keep_up(stream.context)
         if stream.capture is None:
             work.enqueue(stream, ())
         else:
@@ -310,6 +317,13 @@ class DriverState:
             stream.capture, stream.frontier = None, []
 
     # ---- running queued work ----
+
+    def _keep_up(self, context: Context) -> None:
+        """Run some of the queued work that the host cannot see if there is very much of it, as a GPU would have by now;
+        the call that this is part of reports what failed."""
+        if self._scheduler.waiting > MOST_WAITING:
+            self._scheduler.progress(MOST_WAITING // 2)
+            self._usable(context)
 
     def _finish(self, targets: list[Operation], *contexts: Context) -> None:
         """Run until ``targets`` are done; then the contexts' faults and reported mistakes end the call."""

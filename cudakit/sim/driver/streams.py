@@ -8,6 +8,7 @@ that the host can see (copies to host memory, host functions) only when somebody
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,6 +18,50 @@ from cudakit.sim.driver.objects import Context, Operation, Stream
 from cudakit.sim.lockstep.report import FaultReport
 
 ORDERS = ("newest", "oldest", "random")
+
+
+class ReadyOperations:
+    """Operations that may run next, in the order in which they are to. Those that were done or blocked since they were
+    put here are passed over."""
+
+    def __init__(self, order: str, choice: random.Random) -> None:
+        self._sign = {"newest": -1, "oldest": 1}.get(order, 0)
+        self._random = choice
+        self._kept: list[tuple[int, Operation]] = []
+
+    def put(self, operation: Operation) -> None:
+        entry = self._sign * operation.serial, operation
+        if self._sign:
+            # serial numbers differ, so operations are never compared
+            heapq.heappush(self._kept, entry)
+        else:
+            self._kept.append(entry)
+
+    def first(self) -> Operation | None:
+        """The one that is to run next, or None. It is passed over once it is done."""
+        while self._kept:
+            if not self._sign:
+                place = self._random.randrange(len(self._kept))
+                self._kept[0], self._kept[place] = self._kept[place], self._kept[0]
+            operation = self._kept[0][1]
+            if operation.ready:
+                return operation
+            self._drop_first()
+        return None
+
+    def _drop_first(self) -> None:
+        if self._sign:
+            heapq.heappop(self._kept)
+        else:
+            self._kept[0] = self._kept[-1]
+            self._kept.pop()
+
+    def compact(self, most: int) -> None:
+        """Drop what is passed over, if there are more than ``most``."""
+        if len(self._kept) > most:
+            self._kept = [entry for entry in self._kept if entry[1].ready]
+            if self._sign:
+                heapq.heapify(self._kept)
 
 
 class StreamScheduler:
@@ -31,7 +76,13 @@ class StreamScheduler:
         self._random = random.Random(seed)
         self._serial = 0
         self._busy: dict[int, Stream] = {}
+        # that the host cannot see: these may run at any time
+        self._ready = self._none_ready()
+        # that it can, and that what is waited for now needs
+        self._awaited = self._none_ready()
+        self._needed: dict[int, Operation] = {}
         self.executed = 0
+        self.waiting = 0
 
     def enqueue(
         self,
@@ -58,7 +109,21 @@ class StreamScheduler:
         stream.last = operation
         stream.pending.append(operation)
         self._busy[id(stream)] = stream
+        self.waiting += 1
+        self._put([operation] if operation.ready else [])
         return operation
+
+    def _none_ready(self) -> ReadyOperations:
+        return ReadyOperations(self.order, self._random)
+
+    def _put(self, ready: Iterable[Operation]) -> None:
+        """Note operations that nothing holds up any more."""
+        for operation in ready:
+            if not operation.visible:
+                self._ready.put(operation)
+            elif operation.serial in self._needed:
+                self._awaited.put(operation)
+        self._ready.compact(2 * self.waiting + 64)
 
     def pending(self) -> Iterator[Operation]:
         """Everything not done yet, stream by stream."""
@@ -74,42 +139,59 @@ class StreamScheduler:
         wanted = [operation for operation in targets if not operation.done]
         if not wanted:
             return
-        needed = self._needed(wanted)
-        while any(not operation.done for operation in wanted):
-            self._run(self._choose(needed, only_needed=False))
+        self._needed, self._awaited = self._needed_by(wanted), self._none_ready()
+        for operation in self._needed.values():
+            if operation.visible and operation.ready:
+                self._awaited.put(operation)
+        while wanted:
+            if wanted[-1].done:
+                wanted.pop()
+            else:
+                self._run(self._choose([self._ready, self._awaited]))
+        self._needed = {}
 
     def step(self, target: Operation) -> None:
         """Run one operation that ``target`` waits for (or is), if it is not done: what a query does."""
         if not target.done:
-            self._run(self._choose(self._needed([target]), only_needed=True))
+            ready = self._none_ready()
+            for operation in self._needed_by([target]).values():
+                if operation.ready:
+                    ready.put(operation)
+            self._run(self._choose([ready]))
+
+    def progress(self, most: int) -> None:
+        """Run work that the host cannot see until at most ``most`` operations wait, or none of them may run."""
+        while self.waiting > most and self._ready.first() is not None:
+            self._run(self._choose([self._ready]))
 
     def cancel(self, context: Context) -> None:
         """Drop all pending work of a context that was lost or destroyed: it counts as done."""
         for key, stream in list(self._busy.items()):
             if stream.context is context:
-                for operation in stream.pending:
-                    operation.finish()
-                stream.pending.clear()
+                while stream.pending:
+                    self._end(stream.pending.popleft())
                 del self._busy[key]
 
+    def _end(self, operation: Operation) -> None:
+        """Note that an operation is done."""
+        self.waiting -= 1
+        self._put(operation.finish())
+
     @staticmethod
-    def _needed(targets: Iterable[Operation]) -> set[int]:
-        needed: set[int] = set()
+    def _needed_by(targets: Iterable[Operation]) -> dict[int, Operation]:
+        """By serial number, the operations that must be done for ``targets`` to be, and these."""
+        needed: dict[int, Operation] = {}
         stack = list(targets)
         while stack:
             operation = stack.pop()
             if operation.done or operation.serial in needed:
                 continue
-            needed.add(operation.serial)
+            needed[operation.serial] = operation
             stack.extend(operation.after)
         return needed
 
-    def _choose(self, needed: set[int], *, only_needed: bool) -> Operation:
-        ready = [
-            head
-            for stream in self._busy.values()
-            if (head := stream.pending[0]).ready and (head.serial in needed or not (only_needed or head.visible))
-        ]
+    def _choose(self, sources: list[ReadyOperations]) -> Operation:
+        ready = [operation for source in sources if (operation := source.first()) is not None]
         if self.order == "random":
             return self._random.choice(ready)
         choose = max if self.order == "newest" else min
@@ -131,6 +213,6 @@ class StreamScheduler:
             self._lose(context, *interrupted(operation.label, operation.place))
             raise
         stream.pending.popleft()
-        operation.finish()
+        self._end(operation)
         if not stream.pending:
             del self._busy[id(stream)]

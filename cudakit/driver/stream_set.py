@@ -1,0 +1,75 @@
+"""StreamSet: the streams that use something which must not be freed before their work is done."""
+
+from __future__ import annotations
+
+import threading
+
+from cudakit.driver.stream import PER_THREAD_DEFAULT, Event, Stream, StreamEnd
+from cudakit.errors import NOT_READY
+
+# Entered again by what the garbage collector runs meanwhile.
+_lock = threading.RLock()
+
+
+class StreamSet:
+    """Streams by their ends (see StreamEnd), so that cudakit's own are not kept; foreign streams as they are.
+
+    others: its streams. One that was closed or dropped is in the set until its work is done, which is looked at as the
+    set grows.
+    """
+
+    __slots__ = ("_limit", "others")
+
+    #: Looked through for finished streams when it has this many.
+    MANY = 16
+
+    def __init__(self) -> None:
+        self.others: tuple[Stream | StreamEnd, ...] = ()
+        self._limit = self.MANY
+
+    def add(self, stream: Stream) -> None:
+        """Note a stream. Never waits."""
+        end = stream.end
+        if end is None:
+            if self._knows(stream):
+                return
+        elif end in self.others:
+            return
+        with _lock:
+            if len(self.others) >= self._limit:
+                self.prune()
+            if end is None or end not in self.others:
+                self.others = (*self.others, stream if end is None else end)
+
+    def _knows(self, stream: Stream) -> bool:
+        """Whether a foreign stream is in the set; of two objects over one, the one that keeps it alive is better."""
+        return any(
+            known is stream
+            or (known.foreign and int(known) == int(stream) and (known.owner is not None or stream.owner is None))
+            for known in self.others
+        )
+
+    def prune(self) -> None:
+        """Forget the streams that were closed or dropped and whose work is done. Never raises and never waits."""
+        with _lock:
+            self.others = tuple(stream for stream in self.others if stream.foreign or not _is_done(stream))
+            self._limit = len(self.others) + max(self.MANY, len(self.others) // 4)
+
+    def waits(self) -> list[Stream | Event]:
+        """What to wait for: its streams, and the ends of those that were closed or dropped."""
+        found = (stream if isinstance(stream, Stream) else stream.wait_for() for stream in self.others)
+        return [thing for thing in found if thing is not None]
+
+
+def keeps_its_handle(stream: Stream | StreamEnd) -> bool:
+    """Whether a stream's handle may be used: it is cudakit's own, a default stream, or kept alive by its owner."""
+    return not stream.foreign or stream.owner is not None or int(stream) <= PER_THREAD_DEFAULT
+
+
+def _is_done(end: Stream | StreamEnd) -> bool:
+    return (
+        end.closed
+        and end.last is not None
+        and end.last.alive
+        and end.context.attempt("cuEventQuery", end.last.handle) != NOT_READY
+    )
