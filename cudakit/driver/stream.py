@@ -243,9 +243,10 @@ class StreamEnd:
     def __int__(self) -> int:
         return int(self.handle)
 
-    def wait_for(self) -> Stream | Event | None:
-        """What to wait for: the stream, or the end of its work; None if there is neither."""
-        return self.last if self.closed else self._stream()
+    @property
+    def stream(self) -> Stream | None:
+        """The stream; None once it was closed or dropped."""
+        return None if self.closed else self._stream()
 
     def reach(self) -> None:
         """Destroy the stream. What is queued still runs. For finalizers: never raises."""

@@ -14,18 +14,22 @@ _lock = threading.RLock()
 class StreamSet:
     """Streams by their ends (see StreamEnd), so that cudakit's own are not kept; foreign streams as they are.
 
-    others: its streams. One that was closed or dropped is in the set until its work is done, which is looked at as the
-    set grows.
+    One that was closed or dropped is in the set until its work is done, which is looked at as the set grows.
     """
 
-    __slots__ = ("_limit", "others")
+    __slots__ = ("_ends", "_limit")
 
     #: Looked through for finished streams when it has this many.
     MANY = 16
 
     def __init__(self) -> None:
-        self.others: tuple[Stream | StreamEnd, ...] = ()
+        self._ends: tuple[Stream | StreamEnd, ...] = ()
         self._limit = self.MANY
+
+    @property
+    def others(self) -> tuple[Stream | StreamEnd, ...]:
+        """Its streams; of one that was closed or dropped its end."""
+        return tuple(end if isinstance(end, Stream) else end.stream or end for end in self._ends)
 
     def add(self, stream: Stream) -> None:
         """Note a stream. Never waits."""
@@ -33,31 +37,31 @@ class StreamSet:
         if end is None:
             if self._knows(stream):
                 return
-        elif end in self.others:
+        elif end in self._ends:
             return
         with _lock:
-            if len(self.others) >= self._limit:
+            if len(self._ends) >= self._limit:
                 self.prune()
-            if end is None or end not in self.others:
-                self.others = (*self.others, stream if end is None else end)
+            if end is None or end not in self._ends:
+                self._ends = (*self._ends, stream if end is None else end)
 
     def _knows(self, stream: Stream) -> bool:
         """Whether a foreign stream is in the set; of two objects over one, the one that keeps it alive is better."""
         return any(
             known is stream
             or (known.foreign and int(known) == int(stream) and (known.owner is not None or stream.owner is None))
-            for known in self.others
+            for known in self._ends
         )
 
     def prune(self) -> None:
         """Forget the streams that were closed or dropped and whose work is done. Never raises and never waits."""
         with _lock:
-            self.others = tuple(stream for stream in self.others if stream.foreign or not _is_done(stream))
-            self._limit = len(self.others) + max(self.MANY, len(self.others) // 4)
+            self._ends = tuple(stream for stream in self._ends if stream.foreign or not _is_done(stream))
+            self._limit = len(self._ends) + max(self.MANY, len(self._ends) // 4)
 
     def waits(self) -> list[Stream | Event]:
         """What to wait for: its streams, and the ends of those that were closed or dropped."""
-        found = (stream if isinstance(stream, Stream) else stream.wait_for() for stream in self.others)
+        found = (end.last if end.closed else end if isinstance(end, Stream) else end.stream for end in self._ends)
         return [thing for thing in found if thing is not None]
 
 

@@ -142,7 +142,7 @@ class Converter:
     def refuse(self, value: Any, advice: str) -> LaunchError:
         """The error for a value that is not taken."""
         return LaunchError(
-            f"{self.kernel}: parameter {self.parameter.index} is {self.parameter.text}, but {describe(value)} was "
+            f"{self.kernel}: {self.parameter.label} is {self.parameter.text}, but {describe(value)} was "
             f"given: {advice}"
         )
 
@@ -354,7 +354,7 @@ class Converter:
         if isinstance(value, (tuple, list)):
             if len(value) != kind.lanes:
                 raise self.refuse(value, f"{len(value)} values for {kind.lanes}")
-            part = Parameter(self.parameter.index, component, 0, component.size)
+            part = Parameter(self.parameter.index, component, 0, component.size, self.parameter.name)
             converter = Converter(f"{self.kernel} ({kind.text})", part, self.context)
             return struct.pack(f"={kind.lanes}{converter.code}", *map(converter, value))
         return self._bytes(value)

@@ -36,10 +36,15 @@ class Kernel(Function):
         entry: tuple[PtxParameter, ...] | None,
         resources: Resources | None,
         types: tuple[Type, ...] | None = None,
+        source: str = "",
     ) -> None:
         super().__init__(module, mangled, name, resources)
         layout = self.parameter_layout(None if entry is None else len(entry))
-        self.parameters: tuple[Parameter, ...] = parameters(mangled, layout, entry, types)
+        self.parameters: tuple[Parameter, ...] = parameters(mangled, layout, entry, types, source)
+        if self.context.kind == "sim":
+            pointers = [parameter.kind in ("pointer", "bits") for parameter in self.parameters]
+            labels = [parameter.label for parameter in self.parameters]
+            self.context.driver.simNameParameters(self.handle, labels, pointers)
         self.signature = f"{self.name}({', '.join(parameter.text for parameter in self.parameters)})"
         self.target = Target(name, self.context, self.parameters, self.sends, module.retired)
         self._plans = ThreadPlans()

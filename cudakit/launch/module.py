@@ -230,7 +230,9 @@ class Module(Image):
                 self.expect_open()
                 name, resources = self._signatures[mangled].name, self.compiled.resources.get(mangled)
                 types = self.compiled.types.get(mangled) if isinstance(self.compiled, ObjectCode) else None
-                kernel = self._kernels[mangled] = Kernel(self, mangled, name, self._entries[mangled], resources, types)
+                kernel = self._kernels[mangled] = Kernel(
+                    self, mangled, name, self._entries[mangled], resources, types, self.compiled.source
+                )
         return kernel
 
     # Variables --------------------------------------------------------------------------------------------------------

@@ -12,16 +12,24 @@ from dataclasses import dataclass, replace
 
 from cudakit.launch.cxx import BUILTIN, HALF, VOID, Type
 from cudakit.launch.mangling import demangle
+from cudakit.launch.parameter_names import parameter_names
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One kernel parameter. `offset` and `size` are bytes in the driver's parameter layout."""
+    """One kernel parameter. `offset` and `size` are bytes in the driver's parameter layout; `name` is its name in the
+    source, "" if that is not known."""
 
     index: int
     type: Type
     offset: int
     size: int
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """How errors call it: "parameter 0 (`x`)"."""
+        return f"parameter {self.index}" + (f" (`{self.name}`)" if self.name else "")
 
     @property
     def text(self) -> str:
@@ -87,12 +95,14 @@ def parameters(
     layout: Sequence[tuple[int, int]],
     ptx: tuple[PtxParameter, ...] | None = None,
     reported: Sequence[Type] | None = None,
+    source: str = "",
 ) -> tuple[Parameter, ...]:
     """A kernel's parameters.
 
     layout: what the driver reports, offset and size of each in bytes. ptx: the kernel's `.param` lines, if at hand.
     reported: their types, if the compiler reported them. Types, reported or from the mangled name, that do not fit the
-    driver's sizes are not trusted: the PTX's types, or bare sizes, are used instead.
+    driver's sizes are not trusted: the PTX's types, or bare sizes, are used instead. source: the text that the
+    parameters' names are read from, "" if it is not at hand.
     """
     signature = demangle(mangled)
     declared = reported if reported is not None else signature.types if signature is not None else None
@@ -101,6 +111,7 @@ def parameters(
     fits = declared is not None and len(declared) == len(layout)
     if fits and declared is not None:
         fits = all(kind.size in (0, size) for kind, (_, size) in zip(declared, layout, strict=True))
+    names = parameter_names(source, mangled if signature is None else signature.base, len(layout))
     typed: list[Parameter] = []
     for index, (offset, size) in enumerate(layout):
         from_ptx = ptx[index] if ptx is not None else None
@@ -112,7 +123,7 @@ def parameters(
             kind = Type("64 bits (a pointer or a number)", "bits", 8, dtype="any")
         else:
             kind = Type(f"{size} bytes", "struct", size)
-        typed.append(Parameter(index, kind, offset, size))
+        typed.append(Parameter(index, kind, offset, size, names[index]))
     return tuple(typed)
 
 

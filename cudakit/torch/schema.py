@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keyword
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,32 +11,12 @@ from cudakit.compile.compiler import Compiled
 from cudakit.errors import LaunchError
 from cudakit.launch.arguments import pointer_dtypes
 from cudakit.launch.cxx import Type
+from cudakit.launch.parameter_names import parameter_names
 from cudakit.launch.signature import parameters, ptx_entries
 
 INPUT, WRITTEN, OUTPUT, NUMBER, COMPUTED = "input", "written", "output", "number", "computed"
 
 _NUMBERS = {"int": "SymInt", "enum": "SymInt", "float": "float", "bool": "bool"}
-_COMMENTS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
-_LAST_NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*$")
-_TYPE_WORDS = frozenset(
-    [
-        "bool",
-        "char",
-        "short",
-        "int",
-        "long",
-        "float",
-        "double",
-        "void",
-        "signed",
-        "unsigned",
-        "const",
-        "volatile",
-        "size_t",
-        "half",
-    ]
-)
-_BRACKETS = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}
 
 
 @dataclass(frozen=True)
@@ -73,42 +52,6 @@ class KernelParameter:
         )
 
 
-def parameter_names(source: str, kernel: str) -> tuple[str, ...] | None:
-    """The names of the parameters of `kernel` ("ns::k<4>") in its definition; None if they are not found in `source`,
-    or if several definitions differ."""
-    text = _COMMENTS.sub(" ", source)
-    base = kernel.partition("<")[0].strip().rpartition("::")[2]
-    found = set()
-    for match in re.finditer(rf"__global__[^;{{}}]*?\b{re.escape(base)}\s*\(", text):
-        parts = _split(text[match.end() :])
-        if parts is not None:
-            found.add(tuple(_name(part) for part in parts))
-    names = found.pop() if len(found) == 1 else ("",)
-    return None if "" in names else names
-
-
-def _split(text: str) -> list[str] | None:
-    """The parts between commas up to the bracket that closes; None if there is none."""
-    parts: list[str] = []
-    depth = start = 0
-    for at, character in enumerate(text):
-        if character == ")" and depth == 0:
-            last = text[start:at].strip()
-            return [*parts, last] if parts or last not in ("", "void") else []
-        if character == "," and depth == 0:
-            parts.append(text[start:at].strip())
-            start = at + 1
-        depth += _BRACKETS.get(character, 0)
-    return None
-
-
-def _name(declaration: str) -> str:
-    """The name in a parameter's declaration, or "" if it has none."""
-    found = _LAST_NAME.search(declaration)
-    nameless = found is None or found[1] in _TYPE_WORDS or found[0] == declaration
-    return "" if nameless or found is None else found[1]
-
-
 def kernel_parameters(
     op: str,
     kernel: str,
@@ -127,8 +70,8 @@ def kernel_parameters(
     types = [parameter.type for parameter in parameters(mangled, [(0, each.size) for each in entry], entry)]
     listed = ", ".join(kind.text for kind in types)
     if names is None:
-        names = parameter_names(compiled.source, kernel)
-        if names is None or len(names) != len(types):
+        names = parameter_names(compiled.source, kernel, len(types))
+        if "" in names:
             raise ValueError(
                 f"{op}: the names of the parameters of {kernel}({listed}) were not found in {compiled.name}: give them "
                 "in order, parameters=(...)"

@@ -131,7 +131,7 @@ def arrays(device: cudakit.Device) -> Any:
         (lambda x, y, out, n: (x[1:], y, out, n), "address 0x[0-9a-f]+ is not a multiple of 16"),
         (lambda x, y, out, n: (x, y.view(np.int32), out, n), "parameter 1 .* the dtype must be float32"),
         (lambda x, y, out, n: (x, np.zeros(9, np.float32), out, n), "pageable"),
-        (lambda x, y, out, n: (x, y, out, 2.5), "parameter 3 is int"),
+        (lambda x, y, out, n: (x, y, out, 2.5), "parameter 3 .*is int"),
         (lambda x, y, out, n: (x, y, out, 2**31), "must lie in"),
         (lambda x, y, out, n: x, "args is a DeviceArray"),
     ],

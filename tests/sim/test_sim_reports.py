@@ -179,6 +179,7 @@ def test_a_kernels_fault_in_full(sim: cudakit.Device) -> None:
     stream = sim.stream()
     line = here() + 1
     data = sim.zeros(100, np.float32, stream=stream)
+    launch = here() + 1
     kernel.launch(stream, grid=1, block=128, args=(data, 128))
     with pytest.raises(cudakit.DeviceFault) as caught:
         stream.synchronize()
@@ -187,11 +188,12 @@ def test_a_kernels_fault_in_full(sim: cudakit.Device) -> None:
         f"out of bounds: global store of 4 bytes at {data.pointer + 400:#x}: right behind the device allocation of 400"
         " bytes\n"
         "  kernel overrun, block (0, 0, 0), thread (100, 0, 0) and 27 more lanes up to thread (127, 0, 0)\n"
+        f"  launched at {place_of(launch)}\n"
         "  at overrun.cu:2 in put\n"
         "      __device__ void put(float* data, int i) { data[i] = 1.0f; }\n"
         "  inlined from overrun.cu:8\n"
         "      put(data, i);\n"
-        f"  device allocation of 400 bytes at {data.pointer:#x}, made at {place_of(line)}\n"
+        f"  device allocation of 400 bytes at {data.pointer:#x}, made at {place_of(line)}, given as parameter 0 (`data`)\n"
         "      data = sim.zeros(100, np.float32, stream=stream)"
     )
     assert str(caught.value).startswith(

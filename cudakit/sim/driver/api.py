@@ -363,6 +363,12 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
             if local_bytes is not None:
                 function.local_bytes = local_bytes
 
+    def simNameParameters(self, hfunc: Handle, labels: Sequence[str], pointers: Sequence[bool]) -> None:
+        """What reports call a kernel's parameters, and which of them are pointers; without it, they have numbers."""
+        with self._lock.raw, self._lock:
+            function = self._function(hfunc)
+            function.labels, function.pointers = tuple(labels), tuple(pointers)
+
     def _contexts(self) -> list[Context]:
         return [thing for thing in self._objects.values() if isinstance(thing, Context)]
 

@@ -46,7 +46,8 @@ class Module:
 
 @dataclass(eq=False)
 class Function:
-    """A kernel, with what was set on it. ``registers`` and ``local_bytes`` are the compiler's where it was told."""
+    """A kernel, with what was set on it. ``registers`` and ``local_bytes`` are the compiler's where it was told.
+    ``labels`` are what reports call its parameters, and ``pointers`` says which may hold an address."""
 
     handle: int
     module: Module
@@ -56,6 +57,12 @@ class Function:
     local_bytes: int
     max_dynamic: int
     settings: dict[int, int] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    pointers: tuple[bool, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.labels = tuple(f"parameter {number}" for number in range(len(self.loaded.params)))
+        self.pointers = tuple(size == 8 for _, size in self.loaded.params)
 
     @property
     def max_threads(self) -> int:

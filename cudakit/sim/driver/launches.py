@@ -19,8 +19,8 @@ from cudakit.sim.driver.objects import Context, MemoryRecord, Operation, QueuedW
 from cudakit.sim.driver.state import Handle, as_handle, call, read_c_array, unsigned
 from cudakit.sim.lockstep.counters import Counters
 from cudakit.sim.lockstep.heap import Heap
-from cudakit.sim.lockstep.memory import Allocation
-from cudakit.sim.lockstep.report import KernelFault, Origin, plain_name
+from cudakit.sim.lockstep.memory import NEAR_NULL, Allocation
+from cudakit.sim.lockstep.report import KernelFault, KernelReport, Origin, plain_name
 from cudakit.sim.machine.launch import launch as launch_kernel
 from cudakit.sim.machine.loading import LoadedFunction
 
@@ -222,6 +222,7 @@ class LaunchCalls(FunctionCalls):
                 )
             except KernelFault as fault:
                 self._explain(operation, fault.report)
+                self._describe(launch, fault.report)
                 code = FAULT_RESULTS.get(fault.report.kind, Result.CUDA_ERROR_LAUNCH_FAILED)
                 raise self._fault(code, fault.report) from None
             self._after(operation, function.loaded.module.sources.place, before, prints)
@@ -239,6 +240,21 @@ class LaunchCalls(FunctionCalls):
         operation = self._scheduler.enqueue(stream, label, run, after=after, place=place, touches_host=touches)
         self._note_kernel(operation, launch.params)
         return operation
+
+    def _describe(self, launch: CheckedLaunch, report: KernelReport) -> None:
+        """Say in a kernel's report where it was launched, on which device, and what it was given."""
+        function = launch.function
+        report.launched = launch.place
+        if len(self.devices) > 1:
+            report.device = f"sim:{function.module.context.device.ordinal}"
+        values = [int.from_bytes(value, "little") for value in launch.params]
+        given = [place for place in zip(function.labels, values, function.pointers, strict=True) if place[2]]
+        allocation = report.allocation
+        if report.address is not None and report.address < NEAR_NULL and report.space == "global":
+            report.null = tuple(label for label, value, _ in given if value == 0)
+        elif allocation is not None:
+            labels = [label for label, value, _ in given if allocation.address <= value < allocation.end]
+            report.parameter = " and ".join(labels)
 
     def _heap(self, context: Context) -> Heap:
         """The heap of a context's kernels. What they leave there is the context's, like any other memory."""

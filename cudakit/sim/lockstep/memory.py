@@ -28,6 +28,8 @@ LOCAL_WINDOW = 1 << 57
 PARAM_WINDOW = 1 << 58
 # where shared memory starts: address 0 stays invalid, as on hardware
 SHARED_START = 1024
+# addresses below it are those of a null pointer, or offsets from one
+NEAR_NULL = 1 << 16
 # bytes of shared memory that the system keeps for itself in kernels that ask where they are: they come first
 RESERVED_BYTES = 1024
 # what a fresh allocation holds: NaN to a float, -1 to an int, so that reading it before writing shows
@@ -314,7 +316,7 @@ def describe_place(fault: MemoryFault, *, origins: bool = True) -> str:
     if fault.kind in ("use after free", "double free"):
         freed = f" and freed {allocation.free_origin}" if origins and allocation.free_origin else " that was freed"
         return f"{fault.address - allocation.address} bytes into the {what}{freed}"
-    if fault.address < 1 << 16:
+    if fault.address < NEAR_NULL:
         return "a null pointer, or an offset from one"
     if fault.distance > 1 << 30:
         return f"nowhere near any allocation (the nearest is the {what})"

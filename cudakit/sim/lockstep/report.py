@@ -155,16 +155,21 @@ class FaultReport:
         """The lines of the report that say where in the source it happened."""
         return place_lines(self.places)
 
+    def memory(self) -> list[str]:
+        """The lines of the report about the memory."""
+        if self.allocation is None:
+            return []
+        places = [*self.places, *(place for other in self.others for place in other.places)]
+        told = {f"at {place.file}:{place.line}" for place in places}
+        return self.allocation.lines(freed=self.allocation.free_origin not in told)
+
     def __str__(self) -> str:
         lines = [f"{self.kind}: {self.detail}"]
         if who := self.who():
             lines.append(f"  {who}")
         lines.extend(self.where())
         lines.extend(str(other) for other in self.others)
-        if self.allocation is not None:
-            places = [*self.places, *(place for other in self.others for place in other.places)]
-            told = {f"at {place.file}:{place.line}" for place in places}
-            lines.extend(self.allocation.lines(freed=self.allocation.free_origin not in told))
+        lines.extend(self.memory())
         lines.extend(f"  {note}" for note in self.notes)
         return "\n".join(lines)
 
@@ -189,7 +194,9 @@ class KernelReport(FaultReport):
     """A fault of a kernel. ``kind`` is "out of bounds", "misaligned", "use after free", "write to constant memory",
     "divergent barrier", "deadlock", "hang", "trap", "assertion", "stack overflow"... ``block`` and ``thread`` are the
     first lane that did it; ``lanes`` counts the lanes that do the same at the same moment, and ``spread`` says in words
-    how far they reach, where that is known. ``kernel`` is the mangled name.
+    how far they reach, where that is known. ``kernel`` is the mangled name. ``launched`` is the line that launched it,
+    ``device`` the device that ran it ("sim:1"), "" if there is only one; ``parameter`` is what the kernel was given the
+    allocation as ("parameter 0 (`x`)"), and ``null`` are the parameters that were null, for an access there.
     """
 
     kernel: str
@@ -202,17 +209,31 @@ class KernelReport(FaultReport):
     instruction: str = ""
     lanes: int = 1
     spread: str = ""
+    launched: Origin | None = None
+    device: str = ""
+    parameter: str = ""
+    null: tuple[str, ...] = ()
 
     def who(self) -> str:
-        text = f"kernel {plain_name(self.kernel)}, block {self.block}, thread {self.thread}"
+        on = f" on {self.device}" if self.device else ""
+        text = f"kernel {plain_name(self.kernel)}{on}, block {self.block}, thread {self.thread}"
         if self.lanes > 1:
             text += f" and {self.lanes - 1} more lane{'s' * (self.lanes > 2)}"
         return f"{text} {self.spread}" if self.spread else text
 
     def where(self) -> list[str]:
+        launched = [] if self.launched is None else [f"  launched {self.launched}"]
         if not self.places and self.instruction:
-            return [f"  at PTX instruction {self.instruction}"]
-        return super().where()
+            return [*launched, f"  at PTX instruction {self.instruction}"]
+        return [*launched, *super().where()]
+
+    def memory(self) -> list[str]:
+        if self.null:
+            return [f"  {' and '.join(self.null)} {'was' if len(self.null) == 1 else 'were'} None"]
+        lines = super().memory()
+        if lines and self.parameter:
+            lines[0] += f", given as {self.parameter}"
+        return lines
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -228,6 +249,10 @@ class KernelReport(FaultReport):
             "address": self.address,
             "size": self.size,
             "instruction": self.instruction,
+            "launched": _origin_dict(self.launched),
+            "device": self.device,
+            "parameter": self.parameter,
+            "null": list(self.null),
         }
 
 

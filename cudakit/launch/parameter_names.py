@@ -1,0 +1,84 @@
+"""The names of a kernel's parameters, read from the text of its source."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+_IGNORED = re.compile(
+    r'R"([^()\s\\]{0,16})\(.*?\)\1"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
+    r"|^[ \t]*#[ \t]*(?!define)(?:\\\n|[^\n])*",
+    re.DOTALL | re.MULTILINE,
+)
+_LAST_NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*$")
+# A pointer or reference to a function or an array: `void (*f)(int)`, `float (&tile)[4]`.
+_INNER_NAME = re.compile(r"\(\s*[*&]+\s*(?:const\s+|__restrict__\s+)*([A-Za-z_]\w*)")
+_TYPE_WORDS = frozenset(
+    ["bool", "char", "short", "int", "long", "float", "double", "void", "signed", "unsigned", "const", "volatile", "size_t", "half", "auto", "__restrict__", "__restrict", "__grid_constant__"]
+)
+_SPECIFIERS = frozenset(["const", "volatile", "struct", "class", "enum", "union", "typename", "__grid_constant__"])
+_BRACKETS = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}
+
+
+@functools.lru_cache(maxsize=64)
+def _readable(source: str) -> str:
+    """A source without comments, strings and directives."""
+    return _IGNORED.sub(" ", source)
+
+
+def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...]:
+    """The names of the `count` parameters of `kernel` ("ns::k<4>"), as its definition in `source` calls them.
+
+    "" for each that has no name there, is not found (a kernel made by a macro, or in a header), or is called
+    differently by several definitions of that name. Declarations are read if there is no definition.
+    """
+    text = _readable(source)
+    base = kernel.partition("<")[0].strip().rpartition("::")[2]
+    definitions: set[tuple[str, ...]] = set()
+    declarations: set[tuple[str, ...]] = set()
+    for match in re.finditer(rf"\b__global__\b[^;{{}}]*?\b{re.escape(base)}\s*(?:<[^;{{}}()]*>\s*)?\(", text):
+        parts, end = _split(text, match.end())
+        if parts is not None and (names := _named(parts, count)) is not None:
+            (definitions if text[end:].lstrip().startswith("{") else declarations).add(names)
+    found = definitions or declarations
+    columns = zip(*found, strict=True) if found else ()
+    return tuple(column[0] if len(set(column)) == 1 else "" for column in columns) or ("",) * count
+
+
+def _split(text: str, start: int) -> tuple[list[str] | None, int]:
+    """The parts between commas up to the bracket that closes, and the place after it; None if it does not close."""
+    parts: list[str] = []
+    depth = 0
+    for at in range(start, len(text)):
+        character = text[at]
+        if depth == 0 and character in ",)":
+            parts.append(text[start:at].strip())
+            start = at + 1
+            if character == ")":
+                return ([] if parts in ([""], ["void"]) else parts), start
+        elif character != ">" or text[at - 1] != "-":  # no bracket in an arrow
+            depth += _BRACKETS.get(character, 0)
+    return None, start
+
+
+def _named(parts: list[str], count: int) -> tuple[str, ...] | None:
+    """The names in the parts of a parameter list, a pack's for each of its elements; None if their count differs."""
+    names = []
+    for part in parts:
+        packed = "..." in part
+        names += [_name(part.replace("...", " "))] * (count - len(parts) + 1 if packed else 1)
+    return tuple(names) if len(names) == count else None
+
+
+def _name(declaration: str) -> str:
+    """The name in a parameter's declaration, or "" if it has none."""
+    declaration = re.sub(r"(?<![=!<>])=(?!=).*$", "", declaration, flags=re.DOTALL).strip()
+    inner = _INNER_NAME.search(declaration)
+    if inner is not None:
+        return inner[1]
+    found = _LAST_NAME.search(declaration)
+    if found is None or found[1] in _TYPE_WORDS:
+        return ""
+    before = declaration[: found.start()].rstrip()
+    typed = before and not before.endswith("::") and not _SPECIFIERS.issuperset(before.split())
+    return found[1] if typed else ""
