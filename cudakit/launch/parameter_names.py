@@ -14,8 +14,11 @@ _LAST_NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*$")
 # A pointer or reference to a function or an array: `void (*f)(int)`, `float (&tile)[4]`.
 _INNER_NAME = re.compile(r"\(\s*[*&]+\s*(?:const\s+|__restrict__\s+)*([A-Za-z_]\w*)")
 _TYPE_WORDS = frozenset(
-    ["bool", "char", "short", "int", "long", "float", "double", "void", "signed", "unsigned", "const", "volatile", "size_t", "half", "auto", "__restrict__", "__restrict", "__grid_constant__"]
-)
+    (
+        "bool", "char", "short", "int", "long", "float", "double", "void", "signed", "unsigned", "const", "volatile",
+        "size_t", "half", "auto", "__restrict__", "__restrict", "__grid_constant__",
+    )
+)  # fmt: skip
 _SPECIFIERS = frozenset(["const", "volatile", "struct", "class", "enum", "union", "typename", "__grid_constant__"])
 _BRACKETS = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}
 

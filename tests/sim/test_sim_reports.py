@@ -193,7 +193,8 @@ def test_a_kernels_fault_in_full(sim: cudakit.Device) -> None:
         "      __device__ void put(float* data, int i) { data[i] = 1.0f; }\n"
         "  inlined from overrun.cu:8\n"
         "      put(data, i);\n"
-        f"  device allocation of 400 bytes at {data.pointer:#x}, made at {place_of(line)}, given as parameter 0 (`data`)\n"
+        f"  device allocation of 400 bytes at {data.pointer:#x}, made at {place_of(line)}, given as parameter 0"
+        " (`data`)\n"
         "      data = sim.zeros(100, np.float32, stream=stream)"
     )
     assert str(caught.value).startswith(
