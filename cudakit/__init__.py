@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from cudakit import tracebacks
+
 if TYPE_CHECKING:
     from cudakit.compile.cache import CacheWarning
     from cudakit.compile.compiler import Compiled, Resources
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from cudakit.launch.module import Module, UnknownName
     from cudakit.launch.strides import strided
     from cudakit.memory.array import DeviceArray
+
+tracebacks.install()
 
 __version__ = "0.1.0"
 

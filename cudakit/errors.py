@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-#: Codes after which a context answers nothing but the same error: its memory and its work are gone.
-STICKY = frozenset(
+#: Those of the codes below that a kernel is to blame for.
+KERNEL_FAULTS = frozenset(
     {
-        4,  # DEINITIALIZED
-        214,  # ECC_UNCORRECTABLE
-        220,  # NVLINK_UNCORRECTABLE
-        226,  # CONTAINED
         700,  # ILLEGAL_ADDRESS
         702,  # LAUNCH_TIMEOUT
-        709,  # CONTEXT_IS_DESTROYED
         710,  # ASSERT
         714,  # HARDWARE_STACK_ERROR
         715,  # ILLEGAL_INSTRUCTION
@@ -26,9 +21,18 @@ STICKY = frozenset(
         718,  # INVALID_PC
         719,  # LAUNCH_FAILED
         721,  # TENSOR_MEMORY_LEAK
-        911,  # EXTERNAL_DEVICE
     }
 )
+
+#: Codes after which a context answers nothing but the same error: its memory and its work are gone.
+STICKY = KERNEL_FAULTS | {
+    4,  # DEINITIALIZED
+    214,  # ECC_UNCORRECTABLE
+    220,  # NVLINK_UNCORRECTABLE
+    226,  # CONTAINED
+    709,  # CONTEXT_IS_DESTROYED
+    911,  # EXTERNAL_DEVICE
+}
 
 OUT_OF_MEMORY = 2
 NOT_READY = 600

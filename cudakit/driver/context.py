@@ -21,11 +21,12 @@ from cudakit import nvtx
 from cudakit.driver import at_exit
 from cudakit.driver import driver as drivers
 from cudakit.driver.captures import Captures
-from cudakit.driver.end_report import end_warnings, outside_level
+from cudakit.driver.end_report import end_warnings
 from cudakit.driver.in_flight import InFlight
 from cudakit.driver.modes import Relaxed
 from cudakit.driver.primary import Primary, finalizer, report_later
 from cudakit.errors import (
+    KERNEL_FAULTS,
     STICKY,
     Closed,
     ContextLost,
@@ -36,6 +37,7 @@ from cudakit.errors import (
     check,
     failure,
 )
+from cudakit.tracebacks import outside_level, outside_place
 
 _PEER_ALREADY_ENABLED = 704
 
@@ -56,6 +58,19 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _found_by(code: int) -> str:
+    """Where a failure of a GPU was found, and how to find the launch that made it."""
+    place = outside_place()
+    if code not in KERNEL_FAULTS:
+        return f"It was found by the call at {place}."
+    if os.environ.get("CUDA_LAUNCH_BLOCKING", "0").strip() not in ("", "0"):
+        return f"It was found by the call at {place}; with CUDA_LAUNCH_BLOCKING set, that is the launch, or a copy."
+    return (
+        f"It was found by the call at {place}, and the launch was before it: CUDA_LAUNCH_BLOCKING=1 has each launch wait "
+        "for its kernel and raise its fault."
+    )
 
 
 class MemoryInfo(NamedTuple):
@@ -175,14 +190,16 @@ class Context:
         if self.captures:
             self.captures.failed(routine, code)
         if isinstance(error, ContextLost):
-            if self.kind == "sim":
-                error = self._reported(error)
+            error = self._reported(error)
             self._lose(error)
         return error
 
     def _reported(self, error: ContextLost) -> DeviceFault:
-        """The same failure with the simulated device's report of it: kernel, thread, address, file and line."""
+        """The same failure with the advice for this device, and the simulated device's report of it: kernel, thread,
+        address, file and line."""
         hint = f"{self.spec} is lost with all that was on it; a new Device('sim') starts afresh."
+        if self.kind == "gpu":
+            hint = f"{error.hint} {_found_by(error.code)}".strip()
         fault = DeviceFault(error.routine, error.code, error.name, error.text, hint)
         fault.report = error.report
         return fault

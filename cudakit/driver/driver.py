@@ -187,14 +187,16 @@ def forget(opened: Opened) -> None:
 def _automatic(fresh: bool, options: dict[str, Any]) -> Opened:
     try:
         opened = _gpu(0)
-        why = ""
-    except _NoGpu as error:
+    except _NoGpu:
         opened = _sim(DEFAULT_SIM_ARCH, 0, fresh, options)
-        why = f"{error}; "
-    else:
-        if options:
-            raise ValueError(f"{', '.join(options)}: options of the simulated device only; ask for 'sim' by name")
-    _say_once(f"cudakit: {why}using {opened.spec}")
+        from cudakit.sim.chips.properties import chip
+
+        model = chip(DEFAULT_SIM_ARCH).model
+        _say_once(f"cudakit: no GPU here: using the simulated {model} (for the reason: cudakit info)")
+        return opened
+    if options:
+        raise ValueError(f"{', '.join(options)}: options of the simulated device only; ask for 'sim' by name")
+    _say_once(f"cudakit: using {opened.spec}")
     return opened
 
 

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 from cudakit.driver.in_flight import InFlight
 from cudakit.driver.primary import Primary
 from cudakit.errors import LeakWarning, UnseenFault
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-
-
-def outside_level() -> int:
-    """The stacklevel by which a warning of the caller is one of the first frame outside this package."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def end_warnings(primary: Primary, in_flight: InFlight, own: Iterable[Any]) -> list[Warning]:

@@ -142,8 +142,7 @@ class Converter:
     def refuse(self, value: Any, advice: str) -> LaunchError:
         """The error for a value that is not taken."""
         return LaunchError(
-            f"{self.kernel}: {self.parameter.label} is {self.parameter.text}, but {describe(value)} was "
-            f"given: {advice}"
+            f"{self.kernel}: {self.parameter.label} is {self.parameter.text}, but {describe(value)} was given: {advice}"
         )
 
     # Pointers ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,80 @@
+"""This package's own frames: where the caller's line is, and tracebacks of uncaught errors without them.
+
+`python script.py` shows an uncaught error of cudakit as one of the script's own line. CUDAKIT_TRACEBACK=full shows all
+frames, as do bugs of cudakit itself (an AttributeError, say). Frames outside this package are always shown.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FrameType, TracebackType
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def _is_own(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def outside_level() -> int:
+    """The stacklevel by which a warning of the caller is one of the first frame outside this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _is_own(frame):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def outside_place() -> str:
+    """The line of the first frame outside this package, as FILE:LINE."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_own(frame):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def trimmed(found: TracebackType | None) -> TracebackType | None:
+    """A traceback without this package's frames; all of it if it has no others."""
+    frames = []
+    entry = found
+    while entry is not None:
+        if not _is_own(entry.tb_frame):
+            frames.append(entry)
+        entry = entry.tb_next
+    made: TracebackType | None = None
+    for entry in reversed(frames):
+        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return made or found
+
+
+def trim(error: BaseException) -> None:
+    """Leave this package's frames out of an error's traceback, and of those of the errors that led to it.
+
+    Errors that nobody means to raise keep theirs: what they show is a bug.
+    """
+    from cudakit.errors import CudakitError
+
+    meant = (CudakitError, TypeError, ValueError, OSError, KeyboardInterrupt)
+    seen: set[int] = set()
+    rest: list[BaseException | None] = [error]
+    while rest:
+        one = rest.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            rest += [one.__cause__, one.__context__]
+            if isinstance(one, meant):
+                one.__traceback__ = trimmed(one.__traceback__)
+
+
+def install() -> None:
+    """Have uncaught errors of the main thread shown without this package's frames, by the hook that shows them now."""
+    show = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, found: TracebackType | None) -> None:
+        if os.environ.get("CUDAKIT_TRACEBACK", "").strip() != "full":
+            error.__traceback__ = found
+            trim(error)
+            found = error.__traceback__
+        show(kind, error, found)
+
+    sys.excepthook = hook
