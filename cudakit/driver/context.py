@@ -23,21 +23,20 @@ from cudakit.driver import driver as drivers
 from cudakit.driver.captures import Captures
 from cudakit.driver.end_report import end_warnings
 from cudakit.driver.in_flight import InFlight
+from cudakit.driver.loss import first_failure
 from cudakit.driver.modes import Relaxed
 from cudakit.driver.primary import Primary, finalizer, report_later
 from cudakit.errors import (
-    KERNEL_FAULTS,
     STICKY,
     Closed,
     ContextLost,
-    DeviceFault,
     DeviceMismatch,
     ForkedProcess,
     UnseenFault,
     check,
     failure,
 )
-from cudakit.tracebacks import outside_level, outside_place
+from cudakit.tracebacks import outside_level
 
 _PEER_ALREADY_ENABLED = 704
 
@@ -58,19 +57,6 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _found_by(code: int) -> str:
-    """Where a failure of a GPU was found, and how to find the launch that made it."""
-    place = outside_place()
-    if code not in KERNEL_FAULTS:
-        return f"It was found by the call at {place}."
-    if os.environ.get("CUDA_LAUNCH_BLOCKING", "0").strip() not in ("", "0"):
-        return f"It was found by the call at {place}; with CUDA_LAUNCH_BLOCKING set, that is the launch, or a copy."
-    return (
-        f"It was found by the call at {place}, and the launch was before it: CUDA_LAUNCH_BLOCKING=1 has each launch wait "
-        "for its kernel and raise its fault."
-    )
 
 
 class MemoryInfo(NamedTuple):
@@ -190,19 +176,9 @@ class Context:
         if self.captures:
             self.captures.failed(routine, code)
         if isinstance(error, ContextLost):
-            error = self._reported(error)
+            error = first_failure(self.spec, self.kind, error)
             self._lose(error)
         return error
-
-    def _reported(self, error: ContextLost) -> DeviceFault:
-        """The same failure with the advice for this device, and the simulated device's report of it: kernel, thread,
-        address, file and line."""
-        hint = f"{self.spec} is lost with all that was on it; a new Device('sim') starts afresh."
-        if self.kind == "gpu":
-            hint = f"{error.hint} {_found_by(error.code)}".strip()
-        fault = DeviceFault(error.routine, error.code, error.name, error.text, hint)
-        fault.report = error.report
-        return fault
 
     def _lose(self, error: ContextLost) -> None:
         # The frames of a traceback keep the failed run's arrays alive: a copy is kept, which is never raised.
@@ -406,6 +382,13 @@ class Context:
         """Whether both are of one device of one driver."""
         return self.driver is other.driver and self.ordinal == other.ordinal
 
+    def told_apart(self, other: Context) -> tuple[str, str]:
+        """How an error calls this device and another: two simulated ones of one kind by their numbers, too."""
+        if self.spec != other.spec or self.kind != "sim" or other.kind != "sim":
+            return self.spec, other.spec
+        mine, theirs = (f"{one.spec} (simulated device {one.driver.number})" for one in (self, other))
+        return mine, theirs
+
     def can_access(self, other: Context) -> bool:
         """Whether kernels here may use memory of `other`: the same device, or enable_peer() was called."""
         return self.driver is other.driver and other.ordinal in self._peers
@@ -418,7 +401,8 @@ class Context:
         if self.can_access(other):
             return
         if self.driver is not other.driver:
-            raise DeviceMismatch(f"{self.spec} and {other.spec} do not talk to one driver: copy through the host")
+            mine, theirs = self.told_apart(other)
+            raise DeviceMismatch(f"{mine} and {theirs} do not talk to one driver: copy through the host")
         if not self.call("cuDeviceCanAccessPeer", self.device, other.device):
             raise DeviceMismatch(f"{self.spec} cannot access the memory of {other.spec}: use copy_from(), which can")
         result = self.driver.cuCtxEnablePeerAccess(other.handle, 0)

@@ -94,9 +94,8 @@ class Stream:
         """
         if isinstance(stream, Stream):
             if stream.context is not context and not stream.context.same_device(context):
-                raise DeviceMismatch(
-                    f"a stream of {stream.context.spec} was given to {context.spec}: make one with its stream()"
-                )
+                mine, theirs = context.told_apart(stream.context)
+                raise DeviceMismatch(f"a stream of {theirs} was given to {mine}: make one with its stream()")
             return stream
         handle = foreign_handle(stream)
         own: Stream | None = context.streams.get(handle)
@@ -192,7 +191,8 @@ class Stream:
                 "returns, or that stream"
             )
         if event.context.driver is not self.context.driver:
-            raise DeviceMismatch(f"an event of {event.context.spec} cannot be waited for on {self.context.spec}")
+            mine, theirs = self.context.told_apart(event.context)
+            raise DeviceMismatch(f"an event of {theirs} cannot be waited for on {mine}")
         self.context.call("cuStreamWaitEvent", self.expect_open(), event.expect_open(), 0)
 
     def capture(self) -> Any:
@@ -323,7 +323,8 @@ class Event:
                 "as its default_stream"
             )
         if not stream.context.same_device(self.context):
-            raise DeviceMismatch(f"an event of {self.context.spec} was given a stream of {stream.context.spec}")
+            mine, theirs = self.context.told_apart(stream.context)
+            raise DeviceMismatch(f"an event of {mine} was given a stream of {theirs}")
         self.context.call("cuEventRecord", self.expect_open(), stream.expect_open())
 
     def synchronize(self) -> None:

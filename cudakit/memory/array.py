@@ -300,7 +300,8 @@ class DeviceArray(Strided):
         if not isinstance(stream, Stream):
             stream = Stream.of(self.context, stream)
         elif stream.context.driver is not self.context.driver:
-            raise DeviceMismatch(f"an array of {self.context.spec} is not used on a stream of {stream.context.spec}")
+            mine, theirs = self.context.told_apart(stream.context)
+            raise DeviceMismatch(f"an array of {mine} is not used on a stream of {theirs}")
         self.allocation.uses.add(stream)
         return self
 

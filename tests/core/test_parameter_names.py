@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -130,3 +131,16 @@ def test_faults_of_several_simulated_devices_say_which() -> None:
 
 def test_a_fault_of_the_only_device_does_not_number_it(sim: cudakit.Device, copy: cudakit.Kernel) -> None:
     assert "kernel copy, block" in fault(sim, copy, None, sim.zeros(32), 0)
+
+
+def test_an_array_of_another_simulated_device_is_told_apart(sim: cudakit.Device, copy: cudakit.Kernel) -> None:
+    with cudakit.Device("sim", fresh=True) as other:
+        x = other.zeros(32)
+        text = r"it is on sim:sm_90 \(simulated device (\d+)\) and the kernel on sim:sm_90 \(simulated device (\d+)\)"
+        with pytest.raises(cudakit.LaunchError, match=text) as caught:
+            copy.launch(sim.default_stream, grid=1, block=32, args=(x, x, 0))
+        numbers = re.search(text, str(caught.value))
+        assert numbers is not None
+        assert int(numbers[1]) > int(numbers[2])
+        with pytest.raises(cudakit.LaunchError, match=r"sim:sm_90 \(simulated device \d+\) was given to sim:sm_90 \("):
+            copy.launch(other.default_stream, grid=1, block=32, args=(None, None, 0))

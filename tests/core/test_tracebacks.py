@@ -97,10 +97,10 @@ def test_an_uncaught_error_is_shown_at_the_users_line(tmp_path: Path, shown: str
 @pytest.mark.parametrize(
     ("code", "blocking", "text"),
     [
-        (700, "", "and the launch was before it: CUDA_LAUNCH_BLOCKING=1"),
-        (700, "0", "and the launch was before it: CUDA_LAUNCH_BLOCKING=1"),
+        (700, "", "and the launch was before it: with CUDA_LAUNCH_BLOCKING=1"),
+        (700, "0", "and the launch was before it: with CUDA_LAUNCH_BLOCKING=1"),
         (700, "1", "with CUDA_LAUNCH_BLOCKING set, that is the launch"),
-        (214, "", "the call at"),
+        (214, "", "found it."),
     ],
 )
 def test_a_gpus_fault_says_which_call_found_it_and_how_to_find_the_launch(
@@ -112,7 +112,7 @@ def test_a_gpus_fault_says_which_call_found_it_and_how_to_find_the_launch(
     driver.simInject("cuCtxSynchronize", code=code)
     error = raised(context.synchronize)
     assert isinstance(error, cudakit.DeviceFault)
-    assert f"It was found by the call at {__file__}:" in str(error)
+    assert f"The call at {__file__}:" in str(error)
     assert text in str(error)
     context.close()
 
@@ -130,4 +130,4 @@ def test_a_fault_of_a_gpu_says_which_call_found_it(tmp_path: Path, gpu: cudakit.
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode == 1
-    assert f"found by the call at {script}:6, and the launch was before it" in done.stderr
+    assert f"The call at {script}:6 found it, and the launch was before it" in done.stderr

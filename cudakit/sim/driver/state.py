@@ -121,13 +121,14 @@ class DriverState:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
+        self.number = next(_DRIVERS)  # of the driver in this process, from 1
         self._lock = DriverLock()
         self._local = threading.local()
         self._space = AddressSpace()
         self._initialised = False
         self._objects: dict[int, Any] = {}
         # handles are never used twice, so a stale one is told from a foreign one; each driver has its own range
-        self._first_handle = self._next_handle = (0x51 << 40) + (next(_DRIVERS) << 32)
+        self._first_handle = self._next_handle = (0x51 << 40) + (self.number << 32)
         self._memory: dict[int, MemoryRecord] = {}
         self._allocations_made = 0
         self._pinned_count = 0
