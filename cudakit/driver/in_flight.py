@@ -14,8 +14,9 @@ from cudakit.errors import NOT_READY
 class InFlight:
     """Host objects that an asynchronous copy still reads or writes, each kept alive until an event says it is done."""
 
-    #: Looked through for finished copies when this many are held; a synchronize() looks at once.
+    #: Looked through for finished copies when this many, or this many bytes, are held; a synchronize() looks at once.
     MANY = 64
+    MANY_BYTES = 64 << 20
 
     def __init__(self, primary: Primary, captures: Captures) -> None:
         self._captures = captures
@@ -23,6 +24,8 @@ class InFlight:
         self._primary: Primary | None = primary
         self._held: deque[tuple[int, Any, object]] = deque()
         self._spare: list[Any] = []
+        self._bytes = 0  # of what is held
+        self._most, self._most_bytes = self.MANY, self.MANY_BYTES
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -43,8 +46,11 @@ class InFlight:
             return
         if primary.is_capturing(stream):
             return  # an event there would never happen
-        if len(self._held) >= self.MANY:
+        if len(self._held) >= self._most or self._bytes >= self._most_bytes:
             self.prune()
+            # What is in flight still is not looked at again by each of the next copies.
+            self._most = len(self._held) + max(self.MANY, len(self._held) // 4)
+            self._most_bytes = self._bytes + max(self.MANY_BYTES, self._bytes // 4)
         try:
             event = self._spare.pop()
         except IndexError:
@@ -59,6 +65,7 @@ class InFlight:
             primary.attempt("cuStreamSynchronize", stream)
             return
         self._held.append((int(stream), event, kept))
+        self._bytes += _size(kept)
 
     def prune(self, stream: int | None = None) -> None:
         """Let go of what is no longer in flight (on one stream, or any). Never raises and never waits."""
@@ -75,6 +82,9 @@ class InFlight:
                 else:
                     self._spare.append(entry[1])
                     let_go.append(entry[2])
+                    self._bytes -= _size(entry[2])
+            if not self._held:
+                self._bytes = 0
         finally:
             self._lock.release()
         # Dropped after the lock is free: the last reference to a kept object may run any finalizer.
@@ -84,6 +94,7 @@ class InFlight:
         """Let go of all of it without waiting: the context is lost, and its events with it."""
         held = list(self._held)
         self._held.clear()
+        self._bytes = 0
         self._spare.clear()
         held.clear()
 
@@ -102,3 +113,8 @@ class InFlight:
             self._spare.append(self._held.popleft()[1])
         while self._spare:
             primary.attempt("cuEventDestroy", self._spare.pop())
+
+
+def _size(kept: object) -> int:
+    """The bytes of a host array; 0 of anything else."""
+    return int(getattr(kept, "nbytes", 0))

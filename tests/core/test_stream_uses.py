@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import cudakit
+from cudakit.driver.in_flight import InFlight
 from cudakit.sim.driver import allocations, state
 
 MANY = 100
@@ -109,7 +110,7 @@ def calls(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("used", [False, True], ids=["unused", "used"])
 def test_the_wait_costs_the_same_for_each_of_many_streams(sim: cudakit.Device, used: bool) -> None:
-    arrays = [sim.zeros(4) for _ in range(400 if used else 0)]
+    arrays = [sim.zeros(4) for _ in range(200 if used else 0)]
     sim.synchronize()
 
     def opened_and_closed(count: int) -> None:
@@ -119,8 +120,8 @@ def test_the_wait_costs_the_same_for_each_of_many_streams(sim: cudakit.Device, u
                     arrays[place].fill(1.0, stream)
         sim.synchronize()
 
-    few = calls(lambda: opened_and_closed(100))
-    assert calls(lambda: opened_and_closed(400)) < 4 * 1.5 * few
+    few = calls(lambda: opened_and_closed(50))
+    assert calls(lambda: opened_and_closed(200)) < 4 * 1.5 * few
 
 
 def test_frees_that_nothing_waits_for_hold_a_bounded_amount_of_memory(
@@ -171,3 +172,39 @@ def test_what_failed_meanwhile_is_raised_by_the_call_that_came_upon_it(
 
     with pytest.raises(cudakit.DeviceFault, match="out of bounds"):
         more()
+
+
+def test_copies_that_nothing_waits_for_hold_a_bounded_amount_of_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InFlight, "MANY_BYTES", 1 << 16)
+    with cudakit.Device("sim", fresh=True) as sim:
+        x = sim.zeros(1 << 12)  # 16 KiB
+        sim.synchronize()
+        most = 0
+        for _ in range(60):
+            host = sim.pinned(1 << 12)
+            host[:] = 1
+            x.copy_from(host)
+            del host
+            most = max(most, sim.context.driver.simStats().pinned)
+        assert most <= 20
+        sim.synchronize()
+        assert sim.context.driver.simStats().pinned == 0
+        x.close()
+
+
+def test_graph_launches_that_nothing_waits_for_are_bounded(
+    sim: cudakit.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "MOST_WAITING", 50)
+    x = sim.zeros(4)
+    sim.synchronize()
+    stream = sim.stream()
+    with stream.capture() as graph:
+        x.fill(1.0, stream)
+    ready = graph.instantiate()
+    for _ in range(100):
+        ready.launch(stream)
+        assert sim.context.driver.simStats().pending <= 60
+    sim.synchronize()
+    ready.close()
+    graph.close()

@@ -77,21 +77,28 @@ def test_a_traceback_of_cudakits_frames_alone_stays(sim: cudakit.Device) -> None
     assert tracebacks.trimmed(entry) is entry
 
 
-@pytest.mark.parametrize("shown", ["", "full"])
-def test_an_uncaught_error_is_shown_at_the_users_line(tmp_path: Path, shown: str) -> None:
+def test_an_uncaught_error_is_shown_at_the_users_line(tmp_path: Path) -> None:
     script = tmp_path / "try.py"
     script.write_text("import cudakit\n\ndef mine():\n    cudakit.Device('nothing')\n\nmine()\n")
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(Path(PACKAGE).parent), "CUDAKIT_TRACEBACK": shown},
-    )
+    environment = {"PYTHONPATH": str(Path(PACKAGE).parent)}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
     assert done.returncode == 1
     assert f'{script}", line 6' in done.stderr
     assert f'{script}", line 4, in mine' in done.stderr
-    assert (PACKAGE in done.stderr) == (shown == "full")
+    assert PACKAGE not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("ValueError: 'nothing' names no device")
+
+
+@pytest.mark.parametrize("shown", ["", "full"])
+def test_all_frames_are_shown_on_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shown: str
+) -> None:
+    monkeypatch.setenv("CUDAKIT_TRACEBACK", shown)
+    error = raised(lambda: cudakit.Device("nothing"))
+    sys.excepthook(type(error), error, error.__traceback__)
+    said = capsys.readouterr().err
+    assert __file__ in said
+    assert (PACKAGE in said) == (shown == "full")
 
 
 @pytest.mark.parametrize(

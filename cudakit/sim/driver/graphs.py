@@ -267,6 +267,7 @@ class GraphCalls(LaunchCalls):
         if stream.context is not found.context:
             raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the graph are of different contexts")
         self._not_captured("cuGraphLaunch", stream)
+        self._keep_up(stream.context)
         place = caller()
         for work in found.work.values():
             work.check()  # of all nodes first: either the whole graph is queued or nothing

@@ -214,9 +214,9 @@ class AddressSpace:
         if buffer.nbytes == 0:
             raise ValueError("an empty buffer cannot be registered")
         address, size = int(buffer.ctypes.data), int(buffer.nbytes)
-        for other in self.allocations():
-            if other.address < address + size and address < other.end:
-                raise ValueError(f"host memory {address:#x} + {size} is already registered (with {other!r})")
+        other = self._last_live(address + size - 1)
+        if other is not None and address < other.end:
+            raise ValueError(f"host memory {address:#x} + {size} is already registered (with {other!r})")
         # The system gives memory out again: what was freed inside it must not stand between its start and its bytes.
         place = bisect_right(self._starts, address)
         for start in self._starts[place : bisect_right(self._starts, address + size - 1)]:
@@ -260,6 +260,15 @@ class AddressSpace:
         del self._starts[bisect_right(self._starts, address) - 1]
 
     # ---- looking up ----
+
+    def _last_live(self, address: int) -> Allocation | None:
+        """The live allocation that starts last at or before ``address``. Live ones do not overlap: none before it ends
+        after it."""
+        for place in range(bisect_right(self._starts, address) - 1, -1, -1):
+            allocation = self._by_start[self._starts[place]]
+            if allocation.live:
+                return allocation
+        return None
 
     def allocations(self) -> Iterator[Allocation]:
         """Live allocations, lowest address first."""
