@@ -382,12 +382,11 @@ class Context:
         """Whether both are of one device of one driver."""
         return self.driver is other.driver and self.ordinal == other.ordinal
 
-    def told_apart(self, other: Context) -> tuple[str, str]:
-        """How an error calls this device and another: two simulated ones of one kind by their numbers, too."""
+    def told_apart(self, other: Context) -> str:
+        """For an error that names this device and then another: the numbers of two simulated ones of one kind."""
         if self.spec != other.spec or self.kind != "sim" or other.kind != "sim":
-            return self.spec, other.spec
-        mine, theirs = (f"{one.spec} (simulated device {one.driver.number})" for one in (self, other))
-        return mine, theirs
+            return ""
+        return f" (simulated devices {self.driver.number} and {other.driver.number})"
 
     def can_access(self, other: Context) -> bool:
         """Whether kernels here may use memory of `other`: the same device, or enable_peer() was called."""
@@ -401,8 +400,8 @@ class Context:
         if self.can_access(other):
             return
         if self.driver is not other.driver:
-            mine, theirs = self.told_apart(other)
-            raise DeviceMismatch(f"{mine} and {theirs} do not talk to one driver: copy through the host")
+            both = f"{self.spec} and {other.spec}{self.told_apart(other)}"
+            raise DeviceMismatch(f"{both} do not talk to one driver: copy through the host")
         if not self.call("cuDeviceCanAccessPeer", self.device, other.device):
             raise DeviceMismatch(f"{self.spec} cannot access the memory of {other.spec}: use copy_from(), which can")
         result = self.driver.cuCtxEnablePeerAccess(other.handle, 0)

@@ -94,8 +94,11 @@ class Stream:
         """
         if isinstance(stream, Stream):
             if stream.context is not context and not stream.context.same_device(context):
-                mine, theirs = context.told_apart(stream.context)
-                raise DeviceMismatch(f"a stream of {theirs} was given to {mine}: make one with its stream()")
+                theirs = stream.context
+                raise DeviceMismatch(
+                    f"a stream of {theirs.spec} was given to {context.spec}{theirs.told_apart(context)}: make one with "
+                    "its stream()"
+                )
             return stream
         handle = foreign_handle(stream)
         own: Stream | None = context.streams.get(handle)
@@ -191,8 +194,10 @@ class Stream:
                 "returns, or that stream"
             )
         if event.context.driver is not self.context.driver:
-            mine, theirs = self.context.told_apart(event.context)
-            raise DeviceMismatch(f"an event of {theirs} cannot be waited for on {mine}")
+            mine, theirs = self.context, event.context
+            raise DeviceMismatch(
+                f"an event of {theirs.spec} cannot be waited for on {mine.spec}{theirs.told_apart(mine)}"
+            )
         self.context.call("cuStreamWaitEvent", self.expect_open(), event.expect_open(), 0)
 
     def capture(self) -> Any:
@@ -323,8 +328,10 @@ class Event:
                 "as its default_stream"
             )
         if not stream.context.same_device(self.context):
-            mine, theirs = self.context.told_apart(stream.context)
-            raise DeviceMismatch(f"an event of {mine} was given a stream of {theirs}")
+            mine, theirs = self.context, stream.context
+            raise DeviceMismatch(
+                f"an event of {mine.spec} was given a stream of {theirs.spec}{mine.told_apart(theirs)}"
+            )
         self.context.call("cuEventRecord", self.expect_open(), stream.expect_open())
 
     def synchronize(self) -> None:

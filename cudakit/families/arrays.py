@@ -70,8 +70,8 @@ class Reader:
         """`array` as a DeviceArray with an Allocation of its own, by which it is known again among a kernel's
         arguments. Raises DeviceMismatch for an array of another device."""
         if not array.context.same_device(device.context):
-            mine, theirs = device.context.told_apart(array.context)
-            raise DeviceMismatch(f"{array!r} is on {theirs} and is not of {mine}: array() copies it there")
+            numbers = array.context.told_apart(device.context)
+            raise DeviceMismatch(f"{array!r} is not of {device.context.spec}{numbers}: array() copies it there")
         of = array.allocation
         own = Allocation(of.context, of.pointer, Uses(of.context, of.uses.home), of, of.span)
         own.open = of.open

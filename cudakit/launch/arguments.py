@@ -181,11 +181,10 @@ class Converter:
             raise self.refuse(array, "it was closed, and its memory is no longer its own")
         context = array.context
         if context is not self.context and not self.context.can_access(context):
-            mine, theirs = self.context.told_apart(context)
             raise self.refuse(
                 array,
-                f"it is on {theirs} and the kernel on {mine}; copy it, or allow it with "
-                "device.enable_peer(other) first",
+                f"it is on {context.spec} and the kernel on {self.context.spec}{context.told_apart(self.context)}; copy "
+                "it, or allow it with device.enable_peer(other) first",
             )
         self._match(array, array.dtype, array.readonly)
         if not (declared or array.is_contiguous):

@@ -180,8 +180,10 @@ def _run_checked(
         if not array.allocation.open:
             raise Closed(f"{array!r} was closed: its memory is gone")
         if array.context is not context and not array.context.same_device(context):
-            mine, theirs = context.told_apart(array.context)
-            raise DeviceMismatch(f"{array!r} on {theirs} was given to a call on {mine}: copy it there with array()")
+            numbers = array.context.told_apart(context)
+            raise DeviceMismatch(
+                f"{array!r} was given to a call on {context.spec}{numbers}: copy it there with array()"
+            )
     try:
         key = make, options, *[(array.shape, array.strides, array.dtype) for array in arrays]
         work = of.works.get(key)

@@ -300,8 +300,10 @@ class DeviceArray(Strided):
         if not isinstance(stream, Stream):
             stream = Stream.of(self.context, stream)
         elif stream.context.driver is not self.context.driver:
-            mine, theirs = self.context.told_apart(stream.context)
-            raise DeviceMismatch(f"an array of {mine} is not used on a stream of {theirs}")
+            mine, theirs = self.context, stream.context
+            raise DeviceMismatch(
+                f"an array of {mine.spec} is not used on a stream of {theirs.spec}{mine.told_apart(theirs)}"
+            )
         self.allocation.uses.add(stream)
         return self
 

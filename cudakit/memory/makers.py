@@ -97,8 +97,8 @@ def wrap(context: Context, stream: Any, exporter: Any) -> DeviceArray:
     if isinstance(exporter, DeviceArray):
         if exporter.context.same_device(context):
             return exporter
-        mine, theirs = context.told_apart(exporter.context)
-        raise DeviceMismatch(f"{exporter!r} is on {theirs} and is not of {mine}: array() copies it there")
+        numbers = exporter.context.told_apart(context)
+        raise DeviceMismatch(f"{exporter!r} is not of {context.spec}{numbers}: array() copies it there")
     if getattr(exporter, "requires_grad", False) is True:
         raise GradientError(
             f"wrap() was given a {type(exporter).__name__} of shape {tuple(exporter.shape)} that records gradients, "
