@@ -183,8 +183,8 @@ class Converter:
         if context is not self.context and not self.context.can_access(context):
             raise self.refuse(
                 array,
-                f"it is on {context.spec} and the kernel on {self.context.spec}{context.told_apart(self.context)}; copy "
-                "it, or allow it with device.enable_peer(other) first",
+                f"it is on {context.spec} and the kernel on {self.context.spec}{context.told_apart(self.context)}; "
+                "copy it, or allow it with device.enable_peer(other) first",
             )
         self._match(array, array.dtype, array.readonly)
         if not (declared or array.is_contiguous):
