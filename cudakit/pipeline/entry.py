@@ -10,7 +10,7 @@ from cudakit.pipeline.chunk import Progress
 from cudakit.pipeline.engine import Execution
 from cudakit.pipeline.layout import plan
 from cudakit.pipeline.ranges import Range, common
-from cudakit.pipeline.refusals import ContentsRefused, FileMissing, FileRefused, PipelineRefused
+from cudakit.pipeline.refusals import ContentsRefused, FileMissing, FileRefused, OutputBusy, PipelineRefused
 from cudakit.pipeline.report import PipelineReport
 from cudakit.pipeline.request import Options, RunRequest
 from cudakit.pipeline.sink import SinkSpec
@@ -114,8 +114,15 @@ def _open_sinks(request: RunRequest, undo: contextlib.ExitStack) -> list[list[Ra
             raise ValueError(f"this run cannot be resumed: {kept[0]}")
     finished = []
     for sink, item in zip(request.sinks, request.outputs, strict=True):
+        spec = SinkSpec(item, request.total, request.origin, options.resume, options.overwrite)
+        try:
+            finished.append(sink.open(spec))
+        except OutputBusy:  # this very sink may be the one that the other run writes to
+            raise
+        except BaseException:
+            sink.close()
+            raise
         undo.callback(sink.close)
-        finished.append(sink.open(SinkSpec(item, request.total, request.origin, options.resume, options.overwrite)))
     return finished
 
 

@@ -47,12 +47,13 @@ class ToFolder(Sink):
         expect_folder(self.path)
         with explained(f"the folder {self.path} for results", "name another folder"):
             self.path.mkdir(exist_ok=True)
-        names = None
+        names, record = None, self.path / ".pipeline.json"
         if spec.origin.named and spec.count is not None:
             names = [spec.label(number) for number in range(spec.count)]
             key = hashlib.sha256(os.fsencode("\0".join(names))).hexdigest()[:16]
-            self._record = self.path / f".pipeline-{key}.json"
+            record = self.path / f".pipeline-{key}.json"
         others = self._lock.take(names, self.path)
+        self._record = record
         elsewhere = {f"{name}.npy" for part in others for name in part or ()}
         self._spec, self._header = spec, npy_header_bytes(None, spec.item)
         results = {entry.name for entry in os.scandir(self.path) if is_result(entry.name)} - elsewhere

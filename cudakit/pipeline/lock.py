@@ -51,20 +51,21 @@ class OutputLock:
         them overlaps."""
         with explained(f"the lock file {self.path}, by which a run has {output} to itself,", "name another output"):
             while True:
-                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+                file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
                 try:
-                    with _turn(self._file):
-                        if self._there():
-                            return self._take(self._file, part, output)
-                except BaseException:
-                    self._drop()
-                    raise
-                self._drop()
+                    with _turn(file):
+                        if self._named(file):
+                            others = self._take(file, part, output)
+                            self._file = file
+                            return others
+                finally:
+                    if self._file != file:
+                        os.close(file)
 
-    def _there(self) -> bool:
+    def _named(self, file: int) -> bool:
         """Whether the open file still has its name: its last holder may have removed it since it was opened."""
         try:
-            return self._file is not None and os.path.samestat(os.fstat(self._file), os.stat(self.path))
+            return os.path.samestat(os.fstat(file), os.stat(self.path))
         except FileNotFoundError:
             return False
 
@@ -73,9 +74,9 @@ class OutputLock:
         for claim in others:
             if overlap(part, claim["part"]):
                 pid = int(claim["pid"])
-                which = "another run of this process" if pid == os.getpid() else "a run of another process"
+                here = "this process, in another run or for another output" if pid == os.getpid() else "another process"
                 raise OutputBusy(
-                    f"{output} is being written by process {pid}, {which}: wait until it has finished or stop it, or "
+                    f"{output} is being written by process {pid} ({here}): wait until it has finished or stop it, or "
                     "name another output",
                     pid,
                 )
