@@ -345,6 +345,32 @@ def test_a_resumed_run_refuses_what_is_not_its_own(
     np.testing.assert_array_equal(np.load(out), np.load(source))
 
 
+class Fails(pipeline.Sink):
+    """A sink that keeps nothing and takes no item from `stop` on."""
+
+    def __init__(self, stop: int) -> None:
+        self.stop = stop
+
+    def write(self, start: int, stop: int, items: Any) -> None:
+        if stop > self.stop:
+            raise OSError("full")
+
+
+def test_items_that_one_of_two_outputs_had_are_claimed_once(device: cudakit.Device, tmp_path: Path) -> None:
+    """The other output needs them again, so they pass through in chunks that the first has in part."""
+
+    def both(chunk: pipeline.Chunk, x: Any, one: Any, other: Any) -> None:
+        same(chunk, x, one)
+        same(chunk, x, other)
+
+    options: dict[str, Any] = {"outputs": [((4,), "float32")] * 2, "devices": device, "resume": True}
+    for stop, chunk in ((2, 3), (3, 4)):
+        with pytest.raises(pipeline.PipelineError, match="full"):
+            pipeline.run(both, ITEMS, (tmp_path / "out.npy", Fails(stop)), chunk=chunk, streams=1, **options)
+    pipeline.run(both, ITEMS, (tmp_path / "out.npy", Fails(COUNT)), chunk=5, **options)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), ITEMS)
+
+
 def test_a_resumed_folder_refuses_a_changed_source(device: cudakit.Device, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for i, item in enumerate(ITEMS):
