@@ -9,7 +9,8 @@
 Reading, the copies both ways, the work and writing overlap: threads read into pinned buffers and write from them, and
 each chunk's copies and work are queued on one of a few streams. A pinned buffer is filled again only when its copy has
 finished. The last chunk is as short as it comes. A failure stops the run, names the chunk, and leaves every finished
-chunk where it belongs; `resume=True` does what is left.
+chunk where it belongs; `resume=True` does what is left, if the job and the sources are the same. A run has the files it
+writes to itself: a second run into them is refused.
 """
 
 from cudakit.pipeline.chunk import Chunk, Progress

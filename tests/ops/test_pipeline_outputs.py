@@ -71,7 +71,8 @@ def told(chunk, x, *outs):
         os.write(1, f"child {os.getpid()}\\n".encode())
         time.sleep(20)
         os._exit(0)
-    os.write(1, f"made {chunk.stop}\\n".encode())
+    if chunk.index == 25:
+        sys.stdin.readline()
 
 for line in sys.stdin:
     kind, place, first, last = line.split()
@@ -208,6 +209,7 @@ def test_a_run_of_several_processes_shares_an_output_by_its_parts(
     with pytest.raises(pipeline.OutputBusy):
         pipeline.run(same, names[4:], tmp_path / "out", devices=device, chunk=2, resume=True)
     while not (tmp_path / "out" / "x0.npy").exists():  # nor does a result of the other run stand in the way
+        assert holder.process.poll() is None
         time.sleep(0.01)
     assert pipeline.run(same, names[5:], tmp_path / "out", devices=device, chunk=2).items == 3
     assert holder.end() == 5
@@ -226,21 +228,22 @@ def test_kill_9_loses_no_finished_chunk_and_holds_nothing(
     place.mkdir()
     holder.process.stdin.write(f"slow {place} 0 0\n")
     holder.process.stdin.flush()
-    child = 0
-    for line in holder.process.stdout:
-        what, number = line.split()
-        child = int(number) if what == "child" else child
-        if child and what == "made" and int(number) >= 20:
-            break
-    time.sleep(0.05)
+    child = int(holder.process.stdout.readline().split()[1])
+
+    def done() -> tuple[int, int]:
+        """Items that the file's journal claims, and items in the folder."""
+        claims = [line.split() for line in (place / "out.npy.journal").read_text().splitlines()[1:]]
+        return sum(int(stop) - int(start) for start, stop in claims), len(list((place / "out").glob("[!.]*.npy")))
+
+    while min(done()) < 10:
+        assert holder.process.poll() is None
+        time.sleep(0.005)
     holder.process.send_signal(signal.SIGKILL)
     holder.process.wait()
     try:
         before = {path.name: path.stat().st_ino for path in (place / "out").glob("[!.]*.npy")}
-        lines = (place / "out.npy.journal").read_text().splitlines()[1:]
-        claimed = sum(int(line.split()[1]) - int(line.split()[0]) for line in lines)
         expected = np.arange(60, dtype=np.float32)[:, None] * np.ones(33, np.float32)
-        for sink, kept in (("out.npy", claimed), ("out", len(before))):
+        for sink, kept in zip(("out.npy", "out"), done(), strict=True):
             assert 10 <= kept < 60
             source = pipeline.Filled(
                 lambda start, stop, out: np.copyto(out, np.arange(start, stop)[:, None]), 60, (33,), "float32"
