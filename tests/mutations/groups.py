@@ -30,6 +30,7 @@ FOLDERS = {
 FAR = "tests/ops/test_far_blocks.py"
 TRAPS = "tests/ops/test_traps.py"
 EXAMPLES = "tests/tools/test_examples.py"
+STREAMED = "tests/tools/test_streamed.py"
 BENCH: tuple[Group, ...] = (("tests/tools/test_bench.py",), (TRAPS,), ("tests/tools/test_calls.py",))
 JUDGES: tuple[Group, ...] = (
     ("tests/tools/test_bench.py",), ("tests/ops/test_wrong.py",), ("tests/ops/test_reduce.py",), (TRAPS,),
@@ -48,8 +49,9 @@ FILES: dict[str, tuple[Group, ...]] = {
         ("tests/ops/test_elementwise.py",), ("tests/ops/test_ops.py",), ("tests/ops/test_blur.py",),
         ("tests/ops/test_gemm.py",),
     ),
+    "cudakit/commands/numbered.py": ((STREAMED,),),
     "cudakit/commands/streamed.py": (
-        (TRAPS,), (EXAMPLES, "-k", "streams or batched or chunked or gemm_fft or blur_images or batch"),
+        (STREAMED,), (TRAPS,), (EXAMPLES, "-k", "streams or batched or chunked or gemm_fft or blur_images or batch"),
         ("tests/ops/test_pipeline.py",),
     ),
     "cudakit/commands/ladder.py": (("tests/tools/test_cli.py",), ("tests/ops/test_gemm.py",)),

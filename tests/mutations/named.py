@@ -36,6 +36,8 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     ("cudakit/measure/case.py", "for arrays in self.sets]", "for arrays in self.sets[:1]]", "inputs do not rotate"),
     ("cudakit/pipeline/report.py", "max(self.bounds.values(), default=None)", "min(self.bounds.values(), default=None)",
      "T5: the bound of the fastest stage"),
+    ("cudakit/commands/numbered.py", "while math.gcd(period, chunk * units) > 1:", "while period < 1:",
+     "item 9: items repeat with a period that divides chunks"),
     ("kernels/add_broadcast/04_dense.cu", "if (first + k < n) out[first + k] = each[k];",
      "if (first + k + 1 < n) out[first + k] = each[k];", "item 10: the last store of dense is lost"),
     ("kernels/unary/02_vectors.cu", "mapped.at[j] = map(taken.at[j]);", "mapped.at[j] = map(taken.at[PER - 1 - j]);",
