@@ -1,4 +1,4 @@
-"""Nine launches of one kernel, eight of them wrong, by cudakit and by other packages: what becomes of each.
+"""Ten launches of one kernel, nine of them wrong, by cudakit and by other packages: what becomes of each.
 
 A launch is "refused" before anything runs, or it runs and the result is "right", "wrong", or a "fault" that ends the
 process's work on the GPU. The first is no mistake: plain Python numbers, meant as the kernel's own types say. Each

@@ -20,13 +20,13 @@ import numpy as np
 from cudakit import names, nvtx
 from cudakit.errors import UnsupportedVariant
 from cudakit.families.scalars import Scalar
-from cudakit.launch.strides import strided
-from cudakit.memory.array import DeviceArray
+from cudakit.launch.strides import declared
 
 if TYPE_CHECKING:
     from cudakit.device import Device
     from cudakit.driver.stream import Stream
     from cudakit.launch.kernel import Kernel
+    from cudakit.memory.array import DeviceArray
 
 P = TypeVar("P")  # a family's problem: shapes, strides in elements, dtype, alignment; frozen and hashable
 Dim = int | tuple[int, ...]
@@ -43,10 +43,6 @@ Arguments = Callable[[Any, Sequence[Any], Any, Any], tuple[Any, ...]]
 
 # The work of a rung that is more than kernels: (device, kernel of a Config, problem, inputs, output, stream).
 Run = Callable[[Any, Callable[["Config"], Any], Any, Sequence[Any], Any, Any], None]
-
-
-def _declared(value: Any) -> Any:
-    return strided(value) if isinstance(value, DeviceArray) and not value.is_contiguous else value
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class Config:
             "shared": self.shared,
             "cluster": self.cluster,
             "cooperative": self.cooperative,
-            "args": tuple(map(_declared, args)),
+            "args": declared(args),
         }
 
 

@@ -29,7 +29,7 @@ from cudakit.compile.compiler import Compiled
 from cudakit.errors import CudakitError, LaunchError
 from cudakit.frontends import base
 from cudakit.launch.cxx import Type
-from cudakit.launch.strides import strided
+from cudakit.launch.strides import declared, unwrapped
 from cudakit.memory import layout
 from cudakit.memory.array import DeviceArray, touch
 
@@ -91,7 +91,7 @@ class TileKernel(base.Built):
 
     def arguments(self, args: Any) -> tuple[Any, ...]:
         """Each array's pointer (as the array, whose dtype and device are then checked), shape and strides."""
-        given = self._counted(args, self._names)
+        given = tuple(map(unwrapped, self._counted(args, self._names)))
         tags = tuple([getattr(given[place], "tag", None) for place in self._arrays])
         known, extents = self._last
         if tags != known or None in tags:
@@ -99,10 +99,9 @@ class TileKernel(base.Built):
             self._last = tags, extents
         passed: list[Any] = []
         for value, beside in zip(given, extents, strict=True):
-            # the code takes an array's strides
-            passed.append(strided(value) if isinstance(value, DeviceArray) else value)
+            passed.append(value)
             passed += beside
-        return tuple(passed)
+        return declared(passed)
 
     def _checked(self, given: Sequence[Any]) -> list[list[int]]:
         """What is passed behind each argument: an array's shape and strides."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from cudakit.memory.array import DeviceArray
 
 
 class StridedArgument:
@@ -28,6 +31,13 @@ def strided(array: Any) -> StridedArgument:
     captured functions.
     """
     return array if isinstance(array, StridedArgument) else StridedArgument(array)
+
+
+def declared(arguments: Iterable[Any]) -> tuple[Any, ...]:
+    """The arguments of a kernel that takes the strides of its arrays: those that are not contiguous are declared."""
+    return tuple(
+        strided(value) if isinstance(value, DeviceArray) and not value.is_contiguous else value for value in arguments
+    )
 
 
 def unwrapped(argument: Any) -> Any:

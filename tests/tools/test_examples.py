@@ -374,3 +374,17 @@ def test_a_launch_that_was_never_made_is_no_fault(tmp_path, monkeypatch, ends, o
         example["judge"](row, right="plain Python numbers")
     assert ours.ok is (outcome == "refused")
     assert theirs.ok is None
+
+
+def test_cudakit_refuses_each_of_the_nine_mistakes():
+    """Every line of the table's first column, on the simulated device, in one process."""
+    script = runpy.run_path(str(ROOT / "examples" / "launch_mistakes" / "attempt.py"))
+    mistakes = list(script["MISTAKES"])
+    assert len(mistakes) == 10
+    for mistake in mistakes:
+        outcome, said = script["attempt"](lambda name: script["with_cudakit"](name, "sim"), mistake)
+        if mistake == "plain Python numbers":
+            assert (outcome, said) == ("right", "")
+        else:
+            assert outcome == "refused", mistake
+            assert said.startswith(("LaunchError: scale: ", "LaunchError: scale_int: "))
