@@ -202,11 +202,11 @@ class World:
         draw = self.draw
         return draw.choice([
             0, -1, -draw.randrange(1, 2**70), 1.0, 1.5, "1", None, True, False, b"\1\1", bytearray(b"\1"), {1, 2},
-            {1: 1}, frozenset({1}), (), (1, 1, 1, 1), (1, 0), (1, -1), (1, 1.0), (1, None), (1, "1"), (True, 1), [[1]],
-            [(1,)], ((1, 1),), range(1, 3), iter([1]), np.float64(1), np.array([1.0]), np.ones((1, 1), int),
-            np.bool_(True), 1j, np.timedelta64(1), np.array([]), np.array([True]), object(), int, lambda: 1, 2**31, 2**70,
-            (1, 2**16),
-            (1, 1, 2**16), self.arrays["int32"][0], decimal.Decimal(1), float("nan"), Ellipsis, slice(1), self.stream,
+            {1: 1}, frozenset({1}), (), (1, 1, 1, 1), (1, 0), (1, -1), (1, 1.0), (1, None), (1, "1"), (True, 1),
+            [[1]], [(1,)], ((1, 1),), range(1, 3), iter([1]), np.float64(1), np.array([1.0]), np.ones((1, 1), int),
+            np.bool_(True), 1j, np.timedelta64(1), np.array([]), np.array([True]), object(), int, lambda: 1, 2**31,
+            2**70, (1, 2**16), (1, 1, 2**16), self.arrays["int32"][0], decimal.Decimal(1), float("nan"), Ellipsis,
+            slice(1), self.stream,
         ])  # fmt: skip
 
     def shared(self) -> Any:
