@@ -259,6 +259,7 @@ class Device:
 
         names: name expressions of templates and variables to compile ("k<4>", "&table"). defines: macros. options: more
         options of NVRTC. include: folders. The same request gives the same module, from the cache if it is warm.
+        A source that names a header by a macro, and options that read or write files, are compiled at each call.
         Raises FileNotFoundError, CompileError (with the source around each error).
         """
         if (path is None) == (source is None):

@@ -74,7 +74,7 @@ def why_bypassed(folder: Path | None) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""  # to be made; if it cannot be, writing says so
     except (NotOurs, OSError) as error:
-        return f"{error}. Or name another folder in CUDAKIT_CACHE_DIR"
+        return f"{error}. CUDAKIT_CACHE_DIR can name another folder"
     return ""
 
 
@@ -143,7 +143,7 @@ def _kept(
         return found
     entry = None
     if bypassed := why_bypassed(folder):
-        _warn_once(f"not used, so that each process compiles anew: {bypassed}")
+        _warn_once(f"not used, and each process compiles for itself: {bypassed}")
     elif folder is not None:
         entry = folder / _entry_name(name, arch, digest)
         try:
@@ -151,7 +151,7 @@ def _kept(
                 found = read(entry, digest)
         except NotOurs as error:
             bypassed, entry = str(error), None
-            _warn_once(f"{error}. It is not used, and the kernel compiled again")
+            _warn_once(f"{error}. It is left alone, and the kernel is compiled again")
     if found is not None:
         nvtx.mark("cache hit (disk)")
     else:

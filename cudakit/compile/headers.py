@@ -225,7 +225,7 @@ def _shadows(directories: Sequence[str]) -> Iterator[str]:
                 yield top
             if name not in _FOREIGN_FOLDERS and not _in(own, "", name):
                 continue
-            for folder, inner, files in os.walk(top):
+            for folder, inner, files in os.walk(top, followlinks=True):
                 place = os.path.relpath(folder, directory)
                 if name not in _FOREIGN_FOLDERS:
                     inner[:] = [sub for sub in inner if _in(own, place, sub)]

@@ -18,8 +18,8 @@ def check(path: str | os.PathLike[str], state: os.stat_result) -> None:
         raise NotOurs(f"{path} belongs to user {state.st_uid}, and this process runs as user {user}")
     if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise NotOurs(
-            f"others may write to {path} (mode {stat.S_IMODE(state.st_mode):o}); after a look at it: "
-            f"chmod -R go-w {path}"
+            f"others may write to {path} (mode {stat.S_IMODE(state.st_mode):o}); remove it, "
+            f"or if you trust its content: chmod -R go-w {path}"
         )
 
 
