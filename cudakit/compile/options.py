@@ -18,8 +18,8 @@ _COVERED_NAMES = """
     use_fast_math fmad extra-device-vectorization modify-stack-limit dlto dlink-time-opt gen-opt-lto optix-ir
     jump-table-density device-stack-protector builtin-move-forward builtin-initializer-list w disable-warnings Werror
     warning-as-error restrict device-as-default-execution-space default-device device-int128 device-float128 opt-info
-    optimization-info dQ no-display-error-number display-error-number diag-error diag-suppress diag-warn err-no
-    brief-diag brief-diagnostics no-version-ident version-ident split-compile fdevice-syntax-only minimal no-cache
+    optimization-info Ofc Ofast-compile no-display-error-number display-error-number diag-error diag-suppress diag-warn
+    err-no brief-diag brief-diagnostics no-version-ident version-ident split-compile fdevice-syntax-only minimal no-cache
     frandom-seed fmax-errors m64 machine
 """
 _COVERED = frozenset(_COVERED_NAMES.split())
