@@ -91,7 +91,7 @@ def run(arguments):
         terminal.show_text(table, without_guard(n))
     if arguments.json:
         outputs.write_json(result, arguments.json)
-    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+    return cli.verdict(report)
 
 
 if __name__ == "__main__":

@@ -347,7 +347,7 @@ def run(arguments):
         show(result, console)
     if arguments.json:
         outputs.write_json(result, arguments.json)
-    status = cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+    status = cli.verdict(report)
     return status if earlier is None else max(status, against.conclude(earlier, result, arguments.against, console))
 
 

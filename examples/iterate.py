@@ -204,7 +204,7 @@ def run(arguments):
         show(result, table)
     if arguments.json:
         outputs.write_json(result, arguments.json)
-    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+    return cli.verdict(report)
 
 
 if __name__ == "__main__":

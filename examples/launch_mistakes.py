@@ -123,7 +123,7 @@ def main():
         show(report.as_dict(), table)
     if arguments.json:
         outputs.write_json(report.as_dict(), arguments.json)
-    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+    return cli.verdict(report)
 
 
 if __name__ == "__main__":

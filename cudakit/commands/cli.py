@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from cudakit.device import Device
     from cudakit.families.variant import Family
+    from cudakit.measure.rows import BenchReport
 
 EXIT_OK = 0
 EXIT_FALSE = 1  # a row is false, a check failed
@@ -160,6 +161,16 @@ def nothing_checked(why: str) -> int:
     """How a command ends that has checked nothing: it says why on stderr. Returns the exit status."""
     print(f"error: NOTHING CHECKED: {why}", file=sys.stderr)
     return EXIT_REFUSED
+
+
+def verdict(report: BenchReport) -> int:
+    """The exit status of a script that measures: 1 if a row is false, 2 if no row was checked."""
+    if not report.ok:
+        return EXIT_FALSE
+    if not report.checked:
+        reasons = dict.fromkeys(row.verdict.skipped for row in report.rows if row.verdict.skipped)
+        return nothing_checked("; ".join(map(str, reasons)) or "there is no row")
+    return EXIT_OK
 
 
 def under_profiler() -> bool:

@@ -226,4 +226,6 @@ def fuzz(arguments: argparse.Namespace) -> int:
         arguments.elements,
     )
     terminal.say(outcome.text())
+    if outcome.failure is None and not outcome.ran:
+        return cli.nothing_checked(f"{', '.join(outcome.variants)} refused every problem")
     return cli.EXIT_OK if outcome.ok else cli.EXIT_FALSE

@@ -105,7 +105,7 @@ def finish(report: BenchReport, arguments: argparse.Namespace, table: Console) -
         tables.show(result, table)
     if arguments.json:
         outputs.write_json(result, arguments.json)
-    return cli.EXIT_OK if report.ok else cli.EXIT_FALSE
+    return cli.verdict(report)
 
 
 def _measure(
@@ -117,6 +117,8 @@ def _measure(
     with cli.progress(console, total) as bench.step:
         for family, shapes, selection in work:
             report.merge(bench.run(family, shapes, selection))
+    if bench.device is not device:  # a kernel lost it
+        bench.device.close()
     return report
 
 

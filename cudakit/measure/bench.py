@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from cudakit import names, nvtx
 from cudakit.compare import compare
-from cudakit.errors import ContextLost, CudakitError, Refused, UnsupportedVariant
+from cudakit.device import Device
+from cudakit.errors import ContextLost, CudakitError, OutOfMemory, Refused, UnsupportedVariant
 from cudakit.measure.calls import take_calls
-from cudakit.measure.case import BenchCase, Transfers
+from cudakit.measure.case import BenchCase, Transfers, case_text, empty_row
 from cudakit.measure.ceilings import copy_ceiling, fp32_peak, large_copy_ceiling
 from cudakit.measure.peers.installed import peers_of
 from cudakit.measure.peers.peer import Cost, Peer
@@ -25,7 +26,6 @@ from cudakit.measure.timing import GpuTimer, Launch, wall_clock
 from cudakit.shapes import Shape
 
 if TYPE_CHECKING:
-    from cudakit.device import Device
     from cudakit.driver.stream import Stream
     from cudakit.families.variant import Family, Variant
 
@@ -70,6 +70,10 @@ class Bench:
     step: Callable[[str], None] = _silent
     timer: Callable[[Device, Stream], GpuTimer] = GpuTimer
 
+    def __post_init__(self) -> None:
+        self._facts = self.device.info()
+        self._lost: str | None = None  # why nothing more can be run on this GPU
+
     @property
     def times(self) -> bool:
         return not self.once and (self.device.kind == "gpu" or self.timer is not GpuTimer)
@@ -98,52 +102,108 @@ class Bench:
     def run(self, family: Family[Any], shapes: Sequence[Shape], selection: Selection | None = None) -> BenchReport:
         """What was asked for of a family on every shape. Raises Refused for a shape or a name that is none.
 
-        A kernel that faults loses the device: the run ends there, with a report that is not ok.
+        A kernel that faults loses the device, and its row is false. A simulated device is opened again, as `device`,
+        and the run goes on; on a GPU the rows that are left are in the report as not run.
         """
         ours, dtypes, modes = (selection or Selection()).of(family)
-        report = BenchReport(self.device.info())
-        with self.device.stream() as stream:
-            timer = self.timer(self.device, stream) if self.times else None
-            if timer is not None:
-                self.step("copy of a large array")
+        report = BenchReport(self._facts)
+        if self.times and self._lost is None:
+            self.step("copy of a large array")
+            with self.device.stream() as stream:
+                timer = self.timer(self.device, stream)
                 report.ceilings = {
                     "copy_large": large_copy_ceiling(self.device, timer),
                     "copy": [],
                     "fp32_tflops": fp32_peak(self.device),
                 }
-            try:
-                for mode, dtype, shape in itertools.product(modes, dtypes, shapes):
-                    case = BenchCase(self.device, family, shape, dtype, mode, stream, self.seed)
-                    self._case(report, case, ours, timer)
-            except ContextLost:
-                # A kernel ended all work on this device. Its row says so, and what was measured before is still shown.
-                if report.ok:
-                    raise
+        for mode, dtype, shape in itertools.product(modes, dtypes, shapes):
+            self._shape(report, family, shape, dtype, mode, ours)
         return report
 
-    def _case(
-        self, report: BenchReport, case: BenchCase, variants: Sequence[Variant[Any]], timer: GpuTimer | None
+    def _shape(
+        self,
+        report: BenchReport,
+        family: Family[Any],
+        shape: Shape,
+        dtype: str,
+        mode: str,
+        variants: Sequence[Variant[Any]],
     ) -> None:
-        ours = [case.row(variant.name, variant.rung, variant.idea) for variant in variants]
-        peers = self.peers(case.family, case.options)
-        theirs = [case.row(peer.name, peer.rung, peer.idea) for peer in peers]
-        if not self.once:
-            report.rows.append(self._cpu(case))
-        report.rows += [*ours, *theirs]
+        """One shape: on as many devices as its kernels lose, until every row has its verdict."""
+        place = family.read_shape(shape)
+        rows = [empty_row(family, place, dtype, mode, one.name, one.rung, one.idea) for one in variants]
+        first = len(report.rows)
+        report.rows += rows
+        every = left = list(zip(variants, rows, strict=True))
+        cpu = not self.once
+        while left and self._lost is None:
+            try:
+                with self.device.stream() as stream:
+                    case = BenchCase(self.device, family, shape, dtype, mode, stream, self.seed)
+                    if cpu:
+                        report.rows.insert(first, self._cpu(case))
+                        cpu = False
+                    left = self._case(report, case, every, left)
+            except ContextLost as error:
+                # The row whose turn it was is to blame.
+                left[0][1].fail(str(error))
+                left = left[1:]
+            except (MemoryError, OutOfMemory) as error:
+                for _, row in left:
+                    row.not_run(f"out of memory: {error}")
+                return
+            self._replace_lost(case_text(family, place, dtype, mode))
+        if self._lost is not None:
+            untimed = [row for row in rows if self.times and row.ok and row.times.device is None]
+            for row in (*untimed, *(row for _, row in left)):
+                row.not_run(self._lost)
 
+    def _replace_lost(self, where: str) -> None:
+        """Open a simulated device again that is lost; of a GPU, keep what it was lost to."""
+        lost = self.device.context.lost
+        if lost is None:
+            return
+        if self.device.kind == "gpu":
+            self._lost = f"{self.device.context.spec} was lost at {where}: {str(lost).splitlines()[0]}"
+            return
+        spec = self.device.context.spec
+        self.device.close()
+        self.device = Device(spec, fresh=True)
+
+    def _case(
+        self,
+        report: BenchReport,
+        case: BenchCase,
+        every: list[tuple[Variant[Any], Row]],
+        left: list[tuple[Variant[Any], Row]],
+    ) -> list[tuple[Variant[Any], Row]]:
+        """Checks `left` until a row loses the device; if none does, times `every` row. Returns what is left to be run,
+        on another device."""
         # Everything is checked before anything is timed.
-        for variant, row in zip(variants, ours, strict=True):
+        for number, (variant, row) in enumerate(left, 1):
             self.step(f"{case.said} {variant.name}")
             self._check(case, variant, row)
-        if timer is None:
-            return
+            if self.device.context.lost is not None:
+                return left[number:]
+        if not self.times:
+            return []
+        timer = self.timer(self.device, case.stream)
+        peers = self.peers(case.family, case.options)
+        theirs = [case.row(peer.name, peer.rung, peer.idea) for peer in peers]
+        report.rows += theirs
         for peer, row in zip(peers, theirs, strict=True):
             self.step(f"{case.said} {peer.name}")
             _check_peer(case, peer, row, timer)
         if not case.family.empty(case.problem):
-            self._time(
-                report, case, timer, list(zip(variants, ours, strict=True)), list(zip(peers, theirs, strict=True))
-            )
+            try:
+                self._time(report, case, timer, every, list(zip(peers, theirs, strict=True)))
+            except ContextLost as error:
+                rows = [*theirs, *(row for _, row in every)]
+                blamed, *others = [row for row in rows if row.ok and row.times.device is None] or rows[-1:]
+                blamed.fail(str(error))
+                for row in others:
+                    row.not_run(f"{case.said} lost the device before this was timed: {str(error).splitlines()[0]}")
+        return []
 
     def _cpu(self, case: BenchCase) -> Row:
         row = case.row("cpu", None, "numpy on the host")

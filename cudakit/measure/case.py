@@ -53,6 +53,18 @@ class GuardedOutput:
         return None
 
 
+def case_text(family: Family[Any], shape: Shape, dtype: str, mode: str) -> str:
+    """ "softmax 8x16 float32"."""
+    return " ".join(part for part in (family.name, shape_text(shape), dtype, mode) if part)
+
+
+def empty_row(
+    family: Family[Any], shape: Shape, dtype: str, mode: str, variant: str, rung: int | None, idea: str
+) -> Row:
+    """The row of something on one shape, before it is checked. shape: as `family.read_shape` returns it."""
+    return Row(Subject(family.name, variant, rung, shape, dtype, mode, idea), Rates(ceiling=family.ceiling))
+
+
 class BenchCase:
     """One shape of a family: its arrays on host and device, its reference, and the copies that timing rotates over."""
 
@@ -61,7 +73,7 @@ class BenchCase:
     ) -> None:
         self.device, self.family, self.shape, self.stream = device, family, family.read_shape(shape), stream
         self.dtype, self.mode, self.options = dtype, mode, family.modes[mode]
-        self.said = " ".join(part for part in (family.name, shape_text(self.shape), dtype, mode) if part)
+        self.said = case_text(family, self.shape, dtype, mode)
         try:
             self.host = family.make_inputs(
                 self.shape, memory.as_dtype(dtype), np.random.default_rng(seed), **self.options
@@ -80,9 +92,7 @@ class BenchCase:
         self.sets: list[tuple[list[DeviceArray], DeviceArray]] = [(self.inputs, self.output.array)]
 
     def row(self, variant: str, rung: int | None, idea: str) -> Row:
-        family = self.family
-        subject = Subject(family.name, variant, rung, self.shape, self.dtype, self.mode, idea)
-        return Row(subject, Rates(ceiling=family.ceiling))
+        return empty_row(self.family, self.shape, self.dtype, self.mode, variant, rung, idea)
 
     def launch(self, variant: Variant[Any]) -> None:
         """Runs `variant` on the first set of arrays."""

@@ -116,6 +116,10 @@ class Row:
         """Note why it was not run; None if it was."""
         self.verdict.skipped = why
 
+    def not_run(self, why: str) -> None:
+        """Note why it was not run, or not to its end: what was found so far is dropped."""
+        self.verdict = Verdict(skipped=f"not run: {why}")
+
     def timed(self, spread: Spread, *, traffic: float | None = None, flops: float | None = None) -> None:
         """Take over the time of the work, in milliseconds, and the rates that follow. traffic: bytes that must be
         moved. flops: floating-point operations. None: no such rate."""
@@ -169,6 +173,12 @@ class BenchReport:
     def ok(self) -> bool:
         """True if no row failed; skipped rows do not count as failures."""
         return not any(row.ok is False for row in self.rows)
+
+    @property
+    def checked(self) -> bool:
+        """True if any row but the CPU's and the peers' has a verdict."""
+        ours = (row for row in self.rows if not row.subject.variant.startswith(("cpu", "peer:")))
+        return any(row.ok is not None for row in ours)
 
     def merge(self, other: BenchReport) -> None:
         """Take in another run's rows and ceilings, of the same device."""

@@ -303,12 +303,71 @@ def test_wrong_kernels_are_false_rows(device, family, name, says):
     assert not report.ok
 
 
-def test_a_fault_is_a_false_row_that_names_the_line(sim, family):
-    report = Bench(sim, once=True).run(family("far_outside"), [(1000,), (2000,)])
-    assert [row.ok for row in report.rows] == [True, False], "the first shape is reported, the second cannot be run"
-    row = report.rows[-1]
-    assert "wrong.cu" in row.verdict.why
-    assert "c[i + 100000000]" in row.verdict.why
+def test_a_fault_is_a_false_row_that_names_the_line_and_the_rest_is_run_on_another_device(sim, family):
+    bench = Bench(sim, once=True)
+    added = family("far_outside")
+    added = dataclasses.replace(added, variants=(*added.variants, dataclasses.replace(added.variants[0], name="last")))
+    report = bench.run(added, [(1000,), (2000,)])
+    bench.device.close()
+    assert [row.ok for row in report.rows] == [True, False, True] * 2
+    assert [row.subject.shape for row in report.rows] == [(1000,)] * 3 + [(2000,)] * 3
+    for row in report.rows[1::3]:
+        assert "wrong.cu" in row.verdict.why
+        assert "c[i + 100000000]" in row.verdict.why
+
+
+@pytest.mark.parametrize("after", [0, 7, 40])
+def test_a_device_that_is_lost_at_any_call_costs_one_row(sim, family, after):
+    add = dataclasses.replace(family(), variants=family().variants * 3)
+    sim.context.driver.simInject("context_lost", after=after)
+    bench = Bench(sim, once=True)
+    report = bench.run(add, [(100,), (200,), (300,)])
+    bench.device.close()
+    found = [row.ok for row in report.rows]
+    assert (found.count(False), found.count(True)) == (1, 8)
+    assert "injected fault" in report.rows[found.index(False)].verdict.why
+
+
+def test_after_a_gpu_is_lost_the_rows_that_are_left_are_not_run(sim, family, monkeypatch):
+    monkeypatch.setattr(type(sim), "kind", "gpu")  # one that is not opened again
+    bench = Bench(sim, once=True)
+    report = bench.run(family("far_outside"), [(1000,), (2000,)])
+    report.merge(bench.run(ops.families()["softmax"], [(4, 8)], Selection(["tree_reduce"])))
+    assert [row.ok for row in report.rows] == [True, False, None, None, None]
+    assert [row.subject.variant for row in report.rows[-3:]] == ["vector_add", "far_outside", "tree_reduce"]
+    for row in report.rows[2:]:
+        assert row.verdict.skipped.startswith("not run: sim:sm_90 was lost at vector_add 1000 float32: ")
+    assert not report.ok
+
+
+def test_rows_that_were_not_timed_before_the_device_was_lost_are_not_run(sim, family, monkeypatch):
+    class LosesIt(CannedTimer):
+        def time(self, launches):
+            if self.stream.context is sim.context:
+                sim.context.driver.simInject("context_lost")
+            return super().time(launches)
+
+    for name, canned in (("large_copy_ceiling", {}), ("fp32_peak", 1.0), ("copy_ceiling", {"time_ms": {"median": 1}})):
+        monkeypatch.setattr(f"cudakit.measure.bench.{name}", lambda *_, canned=canned: canned)
+    monkeypatch.setattr(bench_case, "rotations", lambda *_, **__: 1)
+    bench = Bench(sim, timer=LosesIt)
+    one = family().variants[0]
+    add = dataclasses.replace(family(), variants=tuple(dataclasses.replace(one, name=name) for name in "abc"))
+    report = bench.run(add, [(100,), (200,)])
+    bench.device.close()
+    ours = [row for row in report.rows if row.subject.rung is not None]
+    assert [row.ok for row in ours] == [False, None, None, True, True, True]
+    assert all("lost the device before this was timed" in row.verdict.skipped for row in ours[1:3])
+    assert all(row.times.device is not None for row in ours[3:])
+
+
+def test_a_shape_that_does_not_fit_is_not_run(sim, family, monkeypatch):
+    add = family()
+    made = lambda shape, *more, **named: (_ for _ in ()).throw(MemoryError("too much"))  # noqa: E731
+    report = Bench(sim, once=True).run(dataclasses.replace(add, make_inputs=made), [(100,)])
+    assert [row.verdict.skipped for row in report.rows] == ["not run: out of memory: too much"]
+    assert report.ok
+    assert not report.checked
 
 
 def test_a_kernel_that_does_not_compile_is_a_false_row(device, family):

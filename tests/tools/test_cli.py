@@ -374,6 +374,30 @@ def test_fuzz_where_nothing_ran_is_not_all_right(wrong_family):
     assert "NOTHING RAN" in found.text()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bench", "vector_add", "--device", "sim", "--shapes", "8"],
+        ["bench", "vector_add", "--device", "sim", "--shapes", "8", "--once"],
+        ["fuzz", "vector_add", "--device", "sim", "--examples", "2"],
+        ["compile", "vector_add/01_vector_add.cu", "--arch", ""],
+        ["check", "vector_add/01_vector_add.cu", "--arch", ","],
+        ["fill", "plain.md"],
+        ["fill", "plain.md", "--check"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_checked_nothing_fails(capsys, monkeypatch, tmp_path, arguments):
+    add = ops.families()["vector_add"]
+    never = dataclasses.replace(add.variants[0], name="never", supports=lambda problem: "it never does")
+    monkeypatch.setattr(ops, "families", lambda: {"vector_add": dataclasses.replace(add, variants=(never,))})
+    monkeypatch.chdir(tmp_path)
+    Path("plain.md").write_text("text\n")
+    status, _, err = run(capsys, *arguments)
+    assert status == cli.EXIT_REFUSED
+    assert "error: NOTHING CHECKED: " in err
+
+
 def test_fuzz_refuses_an_unknown_family(capsys):
     status, _, err = run(capsys, "fuzz", "nothing", "--device", "sim")
     assert status == cli.EXIT_REFUSED
