@@ -82,7 +82,7 @@ def draw(arguments: argparse.Namespace) -> int:
 
     plots.check(arguments.plot)
     report = outputs.load(Path(arguments.file))
-    with outputs.reading(arguments.file):
+    with outputs.reading(f"{arguments.file} is no report that can be drawn"):
         pictures = plots.plot(
             report, arguments.plot, kind=arguments.kind, shape=arguments.shape, variants=arguments.variants or ()
         )

@@ -264,9 +264,10 @@ def markdown(told: Mapping[str, Any], depth: int = 2) -> str:
     lines = ["| Time % | Total ns | Instances | Avg ns | Range |", "|---:|---:|---:|---:|:---|"]
     for row in rows:
         within = sum(other["total_ns"] for other in rows if other["path"][:-1] == row["path"])
+        name = row["range"].replace("|", "\\|")
         share = 100 * (row["total_ns"] - within) / whole if whole else 0.0
         figures = f"{share:.1f} | {row['total_ns']:,} | {row['instances']:,} | {row['avg_ns']:,.0f}"
-        lines.append(f"| {figures} | {row['range']} |")
+        lines.append(f"| {figures} | {name} |")
     return "\n".join(lines)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import json
 import shlex
@@ -81,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Runs the command. Raises ProfilerError or Refused where it cannot be done. Returns the exit status."""
     _check(arguments)
-    with outputs.reading(arguments.imported) if arguments.imported else contextlib.nullcontext():
+    if not arguments.imported:
+        return _run(arguments)
+    with outputs.reading(f"--import {arguments.imported}: that is no profile"):
         return _run(arguments)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from cudakit import trace
 from cudakit.errors import Refused
 from cudakit.shapes import shape_text
+from cudakit.show import markdown
 from cudakit.show.digits import NOTHING
 from cudakit.show.tables import Group, Row, by_shape, device_line, group_text
 
@@ -28,7 +29,7 @@ def launches(report: Mapping[str, Any]) -> str:
             continue
         above = NOTHING if row.get("above_bare_us") is None else f"{row['above_bare_us']:+.2f}"
         times = f"{spread['median']:.2f} ({spread['p10']:.2f} to {spread['p90']:.2f})"
-        lines.append(f"| {call_name(row)} | {times} | {above} |")
+        lines.append(markdown.row([call_name(row), times, above]))
     return "\n".join([*lines, "", device_line(report)])
 
 
@@ -84,7 +85,7 @@ def calls(report: Mapping[str, Any]) -> str:
     parts = []
     for title, headings, lines in call_tables(report):
         table = [headings, ["---"] * len(headings), *lines]
-        parts += [f"**{title}**", "", *("| " + " | ".join(line) + " |" for line in table), ""]
+        parts += [f"**{title}**", "", *map(markdown.row, table), ""]
     versions = f", torch {report['torch']}" if report["torch"] else ""
     return "\n".join([*parts, device_line(report) + versions])
 
@@ -102,7 +103,7 @@ def mistakes(report: Mapping[str, Any]) -> str:
     """What became of wrong launches, as examples/launch_mistakes.py tries them."""
     headings, lines = mistake_cells(report)
     table = [headings, ["---"] * len(headings), *lines]
-    return "\n".join([*("| " + " | ".join(line) + " |" for line in table), "", device_line(report)])
+    return "\n".join([*map(markdown.row, table), "", device_line(report)])
 
 
 def ranges(report: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cudakit.errors import Refused
-from cudakit.show import example_tables, figures, profile_tables, tables
+from cudakit.show import example_tables, figures, markdown, profile_tables, tables
 from cudakit.show.outputs import reading
 
 WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
@@ -51,16 +51,16 @@ def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str
             report = load(mark["source"])
             if not isinstance(report.get("rows"), list):
                 raise Refused(f"{mark['source']} is no report: it has no rows")
-            with reading(f"{mark['source']}, for {mark['writer']},"):
-                return f"{mark[1]}{writer(report)}\n{mark[4]}"
+            with reading(f"{mark['source']} is no report that {mark['writer']} can write"):
+                return f"{mark[1]}{writer(markdown.escaped(report))}\n{mark[4]}"
         except Refused as error:
             problems.append(str(error))
         return mark[0]
 
     def fill_figure(mark: re.Match[str]) -> str:
         try:
-            with reading(mark["source"]):
-                return f"{mark[1]}{figures.written(mark['figure'], load(mark['source']))}{mark[4]}"
+            with reading("not this kind of report"):
+                return f"{mark[1]}{markdown.escaped(figures.written(mark['figure'], load(mark['source'])))}{mark[4]}"
         except Refused as error:
             problems.append(f"{mark['source']}: {error}")
             return mark[0]

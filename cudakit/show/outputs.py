@@ -79,12 +79,14 @@ def write_text(destination: str | Path, content: str | bytes) -> None:
 
 
 @contextlib.contextmanager
-def reading(source: str | Path) -> Iterator[None]:
-    """Refuses JSON that is a report in form but not in contents: raises Refused for what goes wrong in the block."""
+def reading(said: str) -> Iterator[None]:
+    """Refuses JSON that is a report in form but not in contents: raises Refused, `said` and the reason, for what goes
+    wrong in the block."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise Refused(f"{source} is not a report of this kind: {type(error).__name__}: {error}") from error
+        why = f"it has no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+        raise Refused(f"{said}: {why}") from error
 
 
 def reason(error: BaseException) -> str:

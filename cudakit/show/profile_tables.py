@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cudakit.profiling.binding import percent
+from cudakit.show import markdown as pages
 from cudakit.show import terminal
 from cudakit.show.digits import NOTHING, number
 
@@ -154,7 +155,7 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
     return [
         "| " + " | ".join(headings) + " |",
         "|" + "---|" * len(headings),
-        *("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines),
+        *map(pages.row, lines),
     ]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cudakit.shapes import shape_text
+from cudakit.show import markdown as pages
 from cudakit.show import terminal
 from cudakit.show.digits import NOTHING, number
 
@@ -337,9 +338,9 @@ def markdown(report: Mapping[str, Any]) -> str:
         headings, lines = cells(report, rows)
         ceilings = ceiling_line(report, group)
         parts.append(f"**{group_text(group)}**{f' ({ceilings})' if ceilings else ''}\n")
-        parts.append("| " + " | ".join(headings) + " |")
+        parts.append(pages.row(headings))
         parts.append("|" + "---|" * len(headings))
-        parts.extend("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        parts.extend(map(pages.row, lines))
         parts.append("")
     parts.append(device_line(report))
     return "\n".join(parts)
@@ -358,7 +359,7 @@ def summary(report: Mapping[str, Any]) -> str:
     headings = ["shape", *(() if flops else ("copy",)), "best variant", unit, "of library" if flops else "of copy"]
     headings += [*(peer.removeprefix("peer:") for peer in peers), "call, us"]
     headings += [*([f"{called.removeprefix('peer:')}'s call"] if called else []), "right"]
-    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+    lines = [pages.row(headings), "|" + "---|" * len(headings)]
     for (family, shape, dtype, mode), rows in groups.items():
         timed = [row for row in rows if row["rung"] and row["ok"] and row[key] is not None]
         best = max(timed, key=lambda row: float(row[key]), default=None)
@@ -371,7 +372,7 @@ def summary(report: Mapping[str, Any]) -> str:
         line.append(_call(best or {}, {}))
         line += [_call(beside.get(called, {}), {})] if called else []
         line.append("NO" if any(row["ok"] is False for row in rows) else "yes")
-        lines.append("| " + " | ".join(line) + " |")
+        lines.append(pages.row(line))
     measured = f"{unit}; call: the host's microseconds per call, a dash if it was not measured"
     return "\n".join([*lines, "", f"{measured}; {device_line(report)}"])
 

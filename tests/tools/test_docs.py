@@ -288,3 +288,27 @@ def check_everything_is_there(html):
         if not name.startswith("__"):
             assert inspect.getdoc(getattr(cudakit, name)), f"cudakit.{name} has no docstring"
             assert re.search(rf'id="cudakit\.(\w+\.)*{name}"', reference), f"the reference lacks cudakit.{name}"
+
+
+@pytest.mark.parametrize("odd", ["a | b", "two\nlines", "a\r\n\n| b |", "<!-- end -->", "<!-- figure x.json y -->"])
+@pytest.mark.parametrize("writer", ["tables", "summary", "launches", "calls", "mistakes"])
+def test_what_is_written_ends_no_cell_and_no_mark(odd, writer):
+    spread = {"median": 1.0, "p10": 1.0, "p90": 1.0, "n": 1}
+    row = {
+        "family": odd, "variant": odd, "rung": 1, "shape": [8], "dtype": odd, "mode": odd, "idea": odd, "ok": False,
+        "why": odd, "skipped": None, "time_ms": None, "gbps": 1.0, "tflops": None, "of_ceiling": None, "counters": None,
+        "max_abs_error": None, "max_rel_error": None, "end_to_end_ms": None, "host_us": spread, "call_us": spread,
+        "above_torch_us": None, "loop_us": None, "of_torch": None, "mistake": odd, "outcome": odd,
+    }  # fmt: skip
+    device = {"name": odd, "kind": "gpu", "arch": odd, "driver": odd, "nvrtc": odd}
+    report = {"device": device, "date": odd, "ceilings": {}, "burst": 1, "torch": odd, "rows": [row]}
+    page = f"before\n<!-- {writer} x.json -->\n<!-- end -->\n<!-- figure x.json device.name -->0<!-- end -->\nafter\n"
+    new, problems = marks.fill_marks(page, lambda source: report)
+    assert not problems
+    assert marks.fill_marks(new, lambda source: report) == (new, []), "filled again it is the same"
+    assert new.count("<") == page.count("<")
+    assert new.count("-->") == page.count("-->")
+    tables = [[line for line in part.splitlines() if line.startswith("|")] for part in new.split("\n\n")]
+    assert any(tables)
+    for table in tables:
+        assert len({line.replace("\\|", "").count("|") for line in table}) <= 1
