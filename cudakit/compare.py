@@ -1,18 +1,19 @@
-"""Whether a result is right: the one comparison that tests, benches and fuzzing share.
+"""Whether a result is correct: the one comparison that tests, benches and fuzzing share.
 
-The tolerance is derived, never picked: twice the error that the plain algorithm (numpy in the same precision) makes
-against the float64 reference, plus a floor for the order of the sums, which a kernel may choose, for the steps of
-denormal numbers and for the last rounding to 16 bits. The first two are taken along the last axis, so that one bad row
-cannot hide behind the scale of another.
-Rightness is asserted positively (`error <= tolerance`, which NaN does not pass), and NaN and infinities must stand
-exactly where the reference has them. Whole numbers (indices, counts) must be equal.
+`within` judges each element by itself: it may differ from the float64 reference by the rounding that its family derives
+for it (see rounding.py), and by the last rounding to the result's dtype, denormal numbers included.
+`compare` is for results without such a derivation: twice the error that the plain algorithm (numpy in the same
+precision) makes along the last axis, so that one bad row cannot hide in the scale of another, plus a floor for sums
+whose order a kernel may choose, plus the last rounding.
+Both assert that a result is correct (`error <= tolerance`, which NaN does not pass); NaN and infinities must be exactly
+where the reference has them, and whole numbers (indices, counts) must be equal.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -44,27 +45,53 @@ class _Piece:
     relative: float
 
 
-def compare(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain: np.ndarray[Any, Any]) -> Comparison:
+def compare(
+    result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain: np.ndarray[Any, Any], terms: int = 1
+) -> Comparison:
     """Compares `result` with a float64 (or integer) `reference`, by the error of `plain`: all three of one shape.
 
-    Complex numbers are compared as (real, imaginary) pairs along the last axis, and `worst_at` counts those.
+    terms: the length of the longest sum in an element, 1 if there is none. Complex numbers are compared as (real,
+    imaginary) pairs along the last axis, and `worst_at` counts those.
     """
     if result.dtype.kind == "c":
         result, reference, plain = (_pairs(array) for array in (result, reference, plain))
-    if result.shape != reference.shape or plain.shape != reference.shape:
-        shapes = f"result {result.shape}, plain {plain.shape}, reference {reference.shape}"
+    steps = steps_of(plain.dtype)
+
+    def allowance(exact: Any, own: Any) -> Any:
+        magnitude = np.where(np.isfinite(exact), np.abs(exact), 0.0)
+        own = np.where(np.isfinite(exact), np.abs(own.astype(np.float64) - exact), 0.0)
+        own[~np.isfinite(own)] = 0.0  # an overflow of the plain algorithm allows no error
+        of_sums = 0.0 if terms == 1 else steps.sums * math.sqrt(terms) * magnitude.max(axis=-1, keepdims=True)
+        return 2 * own.max(axis=-1, keepdims=True) + of_sums + 2 * steps.least
+
+    return _by_pieces(result, reference, plain, "plain", allowance)
+
+
+def within(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], rounding: Any) -> Comparison:
+    """Compares `result` with a float64 (or integer) `reference`: each element may differ by its own `rounding`, which
+    broadcasts to it, and by half a step of the result's dtype."""
+    limits = np.broadcast_to(np.asarray(rounding, np.float64), reference.shape)
+    return _by_pieces(result, reference, limits, "rounding", lambda exact, limit: limit)
+
+
+def _by_pieces(result: Any, reference: Any, other: Any, name: str, allowance: Callable[[Any, Any], Any]) -> Comparison:
+    """The verdict on `result`, in pieces of whole rows; allowance(rows of reference, of other): the errors allowed
+    before the last rounding."""
+    if result.shape != reference.shape or other.shape != reference.shape:
+        shapes = f"result {result.shape}, {name} {other.shape}, reference {reference.shape}"
         raise ValueError(f"only arrays of one shape can be compared: {shapes}")
     if not reference.size:
         return Comparison(True, 0.0, 0.0, None)
     cols = reference.shape[-1] if reference.ndim else 1
-    rows = [array.reshape(-1, cols) for array in (result, reference, plain)]
+    rows = [array.reshape(-1, cols) for array in (result, reference)]
+    others = other if other.ndim == 2 else other.reshape(-1, cols)
     step = max(1, _PIECE // cols)
     starts = range(0, rows[0].shape[0], step)
-    steps = steps_of(plain.dtype)
 
     def piece(start: int) -> _Piece:
-        ours, theirs, own = (array[start : start + step] for array in rows)
-        return _compare_rows(ours, theirs, own, steps)
+        ours, exact = (array[start : start + step] for array in rows)
+        with np.errstate(all="ignore"):
+            return _compare_rows(ours, exact, allowance(exact, others[start : start + step]))
 
     if len(starts) == 1:
         pieces = [piece(0)]
@@ -89,8 +116,8 @@ def in_range(exact: Any, dtype: Any) -> Any:
 @dataclass(frozen=True)
 class Steps:
     """Of a dtype: the distance from 1 to the next number that its sums are kept in (16-bit numbers are summed in
-    float32), how far the last rounding may move a number of size 1 besides (16-bit numbers: half of their own step,
-    to whichever side the sum fell), and the distance from 0 to the next. Zeros for whole numbers: they have none."""
+    float32), the most that the last rounding moves a number of size 1, and the distance from 0 to the next. Zeros for
+    whole numbers."""
 
     sums: float = 0.0
     last: float = 0.0
@@ -105,28 +132,34 @@ def steps_of(dtype: np.dtype[Any]) -> Steps:
 
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     own, single = float(info.eps), float(np.finfo(np.float32).eps)
-    return Steps(min(own, single), own / 2 if own > single else 0.0, float(info.smallest_subnormal))
+    return Steps(min(own, single), own / 2, float(info.smallest_subnormal))
 
 
-def _compare_rows(result: Any, reference: Any, plain: Any, steps: Steps) -> _Piece:
+def _last_rounding(magnitude: Any, steps: Steps) -> Any:
+    """The most that rounding to a dtype moves numbers of these sizes: half a step, which is constant between two powers
+    of two and among the denormals. The reference itself is rounded to float64."""
+    if not steps.last:
+        return 0.0
+    _, exponents = np.frexp(magnitude)
+    return np.maximum(np.ldexp(steps.last, exponents - 1), steps.least / 2) + magnitude * 2.0**-52
+
+
+def _compare_rows(result: Any, reference: Any, allowed: Any) -> _Piece:
     finite = np.isfinite(reference)
-    with np.errstate(all="ignore"):
-        got = result.astype(np.float64)
-        # Equal infinities are in place; NaN equals nothing, so its masks are compared.
-        misplaced = ~finite & ~((got == reference) | (np.isnan(got) & np.isnan(reference)))
-        misplaced |= finite & ~np.isfinite(got)
-        error = np.where(finite, np.abs(got - reference), 0.0)
-        own = np.where(finite, np.abs(plain.astype(np.float64) - reference), 0.0)
-        magnitude = np.where(finite, np.abs(reference), 0.0)
-        own[~np.isfinite(own)] = 0.0  # where the plain algorithm overflows it allows no error
-        floor = steps.sums * math.sqrt(reference.shape[-1]) * magnitude.max(axis=-1, keepdims=True) + 2 * steps.least
-        tolerance = 2 * own.max(axis=-1, keepdims=True) + floor + steps.last * magnitude
-        excess = error - tolerance
-        places = np.flatnonzero(misplaced)
-        if places.size:
-            return _Piece(int(places[0]), math.inf, int(places[0]), _top(error), _top(error / magnitude))
-        at = int(excess.argmax())
-        return _Piece(None, float(excess.flat[at]), at, _top(error), _top(error / magnitude))
+    got = result.astype(np.float64)
+    # Equal infinities are in place; NaN equals nothing, so its masks are compared.
+    misplaced = ~finite & ~((got == reference) | (np.isnan(got) & np.isnan(reference)))
+    misplaced |= finite & ~np.isfinite(got)
+    error = np.where(finite, np.abs(got - reference), 0.0)
+    magnitude = np.where(finite, np.abs(reference), 0.0)
+    allowed = np.where(np.isfinite(allowed), allowed, 0.0)
+    excess = error - (allowed + _last_rounding(magnitude + allowed, steps_of(result.dtype)))
+    excess = np.where(finite, excess, -np.inf)
+    places = np.flatnonzero(misplaced)
+    if places.size:
+        return _Piece(int(places[0]), math.inf, int(places[0]), _top(error), _top(error / magnitude))
+    at = int(excess.argmax())
+    return _Piece(None, float(excess.flat[at]), at, _top(error), _top(error / magnitude))
 
 
 def _top(values: np.ndarray[Any, Any]) -> float:

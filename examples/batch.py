@@ -15,7 +15,7 @@ import sys
 import numpy as np
 
 from cudakit.commands import cli, ladder
-from cudakit.compare import compare
+from cudakit.compare import within
 from cudakit.errors import Refused
 from cudakit.families.matrix_add import FAMILY
 from cudakit.measure.rows import BenchReport, Row, Subject
@@ -47,9 +47,10 @@ def launch_all(plans, stream):
 def measure(device, stream, shape):
     rng = np.random.default_rng(0)
     hosts = FAMILY.make_inputs(shape, np.float32, rng)
-    exact, plain = FAMILY.reference(hosts), FAMILY.plain(hosts)
+    exact = FAMILY.reference(hosts)
+    rounding = FAMILY.rounding(hosts, exact)
     cpu = Row(Subject("batch", "cpu", None, shape, "float32", idea="numpy on the host"))
-    cpu.judge(compare(plain, exact, plain))
+    cpu.judge(within(FAMILY.baseline(hosts), exact, rounding))
     cpu.timed(wall_clock(lambda: FAMILY.baseline(hosts)))
     yield cpu
     a, b = (device.array(host, stream=stream) for host in hosts)
@@ -71,7 +72,7 @@ def measure(device, stream, shape):
             row.counters = counted.as_dict()
         else:
             work()
-        row.judge(compare(c.numpy(stream), exact, plain))
+        row.judge(within(c.numpy(stream), exact, rounding))
         if device.kind == "gpu" and row.ok:
             # A thousand launches fill the queue, so the host cannot be left out: this is the time by its clock.
             host = wall_clock(lambda work=work: (work(), stream.synchronize()))

@@ -16,7 +16,7 @@ import sys
 import numpy as np
 
 from cudakit.commands import cli, ladder
-from cudakit.compare import compare
+from cudakit.compare import within
 from cudakit.errors import Refused
 from cudakit.families.variant import MAX_GRID_YZ
 from cudakit.families.vector_add import FAMILY
@@ -30,9 +30,10 @@ BLOCKS = "1024x1x1,256x1x1,32x8x4,16x8x8,8x8x16,4x16x16,1x16x64"
 
 def measure(device, stream, shape, blocks):
     hosts = FAMILY.make_inputs(shape, np.float32, np.random.default_rng(0))
-    exact, plain = FAMILY.reference(hosts), FAMILY.plain(hosts)
+    exact = FAMILY.reference(hosts)
+    rounding = FAMILY.rounding(hosts, exact)
     cpu = Row(Subject("block_shapes", "cpu", None, shape, "float32", idea="numpy on the host"))
-    cpu.judge(compare(plain, exact, plain))
+    cpu.judge(within(FAMILY.baseline(hosts), exact, rounding))
     cpu.timed(wall_clock(lambda: FAMILY.baseline(hosts)))
     yield cpu
     kernel = device.compile("vector_add/02_vector_add_3d.cu")["vector_add_3d"]
@@ -55,7 +56,7 @@ def measure(device, stream, shape, blocks):
             row.counters = {**counted.as_dict(), "bytes_per_element": counted.global_sector_bytes / c.size}
         else:
             launch(stream)
-        row.judge(compare(c.numpy(stream), exact, plain))
+        row.judge(within(c.numpy(stream), exact, rounding))
         if device.kind == "gpu" and row.ok:
             row.timed(GpuTimer(device, stream).time([lambda launch=launch: launch(stream)]), traffic=12 * c.size)
         yield row

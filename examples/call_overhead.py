@@ -24,7 +24,7 @@ import numpy as np
 
 from cudakit import ops
 from cudakit.commands import against, cli
-from cudakit.compare import compare
+from cudakit.compare import within
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import Spread, host_costs
 from cudakit.memory import array as memory
@@ -226,11 +226,11 @@ class Measured:
     def check(self):
         """Makes every call once. Calls with a wrong result are not measured."""
         reference = self.family.reference(self.host, **self.case.options)
-        plain = self.family.plain(self.host, **self.case.options)
+        rounding = self.family.rounding(self.host, reference, **self.case.options)
         for name, call in list(self.calls.items()):
             result = call()
             self.device.synchronize()
-            self.rows[name].judge(compare(self.device.wrap(result).numpy(), reference, plain))
+            self.rows[name].judge(within(self.device.wrap(result).numpy(), reference, rounding))
             if not self.rows[name].ok:
                 del self.calls[name]
 

@@ -80,11 +80,11 @@ def measure(device, stream, size):
     exact, plain = by_numpy(host, np.float64), by_numpy(host, np.float32)
     report = BenchReport(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
     cpu = Row(Subject("hybrid filter", "cpu", None, shape, "float32", idea="numpy, all stages"))
-    cpu.judge(compare(plain[-1], exact[-1], plain[-1]))
+    cpu.judge(compare(plain[-1], exact[-1], plain[-1], size))
     cpu.timed(wall_clock(lambda: by_numpy(host, np.float32)))
     work = Filter(device, stream, host)
     row = Row(Subject("hybrid filter", "all stages", 1, shape, "float32", idea="one stream, no wait between stages"))
-    row.judge(compare(work.result(), exact[-1], plain[-1]))
+    row.judge(compare(work.result(), exact[-1], plain[-1], size))
     flat = Filter(device, stream, np.full(shape, 0.5, np.float32)).result()
     if not np.allclose(flat, 0.5, rtol=1e-5, atol=0):
         row.fail(f"an image of 0.5 comes out as {flat.min()} to {flat.max()}: frequency 0 is not where it should be")
@@ -92,7 +92,7 @@ def measure(device, stream, size):
     for (name, step), right, usual in zip(work.stages, exact, plain, strict=True):
         part = Row(Subject("hybrid filter", name, None, shape, "float32", idea="a stage of it"))
         step()
-        part.judge(compare((work.out if name == "normalize" else work.spectrum).numpy(stream), right, usual))
+        part.judge(compare((work.out if name == "normalize" else work.spectrum).numpy(stream), right, usual, size))
         report.rows.append(part)
     if device.kind == "gpu":
         timer = GpuTimer(device, stream)

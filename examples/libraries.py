@@ -22,17 +22,17 @@ import numpy as np
 
 from cudakit import libs
 from cudakit.commands import cli, ladder
-from cudakit.compare import compare
+from cudakit.compare import within
 from cudakit.errors import Refused
+from cudakit.families import gemm_half
 from cudakit.families.gemm import FAMILY, gemm
-from cudakit.families.gemm_half import plain as plain_half
-from cudakit.families.gemm_host import random_walk
 from cudakit.libs import blas
 from cudakit.libs.host_blas import solve
 from cudakit.measure.ceilings import fp32_peak
 from cudakit.measure.rows import BenchReport, Rates, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.memory.array import as_dtype
+from cudakit.rounding import U, of_products, of_tree
 from cudakit.shapes import shape_text
 from cudakit.show import outputs
 
@@ -48,18 +48,18 @@ class Rows:
         self.library = libs.library(device)
         self.rows = []
 
-    def cpu(self, idea, work, exact, plain):
+    def cpu(self, idea, work, exact, rounding):
         """The row of numpy's `work`, which gives its result."""
         row = Row(Subject(self.family, "cpu", None, self.shape, "float32", idea=idea), Rates(ceiling=self.ceiling))
-        row.judge(compare(*(np.atleast_1d(part) for part in (work(), exact, plain))))
+        row.judge(within(np.atleast_1d(work()), np.atleast_1d(exact), rounding))
         row.timed(wall_clock(work))
         self.rows.append(row)
 
     def call(
-        self, name, idea, call, exact, plain, *, rung=None, dtype="float32", flops=None, traffic=None, counted=False
+        self, name, idea, call, exact, rounding, *, rung=None, dtype="float32", flops=None, traffic=None, counted=False
     ):
-        """A row for `call`, which queues work and gives the array with its result. exact: float64; plain: what plain
-        arithmetic in its precision gives."""
+        """A row for `call`, which queues work and gives the array with its result. exact: float64; rounding: what
+        each element may be off by before its last rounding."""
         row = Row(Subject(self.family, name, rung, self.shape, dtype, idea=idea), Rates(ceiling=self.ceiling))
         self.rows.append(row)
         if counted and self.device.kind == "sim":
@@ -72,19 +72,11 @@ class Rows:
             out = call()
         got = out.numpy(self.stream)
         if got.dtype.kind == "c":  # real and imaginary parts are numbers like others
-            got, exact, plain = (np.ascontiguousarray(part).view(part.real.dtype) for part in (got, exact, plain))
-        row.judge(compare(np.atleast_1d(got), np.atleast_1d(exact), np.atleast_1d(plain)))
+            got, exact, rounding = (np.ascontiguousarray(part).view(part.real.dtype) for part in (got, exact, rounding))
+        row.judge(within(np.atleast_1d(got), np.atleast_1d(exact), rounding))
         if self.device.kind == "gpu" and row.ok:
             row.timed(GpuTimer(self.device, self.stream).time([call]), traffic=traffic, flops=flops)
         return row
-
-
-def summed(terms):
-    """(exact, plain) of a sum of float32 terms: in float64, and from left to right, no closer than is usual."""
-    exact = np.sum(terms, dtype=np.float64)
-    plain = np.cumsum(terms, dtype=np.float32)[-1]
-    usual = np.finfo(np.float32).eps * random_walk(terms.size) * np.linalg.norm(terms.astype(np.float64))
-    return exact, np.float32(exact + max(abs(plain - exact), usual))
 
 
 def vectors(device, stream, n):
@@ -95,24 +87,24 @@ def vectors(device, stream, n):
     x[count // 2] = -100.0  # the largest |x|, and the least x
     a, b = (device.array(host, stream=stream) for host in (x, y))
     rows = Rows(device, stream, "level 1", (count,), "copy")
-    exact, plain = summed(x * y)
-    product = np.dot(x.astype(np.float64), y)
-    dots = product, np.float32(plain + (product - exact))
+    wide = x.astype(np.float64)
+    dots = np.dot(wide, y), of_products(wide * y)
     rows.cpu("numpy's dot on the host", lambda: np.dot(x, y), *dots)
     on = {"stream": stream}
     real, whole = device.empty((), np.float32, stream=stream), device.empty((), np.int32, stream=stream)
-    library, of_x, wide = rows.library, 4 * count, x.astype(np.float64)
-    rows.call("asum", f"sum of |x|, {library}", lambda: blas.asum(a, real, **on), *summed(np.abs(x)), traffic=of_x)
-    exact, plain = summed(x * x)
-    lengths = np.linalg.norm(wide), np.sqrt(plain)
+    library, of_x, sizes = rows.library, 4 * count, np.abs(wide)
+    sums = sizes.sum(), of_tree(sizes)
+    rows.call("asum", f"sum of |x|, {library}", lambda: blas.asum(a, real, **on), *sums, traffic=of_x)
+    length = np.linalg.norm(wide)
+    lengths = length, of_products(wide * wide) / (2 * length) + U * length
     rows.call("nrm2", "length of x", lambda: blas.nrm2(a, real, **on), *lengths, traffic=of_x)
     place = np.int64(np.argmax(np.abs(x)) + 1)
     idea = f"largest |x| is {x[place - 1]:g}, at {place} from 1; largest x is {x.max():.3g}"
-    rows.call("amax", idea, lambda: blas.amax(a, whole, **on), place, np.int32(place), traffic=of_x)
+    rows.call("amax", idea, lambda: blas.amax(a, whole, **on), place, 0, traffic=of_x)
     rows.call("dot", "sum of x * y", lambda: blas.dot(a, b, real, **on), *dots, traffic=2 * of_x)
     exact = wide * 2 + y
-    rows.call("axpy", "y = 2 * x + y", lambda: blas.axpy(a, b, 2, **on), exact, x * 2 + y, traffic=3 * of_x)
-    rows.call("scal", "x = -x", lambda: blas.scal(a, -1, **on), -wide, -x, traffic=2 * of_x)
+    rows.call("axpy", "y = 2 * x + y", lambda: blas.axpy(a, b, 2, **on), exact, 0, traffic=3 * of_x)
+    rows.call("scal", "x = -x", lambda: blas.scal(a, -1, **on), -wide, 0, traffic=2 * of_x)
     return rows.rows
 
 
@@ -127,44 +119,56 @@ def matrices(device, stream, n):
     on = {"stream": stream}
 
     rows = Rows(device, stream, "level 2", (n, n), "copy")
-    exact, plain = wide_a @ wide_x, FAMILY.plain((a, x[:, None]))[:, 0]
-    rows.cpu("numpy's matrix times vector on the host", lambda: a @ x, exact, plain)
+    exact = wide_a @ wide_x
+    rounding = FAMILY.rounding((a, x[:, None]), exact[:, None])[:, 0]
+    rows.cpu("numpy's matrix times vector on the host", lambda: a @ x, exact, rounding)
     out = device.full((n,), np.nan, np.float32, stream=stream)
     work = {"traffic": 4 * n * n}
-    rows.call("gemv", f"y = A x, {rows.library}", lambda: blas.gemv(matrix, left, out, **on), exact, plain, **work)
-    exact, plain = c + 2 * np.outer(y.astype(np.float64), wide_x), c + np.float32(2) * np.outer(y, x)
+    rows.call("gemv", f"y = A x, {rows.library}", lambda: blas.gemv(matrix, left, out, **on), exact, rounding, **work)
+    added = 2 * np.outer(y.astype(np.float64), wide_x)
+    exact, rounding = c + added, U * np.abs(added)
     work = {"traffic": 8 * n * n}
-    rows.call("ger", "C = C + 2 y x^T", lambda: blas.ger(right, left, other, alpha=2, **on), exact, plain, **work)
+    rows.call("ger", "C = C + 2 y x^T", lambda: blas.ger(right, left, other, alpha=2, **on), exact, rounding, **work)
     yield from rows.rows
 
     rows = Rows(device, stream, "level 3", (n, n))
-    exact, plain = wide_a @ wide_a.T, FAMILY.plain((a, np.ascontiguousarray(a.T)))
-    rows.cpu("numpy's A A^T on the host", lambda: a @ a.T, exact, plain)
+    exact = wide_a @ wide_a.T
+    rounding = FAMILY.rounding((a, a.T), exact)
+    rows.cpu("numpy's A A^T on the host", lambda: a @ a.T, exact, rounding)
     square, work = device.zeros((n, n), stream=stream), {"flops": n * n * (n + 1)}
-    lower = np.tril(exact), np.tril(plain)
+    lower = np.tril(exact), np.tril(rounding)
     rows.call("syrk", f"lower half of A A^T, {rows.library}", lambda: blas.syrk(matrix, square, **on), *lower, **work)
-    exact, plain = solve(triangle.astype(np.float64), wide_a, lower=True), solve(triangle, a, lower=True)
-    rows.call("trsm", "the X of L X = A", lambda: blas.trsm(half, matrix, **on), exact, plain, flops=n * n * n)
+    exact = solve(triangle.astype(np.float64), wide_a, lower=True)
+    # an error is carried down its column: twice what numpy in float32 makes of any
+    rounding = 2 * np.abs(solve(triangle, a, lower=True) - exact).max(axis=0, keepdims=True)
+    rows.call("trsm", "the X of L X = A", lambda: blas.trsm(half, matrix, **on), exact, rounding, flops=n * n * n)
     yield from rows.rows
 
 
 def products(device, stream, n):
     """sgemm beside our own kernels: naive, tiled, and the rung that is picked."""
     hosts = FAMILY.make_inputs((n, n, n), np.float32, np.random.default_rng(3))
-    exact, plain = FAMILY.reference(hosts), FAMILY.plain(hosts)
+    exact = FAMILY.reference(hosts)
+    rounding = FAMILY.rounding(hosts, exact)
     a, b = (device.array(host, stream=stream) for host in hosts)
     rows = Rows(device, stream, "sgemm", (n, n, n))
-    rows.cpu("numpy on the host", lambda: FAMILY.baseline(hosts), exact, plain)
+    rows.cpu("numpy on the host", lambda: FAMILY.baseline(hosts), exact, rounding)
     out = device.full((n, n), np.nan, np.float32, stream=stream)
     work = {"flops": 2 * n**3}
     library = rows.call(
-        "cublas", f"{rows.library}, B first", lambda: blas.gemm(a, b, out, stream=stream), exact, plain, rung=0, **work
+        "cublas",
+        f"{rows.library}, B first",
+        lambda: blas.gemm(a, b, out, stream=stream),
+        exact,
+        rounding,
+        rung=0,
+        **work,
     )
     ideas = {"naive": "a thread an output", "tiled32": "tiles in shared memory", "auto": "our best rung"}
     for rung, (variant, idea) in enumerate(ideas.items(), 1):
         out.fill(np.nan, stream)
         row = rows.call(
-            variant, idea, lambda variant=variant: gemm(a, b, out, variant=variant, stream=stream), exact, plain,
+            variant, idea, lambda variant=variant: gemm(a, b, out, variant=variant, stream=stream), exact, rounding,
             rung=rung, counted=True, **work,
         )  # fmt: skip
         if row.rates.tflops and library.rates.tflops:
@@ -182,7 +186,7 @@ def mixed(device, stream, n):
     rows = Rows(device, stream, "mixed precision", (n, n, k))
     single = wide_a.astype(np.float32), wide_b.astype(np.float32)
     exact = single[0].astype(np.float64) @ single[1].astype(np.float64)
-    rows.cpu("numpy in float32", lambda: single[0] @ single[1], exact, FAMILY.plain(single))
+    rows.cpu("numpy in float32", lambda: single[0] @ single[1], exact, FAMILY.rounding(single, exact))
     for name, dtype, compute, result in (
         ("float16, float16 sums", "float16", "float16", "float16"),
         ("float16, float32 sums", "float16", "float32", "float16"),
@@ -199,23 +203,24 @@ def mixed(device, stream, n):
         row = rows.call(
             name, "",
             lambda a=a, b=b, out=out, compute=compute: blas.gemm(a, b, out, compute=compute, stream=stream),
-            exact, plain_of(hosts, exact, compute, result), dtype=dtype, flops=2 * n * n * k,
+            exact, rounding_of(hosts, exact, compute), dtype=dtype, flops=2 * n * n * k,
         )  # fmt: skip
         row.subject.idea = f"relative error {row.verdict.max_rel_error:.1e} against float64"
     return rows.rows
 
 
-def plain_of(hosts, exact, compute, result):
-    """What plain sums kept in `compute` give; of float16, by the worst error of some rows."""
+def rounding_of(hosts, exact, compute):
+    """The rounding of sums kept in `compute`; of float16, by the worst error of some rows."""
     if compute == "float16":
         sums = np.zeros((min(SAMPLED, len(exact)), exact.shape[1]), np.float16)
         for a, b in zip(hosts[0][: len(sums)].T, hosts[1], strict=True):
             sums += np.multiply.outer(a, b)
-        return (exact + np.abs(sums - exact[: len(sums)]).max()).astype(np.float16)
-    if compute == "tf32":
-        # operands of 11 bits: each product is off by two halves of the last
-        return (exact * (1 + 2.0**-11)).astype(np.float32)
-    return plain_half(hosts, dtype=result) if result == "float16" else plain_half(hosts, dtype=np.float32)
+        return 2 * np.abs(sums - exact[: len(sums)]).max()
+    if hosts[0].dtype != np.float32:
+        return gemm_half.rounding(hosts, exact)
+    rounding = FAMILY.rounding(hosts, exact)
+    # operands of 11 bits, which may be cut: each product is off by two halves of the last, and as much again
+    return rounding + 2.0**-10 * np.abs(exact) if compute == "tf32" else rounding
 
 
 def batches(device, stream, n):
@@ -224,14 +229,15 @@ def batches(device, stream, n):
     size = max(n // 8, 4)
     shape = (BATCH, size, size)
     a, b = (rng.standard_normal(shape, dtype=np.float32) for _ in range(2))
-    exact, plain = FAMILY.reference((a, b)), FAMILY.plain((a, b))
+    exact = FAMILY.reference((a, b))
+    rounding = FAMILY.rounding((a, b), exact)
     left, right = device.array(a, stream=stream), device.array(b, stream=stream)
     rows = Rows(device, stream, "batched", (*shape, size))
-    rows.cpu("numpy on the host", lambda: a @ b, exact, plain)
+    rows.cpu("numpy on the host", lambda: a @ b, exact, rounding)
     out = device.full(shape, np.nan, np.float32, stream=stream)
     work = {"flops": 2 * BATCH * size**3}
     name = f"a stride apart, {rows.library}"
-    rows.call("strided", name, lambda: blas.gemm(left, right, out, stream=stream), exact, plain, **work)
+    rows.call("strided", name, lambda: blas.gemm(left, right, out, stream=stream), exact, rounding, **work)
     out.fill(np.nan, stream)
     lists = [[array[i] for i in reversed(range(BATCH))] for array in (left, right, out)]
 
@@ -239,21 +245,21 @@ def batches(device, stream, n):
         blas.gemm(*lists, stream=stream)
         return out
 
-    rows.call("list", "by a table of addresses", scattered, exact, plain, **work)
+    rows.call("list", "by a table of addresses", scattered, exact, rounding, **work)
     turned = rng.standard_normal((2, *shape), dtype=np.float32)
     c, d = a + 1j * turned[0], b + 1j * turned[1]
     parts = (
         (np.concatenate((c.real, -c.imag), -1), np.concatenate((d.real, d.imag), -2)),
         (np.concatenate((c.real, c.imag), -1), np.concatenate((d.imag, d.real), -2)),
     )
-    real, imaginary = (FAMILY.plain(part) for part in parts)
-    plain = (real + 1j * imaginary).astype(np.complex64)
+    real, imaginary = (FAMILY.rounding(part, FAMILY.reference(part)) for part in parts)
+    rounding = real + 1j * imaginary
     exact = c.astype(np.complex128) @ d.astype(np.complex128)
     first, second = device.array(c, stream=stream), device.array(d, stream=stream)
     result = device.full(shape, np.nan, np.complex64, stream=stream)
     rows.call(
         "complex", "complex64, 8 bytes an element", lambda: blas.gemm(first, second, result, stream=stream), exact,
-        plain, dtype="complex64", flops=8 * BATCH * size**3,
+        rounding, dtype="complex64", flops=8 * BATCH * size**3,
     )  # fmt: skip
     return rows.rows
 

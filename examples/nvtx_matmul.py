@@ -24,7 +24,7 @@ import numpy as np
 
 from cudakit import nvtx
 from cudakit.commands import cli
-from cudakit.compare import compare
+from cudakit.compare import within
 from cudakit.errors import Refused
 from cudakit.families.gemm import FAMILY
 from cudakit.measure.rows import BenchReport, Row, Subject
@@ -73,14 +73,15 @@ def multiply(spec, shape):
 
 def check(hosts, found):
     """A row for numpy and one for the product."""
-    exact, plain = FAMILY.reference(hosts), FAMILY.plain(hosts)
+    exact = FAMILY.reference(hosts)
+    rounding = FAMILY.rounding(hosts, exact)
     shape = (*found.shape, hosts[0].shape[1])
     cpu = Row(Subject("nvtx_matmul", "cpu", None, shape, "float32", idea="numpy on the host"))
-    cpu.judge(compare(FAMILY.baseline(hosts), exact, plain))
+    cpu.judge(within(FAMILY.baseline(hosts), exact, rounding))
     cpu.timed(wall_clock(lambda: FAMILY.baseline(hosts)))
     subject = Subject("nvtx_matmul", "tiled", 1, shape, "float32", idea="run once, with what comes before and after it")
     row = Row(subject)
-    row.judge(compare(found, exact, plain))
+    row.judge(within(found, exact, rounding))
     return [cpu, row]
 
 

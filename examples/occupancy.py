@@ -17,7 +17,7 @@ import numpy as np
 
 import cudakit
 from cudakit.commands import cli, ladder
-from cudakit.compare import compare
+from cudakit.compare import within
 from cudakit.errors import Refused
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
@@ -46,7 +46,7 @@ __global__ void copy(const float4* x, float4* y, long long n) {
 def measure(device, stream, count, arguments):
     host = np.random.default_rng(0).standard_normal(count, np.float32)
     cpu = Row(Subject("occupancy", "cpu", None, (count,), "float32", idea="numpy on the host"))
-    cpu.judge(compare(host.copy(), host, host))
+    cpu.judge(within(host.copy(), host, 0.0))
     cpu.timed(wall_clock(host.copy))
     yield cpu
     x = device.array(host, stream=stream)
@@ -85,7 +85,7 @@ def measure(device, stream, count, arguments):
             row.counters = {**counted.as_dict(), "bytes_per_element": counted.global_sector_bytes / count}
         else:
             launch(stream)
-        row.judge(compare(y.numpy(stream), host, host))
+        row.judge(within(y.numpy(stream), host, 0.0))
         if device.kind == "gpu" and row.ok:
             row.timed(GpuTimer(device, stream).time([lambda launch=launch: launch(stream)]), traffic=8 * count)
 

@@ -101,7 +101,7 @@ def measure(device, stream, arguments):
     plain = update(*hosts).astype(np.complex64)
     report = BenchReport(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
     cpu = Row(Subject("ptychography", "cpu", None, shape, "complex64", idea="numpy"))
-    cpu.judge(compare(plain, exact, plain))
+    cpu.judge(compare(plain, exact, plain, size))
     cpu.timed(wall_clock(lambda: update(*hosts), most=3))
     report.rows.append(cpu)
     step = Step(device, stream, *hosts)
@@ -119,7 +119,7 @@ def measure(device, stream, arguments):
                 work()
             total = sum(counted.global_bytes for counted in counters.values())
             row.counters = {"bytes_per_element": total / hosts[0].size}
-        row.judge(compare(step.updated.numpy(stream), exact, plain))
+        row.judge(compare(step.updated.numpy(stream), exact, plain, size))
         if gpu:
             row.timed(GpuTimer(device, stream).time([work]), traffic=BYTES[name] * hosts[0].size)
         report.rows.append(row)
@@ -133,7 +133,7 @@ def measure(device, stream, arguments):
     z.copy_from(step.patches, stream)
     both()
     there_and_back = np.fft.ifft2(np.fft.fft2(hosts[0]).astype(np.complex64)).astype(np.complex64)
-    transforms.judge(compare(z.numpy(stream) / step.size, hosts[0].astype(np.complex128), there_and_back))
+    transforms.judge(compare(z.numpy(stream) / step.size, hosts[0].astype(np.complex128), there_and_back, size))
     if gpu:
         transforms.timed(GpuTimer(device, stream).time([both]))
     report.rows.append(transforms)

@@ -17,8 +17,9 @@ import numpy as np
 
 from cudakit import ops
 from cudakit.commands import cli, ladder
-from cudakit.compare import compare
+from cudakit.compare import within
 from cudakit.errors import Refused
+from cudakit.families.gemm import FAMILY
 from cudakit.measure.rows import BenchReport, Rates, Row, Subject
 from cudakit.measure.timing import wall_clock
 from cudakit.shapes import shape_text
@@ -68,7 +69,8 @@ def rows_for(devices, shape):
     sample = np.unique(np.linspace(0, m - 1, 64).astype(int))
     exact = a[sample].astype(np.float64) @ b.astype(np.float64)
     cpu = Row(Subject("tensor parallel", "cpu", None, shape, "float32", idea="numpy on the host"))
-    cpu.judge(compare(plain[sample], exact, plain[sample]))
+    rounding = FAMILY.rounding((a[sample], b), exact)
+    cpu.judge(within(plain[sample], exact, rounding))
     cpu.timed(wall_clock(lambda: a @ b, most=2))
     yield cpu
     block = -(-m // BLOCKS)
@@ -82,7 +84,7 @@ def rows_for(devices, shape):
         row = Row(Subject("tensor parallel", name, count, shape, "float32", idea=idea), Rates(ceiling="one device"))
         step(shards, blocks)
         for shard in shards:
-            verdict = compare(shard.whole.numpy(shard.work)[sample], exact, plain[sample])
+            verdict = within(shard.whole.numpy(shard.work)[sample], exact, rounding)
             if row.ok is not False:
                 row.judge(verdict)
         if used[0].kind == "gpu" and row.ok:

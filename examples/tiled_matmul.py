@@ -18,7 +18,7 @@ import numpy as np
 
 import cudakit
 from cudakit.commands import cli, ladder
-from cudakit.compare import compare
+from cudakit.compare import within
 from cudakit.errors import Refused
 from cudakit.families.gemm import FAMILY
 from cudakit.measure.ceilings import fp32_peak
@@ -33,9 +33,10 @@ TILES = (8, 16, 32, 64)
 def measure(device, stream, shape):
     m, n, k = shape
     hosts = FAMILY.make_inputs(shape, np.float32, np.random.default_rng(0))
-    exact, plain = FAMILY.reference(hosts), FAMILY.plain(hosts)
+    exact = FAMILY.reference(hosts)
+    rounding = FAMILY.rounding(hosts, exact)
     cpu = Row(Subject("tiled_matmul", "cpu", None, shape, "float32", idea="numpy on the host"), Rates(ceiling="peak"))
-    cpu.judge(compare(FAMILY.baseline(hosts), exact, plain))
+    cpu.judge(within(FAMILY.baseline(hosts), exact, rounding))
     cpu.timed(wall_clock(lambda: FAMILY.baseline(hosts)))
     yield cpu
     a, b = (device.array(host, stream=stream) for host in hosts)
@@ -68,7 +69,7 @@ def measure(device, stream, shape):
             row.counters = {**counted.as_dict(), "bytes_per_element": counted.global_sector_bytes / c.size}
         else:
             launch(stream)
-        row.judge(compare(c.numpy(stream), exact, plain))
+        row.judge(within(c.numpy(stream), exact, rounding))
         if device.kind == "gpu" and row.ok:
             row.timed(GpuTimer(device, stream).time([lambda launch=launch: launch(stream)]), flops=2 * m * n * k)
 

@@ -19,8 +19,8 @@ _COVERED_NAMES = """
     jump-table-density device-stack-protector builtin-move-forward builtin-initializer-list w disable-warnings Werror
     warning-as-error restrict device-as-default-execution-space default-device device-int128 device-float128 opt-info
     optimization-info Ofc Ofast-compile no-display-error-number display-error-number diag-error diag-suppress diag-warn
-    err-no brief-diag brief-diagnostics no-version-ident version-ident split-compile fdevice-syntax-only minimal no-cache
-    frandom-seed fmax-errors m64 machine
+    err-no brief-diag brief-diagnostics no-version-ident version-ident split-compile fdevice-syntax-only minimal
+    no-cache     frandom-seed fmax-errors m64 machine
 """
 _COVERED = frozenset(_COVERED_NAMES.split())
 _PTXAS = ("Xptxas", "ptxas-options")

@@ -10,6 +10,7 @@ import numpy as np
 
 from cudakit.families import axes, checks, front, rows
 from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant, ceil_div
+from cudakit.rounding import U
 
 Steps = tuple[int, int, int]
 
@@ -167,7 +168,14 @@ def reference(inputs: Sequence[np.ndarray]) -> Any:
     return np.where(np.isfinite(single), exact, single)
 
 
-def plain(inputs: Sequence[np.ndarray]) -> Any:
+def rounding(inputs: Sequence[np.ndarray], exact: Any) -> Any:
+    """That of the first sum; every rung adds in the order in which the sum is written."""
+    volume, plane = inputs[:2]
+    with np.errstate(invalid="ignore"):
+        return U * np.abs(volume.astype(np.float64) + plane[..., None])
+
+
+def baseline(inputs: Sequence[np.ndarray]) -> Any:
     """The sum in float32, from left to right."""
     return _sum(inputs, np.float32)
 
@@ -185,8 +193,8 @@ FAMILY: Family[VolumeProblem] = Family(
     make_inputs=_make_inputs,
     output_like=lambda inputs: (tuple(inputs[0].shape), np.dtype(np.float32)),
     reference=reference,
-    plain=plain,
-    baseline=plain,
+    rounding=rounding,
+    baseline=baseline,
     problem=problem,
     arguments=_arguments,
     traffic=lambda problem: 4 * (2 * problem.n + problem.shape[0] * (problem.shape[1] + 1)),

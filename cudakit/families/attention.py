@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.families import front
-from cudakit.families.attention_host import baseline, make_inputs, plain, reference
+from cudakit.families.attention_host import baseline, make_inputs, reference, rounding
 from cudakit.families.attention_problem import AttentionProblem, problem, read_scale
 from cudakit.families.scalars import Scalar
 from cudakit.families.variant import CPP, MAX_GRID_X, Config, Family, Variant, ceil_div, cpp_bool
@@ -254,7 +254,7 @@ FAMILY: Family[AttentionProblem] = Family(
     make_inputs=make_inputs,
     output_like=lambda inputs, **options: (tuple(inputs[0].shape), inputs[0].dtype),
     reference=reference,
-    plain=plain,
+    rounding=rounding,
     baseline=baseline,
     problem=problem,
     arguments=_arguments,

@@ -1,4 +1,4 @@
-"""Attention on the host: the float64 reference, the plain algorithm, and what a numpy user would write.
+"""Attention on the host: the float64 reference, its rounding, and what a numpy user would write.
 
 All work through the rows of one head in blocks, with heads in several threads, so that no array of all scores is made.
 """
@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from cudakit.compare import steps_of
-from cudakit.families.gemm_host import random_walk
+from cudakit.families import gemm_half
+from cudakit.rounding import U, of_chain, of_exponential
 
 # Multiply-adds of one product for which inputs are drawn anew, at two groups of heads at least. In larger ones (2^39
 # are usual in a bench) those groups come again, in random order, and the reference of a group is made once.
@@ -23,8 +24,6 @@ DRAWN_WORK = 1 << 34
 # run at a time (on all of them).
 _BLOCK = 1 << 22
 _THREADS = 4
-# The rows from which the plain algorithm's error is taken.
-PLAIN_ROWS = 512
 
 
 def make_inputs(
@@ -56,75 +55,45 @@ def baseline(inputs: Sequence[Any], causal: bool = False, scale: float | None = 
         return _attend(inputs, causal, scale, np.float32).astype(inputs[0].dtype)
 
 
-def plain(inputs: Sequence[Any], causal: bool = False, scale: float | None = None) -> Any:
-    """The three-pass algorithm in float32 (scores, softmax, product), its sums taken from left to right and its
-    probabilities rounded to the dtype of the inputs, as any kernel on tensor cores must.
+def rounding(inputs: Sequence[Any], exact: Any, causal: bool = False, scale: float | None = None) -> Any:
+    """The roundings of scores, probabilities and sums, for each element.
 
-    It is run for PLAIN_ROWS rows, spread over the problem: its largest error there, relative to the largest element of
-    the row's reference, is then given to one element of every row. It is at least what is usual, since few rows may be
-    right by luck: the roundings of a score, a random walk of its products that every exponential has as its error, and
-    of 16-bit numbers one step, which a kernel may lose that rounds its probabilities before it divides.
+    Every probability p has an error of its own: the rounding of its score, and of 16-bit inputs that of p itself, which
+    enters the second product as a 16-bit number. These errors are independent; they move sum(p * v) by as much as they
+    are, times the root of the sum of the squares of p * v. Sums on tensor cores are cut (gemm_half.of_sum); sums of
+    float32 are chains of fused multiply-adds.
     """
     q, k, v = inputs
-    exact = reference(inputs, causal, scale)
-    with np.errstate(over="ignore", invalid="ignore"):
-        out = exact.astype(q.dtype)
-    if not out.size:
-        return out
-    batches, heads, sq = q.shape[:3]
-    error = 2 * steps_of(q.dtype).last
-    picks = np.unique(np.linspace(0, batches * heads * sq - 1, PLAIN_ROWS).astype(np.int64))
-    for pick in picks:
-        batch, rest = divmod(int(pick), heads * sq)
-        head, row = divmod(rest, sq)
-        last = _last_key(row, sq, k.shape[2], causal)
-        key_head = head // (heads // k.shape[1])
-        want = exact[batch, head, row]
-        error = max(error, _usual(q[batch, head, row], k[batch, key_head, : last + 1], scale))
-        got = _plain_row(
-            q[batch, head, row], k[batch, key_head, : last + 1], v[batch, key_head, : last + 1], scale, q.dtype
-        )
-        finite = np.isfinite(want) & np.isfinite(got)
-        top = np.abs(want, where=finite, out=np.zeros_like(want)).max()
-        if top > 0:
-            error = max(error, float(np.abs(np.where(finite, got - want, 0.0)).max() / top))
-    sized = np.where(np.isfinite(exact), np.abs(exact), -1.0)
-    at = sized.argmax(axis=-1, keepdims=True)
-    moved = np.take_along_axis(exact, at, -1) * (1 + error)
-    with np.errstate(over="ignore"):
-        np.put_along_axis(out, at, moved.astype(q.dtype), -1)
-    return out
-
-
-def _usual(q: Any, k: Any, scale: float | None) -> float:
-    """The spread of the rounding of a query's scores, with that of the output."""
-    factor = 1 / math.sqrt(len(q)) if scale is None else abs(scale)
+    if not exact.size or not v.size:
+        return 0.0
+    halves = q.dtype.itemsize == 2
+    of_sum = gemm_half.of_sum if halves else of_chain
+    d, skv = q.shape[-1], k.shape[2]
     with np.errstate(all="ignore"):
-        squares = np.square(k.astype(np.float64)) @ np.square(q.astype(np.float64))
-    largest = np.sqrt(np.max(squares, initial=0.0, where=np.isfinite(squares)))
-    return float(np.finfo(np.float32).eps * (1 + factor * random_walk(len(q)) * largest))
-
-
-def _plain_row(q: Any, k: Any, v: Any, scale: float | None, dtype: Any) -> Any:
-    """One query's output, in float64 though computed in float32; 0 where it sees no key."""
-    factor = np.float32(1 / math.sqrt(len(q)) if scale is None else scale)
-    if not len(k):
-        return np.zeros(len(q))
-    with np.errstate(all="ignore"):
-        products = k.astype(np.float32) * q.astype(np.float32)
-        scores = np.add.accumulate(products, axis=-1)[:, -1] * factor
-        p = np.exp(scores - np.fmax.reduce(scores))
-        p = (p / np.add.accumulate(p)[-1]).astype(dtype).astype(np.float32)
-        out = np.add.accumulate(p[:, None] * v.astype(np.float32), axis=0)[-1]
-        return out.astype(dtype).astype(np.float64)
+        size = np.nan_to_num(_attend((q, k, v), causal, scale, np.float32, once=True, rows_of=_spread), posinf=0.0)
+        factor = 1 / math.sqrt(d) if scale is None else abs(scale)
+        lengths = [np.linalg.norm(np.where(np.isfinite(x), x, 0).astype(np.float64), axis=-1) for x in (q, k)]
+        longest = np.repeat(lengths[1].max(axis=-1, initial=0.0), q.shape[1] // k.shape[1], axis=1)[..., None]
+        scores = (of_sum(d) + 4 * U) * factor * lengths[0] * longest
+        each = scores + of_exponential(0.0) + (0.42 * 6 * steps_of(q.dtype).last if halves else 0.0)
+        return (each[..., None] + of_sum(skv)) * np.fmax(size, 0.0) + (of_sum(skv) + 6 * U) * np.abs(exact)
 
 
 def _last_key(row: int, sq: int, skv: int, causal: bool) -> int:
     return min(row + skv - sq, skv - 1) if causal else skv - 1
 
 
-def _attend(inputs: Sequence[Any], causal: bool, scale: float | None, dtype: Any, once: bool = False) -> Any:
-    """The output in `dtype`, computed in it. once: heads whose inputs are the same, bit by bit, share their output."""
+def _attend(
+    inputs: Sequence[Any],
+    causal: bool,
+    scale: float | None,
+    dtype: Any,
+    once: bool = False,
+    rows_of: Callable[..., Any] | None = None,
+) -> Any:
+    """The output in `dtype`, computed in it. once: heads whose inputs are the same, bit by bit, share their output.
+    rows_of: makes the output of some rows of one head (_rows)."""
+    rows_of = rows_of or _rows
     q, k, v = inputs
     out = np.zeros(q.shape, dtype)
     if not out.size or not k.shape[2]:
@@ -140,7 +109,7 @@ def _attend(inputs: Sequence[Any], causal: bool, scale: float | None, dtype: Any
         queries, keys, values = (x.astype(dtype) for x in of(place))
         queries *= factor
         for rows in _blocks(sq, k.shape[2]):
-            out[place][rows] = _rows(queries[rows], keys, values, rows, sq, causal)
+            out[place][rows] = rows_of(queries[rows], keys, values, rows, sq, causal)
 
     def key(place: tuple[int, int]) -> bytes:
         return b"".join(hashlib.sha1(np.ascontiguousarray(x).view(np.uint8).data).digest() for x in of(place))
@@ -164,8 +133,13 @@ def _blocks(sq: int, skv: int) -> Iterator[slice]:
     return (slice(first, min(first + step, sq)) for first in range(0, sq, step))
 
 
-def _rows(q: Any, k: Any, v: Any, rows: slice, sq: int, causal: bool) -> Any:
-    """The output of some rows of one head, `q` already scaled."""
+def _spread(q: Any, k: Any, v: Any, rows: slice, sq: int, causal: bool) -> Any:
+    """The root of the sum of the squares of p * v, for some rows of one head."""
+    return np.sqrt(_rows(q, k, v, rows, sq, causal, squared=True))
+
+
+def _rows(q: Any, k: Any, v: Any, rows: slice, sq: int, causal: bool, squared: bool = False) -> Any:
+    """The output of some rows of one head, `q` already scaled. squared: that of squared probabilities and values."""
     skv = len(k)
     seen = max(_last_key(rows.stop - 1, sq, skv, causal) + 1, 0)
     if not seen:
@@ -181,6 +155,8 @@ def _rows(q: Any, k: Any, v: Any, rows: slice, sq: int, causal: bool) -> Any:
         if hidden is not None:
             p[hidden] = 0  # in a row that sees nothing, or nothing but -inf, too
         total = p.sum(axis=-1, keepdims=True)
+        if squared:
+            p, v, total = np.square(p / total), np.square(v), 1.0
         result = p @ v[:seen]
         result /= total
         if hidden is not None:

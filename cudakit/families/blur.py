@@ -10,6 +10,7 @@ import numpy as np
 
 from cudakit.families import checks, front
 from cudakit.families.variant import MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
+from cudakit.rounding import SMALLEST, U
 
 # Names of the borders, in the order of kernels/blur/border.cuh, and what numpy.pad calls them.
 BORDERS = {"zero": "constant", "clamp": "edge", "reflect": "reflect"}
@@ -143,7 +144,12 @@ def reference(inputs: Sequence[np.ndarray], border: str = "zero") -> Any:
     return _blur(np.asarray(inputs[0], np.float64), border)
 
 
-def plain(inputs: Sequence[np.ndarray], border: str = "zero") -> Any:
+def rounding(inputs: Sequence[np.ndarray], exact: Any, border: str = "zero") -> Any:
+    """That of two sums across and two down. The weights are powers of two: their products are exact, or denormal."""
+    return 4 * U * _blur(np.abs(inputs[0], dtype=np.float64), border) + 4 * SMALLEST
+
+
+def baseline(inputs: Sequence[np.ndarray], border: str = "zero") -> Any:
     """The blur in float32, across and then down."""
     return _blur(np.asarray(inputs[0]), border)
 
@@ -161,8 +167,8 @@ FAMILY: Family[BlurProblem] = Family(
     make_inputs=lambda shape, dtype, rng, **options: (rng.standard_normal(shape, dtype=np.float32),),
     output_like=lambda inputs, **options: (tuple(inputs[0].shape), np.dtype(np.float32)),
     reference=reference,
-    plain=plain,
-    baseline=plain,
+    rounding=rounding,
+    baseline=baseline,
     problem=problem,
     arguments=_arguments,
     traffic=lambda problem: 8 * problem.images * problem.rows * problem.cols,

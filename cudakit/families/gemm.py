@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.families import front, gemm_half, gemm_ladder, gemm_packed, gemm_tiles
-from cudakit.families.gemm_host import make_inputs, plain, read_shape, reference
+from cudakit.families.gemm_host import make_inputs, read_shape, reference, rounding
 from cudakit.families.gemm_ladder import LADDER, gemv
 from cudakit.families.gemm_problem import SCALARS, GemmProblem, arguments, output_shape
 from cudakit.families.gemm_problem import problem as any_problem
@@ -138,6 +138,10 @@ def baseline(inputs: Sequence[np.ndarray], alpha: float = 1.0, beta: float = 0.0
         return product + np.float32(beta) * inputs[2] if beta else product
 
 
+def _rounding(inputs: Sequence[Any], exact: Any, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
+    return rounding(inputs, exact, alpha, beta)
+
+
 def choose(problem: GemmProblem, arch: str) -> str:
     """The rung that "auto" means."""
     if problem.empty:
@@ -158,7 +162,7 @@ FAMILY: Family[GemmProblem] = Family(
     make_inputs=make_inputs,
     output_like=_output_like,
     reference=reference,
-    plain=plain,
+    rounding=_rounding,
     baseline=baseline,
     problem=problem,
     arguments=arguments,

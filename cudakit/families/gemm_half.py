@@ -14,8 +14,8 @@ import numpy as np
 
 from cudakit.families import gemm_packed
 from cudakit.families.gemm_host import make_inputs, read_shape
-from cudakit.families.gemm_host import plain as any_plain
 from cudakit.families.gemm_host import reference as any_reference
+from cudakit.families.gemm_host import rounding as any_rounding
 from cudakit.families.gemm_problem import SCALARS, GemmProblem, arguments, output_shape
 from cudakit.families.gemm_problem import problem as any_problem
 from cudakit.families.variant import (
@@ -30,6 +30,7 @@ from cudakit.families.variant import (
     cpp_bool,
 )
 from cudakit.memory import array as memory
+from cudakit.rounding import U
 
 DTYPES = ("float16", "bfloat16")
 _ITEM = 2  # bytes of an element of A and B
@@ -307,15 +308,16 @@ def reference(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, dtyp
     return any_reference(inputs, alpha, beta, _result(inputs, dtype))
 
 
-def usual_error(k: int) -> float:
-    """The error of a sum of k products on tensor cores, in eps times its size (as in gemm_host.random_walk): partial
-    sums are cut, not rounded, once in 16 products, so that it grows with k. Measured: up to 0.06 * k at 2,048."""
-    return k / 16 + 2.0
+def of_sum(k: int) -> float:
+    """The rounding of a sum of k products on tensor cores, relative to its size: partial sums are cut, not rounded,
+    once in 16 products, so that it grows with k. Measured: up to 0.06 * k steps of float32 at 2,048; this
+    is twice that."""
+    return (k / 16 + 2) * 4 * U
 
 
-def plain(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
-    """The textbook sum in float32, no closer than tensor cores come, rounded once to the result's dtype."""
-    return any_plain(inputs, alpha, beta, _result(inputs, dtype), usual_error)
+def rounding(inputs: Sequence[Any], exact: Any, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
+    """That of sums on tensor cores."""
+    return any_rounding(inputs, exact, alpha, beta, of_sum)
 
 
 def baseline(inputs: Sequence[np.ndarray], alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
@@ -342,7 +344,7 @@ FAMILY: Family[GemmProblem] = Family(
     make_inputs=make_inputs,
     output_like=_output_like,
     reference=reference,
-    plain=plain,
+    rounding=rounding,
     baseline=baseline,
     problem=problem,
     arguments=_of_oriented(_tile_arguments),

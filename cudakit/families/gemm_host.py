@@ -1,4 +1,4 @@
-"""Matrix products on the host, for both families: inputs, the float64 reference, the plain algorithm."""
+"""Matrix products on the host, for both families: inputs, the float64 reference, its rounding."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from cudakit.compare import in_range
+from cudakit.rounding import SMALLEST, U, of_chain
 
-# Host work that a check may take: multiply-adds of the plain sum from left to right.
-PLAIN_WORK = 1 << 26
+# Multiply-adds, and terms of a sum, of a product that is also made from left to right.
+IN_ORDER_WORK, IN_ORDER_TERMS = 1 << 22, 1 << 14
 
 
 def read_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -40,42 +41,36 @@ def reference(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, limi
     return in_range(exact, limit)
 
 
-def random_walk(k: int) -> float:
-    """The spread of a sum of k products in float32, in eps times its size: the root of the sum of their squares, or the
-    sum itself where it is larger."""
-    return float(np.sqrt(k)) / 5
-
-
-def plain(
-    inputs: Sequence[Any],
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    dtype: Any = np.float32,
-    usual: Callable[[int], float] = random_walk,
+def rounding(
+    inputs: Sequence[Any], exact: Any, alpha: float = 1.0, beta: float = 0.0, of_sum: Callable[[int], float] = of_chain
 ) -> Any:
-    """The textbook sum in float32, from left to right, rounded to `dtype`.
+    """The rounding of each sum of k products, of_sum(k) times its size, and of alpha and beta.
 
-    A sum may be right by luck, where its terms cancel or its roundings do, and no other order of it would be. So each
-    is given at least the error that is usual: eps * usual(k) times its size (as in random_walk). Of a large product
-    only some rows are made, and the largest error among them, in units of the row of A's length, is carried to each.
+    The size is the root of the sum of the products' squares, or the sum itself if it is larger. Sums of a small product
+    may be further off if one from left to right is, as it is if its numbers are in an order that piles them up.
     """
-    a, b, *rest = (np.asarray(x).astype(np.float32) for x in inputs)
-    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    a, b, *rest = (np.asarray(x).astype(np.float64) for x in inputs)
+    k = a.shape[-1]
     with np.errstate(all="ignore"):
-        if a.ndim == b.ndim == 2 and m * n * k > PLAIN_WORK:
-            return _plain_of_sample(a, b, rest, alpha, beta, dtype, usual)
-        exact, error = _exact_and_error(a, b, usual)
-        return _finish(exact + error, [r.astype(np.float64) for r in rest], alpha, beta).astype(dtype)
+        added = np.abs(beta * rest[0]) if beta else 0.0
+        if not alpha or not k:
+            return 2 * U * (added + np.abs(exact))
+        total = (exact - (beta * rest[0] if beta else 0.0)) / alpha
+        off = of_sum(k) * np.fmax(_root_of_squares(a, b), np.abs(total))
+        if k <= IN_ORDER_TERMS and exact.size * k <= IN_ORDER_WORK:
+            single = _left_to_right(*(np.asarray(x).astype(np.float32) for x in inputs[:2]))
+            off = np.fmax(off, 2 * np.abs(single - total))
+        return abs(alpha) * off + 2 * U * (np.abs(alpha * total) + added) + SMALLEST
 
 
-def _exact_and_error(a: Any, b: Any, usual: Callable[[int], float]) -> tuple[Any, Any]:
-    """a @ b in float64, and what the sums from left to right are off by, no less than is usual."""
-    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-    exact = wide_a @ wide_b
-    error = _left_to_right(a, b) - exact
-    size = np.maximum(np.sqrt(np.square(wide_a) @ np.square(wide_b)), np.abs(exact))
-    least = np.finfo(np.float32).eps * usual(a.shape[-1]) * size
-    return exact, np.where(np.abs(error) < least, np.copysign(least, error), error)
+def _root_of_squares(a: Any, b: Any) -> Any:
+    """The root of a^2 @ b^2. Of large products in float32, which is fast enough and as close as a bound must be."""
+    if a.shape[-2] * a.shape[-1] * b.shape[-1] <= 1 << 24:
+        return np.sqrt(np.square(a) @ np.square(b))
+    rows, cols = (np.abs(x).max(axis=axis, keepdims=True, initial=0.0) for x, axis in ((a, -1), (b, -2)))
+    rows, cols = (np.where(np.isfinite(x) & (x > 0), x, 1.0) for x in (rows, cols))
+    squares = np.square((a / rows).astype(np.float32)) @ np.square((b / cols).astype(np.float32))
+    return np.sqrt(squares, dtype=np.float64) * rows * cols
 
 
 def _left_to_right(a: Any, b: Any) -> Any:
@@ -83,28 +78,3 @@ def _left_to_right(a: Any, b: Any) -> Any:
     for i in range(a.shape[-1]):
         total += a[..., :, i, None] * b[..., i, None, :]
     return total
-
-
-def _plain_of_sample(
-    a: Any, b: Any, rest: Any, alpha: float, beta: float, dtype: Any, usual: Callable[[int], float]
-) -> Any:
-    (m, k), n = a.shape, b.shape[1]
-    rows = np.random.default_rng(0).choice(m, size=max(1, min(m, PLAIN_WORK // (n * k))), replace=False)
-    _, error = _exact_and_error(a[rows], b[:, : max(1, PLAIN_WORK // k)], usual)
-    lengths = np.linalg.norm(a.astype(np.float64), axis=1)
-    result = _finish(a.astype(np.float64) @ b.astype(np.float64), [r.astype(np.float64) for r in rest], alpha, beta)
-    result += (abs(alpha) * _worst_ratio(np.abs(error), lengths[rows]) * lengths)[:, None]
-    return result.astype(dtype)
-
-
-def _worst_ratio(error: Any, lengths: Any) -> float:
-    """The largest error (..., row, column) over its row's length. A row next to nothing beside the others is not asked:
-    its numbers may be denormal."""
-    finite = np.where(np.isfinite(lengths), lengths, 0.0)
-    usual = (finite > 1e-3 * finite.max(initial=0.0))[..., None]
-    return float(np.max(error / lengths[..., None], initial=0.0, where=usual & np.isfinite(error)))
-
-
-def _finish(total: Any, rest: Any, alpha: float, beta: float) -> Any:
-    kind = total.dtype.type
-    return kind(alpha) * total + (kind(beta) * rest[0] if beta else kind(0))

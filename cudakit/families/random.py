@@ -16,9 +16,11 @@ from cudakit.device import Device
 from cudakit.families import front
 from cudakit.families.scalars import Scalar
 from cudakit.families.variant import Config, Family, Variant, alignment, ceil_div, cpp_bool
+from cudakit.rounding import U
 
 BLOCK = 256
 EACH = 4  # counters a thread of counter_per_thread
+LARGEST_NORMAL = 5.77
 
 
 @dataclass(frozen=True)
@@ -132,18 +134,20 @@ def _variants(kind: str) -> tuple[Variant[RandomProblem], ...]:
     )  # fmt: skip
 
 
-def _family(name: str, kind: str, made: Any) -> Family[RandomProblem]:
+def _normal_rounding(inputs: Sequence[Any], exact: Any, **options: Any) -> Any:
+    """That of the radius relative to a number, and that of the angle, which is at most 2 pi, relative to the radius."""
+    return 8 * U * (np.abs(exact) + LARGEST_NORMAL)
+
+
+def _family(name: str, kind: str, made: Any, rounding: Callable[..., Any]) -> Family[RandomProblem]:
     def of(inputs: Sequence[Any], dtype: Any, seed: int, offset: int) -> Any:
         return made(inputs[0].size, seed, offset, dtype).reshape(inputs[0].shape)
 
     def reference(inputs: Sequence[Any], seed: int = 0, offset: int = 0) -> Any:
         return of(inputs, np.float64, seed, offset)
 
-    def plain(inputs: Sequence[Any], seed: int = 0, offset: int = 0) -> Any:
-        return of(inputs, np.float32, seed, offset)
-
     def baseline(inputs: Sequence[Any], seed: int = 0, offset: int = 0) -> Any:
-        return plain(inputs, seed, offset)
+        return of(inputs, np.float32, seed, offset)
 
     return Family(
         name=name,
@@ -151,7 +155,7 @@ def _family(name: str, kind: str, made: Any) -> Family[RandomProblem]:
         make_inputs=lambda shape, dtype, rng, **options: (np.zeros(shape, np.float32),),
         output_like=lambda inputs, **options: (tuple(inputs[0].shape), np.dtype(np.float32)),
         reference=reference,
-        plain=plain,
+        rounding=rounding,
         baseline=baseline,
         problem=problem,
         arguments=_arguments,
@@ -169,8 +173,8 @@ def _family(name: str, kind: str, made: Any) -> Family[RandomProblem]:
     )
 
 
-UNIFORM = _family("uniform", "Uniform", _uniform)
-NORMAL = _family("normal", "Normal", _normal)
+UNIFORM = _family("uniform", "Uniform", _uniform, lambda inputs, exact, **options: 0.0)
+NORMAL = _family("normal", "Normal", _normal, _normal_rounding)
 
 
 def uniform(shape: Any = None, **options: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.families import front
-from cudakit.families.reduce_host import first_maximum, make_inputs, maximum, sum_baseline, sum_plain, sum_reference
+from cudakit.families.reduce_host import first_maximum, make_inputs, maximum, sum_baseline, sum_reference, sum_rounding
 from cudakit.families.reduce_problem import ReduceProblem, problem, result_dtype, result_shape
 from cudakit.families.variant import MAX_GRID_X, Config, Family, Variant, ceil_div
 
@@ -193,16 +193,16 @@ def _arguments(problem: ReduceProblem, inputs: Sequence[Any], output: Any, scrat
     return (inputs[0], output, *problem.walk, problem.y_stride, problem.kept, problem.length)
 
 
-def _family(what: str, plain: Callable[..., Any], **given: Any) -> Family[ReduceProblem]:
+def _family(what: str, baseline: Callable[..., Any], **given: Any) -> Family[ReduceProblem]:
     dtype = result_dtype(what)
     common: dict[str, Any] = {
         "name": what,
         "variants": VARIANTS,
         "make_inputs": make_inputs,
         "output_like": lambda inputs, axis=-1: (result_shape(what, inputs[0].shape, axis), dtype),
-        "reference": plain,
-        "plain": plain,
-        "baseline": plain,
+        "reference": baseline,
+        "rounding": lambda inputs, exact, axis=-1: 0.0,
+        "baseline": baseline,
         "problem": lambda inputs, output, axis=-1: problem(what, inputs, output, axis),
         "arguments": _arguments,
         "traffic": lambda problem: 4 * problem.kept * problem.length,
@@ -220,7 +220,7 @@ def _family(what: str, plain: Callable[..., Any], **given: Any) -> Family[Reduce
     return Family(**(common | given))
 
 
-SUM = _family("sum", sum_plain, reference=sum_reference, baseline=sum_baseline)
+SUM = _family("sum", sum_baseline, reference=sum_reference, rounding=sum_rounding)
 MAX = _family("max", maximum, reference=lambda inputs, axis=-1: np.asarray(maximum(inputs, axis), np.float64))
 ARGMAX = _family("argmax", first_maximum)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.families import front, softmax_modes
-from cudakit.families.softmax_host import baseline, make_inputs, plain, reference
+from cudakit.families.softmax_host import baseline, make_inputs, reference, rounding
 from cudakit.families.softmax_ladder import LADDER
 from cudakit.families.softmax_problem import RowProblem, problem
 from cudakit.families.variant import Family
@@ -37,7 +37,7 @@ FAMILY: Family[RowProblem] = Family(
     make_inputs=make_inputs,
     output_like=lambda inputs: (tuple(inputs[0].shape), np.dtype(np.float32)),
     reference=reference,
-    plain=plain,
+    rounding=rounding,
     baseline=baseline,
     problem=problem,
     arguments=_arguments,

@@ -15,12 +15,12 @@ import numpy as np
 
 from cudakit.compare import in_range
 from cudakit.families import checks, front
-from cudakit.families.reduce_host import sum_plain
 from cudakit.families.scalars import Scalar
 from cudakit.families.softmax_modes import read_scale
 from cudakit.families.softmax_problem import piece, row_and_column
 from cudakit.families.variant import CPP, MAX_GRID_X, Config, Family, Variant, ceil_div, cpp_bool
 from cudakit.memory import array as memory
+from cudakit.rounding import LEAST_NORMAL, SMALLEST, U, of_exponential, of_products, of_tree
 
 # Threads of a block, at most, and pieces of both arrays that a thread holds: of 16 bytes, and of one element.
 MOST_THREADS = 1024
@@ -236,27 +236,23 @@ def baseline(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0
         return _gradient(inputs, log, scale, np.float32).astype(inputs[1].dtype)
 
 
-def plain(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0) -> Any:
-    """The plain algorithm in float32, rounded to the inputs' dtype, with at least the error that is usual.
-
-    A result may be correct by luck: grad and the row's sum cancel if all gradients of a row are about equal. So the
-    error of the sum, as of a sum of its own, is carried to each element. The other errors are added to it: the
-    exponential of a kernel is off by two steps, and three roundings follow the sum.
-    """
-    exact = _gradient(inputs, log, scale, np.float64)
+def rounding(inputs: Sequence[np.ndarray], exact: Any, log: bool = False, scale: float = 1.0) -> Any:
+    """That of the row's sum and of what is subtracted from grad, carried to each element by its factor y, or exp(y)
+    with that of the exponential; and of the two products that follow."""
     if not exact.size:
-        return exact.astype(inputs[1].dtype)
-    eps = np.finfo(np.float32).eps
+        return 0.0
     with np.errstate(all="ignore"):
-        grad, y = (np.asarray(x).astype(np.float32) for x in inputs)
+        grad, y = (np.asarray(x).astype(np.float64) for x in inputs)
         terms = grad if log else grad * y
-        total = terms.sum(axis=-1, keepdims=True, dtype=np.float64)
-        error = np.abs(sum_plain((terms,))[..., None] - total)
-        factor = np.abs(y, dtype=np.float64)
+        total = np.abs(terms.sum(axis=-1, keepdims=True))
+        of_sum = (of_tree(np.broadcast_to(terms, y.shape)) if log else of_products(terms))[..., None]
+        factor = np.exp(y) if log else np.abs(y)
         if log:
-            factor = np.exp(y, dtype=np.float64)
-            error = error + 2 * eps * np.abs(total)
-        return (exact + abs(scale) * factor * error + eps * np.abs(exact)).astype(np.float32).astype(inputs[1].dtype)
+            subtracted = factor * (of_sum + total * of_exponential(np.abs(y))) + LEAST_NORMAL * total
+            before = subtracted + U * (np.abs(grad) + factor * total)
+        else:
+            before = factor * (of_sum + U * (np.abs(grad) + total))
+        return abs(scale) * (before + SMALLEST) + 3 * U * np.abs(exact) + SMALLEST
 
 
 FAMILY: Family[BackwardProblem] = Family(
@@ -265,7 +261,7 @@ FAMILY: Family[BackwardProblem] = Family(
     make_inputs=make_inputs,
     output_like=lambda inputs, **options: (tuple(inputs[1].shape), inputs[1].dtype),
     reference=reference,
-    plain=plain,
+    rounding=rounding,
     baseline=baseline,
     problem=problem,
     arguments=_arguments,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudakit.families import softmax_blas
+from cudakit.families.softmax_host import rounding_in_order
 from cudakit.families.softmax_problem import RowProblem
 from cudakit.families.variant import MAX_GRID_X, Config, Variant, ceil_div, cpp_bool
 
@@ -240,6 +241,7 @@ LADDER: tuple[Variant[RowProblem], ...] = (
         "one thread a row, three passes",
         "softmax/01_thread_per_row.cu",
         _thread_a_row("thread_per_row"),
+        rounding=rounding_in_order,
     ),
     Variant(
         2,
@@ -247,6 +249,7 @@ LADDER: tuple[Variant[RowProblem], ...] = (
         "maximum and sum in one pass: two reads, not three",
         "softmax/02_thread_per_row_online.cu",
         _thread_a_row("thread_per_row_online"),
+        rounding=rounding_in_order,
     ),
     Variant(
         3,
@@ -254,6 +257,7 @@ LADDER: tuple[Variant[RowProblem], ...] = (
         "one block of one thread a row",
         "softmax/03_serial_block.cu",
         _block_a_row("serial_block", 1),
+        rounding=rounding_in_order,
     ),
     Variant(
         4,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.families.scalars import Scalar
-from cudakit.families.softmax_host import baseline, make_inputs, plain, reference
+from cudakit.families.softmax_host import baseline, make_inputs, reference, rounding
 from cudakit.families.softmax_problem import expect_rows, piece, row_and_column
 from cudakit.families.variant import CPP, Config, Family, Variant, ceil_div, cpp_bool
 from cudakit.memory import array as memory
@@ -205,7 +205,7 @@ FAMILY: Family[ModesProblem] = Family(
     make_inputs=make_inputs,
     output_like=lambda inputs, **options: (tuple(inputs[0].shape), inputs[0].dtype),
     reference=reference,
-    plain=plain,
+    rounding=rounding,
     baseline=baseline,
     problem=problem,
     arguments=_arguments,

@@ -14,6 +14,7 @@ from cudakit.families.scalars import Scalar
 from cudakit.families.variant import CPP, Config, Family, Variant, alignment, ceil_div
 from cudakit.families.vector_add import GRID_STRIDE_BLOCKS
 from cudakit.memory import array as memory
+from cudakit.rounding import SMALLEST, U
 
 # Measured on an H200: maps that narrow their elements are best in small blocks, fills a quarter slower in them.
 BLOCK = 128
@@ -114,16 +115,15 @@ def _like(inputs: Sequence[Any], **_: Any) -> tuple[tuple[int, ...], np.dtype[An
     return tuple(inputs[0].shape), inputs[0].dtype
 
 
-def _family(name: str, variants: tuple[Variant[MapProblem], ...], plain: Callable[..., Any], **given: Any) -> Any:
-    """What the families of this module have in common. `plain` is made of one multiplication, comparison or rounding:
-    the plain algorithm and what a numpy user writes are one."""
+def _family(name: str, variants: tuple[Variant[MapProblem], ...], baseline: Callable[..., Any], **given: Any) -> Any:
+    """What the families of this module have in common: their results are rounded once."""
     common: dict[str, Any] = {
         "name": name,
         "variants": variants,
         "make_inputs": _normal,
         "output_like": _like,
-        "plain": plain,
-        "baseline": plain,
+        "rounding": lambda inputs, exact, **options: 0.0,
+        "baseline": baseline,
         "arguments": _strided_arguments,
         "traffic": lambda problem: problem.walk.size * sum(memory.as_dtype(d).itemsize for d in (problem.x, problem.y)),
         "flops": lambda problem: 0,
@@ -145,7 +145,7 @@ def _family(name: str, variants: tuple[Variant[MapProblem], ...], plain: Callabl
 FACTOR = 0.7
 
 
-def _scale_plain(inputs: Sequence[np.ndarray], factor: float = FACTOR) -> Any:
+def _scale_baseline(inputs: Sequence[np.ndarray], factor: float = FACTOR) -> Any:
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         return (np.asarray(inputs[0], np.float32) * np.float32(_single(factor))).astype(inputs[0].dtype)
 
@@ -156,6 +156,11 @@ def _scale_reference(inputs: Sequence[np.ndarray], factor: float = FACTOR) -> An
     return in_range(exact, inputs[0].dtype)
 
 
+def _scale_rounding(inputs: Sequence[np.ndarray], exact: Any, factor: float = FACTOR) -> Any:
+    """That of the float32 product, which is rounded once more into 16 bits."""
+    return 0.0 if inputs[0].dtype == np.float32 else U * np.abs(exact) + SMALLEST / 2
+
+
 def _scale_problem(inputs: Sequence[Any], output: Any, factor: float = FACTOR) -> MapProblem:
     _same_dtype("scale", inputs[0], output)
     return _problem("scale", inputs[0], output, _single(factor))
@@ -164,8 +169,9 @@ def _scale_problem(inputs: Sequence[Any], output: Any, factor: float = FACTOR) -
 SCALE: Family[MapProblem] = _family(
     "scale",
     _ladder(lambda x, y: f"Scale<{x}>"),
-    _scale_plain,
+    _scale_baseline,
     reference=_scale_reference,
+    rounding=_scale_rounding,
     problem=_scale_problem,
     scalars={"factor": Scalar("parameter", _single)},
 )
@@ -187,14 +193,14 @@ def scale(x: Any, factor: float, out: Any = None, variant: str = "auto", stream:
 LIMIT = 0.3
 
 
-def _threshold_plain(inputs: Sequence[np.ndarray], limit: float = LIMIT) -> Any:
+def _threshold_baseline(inputs: Sequence[np.ndarray], limit: float = LIMIT) -> Any:
     (x,) = inputs
     with np.errstate(over="ignore"):
         return np.where(np.asarray(x, np.float32) < np.float32(_single(limit)), np.zeros((), x.dtype), x)
 
 
 def _threshold_reference(inputs: Sequence[np.ndarray], limit: float = LIMIT) -> Any:
-    return np.asarray(_threshold_plain(inputs, limit), np.float64)
+    return np.asarray(_threshold_baseline(inputs, limit), np.float64)
 
 
 def _threshold_problem(inputs: Sequence[Any], output: Any, limit: float = LIMIT) -> MapProblem:
@@ -205,7 +211,7 @@ def _threshold_problem(inputs: Sequence[Any], output: Any, limit: float = LIMIT)
 THRESHOLD: Family[MapProblem] = _family(
     "threshold",
     _ladder(lambda x, y: f"Threshold<{x}>"),
-    _threshold_plain,
+    _threshold_baseline,
     reference=_threshold_reference,
     problem=_threshold_problem,
     scalars={"limit": Scalar("parameter", _single)},
@@ -225,7 +231,7 @@ def threshold(x: Any, limit: float, out: Any = None, variant: str = "auto", stre
 CASTS = tuple(_CPP)
 
 
-def _cast_plain(inputs: Sequence[np.ndarray], to: str = "float16") -> Any:
+def _cast_baseline(inputs: Sequence[np.ndarray], to: str = "float16") -> Any:
     (x,) = inputs
     if to != "int32" or x.dtype == np.int32:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -248,7 +254,7 @@ def _odd_float32(x: np.ndarray) -> Any:
 
 def _cast_reference(inputs: Sequence[np.ndarray], to: str = "float16") -> Any:
     if to == "int32":
-        return _cast_plain(inputs, to)
+        return _cast_baseline(inputs, to)
     return in_range(np.asarray(inputs[0], np.float64), memory.as_dtype(to))
 
 
@@ -264,7 +270,7 @@ def _cast_problem(inputs: Sequence[Any], output: Any, to: str = "float16") -> Ma
 CAST: Family[MapProblem] = _family(
     "cast",
     _ladder(lambda x, y: f"Cast<{x}, {y}>"),
-    _cast_plain,
+    _cast_baseline,
     reference=_cast_reference,
     problem=_cast_problem,
     output_like=lambda inputs, to="float16": (tuple(inputs[0].shape), memory.as_dtype(to)),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from cudakit import names, nvtx
+from cudakit.compare import Comparison, within
 from cudakit.errors import UnsupportedVariant
 from cudakit.families.scalars import Scalar
 from cudakit.launch.strides import declared
@@ -82,7 +83,8 @@ class Variant(Generic[P]):
     True or a sentence that says why not. `source` is a path below `kernels/`. `since` is the first architecture it runs
     on. `scratch(problem)` is the bytes of device memory (not cleared) that its kernels share for one run. `run` is for
     a rung that is more than kernels, with a library's calls between them: it queues all of its work itself, and there
-    are no configs; `waits` means that it waits for the device meanwhile.
+    are no configs; `waits` means that it waits for the device meanwhile. `rounding` is the family's, unless its
+    arithmetic is another.
     """
 
     rung: int
@@ -95,6 +97,7 @@ class Variant(Generic[P]):
     scratch: Callable[[P], int] = field(default=lambda problem: 0)
     run: Run | None = None
     waits: bool = False
+    rounding: Callable[..., Any] | None = None
 
     def configs(self, problem: P) -> tuple[Config, ...]:
         """Its launches for `problem`, in order."""
@@ -153,7 +156,8 @@ class Family(Generic[P]):
     - `make_inputs(shape, dtype, rng)`: new random host arrays for one problem.
     - `output_like(inputs)`: shape and dtype of the output.
     - `reference(inputs)`: the output in float64 (numpy, on the host), or in whole numbers.
-    - `plain(inputs)`: the plain algorithm in the problem's own precision; tolerances derive from its error.
+    - `rounding(inputs, exact)`: how far rounding may move each element of a correct result from `exact`, which is the
+      reference, before it is rounded to its dtype; float64, broadcasts to the output. 0 if that is the only rounding.
     - `baseline(inputs)`: a numpy user's code, in the same precision: the CPU row of a table.
     - `problem(inputs, output)`: the argument of the variants' `supports` and `configure`; raises ValueError for arrays
       that the family refuses.
@@ -178,7 +182,7 @@ class Family(Generic[P]):
     make_inputs: Callable[..., tuple[np.ndarray, ...]]
     output_like: Callable[..., tuple[tuple[int, ...], np.dtype[Any]]]
     reference: Callable[..., np.ndarray]
-    plain: Callable[..., np.ndarray]
+    rounding: Callable[..., Any]
     baseline: Callable[..., np.ndarray]
     problem: Callable[..., P]
     arguments: Arguments
@@ -215,6 +219,17 @@ class Family(Generic[P]):
         variant = self.variant(self.choose(problem, arch) if name == "auto" else name)
         self._expect(variant, problem, arch)
         return variant
+
+    def judge(
+        self, result: np.ndarray, inputs: Sequence[np.ndarray], variant: Variant[P] | None = None, **options: Any
+    ) -> Comparison:
+        """Compares a result on the host, of `variant` if given, with the reference."""
+        exact = self.reference(inputs, **options)
+        return within(result, exact, self.rounding_of(variant)(inputs, exact, **options))
+
+    def rounding_of(self, variant: Variant[P] | None) -> Callable[..., Any]:
+        """The function `rounding` that results of `variant` are judged by."""
+        return self.rounding if variant is None or variant.rounding is None else variant.rounding
 
     def kernel(self, device: Device, variant: Variant[P], config: Config) -> Kernel:
         """The compiled kernel of `variant`, kept on the device after the first call."""

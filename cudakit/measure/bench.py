@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cudakit import names, nvtx
-from cudakit.compare import compare
 from cudakit.device import Device
 from cudakit.errors import ContextLost, CudakitError, OutOfMemory, Refused, UnsupportedVariant
 from cudakit.measure.calls import take_calls
@@ -208,7 +207,7 @@ class Bench:
     def _cpu(self, case: BenchCase) -> Row:
         row = case.row("cpu", None, "numpy on the host")
         self.step(f"{case.said} cpu")
-        row.judge(compare(case.family.baseline(case.host, **case.options), case.reference, case.plain))
+        row.judge(case.verdict(case.family.baseline(case.host, **case.options)))
         spread = wall_clock(lambda: case.family.baseline(case.host, **case.options))
         if not case.family.empty(case.problem):
             case.timed(row, spread)
@@ -219,7 +218,7 @@ class Bench:
             row.skip("a profile has each rung launch once, and this one is a library's many launches")
             return
         try:
-            case.check(lambda: case.launch(variant), row)
+            case.check(lambda: case.launch(variant), row, variant)
             if not case.family.empty(case.problem):
                 row.launch = case.launched(variant)
         except UnsupportedVariant:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudakit.compare import compare
+from cudakit.compare import Comparison, within
 from cudakit.errors import Refused
 from cudakit.measure.rows import LaunchShape, Rates, Row, Subject
 from cudakit.measure.timing import Launch, Spread, rotations, wall_clock
@@ -81,7 +81,7 @@ class BenchCase:
         except ValueError as error:
             raise Refused(f"{family.name} does not take the shape {shape_text(shape)}: {error}") from error
         self.reference = family.reference(self.host, **self.options)
-        self.plain = family.plain(self.host, **self.options)
+        self._rounding: dict[Any, Any] = {}
         self.inputs: list[DeviceArray] = [device.array(array, stream=stream) for array in self.host]
         self.output = GuardedOutput(device, *family.output_like(self.host, **self.options), stream)
         try:
@@ -98,8 +98,15 @@ class BenchCase:
         """Runs `variant` on the first set of arrays."""
         self.family.launch(self.device, variant, self.inputs, self.output.array, self.stream, **self.options)
 
-    def check(self, launch: Launch, row: Row) -> None:
-        """Runs `launch` on the poisoned output and judges what it wrote."""
+    def verdict(self, result: np.ndarray[Any, Any], variant: Variant[Any] | None = None) -> Comparison:
+        """Judges a result of this shape, of `variant` if given."""
+        rounding = self.family.rounding_of(variant)
+        if rounding not in self._rounding:
+            self._rounding[rounding] = rounding(self.host, self.reference, **self.options)
+        return within(result, self.reference, self._rounding[rounding])
+
+    def check(self, launch: Launch, row: Row, variant: Variant[Any] | None = None) -> None:
+        """Runs `launch`, which is of `variant` if given, on the poisoned output and judges what it wrote."""
         self.output.poison(self.stream)
         self.stream.synchronize()
         counters = None
@@ -110,7 +117,7 @@ class BenchCase:
         else:
             launch()
             self.stream.synchronize()
-        row.judge(compare(self.output.array.numpy(self.stream), self.reference, self.plain))
+        row.judge(self.verdict(self.output.array.numpy(self.stream), variant))
         damage = self.output.damage(self.stream)
         if damage is not None:
             row.fail(damage)

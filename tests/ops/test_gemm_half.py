@@ -9,8 +9,7 @@ import pytest
 
 import cudakit
 from cudakit import ops
-from cudakit.compare import compare
-from cudakit.families.gemm_half import DTYPES, FAMILY, TILES, best, plain, problem, reference
+from cudakit.families.gemm_half import DTYPES, FAMILY, TILES, best, problem, reference
 from cudakit.memory import array as memory
 from cudakit.show import tables
 from cudakit.testing import Case, Unsupported, Values, contiguous, run_case
@@ -207,9 +206,8 @@ def test_the_reference_is_infinite_where_the_result_is() -> None:
 def test_a_tile_of_k_that_is_left_out_is_missed() -> None:
     """64 of 2,048 products, in rows so long that a tolerance by the columns would let them pass."""
     a, b = normal(4, 2048, dtype="bfloat16"), normal(2048, 4096, seed=2, dtype="bfloat16")
-    exact, textbook = reference((a, b)), plain((a, b))
-    assert compare(exact.astype(a.dtype), exact, textbook).ok
-    assert not compare(reference((a[:, 64:], b[64:])).astype(a.dtype), exact, textbook).ok
+    assert FAMILY.judge(reference((a, b)).astype(a.dtype), (a, b)).ok
+    assert not FAMILY.judge(reference((a[:, 64:], b[64:])).astype(a.dtype), (a, b)).ok
 
 
 @pytest.mark.parametrize("name", ["wmma", "ldmatrix", "pipelined"])
@@ -222,12 +220,10 @@ def test_the_tolerance_is_as_wide_as_sums_that_are_cut_and_no_wider(
     a, b = normal(16, k), normal(k, 16, seed=2)
     if sign == "positive":
         a, b = np.abs(a), np.abs(b)
-    exact, textbook = reference((a, b), dtype="float32"), plain((a, b), dtype="float32")
-    assert compare(
-        ops.gemm(device.array(a), device.array(b), dtype="float32", variant=name).numpy(), exact, textbook
-    ).ok
+    result = ops.gemm(device.array(a), device.array(b), dtype="float32", variant=name).numpy()
+    assert FAMILY.judge(result, (a, b), dtype="float32").ok
     without = reference((a[:, 8:], b[8:]), dtype="float32").astype(np.float32)
-    assert not compare(without, exact, textbook).ok
+    assert not FAMILY.judge(without, (a, b), dtype="float32").ok
 
 
 @pytest.mark.parametrize(("dtype", "shown"), [("float32", True), ("bfloat16", False)])

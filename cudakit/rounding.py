@@ -1,0 +1,70 @@
+"""How far rounding may move a float32 result: the bounds that families are judged by.
+
+A rounding to nearest moves a number by at most u = 2^-24 of itself, and by 0.42 u in the root mean square. Roundings of
+one sum are nearly independent, so that they add up like a random walk (Higham and Mary, "A New Approach to
+Probabilistic Rounding Error Analysis", 2019): the spread of a sum is 0.42 u times the root of the sum of squares of its
+partial sums. The bounds here are 6 of these spreads for numbers as they come, not the worst case of any numbers, which
+would let lost terms pass. The tests of tests/ops/test_rounding.py hold them against sums in several orders.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+U = 2.0**-24
+# The smallest float32 that is no denormal number, and the smallest of all.
+LEAST_NORMAL, SMALLEST = 2.0**-126, 2.0**-149
+SPREADS = 6 * 0.42 * U
+# The branches of a level of a tree that are added one by one, as in the kernels of reduce/ and in a block's chains.
+BRANCHES = 32
+_PIECE = 1 << 22
+
+
+def of_tree(terms: Any) -> Any:
+    """The bound of float32 sums along the last axis of `terms`, added in a tree of at most BRANCHES branches a level.
+
+    Each of log32(n) levels has partial sums whose squares add up to BRANCHES / 2 times the squares of the terms if
+    these have no common sign; terms of one sign add BRANCHES / 3 times the square of the largest partial sum. 0 for
+    sums that float32 counts exactly: of whole numbers, or of one term.
+    """
+    n = terms.shape[-1]
+    if n < 2:
+        return np.zeros(terms.shape[:-1])
+    flat = terms.reshape(-1, n)
+    step = max(1, _PIECE // n)
+    with np.errstate(all="ignore"):
+        pieces = [_of_tree(flat[first : first + step]) for first in range(0, len(flat), step)]
+    return np.concatenate(pieces or [np.zeros(0)]).reshape(terms.shape[:-1])
+
+
+def _of_tree(terms: Any) -> Any:
+    wide = terms.astype(np.float64)
+    squares = np.einsum("ij,ij->i", wide, wide)
+    whole = (np.abs(wide).sum(axis=1) < 2**24) & (wide == np.floor(wide)).all(axis=1)
+    prefix = np.cumsum(wide, axis=1, out=wide)
+    span = np.maximum(prefix.max(axis=1), 0) - np.minimum(prefix.min(axis=1), 0)
+    levels = math.ceil(math.log(terms.shape[1], BRANCHES))
+    return np.where(whole, 0.0, SPREADS * np.sqrt(BRANCHES / 2 * levels * squares + BRANCHES / 3 * span**2))
+
+
+def of_products(terms: Any) -> Any:
+    """The bound of a float32 sum in a tree whose terms are products: the products' own roundings too."""
+    with np.errstate(all="ignore"):
+        squares = np.einsum("...i,...i->...", terms, terms, dtype=np.float64)
+        return of_tree(terms) + SPREADS * np.sqrt(squares)
+
+
+def of_chain(terms: int) -> float:
+    """The bound of a float32 sum of products from left to right, by fused multiply-adds, relative to its size: the root
+    of the sum of the products' squares, or the sum if it is larger. Their partial sums' squares add up to half as many
+    times the square of the size as there are terms."""
+    return SPREADS * math.sqrt(terms / 2) + 2 * U
+
+
+def of_exponential(below: Any) -> Any:
+    """The relative bound of float32's exp(x - maximum), `below` being maximum - x: that of __expf, 2 ulp and 1.173 per
+    unit of its argument (CUDA C++ Programming Guide), that of the difference, and of factors that follow."""
+    return U * (12 + 4 * below)
