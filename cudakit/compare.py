@@ -140,8 +140,9 @@ def _last_rounding(magnitude: Any, steps: Steps) -> Any:
     of two and among the denormals. The reference itself is rounded to float64."""
     if not steps.last:
         return 0.0
-    _, exponents = np.frexp(magnitude)
-    return np.maximum(np.ldexp(steps.last, exponents - 1), steps.least / 2) + magnitude * 2.0**-52
+    fractions, exponents = np.frexp(magnitude)
+    steps_there = np.where(fractions > 0, np.ldexp(steps.last, exponents - 1), 0.0)
+    return np.maximum(steps_there, steps.least / 2) + magnitude * 2.0**-52
 
 
 def _compare_rows(result: Any, reference: Any, allowed: Any) -> _Piece:
