@@ -20,7 +20,7 @@ _COVERED_NAMES = """
     warning-as-error restrict device-as-default-execution-space default-device device-int128 device-float128 opt-info
     optimization-info Ofc Ofast-compile no-display-error-number display-error-number diag-error diag-suppress diag-warn
     err-no brief-diag brief-diagnostics no-version-ident version-ident split-compile fdevice-syntax-only minimal
-    no-cache     frandom-seed fmax-errors m64 machine
+    no-cache frandom-seed fmax-errors m64 machine
 """
 _COVERED = frozenset(_COVERED_NAMES.split())
 _PTXAS = ("Xptxas", "ptxas-options")
