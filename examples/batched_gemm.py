@@ -55,7 +55,7 @@ def run(arguments):
 
         def work(function):
             return streamed.Workload(
-                "batched gemm", function, 2, (size, size), exact, lambda blocks: blocks[0] @ blocks[1]
+                "batched gemm", function, 2, (size, size), exact, lambda blocks: blocks[0] @ blocks[1], terms=size
             )
 
         items = streamed.Items.make(work(by_cublas), count, chunk)

@@ -45,7 +45,9 @@ def run(arguments):
         size, count = arguments.size or (256 if gpu else 8), arguments.count or (20_000 if gpu else 14)
         chunk = arguments.chunk or (500 if gpu else 4)
         shape = (count, size, size)
-        work = streamed.Workload("gemm + fft", product_and_transform, 2, (size, size), exact, plain, "complex64")
+        work = streamed.Workload(
+            "gemm + fft", product_and_transform, 2, (size, size), exact, plain, "complex64", terms=size
+        )
         items = streamed.Items.make(work, count, chunk)
         libraries = {name: library(device, name) for name in ("cublas", "cufft")}
         report = BenchReport(device.info() | {"libraries": libraries}, rows=[streamed.cpu_row(items, shape)])
@@ -59,7 +61,7 @@ def run(arguments):
             1,
         ):
             function = graph.captured(product_and_transform) if captured else product_and_transform
-            work = streamed.Workload("gemm + fft", function, 2, (size, size), exact, plain, "complex64")
+            work = streamed.Workload("gemm + fft", function, 2, (size, size), exact, plain, "complex64", terms=size)
             row, done = streamed.pipelined_row(
                 items.doing(work), [device], items.resident(device, count), shape, arguments, rung=rung, name=name,
                 idea=idea, streams=streams, chunk=chunk, console=progress, timeline=bool(arguments.plot),

@@ -35,7 +35,7 @@ class Workload:
     """One stream of work. name: the family of its rows. function: for `pipeline.run`. inputs: how many. item, dtype: of
     an item and of a result. reference: exact results, in float64, of a list of blocks of items; plain: the results of
     the plain algorithm in the work's own precision. reach: how many rows up and down, within the item, a row of a
-    result depends on; None for all."""
+    result depends on; None for all. terms: the length of the longest sum in an element of a result; 1: there is no sum."""
 
     name: str
     function: Callable[..., Any]
@@ -45,6 +45,7 @@ class Workload:
     plain: Callable[[list[Host]], Host]
     dtype: str = "float32"
     reach: int | None = None
+    terms: int = 1
 
     @property
     def nbytes(self) -> int:
@@ -180,7 +181,7 @@ class Items:
         number = np.arange(start, start + len(results))
         if not self.work.by_rows:
             which = self.ring.place(number)
-            return compare(results, self.exact[which], self.plain[which])
+            return compare(results, self.exact[which], self.plain[which], self.work.terms)
         places = (self.ring.place(number)[:, None] + np.arange(self.ring.units)) % self.ring.period
         exact, plain = self.exact[places], self.plain[places]
         reach = self.work.reach or 0
@@ -189,7 +190,7 @@ class Items:
             for edge, strip in ((np.s_[:reach], np.s_[: 2 * reach]), (np.s_[-reach:], np.s_[-2 * reach :])):
                 rows = [host[places[:, strip]] for host in self.inputs]
                 exact[:, edge], plain[:, edge] = self.work.reference(rows)[:, edge], self.work.plain(rows)[:, edge]
-        return compare(results, exact, plain)
+        return compare(results, exact, plain, self.work.terms)
 
     def judge_rows(self, start: int, results: Host) -> Comparison:
         """Of results from item `start` on, a row of each."""
@@ -200,8 +201,8 @@ class Items:
         own, place = by_rows[np.arange(len(results)), row], self.ring.place(number)
         if self.work.by_rows:
             place = (place + row) % self.ring.period
-            return compare(own, self.exact[place], self.plain[place])
-        return compare(own, _by_rows(self.exact)[place, row], _by_rows(self.plain)[place, row])
+            return compare(own, self.exact[place], self.plain[place], self.work.terms)
+        return compare(own, _by_rows(self.exact)[place, row], _by_rows(self.plain)[place, row], self.work.terms)
 
     def _stream(self, array: Host, count: int) -> FromRing:
         turns = (len(array) - self.longest * self.ring.units) // self.ring.period
