@@ -232,7 +232,7 @@ def test_views_of_other_libraries(stand_ins: cudakit.Device, library: str) -> No
         for _ in range(2):
             for view in wrong:
                 for args in ((view, y, 1), (y, view, 1)):
-                    with pytest.raises(LaunchError, match=r"^copy: parameter \d is .*strides .*contiguous.*strided"):
+                    with pytest.raises(LaunchError, match=r"^copy: parameter \d .*is .*strides .*contiguous.*strided"):
                         module["copy"].launch(stream, 1, N, args=args)
             for view in fits:
                 module["copy"].launch(stream, 1, N, args=(view, y, 0))
