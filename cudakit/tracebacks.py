@@ -34,7 +34,7 @@ def outside_place() -> str:
 
 
 def trimmed(found: TracebackType | None) -> TracebackType | None:
-    """A traceback without this package's frames; all of it if it has no others."""
+    """A traceback without this package's frames; None if it has no others."""
     frames = []
     entry = found
     while entry is not None:
@@ -44,13 +44,13 @@ def trimmed(found: TracebackType | None) -> TracebackType | None:
     made: TracebackType | None = None
     for entry in reversed(frames):
         made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return made or found
+    return made
 
 
 def trim(error: BaseException) -> None:
     """Leave this package's frames out of an error's traceback, and of those of the errors that led to it.
 
-    Errors that nobody means to raise keep theirs: what they show is a bug.
+    An error that came from this package's frames alone keeps them, and so do errors that are not meant: they show a bug.
     """
     from cudakit.errors import CudakitError
 
@@ -63,7 +63,8 @@ def trim(error: BaseException) -> None:
             seen.add(id(one))
             rest += [one.__cause__, one.__context__]
             if isinstance(one, meant):
-                one.__traceback__ = trimmed(one.__traceback__)
+                left = trimmed(one.__traceback__)
+                one.__traceback__ = one.__traceback__ if left is None and one is error else left
 
 
 def install() -> None:

@@ -73,8 +73,18 @@ def test_a_traceback_of_cudakits_frames_alone_stays(sim: cudakit.Device) -> None
     entry = error.__traceback__
     while entry is not None and not entry.tb_frame.f_code.co_filename.startswith(PACKAGE):
         entry = entry.tb_next
-    assert entry is not None
-    assert tracebacks.trimmed(entry) is entry
+    tracebacks.trim(error.with_traceback(entry))
+    assert error.__traceback__ is entry is not None
+
+
+def test_of_an_error_that_led_to_another_within_cudakit_the_text_is_left(sim: cudakit.Device) -> None:
+    kernel = sim.compile(source="__global__ void k() {}", name="k.cu")["k"]
+    error = raised(lambda: kernel.launch("no stream", grid=1, block=1))
+    assert error.__cause__ is not None
+    assert files(error.__cause__)
+    tracebacks.trim(error)
+    assert files(error.__cause__) == []
+    assert files(error)[-1] == __file__
 
 
 def test_an_uncaught_error_is_shown_at_the_users_line(tmp_path: Path) -> None:
