@@ -50,7 +50,7 @@ def trimmed(found: TracebackType | None) -> TracebackType | None:
 def trim(error: BaseException) -> None:
     """Leave this package's frames out of an error's traceback, and of those of the errors that led to it.
 
-    An error that came from this package's frames alone keeps them, and so do errors that are not meant: they show a bug.
+    An error that came from this package's frames alone keeps them; so do errors that are not meant, which show a bug.
     """
     from cudakit.errors import CudakitError
 
