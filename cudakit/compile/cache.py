@@ -277,12 +277,13 @@ def _store(result: Compiled, entry: Path, digest: str) -> None:
     meta["digest"] = _digest_of(meta)
     aside = entry.parent / f"{_BUILDING}{uuid.uuid4().hex}"
     try:
-        Path(os.path.realpath(entry.parent)).mkdir(mode=0o700, parents=True, exist_ok=True)  # of a dangling link too
+        if not entry.parent.is_dir():  # realpath: a dangling link is repaired by making the folder it names
+            Path(os.path.realpath(entry.parent)).mkdir(mode=0o700, parents=True, exist_ok=True)
         _sweep(entry.parent)
         aside.mkdir(mode=0o700)
         for name, data in contents.items():
             ownership.write(aside / name, data)
-        ownership.write(aside / _META, json.dumps(meta, indent=1).encode())
+        ownership.write(aside / _META, json.dumps(meta).encode())
         _put_in_place(aside, entry, digest)
     except (OSError, NotOurs) as error:
         _warn_once(
@@ -300,8 +301,9 @@ def _sweep(folder: Path) -> None:
             return
         _swept.add(str(folder))
     oldest = time.time() - _ABANDONED_S
-    for path in folder.iterdir():
-        if path.name.startswith((_BUILDING, _TORN)):
+    for name in os.listdir(folder):
+        if name.startswith((_BUILDING, _TORN)):
+            path = folder / name
             try:
                 if path.lstat().st_mtime < oldest:
                     _remove(path)
