@@ -26,6 +26,7 @@ from cudakit.pipeline.refusals import ContentsRefused, explained
 
 #: Bytes of a source's first items that are hashed to recognise it; at least one item.
 FIRST_BYTES = 1 << 20
+FIRST_ITEMS = 16  # of those that a function makes
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,17 @@ class Source:
     def identity(self) -> dict[str, Any]:
         """What recognises it when a run is resumed, as JSON: a hash of the first items (None if they cannot be read);
         of files also path, size in bytes, and time of the last change in nanoseconds."""
-        count = min(self.count, max(FIRST_BYTES // max(self.item.nbytes, 1), 1))
+        return {"first": self._first(FIRST_BYTES // max(self.item.nbytes, 1))}
+
+    def _first(self, most: int) -> str | None:
+        """A hash of `most` items, of one at least."""
+        count = min(self.count, max(most, 1))
         first = np.empty((count, *self.item.shape), self.item.dtype)
         try:
             self.read(0, count, first)
         except Exception:  # the run reads them again, and reports it with its chunk
-            return {"first": None}
-        return {"first": digest(first)}
+            return None
+        return digest(first)
 
     def modified(self, number: int) -> int | None:
         """When the file of an item was last changed, in nanoseconds; None if it has none."""
@@ -269,6 +274,10 @@ class Filled(Source):
 
     def read(self, start: int, stop: int, into: HostArray) -> None:
         self._fill(start, stop, into)
+
+    def identity(self) -> dict[str, Any]:
+        """Of a few items alone: it is not known what one takes."""
+        return {"first": self._first(min(FIRST_ITEMS, FIRST_BYTES // max(self.item.nbytes, 1)))}
 
 
 class Blocks:
