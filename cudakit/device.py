@@ -266,7 +266,7 @@ class Device:
             raise ValueError("compile() takes a path, or source=... with a name, and not both")
         if path is not None:
             file = headers.find_source(path)
-            label, text = str(file), file.read_text()
+            label, text = str(file), headers.read_source(file)
         else:
             label, text = name or "kernel.cu", source or ""
         request = compiler.request(

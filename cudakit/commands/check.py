@@ -233,27 +233,26 @@ def _run(
     arch = _run_on(arguments.arch)
     if not kernels.launches:
         outcome.nothing_checked = f"{path} has no kernels: a template has one per --names"
-    elif arch is None:
-        why = f"no simulated device stands for {', '.join(arguments.arch)}, so nothing was run"
-        print(why, file=out)
-        if arguments.script or arguments.annotate:
-            outcome.nothing_checked = why
-    elif not wanted:
+        return
+    if not wanted:
         print(
-            "no family of cudakit.ops declares a kernel of this file, so nothing was run; --run SCRIPT.py takes a "
-            "script that launches its kernels"
-            if not pairs
-            else "--examples 0: nothing was run",
+            "--examples 0: nothing was run"
+            if pairs
+            else "no family of cudakit.ops declares a kernel of this file, so nothing was run; --run SCRIPT.py takes a "
+            "script that launches its kernels",
             file=out,
         )
-    else:
-        _run_all(arguments, path, arch, pairs, kernels, compiled, outcome, out)
+        return
+    if arch is None:
+        outcome.nothing_checked = f"no simulated device stands for {', '.join(arguments.arch)}, so nothing was run"
+        return
+    _run_all(arguments, path, arch, pairs, kernels, compiled, outcome, out)
     if outcome.failed:
         return
     outcome.launches = [{"kernel": name, "launches": count} for name, count in kernels.launches.items()]
     outcome.kernels_checked = kernels.checked
-    if wanted and not kernels.checked:
-        outcome.nothing_checked = outcome.nothing_checked or (
+    if not kernels.checked:
+        outcome.nothing_checked = (
             f"no kernel of {path.name} was launched on a simulated device. Compile it by its path with line info (the "
             "default), and launch on cudakit.Device()"
         )

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from cudakit.compile import includes
 from cudakit.compile import options as nvrtc_options
+from cudakit.errors import CompileError
 
 # A header that each part of CUDA's headers has and no other part has: wheels split one toolkit over several folders,
 # a toolkit keeps CCCL under include/cccl.
@@ -256,3 +257,13 @@ def installed_libraries(stem: str) -> list[Path]:
         if found:
             return found
     return []
+
+
+def read_source(path: Path) -> str:
+    """A source file's text. Raises CompileError if it is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CompileError(
+            f"{path} is not UTF-8 text (byte {error.start} is {error.object[error.start]:#x}): save it as UTF-8"
+        ) from error

@@ -84,7 +84,7 @@ def reading(said: str) -> Iterator[None]:
     wrong in the block."""
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
         raise Refused(f"{said}: {why}") from error
 

@@ -119,7 +119,7 @@ def _request(
     label, text = f"{name.replace('::', '_')}.cu", source or ""
     if path is not None:
         file = headers.find_source(path)
-        label, text = str(file), file.read_text()
+        label, text = str(file), headers.read_source(file)
     names = (kernel, *options.get("names", ()))
     return kernel, compiler.request(text, **{"name": label, **options, "names": names, "arch": arch})
 

@@ -19,7 +19,7 @@ import cudakit
 from cudakit import __main__ as command_line
 from cudakit import ops
 from cudakit.commands import cli, fuzzing, ladder
-from cudakit.errors import Refused
+from cudakit.errors import CompileError, Refused
 from cudakit.families.variant import Config, Variant, ceil_div
 from cudakit.show import outputs, tables
 from cudakit.show.digits import number
@@ -158,6 +158,16 @@ def test_check_runs_a_declared_kernel_on_the_simulated_device(capsys):
     assert status == 0
     assert "tree_reduce(const float*" in out
     assert "softmax/tree_reduce on Simulated H200 (sm_90): 3 problems, 3 runs" in out
+
+
+def test_a_source_that_is_not_utf_8_is_refused_by_name(capsys, sim, tmp_path):
+    source = tmp_path / "latin.cu"
+    source.write_bytes(GOOD.encode() + "// \u00e9\n".encode("latin-1"))
+    status, _, err = run(capsys, "compile", str(source))
+    assert status == cli.EXIT_REFUSED
+    assert re.search(r"latin\.cu is not UTF-8 text: byte \d+ is 0xe9", err)
+    with pytest.raises(CompileError, match=r"latin\.cu is not UTF-8 text \(byte \d+ is 0xe9\)"):
+        sim.compile(str(source))
 
 
 def test_check_of_a_file_of_ones_own_says_that_nothing_was_run(capsys, tmp_path):

@@ -45,7 +45,7 @@ COMMANDS = {
     ("bench", "vector_add", "--device", "sim", "--shapes", "8", "--variants", "vector_add", "--quiet"): {
         0: [*NAMES, "x.py:FAMILY", "absent.py:", ":", "os:path"],
         "--device": DEVICES, "--shapes": SHAPES, "--variants": NAMES, "--dtypes": NAMES, "--modes": NAMES[2:],
-        "--json": OUTPUTS, "--plot": PICTURES,
+        "--json": OUTPUTS, "--plot": PICTURES, "--against": REPORTS,
     },
     ("fuzz", "vector_add", "--device", "sim", "--examples", "1", "--variants", "vector_add"): {
         0: NAMES, "--device": DEVICES, "--variants": NAMES, "--examples": NUMBERS, "--elements": NUMBERS,
