@@ -158,8 +158,9 @@ def captured(function: Callable[..., Any], *, most: int = _MOST) -> Captured:
 
     function: function(where, *arguments) queues work on a stream and waits for nothing. where: a Stream, or a thing
     with a `stream` (a pipeline's chunk), of which it may use nothing else. arguments: device arrays, pinned arrays,
-    numbers, text, None. Arrays are the same if they have the same memory, shape, strides and dtype. most: graphs
-    kept, the oldest of which is let go of for another. Each graph keeps its arrays alive.
+    both also as `cudakit.strided(x)`, numbers, text, None. Arrays are the same if they have the same memory, shape,
+    strides and dtype. most: graphs kept, the oldest of which is let go of for another. Each graph keeps its arrays
+    alive.
 
         step = captured(lambda stream, x, y: blur.launch(stream, grid, block, args=(x, y, n)))
         for _ in range(100):

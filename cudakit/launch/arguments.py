@@ -215,7 +215,7 @@ class Converter:
             raise self.refuse(array, "the array is read-only and the pointer is not to const")
 
     def _host(self, array: np.ndarray[Any, Any], declared: bool) -> int:
-        if not pinned.is_pinned(self.context, array):
+        if array.nbytes and not pinned.is_pinned(self.context, array):
             raise self.refuse(
                 array,
                 "it is in pageable host memory, which kernels cannot read; make it a DeviceArray (device.array) or pin "
@@ -224,7 +224,7 @@ class Converter:
         self._match(array, array.dtype, not array.flags.writeable)
         if not (declared or array.flags.c_contiguous):
             raise self._refuse_layout(array, array.shape, array.strides, "a contiguous pinned copy")
-        return int(array.ctypes.data)
+        return int(array.ctypes.data) if array.nbytes else 0
 
     def _need(self, kind: str, value: Any) -> None:
         if self.context.kind != kind:

@@ -256,6 +256,8 @@ class Function:
             attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cluster3
             attributes.append(attribute)
         if cooperative:
+            if not isinstance(cooperative, (int, np.bool_)):
+                raise LaunchError(f"{name}: cooperative={cooperative!r} is neither True nor False")
             if not context.attribute("COOPERATIVE_LAUNCH"):
                 raise LaunchError(f"{name}: {context.spec} has no cooperative launches")
             resident = self.occupancy(config.block, config.shared) * context.attribute("MULTIPROCESSOR_COUNT")

@@ -179,6 +179,7 @@ class Kernel(Function):
         except (TypeError, DeviceMismatch) as error:
             raise LaunchError(f"{self.name}: {error}. The stream comes first: launch(stream, grid=...)") from error
         if checked.foreign:
+            self.context.make_current()  # in another context a stream of this one may be unknown
             code = self.context.driver.cuStreamIsCapturing(checked.handle)[0]
             if int(code) in _UNKNOWN:
                 raise LaunchError(

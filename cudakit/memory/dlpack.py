@@ -20,6 +20,8 @@ CUDA = 2
 CUDA_HOST = 3
 CUDA_MANAGED = 13
 
+_MOST_AXES = 64  # numpy's and torch's most
+
 READ_ONLY = 1
 COPIED = 2
 
@@ -248,6 +250,8 @@ def take(exporter: Any, stream: int | None) -> ImportedArray:
     owner = _Taken(address, managed.deleter)
     tensor = managed.tensor
     dtype = numpy_dtype(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
+    if not 0 <= tensor.ndim <= _MOST_AXES:
+        raise BufferError(f"{type(exporter).__name__} exports {tensor.ndim} axes: an array has 0 to {_MOST_AXES}")
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
     _expect_extents(exporter, shape)
     if tensor.strides:

@@ -262,7 +262,7 @@ class World:
             elif what == "cluster":
                 options[what] = draw.choice([0, 2, "2", b"\2", {2}, True, 1.0, (1, 2), (2, 2, 2, 2), -1])
             else:
-                options.update(cooperative=draw.choice([True, 1]), grid=2**20)
+                options.update(cooperative=draw.choice([True, 1, "no", [1], 1.5]), grid=2**20)
         options["args"] = tuple(args) if options["args"] is args and draw.random() < 0.9 else options["args"]
         return what, kernel, stream, options
 

@@ -193,6 +193,7 @@ def test_pinned_views(device: cudakit.Device, module: Any) -> None:
                 module["copy"].launch(stream, 1, N, args=(view, y, 1))
         module["copy"].launch(stream, 1, N, args=(x[4:], y, 20))
     module["stepped"].launch(stream, 1, N, args=(cudakit.strided(x[::2]), y, 2, 12))
+    module["copy"].launch(stream, 1, N, args=(x[:0], device.pinned((0,)), 0))
     stream.synchronize()
     np.testing.assert_array_equal(y[:12], x[::2])
     swapped = x.view(x.dtype.newbyteorder())

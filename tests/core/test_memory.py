@@ -1005,23 +1005,40 @@ def test_a_shape_is_not_reshaped_beyond_64_bits(context, stream):
         array.reshape(5)
 
 
+class Nonsense:
+    """Exports zeros under any shape and number of axes."""
+
+    owner = np.zeros(8, np.float32)
+
+    def __init__(self, shape, axes=None):
+        self.shape, self.axes = shape, axes
+
+    def __dlpack_device__(self):
+        return dlpack.CPU, 0
+
+    def __dlpack__(self, **named):
+        capsule = dlpack.export(
+            self.owner.ctypes.data, self.shape, (4,) * len(self.shape), self.owner.dtype,
+            device=(dlpack.CPU, 0), owner=self.owner, versioned=True,
+        )  # fmt: skip
+        if self.axes is not None:
+            managed, *_ = list(dlpack._exports.values())[-1]
+            managed.tensor.ndim = self.axes
+        return capsule
+
+
 @pytest.mark.parametrize("shape", [(-1,), (3, -2), (-(2**62), 0)])
 def test_an_exporter_with_a_negative_extent_is_refused(sim, shape):
     """A capsule may say anything; one that was refused is given back to its owner."""
-
-    class Nonsense:
-        owner = np.zeros(8, np.float32)
-
-        def __dlpack_device__(self):
-            return dlpack.CPU, 0
-
-        def __dlpack__(self, **named):
-            return dlpack.export(
-                self.owner.ctypes.data, shape, (4,) * len(shape), self.owner.dtype,
-                device=(dlpack.CPU, 0), owner=self.owner, versioned=True,
-            )  # fmt: skip
-
+    held = len(dlpack._exports)
     with Stream(sim) as stream, pytest.raises(BufferError, match=r"Nonsense exports the shape .*negative"):
-        makers.wrap(sim, stream, Nonsense())
+        makers.wrap(sim, stream, Nonsense(shape))
     with pytest.raises(BufferError, match=r"exports the shape .*negative"):
-        dlpack.take_interface(Nonsense(), {"shape": shape, "typestr": "<f4", "data": (4096, False), "version": 3})
+        dlpack.take_interface(Nonsense(shape), {"shape": shape, "typestr": "<f4", "data": (4096, False), "version": 3})
+    assert len(dlpack._exports) == held
+
+
+@pytest.mark.parametrize("axes", [-1, 65, -(2**31)])
+def test_an_exporter_with_a_nonsensical_number_of_axes_is_refused(sim, axes):
+    with Stream(sim) as stream, pytest.raises(BufferError, match=f"Nonsense exports {axes} axes: .*0 to 64"):
+        makers.wrap(sim, stream, Nonsense((2, 2), axes))
