@@ -27,7 +27,7 @@ BLOCK = 256
 def by_numpy(image, dtype):
     """What each stage gives, in float64 or float32."""
     kind = np.result_type(dtype, np.complex64)
-    x = np.where(image > CUT, image, 0).astype(kind)
+    x = np.where(image < CUT, 0, image).astype(kind)
     v, u = np.meshgrid(*(np.fft.fftfreq(extent) for extent in image.shape), indexing="ij")
     gain = 1 / (1 + ((u * u + v * v) / CUTOFF**2) ** 2)
     spectrum = np.fft.fft2(x).astype(kind)

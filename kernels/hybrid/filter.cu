@@ -5,12 +5,12 @@
 // the pairs puts two neighbours into one number. Each step reads and writes every element once: device memory is the
 // limit, and the transforms between them move more.
 
-// out = (x > cut ? x : 0) + 0i
+// out = (x < cut ? 0 : x) + 0i: a value equal to the cut stays, and so does NaN, as in ops.threshold
 __global__ void threshold_to_complex(const float* images, float2* spectra, float cut, long long count) {
     const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= count) return;
     const float x = images[i];
-    spectra[i] = make_float2(x > cut ? x : 0.0f, 0.0f);
+    spectra[i] = make_float2(x < cut ? 0.0f : x, 0.0f);
 }
 
 // The frequency of place i of n, in cycles an element: 0 comes first, and the second half are the negative ones.

@@ -23,7 +23,7 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
     ("cudakit/families/softmax_ladder.py", "problem.cols > 14080", "problem.cols >= 14080", "P4: blocks at 14,080"),
     ("cudakit/families/softmax_ladder.py", "1024 if problem.cols > 14080 else 512", "512",
      "P4: 512 threads past 14,080"),
-    ("kernels/hybrid/filter.cu", "x > cut ? x : 0.0f", "x >= cut ? x : 0.0f", "T11: the other comparison"),
+    ("kernels/hybrid/filter.cu", "x < cut ? 0.0f : x", "x > cut ? x : 0.0f", "T11: the other comparison"),
     ("kernels/ptychography/fused.cu", "r > 0.0f ? make_float2(f * z.x, f * z.y) : make_float2(m, 0.0f)",
      "make_float2(f * z.x, f * z.y)", "T10: an amplitude of 0 divides by 0"),
     ("kernels/ptychography/separate.cu", "r > 0.0f ? make_float2(z.x / r, z.y / r) : make_float2(1.0f, 0.0f)",

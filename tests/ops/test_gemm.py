@@ -81,27 +81,68 @@ def test_beta_of_zero_does_not_read_uninitialised_memory(sim: cudakit.Device, na
     ops.gemm(a, b, sim.empty((9, 8), np.float32), variant=name).numpy()  # an uninitialised read would be reported
 
 
-def test_b_first_is_another_product() -> None:
-    """A passed before B to a library of columns is B @ A: for square arrays nobody says so."""
-    a, b = normal(4, 4), normal(4, 4, seed=2)
-    as_columns = (b.T.T @ a.T.T).T  # what column-major code computes from row-major a, b given as "A, B"
-    assert not np.allclose(as_columns.T, a @ b)
-    assert np.allclose(with_columns(b, a, 4, 4, 4).reshape(4, 4), a @ b)
-    assert np.allclose(with_columns(normal(5, 3), normal(2, 5), 3, 2, 5).reshape(2, 3), normal(2, 5) @ normal(5, 3))
+@pytest.mark.parametrize(("m", "n", "k"), [(4, 4, 4), (2, 5, 3)])
+def test_b_first_is_another_product(sim: cudakit.Device, m: int, n: int, k: int) -> None:
+    """A passed before B to a library of columns is B @ A: for square arrays no call fails."""
+    a, b = normal(m, k), normal(k, n, seed=2)
+    x, y = sim.array(a), sim.array(b)
+    near(ops.gemm(x, y, variant="naive").numpy(), a @ b, k)
+    out = sim.full((m, n), np.nan, dtype=np.float32)
+    (peer,) = with_cublas.peers("gemm", {})
+    peer.call(((x, y), out), sim.default_stream)()
+    near(out.numpy(), a @ b, k)
+    if m == n == k:
+        assert not np.allclose(out.numpy(), b @ a)
 
 
-def with_columns(first: np.ndarray, second: np.ndarray, m: int, n: int, k: int) -> np.ndarray:
-    """A library's column-major m x n = first (m x k) times second (k x n), over flat memory."""
-    left = first.ravel().reshape(k, m).T
-    right = second.ravel().reshape(n, k).T
-    return (left @ right).T.ravel()
+# A stride or an extent, and what holds 32 bits of one.
+STRIDE, EXTENT = r"\w+_(?:row|col|batch|stride)", r"(?:rows|cols|batches|count|m|n|k)"
+NARROW = r"(?:unsigned(?:\s+int)?|u?int(?:32(?:_t)?)?|short)"
+IN_32_BITS = (
+    re.compile(rf"[(,]\s*(?:const\s+)?{NARROW}(?:\s+const)?\s+{STRIDE}\s*(?=[,)])"),  # a parameter
+    re.compile(rf"\b{NARROW}(?:\s+const)?\s+\w+\s*=[^;{{]*\*\s*{STRIDE}\b"),  # a product kept
+    re.compile(rf"(?:static_cast<{NARROW}>|\({NARROW}\))\s*\([^;]*\b{STRIDE}\b"),  # a product cast
+    # the extent of a whole problem: device functions count elements of a tile by the same names
+    re.compile(rf"__global__[^{{;]*[(,]\s*(?:const\s+)?{NARROW}(?:\s+const)?\s+{EXTENT}\s*(?=[,)])"),
+)
+
+
+def in_32_bits(source: str) -> list[str]:
+    """The pieces of a kernel that keep a stride, an extent of the problem or an offset in 32 bits."""
+    code = re.sub(r"//[^\n]*", "", source)
+    return [" ".join(match[0].split()) for pattern in IN_32_BITS for match in pattern.finditer(code)]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_index_is_32_bits_where_it_can_pass_them(name: str) -> None:
-    source = (ROOT / "kernels" / FAMILY.variant(name).source).read_text()
-    for parameters in re.findall(r"__global__[^{]*\{", source):
-        assert not re.search(r"\bint\s+\w*(row|col|batch|m|n|k)\b", parameters)
+    file = ROOT / "kernels" / FAMILY.variant(name).source
+    source = file.read_text(encoding="utf-8")
+    headers = [file.parent / header for header in re.findall(r'#include "([^"]+)"', source)]
+    for text in (source, *(header.read_text(encoding="utf-8") for header in headers)):
+        assert not in_32_bits(text)
+    assert re.search(r"__global__[^{]*\bint64 a_row\b[^{]*\bint64 m\b[^{]*\{", source) or "a_row" not in source
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "__global__ void f(const float* a, int a_row)",
+        "__global__ void f(const float* a, const int m, int64 n)",
+        "__global__ void f(const float* a,\n    int b_batch, int64 n)",
+        "__global__ void f(int64 m, unsigned n)",
+        "__global__ void f(int64 m, unsigned int k, float alpha)",
+        "__global__ void f(int64 m, uint32 d_col)",
+        "__global__ void f(int64 m, int32_t n)",
+        "__global__ void f(int64 m, int const rows)",
+        "const int offset = row * a_row + i;",
+        "uint32 at = tile.batch * a_batch;",
+        "x += static_cast<int>(row * a_row);",
+        "x += (int)(row * a_row);",
+    ],
+)
+def test_an_index_in_32_bits_is_seen(wrong: str) -> None:
+    assert in_32_bits(wrong)
+    assert not in_32_bits(re.sub(r"\bu?int(?:32(?:_t)?)?\b|\bunsigned(?: int)?\b", "int64", wrong))
 
 
 def test_rows_past_31_bits(roomy: cudakit.Device) -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 from paths import ROOT
 
 import cudakit
+from cudakit import ops
 from cudakit.commands import streamed
+from cudakit.compare import compare
+from cudakit.families.softmax import FAMILY as SOFTMAX
 from cudakit.measure.ceilings import fp32_peak
 from cudakit.measure.rows import Row, Subject
+from cudakit.pipeline.report import Link, PipelineReport
 
 TRAPS = (ROOT / "docs" / "traps.md").read_text(encoding="utf-8")
 
@@ -59,13 +64,18 @@ def test_the_peak_is_taken_at_the_highest_clock(sim: cudakit.Device) -> None:
     assert 0.5 < max(measured) / report["ceilings"]["fp32_tflops"] < 1
 
 
-def test_a_filter_centred_on_the_middle_is_found(sim: cudakit.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = ROOT / "examples" / "hybrid_filter.py"
-    spec = importlib.util.spec_from_file_location("hybrid_filter", path)
+def example_of(name: str) -> Any:
+    """An example as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
+    return example
+
+
+def test_a_filter_centred_on_the_middle_is_found(sim: cudakit.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = example_of("hybrid_filter")
     right = (ROOT / "kernels" / "hybrid" / "filter.cu").read_text(encoding="utf-8")
     centred = right.replace("i < (n + 1) / 2 ? i : i - n", "i - n / 2")
     assert centred != right
@@ -79,3 +89,55 @@ def test_a_filter_centred_on_the_middle_is_found(sim: cudakit.Device, monkeypatc
         ]
         assert row.ok is ok
         assert ok or "frequency 0 is not where it should be" in str(row.verdict.why)
+
+
+def test_the_filter_keeps_what_is_equal_to_the_threshold(sim: cudakit.Device) -> None:
+    """The text sets to 0 what is below 0.3, and `ops.threshold` does: a value of 0.3 stays, and so does NaN."""
+    example = example_of("hybrid_filter")
+    host = np.array([[0.0, 0.29, 0.3, 0.31], [-1.0, -0.3, np.nan, np.inf]], np.float32)
+    expected = np.where(host < np.float32(example.CUT), 0, host)
+    work = example.Filter(sim, sim.default_stream, host)
+    name, step = work.stages[0]
+    step()
+    assert name == "threshold"
+    np.testing.assert_array_equal(work.spectrum.numpy().real, expected)
+    np.testing.assert_array_equal(ops.threshold(sim.array(host), example.CUT).numpy(), expected)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(example.by_numpy(host, np.float64)[0].real, expected)
+
+
+def test_an_amplitude_of_zero_has_a_phase(sim: cudakit.Device) -> None:
+    """A position without light has amplitudes of 0, which the constraint must not divide by."""
+    example = example_of("ptychography")
+    patches, probe, measured = example.make(2, 8)
+    patches[1] = 0
+    exact = example.update(patches.astype(np.complex128), probe.astype(np.complex128), measured.astype(np.float64))
+    plain = example.update(patches, probe, measured).astype(np.complex64)
+    assert np.isfinite(exact).all()
+    work = example.Step(sim, sim.default_stream, patches, probe, measured)
+    for way in (work.separate, work.fused):
+        work.updated.fill(complex(np.nan, np.nan))
+        way()
+        verdict = compare(work.updated.numpy(), exact, plain)
+        assert verdict.ok, verdict.why
+
+
+@pytest.mark.parametrize(("cols", "block"), [(14_079, 512), (14_080, 512), (14_081, 1024), (40_000, 1024)])
+def test_vectors_take_1024_threads_for_more_than_14080_columns(sim: cudakit.Device, cols: int, block: int) -> None:
+    """The series' rule for its fourth step: N > 14,080."""
+    x = sim.empty((2, cols))
+    (config,) = SOFTMAX.variant("vec4").configs(SOFTMAX.problem((x,), x))
+    assert (config.grid, config.block) == (2, block)
+
+
+def test_the_bound_is_the_slowest_stage_and_not_the_number_of_streams() -> None:
+    """Four streams share one link and one compute engine: the most that overlap can save is all but the slowest."""
+    seconds = {"read": 0.5, "link": 2.0, "compute": 5.0, "write": 1.0}
+    report = PipelineReport(["gpu:0"], 4, 10, 100, 0, 0, seconds=8.0, bounds=seconds)
+    assert report.bound is None, "no bound without a link that was measured"
+    report.link = Link(1e9, 1e9, 1e9)
+    assert (report.bound, report.bound_by, report.share) == (5.0, "compute", 5.0 / 8.0)
+    assert (report.as_dict()["bound"], report.as_dict()["share"]) == (5.0, 0.625)
+    # Two arrays in and one out, as fast both ways: the way in has twice the bytes.
+    assert Link(10e9, 10e9, 10e9).seconds(20 * 10**9, 10 * 10**9) == 2.0
+    assert Link(10e9, 5e9, 4e9).seconds(4 * 10**9, 9 * 10**9) == 1.0 + 1.0

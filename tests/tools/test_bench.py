@@ -260,6 +260,12 @@ __global__ void far_outside(const float* a, const float* b, float* c, long long 
 """
 
 
+@pytest.fixture(autouse=True)
+def short_large_copies(monkeypatch):
+    """The copy that no size limits is of 4 GB, and no test here looks at its rate."""
+    monkeypatch.setattr(ceilings, "LARGE_COPY", 1 << 16)
+
+
 @pytest.fixture
 def family(tmp_path):
     """Vector add with the first variant right and each of the others wrong."""
@@ -417,18 +423,67 @@ def test_times_become_bandwidth_and_shares_of_the_copy(device, family, monkeypat
     assert 0 < right.launch["occupancy"] <= 1
 
 
-def test_every_copy_that_is_rotated_over_holds_the_problem(device, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "variant", "shape"), [("vector_add", "vector_add", (257,)), ("softmax", "blas_on_device", (3, 40))]
+)
+def test_every_copy_that_is_rotated_over_holds_the_problem(device, monkeypatch, name, variant, shape):
     monkeypatch.setattr(bench_case, "rotations", lambda *_, **__: 4)
-    add = ops.families()["vector_add"]
+    family = ops.families()[name]
     with device.stream() as stream:
-        case = bench_case.BenchCase(device, add, (257,), "float32", "", stream, seed=1)
+        case = bench_case.BenchCase(device, family, shape, "float32", "", stream, seed=1)
         case.rotate()
         assert len(case.sets) == 4
         assert len({output.pointer for _, output in case.sets}) == 4
-        for launch in case.prepared(add.variants[0]):
+        assert len({inputs[0].pointer for inputs, _ in case.sets}) == 4
+        for launch in case.prepared(family.variant(variant)):
             launch()
         for _, output in case.sets:
             assert case.verdict(output.numpy(stream)).ok
+
+
+def test_a_bench_times_launches_on_every_copy(sim, family, monkeypatch):
+    """Launches on one set of arrays would find it in the L2."""
+    counts = []
+
+    class CountingTimer(CannedTimer):
+        def time(self, launches):
+            counts.append(len(launches))
+            return super().time(launches)
+
+    monkeypatch.setattr(ceilings, "rotations", lambda *_, **__: 2)
+    monkeypatch.setattr(bench_case, "rotations", lambda *_, **__: 5)
+    Bench(sim, timer=CountingTimer).run(family(), [(300,)])
+    assert counts[-1] == 5, "the variant's launches come last"
+    assert set(counts[:-1]) == {2}, "the copies that are its ceiling rotate too"
+
+
+def test_the_time_end_to_end_is_of_both_copies(sim, monkeypatch):
+    """Without them it would be the kernel's time: the host's arrays must get there, and the result back."""
+    add, pinned = ops.families()["vector_add"], []
+    make = sim.pinned
+    monkeypatch.setattr(sim, "pinned", lambda *args: pinned.append(make(*args)) or pinned[-1])
+    with sim.stream() as stream:
+        case = bench_case.BenchCase(sim, add, (257,), "float32", "", stream, seed=1)
+        transfers = bench_case.Transfers(case)
+        copied = []
+        for array in (*case.inputs, case.output.array):
+            array.fill(np.nan, stream)
+        pinned[-1][...] = np.nan
+        rounds = []
+
+        def launch():
+            copied.append([array.numpy(stream) for array in case.inputs])
+            case.launch(add.variants[0])
+            for array in case.inputs:  # so that the next round has to copy them again
+                array.fill(np.nan, stream)
+
+        monkeypatch.setattr(bench_case, "wall_clock", lambda work, **_: rounds.append(work()) or Spread(2.0, 1, 3, 5))
+        assert transfers.time(launch) == 2.0
+    assert len(copied) == 1 + len(rounds)
+    for inputs in copied:
+        for got, host in zip(inputs, case.host, strict=True):
+            np.testing.assert_array_equal(got, host)
+    assert compare(np.array(pinned[-1]), case.reference, case.plain).ok
 
 
 def test_a_skipped_variant_says_why(device):
