@@ -14,6 +14,7 @@ KERNELS = ("kernels/*/*.cu", "kernels/*/*.cuh")
 JUDGES = (
     "cudakit/compare.py", "cudakit/testing/*.py", "cudakit/families/checks.py", "cudakit/families/*_host.py",
     "cudakit/commands/streamed.py",
+    "cudakit/commands/numbered.py",
 )  # fmt: skip
 BENCHES = ("cudakit/measure/*.py", "cudakit/commands/ladder.py", "cudakit/commands/fuzzing.py")
 COUNTS = ((KERNELS, 1), (JUDGES, 1), (BENCHES, 2))

@@ -54,6 +54,9 @@ FILES: dict[str, tuple[Group, ...]] = {
         (STREAMED,), (TRAPS,), (EXAMPLES, "-k", "streams or batched or chunked or gemm_fft or blur_images or batch"),
         ("tests/ops/test_pipeline.py",),
     ),
+    "cudakit/pipeline/report.py": ((TRAPS,), ("tests/ops/test_pipeline.py",)),
+    "cudakit/libs/products.py": (("tests/ops/test_gemm.py", "-k", "b_first"), ("tests/ops/test_libs_blas.py",)),
+    "cudakit/families/softmax_ladder.py": ((TRAPS,), ("tests/ops/test_ops.py",)),
     "cudakit/commands/ladder.py": (("tests/tools/test_cli.py",), ("tests/ops/test_gemm.py",)),
     "cudakit/commands/fuzzing.py": (("tests/tools/test_cli.py",),),
 }  # fmt: skip

@@ -38,6 +38,8 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
      "T5: the bound of the fastest stage"),
     ("cudakit/commands/numbered.py", "while math.gcd(period, chunk * units) > 1:", "while period < 1:",
      "item 9: items repeat with a period that divides chunks"),
+    ("cudakit/libs/products.py", "swapped = result.operation == TRANSPOSED", "swapped = False",
+     "N7, T8: A before B"),
     ("kernels/add_broadcast/04_dense.cu", "if (first + k < n) out[first + k] = each[k];",
      "if (first + k + 1 < n) out[first + k] = each[k];", "item 10: the last store of dense is lost"),
     ("kernels/unary/02_vectors.cu", "mapped.at[j] = map(taken.at[j]);", "mapped.at[j] = map(taken.at[PER - 1 - j]);",
