@@ -1093,3 +1093,13 @@ def test_occupancy_refuses_what_is_no_size(module: cudakit.Module) -> None:
     with pytest.raises(LaunchError, match=r"^scale: block=.* is no size"):
         kernel.occupancy({32})
     assert kernel.occupancy(2048) == kernel.occupancy(32, 2**70) == 0
+
+
+def test_a_plan_for_long_doubles_does_not_make_one_infinite(device: cudakit.Device, stream: cudakit.Stream) -> None:
+    source = "__global__ void k(double* out, double d) { out[0] = d; }"
+    kernel, out = device.compile(source=source, name="wide.cu")["k"], device.zeros((1,), np.float64, stream=stream)
+    for _ in range(3):
+        kernel.launch(stream, grid=1, block=1, args=(out, np.longdouble(0.5)))
+        refused(kernel, stream, "parameter 1 .*too large for double", args=(out, np.longdouble("1e400")))
+    kernel.launch(stream, grid=1, block=1, args=(out, np.longdouble("inf")))
+    assert out.numpy(stream)[0] == np.inf

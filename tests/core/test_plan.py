@@ -60,7 +60,9 @@ numbers = st.one_of(
     st.integers(-(2**63), 2**63 - 1).map(np.int64),
     st.booleans().map(np.bool_),
     st.none(),
-    st.sampled_from(["1", 1j, b"1234"]),
+    st.sampled_from(["1", 1j, b"1234", np.timedelta64(5, "s"), np.longdouble(2)]),
+    st.just(5).map(np.timedelta64),
+    st.sampled_from([np.longdouble("1e400"), np.longdouble("-1e310"), np.datetime64(1, "s"), np.complex64(1)]),
 )
 
 
@@ -79,7 +81,8 @@ def arrays(sim: cudakit.Device) -> Iterator[list[Any]]:
     frozen = made[0][:]
     frozen.readonly = True
     with foreign.stand_ins():
-        yield [*made, made[0][1:], frozen, None, np.zeros(8, np.float32), *foreign_arrays()]
+        views = [made[0][1:], made[0][::2], frozen, *foreign_arrays()]
+        yield [*made, *views, *map(cudakit.strided, [made[0], *views]), None, np.zeros(8, np.float32)]
 
 
 def foreign_arrays() -> list[Any]:
@@ -87,14 +90,14 @@ def foreign_arrays() -> list[Any]:
     host = np.zeros(8, np.float32)
     made: list[Any] = [
         foreign.ndarray(host), foreign.ndarray(host[1:]), foreign.ndarray(host.view(np.complex64)),
-        foreign.ndarray(host.astype(np.float64)), foreign.ndarray(host, device=1),
+        foreign.ndarray(host.astype(np.float64)), foreign.ndarray(host, device=1), foreign.ndarray(host[::2]),
     ]  # fmt: skip
     with contextlib.suppress(ImportError):
         import torch
 
         x, z = torch.zeros(8), torch.zeros(8, dtype=torch.complex64)
         made += [x, x[1:], x.double(), x.to(torch.int8), z, z.conj(), z.conj().imag, torch.nn.Parameter(x)]
-        made += [x.to_sparse(), torch._neg_view(x)]
+        made += [x.to_sparse(), torch._neg_view(x), x[::2], x.reshape(2, 4).T]
     return made
 
 
