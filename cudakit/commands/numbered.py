@@ -35,7 +35,7 @@ class Workload:
     """One stream of work. name: the family of its rows. function: for `pipeline.run`. inputs: how many. item, dtype: of
     an item and of a result. reference: exact results, in float64, of a list of blocks of items; plain: the results of
     the plain algorithm in the work's own precision. reach: how many rows up and down, within the item, a row of a
-    result depends on; None for all. terms: the length of the longest sum in an element of a result; 1: there is no sum."""
+    result depends on; None for all. terms: the length of the longest sum in an element, 1 if there is none."""
 
     name: str
     function: Callable[..., Any]

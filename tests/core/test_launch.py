@@ -428,7 +428,9 @@ REFUSED_VALUES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("index", "value", "match"), REFUSED_VALUES, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize(
+    ("index", "value", "match"), REFUSED_VALUES, ids=lambda value: repr(value).partition(" at 0x")[0][:20]
+)
 def test_refused_values(
     device: cudakit.Device, module: cudakit.Module, stream: cudakit.Stream, index: int, value: Any, match: str
 ) -> None:
