@@ -102,7 +102,7 @@ class Device:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._close(warn=kind is None)
+        self._close(warn=kind in (None, SystemExit))
 
     def close(self) -> None:
         """Free everything made with it, and let go of the driver's context. Idempotent.

@@ -115,7 +115,7 @@ class Context:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self.close(warn=kind is None)
+        self.close(warn=kind in (None, SystemExit))
 
     @property
     def lost(self) -> ContextLost | None:
@@ -295,6 +295,8 @@ class Context:
         self._token = object()
         if self._primary is not None and self.lost is None:
             self._primary.attempt("cuCtxSynchronize")
+            if not warn and self.kind == "sim":
+                self.driver.simTold(self.handle)  # an exception is under way
         while self._children:
             with suppress(KeyError):  # another thread dropped the last one meanwhile
                 self._children.popitem()[1]()
@@ -304,7 +306,7 @@ class Context:
         self._primary = None
         for warning in endings:
             warnings.warn(warning, stacklevel=outside_level())
-            if isinstance(warning, UnseenFault):
+            if isinstance(warning, UnseenFault) and not warning.report.told:
                 at_exit.warned()
 
     @property

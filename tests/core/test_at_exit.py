@@ -53,6 +53,12 @@ SCRIPTS = {
     ),
     "closes": ("launch()\natexit.register(device.close)", 1, 1),
     "leaves a thread": ("threading.Timer(0.05, launch).start()", 1, 1),
+    "exits within": ("with device:\n    launch()\n    sys.exit()", 1, 1),
+    "passes over what is told": (
+        "try:\n    with device:\n        launch()\n        raise ValueError\nexcept ValueError: pass",
+        0,
+        0,
+    ),
     "has caught it": ("launch()\ntry: device.synchronize()\nexcept cudakit.DeviceFault: print('printed')", 0, 0),
     "forks": (
         "launch()\nif os.fork() == 0: sys.exit(5)\nassert os.waitstatus_to_exitcode(os.wait()[1]) == 5\nsys.exit(4)",

@@ -18,7 +18,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_tables_in_profiles_are_up_to_date(monkeypatch):
     monkeypatch.chdir(ROOT)
-    pages = [str(page) for page in Path("profiles").rglob("*.md")]
+    pages = ["README.md", *(str(page) for page in Path("profiles").rglob("*.md"))]
     assert command_line.main(["fill", "--check", *pages]) == 0, "run: python -m cudakit fill " + " ".join(pages)
 
 

@@ -332,15 +332,24 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
             found = self._object(context, Context, "a context")
             return [] if found.device.retained > 1 else self._take_unseen(found)
 
+    def simTold(self, context: Handle) -> None:
+        """The caller knows that work of ``context`` failed: what has failed by now is left out of ``simFinish``."""
+        with self._lock.raw, self._lock:
+            found = self._object(context, Context, "a context")
+            for report in (found.report, *found.mistakes):
+                if report is not None:
+                    report.told = True
+
     def simFinish(self, *, run: bool = True) -> list[FaultReport]:
         """Run everything that is queued, in every context, and take out the reports that no call has returned, those of
-        contexts that have ended among them. ``run``: False takes out only the latter."""
+        contexts that have ended among them. Mistakes that waited when a call returned another are left out. ``run``:
+        False takes out only what contexts that have ended left."""
         with self._lock.raw, self._lock:
             for context in [c for c in self._contexts() if c.active and run]:
                 self._scheduler.finish(self._scheduler.pending_of(context))
                 self._unseen += self._take_unseen(context)
             unseen, self._unseen = self._unseen, []
-            return unseen
+            return [report for report in unseen if not report.told]
 
     def simNameStream(self, hStream: Handle, name: str) -> None:
         """What reports call a stream; without it, they name the line that made it."""

@@ -151,10 +151,10 @@ class ContextCalls(DriverState):
         fault, unseen = context.report, context.mistakes
         context.mistakes = []
         # the call that Ctrl-C broke off has raised what did it
-        if fault is not None and fault.kind != "interrupted" and not fault.told:
+        if fault is not None and fault.kind != "interrupted" and not (fault.told or fault.taken):
             unseen = [fault]
         for report in unseen:
-            report.told = True
+            report.taken = True
         return unseen
 
     def _held(self, context: Context, own: Container[int] = ()) -> tuple[Held, ...]:

@@ -95,6 +95,9 @@ def call(
                     self._local.first = refusal.report is not None and not refusal.report.told
                     if refusal.report is not None:
                         refusal.report.told = True
+                        for current in self._stack()[-1:]:
+                            for mistake in current.mistakes:
+                                mistake.told = True
                     if isinstance(refusal.report, HostReport) and not refusal.report.call:
                         refusal.report.call = name
                     return (refusal.code, *nothing)

@@ -115,7 +115,7 @@ class FaultReport:
     """What every report has. ``kind`` is the class of the fault; ``detail`` is one sentence about this one. ``places``
     is the line at fault first, then the lines into which it was inlined. ``others`` are the accesses it conflicts with.
     ``allocation`` is the memory it is about; an Allocation that is given is described as it is then. ``told``: whether
-    a call has returned it, or the caller has taken it out.
+    a call has returned it, or another mistake that was waiting with it. ``taken``: whether it was taken out unseen.
     """
 
     kind: str
@@ -126,6 +126,7 @@ class FaultReport:
     allocation: AllocationFacts | None = None
     notes: list[str] = field(default_factory=list)
     told: bool = field(default=False, repr=False, compare=False)
+    taken: bool = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # reports are printed late: what is freed after them is none of their business
