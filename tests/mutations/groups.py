@@ -32,7 +32,9 @@ TRAPS = "tests/ops/test_traps.py"
 EXAMPLES = "tests/tools/test_examples.py"
 STREAMED = "tests/tools/test_streamed.py"
 BENCH: tuple[Group, ...] = (("tests/tools/test_bench.py",), (TRAPS,), ("tests/tools/test_calls.py",))
+ROUNDING = "tests/ops/test_rounding.py"
 JUDGES: tuple[Group, ...] = (
+    (ROUNDING,),
     ("tests/tools/test_bench.py",), ("tests/ops/test_wrong.py",), ("tests/ops/test_reduce.py",), (TRAPS,),
 )  # fmt: skip
 # Files whose tests are not found by the rules of `groups_of`.
@@ -44,7 +46,6 @@ FILES: dict[str, tuple[Group, ...]] = {
     "kernels/peaks/mma.cu": ((TRAPS,), ("tests/tools/test_profiling.py",)),
     "cudakit/compare.py": JUDGES,
     "cudakit/testing/case.py": (("tests/ops/test_wrong.py",), ("tests/ops/test_elementwise.py",), (FUZZ,)),
-    "cudakit/testing/__init__.py": (("tests/ops/test_wrong.py",), (FUZZ, "-k", "vector_add or reduce or random")),
     "cudakit/families/checks.py": (
         ("tests/ops/test_elementwise.py",), ("tests/ops/test_ops.py",), ("tests/ops/test_blur.py",),
         ("tests/ops/test_gemm.py",),
@@ -56,7 +57,9 @@ FILES: dict[str, tuple[Group, ...]] = {
     ),
     "cudakit/pipeline/report.py": ((TRAPS,), ("tests/ops/test_pipeline.py",)),
     "cudakit/libs/products.py": (("tests/ops/test_gemm.py", "-k", "b_first"), ("tests/ops/test_libs_blas.py",)),
+    "cudakit/families/vector_add.py": ((ROUNDING,), ("tests/ops/test_elementwise.py",)),
     "cudakit/families/softmax_ladder.py": ((TRAPS,), ("tests/ops/test_ops.py",)),
+    "cudakit/measure/regression.py": (("tests/tools/test_against.py",),),
     "cudakit/commands/ladder.py": (("tests/tools/test_cli.py",), ("tests/ops/test_gemm.py",)),
     "cudakit/commands/fuzzing.py": (("tests/tools/test_cli.py",),),
 }  # fmt: skip
@@ -76,7 +79,7 @@ def _by_rule(root: Path, file: Path) -> list[Group]:
         return [*_own(root, file.stem), ("tests/ops/test_wrong.py",), *_fuzzed(root, file.stem)]
     if folder == "families":
         family = file.stem.removesuffix("_host")
-        return [*_fuzzed(root, family), *((path,) for path in FOLDERS.get(family, ()))]
+        return [(ROUNDING,), *_fuzzed(root, family), *((path,) for path in FOLDERS.get(family, ()))]
     return [*_own(root, file.stem), *BENCH]
 
 
