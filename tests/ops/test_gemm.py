@@ -19,7 +19,7 @@ from paths import ROOT, TESTS
 import cudakit
 from cudakit import nvtx, ops
 from cudakit.commands import ladder
-from cudakit.families import gemm_ladder
+from cudakit.families import gemm_host, gemm_ladder
 from cudakit.families.gemm import FAMILY
 from cudakit.families.gemm_host import reference
 from cudakit.families.gemm_problem import problem
@@ -167,6 +167,16 @@ def test_64_by_64_threads_cannot_be_launched(device: cudakit.Device) -> None:
     args = (a, a, a, a, *(64, 1, 0) * 4, 64, 64, 64, 1, 1.0, 0.0)
     with pytest.raises(cudakit.LaunchError, match=r"4,?096 threads.*1,?024"):
         kernel.launch(device.default_stream, grid=1, block=(64, 64), args=args)
+
+
+def test_a_sum_from_left_to_right_is_within_its_bound_at_the_greatest_depth_that_is_tried() -> None:
+    """Each small number is half a step of the sum so far, and a chain loses them all."""
+    k = gemm_host.IN_ORDER_TERMS
+    a, b = np.full((1, k), 2.0**-25, np.float32), np.ones((k, 1), np.float32)
+    a[0, 0] = 1
+    exact = a.astype(np.float64) @ b
+    assert np.add.accumulate(a[0], dtype=np.float32)[-1] == 1
+    assert np.abs(1 - exact) <= FAMILY.rounding((a, b), exact)
 
 
 # Edges ----------------------------------------------------------------------------------------------------------------

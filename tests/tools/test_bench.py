@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import cudakit
 from cudakit import ops, pipeline
 from cudakit.compare import Comparison, compare
 from cudakit.families.variant import Config, Variant, ceil_div
@@ -91,6 +92,13 @@ def test_short_launches_are_timed_in_batches_behind_a_held_stream():
     assert len(gpu.held) == spread.n + 1
     assert all(nanoseconds > 0 for nanoseconds in gpu.held)
     assert ran[:8] == [0, 1, 2, 3, 4, 5, 6, 0], "launches take turns over the copies"
+
+
+def test_a_batch_of_two_is_held_too():
+    spread, gpu, ran = timed(0.6)
+    assert spread.median == pytest.approx(0.6)
+    assert len(gpu.held) == spread.n + 1
+    assert len(ran) == 2 + 2 * (spread.n + 2), "one to warm up, one estimated, and batches of two"
 
 
 def test_a_batch_stays_under_the_queue():
@@ -484,6 +492,21 @@ def test_the_time_end_to_end_is_of_both_copies(sim, monkeypatch):
         for got, host in zip(inputs, case.host, strict=True):
             np.testing.assert_array_equal(got, host)
     assert compare(np.array(pinned[-1]), case.reference, case.plain).ok
+
+
+def test_the_ceiling_copies_as_many_bytes_as_the_work_moves(sim, monkeypatch):
+    asked = []
+    monkeypatch.setattr(ceilings, "rotations", lambda touched, l2, free_bytes: asked.append((touched, l2)) or 2)
+    with sim.stream() as stream:
+        ceiling = ceilings.copy_ceiling(sim, CannedTimer(sim, stream), 12_000)
+    assert ceiling["bytes"] == 12_000
+    assert asked == [(12_000, sim.attribute("L2_CACHE_SIZE"))]
+
+
+def test_the_large_copy_takes_a_quarter_of_a_small_memory(monkeypatch):
+    monkeypatch.setattr(ceilings, "LARGE_COPY", 4 << 30)
+    with cudakit.Device("sim", fresh=True, memory=1 << 20) as small, small.stream() as stream:
+        assert ceilings.large_copy_ceiling(small, CannedTimer(small, stream))["bytes"] == 1 << 18
 
 
 def test_a_skipped_variant_says_why(device):
