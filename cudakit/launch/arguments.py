@@ -264,7 +264,7 @@ class Converter:
             if interface.get("mask") is not None:
                 raise self.refuse(value, "it is masked, which a plain pointer cannot say")
             said = dlpack.take_interface(value, interface)
-        except (AttributeError, BufferError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, BufferError, LookupError, TypeError, ValueError) as error:
             raise self.refuse(value, f"its __cuda_array_interface__ does not describe an array ({error!r})") from error
         self._match(value, said.dtype, said.readonly)
         if not (declared or layout.is_contiguous(said.shape, said.strides, said.dtype.itemsize)):
