@@ -18,6 +18,7 @@ from cudakit.compare import compare
 from cudakit.families.softmax import FAMILY as SOFTMAX
 from cudakit.measure.ceilings import fp32_peak
 from cudakit.measure.rows import Row, Subject
+from cudakit.measure.timing import Spread
 from cudakit.pipeline.report import Link, PipelineReport
 
 TRAPS = (ROOT / "docs" / "traps.md").read_text(encoding="utf-8")
@@ -54,6 +55,26 @@ def test_a_check_that_saw_nothing_is_no_pass() -> None:
         judge.finish(6)
         assert row.ok is right
         assert right or f"{seen} of 6 items came out" in str(row.verdict.why)
+
+
+def test_the_worst_of_all_chunks_is_kept_and_the_hosts_time_is_carried_to_all_items(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = streamed.Workload("sums", print, 1, (4,), lambda x: x[0].astype(np.float64), lambda x: x[0])
+    items = streamed.Items.make(work, 6, 2)
+    (source,) = items.made(6)
+    blocks = np.empty((6, 4), np.float32)
+    source.read(0, 6, blocks)
+    row = Row(Subject("sums", "checked", 1, (6, 4), "float32"))
+    judge = streamed.Judge(items, row, full=True)
+    for start, off in ((0, 0.0), (2, 0.5), (4, 0.0)):
+        judge(start, start + 2, blocks[start : start + 2] + np.float32(off))
+    assert row.verdict.max_abs_error == pytest.approx(0.5, rel=1e-5)
+    assert row.verdict.max_rel_error == pytest.approx(0.5 / np.abs(blocks[2:4]).min(), rel=1e-4)
+    monkeypatch.setattr(streamed, "wall_clock", lambda *_, **__: Spread(2.0, 1.0, 3.0, 5))
+    cpu = streamed.cpu_row(items, (60, 4))
+    assert cpu.times.device is not None
+    assert cpu.times.device.median == pytest.approx(2.0 * 60 / items.longest)
 
 
 def test_the_peak_is_taken_at_the_highest_clock(sim: cudakit.Device) -> None:
