@@ -33,14 +33,15 @@ _SLOW = ("gemm_half", "attention", "common", "gemm", "softmax_backward", "stream
 
 
 def main(arguments: argparse.Namespace) -> int:
-    mutations = named.mutations(ROOT) + drawn(ROOT, arguments.seed)
+    errors, missing = named.mutations(ROOT)
+    mutations = errors + drawn(ROOT, arguments.seed)
     chosen = [m for m in mutations if not arguments.only or any(word in m.name for word in arguments.only)]
     if arguments.list:
         for m in chosen:
             print(f"{m.name}\n    - {m.before}\n    + {m.after}")
         return 0
     entries = record.read()
-    stale = record.stale(ROOT, entries)
+    stale = missing + record.stale(ROOT, entries)
     before = _former(arguments.against)
     outcomes: dict[Mutation, Outcome] = {}
     waiting = []
