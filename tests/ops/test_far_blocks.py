@@ -53,7 +53,9 @@ def run_last_block(device: cudakit.Device, file: str, entry: str, grid: int, blo
     ) + path.read_text(encoding="utf-8")
     names = (entry,) if "<" in entry else ()
     kernel = device.compile(source=text, name=str(path), names=names)[entry]
-    kernel.launch(device.default_stream, grid=1, block=block, args=args)
+    # families pass strides as parameters
+    given = [cudakit.strided(arg) if isinstance(arg, cudakit.DeviceArray) else arg for arg in args]
+    kernel.launch(device.default_stream, grid=1, block=block, args=given)
     device.synchronize()
 
 
