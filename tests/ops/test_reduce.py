@@ -150,6 +150,16 @@ def test_refusals_say_what_was_wrong(device: cudakit.Device) -> None:
             attempt()
 
 
+def test_the_hosts_row_adds_down_columns_in_double() -> None:
+    """numpy adds a column from left to right: in float32 that is no yardstick."""
+    x = np.full((200_000, 2), 0.1, np.float32)
+    exact = SUM.reference((x,), axis=0)
+    in_order = np.add.accumulate(x[:, 0], dtype=np.float32)[-1]
+    got = SUM.baseline((x,), axis=0)
+    assert np.abs(got - exact).max() < np.abs(in_order - exact).max() / 100
+    assert SUM.baseline((x[:, 0],), axis=0).dtype == np.float32
+
+
 def test_the_three_families_share_their_rungs() -> None:
     assert SUM.variants is MAX.variants is ARGMAX.variants
 

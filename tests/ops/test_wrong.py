@@ -141,3 +141,10 @@ def test_the_same_images_come_out_right_of_a_pipeline(sim: cudakit.Device) -> No
 
     pipeline.run(work, IMAGES, results, devices=sim, chunk=3, streams=2)
     assert blur.FAMILY.judge(results, [IMAGES]).ok
+
+
+def test_a_case_says_where_its_output_is() -> None:
+    place = Layout((3, 4), (4, 1))
+    assert "output=in place" in repr(Case((place,), Fixed(), None))
+    assert "output=over input 1" in repr(Case((place, place), Fixed(), None, over=1))
+    assert f"output={place}" in repr(Case((place,), Fixed(), place))

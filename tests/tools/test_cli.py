@@ -636,3 +636,21 @@ def test_under_a_profiler_nothing_is_printed_unless_the_table_is_asked_for(capsy
     assert ("vector_add_vec4" in said) == shown
     assert shown or not said + err
     assert json.loads(out.read_text())["rows"]
+
+
+def test_dtypes_and_modes_that_two_families_share_are_run_once_each() -> None:
+    """softmax takes float32 without options, softmax_modes the rest: no combination twice, and none that it lacks."""
+    asked = argparse.Namespace(variants=None, dtypes=["float32", "float16"], modes=["", "log"])
+    chosen = ladder.selected(ops.families()["softmax"], asked)
+    runs = [
+        (family.name, dtype, mode)
+        for family, part in chosen
+        for dtype in part.dtypes or ()
+        for mode in part.modes or ()
+    ]
+    assert sorted(runs) == [
+        ("softmax", "float32", ""),
+        ("softmax_modes", "float16", ""),
+        ("softmax_modes", "float16", "log"),
+        ("softmax_modes", "float32", "log"),
+    ]
