@@ -6,7 +6,7 @@ import argparse
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cudakit.commands import cli
@@ -16,6 +16,7 @@ from cudakit.show import terminal
 if TYPE_CHECKING:
     from cudakit.device import Device
     from cudakit.families.variant import Family, Variant
+    from cudakit.testing import Coverage
 
 
 # The largest problem unless told otherwise: the simulated device pays for each element of a serial rung.
@@ -24,9 +25,10 @@ ELEMENTS = {"gpu": 20_000, "sim": 4_000}
 
 @dataclass
 class FuzzOutcome:
-    """What a run of fuzzing found. `ran` and `refused` count pairs of a problem and a variant. `cut_after`: the seconds
-    after which no more problems were tried, None where all that were asked for were. `replay`: the command that draws
-    the same problems again."""
+    """What a run of fuzzing found. `ran` and `refused` count the problems of all variants; `different`: by variant, the
+    different problems that ran and were not empty; `short`: by variant, a sentence if it ran on too few. `cut_after`:
+    the seconds after which no more problems were tried, None if all that were asked for were. `replay`: the command
+    that draws the same problems again."""
 
     family: str
     variants: list[str]
@@ -35,13 +37,15 @@ class FuzzOutcome:
     problems: int = 0
     ran: int = 0
     refused: int = 0
+    different: dict[str, int] = field(default_factory=dict)
+    short: dict[str, str] = field(default_factory=dict)
     failure: str | None = None
     cut_after: float | None = None
     replay: str = ""
 
     @property
     def ok(self) -> bool:
-        return self.failure is None and self.ran > 0
+        return self.failure is None and self.ran > 0 and not self.short
 
     def text(self) -> str:
         """One line, and the smallest failing problem where there is one."""
@@ -54,7 +58,11 @@ class FuzzOutcome:
             line += f"ended after {self.cut_after:g} seconds, "
         if self.failure is not None:
             return f"{line}FAILED\n{self.failure}\nreplay: {self.replay}"
-        return line + ("all right" if self.ran else "NOTHING RAN, every problem was refused")
+        if not self.ran:
+            return line + "NOTHING RAN, every problem was refused"
+        if self.short:
+            return "\n".join([f"{line}TOO FEW PROBLEMS RAN", *(f"{name}: {why}" for name, why in self.short.items())])
+        return line + f"all right, on {min(self.different.values())} different problems or more per variant"
 
 
 class _Wrong(Exception):
@@ -111,11 +119,10 @@ class _Search:
         self,
         bench: _Bench,
         family: Family[Any],
-        variants: Sequence[Variant[Any]],
         outcome: FuzzOutcome,
         seconds: float | None,
     ) -> None:
-        self._bench, self._family, self._variants, self._outcome = bench, family, variants, outcome
+        self._bench, self._family, self._outcome = bench, family, outcome
         self._seconds = seconds
         self._end = self._later()
         self._failing: _Wrong | None = None
@@ -123,22 +130,38 @@ class _Search:
     def _later(self) -> float:
         return float("inf") if self._seconds is None else time.monotonic() + self._seconds
 
-    def attempt(self, case: Any) -> None:
-        """Every variant on one problem. Raises _Wrong for the first that is wrong, _TimeIsUp if it is too late."""
+    def attempt(self, variant: Variant[Any], coverage: Coverage, case: Any) -> None:
+        """Runs `variant` on one problem. Raises _Wrong if it is wrong, _TimeIsUp if it is too late."""
         if time.monotonic() > self._end:
             raise _TimeIsUp
         outcome, drawn = self._outcome, self._failing is None  # making a failing problem smaller draws no new ones
         outcome.problems += drawn
-        for variant in self._variants:
-            try:
-                took = self._bench.attempt(self._family, variant, case)
-            except _Wrong as wrong:
-                if self._failing is None:
-                    self._end = self._later()
-                self._failing = wrong
-                raise
-            outcome.ran += took and drawn
-            outcome.refused += not took and drawn
+        try:
+            took = self._bench.attempt(self._family, variant, case)
+        except _Wrong as wrong:
+            if self._failing is None:
+                self._end = self._later()
+            self._failing = wrong
+            raise
+        if drawn:
+            coverage.count(case, not took)
+        outcome.ran += took and drawn
+        outcome.refused += not took and drawn
+
+    def end(self, variant: Variant[Any], coverage: Coverage) -> None:
+        """Notes on how many problems `variant` ran: it must be half of those drawn, and LEAST if so many were drawn."""
+        from cudakit.testing import LEAST
+
+        self._outcome.different[variant.name] = len(coverage.different)
+        # hypothesis draws about half of its problems twice
+        short = coverage.shortfall(min(LEAST, coverage.drawn // 4))
+        if short is not None or (not coverage.different and coverage.drawn):
+            self._outcome.short[variant.name] = short or "nothing ran"
+
+    @property
+    def over(self) -> bool:
+        """Whether no other variant is to be tried."""
+        return self._outcome.failure is not None or self._outcome.cut_after is not None
 
     def finish(self, attempts: Callable[[], None]) -> None:
         """Make all `attempts`, and note in the outcome how they ended."""
@@ -168,7 +191,8 @@ def run(
     checks: Collection[str] | None = None,
     seconds: float | None = None,
 ) -> FuzzOutcome:
-    """Runs the variants `names` (all where empty) on `examples` problems of at most `elements` elements each.
+    """Runs each of the variants `names` (all if empty) on `examples` problems of at most `elements` elements, of the
+    kind that it supports.
 
     checks: those of a simulated device, all unless given. seconds: begin no new problem after that; a failing problem
     may take as long again to be made small. Raises Refused where it cannot be done.
@@ -183,33 +207,42 @@ def run(
     elements = elements or ELEMENTS[bench.device.kind]
     try:
         variants = [family.variant(name) for name in names] if names else list(family.variants)
-        cases = testing.cases(family.name, elements)
+        cases = [testing.cases_of(family, variant, elements) for variant in variants]
     except ValueError as error:
         raise Refused(str(error)) from error
     number = random.SystemRandom().randrange(2**32) if seed is None else seed
     outcome = FuzzOutcome(family.name, [variant.name for variant in variants], bench.device.name, number)
     outcome.replay = f"cudakit fuzz {family.name} --device {spec} --examples {examples} --seed {number}"
     outcome.replay += f" --elements {elements}" + (f" --variants {','.join(names)}" if names else "")
-    search = _Search(bench, family, variants, outcome, seconds)
+    search = _Search(bench, family, outcome, seconds)
 
-    @hypothesis.seed(number)
-    @hypothesis.settings(
-        max_examples=examples,
-        database=None,
-        derandomize=False,
-        deadline=None,
-        # not its explain phase, which runs a failing problem hundreds of times for comments that nobody sees here
-        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
-        verbosity=hypothesis.Verbosity.quiet,
-        report_multiple_bugs=False,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(cases)
-    def attempts(case: Any) -> None:
-        search.attempt(case)
+    def drawn(problems: Any, variant: Variant[Any], coverage: Coverage) -> Callable[[], None]:
+        @hypothesis.seed(number)
+        @hypothesis.settings(
+            max_examples=examples,
+            database=None,
+            derandomize=False,
+            deadline=None,
+            # not its explain phase, which runs a failing problem hundreds of times for comments that are not shown here
+            phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+            verbosity=hypothesis.Verbosity.quiet,
+            report_multiple_bugs=False,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(problems)
+        def attempts(case: Any) -> None:
+            search.attempt(variant, coverage, case)
+
+        found: Callable[[], None] = attempts
+        return found
 
     try:
-        search.finish(attempts)
+        for variant, problems in zip(variants, cases, strict=True):
+            coverage = testing.Coverage()
+            search.finish(drawn(problems, variant, coverage))
+            search.end(variant, coverage)
+            if search.over:
+                break
     finally:
         bench.device.close()
     return outcome

@@ -171,6 +171,7 @@ VARIANTS: tuple[Variant[BroadcastProblem], ...] = (
         "add/02_rows.cu",
         _rows,
         _along_rows,
+        problems="rows",
     ),
     Variant(
         3,
@@ -179,6 +180,7 @@ VARIANTS: tuple[Variant[BroadcastProblem], ...] = (
         "add/03_tiles.cu",
         _tiles,
         _is_turned,
+        problems="transposed",
     ),
     Variant(
         4,
@@ -187,6 +189,7 @@ VARIANTS: tuple[Variant[BroadcastProblem], ...] = (
         "add/04_dense.cu",
         _dense,
         _is_dense,
+        problems="dense",
     ),
     Variant(
         5,
@@ -195,6 +198,7 @@ VARIANTS: tuple[Variant[BroadcastProblem], ...] = (
         "vector_add/04_vector_add_vec4.cu",
         _flat("vector_add_vec4", 256),
         _is_flat,
+        problems="aligned",
     ),
     Variant(
         6,
@@ -203,6 +207,7 @@ VARIANTS: tuple[Variant[BroadcastProblem], ...] = (
         "vector_add/05_vector_add_streamed.cu",
         _flat("vector_add_streamed", 1024),
         _is_flat,
+        problems="aligned",
     ),
 )
 

@@ -111,6 +111,7 @@ VARIANTS: tuple[Variant[VolumeProblem], ...] = (
         "add_broadcast/03_rows.cu",
         _rows,
         _along_z,
+        problems="rows",
     ),
     Variant(
         4,
@@ -119,6 +120,7 @@ VARIANTS: tuple[Variant[VolumeProblem], ...] = (
         "add_broadcast/04_dense.cu",
         _dense,
         _is_dense,
+        problems="aligned",
     ),
 )
 

@@ -224,6 +224,7 @@ VARIANTS: tuple[Variant[AttentionProblem], ...] = (
         _tensor_cores,
         _halves,
         since="sm_80",
+        problems="16 bits",
     ),
     Variant(
         5,
@@ -233,6 +234,7 @@ VARIANTS: tuple[Variant[AttentionProblem], ...] = (
         _flash,
         _takes_flash,
         since="sm_80",
+        problems="aligned",
     ),
 )
 

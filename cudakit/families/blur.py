@@ -92,6 +92,7 @@ VARIANTS: tuple[Variant[BlurProblem], ...] = (
         "blur/03_walking.cu",
         _walking,
         _whole_pieces,
+        problems="vectors",
     ),
 )
 

@@ -79,6 +79,7 @@ VARIANTS: tuple[Variant[GemmProblem], ...] = (
         _pipelined,
         gemm_tiles.has_layout,
         since="sm_80",
+        problems="neighbours",
     ),
     Variant(
         10,
@@ -88,6 +89,7 @@ VARIANTS: tuple[Variant[GemmProblem], ...] = (
         _sliced,
         gemm_tiles.has_layout,
         since="sm_80",
+        problems="neighbours",
     ),
     Variant(
         11,
@@ -98,6 +100,7 @@ VARIANTS: tuple[Variant[GemmProblem], ...] = (
         gemm_tiles.has_layout,
         since="sm_80",
         scratch=_parts,
+        problems="neighbours",
     ),
     Variant(
         12,
@@ -108,6 +111,7 @@ VARIANTS: tuple[Variant[GemmProblem], ...] = (
         gemm_packed.fits,
         since="sm_80",
         scratch=gemm_packed.scratch,
+        problems="one",
     ),
     gemv(13),
 )

@@ -244,6 +244,7 @@ VARIANTS: tuple[Variant[GemmProblem], ...] = (
         _one_stage(swizzled=False),
         _one_stage_takes,
         since="sm_80",
+        problems="pieces",
     ),
     Variant(
         3,
@@ -253,6 +254,7 @@ VARIANTS: tuple[Variant[GemmProblem], ...] = (
         _one_stage(swizzled=True),
         _one_stage_takes,
         since="sm_80",
+        problems="pieces",
     ),
     Variant(
         4,
@@ -262,6 +264,7 @@ VARIANTS: tuple[Variant[GemmProblem], ...] = (
         _pipelined,
         _in_pieces,
         since="sm_80",
+        problems="pieces",
     ),
     Variant(
         5,

@@ -99,6 +99,7 @@ LADDER: tuple[Variant[GemmProblem], ...] = (
         "gemm/07_vec4.cu",
         _wide("vec4<128, 128, 8", 128, 128, 256),
         _fits(128, 128, wide=True),
+        problems="neighbours",
     ),
     Variant(
         8,
@@ -107,6 +108,7 @@ LADDER: tuple[Variant[GemmProblem], ...] = (
         "gemm/08_warp_tile.cu",
         _wide("warp_tile<128, 128, 8, 64, 32", 128, 128, 256),
         _fits(128, 128, wide=True),
+        problems="neighbours",
     ),
 )
 
@@ -160,4 +162,5 @@ def gemv(rung: int) -> Variant[GemmProblem]:
         "gemm/13_gemv.cu",
         _gemv,
         is_skinny,
+        problems="skinny",
     )

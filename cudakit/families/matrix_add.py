@@ -77,6 +77,7 @@ VARIANTS: tuple[Variant[MatrixProblem], ...] = (
         "matrix_add/01_one_block.cu",
         lambda problem: Config("one_block", 1, (TILE, TILE)),
         _one_matrix,
+        problems="one",
     ),
     Variant(
         2,
@@ -85,6 +86,7 @@ VARIANTS: tuple[Variant[MatrixProblem], ...] = (
         "matrix_add/02_many_blocks.cu",
         lambda problem: Config("many_blocks", problem.tiles, (TILE, TILE)),
         _one_matrix,
+        problems="one",
     ),
     Variant(
         3,
@@ -100,6 +102,7 @@ VARIANTS: tuple[Variant[MatrixProblem], ...] = (
         "vector_add/04_vector_add_vec4.cu",
         _flat,
         _vectors,
+        problems="aligned",
     ),
 )
 

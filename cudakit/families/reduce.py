@@ -138,7 +138,15 @@ def _fits_chunks(problem: ReduceProblem) -> bool | str:
 
 
 VARIANTS: tuple[Variant[ReduceProblem], ...] = (
-    Variant(1, "thread_per_row", "one thread a row", "reduce/01_thread_per_row.cu", _thread_a_row, _one_axis),
+    Variant(
+        1,
+        "thread_per_row",
+        "one thread a row",
+        "reduce/01_thread_per_row.cu",
+        _thread_a_row,
+        _one_axis,
+        problems="one axis",
+    ),
     Variant(
         2,
         "shared_tree",
@@ -146,6 +154,7 @@ VARIANTS: tuple[Variant[ReduceProblem], ...] = (
         "reduce/02_shared_tree.cu",
         _block_a_row("shared_tree"),
         _one_axis,
+        problems="one axis",
     ),
     Variant(
         3,
@@ -154,8 +163,17 @@ VARIANTS: tuple[Variant[ReduceProblem], ...] = (
         "reduce/03_warp_shuffle.cu",
         _block_a_row("warp_shuffle"),
         _one_axis,
+        problems="one axis",
     ),
-    Variant(4, "vec4", "16-byte loads, several in flight", "reduce/04_vec4.cu", _vec4, _neighbours),
+    Variant(
+        4,
+        "vec4",
+        "16-byte loads, several in flight",
+        "reduce/04_vec4.cu",
+        _vec4,
+        _neighbours,
+        problems="neighbours",
+    ),
     Variant(
         5,
         "two_step",
@@ -173,6 +191,7 @@ VARIANTS: tuple[Variant[ReduceProblem], ...] = (
         _columns,
         _one_axis,
         scratch=_columns_scratch,
+        problems="one axis",
     ),
 )
 

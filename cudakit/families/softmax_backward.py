@@ -182,6 +182,7 @@ VARIANTS: tuple[Variant[BackwardProblem], ...] = (
         _split_row,
         _fits_cluster,
         since="sm_90",
+        problems="vectors",
     ),
 )
 

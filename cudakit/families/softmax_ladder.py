@@ -310,6 +310,7 @@ LADDER: tuple[Variant[RowProblem], ...] = (
         "softmax/10_span.cu",
         _span,
         _is_span,
+        problems="span",
     ),
     Variant(
         11,
@@ -319,6 +320,7 @@ LADDER: tuple[Variant[RowProblem], ...] = (
         _split_row,
         _fits_cluster,
         since="sm_90",
+        problems="vectors",
     ),
     Variant(
         12,
@@ -338,6 +340,7 @@ LADDER: tuple[Variant[RowProblem], ...] = (
         _few_rows,
         since="sm_90",
         scratch=lambda problem: problem.rows * _on_chip_blocks(problem) * _on_chip_warps(problem) * 8,
+        problems="few rows",
     ),
     Variant(
         14,
@@ -348,6 +351,7 @@ LADDER: tuple[Variant[RowProblem], ...] = (
         softmax_blas.supports,
         run=softmax_blas.read_back,
         waits=True,
+        problems="forwards",
     ),
     Variant(
         15,
@@ -357,5 +361,6 @@ LADDER: tuple[Variant[RowProblem], ...] = (
         lambda problem: (),
         softmax_blas.supports,
         run=softmax_blas.on_device,
+        problems="forwards",
     ),
 )

@@ -82,7 +82,15 @@ def _flat_arguments(problem: MapProblem, inputs: Sequence[Any], output: Any, scr
 def _ladder(functor: Callable[[str, str], str]) -> tuple[Variant[MapProblem], ...]:
     return (
         Variant(1, "strided", _ANY, "unary/01_strided.cu", _strided(functor)),
-        Variant(2, "vectors", _WIDE, "unary/02_vectors.cu", _flat(functor), _vectors),
+        Variant(
+            2,
+            "vectors",
+            _WIDE,
+            "unary/02_vectors.cu",
+            _flat(functor),
+            _vectors,
+            problems="aligned",
+        ),
     )
 
 
@@ -347,7 +355,7 @@ FILL: Family[MapProblem] = _family(
     "fill",
     (
         Variant(1, "strided", _ANY, "unary/03_fill_strided.cu", _fill_strided),
-        Variant(2, "vectors", _WIDE, "unary/04_fill_vectors.cu", _fill_flat, _vectors),
+        Variant(2, "vectors", _WIDE, "unary/04_fill_vectors.cu", _fill_flat, _vectors, problems="aligned"),
     ),
     _filled,
     reference=lambda inputs, value=1.0: np.asarray(_filled(inputs, value), np.float64),

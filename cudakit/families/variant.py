@@ -84,7 +84,8 @@ class Variant(Generic[P]):
     on. `scratch(problem)` is the bytes of device memory (not cleared) that its kernels share for one run. `run` is for
     a rung that is more than kernels, with a library's calls between them: it queues all of its work itself, and there
     are no configs; `waits` means that it waits for the device meanwhile. `rounding` is the family's, unless its
-    arithmetic is another.
+    arithmetic is another. `problems` is the kind of problems that cudakit.testing draws for a variant that supports
+    few others; any unless given.
     """
 
     rung: int
@@ -98,6 +99,7 @@ class Variant(Generic[P]):
     run: Run | None = None
     waits: bool = False
     rounding: Callable[..., Any] | None = None
+    problems: str = ""
 
     def configs(self, problem: P) -> tuple[Config, ...]:
         """Its launches for `problem`, in order."""

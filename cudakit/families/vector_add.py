@@ -99,6 +99,7 @@ VARIANTS: tuple[Variant[AddProblem], ...] = (
         "vector_add/04_vector_add_vec4.cu",
         _flat("vector_add_vec4", 4, 256),
         _aligned,
+        problems="aligned",
     ),
     Variant(
         5,
@@ -107,6 +108,7 @@ VARIANTS: tuple[Variant[AddProblem], ...] = (
         "vector_add/05_vector_add_streamed.cu",
         _flat("vector_add_streamed", 4, 1024),
         _aligned,
+        problems="aligned",
     ),
 )
 

@@ -5,15 +5,24 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from cudakit.testing.case import Case, Layout, binary_case, contiguous, extents, float32_values
+from cudakit.testing.case import Case, Layout, binary_case, contiguous, dense, extents, float32_values, known
 
 
 @st.composite
-def add_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
-    """Problems of broadcasting: rank 0 to 4, axes repeated by extent 1, by rank and by a stride of 0."""
-    kind = draw(st.sampled_from(("row or column", "row or column", "transposed", "any", "any")))
-    if kind == "row or column":
-        return _row_or_column(draw, elements)
+def add_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
+    """Problems of broadcasting: rank 0 to 4, axes repeated by extent 1, by rank and by a stride of 0.
+
+    kind "rows": a row or a column added to a matrix without gaps; "dense": to one on a 16-byte boundary; "transposed":
+    operands that are; "aligned": arrays that are laid out alike from 16-byte boundaries on.
+    """
+    known(kind, "rows", "dense", "transposed", "aligned")
+    kind = kind or draw(st.sampled_from(("rows", "rows", "transposed", "any", "any")))
+    if kind == "aligned":
+        alike = (draw(extents(min(elements, 40))), draw(extents(max(1, min(elements // 40, 1100)))))
+        inputs = dense(draw, alike), dense(draw, alike)
+        return Case(inputs, draw(float32_values()), draw(st.sampled_from((None, contiguous(alike)))))
+    if kind in ("rows", "dense"):
+        return _row_or_column(draw, elements, kind == "dense")
     if kind == "transposed":
         return _transposed(draw, elements)
     shape: list[int] = []
@@ -31,11 +40,15 @@ def add_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
     return binary_case(draw, sides[0], sides[1], np.broadcast_shapes(*sides))
 
 
-def _row_or_column(draw: st.DrawFn, elements: int) -> Case:
-    """The usual case: a row or a column added to a matrix without gaps, on 16-byte boundaries or not."""
+def _row_or_column(draw: st.DrawFn, elements: int, aligned: bool) -> Case:
+    """The usual case: a row or a column added to a matrix without gaps, on 16-byte boundaries or not. aligned: on them,
+    and of two axes."""
     cols = draw(extents(min(elements, 1100))) or 5
     shape = (draw(extents(max(1, min(elements // cols, 300)))) or 6, cols)
-    matrix = contiguous(shape, draw(st.sampled_from((0, 0, 1))))
+    if aligned:
+        shape = max(shape[0], 2), max(shape[1], 2)
+    matrix = contiguous(shape, 0 if aligned else draw(st.sampled_from((0, 0, 1))))
+    cols = shape[1]
     other = contiguous(draw(st.sampled_from((shape[1:], (1, cols), (shape[0], 1)))), draw(st.integers(0, 4)))
     if draw(st.booleans()):
         output = None if other.shape != shape and draw(st.booleans()) else contiguous(shape)
@@ -45,8 +58,8 @@ def _row_or_column(draw: st.DrawFn, elements: int) -> Case:
 
 def _transposed(draw: st.DrawFn, elements: int) -> Case:
     """A matrix, or a batch of them, with one operand or both transposed."""
-    cols = draw(extents(min(elements, 200))) or 5
-    rows = draw(extents(max(1, min(elements // cols, 100)))) or 6
+    cols = max(draw(extents(min(elements, 200))), 2)
+    rows = max(draw(extents(max(1, min(elements // cols, 100)))), 2)
     shape: tuple[int, ...] = (rows, cols) if draw(st.booleans()) else (draw(st.integers(1, 3)), rows, cols)
     turned = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
     flipped = contiguous(tuple(shape[axis] for axis in turned)).strides

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from cudakit.testing.case import Case, contiguous, extents, float32_values, layouts
+from cudakit.testing.case import Case, Layout, contiguous, dense, extents, float32_values, known, layouts, nested
 
 
 @st.composite
-def add_broadcast_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
-    """Problems of the add-broadcast family: volumes with long and short rows, any strides, in place and not."""
+def add_broadcast_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
+    """Problems of the add-broadcast family: volumes with long and short rows, any strides, in place and not.
+
+    kind "rows": volumes whose last axis is contiguous; "aligned": volumes without gaps from 16-byte boundaries on.
+    """
+    known(kind, "rows", "aligned")
     nz = draw(extents(min(elements, 2100)))
     ny = draw(extents(max(1, min(elements // max(nz, 1), 40))))
     nx = draw(extents(max(1, min(elements // max(nz * ny, 1), 40))))
     in_place = draw(st.integers(0, 4)) == 0
+    if kind:
+        shape = (nx, ny, nz)
+        place = _gapped if kind == "rows" else dense
+        plane, line = draw(layouts((nx, ny))), draw(layouts((nx,)))
+        inputs = (place(draw, shape), plane, line)
+        return Case(inputs, draw(float32_values()), None if in_place else place(draw, shape))
     volume = draw(layouts((nx, ny, nz), output=in_place))
     # A volume walked along z that is off its boundaries: what the vectors must find out for themselves.
     if draw(st.booleans()):
@@ -23,3 +33,10 @@ def add_broadcast_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
         output = contiguous(volume.shape)
     plane, line = draw(layouts((nx, ny))), draw(layouts((nx,)))
     return Case((volume, plane, line), draw(float32_values()), output)
+
+
+def _gapped(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout:
+    """Rows of neighbours, with gaps between them, in either order of the other axes, anywhere."""
+    order = draw(st.sampled_from(((2, 1, 0), (2, 1, 0), (2, 0, 1))))
+    gaps = [draw(st.sampled_from((0, 0, 1, 4))), draw(st.sampled_from((0, 0, 1, 4))), 0]
+    return Layout(shape, nested(shape, order, lambda axis: gaps[axis]), draw(st.integers(0, 4)))

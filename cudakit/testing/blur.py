@@ -5,16 +5,23 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from cudakit.families.blur import BORDERS
-from cudakit.testing.case import Case, contiguous, extents, float32_values, layouts
+from cudakit.testing.case import Case, aligned_rows, contiguous, extents, float32_values, known, layouts
 
 
 @st.composite
-def blur_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
-    """Single images and batches, down to one pixel, any strides, each border; half of them what float4 takes."""
+def blur_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
+    """Single images and batches, down to one pixel, any strides, each border; half of them of rows of float4.
+
+    kind "vectors": rows of float4 on 16-byte boundaries.
+    """
+    known(kind, "vectors")
     cols = draw(extents(min(elements, 300)))
     rows = draw(extents(min(elements // max(cols, 1), 100)))
     images = draw(st.sampled_from(((), (), (1,), (3,))))
     options = {"border": draw(st.sampled_from(list(BORDERS)))}
+    if kind:
+        whole = (*images, rows, -(-cols // 4) * 4)
+        return Case((aligned_rows(draw, whole),), draw(float32_values()), aligned_rows(draw, whole), options)
     if draw(st.booleans()):
         place = contiguous((*images, rows, cols - cols % 4))
         return Case((place,), draw(float32_values()), place, options)

@@ -141,6 +141,25 @@ def layouts(draw: st.DrawFn, shape: tuple[int, ...], *, output: bool = False, dt
     return Layout(shape, tuple(strides), lead, dtype)
 
 
+def dense(draw: st.DrawFn, shape: tuple[int, ...], dtype: str = "float32") -> Layout:
+    """C order without gaps from a 16-byte boundary on."""
+    return contiguous(shape, draw(st.sampled_from((0, 0, 1, 5))) * (16 // memory.as_dtype(dtype).itemsize), dtype)
+
+
+def aligned_rows(draw: st.DrawFn, shape: tuple[int, ...], dtype: str = "float32") -> Layout:
+    """C order, every row of neighbours beginning on 16 bytes; for a last extent of whole 16-byte pieces."""
+    pieces = 16 // memory.as_dtype(dtype).itemsize
+    gap, lead = (pieces * draw(st.sampled_from((0, 0, 1, 3))) for _ in range(2))
+    order = range(len(shape) - 1, -1, -1)
+    return Layout(shape, nested(shape, order, lambda axis: gap * (axis == len(shape) - 2)), lead, dtype)
+
+
+def known(kind: str, *kinds: str) -> None:
+    """ValueError for a kind of problems that is none of these."""
+    if kind not in ("", *kinds):
+        raise ValueError(f"there are no problems of kind {kind!r} here, but of {', '.join(kinds) or 'none'}")
+
+
 def contiguous(shape: tuple[int, ...], lead: int = 0, dtype: str = "float32") -> Layout:
     """C order without gaps, `lead` elements off the allocation's alignment."""
     return Layout(shape, nested(shape, range(len(shape) - 1, -1, -1), lambda axis: 0), lead, dtype)

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from cudakit.testing.case import Case, Layout, Values, extents, layouts
+from cudakit.testing.case import Case, Layout, Values, extents, known, layouts
 
 _SPECIALS = (float("inf"), float("-inf"), float("nan"), 1e-45, -0.0)
 
@@ -20,33 +20,42 @@ def gemm_values(dtype: str = "float32") -> st.SearchStrategy[Values]:
 
 
 @st.composite
-def gemm_cases(draw: st.DrawFn, elements: int = 20_000, dtypes: tuple[str, ...] = ("float32",)) -> Case:
+def gemm_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "", dtypes: tuple[str, ...] = ("float32",)) -> Case:
     """Problems whose operands and output have at most about `elements` elements each, m * n * k at most 50 times that:
-    transposed, with gaps, negative strides, batches, alpha and beta, in place over C."""
+    transposed, with gaps, negative strides, batches, alpha and beta, in place over C.
+
+    kind "neighbours": operands of contiguous rows or columns; "pieces": whose extents and strides are whole 16-byte
+    pieces too; "skinny": at most 8 rows or columns; "one": no batches.
+    """
+    known(kind, "neighbours", "pieces", "skinny", "one")
     dtype = draw(st.sampled_from(dtypes))
     result = dtype if dtype == "float32" else draw(st.sampled_from((dtype, dtype, dtype, "float32")))
-    batch = draw(st.sampled_from(((), (), (), (1,), (3,))))
+    batch = draw(st.sampled_from(((), (), (), (1,), (3,)) if kind != "one" else ((), (), (1,))))
     most = elements // max(1, *batch, 1)
     m = draw(extents(min(most, 400)))
-    n = draw(extents(min(most // max(m, 1), 400)))
+    n = draw(extents(min(most // max(m, 1), 8 if kind == "skinny" else 400)))
+    if kind == "skinny" and draw(st.booleans()):
+        m, n = n, m
     k = draw(extents(min(most // max(m, n, 1), 50 * most // max(m * n, 1))))
     pieces = 4 if dtype == "float32" else 8  # elements of 16 bytes
-    if dtype != "float32" and draw(st.booleans()):  # whose extents are whole pieces: few others are, of eight
+    if kind == "pieces" or (dtype != "float32" and draw(st.booleans())):
+        # whole pieces in every extent: few others are, of eight
         m, n, k = (-(-extent // pieces) * pieces for extent in (m, n, k))
     alpha = draw(st.sampled_from((1.0, 1.0, -0.5, 0.0)))
     beta = draw(st.sampled_from((0.0, 0.0, 1.0, 0.25)))
 
     def placed(rows: int, cols: int, output: bool = False) -> Layout:
-        shape, kind = (*batch, rows, cols), result if output else dtype
-        if draw(st.booleans()):
-            return draw(layouts(shape, output=output, dtype=kind))
+        shape, item = (*batch, rows, cols), result if output else dtype
+        if draw(st.booleans()) and (output or kind not in ("neighbours", "pieces")):
+            return draw(layouts(shape, output=output, dtype=item))
         # what products are mostly given: rows or columns of neighbours, 16-byte aligned or nearly
-        gap = draw(st.sampled_from((0, 0, pieces, 8, 1)))
-        lead = draw(st.sampled_from((0, 0, 0, pieces, 1)))
+        other = pieces if kind == "pieces" else 1
+        gap = draw(st.sampled_from((0, 0, pieces, 8, other)))
+        lead = draw(st.sampled_from((0, 0, 0, pieces, other)))
         turned = draw(st.booleans())
         outer = (rows if turned else cols) + gap
         inner = (1, outer) if turned else (outer, 1)
-        return Layout(shape, (*((outer * (cols if turned else rows),) if batch else ()), *inner), lead, kind)
+        return Layout(shape, (*((outer * (cols if turned else rows),) if batch else ()), *inner), lead, item)
 
     inputs = [placed(m, k), placed(k, n)]
     in_place = False

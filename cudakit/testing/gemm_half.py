@@ -9,6 +9,6 @@ from cudakit.testing.case import Case
 from cudakit.testing.gemm import gemm_cases
 
 
-def gemm_half_cases(elements: int = 20_000) -> st.SearchStrategy[Case]:
+def gemm_half_cases(elements: int = 20_000, kind: str = "") -> st.SearchStrategy[Case]:
     """Problems of the products on tensor cores: as of gemm, in 16-bit dtypes."""
-    return gemm_cases(elements, DTYPES)
+    return gemm_cases(elements, kind, DTYPES)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from cudakit.testing.case import Case, Values, contiguous, extents, layouts
+from cudakit.testing.case import Case, Layout, Values, contiguous, extents, known, layouts, nested
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,9 @@ def _values() -> st.SearchStrategy[Values]:
     return st.builds(Values, st.integers(0, 2**32 - 1), scale, places, st.one_of(st.none(), st.floats(0, 1)))
 
 
-def _cases(draw: st.DrawFn, elements: int, dtype: str, least: int) -> Case:
+def _cases(draw: st.DrawFn, elements: int, kind: str, dtype: str, least: int) -> Case:
+    """Kind "one axis": over one axis, or all of an array without gaps; "neighbours": whose elements are neighbours."""
+    known(kind, "one axis", "neighbours")
     cols = max(draw(extents(elements)), least)
     if draw(st.integers(0, 4)) == 0:
         shape: tuple[int, ...] = (cols,)
@@ -38,25 +40,37 @@ def _cases(draw: st.DrawFn, elements: int, dtype: str, least: int) -> Case:
     axis = draw(st.sampled_from((-1, 0, None)))
     along = axis if len(shape) == 2 else None
     kept = () if along is None else (shape[1 + along] if along else shape[1],)
-    source = draw(st.one_of(layouts(shape), st.just(contiguous(shape)), st.just(contiguous(shape, 1))))
+    if kind == "neighbours" or (kind and along is None):
+        source = _neighbours(draw, shape, along)
+    else:
+        source = draw(st.one_of(layouts(shape), st.just(contiguous(shape)), st.just(contiguous(shape, 1))))
     target = draw(layouts(kept, output=True, dtype=dtype)) if kept else contiguous((), 0, dtype)
     fill = draw(st.one_of(_values(), _values(), st.builds(Ties, st.integers(0, 99))))
     return Case((source,), fill, target, {"axis": axis})
 
 
+def _neighbours(draw: st.DrawFn, shape: tuple[int, ...], along: int | None) -> Layout:
+    """Whose elements along an axis (None: all of them) are neighbours, on a 16-byte boundary or not."""
+    order = (0, 1) if along == 0 else tuple(reversed(range(len(shape))))
+    gap = 0 if along is None else draw(st.sampled_from((0, 0, 1, 4)))
+    return Layout(
+        shape, nested(shape, order, lambda axis: gap * (axis == order[-1])), draw(st.sampled_from((0, 0, 1, 4)))
+    )
+
+
 @st.composite
-def sum_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+def sum_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
     """Problems of sum: 1-D and 2-D over each axis and over all, any strides; sums of nothing too."""
-    return _cases(draw, elements, "float32", 0)
+    return _cases(draw, elements, kind, "float32", 0)
 
 
 @st.composite
-def max_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+def max_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
     """Problems of max: as of sum, with elements, and with many equal ones."""
-    return _cases(draw, elements, "float32", 1)
+    return _cases(draw, elements, kind, "float32", 1)
 
 
 @st.composite
-def argmax_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+def argmax_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
     """Problems of argmax: as of max."""
-    return _cases(draw, elements, "int64", 1)
+    return _cases(draw, elements, kind, "int64", 1)

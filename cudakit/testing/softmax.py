@@ -4,17 +4,43 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from cudakit.testing.case import Case, contiguous, extents, float32_values, layouts
+from cudakit.testing.case import (
+    Case,
+    Layout,
+    aligned_rows,
+    contiguous,
+    dense,
+    extents,
+    float32_values,
+    known,
+    layouts,
+    nested,
+)
 
 
 @st.composite
-def softmax_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
-    """Problems of the softmax family with at most `elements` elements: 1-D and 2-D, in place and not."""
-    cols = draw(extents(elements))
+def softmax_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
+    """Problems of the softmax family with at most `elements` elements: 1-D and 2-D, in place and not.
+
+    kind "vectors": rows of float4 on 16-byte boundaries; "few rows": at most 32 of them; "span": arrays without gaps
+    from 16-byte boundaries on, of at most 1,024 columns; "forwards": few rows, whose columns follow each other.
+    """
+    known(kind, "vectors", "few rows", "span", "forwards")
+    cols = draw(extents(min(elements, 1024) if kind == "span" else elements))
+    most = 300
+    if kind in ("vectors", "few rows"):
+        cols = -(-cols // 4) * 4
+    elif kind == "forwards":
+        most = 12
     if draw(st.integers(0, 7)) == 0:
         shape: tuple[int, ...] = (cols,)
     else:
-        shape = (draw(extents(max(1, min(elements // max(cols, 1), 300)))), cols)
+        shape = (draw(extents(max(1, min(elements // max(cols, 1), most)))), cols)
+    if kind == "few rows" and len(shape) == 2:  # each power of two is compiled
+        shape = (draw(st.sampled_from((1, 3, 17, 32))), cols if shape[0] else 4)
+    if kind:
+        place = dense if kind == "span" else aligned_rows if kind != "forwards" else _forwards
+        return Case((place(draw, shape),), draw(float32_values()), draw(st.sampled_from((None, place(draw, shape)))))
     if draw(st.integers(0, 3)) == 0:  # what float4 takes
         shape = (*shape[:-1], cols - cols % 4)
         rows = contiguous(shape)
@@ -22,3 +48,10 @@ def softmax_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
     in_place = draw(st.integers(0, 4)) == 0
     source = draw(layouts(shape, output=in_place))
     return Case((source,), draw(float32_values()), None if in_place else draw(layouts(shape, output=True)))
+
+
+def _forwards(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout:
+    """In either order of the axes, with gaps, anywhere."""
+    order = draw(st.permutations(range(len(shape))))
+    gaps = [draw(st.integers(0, 3)) for _ in shape]
+    return Layout(shape, nested(shape, order, lambda axis: gaps[axis]), draw(st.integers(0, 5)))

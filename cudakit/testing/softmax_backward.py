@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from cudakit.testing.case import Case, Values, contiguous, extents, layouts
+from cudakit.testing.case import Case, Values, aligned_rows, contiguous, extents, known, layouts
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,19 @@ def _gradients(dtype: str) -> st.SearchStrategy[Values]:
 
 
 @st.composite
-def softmax_backward_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+def softmax_backward_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
     """Problems with at most `elements` elements per array: three dtypes, 1-D and 2-D, gradients that are repeated along
     rows or columns, in place over grad and over y.
 
+    kind "vectors": rows of whole 16-byte pieces on 16-byte boundaries.
     y is no smaller than about e^-30, or 0: an infinite sum times a number that underflows is NaN in float32 only.
     """
+    known(kind, "vectors")
     dtype = draw(st.sampled_from(("float32", "float16", "bfloat16")))
     cols = draw(extents(elements))
-    if draw(st.booleans()):
+    if kind:
+        cols = -(-cols // 8) * 8
+    elif draw(st.booleans()):
         cols -= cols % 8
     shape: tuple[int, ...] = (draw(extents(max(1, min(elements // max(cols, 1), 300)))), cols)
     if draw(st.integers(0, 7)) == 0:
@@ -56,6 +60,8 @@ def softmax_backward_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
     plain = draw(st.booleans())
 
     def place(number: int | None) -> Any:
+        if kind:
+            return aligned_rows(draw, shape, dtype)
         if plain or draw(st.booleans()):
             return contiguous(shape, 0, dtype)
         return draw(layouts(shape, output=number in (None, over), dtype=dtype))

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from cudakit.families.unary import CASTS, FLOATS
-from cudakit.testing.case import Case, Layout, Values, contiguous, extents, float32_values, layouts
+from cudakit.testing.case import Case, Layout, Values, contiguous, dense, extents, float32_values, known, layouts
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,14 @@ def _shape(draw: st.DrawFn, elements: int) -> tuple[int, ...]:
     return draw(st.sampled_from(((rows, cols), (cols, rows), (1, rows, 1, cols))))
 
 
-def _pair(draw: st.DrawFn, elements: int, x: str, y: str) -> tuple[Layout, Layout | None]:
-    """Input and output (None: in place): contiguous half of the time, else any layouts."""
+def _pair(draw: st.DrawFn, elements: int, x: str, y: str, kind: str) -> tuple[Layout, Layout | None]:
+    """Input and output (None: in place): contiguous half of the time, else any layouts. Kind "aligned": contiguous from
+    16-byte boundaries on."""
+    known(kind, "aligned")
     shape = _shape(draw, elements)
     in_place = x == y and draw(st.integers(0, 3)) == 0
+    if kind:
+        return dense(draw, shape, x), None if in_place else dense(draw, shape, y)
     if draw(st.booleans()):
         lead = draw(st.sampled_from((0, 0, 1, 8)))
         return contiguous(shape, lead, x), None if in_place else contiguous(shape, draw(st.sampled_from((0, 0, 3))), y)
@@ -58,39 +62,43 @@ def _pair(draw: st.DrawFn, elements: int, x: str, y: str) -> tuple[Layout, Layou
 
 
 @st.composite
-def scale_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+def scale_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
     """Problems of scale: all dtypes, any strides, in place and not."""
     dtype = draw(st.sampled_from(FLOATS))
-    source, output = _pair(draw, elements, dtype, dtype)
+    source, output = _pair(draw, elements, dtype, dtype, kind)
     options = {"factor": draw(st.sampled_from((0.7, -2.0, 0.0, 1.0, 1e30, 1e-30, float("nan"), float("inf"))))}
     return Case((source,), draw(float32_values()), output, options)
 
 
 @st.composite
-def threshold_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+def threshold_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
     """Problems of threshold: limits that values are equal to, too."""
     dtype = draw(st.sampled_from(FLOATS))
-    source, output = _pair(draw, elements, dtype, dtype)
+    source, output = _pair(draw, elements, dtype, dtype, kind)
     options = {"limit": draw(st.sampled_from((0.3, 0.0, -1.0, 2.5, float("-inf"), float("inf"), float("nan"))))}
     return Case((source,), draw(st.one_of(float32_values(), st.builds(Halves, st.integers(0, 99)))), output, options)
 
 
 @st.composite
-def cast_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+def cast_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
     """Problems of cast: every pair of dtypes, ties and values past the range of the one cast to."""
     x, y = draw(st.sampled_from(CASTS)), draw(st.sampled_from(CASTS))
-    source, output = _pair(draw, elements, x, y)
+    source, output = _pair(draw, elements, x, y, kind)
     ties = st.builds(Halves, st.integers(0, 99))
     fill = draw(st.builds(Whole, st.integers(0, 99)) if x == "int32" else st.one_of(float32_values(), ties))
     return Case((source,), fill, output, {"to": y})
 
 
 @st.composite
-def fill_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
+def fill_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
     """Problems of fill: elements of 1 to 8 bytes, any strides."""
     dtype = draw(st.sampled_from(("float32", "float16", "bfloat16", "int32", "uint8", "float64")))
     shape = _shape(draw, elements)
-    output = draw(st.one_of(layouts(shape, output=True, dtype=dtype), st.just(contiguous(shape, 0, dtype))))
+    known(kind, "aligned")
+    if kind:
+        output = dense(draw, shape, dtype)
+    else:
+        output = draw(st.one_of(layouts(shape, output=True, dtype=dtype), st.just(contiguous(shape, 0, dtype))))
     return Case(
         (contiguous(shape, 0, dtype),), Values(0, 1.0), output, {"value": draw(st.sampled_from((0, 1, 7, 100)))}
     )

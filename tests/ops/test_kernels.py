@@ -1,36 +1,48 @@
-"""Every variant of every family, on every device at hand, on problems that hypothesis draws."""
+"""Every variant of every family, on every device at hand, on problems that hypothesis draws and that it supports."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import cudakit
 from cudakit import ops
-from cudakit.testing import Unsupported, cases, run_case
+from cudakit.testing import cases, cases_of, check_variant
 
 VARIANTS = [(family, variant.name) for family in ops.families().values() for variant in family]
-ELEMENTS = {"sim": 6_000, "gpu": 300_000}
+ELEMENTS = {"sim": 1_000, "gpu": 300_000}
 
 
 @pytest.mark.parametrize(("family", "name"), VARIANTS, ids=lambda value: getattr(value, "name", value))
-@given(data=st.data())
-def test_variant_equals_the_reference(device: cudakit.Device, family, name, data) -> None:
-    case = data.draw(cases(family.name, ELEMENTS[device.kind]))
-    verdict = run_case(device, family, family.variant(name), case)
-    assert isinstance(verdict, Unsupported) or verdict.ok, verdict.why
+def test_variant_equals_the_reference(device: cudakit.Device, family, name) -> None:
+    variant = family.variant(name)
+    check_variant(device, family, variant, cases_of(family, variant, ELEMENTS[device.kind]))
 
 
 @pytest.mark.parametrize("family", ops.families().values(), ids=lambda family: family.name)
-@given(data=st.data())
-def test_auto_takes_every_problem(device: cudakit.Device, family, data) -> None:
-    case = data.draw(cases(family.name, ELEMENTS[device.kind]))
-    verdict = run_case(device, family, None, case)
-    assert not isinstance(verdict, Unsupported), verdict.reason
-    assert verdict.ok, verdict.why
+def test_auto_takes_every_problem(device: cudakit.Device, family) -> None:
+    coverage = check_variant(device, family, None, cases(family.name, ELEMENTS[device.kind]))
+    assert coverage.refused == 0
+
+
+def test_a_variant_that_refuses_most_problems_has_not_passed(device: cudakit.Device) -> None:
+    family = ops.families()["vector_add"]
+    picky = dataclasses.replace(family.variant("vector_add_vec4"), problems="")
+    with pytest.raises(AssertionError, match=r"vector_add_vec4: \d+ of 60 problems were refused"):
+        check_variant(device, family, picky, cases_of(family, picky, 100))
+
+
+def test_a_variant_that_ran_on_few_different_problems_has_not_passed(device: cudakit.Device) -> None:
+    family = ops.families()["vector_add"]
+    with pytest.raises(AssertionError, match=r" 1?\d different ones ran; at least half must run, and 20 different"):
+        check_variant(device, family, family.variants[0], cases("vector_add", 1, "aligned"))
+
+
+def test_a_family_has_no_kind_of_problems_that_it_does_not_draw() -> None:
+    with pytest.raises(ValueError, match="no problems of kind 'smooth' here, but of aligned"):
+        cases("vector_add", 100, "smooth").example()
 
 
 @pytest.mark.parametrize("family", ops.families().values(), ids=lambda family: family.name)

@@ -408,6 +408,15 @@ def test_a_command_that_checked_nothing_fails(capsys, monkeypatch, tmp_path, arg
     assert "error: NOTHING CHECKED: " in err
 
 
+def test_fuzz_of_a_variant_that_refuses_most_problems_is_not_all_right():
+    family = ops.families()["vector_add"]
+    picky = dataclasses.replace(family.variant("vector_add_vec4"), problems="")
+    found = fuzzing.run("sim", dataclasses.replace(family, variants=(family.variants[0], picky)), [], 40, seed=1)
+    assert found.ran > 20
+    assert not found.ok
+    assert "TOO FEW PROBLEMS RAN\nvector_add_vec4: " in found.text()
+
+
 def test_fuzz_refuses_an_unknown_family(capsys):
     status, _, err = run(capsys, "fuzz", "nothing", "--device", "sim")
     assert status == cli.EXIT_REFUSED
