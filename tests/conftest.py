@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # here can be stale. Child processes that tests start inherit it.
 os.environ.setdefault("CUDAKIT_CACHE_DIR", str(ROOT / ".pytest_cache" / "kernels"))
 
+# pytest-xdist sets it in its workers: what tests read would be wrapped as for a terminal.
+os.environ.pop("COLUMNS", None)
+
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 

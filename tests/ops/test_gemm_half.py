@@ -229,6 +229,6 @@ def test_the_tolerance_is_as_wide_as_sums_that_are_cut_and_no_wider(
 @pytest.mark.parametrize(("dtype", "shown"), [("float32", True), ("bfloat16", False)])
 def test_tables_show_the_share_of_the_fp32_peak_of_fp32_alone(dtype: str, shown: bool) -> None:
     report = {"device": {"kind": "gpu"}, "ceilings": {"fp32_tflops": 60.0}}
-    names = [name for name, _ in tables.columns_of(report, [{"ceiling": "cublas", "dtype": dtype}])]
+    names = [column.heading for column in tables.columns_of(report, [{"ceiling": "cublas", "dtype": dtype}])]
     assert "TFLOP/s" in names
     assert ("of fp32 peak" in names) is shown
