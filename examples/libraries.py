@@ -139,8 +139,9 @@ def matrices(device, stream, n):
     lower = np.tril(exact), np.tril(rounding)
     rows.call("syrk", f"lower half of A A^T, {rows.library}", lambda: blas.syrk(matrix, square, **on), *lower, **work)
     exact = solve(triangle.astype(np.float64), wide_a, lower=True)
-    # an error is carried down its column: twice what numpy in float32 makes of any
-    rounding = 2 * np.abs(solve(triangle, a, lower=True) - exact).max(axis=0, keepdims=True)
+    # the error of each sum is carried down its column by the inverse of L
+    carried = np.abs(solve(triangle.astype(np.float64), np.eye(n), lower=True)) @ np.abs(triangle) @ np.abs(exact)
+    rounding = of_chain(n) * carried
     rows.call("trsm", "the X of L X = A", lambda: blas.trsm(half, matrix, **on), exact, rounding, flops=n * n * n)
     yield from rows.rows
 

@@ -312,7 +312,7 @@ def interface_dtype(description: dict[str, Any]) -> np.dtype[Any]:
     """The dtype of an array interface: its `descr` if that says more than its `typestr`."""
     typestr: Any = description["typestr"]
     descr = description.get("descr")
-    if typestr[1] == "V" and descr and (len(descr) > 1 or descr[0][0]):
+    if typestr[1:2] == "V" and descr and (len(descr) > 1 or descr[0][0]):
         typestr = descr
     dtype: np.dtype[Any] = np.dtype(typestr)
     return dtype
