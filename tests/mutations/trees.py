@@ -42,11 +42,12 @@ class Tree:
     @contextmanager
     def mutated(self, mutation: Mutation) -> Iterator[None]:
         """The tree with the mutation in it."""
-        original = (self.root / mutation.file).read_text(encoding="utf-8")
+        # from the copy: the original may be edited meanwhile
+        original = (self.place / mutation.file).read_text(encoding="utf-8")
         # Who includes a header by its path next to it must not find the original's.
         affected = [mutation.file] if mutation.file.endswith(".py") else includers(self.root, mutation.file)
         for file in affected:
-            self._write(file, (self.root / file).read_text(encoding="utf-8"))
+            self._write(file, (self.place / file).read_text(encoding="utf-8"))
         self._write(mutation.file, mutation.applied(original))
         try:
             yield
