@@ -17,16 +17,21 @@ from cudakit.testing.case import (
     nested,
 )
 
+# Floats of a row that two blocks of a cluster share, though other problems may be smaller.
+TWO_BLOCKS = 2500
+
 
 @st.composite
 def softmax_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
     """Problems of the softmax family with at most `elements` elements: 1-D and 2-D, in place and not.
 
-    kind "vectors": rows of float4 on 16-byte boundaries; "few rows": at most 32 of them; "span": arrays without gaps
-    from 16-byte boundaries on, of at most 1,024 columns; "forwards": few rows, whose columns follow each other.
+    kind "vectors": rows of float4 on 16-byte boundaries, TWO_BLOCKS long too; "few rows": at most 32 of them; "span":
+    arrays without gaps from 16-byte boundaries on, of at most 1,024 columns; "forwards": few rows, whose columns follow
+    each other.
     """
     known(kind, "vectors", "few rows", "span", "forwards")
-    cols = draw(extents(min(elements, 1024) if kind == "span" else elements))
+    longest = {"span": min(elements, 1024), "vectors": max(elements, TWO_BLOCKS)}.get(kind, elements)
+    cols = draw(extents(longest))
     most = 300
     if kind in ("vectors", "few rows"):
         cols = -(-cols // 4) * 4

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from cudakit.testing.case import Case, Values, aligned_rows, contiguous, extents, known, layouts
 
+# Elements of a row that two blocks of a cluster share (1,024 float32 each), though other problems may be smaller.
+TWO_BLOCKS = 2500
+
 
 @dataclass(frozen=True)
 class Probabilities:
@@ -48,7 +51,7 @@ def softmax_backward_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = 
     """
     known(kind, "vectors")
     dtype = draw(st.sampled_from(("float32", "float16", "bfloat16")))
-    cols = draw(extents(elements))
+    cols = draw(extents(max(elements, TWO_BLOCKS) if kind else elements))
     if kind:
         cols = -(-cols // 8) * 8
     elif draw(st.booleans()):
