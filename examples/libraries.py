@@ -32,7 +32,7 @@ from cudakit.measure.ceilings import fp32_peak
 from cudakit.measure.rows import BenchReport, Rates, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.memory.array import as_dtype
-from cudakit.rounding import U, of_products, of_tree
+from cudakit.rounding import U, of_chain, of_products, of_tree
 from cudakit.shapes import shape_text
 from cudakit.show import outputs
 
