@@ -3,6 +3,7 @@ right on one."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -115,6 +116,7 @@ class Unsupported:
 # Strategies -----------------------------------------------------------------------------------------------------------
 
 
+@functools.cache  # hypothesis examines each new strategy, which takes longer than drawing
 def extents(most: int) -> st.SearchStrategy[int]:
     """Extents 0 to `most`, leaning to 0, 1, primes and one off multiples of warps, vectors and blocks."""
     edges = [n + d for n in (4, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 14080, 32768) for d in (-1, 0, 1)]
@@ -199,6 +201,7 @@ class Values:
         return values
 
 
+@functools.cache
 def float32_values(*, hard: bool = True) -> st.SearchStrategy[Values]:
     """Fillers: scales from tiny to near overflow, and, where `hard`, infinities, NaN, denormals and -inf rows."""
     scale = st.sampled_from((1.0, 1.0, 10.0, 1e-3, 1e4, 1e30, 1e-40))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from cudakit.testing.case import Case, Layout, Values, extents, known, layouts
 _SPECIALS = (float("inf"), float("-inf"), float("nan"), 1e-45, -0.0)
 
 
+@functools.cache
 def gemm_values(dtype: str = "float32") -> st.SearchStrategy[Values]:
     """Fillers whose products stay normal numbers of their dtype: what overflows depends on the order of a sum, and of a
     denormal an error of one place may be all there is."""

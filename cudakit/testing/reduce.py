@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ class Ties:
         return np.random.default_rng(self.seed).integers(0, 3, shape).astype(np.float32)
 
 
+@functools.cache
 def _values() -> st.SearchStrategy[Values]:
     """Values whose sums overflow in no order, with infinities, NaN and rows of -inf."""
     special = st.sampled_from((np.inf, -np.inf, np.nan, 1e-45, -0.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ class Probabilities:
             return np.log(values) if self.log else values
 
 
+@functools.cache
 def _gradients(dtype: str) -> st.SearchStrategy[Values]:
     """Fillers of grad whose sums overflow in no order, with infinities and NaN."""
     scales = (1.0, 1.0, 4.0, 0.1) if dtype == "float16" else (1.0, 1.0, 10.0, 1e-3, 1e4, 1e15)
