@@ -219,6 +219,17 @@ def test_fill_reads_json_from_the_working_directory(tmp_path, monkeypatch, capsy
     assert command_line.main(["fill", "--check", "page.md"]) == 0
 
 
+def test_every_environment_variable_of_the_package_is_in_the_reference():
+    read = {
+        name
+        for path in (ROOT / "cudakit").rglob("*.py")
+        for name in re.findall(r"environ(?:\.get\(|\[)\"((?:CUDA|COLUMNS|CONDA)\w*)\"", path.read_text(encoding="utf-8"))
+    }
+    table = (ROOT / "docs" / "api" / "command_line.md").read_text(encoding="utf-8")
+    assert "CUDAKIT_DEVICE" in read
+    assert not [name for name in sorted(read) if f"`{name}`" not in table]
+
+
 # ---- the built pages ----
 
 
