@@ -120,7 +120,7 @@ def _fits_registers(problem: BackwardProblem) -> bool | str:
 
 
 @dataclass(frozen=True)
-class ClusterTile:
+class BackwardClusterTile:
     """Template constants of 03_split_row.cu."""
 
     block: int
@@ -128,13 +128,13 @@ class ClusterTile:
     held: int
 
 
-def cluster_tile(problem: BackwardProblem) -> ClusterTile | None:
+def cluster_tile(problem: BackwardProblem) -> BackwardClusterTile | None:
     """The tile for a row, or None if 16 blocks do not hold it: blocks stay small while the cluster can grow, so that a
     multiprocessor has several, and reads of one row overlap writes of another."""
     for cluster, block in ((2, 256), (4, 256), (8, 256), (16, 256), (16, 512), (16, 1024)):
         held = ceil_div(problem.pieces, cluster * block)
         if held <= HELD_PIECES:
-            return ClusterTile(block, cluster, held)
+            return BackwardClusterTile(block, cluster, held)
     return None
 
 

@@ -47,7 +47,7 @@ class Change:
 
 
 @dataclass
-class Comparison:
+class ReportComparison:
     """What two reports have in common and how they differ. refusal: why they cannot be compared, or "". rows: how many
     of ours were compared. unmeasured: rows of both of which only one has a figure."""
 
@@ -78,9 +78,9 @@ def other_device(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return ""
 
 
-def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Comparison:
+def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> ReportComparison:
     """Compare two reports in the contract's form (`BenchReport.as_dict`)."""
-    found = Comparison(other_device(old["device"], new["device"]))
+    found = ReportComparison(other_device(old["device"], new["device"]))
     if found.refusal:
         return found
     before = {identity(row): row for row in old["rows"]}

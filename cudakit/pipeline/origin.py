@@ -11,7 +11,7 @@ from cudakit.pipeline.refusals import ContentsRefused
 from cudakit.pipeline.sources import Blocks, Source
 
 
-class Origin:
+class RunOrigin:
     """count: of items; None if unknown. It holds the sources and not the run: a sink may keep it longer."""
 
     def __init__(self, sources: Sequence[Source | Blocks], count: int | None) -> None:

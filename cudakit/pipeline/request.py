@@ -13,7 +13,7 @@ from cudakit.device import Device
 from cudakit.pipeline.chunk import Progress
 from cudakit.pipeline.file_sinks import ToFile, ToMap
 from cudakit.pipeline.folder_sink import ToFolder
-from cudakit.pipeline.origin import Origin
+from cudakit.pipeline.origin import RunOrigin
 from cudakit.pipeline.sink import Sink
 from cudakit.pipeline.sources import Blocks, FromFile, FromFiles, Item, Source
 
@@ -124,9 +124,9 @@ class RunRequest:
         return self.count is None or self.count * passing >= MEASURED_BYTES
 
     @cached_property
-    def origin(self) -> Origin:
+    def origin(self) -> RunOrigin:
         """The sources, for the sinks."""
-        return Origin(self.sources, self.count)
+        return RunOrigin(self.sources, self.count)
 
 
 def _expect_numbers(values: dict[str, Any]) -> None:

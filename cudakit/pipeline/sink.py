@@ -7,7 +7,7 @@ from typing import Any
 
 from cudakit.driver.context import Context
 from cudakit.pipeline.files import HostArray
-from cudakit.pipeline.origin import Origin
+from cudakit.pipeline.origin import RunOrigin
 from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.sources import Item
 
@@ -19,7 +19,7 @@ class SinkSpec:
 
     item: Item
     count: int | None
-    origin: Origin
+    origin: RunOrigin
     resume: bool = False
     overwrite: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cudakit.measure.regression import FLOOR, Change, Comparison
+from cudakit.measure.regression import FLOOR, Change, ReportComparison
 from cudakit.show import terminal
 from cudakit.show.digits import number
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def show(found: Comparison, old: Mapping[str, Any], new: Mapping[str, Any], name: str, console: Console) -> None:
+def show(found: ReportComparison, old: Mapping[str, Any], new: Mapping[str, Any], name: str, console: Console) -> None:
     """Prints the rows that changed, those that only one report has, and how many were compared with the report `name`.
 
     found: the comparison of the reports `old` and `new`.
@@ -72,7 +72,7 @@ def _rule(simulated: bool) -> str:
     )
 
 
-def _total(found: Comparison, name: str, simulated: bool) -> str:
+def _total(found: ReportComparison, name: str, simulated: bool) -> str:
     def count(changes: Sequence[Change]) -> str:
         rows = len({change.row for change in changes})
         return f"{rows} row{'s' * (rows != 1)}"

@@ -19,7 +19,7 @@ Group = tuple[str, tuple[int, ...], str, str]  # family, shape, dtype, mode
 
 
 @dataclass(frozen=True)
-class Column:
+class ReportColumn:
     """A heading, and the text of a row's cell, given the row and the one that it is compared with.
 
     leave: a terminal's table leaves out the columns with the greatest number first, and those with 0 never. words:
@@ -103,56 +103,56 @@ def _percentiles(row: Row, _: Mapping[str, Any]) -> str:
     return NOTHING if spread is None else f"{number(spread['p10'])} to {number(spread['p90'])}"
 
 
-_WHO = [Column("rung", _label), Column("variant", lambda row, _: str(row["variant"]), words=True)]
-_IDEA = Column("what it adds", _idea, only="page")
+_WHO = [ReportColumn("rung", _label), ReportColumn("variant", lambda row, _: str(row["variant"]), words=True)]
+_IDEA = ReportColumn("what it adds", _idea, only="page")
 _IDEA_AND_HOST_TIME = replace(_IDEA, text=_idea_and_host_time)
-_OCCUPANCY = Column("occupancy", _occupancy, leave=8)
-_ERROR = Column("worst error", _error, leave=9)
-_RIGHT = Column("right", _verdict, words=True)
-_CALL = Column("call, us", _call, leave=3)
-_WITH_TRANSFERS = Column("with transfers, ms", lambda row, _: number(row["end_to_end_ms"]), leave=7)
+_OCCUPANCY = ReportColumn("occupancy", _occupancy, leave=8)
+_ERROR = ReportColumn("worst error", _error, leave=9)
+_RIGHT = ReportColumn("right", _verdict, words=True)
+_CALL = ReportColumn("call, us", _call, leave=3)
+_WITH_TRANSFERS = ReportColumn("with transfers, ms", lambda row, _: number(row["end_to_end_ms"]), leave=7)
 _MS = [
-    Column("ms (p10 to p90)", _time, only="page"),
-    Column("ms", _median, only="terminal"),
-    Column("p10 to p90", _percentiles, leave=6, only="terminal"),
+    ReportColumn("ms (p10 to p90)", _time, only="page"),
+    ReportColumn("ms", _median, only="terminal"),
+    ReportColumn("p10 to p90", _percentiles, leave=6, only="terminal"),
 ]
 
-TIMED: list[Column] = [
+TIMED: list[ReportColumn] = [
     *_WHO,
     _IDEA,
     *_MS,
     _CALL,
-    Column("GB/s", lambda row, _: number(row["gbps"])),
-    Column("of copy", _share),
-    Column("x rung 1", _speedup, leave=5),
+    ReportColumn("GB/s", lambda row, _: number(row["gbps"])),
+    ReportColumn("of copy", _share),
+    ReportColumn("x rung 1", _speedup, leave=5),
     _WITH_TRANSFERS,
     _OCCUPANCY,
     _ERROR,
     _RIGHT,
 ]
 # For families whose measure is arithmetic.
-TIMED_FLOPS: list[Column] = [
+TIMED_FLOPS: list[ReportColumn] = [
     *_WHO,
     _IDEA,
     *_MS,
     _CALL,
-    Column("TFLOP/s", lambda row, _: number(row["tflops"])),
-    Column("of library", _share),
-    Column("of fp32 peak", lambda row, _: NOTHING, leave=4),
-    Column("x rung before", _speedup, leave=5),
+    ReportColumn("TFLOP/s", lambda row, _: number(row["tflops"])),
+    ReportColumn("of library", _share),
+    ReportColumn("of fp32 peak", lambda row, _: NOTHING, leave=4),
+    ReportColumn("x rung before", _speedup, leave=5),
     _WITH_TRANSFERS,
     _OCCUPANCY,
     _ERROR,
     _RIGHT,
 ]
-COUNTED: list[Column] = [
+COUNTED: list[ReportColumn] = [
     *_WHO,
     _IDEA_AND_HOST_TIME,
-    Column("bytes/element", _counter("bytes_per_element")),
-    Column("sectors/request", _counter("sectors_per_request")),
-    Column("bank conflicts", _counter("bank_conflicts"), leave=5),
-    Column("instructions", _counter("instructions"), leave=4),
-    Column("branch efficiency", _counter("branch_efficiency"), leave=6),
+    ReportColumn("bytes/element", _counter("bytes_per_element")),
+    ReportColumn("sectors/request", _counter("sectors_per_request")),
+    ReportColumn("bank conflicts", _counter("bank_conflicts"), leave=5),
+    ReportColumn("instructions", _counter("instructions"), leave=4),
+    ReportColumn("branch efficiency", _counter("branch_efficiency"), leave=6),
     _OCCUPANCY,
     _ERROR,
     _RIGHT,
@@ -170,17 +170,23 @@ def _streamed(name: str, scale: float = 1.0) -> Callable[[Row, Mapping[str, Any]
 
 
 # For pipelines, whose work is the traffic between host and device.
-STREAMED: list[Column] = [
+def _rate(name: str) -> Callable[[Row, Mapping[str, Any]], str]:
+    """A rate of a pipeline; the simulated device has no clock, so its rates are not shown."""
+    text = _streamed(name)
+    return lambda row, other: NOTHING if row["time_ms"] is None else text(row, other)
+
+
+STREAMED: list[ReportColumn] = [
     *_WHO,
     _IDEA_AND_HOST_TIME,
-    Column("ms", _median),
-    Column("GB/s in", lambda row, _: NOTHING if row["time_ms"] is None else _streamed("gbps_in")(row, _), leave=4),
-    Column("GB/s out", lambda row, _: NOTHING if row["time_ms"] is None else _streamed("gbps_out")(row, _), leave=4),
-    Column("of bound", _share),
-    Column("x rung 1", _speedup, leave=5),
-    Column("chunks", _streamed("chunks"), leave=6),
-    Column("pinned MB", _streamed("host_bytes", 1e-6), leave=7),
-    Column("device MB", _streamed("device_bytes", 1e-6), leave=7),
+    ReportColumn("ms", _median),
+    ReportColumn("GB/s in", _rate("gbps_in"), leave=4),
+    ReportColumn("GB/s out", _rate("gbps_out"), leave=4),
+    ReportColumn("of bound", _share),
+    ReportColumn("x rung 1", _speedup, leave=5),
+    ReportColumn("chunks", _streamed("chunks"), leave=6),
+    ReportColumn("pinned MB", _streamed("host_bytes", 1e-6), leave=7),
+    ReportColumn("device MB", _streamed("device_bytes", 1e-6), leave=7),
     _ERROR,
     _RIGHT,
 ]
@@ -191,7 +197,7 @@ def counts_flops(rows: Sequence[Row]) -> bool:
     return any(row.get("ceiling", "copy") not in ("copy", "bound") for row in rows)
 
 
-def columns_of(report: Mapping[str, Any], rows: Sequence[Row]) -> list[Column]:
+def columns_of(report: Mapping[str, Any], rows: Sequence[Row]) -> list[ReportColumn]:
     """Times for a GPU's report, counters for a simulated device's, which has no clock."""
     if any(row.get("pipeline") for row in rows):
         return STREAMED

@@ -220,11 +220,8 @@ def test_fill_reads_json_from_the_working_directory(tmp_path, monkeypatch, capsy
 
 
 def test_every_environment_variable_of_the_package_is_in_the_reference():
-    read = {
-        name
-        for path in (ROOT / "cudakit").rglob("*.py")
-        for name in re.findall(r"environ(?:\.get\(|\[)\"((?:CUDA|COLUMNS|CONDA)\w*)\"", path.read_text(encoding="utf-8"))
-    }
+    use = re.compile(r"environ(?:\.get\(|\[)\"((?:CUDA|COLUMNS|CONDA|NO_COLOR)\w*)\"")
+    read = {name for path in (ROOT / "cudakit").rglob("*.py") for name in use.findall(path.read_text(encoding="utf-8"))}
     table = (ROOT / "docs" / "api" / "command_line.md").read_text(encoding="utf-8")
     assert "CUDAKIT_DEVICE" in read
     assert not [name for name in sorted(read) if f"`{name}`" not in table]
