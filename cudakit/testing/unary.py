@@ -43,7 +43,8 @@ def _shape(draw: st.DrawFn, elements: int) -> tuple[int, ...]:
     if draw(st.booleans()):
         return (cols,)
     rows = draw(extents(max(1, min(elements // max(cols, 1), 100))))
-    return draw(st.sampled_from(((rows, cols), (cols, rows), (1, rows, 1, cols))))
+    deep = tuple(min(extent, 5) for extent in (rows, cols, rows + cols, rows))
+    return draw(st.sampled_from(((rows, cols), (cols, rows), (1, rows, 1, cols), deep)))
 
 
 def _pair(draw: st.DrawFn, elements: int, x: str, y: str, kind: str) -> tuple[Layout, Layout | None]:

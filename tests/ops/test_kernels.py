@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 
+import numpy as np
 import pytest
-from hypothesis import find
+from hypothesis import find, given, settings
 
 import cudakit
 from cudakit import ops
@@ -39,6 +40,17 @@ def test_a_variant_that_ran_on_few_different_problems_has_not_passed(device: cud
     family = ops.families()["vector_add"]
     with pytest.raises(AssertionError, match=r" 1?\d different ones ran; at least half must run, and 20 different"):
         check_variant(device, family, family.variants[0], cases("vector_add", 1, "aligned"))
+
+
+@settings(max_examples=200)
+@given(case=cases("matrix_add", 200))
+def test_no_element_is_twice_in_what_is_written(case) -> None:
+    """Such a problem is refused, so that work in place would not be tested."""
+    written = case.output if case.output is not None else case.inputs[case.over]
+    offsets = np.zeros(written.shape, np.int64)
+    for axis, stride in zip(np.indices(written.shape), written.strides, strict=True):
+        offsets += axis * stride
+    assert len(np.unique(offsets)) == offsets.size
 
 
 def test_a_family_has_no_kind_of_problems_that_it_does_not_draw() -> None:
