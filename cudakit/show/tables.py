@@ -169,13 +169,13 @@ def _streamed(name: str, scale: float = 1.0) -> Callable[[Row, Mapping[str, Any]
     return text
 
 
-# For pipelines, whose work is the traffic between host and device.
 def _rate(name: str) -> Callable[[Row, Mapping[str, Any]], str]:
     """A rate of a pipeline; the simulated device has no clock, so its rates are not shown."""
     text = _streamed(name)
     return lambda row, other: NOTHING if row["time_ms"] is None else text(row, other)
 
 
+# For pipelines, whose work is the traffic between host and device.
 STREAMED: list[ReportColumn] = [
     *_WHO,
     _IDEA_AND_HOST_TIME,
