@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-#: Those of the codes below that a kernel is to blame for.
+#: The sticky codes (below) whose cause is a kernel.
 KERNEL_FAULTS = frozenset(
     {
         700,  # ILLEGAL_ADDRESS
@@ -182,7 +182,7 @@ class LeakWarning(ResourceWarning):
 
 
 class UnseenFault(UserWarning):
-    """Work that was queued on a simulated device failed after the last call that waited, so no error told of it.
+    """Work that was queued on a simulated device failed after the last call that waited, so no error reported it.
     The process exits with status 1, except one that pytest runs.
 
     report: the simulated device's.

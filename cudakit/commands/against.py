@@ -40,7 +40,7 @@ def _is_row(row: Any) -> bool:
 
 
 def families(report: Mapping[str, Any]) -> list[str]:
-    """The names of the report's families that there still are."""
+    """The names of the report's families that still exist."""
     from cudakit import ops
 
     known = ops.families()
@@ -49,7 +49,7 @@ def families(report: Mapping[str, Any]) -> list[str]:
 
 def work(report: Mapping[str, Any], named: Sequence[str]) -> Work:
     """The rows of an older report as what to measure again: for each family (of `named` alone, if any), dtype and mode
-    the shapes and variants that it has. Families, dtypes, modes and variants that are gone are left out."""
+    the shapes and variants that it has. Families, dtypes, modes and variants that no longer exist are left out."""
     from cudakit import ops
 
     known = ops.families()
@@ -78,7 +78,7 @@ def refusal(report: Mapping[str, Any], device: Mapping[str, Any]) -> str:
 
 
 def nothing_compared(name: str, why: str) -> int:
-    """Says that no comparison was made. Returns the exit status."""
+    """Reports that no comparison was made, and why. Returns the exit status."""
     terminal.say_error(f"NOTHING COMPARED with {name}: {why}", sys.stderr)
     return cli.EXIT_REFUSED
 

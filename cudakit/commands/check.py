@@ -34,7 +34,7 @@ the same problems again. For any other file give a script that launches its kern
     cudakit check scale.cu --run try_scale.py --annotate scale.html
 
 The script runs on a simulated device under all checks, and what the kernels of the file do in it is counted by line.
-What it leaves alive on a device that it closes is told, and fails the check only where --checks names leaks.
+What it leaves alive on a device that it closes is reported, and fails the check only where --checks names leaks.
 --annotate writes the source with these counters beside each line, one HTML file; without --run it is the ops' variants
 on one of their shapes.
 
@@ -51,8 +51,8 @@ _USUAL_BLOCKS = (128, 256, 512, 1024)
 class Outcome:
     """All that a check found: what JSON gets. The entries of architectures, fuzzed and runs have "ok".
 
-    nothing_checked: why that is so, or None. launches: those of each kernel of the file, in fuzzing and in runs, and
-    kernels_checked: how many kernels have any; empty and None if nothing was to be run.
+    nothing_checked: why nothing was checked, or None. launches: those of each kernel of the file, in fuzzing and in
+    runs. kernels_checked: how many kernels have any. These two are empty and None if nothing was to be run.
     """
 
     file: str
@@ -226,7 +226,7 @@ def _run_on(arches: Sequence[str]) -> str | None:
 def _run(
     arguments: argparse.Namespace, path: Path, compiled: Sequence[compiler.Compiled], outcome: Outcome, out: IO[str]
 ) -> None:
-    """Runs what there is to run, and says how often each kernel was launched."""
+    """Runs the fuzzing and the script, and reports how often each kernel was launched."""
     kernels = FileKernels(path, files.text_of(path), compiled)
     pairs = files.declared(path)
     wanted = bool(arguments.script or arguments.annotate or (pairs and arguments.examples))
@@ -276,7 +276,7 @@ def _run_all(
             for family, variant in pairs:
                 _fuzz(arguments, arch, family, variant, outcome, out)
         kernels.count(watch.launches())
-    # a few fuzzed problems may all be empty: then one of the families' shapes is run
+    # if all fuzzed problems were empty, one of the families' shapes is run
     if outcome.failed or not (arguments.script or arguments.annotate or not kernels.checked):
         return
     with drivers.watching(outcome.checks) as watch, _quietly(arguments.json == "-"):

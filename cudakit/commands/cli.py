@@ -158,7 +158,7 @@ def positive(text: str) -> int:
 
 
 def nothing_checked(why: str) -> int:
-    """How a command ends that has checked nothing: it says why on stderr. Returns the exit status."""
+    """Reports on stderr why a command has checked nothing. Returns the exit status."""
     print(f"error: NOTHING CHECKED: {why}", file=sys.stderr)
     return EXIT_REFUSED
 
@@ -210,7 +210,7 @@ def progress(console: Console, total: int) -> Iterator[Callable[[str], None]]:
 
 def guarded(main: Callable[[], int], *, verbose: bool = False) -> int:
     """Runs a main function. If it was refused, or the system fails it (files, pipes, memory), that is a sentence on
-    stderr and status 2; any other exception is a bug, and passes through. verbose: with the options of a source that
+    stderr and status 2; any other exception is a bug, and passes through. verbose: print the options of a source that
     did not compile."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed before Python began
@@ -243,6 +243,6 @@ def guarded(main: Callable[[], int], *, verbose: bool = False) -> int:
 
 
 def _drop_stdout() -> None:
-    """Have Python's last flush of stdout, which failed, go nowhere."""
+    """Point stdout at the null device, so that Python's last flush does not fail again."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

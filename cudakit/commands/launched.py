@@ -23,7 +23,7 @@ _FILE = re.compile(r"^\s*\.file\s+(\d+)\s+\"([^\"]+)\"", re.MULTILINE)
 
 
 class FileKernels:
-    """The kernels of one source file by what they are called, each with its launches. All instances of a template are
+    """The kernels of one source file by name, each with its launches. All instances of a template are
     one kernel; overloads are several. Kernels of included headers are not the file's.
 
     compiled: the file compiled for each architecture.

@@ -1,8 +1,8 @@
-"""The items of a large stream, numbered by their contents: no two chunks are alike, so none passes for another.
+"""The items of a large stream: no two chunks are alike, so that none passes the check of another.
 
-A stream of 100,000 items is larger than memory, and what is timed is its copies and its work, not the making of items.
-So its items are windows of a ring: item i begins i items further along it than item 0. The ring's length shares no
-factor with a chunk's, so chunks begin at different places, each of them, until there are more chunks than places.
+A stream of 100,000 items is larger than memory, and making its items must not be part of the time that is measured.
+So the items are windows of a ring: item i begins i items further along it than item 0. The ring's length shares no
+factor with a chunk's, so every chunk begins at a place of its own, unless there are more chunks than places.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 Host = np.ndarray[Any, Any]
 RING_BYTES = 256 << 20  # of a ring, all inputs together: more than a processor's caches hold
-MOST_BYTES = 4 << 30  # of a ring, if there are so many chunks
-RESIDENT_BYTES = 1 << 30  # of pinned memory that the stream is read from, over and over
+MOST_BYTES = 4 << 30  # of a ring that needs more places because there are many chunks
+RESIDENT_BYTES = 1 << 30  # of pinned memory that the stream is read from repeatedly
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Ring:
 
     @classmethod
     def of(cls, work: Workload, count: int, chunk: int) -> Ring:
-        """For `count` items in chunks of `chunk`. Raises Refused if the chunks are too many for the memory."""
+        """For `count` items in chunks of `chunk`. Raises Refused if so many different chunks need too much memory."""
         units = work.item[0] if work.by_rows else 1
         nbytes = work.nbytes * work.inputs // units  # of one place
         chunks = -(-count // chunk)
@@ -87,13 +87,13 @@ class Ring:
         return cls(units, period)
 
     def place(self, number: Any) -> Any:
-        """Where an item begins; of an array of numbers, an array."""
+        """The place at which an item begins; for an array of numbers, an array of places."""
         return number * self.units % self.period
 
 
 class FromRing(pipeline.Source):
-    """A stream of `count` items out of a ring in memory, straight from it if pinned. array: the ring's places, then
-    as many from its begin as the longest chunk takes."""
+    """A stream of `count` items from a ring in memory, copied directly from it if it is pinned. array: the ring's
+    places, and after them a copy of its first ones, as many as the longest chunk has."""
 
     def __init__(self, array: Host, ring: Ring, item: pipeline.Item, count: int) -> None:
         self.array, self.item, self.count = array, item, count
@@ -101,7 +101,7 @@ class FromRing(pipeline.Source):
         self._pinned: bool | None = None
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, Host]]:
-        """The items by the places where they lie: (offset from start, items)."""
+        """The items in contiguous parts: (offset from start, items)."""
         units, at = self._ring.units, start
         while at < stop:
             place = self._ring.place(at)
@@ -127,14 +127,14 @@ class FromRing(pipeline.Source):
 class Items:
     """The stream's items: windows of a ring of standard normal numbers. They will be taken `longest` at a time at most.
 
-    inputs: of each input the ring's places, and after them as many from its begin as the longest chunk takes.
+    inputs: per input, the ring's places, and after them a copy of its first ones, as many as the longest chunk has.
     """
 
     work: Workload
     ring: Ring
     longest: int
     inputs: list[Host]
-    exact: Host = field(init=False)  # results at each place of the ring: of its row, or of its item
+    exact: Host = field(init=False)  # results per place of the ring: its row, or its item
     plain: Host = field(init=False)
 
     def __post_init__(self) -> None:
@@ -169,7 +169,7 @@ class Items:
         return other
 
     def blocks(self, start: int, stop: int) -> list[Host]:
-        """The inputs of items start..stop, at most `longest`, where they lie."""
+        """The inputs of items start..stop, at most `longest`, as views of the ring."""
         place = self.ring.place(start)
         return [
             host[place : place + (stop - start) * self.ring.units].reshape(stop - start, *self.work.item)
@@ -177,7 +177,7 @@ class Items:
         ]
 
     def judge(self, start: int, results: Host) -> Comparison:
-        """Of results from item `start` on, in full."""
+        """Compares all elements of the results from item `start` on."""
         number = np.arange(start, start + len(results))
         if not self.work.by_rows:
             which = self.ring.place(number)
@@ -186,14 +186,14 @@ class Items:
         exact, plain = self.exact[places], self.plain[places]
         reach = self.work.reach or 0
         if reach:
-            # At its edges an item's results are not those of the ring.
+            # At an item's edges its results differ from the ring's.
             for edge, strip in ((np.s_[:reach], np.s_[: 2 * reach]), (np.s_[-reach:], np.s_[-2 * reach :])):
                 rows = [host[places[:, strip]] for host in self.inputs]
                 exact[:, edge], plain[:, edge] = self.work.reference(rows)[:, edge], self.work.plain(rows)[:, edge]
         return compare(results, exact, plain, self.work.terms)
 
     def judge_rows(self, start: int, results: Host) -> Comparison:
-        """Of results from item `start` on, a row of each."""
+        """Compares one row of each result from item `start` on."""
         number = np.arange(start, start + len(results))
         by_rows = _by_rows(results)
         inside = self.work.reach or 0 if self.work.by_rows else 0
@@ -210,7 +210,7 @@ class Items:
         return FromRing(array, ring, pipeline.Item.of(self.work.item, self.work.dtype), count)
 
     def resident(self, device: Device, count: int, *, pinned: bool = True) -> list[FromRing]:
-        """The stream from pinned or ordinary memory: about RESIDENT_BYTES of it at most, read over and over."""
+        """The stream from pinned or ordinary memory: about RESIDENT_BYTES of it at most, read repeatedly."""
         period, units = self.ring.period, self.ring.units
         nbytes = period * self.work.inputs * self.work.nbytes // units
         turns = max(min(count * units // period, RESIDENT_BYTES // max(nbytes, 1)), 1)

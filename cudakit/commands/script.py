@@ -1,4 +1,4 @@
-"""A user's script, run as the main program on the simulated device, and what it leaves."""
+"""A user's script, run as the main program on the simulated device, with the faults and leaks that it leaves."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
     sys.argv = [script]
     sys.path.insert(0, str(Path(script).resolve().parent))
     failure = None
-    told: list[Any] = []
+    warned: list[Any] = []
     before = set(threading.enumerate())
     try:
-        with _listening(told), _kept_alive():
+        with _listening(warned), _kept_alive():
             try:
                 runpy.run_path(script, run_name="__main__")
             except SystemExit as ended:
@@ -54,8 +54,8 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
         os.environ.pop("CUDAKIT_DEVICE")
         if device is not None:
             os.environ["CUDAKIT_DEVICE"] = device
-    # what the script met and passed over, too
-    reports = {str(report): report.kind for report in (*told, *watch.reports())}
+    # reports of errors that the script caught count too
+    reports = {str(report): report.kind for report in (*warned, *watch.reports())}
     leaks = [text for text, kind in reports.items() if kind == "leak"]
     if failure is None:
         failure = "\n".join(text for text in reports if text not in leaks or fail_on_leaks) or None
@@ -73,14 +73,14 @@ def _failure(error: Exception, script: str) -> str:
 
 
 @contextlib.contextmanager
-def _listening(told: list[Any]) -> Iterator[None]:
+def _listening(warned: list[Any]) -> Iterator[None]:
     """Collects the reports that come as warnings, which Python may hide."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
         def note(message: Any, *where: Any, **more: Any) -> None:
             if isinstance(message, (LeakWarning, UnseenFault)):
-                told.append(message.report)
+                warned.append(message.report)
             else:
                 show(message, *where, **more)
 
@@ -96,7 +96,7 @@ class _Left(BaseException):
 
 @contextlib.contextmanager
 def _kept_alive() -> Iterator[None]:
-    """Have os._exit() end the script and not this process, with which the verdict would go."""
+    """Have os._exit() end the script, but not this process, so that the verdict is not lost."""
     leave, process = os._exit, os.getpid()
 
     def exit(status: int) -> None:

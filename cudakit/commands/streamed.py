@@ -89,7 +89,7 @@ class Judge:
 
 
 def cpu_row(items: Items, shape: tuple[int, ...]) -> Row:
-    """What numpy takes for the first items, carried to all of them."""
+    """The time of numpy for the first items, scaled to all of them."""
     row = Row(Subject(items.work.name, "cpu", None, shape, items.work.dtype, idea="numpy on the host"))
     some = items.blocks(0, max(1, min(shape[0], items.longest, (16 << 20) // max(items.work.nbytes, 1))))
     row.judge(items.judge(0, items.work.plain(some)))

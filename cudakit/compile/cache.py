@@ -4,7 +4,7 @@ An entry holds source.cu, kernel.cubin, kernel.ptx and meta.json (lowered names,
 digest of each file and of itself). Its key is the sha256 of everything the compile depends on: schema, NVRTC's
 identity, arch, ordered options, name expressions, the source's path (line info names it) and text, and path and
 content of every header of ours and the user's that NVRTC may open. CUDA's own headers go by their version. A compile
-is not stored if these headers cannot be told for certain, or if one changed while NVRTC ran. The output of other
+is not stored if these headers cannot be known for certain, or if one changed while NVRTC ran. The output of other
 compilers is kept beside it, by the key of `compiled_by`. Any number of processes may share a cache; an entry that is
 torn or malformed is a miss that a CacheWarning names, and is built again. A folder or an entry that another user may
 have written is left alone, with a CacheWarning.
@@ -44,7 +44,7 @@ _BUILDING, _TORN = ".building-", ".torn-"
 _ABANDONED_S = 60.0  # a folder is built in milliseconds; an older one is of a process that was killed
 
 _memo: dict[tuple[str, str], Compiled] = {}
-_said: set[str] = set()  # warnings that are given once
+_said: set[str] = set()  # warnings that are issued once per process
 _swept: set[str] = set()  # cache folders that this process has cleaned
 _memo_lock = threading.Lock()
 
@@ -133,7 +133,8 @@ def _kept(
     make: Callable[[], Compiled],
     unchanged: Callable[[], bool],
 ) -> Compiled:
-    """What is stored under `digest`, or what `make` returns; that is kept if it is still what `digest` stands for."""
+    """The entry stored under `digest`, or the result of `make`, which is kept if `unchanged` returns that `digest` is
+    still its key."""
     folder = directory()
     memo_key = (str(folder), digest)
     with _memo_lock:

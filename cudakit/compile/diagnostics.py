@@ -50,7 +50,7 @@ def read(log: str) -> list[Diagnostic]:
 
 
 def _take(diagnostic: Diagnostic, block: Sequence[str]) -> None:
-    """Add the lines after a diagnostic's first one. Of those the source line and the caret only say the column."""
+    """Add the lines after a diagnostic's first one. The source line and the caret are reduced to the column."""
     for line in block:
         caret = _CARET.match(line)
         if caret is None:
@@ -103,7 +103,7 @@ def _file(file: str, marked: dict[int, list[Diagnostic]], lines: Sequence[str]) 
 
 
 def _pad(text: str, column: int | None) -> str:
-    """What stands before the caret: blanks, and tabs if the line has tabs there."""
+    """The blanks before the caret, with a tab wherever the line has one."""
     start = len(text) - len(text.lstrip()) + (column or 0)
     return "".join("\t" if char == "\t" else " " for char in text[:start].ljust(start))
 

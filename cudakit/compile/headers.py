@@ -55,8 +55,8 @@ class Included:
     files: dict[str, bytes]
     uses_cuda: bool  # some header is CUDA's own, or is left to NVRTC
     absent: tuple[str, ...]  # names found nowhere: NVRTC's own, or missing
-    unknown: tuple[str, ...]  # lines whose header cannot be told without preprocessing (#include MACRO)
-    lookups: tuple[str, ...] = ()  # each name and the path it stands for, in turn
+    unknown: tuple[str, ...]  # lines whose header only preprocessing can find out (#include MACRO)
+    lookups: tuple[str, ...] = ()  # each name and the path that it was found at, in turn
     stamps: tuple[tuple[int, ...], ...] = ()  # of each file when it was read: inode, size and times
 
 
@@ -157,8 +157,8 @@ def scan(
 
     `name` is the source's path, or a label in the working directory; `directories` are the include path (ours and the
     user's) in order; `options` and `names` (name expressions) may name headers too. A quoted name is looked for in its
-    includer's folder first. CUDA's own headers are noted, not read; but a header of the user's that they would find
-    before their own is read.
+    includer's folder first. CUDA's own headers are noted, not read; a header in the user's folders that they would
+    include before their own is read.
     """
     files: dict[str, bytes] = {}
     stamps: list[tuple[int, ...]] = []

@@ -1,4 +1,4 @@
-"""The end of the process: what is still queued on simulated devices runs, and what fails unseen is exit status 1.
+"""The end of the process: work still queued on simulated devices runs, and an unseen failure is exit status 1.
 
 A script that never waits for its last launch would otherwise end with status 0, its kernel never run. A process that
 pytest runs is left alone: its status is pytest's, and its tests leave devices in any state on purpose. Nothing can be
@@ -20,7 +20,7 @@ _drivers: weakref.WeakSet[Any] = weakref.WeakSet()
 _failures: list[str] = []  # not on stderr yet
 _failed = False
 _armed = False
-_status: int | None = None  # the status that the script gave to sys.exit()
+_status: int | None = None  # the status that the script passed to sys.exit()
 
 
 def watch(driver: Any) -> None:
@@ -61,7 +61,7 @@ def _under_pytest() -> bool:
 
 
 def _note_status() -> None:
-    """Keep the status that the main thread gives to sys.exit(): Python shows it to nobody else."""
+    """Keep the status that the main thread passes to sys.exit(): exit handlers cannot read it otherwise."""
     leave = sys.exit
 
     def exit(status: Any = None, /) -> None:
@@ -103,7 +103,7 @@ def _finish() -> None:
         return
     atexit.unregister(_finish)
     with suppress(Exception):
-        atexit._run_exitfuncs()  # the others': nothing runs after os._exit
+        atexit._run_exitfuncs()  # those of other libraries: nothing runs after os._exit
     _flush()
     # An exit handler has no other way to change the status.
     os._exit(status)

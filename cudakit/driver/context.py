@@ -119,7 +119,7 @@ class Context:
 
     @property
     def lost(self) -> ContextLost | None:
-        """The failure that ended it, without its traceback if that is used no longer; or None."""
+        """The failure that ended it, or None. A copy without a traceback once nothing else keeps the exception."""
         if self._lost is None:
             return None
         reference, kept = self._lost
@@ -385,7 +385,8 @@ class Context:
         return self.driver is other.driver and self.ordinal == other.ordinal
 
     def told_apart(self, other: Context) -> str:
-        """For an error that names this device and then another: the numbers of two simulated ones of one kind."""
+        """The end of an error's text that names this device and then another: the numbers of two simulated devices
+        with the same spec; "" for other devices."""
         if self.spec != other.spec or self.kind != "sim" or other.kind != "sim":
             return ""
         return f" (simulated devices {self.driver.number} and {other.driver.number})"

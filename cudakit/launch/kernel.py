@@ -19,7 +19,7 @@ from cudakit.launch.strides import unwrapped
 from cudakit.memory.array import DeviceArray
 
 _FOREIGN_STREAMS = 64  # remembered per kernel
-_UNKNOWN = (400, 709)  # CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_CONTEXT_IS_DESTROYED: what a stream that is gone has
+_UNKNOWN = (400, 709)  # CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_CONTEXT_IS_DESTROYED: of a stream that no longer exists
 
 
 class Kernel(Function):

@@ -27,7 +27,7 @@ def strided(array: Any) -> StridedArgument:
 
     A pointer parameter is passed the address of the first element only, so a launch refuses an array whose elements are
     not in C order without gaps (`x[::2]`, `x.T`, a broadcast or reversed view), unless it is declared so. array: any
-    array that a launch takes; it is checked in the launch as ever. Taken by launch, prepare, updates of graphs and
+    array that a launch takes; all other checks of the launch apply. Taken by launch, prepare, updates of graphs and
     captured functions.
     """
     return array if isinstance(array, StridedArgument) else StridedArgument(array)

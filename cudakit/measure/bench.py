@@ -99,7 +99,7 @@ class Bench:
         return len(shapes) * len(dtypes) * rows + self.times
 
     def run(self, family: Family[Any], shapes: Sequence[Shape], selection: Selection | None = None) -> BenchReport:
-        """What was asked for of a family on every shape. Raises Refused for a shape or a name that is none.
+        """Runs the selection of a family on every shape. Raises Refused for a wrong shape or name.
 
         A kernel that faults loses the device, and its row is false. A simulated device is opened again, as `device`,
         and the run goes on; on a GPU the rows that are left are in the report as not run.
@@ -144,7 +144,7 @@ class Bench:
                         cpu = False
                     left = self._case(report, case, every, left)
             except ContextLost as error:
-                # The row whose turn it was is to blame.
+                # The row that was being checked is the cause.
                 left[0][1].fail(str(error))
                 left = left[1:]
             except (MemoryError, OutOfMemory) as error:
@@ -158,7 +158,7 @@ class Bench:
                 row.not_run(self._lost)
 
     def _replace_lost(self, where: str) -> None:
-        """Open a simulated device again that is lost; of a GPU, keep what it was lost to."""
+        """Replace a lost simulated device by a new one; for a lost GPU, keep the reason."""
         lost = self.device.context.lost
         if lost is None:
             return

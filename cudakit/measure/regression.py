@@ -1,6 +1,6 @@
 """Two reports of the same rows, an old and a new one: which rows became slower or faster beyond their own noise.
 
-Rows are matched by family, variant, shape, dtype and mode. Of a GPU the times are compared (`time_ms`, and the host's
+Rows are matched by family, variant, shape, dtype and mode. On a GPU, times are compared (`time_ms`, and the host's
 `call_us`, `host_us` and `loop_us`): the noise of a row is the range from its tenth to its ninetieth percentile, of
 either report, and a row changed if the two ranges do not overlap and its median moved by more than FLOOR. A simulated
 device has no clock, so its counters are compared, which are the same in every run: any difference counts.
@@ -19,7 +19,7 @@ from cudakit.shapes import shape_text
 # committed reports of one H200 share, nine in ten differ by at most 4 %. No change below this share is reported.
 FLOOR = 0.05
 TIMES = ("time_ms", "call_us", "host_us", "loop_us")
-# Counters of which more is always more work. More sectors per request may mean wider loads.
+# Counters that only grow with the work: more sectors per request may mean wider loads.
 COUNTERS = ("instructions", "bytes_per_element", "bank_conflicts")
 
 Identity = tuple[str, str, str, str, str]  # family, variant, shape, dtype, mode

@@ -117,7 +117,7 @@ class Row:
         self.verdict.skipped = why
 
     def not_run(self, why: str) -> None:
-        """Note why it was not run, or not to its end: what was found so far is dropped."""
+        """Note why it was not run, or not to its end: its results so far are dropped."""
         self.verdict = Verdict(skipped=f"not run: {why}")
 
     def timed(self, spread: Spread, *, traffic: float | None = None, flops: float | None = None) -> None:

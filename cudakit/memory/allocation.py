@@ -233,7 +233,7 @@ def trim(context: Context, keep: int = 0) -> None:
 
 
 def expect_countable(routine: str, nbytes: int) -> None:
-    """Raise OutOfMemory, as `routine` does for less, for more bytes than its argument can say."""
+    """Raise OutOfMemory for more bytes than the 64-bit argument of `routine` can hold."""
     if nbytes >= 2**64:
         raise OutOfMemory(routine, 2, "CUDA_ERROR_OUT_OF_MEMORY", f"no address space has {nbytes} bytes")
 

@@ -14,7 +14,7 @@ from cudakit.memory.layout import Shape
 class Strided:
     """The layout of an array. shape. dtype: numpy's. strides: in bytes, as in numpy.
 
-    is_contiguous: whether the elements lie in C order without gaps; found out here, since each launch looks at it.
+    is_contiguous: whether the elements are in C order without gaps; computed once, since each launch reads it.
     """
 
     __slots__ = ("dtype", "is_contiguous", "shape", "strides")
