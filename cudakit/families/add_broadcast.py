@@ -171,7 +171,7 @@ def reference(inputs: Sequence[np.ndarray]) -> Any:
 
 
 def rounding(inputs: Sequence[np.ndarray], exact: Any) -> Any:
-    """That of the first sum; every rung adds in the order in which the sum is written."""
+    """The rounding of the first sum; every rung adds in the order in which the sum is written."""
     volume, plane = inputs[:2]
     with np.errstate(invalid="ignore"):
         return U * np.abs(volume.astype(np.float64) + plane[..., None])

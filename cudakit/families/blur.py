@@ -146,7 +146,8 @@ def reference(inputs: Sequence[np.ndarray], border: str = "zero") -> Any:
 
 
 def rounding(inputs: Sequence[np.ndarray], exact: Any, border: str = "zero") -> Any:
-    """That of two sums across and two down. The weights are powers of two: their products are exact, or denormal."""
+    """The rounding of two sums across and two down. The weights are powers of two, so that products are exact or
+    denormal."""
     return 4 * U * _blur(np.abs(inputs[0], dtype=np.float64), border) + 4 * SMALLEST
 
 

@@ -319,7 +319,7 @@ def of_sum(k: int) -> float:
 
 
 def rounding(inputs: Sequence[Any], exact: Any, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
-    """That of sums on tensor cores."""
+    """The rounding of sums on tensor cores."""
     return any_rounding(inputs, exact, alpha, beta, of_sum)
 
 

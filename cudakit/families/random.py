@@ -135,7 +135,7 @@ def _variants(kind: str) -> tuple[Variant[RandomProblem], ...]:
 
 
 def _normal_rounding(inputs: Sequence[Any], exact: Any, **options: Any) -> Any:
-    """That of the radius relative to a number, and that of the angle, which is at most 2 pi, relative to the radius."""
+    """The rounding of the radius, relative to a number, and of the angle (at most 2 pi), relative to the radius."""
     return 8 * U * (np.abs(exact) + LARGEST_NORMAL)
 
 

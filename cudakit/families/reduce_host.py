@@ -30,7 +30,7 @@ def sum_reference(inputs: Sequence[np.ndarray], axis: int | None = -1) -> Any:
 
 
 def sum_rounding(inputs: Sequence[np.ndarray], exact: Any, axis: int | None = -1) -> Any:
-    """That of a sum in a tree, as every rung adds: from left to right a long sum is further off."""
+    """The rounding of a sum in a tree, which is how every rung adds: a long sum from left to right is further off."""
     x = inputs[0]
     lines = x.reshape(1, -1) if axis is None or x.ndim == 1 else x.T if axis in (0, -2) else x
     return of_tree(lines).reshape(result_shape("sum", x.shape, axis))

@@ -238,8 +238,8 @@ def baseline(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0
 
 
 def rounding(inputs: Sequence[np.ndarray], exact: Any, log: bool = False, scale: float = 1.0) -> Any:
-    """That of the row's sum and of what is subtracted from grad, carried to each element by its factor y, or exp(y)
-    with that of the exponential; and of the two products that follow."""
+    """The rounding of the row's sum and of the term subtracted from grad, times each element's factor y (or exp(y),
+    which has a rounding of its own), and of the two products that follow."""
     if not exact.size:
         return 0.0
     with np.errstate(all="ignore"):

@@ -34,8 +34,8 @@ def baseline(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0
 
 
 def rounding(inputs: Sequence[np.ndarray], exact: Any, log: bool = False, **options: Any) -> Any:
-    """That of an exponential and of a row's sum, relative to each element; of logarithms that of what is subtracted.
-    Exponentials below the least normal number may be 0."""
+    """The rounding of an exponential and of a row's sum, relative to each element; for logarithms, of the term that is
+    subtracted. Exponentials below the least normal number may be 0."""
     return _rounding(exact, log, _of_sum(exact.shape[-1]))
 
 

@@ -124,7 +124,7 @@ def _like(inputs: Sequence[Any], **_: Any) -> tuple[tuple[int, ...], np.dtype[An
 
 
 def _family(name: str, variants: tuple[Variant[MapProblem], ...], baseline: Callable[..., Any], **given: Any) -> Any:
-    """What the families of this module have in common: their results are rounded once."""
+    """A family of this module, with the fields that all have in common: results are rounded once."""
     common: dict[str, Any] = {
         "name": name,
         "variants": variants,
@@ -165,7 +165,7 @@ def _scale_reference(inputs: Sequence[np.ndarray], factor: float = FACTOR) -> An
 
 
 def _scale_rounding(inputs: Sequence[np.ndarray], exact: Any, factor: float = FACTOR) -> Any:
-    """That of the float32 product, which is rounded once more into 16 bits."""
+    """The rounding of the float32 product, which is rounded once more to 16 bits."""
     return 0.0 if inputs[0].dtype == np.float32 else U * np.abs(exact) + SMALLEST / 2
 
 

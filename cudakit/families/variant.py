@@ -83,8 +83,8 @@ class Variant(Generic[P]):
     True or a sentence that says why not. `source` is a path below `kernels/`. `since` is the first architecture it runs
     on. `scratch(problem)` is the bytes of device memory (not cleared) that its kernels share for one run. `run` is for
     a rung that is more than kernels, with a library's calls between them: it queues all of its work itself, and there
-    are no configs; `waits` means that it waits for the device meanwhile. `rounding` is the family's, unless its
-    arithmetic is another. `problems` is the kind of problems that cudakit.testing draws for a variant that supports
+    are no configs; `waits` means that it waits for the device meanwhile. `rounding` replaces the family's, if its
+    arithmetic differs. `problems` is the kind of problems that cudakit.testing draws for a variant that supports
     few others; any unless given.
     """
 

@@ -40,10 +40,10 @@ class _JournaledSink(Sink):
         return self.path.with_name(self.path.name + ".journal")
 
     def _discard(self) -> None:
-        """Remove this run's file of results, in which there are none."""
+        """Remove this run's file of results, which has no finished item."""
 
     def _begin(self, spec: SinkSpec, what: dict[str, Any]) -> tuple[Journal, list[Range]]:
-        """The journal, and what it says of an earlier run."""
+        """The journal, and the ranges that it records of an earlier run."""
         journal = Journal(self._record, {**spec.job(), **what})
         self._item = spec.item
         if not self._record.exists() or spec.overwrite:
@@ -188,7 +188,7 @@ class ToFile(_JournaledSink):
 
     def finish(self, count: int) -> None:
         if self._file is None or self._item is None:
-            return  # it was whole before
+            return  # an earlier run finished it
         super().finish(count)
         self._whole = False
         os.pwrite(self._file, npy_header_bytes(count, self._item), 0)
@@ -221,8 +221,8 @@ def expect_folder(path: Path) -> None:
 
 
 def expect_size(path: Path, record: Path, due: int, *, exact: bool) -> None:
-    """Raises ContentsRefused if unfinished results are shorter than the bytes that their journal means (or, with
-    `exact`, longer)."""
+    """Raises ContentsRefused if unfinished results have fewer bytes than their journal requires (or, with `exact`,
+    more)."""
     there = path.stat().st_size if path.exists() else 0
     if there < due or (exact and there != due):
         raise ContentsRefused(
@@ -232,7 +232,7 @@ def expect_size(path: Path, record: Path, due: int, *, exact: bool) -> None:
 
 
 def expect_disk(folder: Path, spec: SinkSpec, finished: int) -> None:
-    """Raises FileRefused if the disk has no room for what is left: better now than in the middle."""
+    """Raises FileRefused if the disk has no room for the results that are left, before any work is done."""
     if spec.count is None:
         return
     disk = os.statvfs(folder)

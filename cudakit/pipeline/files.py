@@ -19,7 +19,7 @@ _PIECE = 1 << 30  # Linux reads and writes 2^31 bytes a call at most
 
 
 def file_of(array: np.memmap[Any, Any]) -> Path | None:
-    """The file of a memory map; None for what only has the type, as results of arithmetic do."""
+    """The file of a memory map; None for a result of arithmetic, which has only the type."""
     mapped: Any = array._mmap  # type: ignore[attr-defined]
     return None if array.filename is None or mapped is None else Path(array.filename)
 
@@ -38,9 +38,9 @@ def is_result(name: str) -> bool:
 
 
 def npy_header(path: Path, dtype_: Any = None) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Shape, dtype and the offset of the data in an `.npy` file. ValueError for what is none that can be streamed.
+    """Shape, dtype and offset of the data of an `.npy` file. Raises ContentsRefused for one that cannot be streamed.
 
-    dtype_: what the elements are, where it is known otherwise: of the size that the file says.
+    dtype_: the elements' dtype, if the file's is only a name for bytes (bfloat16); of the same size.
     """
     with explained(f"the source {str(path)!r}", "name an .npy file, a folder of them, or a list of their paths"):
         try:
@@ -53,7 +53,7 @@ def npy_header(path: Path, dtype_: Any = None) -> tuple[tuple[int, ...], np.dtyp
                 offset = file.tell()
         except UnicodeEncodeError:  # of the path itself
             raise
-        except Exception as error:  # numpy's reader meets damaged headers with several kinds of errors
+        except Exception as error:  # numpy's reader raises several kinds of errors for damaged headers
             if isinstance(error, OSError):
                 raise
             raise ContentsRefused(
@@ -72,7 +72,7 @@ def npy_header(path: Path, dtype_: Any = None) -> tuple[tuple[int, ...], np.dtyp
 
 
 def read_whole(file: int, into: HostArray, offset: int, path: Path) -> None:
-    """Fill a contiguous array from a file. Raises EOFError where the file ends before."""
+    """Fill a contiguous array from a file. Raises EOFError if the file is too short."""
     data = as_bytes(into)
     done = 0
     while done < len(data):

@@ -25,7 +25,7 @@ _SYNCS = 8  # threads that wait for it
 
 
 class ToFolder(Sink):
-    """A folder with one `.npy` file an item, under the item's own name. A file appears when it is whole and on disk.
+    """A folder with one `.npy` file per item, under the item's own name. A file appears when it is whole and on disk.
 
     The names are those of the source's files, or the items' numbers. While the run is unfinished a record,
     `.pipeline….json`, says what job it is. Runs in several processes may share a folder if their items have names of
@@ -66,7 +66,7 @@ class ToFolder(Sink):
         described = {**spec.job(), "names": names}
         self._expect_mine(spec, described, [] if spec.overwrite else numbers)
         if spec.overwrite:
-            # Left there, they would pass for this run's results where it is stopped and resumed.
+            # Left there, they would pass for this run's results if it is stopped and resumed.
             for number in numbers:
                 self._place(spec, number).unlink()
             numbers = []
@@ -148,7 +148,7 @@ class ToFolder(Sink):
             self._syncs.shutdown()
             self._syncs = None
         if self._recorded and not self._wrote and not self._there:
-            with contextlib.suppress(OSError):  # nothing is finished that it would be the record of
+            with contextlib.suppress(OSError):  # nothing is finished, so there is nothing to record
                 self._record.unlink()
         self._recorded = False
         self._spec = None  # its origin holds the sources

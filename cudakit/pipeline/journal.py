@@ -83,7 +83,7 @@ class Journal:
     def finished(self, count: int | None) -> list[Range]:
         """The items that an earlier run finished, of `count` (None: unknown). Raises ContentsRefused for another job's
         journal, a changed source, and lines that no run of this job has written."""
-        job, *lines = read_text(self.path).split("\n")[:-1] or [""]  # what follows the last line's end is a torn line
+        job, *lines = read_text(self.path).split("\n")[:-1] or [""]  # text after the last line's end is a torn line
         if not lines:
             return []
         try:
@@ -127,7 +127,7 @@ class Journal:
         self._thread.start()
 
     def add(self, start: int, stop: int) -> None:
-        """The items start..stop are written. Safe from several threads. Raises what an earlier range's line met."""
+        """The items start..stop are written. Safe from several threads. Raises the error of an earlier range's line."""
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -137,7 +137,7 @@ class Journal:
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until every added range is on disk and has its line. Raises what kept one from it."""
+        """Wait until every added range is on disk and has its line. Raises the error that prevented it."""
         with self._changed:
             while (self._pending or self._writing) and self._error is None:
                 self._changed.wait()

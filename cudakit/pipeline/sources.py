@@ -26,7 +26,7 @@ from cudakit.pipeline.refusals import ContentsRefused, explained
 
 #: Bytes of a source's first items that are hashed to recognise it; at least one item.
 FIRST_BYTES = 1 << 20
-FIRST_ITEMS = 16  # of those that a function makes
+FIRST_ITEMS = 16  # of a source whose items a function makes
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ class Filled(Source):
         self._fill(start, stop, into)
 
     def identity(self) -> dict[str, Any]:
-        """Of a few items alone: it is not known what one takes."""
+        """A hash of a few items only: making one may take long."""
         return {"first": self._first(min(FIRST_ITEMS, FIRST_BYTES // max(self.item.nbytes, 1)))}
 
 
@@ -325,7 +325,7 @@ class Blocks:
 
 
 def digest(first: HostArray) -> str:
-    """A hash of items, by FIRST_BYTES of them at most if they are several."""
+    """A hash of the first items, of FIRST_BYTES at most if there are several."""
     count = max(FIRST_BYTES // max(first[:1].nbytes, 1), 1)
     return hashlib.sha256(as_bytes(first[:count])).hexdigest()
 

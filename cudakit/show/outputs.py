@@ -80,8 +80,8 @@ def write_text(destination: str | Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def reading(said: str) -> Iterator[None]:
-    """Refuses JSON that is a report in form but not in contents: raises Refused, `said` and the reason, for what goes
-    wrong in the block."""
+    """Refuses JSON that has the form of a report but not its contents: an error in the block is raised as Refused, with
+    `said` and the reason."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -90,7 +90,7 @@ def reading(said: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """Why something failed, in a few words: of an OSError without its number and file."""
+    """The reason of an error in a few words: an OSError's without its number and file."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -104,7 +104,7 @@ def write_json(result: Mapping[str, Any], destination: str) -> None:
 
 
 def load(path: Path) -> Mapping[str, Any]:
-    """A report, or another JSON file, read back. Raises Refused where it is not there or is none."""
+    """A report, or another JSON file, read back. Raises Refused if it does not exist or is not JSON."""
     text = read_text(path)
     try:
         report = json.loads(text)

@@ -224,7 +224,7 @@ def fit(columns: Sequence[Column], width: int) -> tuple[list[Column], list[int]]
 
 
 def _row(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], *, heading: bool = False) -> list[str]:
-    """The lines of one row: one, unless a heading or a text wraps. Headings stand at the bottom of theirs."""
+    """The lines of one row: one, unless a heading or a text wraps. A heading is at the bottom of its lines."""
     parts = [
         textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False) or [""]
         for cell, width in zip(cells, widths, strict=True)

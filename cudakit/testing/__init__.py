@@ -1,4 +1,4 @@
-"""Hypothesis strategies for kernel problems, and the run that decides whether a variant was right on one.
+"""Hypothesis strategies for kernel problems, and the run that decides whether a variant was correct on one.
 
 `cases("softmax")` draws problems of a family: odd shapes, any strides, offsets, hard values; `cases_of(family,
 variant)` those that a variant supports. `run_case` places the arrays in device memory exactly as drawn, poisons the

@@ -157,7 +157,7 @@ def aligned_rows(draw: st.DrawFn, shape: tuple[int, ...], dtype: str = "float32"
 
 
 def known(kind: str, *kinds: str) -> None:
-    """ValueError for a kind of problems that is none of these."""
+    """Raises ValueError for a kind of problems that is not one of these."""
     if kind not in ("", *kinds):
         raise ValueError(f"there are no problems of kind {kind!r} here, but of {', '.join(kinds) or 'none'}")
 

@@ -1,4 +1,4 @@
-"""Whether a fuzzed variant really ran: a refused problem is not a passed one."""
+"""Counts the problems that a fuzzed variant ran on: a refused problem is not a passed one."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _is_empty(case: Case) -> bool:
 
 
 def _places(case: Case) -> str:
-    """What makes a problem another one: its layouts and options."""
+    """The layouts and options of a problem, by which two problems differ."""
     return repr((case.inputs, case.output, case.over, dict(case.options)))
 
 

@@ -196,8 +196,8 @@ class MemoryCalls(OrderChecks):
         self._check_free(memory, free)
 
     def _make_room(self, context: Context, size: int) -> None:
-        """Run queued frees, the oldest first, if they and ``size`` bytes more would hold very much memory: a GPU would
-        have come to them by now."""
+        """Run queued frees, the oldest first, if they and ``size`` bytes more would hold too much memory: a GPU would
+        have run them by now."""
         while self._frees and (self._frees[0].done or self._freeing + size > MOST_FREEING):
             self._scheduler.finish([self._frees.popleft()])
         self._usable(context)
@@ -340,7 +340,7 @@ class MemoryCalls(OrderChecks):
         context = self._current()
         self._finish(self._scheduler.pending_of(context))
         self._release(memory, caller())
-        # freed whatever the work that was waited for did wrong, and if the context was lost: both are told all the same
+        # it is freed even if the work failed or the context was lost; both are still reported
         self._usable(context)
         self._settle(context)
 

@@ -150,7 +150,7 @@ class ContextCalls(DriverState):
         """The reports of a context's mistakes and of its fault, if any, that no call has returned: taken out."""
         fault, unseen = context.report, context.mistakes
         context.mistakes = []
-        # the call that Ctrl-C broke off has raised what did it
+        # the call that Ctrl-C interrupted has raised KeyboardInterrupt
         if fault is not None and fault.kind != "interrupted" and not (fault.told or fault.taken):
             unseen = [fault]
         for report in unseen:

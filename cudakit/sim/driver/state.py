@@ -323,8 +323,8 @@ class DriverState:
     # ---- running queued work ----
 
     def _keep_up(self, context: Context) -> None:
-        """Run some of the queued work that the host cannot see if there is very much of it, as a GPU would have by now;
-        the call that this is part of reports what failed."""
+        """Run some of the queued work that the host cannot see if there is too much of it, as a GPU would have by now;
+        the current call reports failures."""
         if self._scheduler.waiting > MOST_WAITING:
             self._scheduler.progress(MOST_WAITING // 2)
             self._usable(context)

@@ -117,7 +117,7 @@ class StreamScheduler:
         return ReadyOperations(self.order, self._random)
 
     def _put(self, ready: Iterable[Operation]) -> None:
-        """Note operations that nothing holds up any more."""
+        """Note operations whose predecessors are all done."""
         for operation in ready:
             if not operation.visible:
                 self._ready.put(operation)

@@ -115,7 +115,7 @@ class FaultReport:
     """What every report has. ``kind`` is the class of the fault; ``detail`` is one sentence about this one. ``places``
     is the line at fault first, then the lines into which it was inlined. ``others`` are the accesses it conflicts with.
     ``allocation`` is the memory it is about; an Allocation that is given is described as it is then. ``told``: whether
-    a call has returned it, or another mistake that was waiting with it. ``taken``: whether it was taken out unseen.
+    a call has returned it, or another report that was waiting with it. ``taken``: whether an exit or a close took it.
     """
 
     kind: str
