@@ -5,29 +5,26 @@ one buffer and one array of pointers to the parameters in it. Each call tests wh
 dtype, device, open, range), packs and launches. If a test fails it returns False, and `Kernel.launch` goes on with the
 converters of `arguments`, which hold the rules: they say what is wrong, or convert the value after all.
 
-The text is generated because a Python call costs as much as a test of each argument; `launch_source` shows an example.
+The text is generated because a Python call costs as much as a test of each argument; `launch_source`
+(`plan_source`) shows an example.
 """
 
 from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
-from cudakit.launch.arguments import Converter, is_integer
 from cudakit.launch.buffer import ArgumentBuffer
 from cudakit.launch.function import exact
+from cudakit.launch.plan_source import launch_source, library_of, prepared_source
 from cudakit.launch.signature import Parameter
-from cudakit.launch.strides import StridedArgument, unwrapped
-from cudakit.memory import libraries
+from cudakit.launch.strides import unwrapped
 from cudakit.memory.array import DeviceArray
-from cudakit.memory.libraries import Library
 
 Arguments = tuple[Any, ...]
 
@@ -108,7 +105,7 @@ def make_plan(target: Target, arguments: Arguments) -> LaunchPlan:
         names[f"type{index}"] = type(argument)
         array = unwrapped(argument)
         names[f"inner{index}"] = type(array)
-        library = _library(converter, array)
+        library = library_of(converter, array)
         if isinstance(array, DeviceArray):
             names[f"dtype{index}"] = array.dtype
         elif library is not None:
@@ -118,7 +115,7 @@ def make_plan(target: Target, arguments: Arguments) -> LaunchPlan:
 
 
 def sending(target: Target, pointers: int, routine: str = "cuLaunchKernel") -> dict[str, Any]:
-    """The names that _SEND uses. pointers: the kernelParams of `routine`."""
+    """The names that a text uses to send a launch. pointers: the kernelParams of `routine`."""
     context = target.context
     launching = nvtx.range(f"launch {target.name}")
 
@@ -159,236 +156,6 @@ def _define(text: str, names: dict[str, Any]) -> Callable[..., Any]:
     return launch
 
 
-# On one device the current context is not looked at: if none is current, the driver refuses and launches nothing, and
-# `send_again` repeats the call in the right one. A closed device has retired its modules. Listeners to ranges are
-# looked for by the same test as several devices, so that a launch without listeners costs no more.
-_SEND = """\
-    if attention: send = attended(send)
-    result = send(stream.handle, pointers, 0)
-    if result[0]: send_again(send, stream.handle, result[0])
-"""
-
-_LAUNCH = (
-    """\
-def launch(stream, grid, block, shared, args):
-    global last
-    if retired or type(args) is not tuple:
-        return False
-    try:
-        {arguments} = args
-        {lasts}last_stream, last_grid, last_block, last_shared, send = last
-{foreign}\
-        if not (
-            {same}
-        ):
-            if grid is not last_grid or block is not last_block or shared is not last_shared:
-                if not exact(grid, block, shared):
-                    return False
-                send = sends[grid, block, shared]
-{allocations}\
-            if not (
-                {tests}
-            ):
-                return False
-{uses}\
-            last = nothing
-            pack_into({packed})
-            last = {kept}stream.tag, grid, block, shared, send
-    except Unfit:
-        return False
-"""
-    + _SEND
-    + """\
-    return True
-"""
-)
-
-_LAUNCH_PREPARED = (
-    """\
-def launch(stream):
-    global last_stream
-    if not ({usable}):
-        last_stream = stream = accept(stream)
-    send = prepared_send
-"""
-    + _SEND
-)
-
-
-def launch_source(converters: Sequence[Converter], arguments: Arguments) -> str:
-    """The text of a plan's `launch`, for arguments of these types.
-
-    Ints and tuples written in a program are the same objects at each call, so the last configuration is known again by
-    identity; others are looked up in `sends`. So are the last arguments: if each is the very object that passed all
-    tests (an array or stream by its tag, a number or `bytes` itself), its bytes are in place still, and only what can
-    have changed since is tested.
-    A use on a stream other than the array's own is noted, so that the array's free waits for it.
-
-    An array of a known library is not known again, since it may have other memory at the next call, and keeping it
-    would keep its memory: its tests come first, and its address is what is compared with the last. With several GPUs,
-    for a torch tensor:
-
-        if not (
-            type(arg0) is type0 and (arg0.get_device() if arg0.is_cuda else -1) == ordinal
-            and arg0.dtype is dtype0
-            and arg0.is_contiguous()
-            and not arg0.is_neg()
-        ):
-            return False
-        address0 = arg0.data_ptr()
-
-    A declared array (`cudakit.strided`) is the `array` of its argument, and need not be contiguous.
-
-    For `scale(const float* x, float* y, float factor, int n)`, launched with two arrays, a float and an int, it is:
-
-        def launch(stream, grid, block, shared, args):
-            global last
-            if retired or type(args) is not tuple:
-                return False
-            try:
-                arg0, arg1, arg2, arg3 = args
-                last0, last1, last2, last3, last_stream, last_grid, last_block, last_shared, send = last
-                if not (
-                    stream.tag is last_stream
-                    and arg0.tag is last0 and arg0.allocation.open
-                    and arg1.tag is last1 and arg1.allocation.open
-                    and arg2 is last2
-                    and arg3 is last3
-                    and grid is last_grid and block is last_block and shared is last_shared
-                ):
-                    if grid is not last_grid or block is not last_block or shared is not last_shared:
-                        if not exact(grid, block, shared):
-                            return False
-                        send = sends[grid, block, shared]
-                    alloc0 = arg0.allocation
-                    alloc1 = arg1.allocation
-                    if not (
-                        type(stream) is Stream and stream.context is context and not stream.closed
-                        and type(arg0) is DeviceArray and alloc0.context is context and alloc0.open
-                        and arg0.is_contiguous
-                        and arg0.dtype is dtype0
-                        and type(arg1) is DeviceArray and alloc1.context is context and alloc1.open
-                        and arg1.is_contiguous
-                        and arg1.dtype is dtype1
-                        and not arg1.readonly
-                        and type(arg2) is type2
-                        and type(arg3) is type3
-                    ):
-                        return False
-                    if alloc0.uses.home is not stream: alloc0.uses.add(stream)
-                    if alloc1.uses.home is not stream: alloc1.uses.add(stream)
-                    last = nothing
-                    pack_into(buffer, 0, arg0.pointer, arg1.pointer, arg2, arg3)
-                    last = arg0.tag, arg1.tag, arg2, arg3, stream.tag, grid, block, shared, send
-            except Unfit:
-                return False
-            if attention: send = attended(send)
-            result = send(stream.handle, pointers, 0)
-            if result[0]: send_again(send, stream.handle, result[0])
-            return True
-    """
-    foreign: list[str] = []
-    same = ["stream.tag is last_stream"]
-    allocations: list[str] = []
-    tests = ["type(stream) is Stream and stream.context is context and not stream.closed"]
-    uses: list[str] = []
-    packed = ["buffer", "0"]
-    kept: list[str] = []
-    for converter, argument in zip(converters, arguments, strict=True):
-        i = converter.parameter.index
-        target = converter.parameter.type.target
-        given, a, declared = unwrapped(argument), f"arg{i}", type(argument) is StridedArgument
-        pointer = converter.parameter.kind in ("pointer", "bits")
-        library = _library(converter, given)
-        if library is not None:
-            dtype = library.dtype_name(library.read(library.dtype)(given))
-            foreign += _foreign_lines(library, converter, dtype, declared)
-            same.append(f"address{i} == last{i}")
-            if converter.alignment > 1:
-                tests.append(f"not address{i} & {converter.alignment - 1}")
-            packed.append(f"address{i}")
-            kept.append(f"address{i}")
-        elif pointer and type(given) is DeviceArray:
-            if declared:
-                same.append(f"type(arg{i}) is type{i}")
-                tests.append(f"type(arg{i}) is type{i}")
-                a = f"arg{i}.array"
-            same.append(f"{a}.tag is last{i} and {a}.allocation.open")
-            allocations.append(f"alloc{i} = {a}.allocation")
-            tests.append(f"type({a}) is DeviceArray and alloc{i}.context is context and alloc{i}.open")
-            if not declared:
-                tests.append(f"{a}.is_contiguous")
-            if converter.dtypes is not None:
-                tests.append(f"{a}.dtype is dtype{i}")
-            if target is not None and not target.const:
-                tests.append(f"not {a}.readonly")
-            if converter.alignment > 1:
-                tests.append(f"not {a}.pointer & {converter.alignment - 1}")
-            uses.append(f"if alloc{i}.uses.home is not stream: alloc{i}.uses.add(stream)")
-            packed.append(f"{a}.pointer")
-            kept.append(f"{a}.tag")
-        elif argument is None and pointer:
-            same.append(f"arg{i} is None")
-            tests.append(f"arg{i} is None")
-            packed.append("0")
-            kept.append("None")
-        else:
-            tests.append(f"type(arg{i}) is type{i}")
-            packed.append(f"arg{i}" if _packs_itself(converter, argument) else f"convert{i}(arg{i})")
-            if isinstance(argument, (int, float, bytes, np.number, np.bool_)):
-                same.append(f"arg{i} is last{i}")
-                kept.append(f"arg{i}")
-            else:
-                same.append("False")  # what can change, or ought not to be kept, is looked at each time
-                kept.append("None")
-    same.append("grid is last_grid and block is last_block and shared is last_shared")
-    return _LAUNCH.format(
-        arguments=", ".join(f"arg{i}" for i in range(len(kept))) + "," * (len(kept) == 1) or "()",
-        lasts="".join(f"last{i}, " for i in range(len(kept))),
-        foreign="".join(f"        {line}\n" for line in foreign),
-        same="\n            and ".join(same),
-        allocations="".join(f"            {line}\n" for line in allocations),
-        tests="\n                and ".join(tests),
-        uses="".join(f"            {line}\n" for line in uses),
-        packed=", ".join(packed),
-        kept="".join(f"{value}, " for value in kept),
-    )
-
-
-def _library(converter: Converter, argument: Any) -> Library | None:
-    """The library that a plan reads `argument` by, or None."""
-    if converter.parameter.kind not in ("pointer", "bits") or type(argument) is DeviceArray:
-        return None
-    library = libraries.of(type(argument))
-    return library if library is not None and library.kind == converter.context.kind else None
-
-
-def _foreign_lines(library: Library, converter: Converter, dtype: str, declared: bool) -> list[str]:
-    """The tests of one array of a library, and its address. dtype: the name of that of the plan's own arguments.
-    declared: whether it may have any strides."""
-    i = converter.parameter.index
-    array = f"arg{i}"
-    # on a machine with one GPU, an array on a GPU is on that one
-    one = library.kind == "gpu" and library.placed and converter.context.alone
-    place = library.placed if one else f"{library.device} == ordinal"
-    tests = [f"type({array}) is type{i} and {place.format(array)}"]
-    if declared:
-        array = f"arg{i}.array"
-        tests = [f"type(arg{i}) is type{i}", f"type({array}) is inner{i} and {place.format(array)}"]
-    if converter.dtypes is not None:
-        tests.append(f"{library.dtype.format(array)} is dtype{i}")
-    if not declared:
-        tests.append(library.contiguous.format(array))
-    if library.negated:
-        tests.append(f"not {library.negated.format(array)}")
-    if library.conjugated and (converter.dtypes is None or dtype.startswith("complex")):
-        tests.append(f"not {library.conjugated.format(array)}")
-    return [
-        "if not (", f"    {tests[0]}", *(f"    and {test}" for test in tests[1:]), "):", "    return False",
-        f"address{i} = {library.pointer.format(array)}",
-    ]  # fmt: skip
-
-
 def make_prepared(
     target: Target,
     send: Callable[..., Any],
@@ -411,18 +178,4 @@ def make_prepared(
         "prepared_send": send,
         "kept": (plan, arguments),  # what the packed bytes point to
     }
-    usable = ["stream is last_stream and not stream.closed and not retired"]
-    usable += [f"alloc{index}.open" for index in range(len(allocations))]
-    return _define(_LAUNCH_PREPARED.format(usable=" and ".join(usable)), names)
-
-
-def _packs_itself(converter: Converter, argument: Any) -> bool:
-    """Whether struct packs values of this type as the converter would, or fails if the converter must decide."""
-    kind = converter.parameter.type
-    if kind.kind in ("int", "enum"):
-        return len(converter.code) == 1 and is_integer(argument)
-    if kind.kind == "float":
-        # a long double beyond double's range would be packed as infinity
-        wide = isinstance(argument, np.longdouble)
-        return kind.dtype != "bfloat16" and isinstance(argument, (int, float, np.floating)) and not wide
-    return kind.kind == "bool" and isinstance(argument, (bool, np.bool_))
+    return _define(prepared_source(len(allocations)), names)

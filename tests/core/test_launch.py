@@ -19,8 +19,8 @@ import pytest
 
 import cudakit
 from cudakit.errors import Closed, LaunchError
-from cudakit.launch import plan as plans
-from cudakit.launch.plan import launch_source
+from cudakit.launch.arguments import Converter
+from cudakit.launch.plan_source import launch_source
 
 SOURCE = r"""
 #include <cuda_fp16.h>
@@ -936,13 +936,13 @@ def test_bytes_of_a_struct_are_packed_once(sim: cudakit.Device, monkeypatch: pyt
     kernel = sim.compile(source="struct S { long long a, b; }; __global__ void k(long long* x, S s) { x[0] = s.b; }",
                          name="struct.cu")["k"]  # fmt: skip
     stream, x = sim.default_stream, sim.zeros((1,), np.int64)
-    convert, converted = plans.Converter.__call__, []
+    convert, converted = Converter.__call__, []
 
-    def note(converter: plans.Converter, value: Any) -> Any:
+    def note(converter: Converter, value: Any) -> Any:
         converted.append(value)
         return convert(converter, value)
 
-    monkeypatch.setattr(plans.Converter, "__call__", note)
+    monkeypatch.setattr(Converter, "__call__", note)
 
     def launch(value: bytes) -> int:
         converted.clear()
@@ -969,7 +969,7 @@ def test_the_example_of_a_plan_is_a_plan(
     """The docstring of `launch_source` shows the text that it returns for this kernel."""
     kernel = module["scale"]
     assert kernel.signature == "scale(const float*, float*, float, int)"
-    converters = [plans.Converter("scale", parameter, device.context) for parameter in kernel.parameters]
+    converters = [Converter("scale", parameter, device.context) for parameter in kernel.parameters]
     _, _, example = str(launch_source.__doc__).partition("it is:\n")
     assert textwrap.dedent(example).strip() == launch_source(converters, (x, y, 1.0, 1)).strip()
 
