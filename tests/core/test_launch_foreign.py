@@ -16,7 +16,8 @@ import pytest
 import cudakit
 from cudakit.errors import LaunchError
 from cudakit.launch.arguments import Converter
-from cudakit.launch.plan import Target, launch_source, make_plan
+from cudakit.launch.plan import Target, make_plan
+from cudakit.launch.plan_source import launch_source
 from cudakit.memory import libraries
 
 SOURCE = """

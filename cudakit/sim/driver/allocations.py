@@ -1,4 +1,4 @@
-"""Driver calls that make, free and describe memory: device, stream-ordered pools, pinned host memory."""
+"""Driver calls that make, free and describe memory: device memory, stream-ordered too, and pinned host memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cuda.bindings import driver as cu
 
 from cudakit.sim.driver.faults import CallError, Result, caller, host_report, other_access
 from cudakit.sim.driver.objects import Context, MemoryRecord, Pool, Stream
-from cudakit.sim.driver.order import OrderChecks
+from cudakit.sim.driver.pools import PoolCalls
 from cudakit.sim.driver.state import Handle, as_handle, call, member, size_t, unsigned
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.report import HostReport, Origin
@@ -18,12 +18,6 @@ from cudakit.sim.lockstep.report import HostReport, Origin
 PAGE = 4096
 # bytes of memory whose free is queued before some of the frees run although nothing waits for them
 MOST_FREEING = 256 << 20
-_POOL = cu.CUmemPool_attribute
-_INT_POOL_ATTRIBUTES = {
-    int(_POOL.CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES),
-    int(_POOL.CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC),
-    int(_POOL.CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES),
-}
 _POINTER = cu.CUpointer_attribute
 
 
@@ -39,8 +33,8 @@ def host_bytes(address: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.asarray(HostView(address, size))
 
 
-class MemoryCalls(OrderChecks):
-    """cuMem*Alloc*, cuMemFree*, cuMemHost*, cuMemPool*, cuPointer*."""
+class MemoryCalls(PoolCalls):
+    """cuMem*Alloc*, cuMemFree*, cuMemHost*, cuPointer*."""
 
     # ---- records ----
 
@@ -201,84 +195,6 @@ class MemoryCalls(OrderChecks):
         while self._frees and (self._frees[0].done or self._freeing + size > MOST_FREEING):
             self._scheduler.finish([self._frees.popleft()])
         self._usable(context)
-
-    # ---- pools ----
-
-    def _pool(self, handle: Handle) -> Pool:
-        return self._object(handle, Pool, "a memory pool")
-
-    @call(1, context=False)
-    def cuMemPoolCreate(self, poolProps: Any) -> Any:
-        if poolProps is None:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "poolProps is None")
-        location = poolProps.location
-        if location.type != cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE:
-            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, "only pools of device memory are simulated")
-        device = self._device(location.id)
-        pool = Pool(self._new_handle(), device, place=caller())
-        self._objects[pool.handle] = pool
-        device.pools.append(pool)
-        return cu.CUmemoryPool(pool.handle)
-
-    @call(context=False)
-    def cuMemPoolDestroy(self, pool: Handle) -> None:
-        found = self._pool(pool)
-        if found is found.device.default_pool:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the default pool is not destroyed")
-        if found.device.pool is found:
-            found.device.pool = found.device.default_pool
-        found.device.pools.remove(found)
-        del self._objects[found.handle]
-
-    @call(context=False)
-    def cuDeviceSetMemPool(self, dev: Handle, pool: Handle) -> None:
-        device, found = self._device(dev), self._pool(pool)
-        if found.device is not device:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"the pool is of device {found.device.ordinal}")
-        device.pool = found
-
-    @call(context=False)
-    def cuMemPoolSetAttribute(self, pool: Handle, attr: Any, value: Any) -> None:
-        found, number = self._pool(pool), int(attr)
-        if number in _INT_POOL_ATTRIBUTES:
-            found.flags[number] = int(value)
-            return
-        value.getPtr()  # AttributeError for a plain int, as from the bindings: they want a cuuint64_t
-        if number == int(_POOL.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD):
-            found.threshold = int(value)
-        elif number == int(_POOL.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) and int(value) == 0:
-            found.reserved_high = found.reserved
-        elif number == int(_POOL.CU_MEMPOOL_ATTR_USED_MEM_HIGH) and int(value) == 0:
-            found.used_high = found.used
-        else:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{attr!r} cannot be set to {int(value)}")
-
-    @call(1, context=False)
-    def cuMemPoolGetAttribute(self, pool: Handle, attr: Any) -> Any:
-        found, number = self._pool(pool), int(attr)
-        if number in _INT_POOL_ATTRIBUTES:
-            return found.flags.get(number, 1)
-        values = {
-            _POOL.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: found.threshold,
-            _POOL.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: found.reserved,
-            _POOL.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: found.reserved_high,
-            _POOL.CU_MEMPOOL_ATTR_USED_MEM_CURRENT: found.used,
-            _POOL.CU_MEMPOOL_ATTR_USED_MEM_HIGH: found.used_high,
-        }
-        value = {int(key): value for key, value in values.items()}.get(number)
-        if value is None:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{attr!r} is not a simulated pool attribute")
-        return cu.cuuint64_t(value)
-
-    @call(context=False)
-    def cuMemPoolTrimTo(self, pool: Handle, minBytesToKeep: int) -> None:
-        self._pool(pool).trim(size_t(minBytesToKeep))
-
-    @call(context=False)
-    def cuMemPoolSetAccess(self, pool: Handle, map: Any, count: int) -> None:
-        self._pool(pool)
-        for descriptor in map or ():
-            self._device(descriptor.location.id)
 
     # ---- pinned host memory ----
 

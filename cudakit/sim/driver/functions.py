@@ -1,4 +1,4 @@
-"""Driver calls about modules, functions and occupancy."""
+"""Driver calls about modules and functions."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import ctypes
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from cuda.bindings import driver as cu
 
-from cudakit.sim.chips.occupancy import active_blocks, active_clusters, available_shared, max_threads
+from cudakit.sim.chips.occupancy import max_threads
 from cudakit.sim.chips.properties import Chip
 from cudakit.sim.driver.faults import CallError, Result, caller
 from cudakit.sim.driver.fills import FillCalls
 from cudakit.sim.driver.objects import Context, MemoryRecord
-from cudakit.sim.driver.state import Handle, as_handle, call, member, name_bytes, signed, unsigned
+from cudakit.sim.driver.state import Handle, call, member, name_bytes, signed, unsigned
 from cudakit.sim.lockstep.report import Origin
 from cudakit.sim.machine.loading import LoadedFunction, LoadedModule
 from cudakit.sim.ptx.ir import PtxError, UnsupportedPtx
 
-Index3 = tuple[int, int, int]
 _ATTRIBUTE = cu.CUfunction_attribute
-_LAUNCH = cu.CUlaunchAttributeID
 _CLUSTER_SETTINGS = range(
     int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH),
     int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE) + 1,
@@ -282,103 +279,6 @@ class FunctionCalls(FillCalls):
     def cuFuncSetCacheConfig(self, hfunc: Handle, config: Any) -> None:
         self._function(hfunc)
 
-    # ---- occupancy ----
-
-    @call(1)
-    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, func: Handle, blockSize: int, dynamicSMemSize: int) -> int:
-        return self._occupancy(func, blockSize, dynamicSMemSize)
-
-    @call(1)
-    def cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-        self, func: Handle, blockSize: int, dynamicSMemSize: int, flags: int
-    ) -> int:
-        return self._occupancy(func, blockSize, dynamicSMemSize)
-
-    def _occupancy(self, func: Handle, block: int, dynamic: int) -> int:
-        function = self._function(func)
-        if signed(block) <= 0:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"a block of {block} threads")
-        return self._resident(function, block, unsigned(dynamic, 64))
-
-    @staticmethod
-    def _resident(function: Function, threads: int, dynamic: int) -> int:
-        if threads > function.max_threads:
-            return 0
-        shared = function.loaded.static_shared + dynamic
-        return active_blocks(function.chip, threads, function.registers, shared).blocks
-
-    @call(1)
-    def cuOccupancyAvailableDynamicSMemPerBlock(self, func: Handle, numBlocks: int, blockSize: int) -> int:
-        function = self._function(func)
-        if signed(numBlocks) <= 0 or signed(blockSize) <= 0:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{numBlocks} blocks of {blockSize} threads")
-        if self._resident(function, blockSize, 0) < numBlocks:
-            raise CallError(
-                Result.CUDA_ERROR_INVALID_VALUE, f"{numBlocks} blocks of {blockSize} threads do not fit on one SM"
-            )
-        return available_shared(function.chip, numBlocks, function.loaded.static_shared)
-
-    @call(2)
-    def cuOccupancyMaxPotentialBlockSize(
-        self, func: Handle, blockSizeToDynamicSMemSize: Any, dynamicSMemSize: int, blockSizeLimit: int
-    ) -> tuple[int, int]:
-        function = self._function(func)
-        if blockSizeToDynamicSMemSize is not None and as_handle(blockSizeToDynamicSMemSize):
-            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, "a shared-memory callback is not simulated")
-        most = min(function.max_threads, blockSizeLimit or function.max_threads)
-        step = function.chip.warp_size
-        best, best_threads, best_blocks = 0, 0, 0
-        for threads in range(most - most % step or most, 0, -step):
-            blocks = self._resident(function, threads, unsigned(dynamicSMemSize, 64))
-            if blocks * threads > best:
-                best, best_threads, best_blocks = blocks * threads, threads, blocks
-        return best_blocks * function.chip.multiprocessors, best_threads
-
-    @call(1)
-    def cuOccupancyMaxActiveClusters(self, func: Handle, config: Any) -> int:
-        function = self._function(func)
-        if config is None:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "config is None")
-        grid, block, cluster, _ = read_config(config)
-        size = int(np.prod(self._cluster(function, grid, cluster) or (1, 1, 1)))
-        resident = self._resident(function, int(np.prod(block)), int(config.sharedMemBytes))
-        return active_clusters(function.chip, size, resident)
-
-    @call(1)
-    def cuOccupancyMaxPotentialClusterSize(self, func: Handle, config: Any) -> int:
-        function = self._function(func)
-        if not function.chip.has_clusters:
-            return 1
-        free = function.settings.get(int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED), 0)
-        return function.chip.largest_cluster if free else function.chip.portable_cluster
-
-    @staticmethod
-    def _cluster(function: Function, grid: Index3, asked: Index3 | None) -> Index3 | None:
-        """The cluster that a launch has, checked: the one asked for or compiled in, None where there is neither."""
-        loaded, settings, chip = function.loaded, function.settings, function.chip
-        name, invalid = loaded.name, Result.CUDA_ERROR_INVALID_CLUSTER_SIZE
-        required = loaded.required_cluster
-        if asked is not None and required is not None and asked != required:
-            raise CallError(invalid, f"{name}: a cluster of {asked}, and the kernel is compiled for {required}")
-        cluster = asked or required
-        if cluster is None:
-            if loaded.cluster_must_be_set:
-                raise CallError(invalid, f"{name}: the kernel is compiled for clusters, and the launch gives no size")
-            return None
-        size = int(np.prod(cluster))
-        if size == 1:
-            return cluster
-        if not chip.has_clusters:
-            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, f"{name}: {chip.arch} has no clusters")
-        allowed = settings.get(int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED), 0)
-        most = chip.largest_cluster if allowed else chip.portable_cluster
-        most = min(most, loaded.max_cluster or most)
-        if not 0 < size <= most:
-            raise CallError(invalid, f"{name}: a cluster of {size} blocks; the most is {most}")
-        if any(g % c for g, c in zip(grid, cluster, strict=True)):
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{name}: grid {grid} is no multiple of cluster {cluster}")
-        return cluster
-
 
 def _image_bytes(image: Any) -> bytes:
     """A module image: an object with a buffer, or the address of text that ends with a zero byte."""
@@ -389,18 +289,3 @@ def _image_bytes(image: Any) -> bytes:
     if isinstance(image, int):
         return ctypes.string_at(image)
     return bytes(image)
-
-
-def read_config(config: Any) -> tuple[Index3, Index3, Index3 | None, bool]:
-    """Grid, block, cluster or None, and whether cooperative, of a CUlaunchConfig."""
-    cluster: Index3 | None = None
-    cooperative = False
-    for attribute in list(config.attrs)[: int(config.numAttrs)]:
-        if attribute.id == _LAUNCH.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-            dim = attribute.value.clusterDim
-            cluster = (int(dim.x), int(dim.y), int(dim.z))
-        elif attribute.id == _LAUNCH.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-            cooperative = bool(attribute.value.cooperative)
-    grid = (int(config.gridDimX), int(config.gridDimY), int(config.gridDimZ))
-    block = (int(config.blockDimX), int(config.blockDimY), int(config.blockDimZ))
-    return grid, block, cluster, cooperative
