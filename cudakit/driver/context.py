@@ -385,8 +385,7 @@ class Context:
         return self.driver is other.driver and self.ordinal == other.ordinal
 
     def told_apart(self, other: Context) -> str:
-        """The end of an error's text that names this device and then another: the numbers of two simulated devices
-        with the same spec; "" for other devices."""
+        """The numbers of this and another simulated device of one spec, for an error that names both; else ""."""
         if self.spec != other.spec or self.kind != "sim" or other.kind != "sim":
             return ""
         return f" (simulated devices {self.driver.number} and {other.driver.number})"

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
+from cudakit.sim.driver.arguments import Handle, as_handle, member, size_t, unsigned
 from cudakit.sim.driver.faults import CallError, Result, caller, host_report, other_access
 from cudakit.sim.driver.objects import Context, MemoryRecord, Pool, Stream
 from cudakit.sim.driver.pools import PoolCalls
-from cudakit.sim.driver.state import Handle, as_handle, call, member, size_t, unsigned
+from cudakit.sim.driver.state import call
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.report import HostReport, Origin
 

@@ -18,6 +18,7 @@ import numpy as np
 from cuda.bindings import driver as cu
 
 from cudakit.sim.chips.properties import DEFAULT_MEMORY, attributes, chip
+from cudakit.sim.driver.arguments import Handle
 from cudakit.sim.driver.contexts import ContextCalls, leak_report
 from cudakit.sim.driver.events import StreamCalls
 from cudakit.sim.driver.faults import CallError, Injector, Result, caller, host_report
@@ -26,7 +27,7 @@ from cudakit.sim.driver.launches import Count, LaunchRecord, write_stdout
 from cudakit.sim.driver.objects import Context, Device, Operation, Pool, QueuedWork, Stream
 from cudakit.sim.driver.order import Rows
 from cudakit.sim.driver.regions import Region
-from cudakit.sim.driver.state import DriverState, Handle, call
+from cudakit.sim.driver.state import DriverState, call
 from cudakit.sim.driver.streams import StreamScheduler
 from cudakit.sim.lockstep.memory import MemoryFault
 from cudakit.sim.lockstep.report import FaultReport, Held, HostReport, LeakReport

@@ -9,9 +9,10 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from cudakit.sim.chips.properties import DRIVER_VERSION
+from cudakit.sim.driver.arguments import Handle, as_handle, size_t, unsigned
 from cudakit.sim.driver.faults import CallError, Result, result, text
 from cudakit.sim.driver.objects import Context, Stream
-from cudakit.sim.driver.state import DriverState, Handle, as_handle, call, size_t, unsigned
+from cudakit.sim.driver.state import DriverState, call
 from cudakit.sim.lockstep.report import FaultReport, Held, LeakReport, Origin, python_place
 
 LIMITS = {

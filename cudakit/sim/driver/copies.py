@@ -14,10 +14,11 @@ import numpy as np
 from cuda.bindings import driver as cu
 
 from cudakit.sim.driver.allocations import MemoryCalls
+from cudakit.sim.driver.arguments import Handle, as_handle, size_t
 from cudakit.sim.driver.faults import CallError, OperationFault, Result, caller, host_report, memory_report
 from cudakit.sim.driver.objects import Operation, QueuedWork, Stream
 from cudakit.sim.driver.regions import Bytes, PinnedSource, Region
-from cudakit.sim.driver.state import Handle, as_handle, call, size_t
+from cudakit.sim.driver.state import call
 from cudakit.sim.lockstep.memory import MemoryFault
 from cudakit.sim.lockstep.report import Origin
 

@@ -6,10 +6,11 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
+from cudakit.sim.driver.arguments import Handle, as_handle, signed, unsigned
 from cudakit.sim.driver.contexts import PRIORITIES
 from cudakit.sim.driver.faults import CallError, Result, caller
 from cudakit.sim.driver.objects import Context, Event, GraphNode, Stream, StreamCapture
-from cudakit.sim.driver.state import DriverState, Handle, as_handle, call, signed, unsigned
+from cudakit.sim.driver.state import DriverState, call
 
 
 class StreamCalls(DriverState):

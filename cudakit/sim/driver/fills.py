@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from cudakit.sim.driver.arguments import Handle, as_handle, size_t, unsigned
 from cudakit.sim.driver.copies import CopyCalls
 from cudakit.sim.driver.faults import CallError, Result, caller
 from cudakit.sim.driver.objects import Operation, QueuedWork, Stream
-from cudakit.sim.driver.state import Handle, as_handle, call, size_t, unsigned
+from cudakit.sim.driver.state import call
 from cudakit.sim.lockstep.memory import MemoryFault
 
 

@@ -10,10 +10,11 @@ from cuda.bindings import driver as cu
 
 from cudakit.sim.chips.occupancy import max_threads
 from cudakit.sim.chips.properties import Chip
+from cudakit.sim.driver.arguments import Handle, member, name_bytes, signed, unsigned
 from cudakit.sim.driver.faults import CallError, Result, caller
 from cudakit.sim.driver.fills import FillCalls
 from cudakit.sim.driver.objects import Context, MemoryRecord
-from cudakit.sim.driver.state import Handle, call, member, name_bytes, signed, unsigned
+from cudakit.sim.driver.state import call
 from cudakit.sim.lockstep.report import Origin
 from cudakit.sim.machine.loading import LoadedFunction, LoadedModule
 from cudakit.sim.ptx.ir import PtxError, UnsupportedPtx
@@ -73,7 +74,7 @@ UNSUPPORTED_HINT = (
 
 
 class FunctionCalls(FillCalls):
-    """cuModule*, cuFunc*, cuOccupancy*."""
+    """cuModule*, cuFunc*."""
 
     _sources: dict[str, str]
 

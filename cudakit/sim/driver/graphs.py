@@ -18,11 +18,12 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
+from cudakit.sim.driver.arguments import Handle, member, unsigned
 from cudakit.sim.driver.faults import CallError, Result, caller
 from cudakit.sim.driver.launches import CheckedLaunch, LaunchCalls
 from cudakit.sim.driver.objects import Context, GraphNode, Operation, QueuedWork, Stream, StreamCapture
 from cudakit.sim.driver.regions import Region
-from cudakit.sim.driver.state import Handle, call, member, unsigned
+from cudakit.sim.driver.state import call
 from cudakit.sim.lockstep.report import Origin
 
 _STATUS = cu.CUstreamCaptureStatus

@@ -12,12 +12,13 @@ import numpy as np
 from cuda.bindings import driver as cu
 
 from cudakit.sim.chips.occupancy import active_blocks
+from cudakit.sim.driver.arguments import Handle, as_handle, read_c_array, unsigned
 from cudakit.sim.driver.contexts import LIMITS
 from cudakit.sim.driver.faults import CallError, Result, caller, host_report
 from cudakit.sim.driver.functions import Function
 from cudakit.sim.driver.objects import Context, MemoryRecord, Operation, QueuedWork, Stream
 from cudakit.sim.driver.occupancy import Index3, OccupancyCalls, read_config
-from cudakit.sim.driver.state import Handle, as_handle, call, read_c_array, unsigned
+from cudakit.sim.driver.state import call
 from cudakit.sim.lockstep.counters import Counters
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.memory import NEAR_NULL, Allocation

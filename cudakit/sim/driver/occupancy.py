@@ -8,9 +8,10 @@ import numpy as np
 from cuda.bindings import driver as cu
 
 from cudakit.sim.chips.occupancy import active_blocks, active_clusters, available_shared
+from cudakit.sim.driver.arguments import Handle, as_handle, signed, unsigned
 from cudakit.sim.driver.faults import CallError, Result
 from cudakit.sim.driver.functions import Function, FunctionCalls
-from cudakit.sim.driver.state import Handle, as_handle, call, signed, unsigned
+from cudakit.sim.driver.state import call
 
 Index3 = tuple[int, int, int]
 _ATTRIBUTE = cu.CUfunction_attribute

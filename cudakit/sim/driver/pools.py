@@ -6,10 +6,11 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
+from cudakit.sim.driver.arguments import Handle, size_t
 from cudakit.sim.driver.faults import CallError, Result, caller
 from cudakit.sim.driver.objects import Pool
 from cudakit.sim.driver.order import OrderChecks
-from cudakit.sim.driver.state import Handle, call, size_t
+from cudakit.sim.driver.state import call
 
 _POOL = cu.CUmemPool_attribute
 _INT_POOL_ATTRIBUTES = {

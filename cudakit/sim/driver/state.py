@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import operator
 import os
 import threading
 from collections import deque
@@ -13,6 +11,7 @@ from typing import Any, TypeVar
 
 from cuda.bindings import driver as cu
 
+from cudakit.sim.driver.arguments import Handle, as_handle
 from cudakit.sim.driver.faults import (
     SUCCESS,
     CallError,
@@ -38,7 +37,6 @@ from cudakit.sim.driver.streams import StreamScheduler
 from cudakit.sim.lockstep.memory import AddressSpace
 from cudakit.sim.lockstep.report import FaultReport, HostReport
 
-Handle = Any
 Reply = tuple[Any, ...]
 T = TypeVar("T")
 
@@ -360,60 +358,3 @@ class DriverState:
     def _fault(self, code: Any, report: FaultReport) -> OperationFault:
         self._last_report = report
         return OperationFault(code, report)
-
-
-# ---- arguments, converted as the bindings convert them ----
-
-
-def as_handle(value: Any) -> int:
-    """A handle, device or pointer as an int: an int, a binding's object, or None for 0."""
-    if value is None:
-        return 0
-    if isinstance(value, (str, bytes, float)):
-        raise TypeError(f"an integer or a handle is required, not {type(value).__name__}")
-    try:
-        return operator.index(value)
-    except TypeError:
-        return int(value)
-
-
-def unsigned(value: Any, bits: int = 32) -> int:
-    """An unsigned C integer; OverflowError where it does not fit, as from the bindings."""
-    number = operator.index(value)
-    if number < 0:
-        raise OverflowError(f"can't convert negative value to a C unsigned integer of {bits} bits")
-    if number >> bits:
-        raise OverflowError(f"value too large to convert to a C unsigned integer of {bits} bits")
-    return number
-
-
-def signed(value: Any) -> int:
-    """A C int."""
-    number = operator.index(value)
-    if not -(2**31) <= number < 2**31:
-        raise OverflowError("value too large to convert to int")
-    return number
-
-
-def size_t(value: Any) -> int:
-    return unsigned(value, 64)
-
-
-def name_bytes(value: Any) -> str:
-    """A ``char *`` argument as text; only bytes, as the bindings demand."""
-    if not isinstance(value, (bytes, bytearray)):
-        raise TypeError(f"expected bytes, {type(value).__name__} found")
-    return bytes(value).split(b"\0")[0].decode("utf-8", "surrogateescape")
-
-
-def read_c_array(address: int, count: int) -> list[int]:
-    """``count`` 64-bit words at a host address."""
-    return list((ctypes.c_uint64 * count).from_address(address))
-
-
-def member(kind: Any, value: Any, what: str) -> Any:
-    """An enum member by itself or its number; CallError (INVALID_VALUE) if there is none."""
-    try:
-        return kind(int(value))
-    except ValueError:
-        raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{value!r} is not a {what}") from None
