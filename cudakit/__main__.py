@@ -109,7 +109,7 @@ def fill(arguments: argparse.Namespace) -> int:
         if new != old:
             print(f"{name}: {'not up to date' if arguments.check else 'written'}")
             if not arguments.check:
-                outputs.write_text(path, new)
+                outputs.write_file(path, new)
         wrong = wrong or bool(problems) or (new != old and arguments.check)
     if not found:
         return cli.nothing_checked(f"{', '.join(arguments.file)}: there are no marks <!-- TABLE FILE.json -->")

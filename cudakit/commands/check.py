@@ -227,7 +227,7 @@ def _run(
     arguments: argparse.Namespace, path: Path, compiled: Sequence[compiler.Compiled], outcome: Outcome, out: IO[str]
 ) -> None:
     """Runs the fuzzing and the script, and reports how often each kernel was launched."""
-    kernels = FileKernels(path, files.text_of(path), compiled)
+    kernels = FileKernels(path, outputs.read_text(path), compiled)
     pairs = files.declared(path)
     wanted = bool(arguments.script or arguments.annotate or (pairs and arguments.examples))
     arch = _run_on(arguments.arch)
@@ -304,7 +304,7 @@ def _run_all(
             print(f"  {kernel.name}: {item.kind}{where}", file=out)
     if arguments.annotate and annotated:
         facts = [f"{annotate.shown_path(str(path))}: {said} on the simulated device, {arch}"]
-        outputs.write_text(arguments.annotate, annotate.page(path, annotated, facts))
+        outputs.write_file(arguments.annotate, annotate.page(path, annotated, facts))
         outcome.annotated = arguments.annotate
         print(f"written: {arguments.annotate}", file=out)
 

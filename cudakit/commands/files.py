@@ -52,7 +52,7 @@ def compiled_for(arguments: argparse.Namespace, path: Path, arch: str, configs: 
     names = arguments.names or sorted({config.entry for config in configs if "<" in config.entry})
     return cache.compiled(
         compiler.request(
-            text_of(path),
+            outputs.read_text(path),
             name=str(path),
             arch=arch,
             defines={name: value or None for name, value in defines.items()},
@@ -60,11 +60,6 @@ def compiled_for(arguments: argparse.Namespace, path: Path, arch: str, configs: 
             fmad=not arguments.no_fmad,
         )
     )
-
-
-def text_of(path: Path) -> str:
-    """A source file's text. Raises Refused if it cannot be read, or is not UTF-8."""
-    return outputs.read_text(path)
 
 
 def declared(path: Path) -> list[tuple[Any, Any]]:
@@ -177,9 +172,9 @@ def compile_file(arguments: argparse.Namespace) -> int:
     if arguments.ptx == "-":
         sys.stdout.write(compiled.ptx)
     elif arguments.ptx:
-        outputs.write_text(arguments.ptx, compiled.ptx)
+        outputs.write_file(arguments.ptx, compiled.ptx)
     if arguments.cubin:
-        outputs.write_text(arguments.cubin, compiled.cubin)
+        outputs.write_file(arguments.cubin, compiled.cubin)
     if not kernels:
         return cli.nothing_checked(f"{path} has no kernels: a template has one per --names")
     return cli.EXIT_OK

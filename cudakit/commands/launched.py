@@ -9,9 +9,9 @@ from typing import Any
 
 from cudakit.compile import compiler
 from cudakit.launch.mangling import demangle
+from cudakit.launch.parameter_names import without_comments
 from cudakit.show import annotate
 
-_NOT_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 # The declarator is the first name with a parameter list that is not an attribute's.
 _KERNEL = re.compile(
     r"__global__\b(?:\s|\bvoid\b|\b(?:static|inline|extern)\b|\[\[[^\]]*\]\]"
@@ -23,8 +23,8 @@ _FILE = re.compile(r"^\s*\.file\s+(\d+)\s+\"([^\"]+)\"", re.MULTILINE)
 
 
 class FileKernels:
-    """The kernels of one source file by name, each with its launches. All instances of a template are
-    one kernel; overloads are several. Kernels of included headers are not the file's.
+    """The kernels of one source file by name, each with its launches. All instances of a template are one kernel;
+    overloads are several. Kernels of included headers are not the file's.
 
     compiled: the file compiled for each architecture.
     """
@@ -32,7 +32,7 @@ class FileKernels:
     def __init__(self, path: Path, text: str, compiled: Iterable[compiler.Compiled]) -> None:
         self._launches: dict[str, int] = {}
         self._path = path
-        code = _NOT_CODE.sub(" ", text)
+        code = without_comments(text)
         found = list(_KERNEL.finditer(code))
         self._written = {match["name"] for match in found}
         for one in compiled:

@@ -94,7 +94,7 @@ def _run(arguments: argparse.Namespace) -> int:
         report["rows"] = reduction.summed(report["rows"])
     rows, page, picture = arguments.json or f"{stem}.json", f"{stem}.md", arguments.plot or f"{stem}.png"
     outputs.write_json(report, rows)
-    outputs.write_text(page, profile_tables.markdown(report) + "\n")
+    outputs.write_file(page, profile_tables.markdown(report) + "\n")
     written = [rows, page, picture]
     try:
         roofline.draw(report, picture)

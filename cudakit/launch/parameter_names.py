@@ -24,8 +24,8 @@ _BRACKETS = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}
 
 
 @functools.lru_cache(maxsize=64)
-def _readable(source: str) -> str:
-    """A source without comments, strings and directives."""
+def without_comments(source: str) -> str:
+    """A source without comments, strings and directives other than #define."""
     return _IGNORED.sub(" ", source)
 
 
@@ -35,7 +35,7 @@ def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...]:
     "" for each that has no name there, is not found (a kernel made by a macro, or in a header), or is called
     differently by several definitions of that name. Declarations are read if there is no definition.
     """
-    text = _readable(source)
+    text = without_comments(source)
     base = kernel.partition("<")[0].strip().rpartition("::")[2]
     definitions: set[tuple[str, ...]] = set()
     declarations: set[tuple[str, ...]] = set()

@@ -62,7 +62,7 @@ def read_text(path: Path) -> str:
         raise Refused(f"{path} cannot be read: {reason(error)}") from error
 
 
-def write_text(destination: str | Path, content: str | bytes) -> None:
+def write_file(destination: str | Path, content: str | bytes) -> None:
     """Write a whole file. Raises Refused if that fails, and leaves no part of a new file."""
     path = Path(destination)
     new = not path.exists()
@@ -100,7 +100,7 @@ def write_json(result: Mapping[str, Any], destination: str) -> None:
     if destination == "-":
         sys.stdout.write(text + "\n")
     else:
-        write_text(destination, text + "\n")
+        write_file(destination, text + "\n")
 
 
 def load(path: Path) -> Mapping[str, Any]:

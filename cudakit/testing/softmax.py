@@ -17,7 +17,8 @@ from cudakit.testing.case import (
     nested,
 )
 
-# Floats of a row that two blocks of a cluster share, though other problems may be smaller.
+# Elements of a row that two blocks of a cluster share, of which each holds 1,024 at least; other problems may be
+# smaller.
 TWO_BLOCKS = 2500
 
 

@@ -10,9 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from cudakit.testing.case import Case, Values, aligned_rows, contiguous, extents, known, layouts
-
-# Elements of a row that two blocks of a cluster share (1,024 float32 each), though other problems may be smaller.
-TWO_BLOCKS = 2500
+from cudakit.testing.softmax import TWO_BLOCKS
 
 
 @dataclass(frozen=True)

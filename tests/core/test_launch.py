@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import foreign
 import numpy as np
 import pytest
 
@@ -1051,24 +1052,12 @@ def test_a_number_is_not_a_struct_of_its_size(device: cudakit.Device, stream: cu
             assert floats.numpy(stream).tolist() == [1, 2], value
 
 
-class Says:
-    """An object whose `__cuda_stream__` returns what it was made with, or raises it."""
-
-    def __init__(self, said: Any) -> None:
-        self.said = said
-
-    def __cuda_stream__(self) -> Any:
-        if isinstance(self.said, BaseException):
-            raise self.said
-        return self.said
-
-
 def test_refused_nonsense_from_other_streams(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
     """With the kernel's name, also after a launch on a stream that exists."""
     kernel = module["scale"]
     prepared = kernel.prepare(grid=1, block=1, args=(x, y, 1.0, 1))
     stream.synchronize()
-    kernel.launch(Says((0, 1)), grid=1, block=1, args=(x, y, -1.0, 1))
+    kernel.launch(foreign.Says((0, 1)), grid=1, block=1, args=(x, y, -1.0, 1))
     kernel.context.device_object.synchronize()
     nonsense = [
         None, 5, "01", (), (0,), (0, 1, 2), {0: 1, 1: 2}, {0, 1}, (0, None), (0, "1"), (0, 1.5), (0, True), (0, -5),
@@ -1077,10 +1066,10 @@ def test_refused_nonsense_from_other_streams(module: cudakit.Module, stream: cud
     for said in nonsense:
         for launch in (lambda on: kernel.launch(on, grid=1, block=1, args=(x, y, 1.0, 1)), prepared.launch):
             with pytest.raises(LaunchError, match=r"^scale: Says\.__cuda_stream__"):
-                launch(Says(said))
+                launch(foreign.Says(said))
     if kernel.context.kind == "sim":  # a GPU's driver may look at memory there
         with pytest.raises(LaunchError, match=r"^scale: Says is for the handle 0x3039, .* knows no such stream"):
-            kernel.launch(Says((0, 12345)), grid=1, block=1, args=(x, y, 1.0, 1))
+            kernel.launch(foreign.Says((0, 12345)), grid=1, block=1, args=(x, y, 1.0, 1))
     closed = cudakit.Stream(kernel.context)
     closed.close()
     with pytest.raises(Closed, match=r"^scale: .*was closed"):

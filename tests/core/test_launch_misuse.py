@@ -19,6 +19,7 @@ from typing import Any
 
 import foreign
 import numpy as np
+from foreign import Says
 
 import cudakit
 from cudakit.errors import Closed, LaunchError
@@ -52,18 +53,6 @@ extern "C" __global__ void plain(const float* x, float* y, float factor, int n) 
 }
 """
 PAIR = np.dtype([("a", np.float32), ("b", np.float32)])
-
-
-class Says:
-    """A stream of another library that returns what it was made with, or raises it."""
-
-    def __init__(self, said: Any) -> None:
-        self.said = said
-
-    def __cuda_stream__(self) -> Any:
-        if isinstance(self.said, Exception):
-            raise self.said
-        return self.said
 
 
 class World:

@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from cudakit.errors import Refused
-from cudakit.show.outputs import check_destination, write_text
+from cudakit.show.outputs import check_destination, write_file
 
 # Okabe and Ito's colours, without the yellow that vanishes on white.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
@@ -53,7 +53,7 @@ def save(made: Any, path: str) -> None:
     """Writes a figure in the format that the path's ending names."""
     image = io.BytesIO()
     made.savefig(image, dpi=150, format=os.path.splitext(path)[1][1:].lower() or "png")
-    write_text(path, image.getvalue())
+    write_file(path, image.getvalue())
 
 
 def literal(text: str) -> str:
