@@ -1,4 +1,4 @@
-"""Names that a user gives: the known one that was probably meant."""
+"""Wrong names: the known name that a user probably meant."""
 
 from __future__ import annotations
 

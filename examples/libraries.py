@@ -58,7 +58,7 @@ class Rows:
     def call(
         self, name, idea, call, exact, rounding, *, rung=None, dtype="float32", flops=None, traffic=None, counted=False
     ):
-        """A row for `call`, which queues work and gives the array with its result. exact: float64; rounding: what
+        """A row for `call`, which queues work and returns the array with its result. exact: float64; rounding: what
         each element may be off by before its last rounding."""
         row = Row(Subject(self.family, name, rung, self.shape, dtype, idea=idea), Rates(ceiling=self.ceiling))
         self.rows.append(row)

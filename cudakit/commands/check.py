@@ -27,14 +27,14 @@ from cudakit.show import advice, annotate, outputs, terminal
 HELP = """Compiles a .cu file for each architecture, says what its kernels need, runs them on the simulated device.
 
 For each kernel: registers, shared memory, spills, warnings, and theoretical occupancy with what limits it, for the
-block sizes that are known (launch bounds, the ops' own) or for usual ones. Where a family of cudakit.ops declares a
+block sizes that are known (launch bounds, the ops' own) or for usual ones. If a family of cudakit.ops declares a
 kernel of the file, its variants run on fuzzed problems under all checks, against the float64 reference; --seed draws
 the same problems again. For any other file give a script that launches its kernels on cudakit.Device():
 
     cudakit check scale.cu --run try_scale.py --annotate scale.html
 
 The script runs on a simulated device under all checks, and what the kernels of the file do in it is counted by line.
-What it leaves alive on a device that it closes is reported, and fails the check only where --checks names leaks.
+What it leaves alive on a device that it closes is reported, and fails the check only if --checks names leaks.
 --annotate writes the source with these counters beside each line, one HTML file; without --run it is the ops' variants
 on one of their shapes.
 

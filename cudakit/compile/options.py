@@ -10,8 +10,8 @@ from collections.abc import Sequence
 _FOLDER = re.compile(r"(?:-I|--include-path=)=?(.*)", re.DOTALL)
 _HEADER = re.compile(r"(?:--pre-include|-include)=(.*)", re.DOTALL)
 
-# Options whose whole effect is in their text. Any other may read or write files (--pch, --time), or change where
-# headers are looked for (--no-source-include), and keeps a compile out of the cache.
+# Options whose whole effect is in their text. Any other may read or write files (--pch, --time), or change in which
+# folders headers are looked for (--no-source-include), and keeps a compile out of the cache.
 _COVERED_NAMES = """
     D define-macro U undefine-macro std gpu-architecture arch dc device-c rdc relocatable-device-code dw device-w ewp
     extensible-whole-program G device-debug lineinfo generate-line-info dopt maxrregcount ftz prec-sqrt prec-div

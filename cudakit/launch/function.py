@@ -163,9 +163,11 @@ class Function:
         try:
             wanted = _whole(shared)
         except TypeError:
-            raise LaunchError(f"{self.name}: shared={shared!r} is no number of bytes") from None
+            raise LaunchError(f"{self.name}: shared={shared!r} is no number of bytes; give an int") from None
         if wanted < 0:
-            raise LaunchError(f"{self.name}: shared={wanted} is negative")
+            raise LaunchError(
+                f"{self.name}: shared={wanted} is negative; give the bytes of dynamic shared memory, or 0"
+            )
         return wanted
 
     def allow_shared(self, wanted: int) -> None:
@@ -257,7 +259,7 @@ class Function:
             attributes.append(attribute)
         if cooperative:
             if not isinstance(cooperative, (int, np.bool_)):
-                raise LaunchError(f"{name}: cooperative={cooperative!r} is neither True nor False")
+                raise LaunchError(f"{name}: cooperative={cooperative!r} is neither True nor False; give one of them")
             if not context.attribute("COOPERATIVE_LAUNCH"):
                 raise LaunchError(f"{name}: {context.spec} has no cooperative launches")
             resident = self.occupancy(config.block, config.shared) * context.attribute("MULTIPROCESSOR_COUNT")

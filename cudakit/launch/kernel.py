@@ -184,7 +184,7 @@ class Kernel(Function):
             if int(code) in _UNKNOWN:
                 raise LaunchError(
                     f"{self.name}: {type(stream).__name__} is for the handle {int(checked):#x}, and the driver of "
-                    f"{self.context.spec} knows no such stream"
+                    f"{self.context.spec} knows no such stream; give one that exists"
                 )
         if checked.foreign and checked is not stream:
             if len(self._foreign_streams) >= _FOREIGN_STREAMS:

@@ -91,7 +91,7 @@ class _JournaledSink(Sink):
 
 class ToMap(_JournaledSink):
     """The items of a memory map that can be written. They are written to its file, which the map shows: a disk that is
-    full is then an error, where a write to the map ends the process with SIGBUS. Runs in several processes may each
+    full is then an error; a write to the map would end the process with SIGBUS. Runs in several processes may each
     write a slice of one map."""
 
     def __init__(self, array: np.memmap[Any, Any]) -> None:

@@ -57,7 +57,9 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise Refused(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#x}") from error
+        raise Refused(
+            f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#x}; save it as UTF-8"
+        ) from error
     except (OSError, ValueError) as error:
         raise Refused(f"{path} cannot be read: {reason(error)}") from error
 

@@ -46,7 +46,7 @@ def written(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class Probe:
-    """One way to name a header. DIR in a text stands for the test's folder, which is on the include path."""
+    """One way to name a header. DIR in a text is replaced by the test's folder, which is on the include path."""
 
     source: str
     header: str = "h.h"  # the one that changes, in DIR

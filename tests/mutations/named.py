@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.mutations.draw import Mutation, mutation
 
-# file, the text, what it becomes, the error. The text stands once in the file.
+# file, the text, what it becomes, the error. The text is in the file exactly once.
 NAMED: tuple[tuple[str, str, str, str], ...] = (
     ("kernels/softmax/01_thread_per_row.cu", "x += row * x_row;", "x += static_cast<int>(row * x_row);",
      "row * stride in 32 bits"),

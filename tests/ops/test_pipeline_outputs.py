@@ -208,7 +208,7 @@ def test_a_run_of_several_processes_shares_an_output_by_its_parts(
     holder.begin("named", tmp_path, 0, 5)
     with pytest.raises(pipeline.OutputBusy):
         pipeline.run(same, names[4:], tmp_path / "out", devices=device, chunk=2, resume=True)
-    while not (tmp_path / "out" / "x0.npy").exists():  # nor does a result of the other run stand in the way
+    while not (tmp_path / "out" / "x0.npy").exists():  # nor is a result of the other run an obstacle
         assert holder.process.poll() is None
         time.sleep(0.01)
     assert pipeline.run(same, names[5:], tmp_path / "out", devices=device, chunk=2).items == 3

@@ -244,7 +244,7 @@ class LaunchCalls(OccupancyCalls):
         return operation
 
     def _describe(self, launch: CheckedLaunch, report: KernelReport) -> None:
-        """Say in a kernel's report where it was launched, on which device, and what it was given."""
+        """Add to a kernel's report the line that launched it, its device, and the parameters of the faulty access."""
         function = launch.function
         report.launched = launch.place
         if len(self.devices) > 1:
