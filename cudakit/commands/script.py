@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
     Returns "ok", "failure" and "leaks" of the JSON. Raises Refused if it asks for a GPU.
     """
     kept = os.environ.get("CUDAKIT_DEVICE"), sys.argv, sys.path[:]
+    streams = sys.stdout, sys.stderr
     os.environ["CUDAKIT_DEVICE"] = f"sim:{arch}"
     sys.argv = [script]
     sys.path.insert(0, str(Path(script).resolve().parent))
@@ -47,22 +48,28 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
         ) from error
     except CudakitError as error:
         failure = str(error)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # asyncio.CancelledError is no Exception
         failure = _failure(error, script)
     finally:
+        sys.stdout, sys.stderr = streams
         device, sys.argv, sys.path[:] = kept
         os.environ.pop("CUDAKIT_DEVICE")
         if device is not None:
             os.environ["CUDAKIT_DEVICE"] = device
+    if sys.stdout.closed:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed by whoever ends this process)
+        raise Refused(f"--run {script}: it closed stdout, on which the verdict is to be printed: let it flush()")
     # reports of errors that the script caught count too
-    reports = {str(report): report.kind for report in (*warned, *watch.reports())}
+    reports = {str(report): report.kind for report in (*told, *watch.reports())}
     leaks = [text for text, kind in reports.items() if kind == "leak"]
     if failure is None:
         failure = "\n".join(text for text in reports if text not in leaks or fail_on_leaks) or None
     return {"ok": failure is None, "failure": failure, "leaks": leaks}
 
 
-def _failure(error: Exception, script: str) -> str:
+def _failure(error: BaseException, script: str) -> str:
     """The traceback from the script's own frame on; without one (a syntax error) the error alone."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename != script:
@@ -91,23 +98,30 @@ def _listening(warned: list[Any]) -> Iterator[None]:
 
 
 class _Left(BaseException):
-    """The script called os._exit()."""
+    """The script ended or replaced this process, by the call that the message names."""
 
 
 @contextlib.contextmanager
 def _kept_alive() -> Iterator[None]:
-    """Have os._exit() end the script, but not this process, so that the verdict is not lost."""
-    leave, process = os._exit, os.getpid()
+    """Have os._exit() and os.exec*() end the script and not this process, so that the verdict is not lost."""
+    process = os.getpid()
+    calls = {name: getattr(os, name) for name in ("_exit", "execv", "execve")}
 
-    def exit(status: int) -> None:
-        if os.getpid() != process or threading.current_thread() is not threading.main_thread():
-            leave(status)
-        raise _Left(status)
+    def kept(name: str) -> Callable[..., None]:
+        def leave(*how: Any) -> None:
+            here = os.getpid() == process
+            if not here or (name == "_exit" and threading.current_thread() is not threading.main_thread()):
+                calls[name](*how)
+            raise _Left(f"os.{name}({', '.join(map(repr, how[:1]))})")
 
-    os._exit = exit  # type: ignore[assignment]
+        return leave
+
+    for name in calls:
+        setattr(os, name, kept(name))
     try:
         yield
     except _Left as left:
-        raise CudakitError(f"the script ended by os._exit({left}), so what it left queued was not checked") from None
+        raise CudakitError(f"the script ended by {left}, so what it left queued was not checked") from None
     finally:
-        os._exit = leave
+        for name, call in calls.items():
+            setattr(os, name, call)

@@ -32,6 +32,7 @@ def watch(driver: Any) -> None:
     if not _armed:
         _armed = True
         _note_status()
+        atexit.register(_finish_rest)
         atexit.register(_finish)
         # Called as the interpreter begins to exit, before threads are joined: exit handlers run last in, first out.
         early = getattr(threading, "_register_atexit", None)
@@ -78,8 +79,14 @@ def _come_first() -> None:
     atexit.register(_finish)
 
 
-def _finish() -> None:
-    """Run what is queued, report what failed, and end the process if it would end with status 0."""
+def _finish_rest() -> None:
+    """`_finish` for what exit handlers have queued, which run after it."""
+    _finish(others=False)  # they would run twice
+
+
+def _finish(others: bool = True) -> None:
+    """Run what is queued, report what failed, and end the process if it would end with status 0. others: run the other
+    exit handlers before that."""
     interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
     if not interrupted:
         try:
@@ -102,8 +109,10 @@ def _finish() -> None:
     if interrupted:
         return
     atexit.unregister(_finish)
+    atexit.unregister(_finish_rest)
     with suppress(Exception):
-        atexit._run_exitfuncs()  # those of other libraries: nothing runs after os._exit
+        if others:
+            atexit._run_exitfuncs()  # those of other libraries: nothing runs after os._exit
     _flush()
     # An exit handler has no other way to change the status.
     os._exit(status)

@@ -138,7 +138,7 @@ class Watch:
         self._counts.append(driver.simCount(together=True))
 
     def finish(self) -> None:
-        """Run what is still queued. Raises CudaError where some of it fails."""
+        """Run what is still queued. Raises CudakitError, with the report, if some of it fails or failed."""
         for driver in self.drivers:
             for ordinal in range(check(driver, "cuDeviceGetCount", driver.cuDeviceGetCount())):
                 active = check(driver, "cuDevicePrimaryCtxGetState", driver.cuDevicePrimaryCtxGetState(ordinal))[1]
@@ -147,6 +147,12 @@ class Watch:
                     try:
                         check(driver, "cuCtxSetCurrent", driver.cuCtxSetCurrent(primary))
                         check(driver, "cuCtxSynchronize", driver.cuCtxSynchronize())
+                    except CudakitError as error:
+                        report = driver.simLastReport()
+                        if report is None:
+                            raise
+                        # The error adds advice for a GPU, and may be of a context that was lost before.
+                        raise CudakitError(str(report)) from error
                     finally:
                         driver.cuDevicePrimaryCtxRelease(ordinal)
 

@@ -41,6 +41,7 @@ from cudakit.memory.libraries import Library
 
 _SIGNED = {1: "b", 2: "h", 4: "i", 8: "q"}
 _FLOATS = {"float16": "e", "float32": "f", "float64": "d", "bfloat16": "H"}
+_THIS_ORDER = f"__ctype_{sys.byteorder[0]}e__"
 _COMPLEX = {"float32": "complex64", "float64": "complex128"}
 # What a pointer to a library's complex class takes; the layouts are the same.
 _COMPLEX_CLASSES = {"complex<float>": "complex64", "complex<double>": "complex128"}
@@ -374,6 +375,8 @@ class Converter:
             )
         if len(data) != size:
             raise self.refuse(value, f"it has {len(data)} bytes, and the parameter {size}")
+        if _is_swapped(value):
+            raise self.refuse(value, "its numbers have their bytes in the other order: make it in this machine's")
         return data
 
 
@@ -387,6 +390,20 @@ def _is_bytes(value: Any) -> bool:
     if isinstance(value, memoryview):
         return value.format in ("B", "b", "c") or value.format.startswith("T{")
     return isinstance(value, ctypes.Array) and value._type_ in (ctypes.c_char, ctypes.c_byte, ctypes.c_ubyte)
+
+
+def _is_swapped(value: Any) -> bool:
+    """Whether a structure has numbers whose bytes are in the other order."""
+    if isinstance(value, (np.void, np.ndarray)):
+        return not value.dtype.isnative
+    # A number of ctypes has the type of this machine's order as an attribute; bytes have themselves.
+    kinds: list[Any] = [type(value)]
+    for kind in kinds:
+        if issubclass(kind, (ctypes.Structure, ctypes.Union)):
+            kinds += [field[1] for base in kind.__mro__ for field in base.__dict__.get("_fields_", ())]
+        elif issubclass(kind, ctypes.Array):
+            kinds.append(kind._type_)
+    return any(getattr(kind, _THIS_ORDER, kind) is not kind for kind in kinds)
 
 
 def _scalar_advice(value: Any) -> str:

@@ -52,6 +52,7 @@ SCRIPTS = {
         1,
     ),
     "closes": ("launch()\natexit.register(device.close)", 1, 1),
+    "launches as it exits": ("atexit.register(launch)", 1, 1),
     "leaves a thread": ("threading.Timer(0.05, launch).start()", 1, 1),
     "exits within": ("with device:\n    launch()\n    sys.exit()", 1, 1),
     "passes over what is told": (

@@ -1039,7 +1039,13 @@ def test_a_number_is_not_a_struct_of_its_size(device: cudakit.Device, stream: cu
     class Either(ctypes.Union):
         _fields_ = [("both", Floats), ("bits", ctypes.c_uint64)]
 
+    class Within(ctypes.BigEndianStructure if sys.byteorder == "little" else ctypes.LittleEndianStructure):
+        _fields_ = (("ab", ctypes.c_float * 2),)
+
     record = np.array((1, 2), [("a", np.float32), ("b", np.float32)])
+    swapped = record.astype(record.dtype.newbyteorder())
+    for value in (swapped, swapped[()], Within((1, 2))):
+        refused(module["pair"], stream, "parameter 1 .*bytes in the other order", args=(floats, value))
     two = np.array([1, 2], np.float32)
     structures = [
         record[()], record, Floats(1, 2), Either(Floats(1, 2)), two.tobytes(), bytearray(two),

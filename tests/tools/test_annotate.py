@@ -364,6 +364,12 @@ def faulty():
         ("assert hits.numpy()[0] == 5, 'wrong count'", "AssertionError: wrong count"),
         ("import sys\nsys.exit(3)", "ended with status 3"),
         ("import os\nos._exit(0)", "ended by os._exit(0)"),
+        ("import os\nos.execl('/bin/true', 'true')", "ended by os.execv('/bin/true')"),
+        ("import asyncio\nraise asyncio.CancelledError('later')", "CancelledError: later"),
+        (
+            "try:\n    faulty()\n    device.synchronize()\nexcept Exception: pass",
+            "FAILED\nout of bounds",
+        ),
         ("import sys\nfaulty()\nsys.exit()", "out of bounds"),
         ("import threading\nthreading.Timer(0.02, faulty).start()", "out of bounds"),
         ("def wrong(:", "SyntaxError"),
@@ -374,6 +380,18 @@ def test_a_script_that_fails_fails_the_check(capsys, mine, end, said):
     status, out, _ = check(capsys, "--run", "try.py")
     assert status == cli.EXIT_FALSE
     assert said in out
+    assert "--device sim" not in out, "it ran there"
+
+
+def test_a_script_that_closes_stdout_is_refused(mine, monkeypatch):
+    import io
+    import sys
+
+    (mine / "try.py").write_text("import sys\nsys.stdout.close()\n")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    assert command_line.main(["check", "mine.cu", "--arch", "sm_80", "--run", "try.py"]) == cli.EXIT_REFUSED
+    assert "error: --run try.py: it closed stdout" in " ".join(said.getvalue().split())
 
 
 def test_the_script_leaves_nothing_behind(capsys, mine, monkeypatch):
