@@ -53,7 +53,7 @@ def compare(
     terms: the length of the longest sum in an element, 1 if there is none. Complex numbers are compared as (real,
     imaginary) pairs along the last axis, and `worst_at` counts those.
     """
-    if result.dtype.kind == "c":
+    if any(array.dtype.kind == "c" for array in (result, reference, plain)):
         result, reference, plain = (_pairs(array) for array in (result, reference, plain))
     steps = steps_of(plain.dtype)
 
@@ -69,8 +69,11 @@ def compare(
 
 def within(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], rounding: Any) -> Comparison:
     """Compares `result` with a float64 (or integer) `reference`: each element may differ by its own `rounding`, which
-    broadcasts to it, and by half a step of the result's dtype."""
+    broadcasts to it, and by half a step of the result's dtype. Complex numbers are compared as by `compare`, each part
+    with the rounding of its element."""
     limits = np.broadcast_to(np.asarray(rounding, np.float64), reference.shape)
+    if "c" in (result.dtype.kind, reference.dtype.kind):
+        result, reference, limits = _pairs(result), _pairs(reference), np.repeat(np.atleast_1d(limits), 2, axis=-1)
     return _by_pieces(result, reference, limits, "rounding", lambda exact, limit: limit)
 
 
@@ -102,7 +105,7 @@ def _by_pieces(result: Any, reference: Any, other: Any, name: str, allowance: Ca
 
 
 def _pairs(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    kind = array.dtype if array.dtype.kind == "c" else np.complex128
+    kind = np.result_type(array.dtype, np.complex64)
     return np.ascontiguousarray(array, kind).view(array.real.dtype)
 
 
@@ -152,6 +155,8 @@ def _compare_rows(result: Any, reference: Any, allowed: Any) -> _Piece:
     misplaced = ~finite & ~((got == reference) | (np.isnan(got) & np.isnan(reference)))
     misplaced |= finite & ~np.isfinite(got)
     error = np.where(finite, np.abs(got - reference), 0.0)
+    if reference.dtype.kind in "iub" and result.dtype.kind in "iub":
+        error = np.maximum(error, result != reference)  # float64 cannot tell neighbours past 2^53 apart
     magnitude = np.where(finite, np.abs(reference), 0.0)
     allowed = np.where(np.isfinite(allowed), allowed, 0.0)
     excess = error - (allowed + _last_rounding(magnitude + allowed, steps_of(result.dtype)))

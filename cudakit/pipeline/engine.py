@@ -370,7 +370,7 @@ class Execution:
         sinks = self.request.sinks
         places = [sink.where for sink in sinks if sink.where]
         kept = f"{self.state.chunks_done:,} chunks of this run are finished"
-        if places:
+        if places and (self.state.chunks_done or self.tickets.skipped):
             kept += f", in {', '.join(places)}"
             if not any(sink.forgets for sink in sinks):
                 kept += "; resume=True goes on from there"

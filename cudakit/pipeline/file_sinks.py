@@ -105,11 +105,11 @@ class ToMap(_JournaledSink):
         real = path.resolve()
         super().__init__(path, real.with_name(real.name + ".lock"))
         self._offset = place_in_file(array)
-        self._array = array
+        self.array = array
         self.where = str(self.path)
 
     def item(self) -> Item:
-        return Item.of(self._array.shape[1:], self._array.dtype)
+        return Item.of(self.array.shape[1:], self.array.dtype)
 
     @property
     def _record(self) -> Path:
@@ -117,18 +117,18 @@ class ToMap(_JournaledSink):
         return self.path.with_name(f"{self.path.name}.{self._offset}.journal")
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
-        expect_room(stop, len(self._array), self.where)
+        expect_room(stop, len(self.array), self.where)
         super().write(start, stop, items)
 
     def finish(self, count: int) -> None:
-        expect_full(count, len(self._array), self.where)
+        expect_full(count, len(self.array), self.where)
         super().finish(count)
 
     def open(self, spec: SinkSpec) -> list[Range]:
         expect_same_item(self.item(), spec.item, f"the memory map of {self.path}")
-        if spec.count is not None and spec.count != len(self._array):
-            raise ValueError(f"{spec.count:,} items were asked for, and {self.path} holds {len(self._array):,}")
-        end = self._offset + self._array.nbytes
+        if spec.count is not None and spec.count != len(self.array):
+            raise ValueError(f"{spec.count:,} items were asked for, and {self.path} holds {len(self.array):,}")
+        end = self._offset + self.array.nbytes
         self._lock.take((self._offset, end), self.path)
         journal, finished = self._begin(spec, {"offset": self._offset})
         if finished:

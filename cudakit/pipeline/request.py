@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from cudakit.device import Device
 from cudakit.pipeline.chunk import Progress
 from cudakit.pipeline.file_sinks import ToFile, ToMap
+from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.folder_sink import ToFolder
 from cudakit.pipeline.origin import RunOrigin
 from cudakit.pipeline.sink import Sink
-from cudakit.pipeline.sources import Blocks, FromFile, FromFiles, Item, Source
+from cudakit.pipeline.sinks import ToArray
+from cudakit.pipeline.sources import Blocks, FromArray, FromFile, FromFiles, Item, Source
 
 MEASURED_BYTES = 10**9
 
@@ -151,6 +155,31 @@ def _expect_apart(sources: Sequence[Source], sinks: Sequence[Sink]) -> None:
     for place in places:
         if places.count(place) > 1:
             raise ValueError(f"two results cannot both go to {place}: name a place for each")
+    arrays = [sink.array for sink in sinks if isinstance(sink, (ToArray, ToMap))]
+    if any(_overlap(*pair) for pair in combinations(arrays, 2)):
+        raise ValueError("two results cannot both go to the same memory: give an array for each")
+    for source in (source for source in sources if isinstance(source, FromArray)):
+        for array in arrays:
+            if _overlap(source.array, array) and (
+                source.count > len(source.array) or not _in_place(source.array, array)
+            ):
+                raise ValueError(
+                    "results cannot go to memory that other items come from: give an array apart from the source's, "
+                    "or the source's itself, of which each item may be replaced by its own result"
+                )
+
+
+def _overlap(one: HostArray, other: HostArray) -> bool:
+    """Whether two arrays share memory."""
+    return np.may_share_memory(one, other) and np.shares_memory(one, other)
+
+
+def _in_place(source: HostArray, sink: HostArray) -> bool:
+    """Whether an item of `sink` shares memory with no other item of `source` than its own."""
+    if len(source) < 2 or len(sink) < 2:
+        return True
+    (low, high), (first, last) = (byte_bounds(array[0]) for array in (source, sink))
+    return source.strides[0] == sink.strides[0] and max(high, last) - min(low, first) <= abs(source.strides[0])
 
 
 def _devices(devices: Any) -> list[Device]:

@@ -52,34 +52,34 @@ class ToArray(Sink):
             raise ValueError("an array without axes has no place for items: the first axis counts them")
         if not array.flags.writeable:
             raise ValueError("the array for the results is read-only")
-        self._array = array
+        self.array = array
         self._straight: bool | None = None
         self.where = "the array for the results"
 
     def item(self) -> Item:
-        return Item.of(self._array.shape[1:], self._array.dtype)
+        return Item.of(self.array.shape[1:], self.array.dtype)
 
     def open(self, spec: SinkSpec) -> list[Range]:
         expect_same_item(self.item(), spec.item, "the array for the results")
-        if spec.count is not None and spec.count != len(self._array):
-            raise ValueError(f"{spec.count:,} items were asked for, and the array for them holds {len(self._array):,}")
+        if spec.count is not None and spec.count != len(self.array):
+            raise ValueError(f"{spec.count:,} items were asked for, and the array for them holds {len(self.array):,}")
         return []
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
-        expect_room(stop, len(self._array), self.where)
-        np.copyto(self._array[start:stop], items)
+        expect_room(stop, len(self.array), self.where)
+        np.copyto(self.array[start:stop], items)
 
     def pinned(self, context: Context, start: int, stop: int) -> HostArray | None:
         if self._straight is None:
-            array = self._array
+            array = self.array
             self._straight = is_contiguous(array.shape, array.strides, array.itemsize) and is_pinned(context, array)
         if not self._straight:
             return None
-        expect_room(stop, len(self._array), self.where)
-        return self._array[start:stop]
+        expect_room(stop, len(self.array), self.where)
+        return self.array[start:stop]
 
     def finish(self, count: int) -> None:
-        expect_full(count, len(self._array), self.where)
+        expect_full(count, len(self.array), self.where)
 
 
 def as_sink(given: Any) -> Sink:

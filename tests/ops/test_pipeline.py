@@ -588,6 +588,24 @@ def test_two_maps_of_one_file_and_a_map_onto_itself(device, tmp_path) -> None:
         pipeline.run(double, whole, whole, devices=device, chunk=3, resume=True)
     with pytest.raises(ValueError, match="two results cannot both go to"):
         pipeline.run(rest, a, (tmp_path / "o", tmp_path / "o"), outputs=described, devices=device)
+    with pytest.raises(ValueError, match="two results cannot both go to the same memory"):
+        pipeline.run(rest, a, (whole[:8], whole[4:12]), devices=device)
+
+
+def test_results_replace_their_own_items_and_no_others(device) -> None:
+    """A chunk of results must not land on items that a later chunk reads."""
+    whole = items(8)
+    for source, sink in ((whole[:6], whole[2:]), (whole[1:], whole[:-1]), (whole, whole[::-1])):
+        with pytest.raises(ValueError, match="memory that other items come from"):
+            pipeline.run(double, source, sink, devices=device, chunk=2)
+    with pytest.raises(ValueError, match="memory that other items come from"):
+        pipeline.run(double, pipeline.FromArray(whole[:4], repeats=2), whole, devices=device, chunk=2)
+    np.testing.assert_array_equal(whole, items(8))
+    half = whole.shape[1] // 2
+    for source, sink in ((whole, whole), (whole[::2], whole[1::2]), (whole[:, :half], whole[:, half : 2 * half])):
+        expected = 2 * source
+        pipeline.run(double, source, sink, devices=device, chunk=2)
+        np.testing.assert_array_equal(sink, expected)
 
 
 def test_a_value_that_is_not_finite_is_traced_to_the_input(device) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cudakit import ops
-from cudakit.compare import within
+from cudakit.compare import compare, within
 from cudakit.memory import array as memory
 from cudakit.rounding import U, of_products, of_tree
 
@@ -346,3 +346,28 @@ def test_a_rung_may_have_a_rounding_of_its_own() -> None:
     result = inputs[0] + inputs[1] + np.float32(1e-4)
     assert family.judge(result, inputs, loose).ok
     assert not family.judge(result, inputs, first).ok
+
+
+# The comparison itself ------------------------------------------------------------------------------------------------
+
+
+def test_whole_numbers_past_float64_are_compared_exactly() -> None:
+    for dtype, value in (("int64", 2**60), ("uint64", 2**64 - 2), ("int64", -(2**62))):
+        right, wrong = np.array([0, value], dtype), np.array([0, value + 1], dtype)
+        for verdict in (compare(wrong, right, right), within(wrong, right, 0.0)):
+            assert not verdict.ok
+            assert verdict.worst_at == (1,)
+        assert compare(right, right, right).ok
+        assert within(right, right, 0.0).ok
+        assert within(wrong, right, 1.0).ok
+
+
+def test_complex_numbers_are_compared_in_both_parts() -> None:
+    exact = normal(2, 8) + 1j * normal(2, 8, seed=1).astype(np.float64)
+    result, limits = exact.astype(np.complex64), np.full((2, 1), 1e-6)
+    assert within(result, exact, limits).ok
+    assert compare(result, exact, result).ok
+    for wrong in (result.conj(), result.real.astype(np.float32), result + np.complex64(1e-5j)):
+        assert not within(wrong, exact, limits).ok
+        assert not compare(wrong, exact, result).ok
+    assert not within(result, exact.real, limits).ok
