@@ -62,7 +62,7 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed by whoever ends this process)
         raise Refused(f"--run {script}: it closed stdout, on which the verdict is to be printed: let it flush()")
     # reports of errors that the script caught count too
-    reports = {str(report): report.kind for report in (*told, *watch.reports())}
+    reports = {str(report): report.kind for report in (*warned, *watch.reports())}
     leaks = [text for text, kind in reports.items() if kind == "leak"]
     if failure is None:
         failure = "\n".join(text for text in reports if text not in leaks or fail_on_leaks) or None
