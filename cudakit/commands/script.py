@@ -105,23 +105,24 @@ class _Left(BaseException):
 def _kept_alive() -> Iterator[None]:
     """Have os._exit() and os.exec*() end the script and not this process, so that the verdict is not lost."""
     process = os.getpid()
-    calls = {name: getattr(os, name) for name in ("_exit", "execv", "execve")}
+    exits = os._exit
+    calls: tuple[Callable[..., Any], ...] = (exits, os.execv, os.execve)
 
-    def kept(name: str) -> Callable[..., None]:
+    def kept(call: Callable[..., Any]) -> Callable[..., None]:
         def leave(*how: Any) -> None:
             here = os.getpid() == process
-            if not here or (name == "_exit" and threading.current_thread() is not threading.main_thread()):
-                calls[name](*how)
-            raise _Left(f"os.{name}({', '.join(map(repr, how[:1]))})")
+            if not here or (call is exits and threading.current_thread() is not threading.main_thread()):
+                call(*how)
+            raise _Left(f"os.{call.__name__}({', '.join(map(repr, how[:1]))})")
 
         return leave
 
-    for name in calls:
-        setattr(os, name, kept(name))
+    for call in calls:
+        setattr(os, call.__name__, kept(call))
     try:
         yield
     except _Left as left:
         raise CudakitError(f"the script ended by {left}, so what it left queued was not checked") from None
     finally:
-        for name, call in calls.items():
-            setattr(os, name, call)
+        for call in calls:
+            setattr(os, call.__name__, call)
