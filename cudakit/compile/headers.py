@@ -54,9 +54,8 @@ class Included:
 
     files: dict[str, bytes]
     uses_cuda: bool  # some header is CUDA's own, or is left to NVRTC
-    absent: tuple[str, ...]  # names found nowhere: NVRTC's own, or missing
     unknown: tuple[str, ...]  # lines whose header only preprocessing can find out (#include MACRO)
-    lookups: tuple[str, ...] = ()  # each name and the path that it was found at, in turn
+    lookups: tuple[str, ...] = ()  # each name, and the path that it was found at or "", in turn
     stamps: tuple[tuple[int, ...], ...] = ()  # of each file when it was read: inode, size and times
 
 
@@ -162,7 +161,6 @@ def scan(
     """
     files: dict[str, bytes] = {}
     stamps: list[tuple[int, ...]] = []
-    absent: dict[str, None] = {}
     unknown: list[str] = []
     lookups: list[str] = []
     outside = includes.named("\n".join((*options, *names)))
@@ -181,8 +179,6 @@ def scan(
                 if not uses_cuda:
                     uses_cuda = True
                     pending += [((("<", shadow),), "") for shadow in _shadows(directories)]
-                if _resolve(header, cuda_directories()) is None:
-                    absent[header] = None
             elif path not in files:
                 try:
                     with open(path, "rb") as file:
@@ -196,7 +192,7 @@ def scan(
                 found = includes.named(os.fsdecode(content))
                 unknown += found.unknown
                 pending.append((found.headers, os.path.dirname(path)))
-    return Included(files, uses_cuda, tuple(absent), tuple(unknown), tuple(lookups), tuple(stamps))
+    return Included(files, uses_cuda, tuple(unknown), tuple(lookups), tuple(stamps))
 
 
 def _resolve(header: str, directories: Iterable[str]) -> str | None:

@@ -257,7 +257,9 @@ def test_scan_follows_quotes_angles_and_conditions(tmp_path: Path) -> None:
     included = headers.scan('#include "inner/a.cuh"\n', str(tmp_path / "main.cu"), (str(tmp_path),))
     assert [os.path.relpath(path, tmp_path) for path in included.files] == ["inner/a.cuh", "inner/b.cuh", "c.cuh"]
     assert included.uses_cuda
-    assert included.absent == ("made_up",)
+    places = dict(zip(included.lookups[::2], included.lookups[1::2], strict=True))
+    assert places["c.cuh"] == str(tmp_path / "c.cuh")
+    assert places["made_up"] == places["cuda_fp16.h"] == ""
     assert not included.unknown
     assert headers.scan("#define H <x.h>\n#include H\n", "x.cu", ()).unknown == ("#include H",)
 
