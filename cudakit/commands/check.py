@@ -105,7 +105,7 @@ def main(arguments: argparse.Namespace) -> int:
         if not outcome.failed:
             _run(arguments, path, [one for one in compiled if one], outcome, out)
     else:
-        outcome.nothing_checked = "--arch names no architecture: write sm_80, sm_90a, ..."
+        outcome.nothing_checked = files.NO_ARCHITECTURE
     if arguments.json:
         outputs.write_json({"ok": outcome.ok, **asdict(outcome)}, arguments.json)
     if outcome.failed:
@@ -232,7 +232,7 @@ def _run(
     wanted = bool(arguments.script or arguments.annotate or (pairs and arguments.examples))
     arch = _run_on(arguments.arch)
     if not kernels.launches:
-        outcome.nothing_checked = f"{path} has no kernels: a template has one per --names"
+        outcome.nothing_checked = files.no_kernels(path)
         return
     if not wanted:
         print(

@@ -38,6 +38,14 @@ def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+NO_ARCHITECTURE = "--arch names no architecture: write sm_80, sm_90a, ..."
+
+
+def no_kernels(path: Path) -> str:
+    """Why nothing of a file without kernels was checked."""
+    return f"{path} has no kernels: a template has one per --names"
+
+
 def expect_defines(arguments: argparse.Namespace) -> None:
     """Raises Refused for a --define that names no macro."""
     for pair in arguments.define:
@@ -158,7 +166,7 @@ def warnings_of(log: str) -> list[str]:
 def compile_file(arguments: argparse.Namespace) -> int:
     """`cudakit compile`."""
     if arguments.arch.strip(", ") == "":
-        return cli.nothing_checked("--arch names no architecture: write sm_80, sm_90a, ...")
+        return cli.nothing_checked(NO_ARCHITECTURE)
     for flag in ("--ptx", "--cubin"):
         outputs.check_destination(flag, getattr(arguments, flag[2:]))
     path = headers.find_source(arguments.file)
@@ -176,5 +184,5 @@ def compile_file(arguments: argparse.Namespace) -> int:
     if arguments.cubin:
         outputs.write_file(arguments.cubin, compiled.cubin)
     if not kernels:
-        return cli.nothing_checked(f"{path} has no kernels: a template has one per --names")
+        return cli.nothing_checked(no_kernels(path))
     return cli.EXIT_OK
