@@ -48,7 +48,7 @@ def trimmed(found: TracebackType | None) -> TracebackType | None:
 
 
 def trim(error: BaseException) -> None:
-    """Leave this package's frames out of an error's traceback, and of those of the errors that led to it.
+    """Leave this package's frames out of an error's traceback, and of those of the errors that led to it or are in it.
 
     An error that came from this package's frames alone keeps them; so do errors that are not meant, which show a bug.
     """
@@ -61,7 +61,7 @@ def trim(error: BaseException) -> None:
         one = rest.pop()
         if one is not None and id(one) not in seen:
             seen.add(id(one))
-            rest += [one.__cause__, one.__context__]
+            rest += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]  # of an ExceptionGroup
             if isinstance(one, meant):
                 left = trimmed(one.__traceback__)
                 one.__traceback__ = one.__traceback__ if left is None and one is error else left

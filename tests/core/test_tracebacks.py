@@ -56,6 +56,17 @@ def test_the_errors_that_led_to_one_are_trimmed_too_and_a_callback_stays(sim: cu
     assert files(error.__cause__) == files(error)[-1:] == [__file__]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with Python 3.11")
+def test_errors_in_a_group_are_trimmed_too(sim: cudakit.Device) -> None:
+    def several() -> None:
+        errors = [raised(lambda: sim.zeros(-1)), raised(lambda: [][0])]
+        raise ExceptionGroup("both", errors)  # noqa: F821 (of Python 3.11)
+
+    group = raised(several)
+    tracebacks.trim(group)
+    assert {file for error in group.exceptions for file in files(error)} == {__file__}  # type: ignore[attr-defined]
+
+
 def test_a_bug_shows_all_frames(sim: cudakit.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(*_: object) -> None:
         raise AttributeError("a bug")
