@@ -59,8 +59,8 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
         if device is not None:
             os.environ["CUDAKIT_DEVICE"] = device
     if sys.stdout.closed:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed by whoever ends this process)
-        raise Refused(f"--run {script}: it closed stdout, on which the verdict is to be printed: let it flush()")
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed when this process ends)
+        raise Refused(f"--run {script}: it closed stdout, on which the verdict is printed: call flush() instead")
     # reports of errors that the script caught count too
     reports = {str(report): report.kind for report in (*warned, *watch.reports())}
     leaks = [text for text, kind in reports.items() if kind == "leak"]

@@ -35,13 +35,14 @@ from cudakit.errors import LaunchError
 from cudakit.launch.cxx import Type
 from cudakit.launch.signature import Parameter
 from cudakit.launch.strides import StridedArgument
+from cudakit.launch.values import describe, is_bytes, is_integer, is_swapped, scalar_advice
 from cudakit.memory import dlpack, layout, libraries, pinned
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.libraries import Library
 
 _SIGNED = {1: "b", 2: "h", 4: "i", 8: "q"}
 _FLOATS = {"float16": "e", "float32": "f", "float64": "d", "bfloat16": "H"}
-_THIS_ORDER = f"__ctype_{sys.byteorder[0]}e__"
+
 _COMPLEX = {"float32": "complex64", "float64": "complex128"}
 # What a pointer to a library's complex class takes; the layouts are the same.
 _COMPLEX_CLASSES = {"complex<float>": "complex64", "complex<double>": "complex128"}
@@ -60,31 +61,6 @@ def struct_code(parameter: Parameter) -> str:
     if kind.kind == "bool":
         return "?"
     return f"{parameter.size}s"
-
-
-def describe(value: Any) -> str:
-    """What was given, for an error: its type, and what matters of it."""
-    kind = type(value).__name__
-    if isinstance(value, StridedArgument):
-        return f"{describe(value.array)}, declared strided,"
-    if isinstance(value, DeviceArray):
-        return f"a DeviceArray of {value.dtype}"
-    if isinstance(value, np.ndarray):
-        return f"a numpy array of {value.dtype}"
-    if _is_torch(value):
-        return f"a torch tensor of {str(value.dtype).removeprefix('torch.')} on {value.device}"
-    if hasattr(value, "__cuda_array_interface__"):
-        return f"a {type(value).__module__.partition('.')[0]} {kind} of {getattr(value, 'dtype', 'unknown dtype')}"
-    if isinstance(value, (int, float, np.generic, str, complex)) or value is None:
-        return f"{kind} {value!r}" if value is not None else "None"
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return f"{len(value)} bytes"
-    return f"a {kind}"
-
-
-def _is_torch(value: Any) -> bool:
-    library = libraries.of(type(value), exact=False)
-    return library is not None and library.name == "torch"
 
 
 def pointer_dtypes(target: Type) -> tuple[str, ...] | None:
@@ -295,7 +271,7 @@ class Converter:
 
     def _integer(self, value: Any) -> int:
         if not (is_integer(value) or isinstance(value, np.bool_)):
-            raise self.refuse(value, "give an integer" + _scalar_advice(value))
+            raise self.refuse(value, "give an integer" + scalar_advice(value))
         number = int(value)
         bits = 8 * self.parameter.size
         signed = self.parameter.type.signed
@@ -311,7 +287,7 @@ class Converter:
         small = isinstance(value, np.generic) and value.dtype.name == "bfloat16"
         taken = isinstance(value, (float, int, np.floating)) or small
         if not taken or isinstance(value, bool):
-            raise self.refuse(value, "give a float" + _scalar_advice(value))
+            raise self.refuse(value, "give a float" + scalar_advice(value))
         try:
             number = float(value)
         except OverflowError as error:
@@ -349,7 +325,7 @@ class Converter:
         if kind.lanes == 2 and isinstance(value, (complex, np.complexfloating)):
             value = (value.real, value.imag)
         row = isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind != "V"
-        if row or (isinstance(value, ctypes.Array) and not _is_bytes(value)):
+        if row or (isinstance(value, ctypes.Array) and not is_bytes(value)):
             value = list(value)
         if isinstance(value, (tuple, list)):
             if len(value) != kind.lanes:
@@ -362,7 +338,7 @@ class Converter:
     def _bytes(self, value: Any) -> bytes:
         """The bytes of a struct given by value."""
         size = self.parameter.size
-        if isinstance(value, (bytes, bytearray, ctypes.Structure, ctypes.Union)) or _is_bytes(value):
+        if isinstance(value, (bytes, bytearray, ctypes.Structure, ctypes.Union)) or is_bytes(value):
             data = bytes(value)
         elif isinstance(value, np.void) or (
             isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind == "V"
@@ -375,44 +351,6 @@ class Converter:
             )
         if len(data) != size:
             raise self.refuse(value, f"it has {len(data)} bytes, and the parameter {size}")
-        if _is_swapped(value):
+        if is_swapped(value):
             raise self.refuse(value, "its numbers have their bytes in the other order: make it in this machine's")
         return data
-
-
-def is_integer(value: Any) -> bool:
-    """Whether `value` is an int or a numpy integer; a duration, which numpy counts among its integers, is not."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, np.timedelta64)
-
-
-def _is_bytes(value: Any) -> bool:
-    """Whether `value` is a view of bytes or of structures, not of numbers, whose memory would be reinterpreted."""
-    if isinstance(value, memoryview):
-        return value.format in ("B", "b", "c") or value.format.startswith("T{")
-    return isinstance(value, ctypes.Array) and value._type_ in (ctypes.c_char, ctypes.c_byte, ctypes.c_ubyte)
-
-
-def _is_swapped(value: Any) -> bool:
-    """Whether a structure has numbers whose bytes are in the other order."""
-    if isinstance(value, (np.void, np.ndarray)):
-        return not value.dtype.isnative
-    # A number of ctypes has the type of this machine's order as an attribute; bytes have themselves.
-    kinds: list[Any] = [type(value)]
-    for kind in kinds:
-        if issubclass(kind, (ctypes.Structure, ctypes.Union)):
-            kinds += [field[1] for base in kind.__mro__ for field in base.__dict__.get("_fields_", ())]
-        elif issubclass(kind, ctypes.Array):
-            kinds.append(kind._type_)
-    return any(getattr(kind, _THIS_ORDER, kind) is not kind for kind in kinds)
-
-
-def _scalar_advice(value: Any) -> str:
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        return ", array.item()"
-    if isinstance(value, (DeviceArray, np.ndarray)):
-        return ": arrays go to pointer parameters"
-    if isinstance(value, (float, np.floating)):
-        return ", int(x) where that is meant"
-    if isinstance(value, np.generic):
-        return ", converted on purpose"
-    return ""

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.launch.arguments import Converter, is_integer
+from cudakit.launch.arguments import Converter
 from cudakit.launch.strides import StridedArgument, unwrapped
+from cudakit.launch.values import is_integer
 from cudakit.memory import libraries
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.libraries import Library
