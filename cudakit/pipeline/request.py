@@ -9,9 +9,9 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import byte_bounds
 
 from cudakit.device import Device
+from cudakit.memory.layout import span
 from cudakit.pipeline.chunk import Progress
 from cudakit.pipeline.file_sinks import ToFile, ToMap
 from cudakit.pipeline.files import HostArray
@@ -178,8 +178,14 @@ def _in_place(source: HostArray, sink: HostArray) -> bool:
     """Whether an item of `sink` shares memory with no other item of `source` than its own."""
     if len(source) < 2 or len(sink) < 2:
         return True
-    (low, high), (first, last) = (byte_bounds(array[0]) for array in (source, sink))
+    (low, high), (first, last) = (_bounds_of_first(array) for array in (source, sink))
     return source.strides[0] == sink.strides[0] and max(high, last) - min(low, first) <= abs(source.strides[0])
+
+
+def _bounds_of_first(array: HostArray) -> tuple[int, int]:
+    """The addresses of the first item's first byte and of the one after its last."""
+    low, high = span(array.shape[1:], array.strides[1:], array.itemsize)
+    return array.ctypes.data + low, array.ctypes.data + high
 
 
 def _devices(devices: Any) -> list[Device]:

@@ -608,6 +608,14 @@ def test_results_replace_their_own_items_and_no_others(device) -> None:
         np.testing.assert_array_equal(sink, expected)
 
 
+def test_items_that_are_numbers_are_replaced_by_their_own_results_only(device) -> None:
+    numbers = np.arange(8, dtype=np.float32)
+    with pytest.raises(ValueError, match="memory that other items come from"):
+        pipeline.run(double, numbers[:6], numbers[2:], devices=device, chunk=2)
+    pipeline.run(double, numbers, numbers, devices=device, chunk=2)
+    np.testing.assert_array_equal(numbers, 2 * np.arange(8))
+
+
 def test_a_value_that_is_not_finite_is_traced_to_the_input(device) -> None:
     a = items(40)
     a[3, 1, 1] = np.nan
