@@ -36,7 +36,8 @@ def _is_row(row: Any) -> bool:
     if not isinstance(row, Mapping) or not all(isinstance(row.get(key), str) for key in ("family", "variant", "dtype")):
         return False
     shape = row.get("shape")
-    return isinstance(shape, list) and all(isinstance(extent, int) and extent >= 0 for extent in shape)
+    whole = isinstance(shape, list) and all(isinstance(extent, int) and extent >= 0 for extent in shape)
+    return whole and regression.readable(row)
 
 
 def families(report: Mapping[str, Any]) -> list[str]:

@@ -185,6 +185,10 @@ def _version(nvrtc: Any) -> tuple[int, int]:
 @nvtx.range("NVRTC")
 def compile(request: Request) -> Compiled:
     """Compile `request`. Raises CompileError with the log and the numbered source around each diagnostic."""
+    before, nul, _ = request.source.partition("\0")
+    if nul:
+        line = before.count("\n") + 1
+        raise CompileError(f"{request.name}:{line} has a NUL character, where NVRTC takes the source to end: remove it")
     nvrtc = _nvrtc()
     options = full_options(request)
     program = check(

@@ -256,9 +256,9 @@ def installed_libraries(stem: str) -> list[Path]:
 
 
 def read_source(path: Path) -> str:
-    """A source file's text. Raises CompileError if it is not UTF-8."""
+    """A source file's text, without a byte order mark. Raises CompileError if it is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise CompileError(
             f"{path} is not UTF-8 text (byte {error.start} is {error.object[error.start]:#x}): save it as UTF-8"

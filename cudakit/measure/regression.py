@@ -92,7 +92,8 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> ReportComparison:
         judged = key[1] != "cpu" and not key[1].startswith("peer:")
         figures = list(_counters(before[key], after[key]) if simulated else _times(before[key], after[key]))
         found.rows += bool(figures) and judged
-        if not figures and judged and (_has_figures(before[key]) or _has_figures(after[key])):
+        missing = simulated and len(figures) < max(map(_counted, (before[key], after[key])))
+        if judged and (missing or (not figures and (_has_figures(before[key]) or _has_figures(after[key])))):
             found.unmeasured.append(_name(key))
         for figure, was, now, noise in figures:
             if abs(now - was) > noise:
@@ -129,7 +130,24 @@ def _spread(value: Any) -> Spread | None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value is a number that can be compared: not NaN, nor past every float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def readable(row: Mapping[str, Any]) -> bool:
+    """Whether each figure of a row of a report is one that can be compared, or is null or absent."""
+    counters = row.get("counters") or {}
+    times = [row[figure] for figure in TIMES if row.get(figure) is not None]
+    return (
+        isinstance(row.get("counters"), Mapping | None)
+        and all(counters.get(figure) is None or _is_number(counters[figure]) for figure in COUNTERS)
+        and all(isinstance(time, Mapping) and _is_number(time.get("median")) for time in times)
+    )
+
+
+def _counted(row: Mapping[str, Any]) -> int:
+    """How many of the compared counters a row has."""
+    return sum(_is_number((row.get("counters") or {}).get(figure)) for figure in COUNTERS)
 
 
 def _counters(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float]]:

@@ -184,6 +184,16 @@ def test_refused_requests(arguments: dict[str, object], match: str) -> None:
         compiler.request(SCALE, name="scale.cu", arch="sm_90a", **arguments)
 
 
+def test_a_nul_ends_no_source_silently() -> None:
+    with pytest.raises(CompileError, match=r"cut\.cu:2 has a NUL character"):
+        compiler.compile(compiler.request("// first\n\0__global__ void rest() {}", name="cut.cu", arch="sm_80"))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_source(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_bytes(b"\xef\xbb\xbf__global__ void k() {}\n")
+    assert headers.read_source(tmp_path / "k.cu") == "__global__ void k() {}\n"
+
+
 def test_fmad() -> None:
     source = "__global__ void k(float* p) { p[0] = p[1] * p[2] + p[3]; }"
     assert "fma.rn.f32" in build(source).ptx

@@ -10,7 +10,8 @@ import pytest
 from paths import ROOT
 
 from cudakit import __main__ as command_line
-from cudakit.commands import cli
+from cudakit.commands import against, cli
+from cudakit.errors import Refused
 from cudakit.measure import regression
 
 
@@ -199,6 +200,29 @@ def test_what_is_no_report_is_refused(tmp_path, capsys, text):
     path.write_text(text)
     assert command_line.main(["bench", "--against", str(path), "--device", "sim"]) == cli.EXIT_REFUSED
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [{"counters": {"instructions": value}} for value in (float("nan"), "460", True, 10**400)]
+    + [{"counters": "none"}, {"counters": [1]}, {"time_ms": 1.0}, {"time_ms": {"median": float("nan")}}],
+)
+def test_figures_that_are_no_numbers_are_refused(tmp_path, figures):
+    """They would be equal to anything."""
+    old = report("sim", vec4=1.0)
+    old["rows"][0] |= figures
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    with pytest.raises(Refused, match="not a report"):
+        against.load(str(tmp_path / "old.json"))
+
+
+def test_a_counter_that_only_one_report_has_is_named():
+    old, new = report("sim", vec4=1.0), report("sim", vec4=1.0)
+    for one, counters in ((old, {"instructions": 4}), (new, {"instructions": 4, "bank_conflicts": 2})):
+        one["rows"][0]["counters"] = counters
+    for found in (regression.compare(old, new), regression.compare(new, old)):
+        assert (found.rows, found.unmeasured) == (1, ["softmax vec4 8x16 float32"])
+    assert regression.compare(new, new).unmeasured == []
 
 
 def test_bench_needs_a_family_or_a_report(capsys):
