@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
 import weakref
@@ -87,19 +88,21 @@ def _finish_rest() -> None:
 def _finish(others: bool = True) -> None:
     """Run what is queued, report what failed, and end the process if it would end with status 0. others: run the other
     exit handlers before that."""
-    interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
+    interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt  # the script: its status is SIGINT's already
+    usual = 1
     if not interrupted:
         try:
             for driver in list(_drivers):
                 note(driver.simFinish())
         except KeyboardInterrupt:
-            interrupted = True
+            usual = 128 + signal.SIGINT
+            note(["interrupted: what was queued on the simulated device has not run to its end"])
         except Exception as error:
             note([f"{type(error).__name__}: {error}"])
     if not _failed:
         return
     # After an exception the status is 1 too.
-    status = (_status or 0) & 0xFF or 1
+    status = (_status or 0) & 0xFF or usual
     _flush()  # what the script printed comes first
     with suppress(AttributeError, OSError, ValueError):
         for text in _failures:

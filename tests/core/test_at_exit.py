@@ -15,6 +15,7 @@ __global__ void racy(float* y) {
     y[threadIdx.x] = s[63 - threadIdx.x];
 }
 """
+SPIN = "__global__ void spin(volatile int* x) { while (x[0] == 0) x[1] = 1; }"
 # Imports once, then a child per script, each of which ends as a Python of its own does.
 RUNNER = """\
 import atexit, gc, os, sys, threading
@@ -66,6 +67,15 @@ SCRIPTS = {
         4,
         1,
     ),
+    "is interrupted as it ends": (
+        "import signal\n"
+        "x = device.zeros(2, 'int32')\n"
+        f"device.compile(source={SPIN!r})['spin'].launch(device.default_stream, grid=1, block=1, args=(x,))\n"
+        "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.3)",
+        130,
+        0,
+    ),
     "ends by os._exit": ("launch()\nos._exit(0)", 0, 0),
 }
 
@@ -90,3 +100,4 @@ def test_what_fails_unseen_is_reported_and_is_the_status(ended, name):
     assert err.count(FAULT) == times
     assert ("printed" in out) == ("print(" in body)
     assert ("its own" in err) == (name == "raises")
+    assert ("has not run to its end" in err) == (status == 130)
