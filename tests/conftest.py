@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 # Kernels compiled by one worker are used by the others and by the next run. The cache's keys are contents, so nothing
 # here can be stale. Child processes that tests start inherit it.
 os.environ.setdefault("CUDAKIT_CACHE_DIR", str(ROOT / ".pytest_cache" / "kernels"))
+
+# A process that was started in the background ignores it, and so would tests of Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # pytest-xdist sets it in its workers: what tests read would be wrapped as for a terminal.
 os.environ.pop("COLUMNS", None)

@@ -6,6 +6,7 @@ import gc
 import signal
 import sys
 import threading
+import time
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
@@ -214,7 +215,8 @@ def test_an_interrupt_while_another_thread_runs_the_kernel_loses_nothing(sim: cu
     def wait() -> None:
         running.wait(20)
         waiting.set()
-        while True:
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
             sim.synchronize()
 
     with pytest.raises(KeyboardInterrupt):
