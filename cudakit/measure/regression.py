@@ -2,7 +2,8 @@
 
 Rows are matched by family, variant, shape, dtype and mode. On a GPU, times are compared (`time_ms`, and the host's
 `call_us`, `host_us` and `loop_us`): the noise of a row is the range from its tenth to its ninetieth percentile, of
-either report, and a row changed if the two ranges do not overlap and its median moved by more than FLOOR. A simulated
+either report, and a row changed if the two ranges do not overlap and its median moved by more than FLOOR. The host's
+times also differ with what else the host does: by as much as those of peers changed, ours may change too. A simulated
 device has no clock, so its counters are compared, which are the same in every run: any difference counts.
 """
 
@@ -18,7 +19,8 @@ from cudakit.shapes import shape_text
 # Medians of two runs differ by more than the spread within a run, as clocks and temperature do: of the rows that two
 # committed reports of one H200 share, nine in ten differ by at most 4 %. No change below this share is reported.
 FLOOR = 0.05
-TIMES = ("time_ms", "call_us", "host_us", "loop_us")
+HOST_TIMES = ("call_us", "host_us", "loop_us")
+TIMES = ("time_ms", *HOST_TIMES)
 # Counters that only grow with the work: more sectors per request may mean wider loads.
 COUNTERS = ("instructions", "bytes_per_element", "bank_conflicts")
 
@@ -88,6 +90,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> ReportComparison:
     found.only_old = [_name(key) for key in before if key not in after]
     found.only_new = [_name(key) for key in after if key not in before]
     simulated = new["device"]["kind"] == "sim"
+    drift = _drift(before, after)
     for key in before.keys() & after.keys():
         judged = key[1] != "cpu" and not key[1].startswith("peer:")
         figures = list(_counters(before[key], after[key]) if simulated else _times(before[key], after[key]))
@@ -96,6 +99,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> ReportComparison:
         if judged and (missing or (not figures and (_has_figures(before[key]) or _has_figures(after[key])))):
             found.unmeasured.append(_name(key))
         for figure, was, now, noise in figures:
+            noise = max(noise, drift.get(figure, 0.0) * was)
             if abs(now - was) > noise:
                 found.changes.append(Change(_name(key), figure, was, now, noise, judged))
     found.unmeasured.sort()
@@ -114,6 +118,17 @@ def _times(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str
             # the ranges overlap if the medians differ by less than the two halves that face each other
             facing = (below.p90 - below.median) + (above.median - above.p10)
             yield figure, was.median, now.median, max(facing, FLOOR * was.median)
+
+
+def _drift(before: Mapping[Identity, Any], after: Mapping[Identity, Any]) -> dict[str, float]:
+    """For each of the host's times, the greatest share by which a peer's changed, whose code is the same in both."""
+    found: dict[str, float] = {}
+    for key in before.keys() & after.keys():
+        if key[1].startswith("peer:"):
+            for figure, was, now, _ in _times(before[key], after[key]):
+                if figure in HOST_TIMES:
+                    found[figure] = max(found.get(figure, 0.0), abs(now - was) / was)
+    return found
 
 
 def _has_figures(row: Mapping[str, Any]) -> bool:

@@ -63,6 +63,7 @@ def test_every_figure_is_the_gpus_or_has_a_reason(problem: problems.Problem) -> 
     assert not found.unexplained
 
 
+@pytest.mark.long
 def test_no_explanation_is_left_of_a_difference_that_is_none() -> None:
     named = [p for p in problems.PROBLEMS if any(f"{p.family}\\." in e.rungs for e in explained.EXPLANATIONS)]
     assert not [explanation.reason for explanation in compared(*named).idle]

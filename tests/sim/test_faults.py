@@ -19,6 +19,13 @@ R = cu.CUresult
 HOST = np.arange(24, dtype=np.float32).reshape(4, 6)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_heap() -> None:
+    """What tests before these have left alive is passed over by hundreds of collections."""
+    gc.collect()
+    gc.freeze()
+
+
 def use_everything(context: Context) -> None:
     """One call, at the least, of everything the core does."""
     context.synchronize()

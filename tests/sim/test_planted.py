@@ -9,7 +9,10 @@ from planted import CASES, Case, seen_by_sim
 from planted.catalogue import FOLDER
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, id=name, marks=[pytest.mark.long] if k % 2 else []) for k, (name, c) in enumerate(CASES.items())],
+)
 def test_wrong_is_reported_and_right_is_silent(case: Case) -> None:
     """Both halves in one test: they share a compile."""
     seen = seen_by_sim(case, wrong=True)

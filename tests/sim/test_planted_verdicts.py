@@ -112,6 +112,7 @@ if program[3:5] == ["spin_unset_flag", "wrong"]: time.sleep(600)
 """
 
 
+@pytest.mark.long
 def test_the_runner_and_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a tool that only runs the program, on the simulated device."""
     tool = tmp_path / "compute-sanitizer"

@@ -63,6 +63,15 @@ def test_the_hosts_cost_of_a_call_is_compared_too():
     assert (change.figure, change.old, change.new) == ("call_us", 5.0, 9.0)
 
 
+def test_a_call_may_get_slower_by_as_much_as_a_peers_did():
+    """The peer's code is the same: the host was busier."""
+    old, new = report(vec4=1.0, span=1.0, peer_torch=1.0), report(vec4=1.0, span=1.0, peer_torch=1.0)
+    for one, costs in ((old, (5.0, 5.0, 6.0)), (new, (6.8, 9.0, 8.4))):
+        for row, cost in zip(one["rows"], costs, strict=True):
+            row["call_us"] = {"median": cost, "p10": cost, "p90": cost, "n": 50, "arrays": "torch"}
+    assert changes(old, new) == {("span", "slower")}
+
+
 def test_rows_are_matched_by_shape_dtype_and_mode_and_the_rest_is_named():
     old, new = report(vec4=1.0, span=1.0), report(vec4=1.0, registers=1.0)
     for key, value in (("shape", [8, 17]), ("dtype", "float16"), ("mode", "log")):
