@@ -161,11 +161,12 @@ def _compare_rows(result: Any, reference: Any, allowed: Any) -> _Piece:
     allowed = np.where(np.isfinite(allowed), allowed, 0.0)
     excess = error - (allowed + _last_rounding(magnitude + allowed, steps_of(result.dtype)))
     excess = np.where(finite, excess, -np.inf)
+    absolute, relative = _top(error), _top(error / magnitude)
     places = np.flatnonzero(misplaced)
     if places.size:
-        return _Piece(int(places[0]), math.inf, int(places[0]), _top(error), _top(error / magnitude))
+        return _Piece(int(places[0]), math.inf, int(places[0]), absolute, relative)
     at = int(excess.argmax())
-    return _Piece(None, float(excess.flat[at]), at, _top(error), _top(error / magnitude))
+    return _Piece(None, float(excess.flat[at]), at, absolute, relative)
 
 
 def _top(values: np.ndarray[Any, Any]) -> float:

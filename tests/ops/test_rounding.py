@@ -153,6 +153,14 @@ def test_what_rounds_more_than_once_is_still_float32(name: str, wrong: Callable[
     assert not family.judge(wrong(right), inputs).ok
 
 
+def test_the_largest_errors_are_reported_with_and_without_a_nan() -> None:
+    reference = np.array([4.0, 10.0, 0.5])
+    for first in (4.0, np.nan):
+        found = within(np.array([first, 11.0, 0.75]), reference, 0.0)
+        assert not found.ok
+        assert (found.max_abs_error, found.max_rel_error) == (1.0, 0.5)
+
+
 def test_whole_numbers_are_exact() -> None:
     x = normal(40, 500)
     for name, options in (("argmax", {}), ("cast", {"to": "int32"})):
