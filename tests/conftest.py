@@ -14,7 +14,8 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -59,6 +60,27 @@ def pytest_collection_finish() -> None:
     """Thousands of collected tests stay until the end: the collector need not look at them each time."""
     gc.collect()
     gc.freeze()
+
+
+_deselected: list[pytest.Item] = []
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    _deselected.extend(items)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist says how many tests it did not select: each has collected all of them."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["deselected"] = len(_deselected)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """pytest's closing line counts what the workers did not select, as it does without workers."""
+    count = getattr(node, "workeroutput", {}).get("deselected", 0)
+    node.config.pluginmanager.get_plugin("terminalreporter").stats["deselected"] = [SimpleNamespace()] * count
 
 
 @functools.cache

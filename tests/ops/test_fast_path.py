@@ -356,7 +356,8 @@ def test_calls_agree_if_few_are_kept(world: World, choices: Choices, data: Any) 
         run(history, steps)
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("count", [1, 2])
 @given(st.data())
 def test_calls_agree_if_devices_are_closed(choices: Choices, count: int, data: Any) -> None:
     """And opened again, with memory and streams at the same addresses."""

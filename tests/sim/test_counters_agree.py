@@ -51,7 +51,7 @@ def compared(*some: problems.Problem) -> Comparison:
 @pytest.mark.parametrize(
     "problem",
     [
-        pytest.param(problem, id=problem.name.replace(" ", "-"), marks=[pytest.mark.long] if k % 3 else [])
+        pytest.param(problem, id=problem.name.replace(" ", "-"), marks=[pytest.mark.long] if k % 5 else [])
         for k, problem in enumerate(problems.PROBLEMS)
     ],
 )

@@ -11,7 +11,7 @@ from planted.catalogue import FOLDER
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(c, id=name, marks=[pytest.mark.long] if k % 2 else []) for k, (name, c) in enumerate(CASES.items())],
+    [pytest.param(c, id=name, marks=[pytest.mark.long] if k % 4 else []) for k, (name, c) in enumerate(CASES.items())],
 )
 def test_wrong_is_reported_and_right_is_silent(case: Case) -> None:
     """Both halves in one test: they share a compile."""

@@ -431,6 +431,7 @@ def test_what_cannot_be_done_is_refused(capsys, mine, arguments, why):
     assert why in err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["softmax/05_tree_reduce.cu", "add_broadcast/01_slow_axis.cu"])
 def test_the_committed_pages_say_what_the_command_says_now(capsys, tmp_path, name):
     root = ROOT

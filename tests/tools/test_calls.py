@@ -23,6 +23,7 @@ from cudakit.show import marks, outputs, tables
 FAMILIES = ops.families()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_call_of_a_row_runs_that_variant_and_is_right(sim, name):
     """In each mode; the NVTX range of the launch names the variant that ran."""

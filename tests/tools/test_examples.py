@@ -87,7 +87,12 @@ def expect_checked(result):
     assert any(row["ok"] for row in result["rows"] if row["variant"] != "cpu"), "nothing but the host was checked"
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+SLOW = ("gemm", "launch_mistakes", "launch_overhead", "simulator_speed", "call_overhead", "reductions")
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, id=p.stem, marks=[pytest.mark.long] if p.stem in SLOW else []) for p in EXAMPLES]
+)
 def test_every_example_keeps_the_contract_on_the_simulated_device(path):
     done = run(path.stem, "--device", "sim", "--json", "-", *SHORT.get(path.stem, []))
     assert done.returncode == 0, done.stderr

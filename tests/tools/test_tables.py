@@ -250,8 +250,8 @@ def test_text_wraps_at_words_and_never_cuts_one():
 
 COMMANDS = {
     "info": ["info"],
-    "compile": ["compile", "softmax/05_tree_reduce.cu"],
-    "check": ["check", "softmax/05_tree_reduce.cu", "--arch", "sm_90a", "--examples", "1", "--seed", "1"],
+    "compile": ["compile", "vector_add/01_vector_add.cu"],
+    "check": ["check", "vector_add/01_vector_add.cu", "--arch", "sm_90a", "--examples", "1", "--seed", "1"],
     "a family that is not there": ["bench", "softmx"],
     "a variant that is not there": ["bench", "softmax", "--variants", "best"],
     "no command": [],
