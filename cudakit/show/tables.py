@@ -109,6 +109,7 @@ _IDEA_AND_HOST_TIME = replace(_IDEA, text=_idea_and_host_time)
 _OCCUPANCY = ReportColumn("occupancy", _occupancy, leave=8)
 _ERROR = ReportColumn("worst error", _error, leave=9)
 _RIGHT = ReportColumn("right", _verdict, words=True)
+_LAST = [_OCCUPANCY, _ERROR, _RIGHT]
 _CALL = ReportColumn("call, us", _call, leave=3)
 _WITH_TRANSFERS = ReportColumn("with transfers, ms", lambda row, _: number(row["end_to_end_ms"]), leave=7)
 _MS = [
@@ -116,34 +117,25 @@ _MS = [
     ReportColumn("ms", _median, only="terminal"),
     ReportColumn("p10 to p90", _percentiles, leave=6, only="terminal"),
 ]
+_FIRST = [*_WHO, _IDEA, *_MS, _CALL]
 
 TIMED: list[ReportColumn] = [
-    *_WHO,
-    _IDEA,
-    *_MS,
-    _CALL,
+    *_FIRST,
     ReportColumn("GB/s", lambda row, _: number(row["gbps"])),
     ReportColumn("of copy", _share),
     ReportColumn("x rung 1", _speedup, leave=5),
     _WITH_TRANSFERS,
-    _OCCUPANCY,
-    _ERROR,
-    _RIGHT,
+    *_LAST,
 ]
 # For families whose measure is arithmetic.
 TIMED_FLOPS: list[ReportColumn] = [
-    *_WHO,
-    _IDEA,
-    *_MS,
-    _CALL,
+    *_FIRST,
     ReportColumn("TFLOP/s", lambda row, _: number(row["tflops"])),
     ReportColumn("of library", _share),
     ReportColumn("of fp32 peak", lambda row, _: NOTHING, leave=4),
     ReportColumn("x rung before", _speedup, leave=5),
     _WITH_TRANSFERS,
-    _OCCUPANCY,
-    _ERROR,
-    _RIGHT,
+    *_LAST,
 ]
 COUNTED: list[ReportColumn] = [
     *_WHO,
@@ -153,9 +145,7 @@ COUNTED: list[ReportColumn] = [
     ReportColumn("bank conflicts", _counter("bank_conflicts"), leave=5),
     ReportColumn("instructions", _counter("instructions"), leave=4),
     ReportColumn("branch efficiency", _counter("branch_efficiency"), leave=6),
-    _OCCUPANCY,
-    _ERROR,
-    _RIGHT,
+    *_LAST,
 ]
 
 
