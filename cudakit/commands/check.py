@@ -227,7 +227,7 @@ def _run(
     arguments: argparse.Namespace, path: Path, compiled: Sequence[compiler.Compiled], outcome: Outcome, out: IO[str]
 ) -> None:
     """Runs the fuzzing and the script, and reports how often each kernel was launched."""
-    kernels = FileKernels(path, outputs.read_text(path), compiled)
+    kernels = FileKernels(path, outputs.read_text(path, "utf-8-sig"), compiled)
     pairs = files.declared(path)
     wanted = bool(arguments.script or arguments.annotate or (pairs and arguments.examples))
     arch = _run_on(arguments.arch)

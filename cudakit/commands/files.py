@@ -60,7 +60,7 @@ def compiled_for(arguments: argparse.Namespace, path: Path, arch: str, configs: 
     names = arguments.names or sorted({config.entry for config in configs if "<" in config.entry})
     return cache.compiled(
         compiler.request(
-            outputs.read_text(path),
+            outputs.read_text(path, "utf-8-sig"),
             name=str(path),
             arch=arch,
             defines={name: value or None for name, value in defines.items()},

@@ -52,10 +52,11 @@ def json_text(result: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(entries) + "\n}"
 
 
-def read_text(path: Path) -> str:
-    """A file's text. Raises Refused if it cannot be read, or is not UTF-8."""
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """A file's text. Raises Refused if it cannot be read, or is not UTF-8. encoding: "utf-8-sig" leaves out a byte
+    order mark."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding=encoding)
     except UnicodeDecodeError as error:
         raise Refused(
             f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#x}; save it as UTF-8"

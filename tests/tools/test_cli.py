@@ -170,6 +170,14 @@ def test_a_source_that_is_not_utf_8_is_refused_by_name(capsys, sim, tmp_path):
         sim.compile(str(source))
 
 
+@pytest.mark.parametrize("command", ["compile", "check"])
+def test_a_byte_order_mark_is_left_out_as_by_device_compile(capsys, tmp_path, command):
+    source = tmp_path / "marked.cu"
+    source.write_text(GOOD, encoding="utf-8-sig")
+    status, _, err = run(capsys, command, str(source))
+    assert (status, err) == (0, "")
+
+
 def test_check_of_a_file_of_ones_own_says_that_nothing_was_run(capsys, tmp_path):
     source = tmp_path / "scale.cu"
     source.write_text(GOOD)
