@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from cudakit.families import checks, front, vector_add
-from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant, alignment, ceil_div
+from cudakit.family import IN, MAX_GRID_YZ, OUT, Dim, Family, Launch, alignment, ceil_div, checks, variant
 
 TILE = 16
 
@@ -40,71 +37,39 @@ class MatrixProblem:
         return f"sum of {self.matrices} matrices {self.rows}x{self.cols}"
 
 
-def _one_matrix(problem: MatrixProblem) -> bool | str:
-    return problem.matrices == 1 or "it adds one matrix a launch; take the rung that has the batch on the grid's z"
+_BATCH = "it adds one matrix a launch; take the rung that has the batch on the grid's z"
 
 
-def _vectors(problem: MatrixProblem) -> bool | str:
-    return problem.vectors or "float4 access needs contiguous arrays that start on a 16-byte boundary"
+def _one_matrix(problem: MatrixProblem, grid: Dim) -> Launch | str:
+    return Launch(grid, (TILE, TILE)) if problem.matrices == 1 else _BATCH
 
 
-def _batched(problem: MatrixProblem) -> Config:
-    grid = *problem.tiles, min(problem.matrices, MAX_GRID_YZ)
-    return Config("batched", grid, (TILE, TILE), arguments=_batch_arguments)
+@variant("matrix_add/01_one_block.cu", problems="one")
+def one_block(problem: MatrixProblem) -> Launch | str:
+    """one block of 16x16 strides over the matrix"""
+    return _one_matrix(problem, 1)
 
 
-def _flat(problem: MatrixProblem) -> Config:
-    return Config("vector_add_vec4", ceil_div(ceil_div(problem.n, 4), 256), 256, arguments=_flat_arguments)
+@variant("matrix_add/02_many_blocks.cu", problems="one")
+def many_blocks(problem: MatrixProblem) -> Launch | str:
+    """a 16x16 tile a block, the grid rounded up"""
+    return _one_matrix(problem, problem.tiles)
 
 
-def _matrix_arguments(problem: MatrixProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (*inputs, output, *problem.a[1:], *problem.b[1:], *problem.c[1:], problem.rows, problem.cols)
+@variant("matrix_add/03_batched.cu")
+def batched(problem: MatrixProblem) -> Launch:
+    """a batch in one launch, z of the grid is the matrix"""
+    p = problem
+    grid = *p.tiles, min(p.matrices, MAX_GRID_YZ)
+    return Launch(grid, (TILE, TILE), (*IN[:2], OUT, *p.a, *p.b, *p.c, p.matrices, p.rows, p.cols))
 
 
-def _batch_arguments(problem: MatrixProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (*inputs, output, *problem.a, *problem.b, *problem.c, problem.matrices, problem.rows, problem.cols)
-
-
-def _flat_arguments(problem: MatrixProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (*inputs, output, problem.n)
-
-
-VARIANTS: tuple[Variant[MatrixProblem], ...] = (
-    Variant(
-        1,
-        "one_block",
-        "one block of 16x16 strides over the matrix",
-        "matrix_add/01_one_block.cu",
-        lambda problem: Config("one_block", 1, (TILE, TILE)),
-        _one_matrix,
-        problems="one",
-    ),
-    Variant(
-        2,
-        "many_blocks",
-        "a 16x16 tile a block, the grid rounded up",
-        "matrix_add/02_many_blocks.cu",
-        lambda problem: Config("many_blocks", problem.tiles, (TILE, TILE)),
-        _one_matrix,
-        problems="one",
-    ),
-    Variant(
-        3,
-        "batched",
-        "a batch in one launch, z of the grid is the matrix",
-        "matrix_add/03_batched.cu",
-        _batched,
-    ),
-    Variant(
-        4,
-        "flat_vec4",
-        "contiguous matrices as one vector, 16 bytes a lane",
-        "vector_add/04_vector_add_vec4.cu",
-        _flat,
-        _vectors,
-        problems="aligned",
-    ),
-)
+@variant("vector_add/04_vector_add_vec4.cu", entry="vector_add_vec4", problems="aligned")
+def flat_vec4(problem: MatrixProblem) -> Launch | str:
+    """contiguous matrices as one vector, 16 bytes a lane"""
+    if not problem.vectors:
+        return "float4 access needs contiguous arrays that start on a 16-byte boundary"
+    return Launch(ceil_div(ceil_div(problem.n, 4), 256), 256, (*IN[:2], OUT, problem.n))
 
 
 def problem(inputs: Sequence[Any], output: Any) -> MatrixProblem:
@@ -126,18 +91,15 @@ def problem(inputs: Sequence[Any], output: Any) -> MatrixProblem:
 
 FAMILY: Family[MatrixProblem] = Family(
     name="matrix_add",
-    variants=VARIANTS,
-    make_inputs=vector_add.make_inputs,
-    output_like=lambda inputs: (tuple(inputs[0].shape), np.dtype(np.float32)),
-    reference=vector_add.reference,
-    rounding=vector_add.FAMILY.rounding,
-    baseline=vector_add.baseline,
+    reference=lambda a, b: a + b,
+    variants=(one_block, many_blocks, batched, flat_vec4),
+    inputs={"a": "float32", "b": "float32"},
+    outputs={"out": "float32"},
     problem=problem,
-    arguments=_matrix_arguments,
-    traffic=lambda problem: 12 * problem.n,
+    arguments=lambda p: (*IN[:2], OUT, *p.a[1:], *p.b[1:], *p.c[1:], p.rows, p.cols),
+    rounding=0.0,
     flops=lambda problem: problem.n,
     choose=lambda problem, arch: "flat_vec4" if problem.vectors else "batched",
-    empty=lambda problem: problem.n == 0,
     shapes={
         "gpu": ((256, 256), (4096, 4096), (1000, 256, 256)),
         "sim": ((100, 100), (20, 33, 64)),
@@ -145,6 +107,7 @@ FAMILY: Family[MatrixProblem] = Family(
         "sweep": ((100, 100), (256, 256), (1024, 1024), (4096, 4096), (1000, 256, 256), (4096, 256, 256)),
     },
     read_shape=lambda shape: shape * 2 if len(shape) == 1 else shape,
+    problems="cudakit.testing.matrix_add:matrix_add_cases",
 )
 
 
@@ -156,4 +119,4 @@ def matrix_add(a: Any, b: Any, out: Any = None, variant: str = "auto", stream: A
     CuPy's current one, unless given. Returns without waiting. Raises ValueError for arrays it does not take,
     UnsupportedVariant for a rung that does not take them.
     """
-    return front.apply(FAMILY, (a, b), out, variant, stream)
+    return FAMILY(a, b, out=out, variant=variant, stream=stream)

@@ -15,8 +15,10 @@ import numpy as np
 
 from cudakit.device import Device
 from cudakit.driver.stream import Stream
-from cudakit.families.scalars import MarkedFloat, MarkedInt, Scalar, mark, unmarked
-from cudakit.families.variant import Family, Variant
+from cudakit.errors import LaunchError
+from cudakit.family.declaration import Slot, Variant
+from cudakit.family.ladder import Ladder
+from cudakit.family.scalars import MarkedFloat, MarkedInt, Scalar, mark, unmarked
 from cudakit.launch.patchable import PatchableLaunch
 from cudakit.memory import layout, makers
 from cudakit.memory.array import DeviceArray
@@ -58,7 +60,7 @@ class ResolvedCall:
     def __init__(
         self,
         device: Device,
-        family: Family[Any],
+        family: Ladder[Any],
         variant: Variant[Any],
         problem: Any,
         arrays: Sequence[DeviceArray],
@@ -80,7 +82,7 @@ class ResolvedCall:
         self.attention: Any = ()
         self.guard: Any = None  # made by guards.make_guard
         self.guard_names: dict[str, Any] = {}
-        if not family.empty(problem):
+        if not family.is_empty(output):
             self._build(device, variant, problem, arrays, options)
 
     def _build(
@@ -93,26 +95,32 @@ class ResolvedCall:
     ) -> None:
         family = self.family
         *inputs, output = arrays
-        configs = variant.configs(problem)
-        kernels = [family.kernel(device, variant, config) for config in configs]
         self.scratch_bytes = variant.scratch(problem)
         stand_in = None
         if self.scratch_bytes:
             # At an address of no meaning: kernels are passed another at each call.
             stand_in = makers.over(device.context, output.stream, _NOWHERE, self.scratch_bytes, np.uint8)
-        roles = [array.allocation for array in (*arrays, *([] if stand_in is None else [stand_in]))]
-        origins = [array.pointer for array in arrays] + [_NOWHERE]
         passed = mark(problem, family.scalars, options)
-        for kernel, config in zip(kernels, configs, strict=True):
-            values = (config.arguments or family.arguments)(passed, inputs, output, stand_in)
-            launch = kernel.patchable(**config.keywords(tuple(map(unmarked, values))))
+        for each in variant.launches(passed):
+            kernel = family.kernel(device, variant, each)
+            values = family.arguments_of(each, kernel, passed)
+            actual = [
+                value.among((*arrays, stand_in), len(inputs), 1) if isinstance(value, Slot) else unmarked(value)
+                for value in values
+            ]
+            launch = kernel.patchable(**each.keywords(actual))
             slots = []
             for index, value in enumerate(values):
-                if isinstance(value, DeviceArray):
-                    role = next(role for role, allocation in enumerate(roles) if value.allocation is allocation)
-                    slots.append((launch.place(index), role, value.pointer - origins[role] if value.size else 0))
+                if isinstance(value, Slot):
+                    offset = value.offset if actual[index].size else 0
+                    slots.append((launch.place(index), value.place(len(inputs), 1), offset))
                 elif isinstance(value, (MarkedFloat, MarkedInt)):
                     self.numbers[value.option].at(launch, index, value.factor)
+                elif isinstance(value, DeviceArray):
+                    raise LaunchError(
+                        f"{kernel.signature}: {kernel.parameters[index].label} is passed an array that is none of the "
+                        f"inputs and outputs of {family.name}: declare it as an input"
+                    )
             self.launches.append(launch)
             self.slots.append(tuple(slots))
         self.attention = self.launches[0].attention if self.launches else ()

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from cudakit.errors import GraphError
-from cudakit.families.arrays import Reader, expect_one_library, reader_of
-from cudakit.families.guards import make_guard, renew
-from cudakit.families.resolved import ResolvedCall, thread_calls
-from cudakit.families.variant import Family, Recent, Variant
+from cudakit.family.declaration import Variant, several
+from cudakit.family.guards import make_guard, renew
+from cudakit.family.ladder import Ladder, Recent
+from cudakit.family.readers import Reader, expect_one_library, reader_of
+from cudakit.family.resolved import ResolvedCall, thread_calls
 
 MOST_CALLS = 1024  # resolved calls that a thread keeps for a device
 
@@ -36,7 +37,7 @@ _names: dict[Any, str] = {}
 
 
 def apply(
-    family: Family[Any], inputs: Sequence[Any], out: Any, variant: str, stream: Any, options: Mapping[str, Any] = _NONE
+    family: Ladder[Any], inputs: Sequence[Any], out: Any, variant: str, stream: Any, options: Mapping[str, Any] = _NONE
 ) -> Any:
     """Runs `family`, or the one that it names for the dtype, on `inputs` into `out`, or into a new array of the inputs'
     library, and returns that."""
@@ -71,6 +72,8 @@ def apply(
     on = reader.stream(device, stream)
     if out is None:
         out, address = reader.empty(device, on, call.shape, call.dtype)
+        if family.initial is not None:
+            reader.view(device, on, out).fill(family.initial, on)
         pointers = (*pointers, address)
         arrays = (*inputs, out)
     for name, number in call.numbers.items():  # after the stream and the new output, which _first refuses before them
@@ -81,7 +84,7 @@ def apply(
     return out
 
 
-def _known_by(family: Family[Any], options: Mapping[str, Any]) -> tuple[Any, ...]:
+def _known_by(family: Ladder[Any], options: Mapping[str, Any]) -> tuple[Any, ...]:
     """What of the options the choice of kernels depends on. Raises TypeError for a value that may change."""
     known: list[Any] = []
     for name, value in options.items():
@@ -100,7 +103,7 @@ def _known_by(family: Family[Any], options: Mapping[str, Any]) -> tuple[Any, ...
 
 
 def _first(
-    family: Family[Any],
+    family: Ladder[Any],
     inputs: Sequence[Any],
     out: Any,
     variant: str,
@@ -117,14 +120,12 @@ def _first(
     with device.context.relaxed():  # compiling, loading and allocating, which a capture may not be part of
         sources = [reader.view(device, on, x) for x in inputs]
         fresh = out is None
-        if fresh:
-            shape, dtype = family.output_like(sources, **options)
-            out, _ = reader.empty(device, on, shape, dtype)
-        target = reader.view(device, on, out)
-        problem = family.problem(sources, target, **options)
+        out, targets = _outputs(family, sources, out, options, reader, device, on)
+        target = targets[0] if len(targets) == 1 else targets
+        problem = family.problem_of(sources, target, **options)
         picked = family.pick(variant, problem, device.arch)
-        arrays = (*inputs, out)
-        if picked.run is not None:
+        arrays = (*inputs, *several(out))
+        if picked.run is not None or len(targets) > 1:
             _expect_no_capture(family, picked, on)
             family.launch(device, picked, sources, target, on, problem)
             reader.used(arrays, on, stream)
@@ -143,7 +144,45 @@ def _first(
     return out
 
 
-def _expect_no_capture(family: Family[Any], variant: Variant[Any], on: Any) -> None:
+def _outputs(
+    family: Ladder[Any],
+    sources: Sequence[Any],
+    out: Any,
+    options: Mapping[str, Any],
+    reader: Reader,
+    device: Any,
+    on: Any,
+) -> tuple[Any, tuple[Any, ...]]:
+    """The output (a tuple of several), new and with its initial values unless it is given, and a view of each array.
+
+    Raises ValueError for a given output that is not of the family's shape and dtype.
+    """
+    if out is None:
+        likes = family.outputs_like(sources, **options)
+        made = tuple(reader.empty(device, on, shape, dtype)[0] for shape, dtype in likes)
+        views = tuple(reader.view(device, on, array) for array in made)
+        if family.initial is not None:
+            for view in views:
+                view.fill(family.initial, on)
+        return (made[0] if len(made) == 1 else made), views
+    views = tuple(reader.view(device, on, array) for array in several(out))
+    if family.problem is None:
+        _expect_outputs(family, family.outputs_like(sources, **options), views)
+    return out, views
+
+
+def _expect_outputs(family: Ladder[Any], likes: Sequence[Any], views: Sequence[Any]) -> None:
+    if len(likes) != len(views):
+        raise ValueError(f"{family.name} has {len(likes)} outputs, got {len(views)}")
+    for (shape, dtype), view in zip(likes, views, strict=True):
+        if tuple(view.shape) != tuple(shape) or view.dtype != dtype:
+            raise ValueError(
+                f"{family.name} writes {dtype}{list(shape)}, the output that was given is "
+                f"{view.dtype}{list(view.shape)}"
+            )
+
+
+def _expect_no_capture(family: Ladder[Any], variant: Variant[Any], on: Any) -> None:
     """Raise GraphError if a variant that waits for the device is to be captured."""
     if variant.waits and on.capturing:
         raise GraphError(

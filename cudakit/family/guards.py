@@ -14,8 +14,8 @@ from typing import Any
 
 from cudakit.device import Device
 from cudakit.driver.stream import Stream
-from cudakit.families.arrays import ForeignReader, Reader
-from cudakit.families.resolved import ResolvedCall
+from cudakit.family.readers import ForeignReader, Reader
+from cudakit.family.resolved import ResolvedCall
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.scratch import scratch
 
@@ -42,6 +42,8 @@ def make_guard(
         return None
     if any(name not in call.numbers and type(value) not in _PLAIN for name, value in options.items()):
         return None
+    if fresh and call.family.initial is not None:
+        return None  # the front door fills the new output
     kind = _ForeignGuard if isinstance(reader, ForeignReader) else _OwnGuard
     made = kind(call, reader, device, arrays, fresh, variant, options)
     # a file of this package by its name, so that what looks for the caller's line passes over it

@@ -1,0 +1,41 @@
+"""Declare a kernel, or a ladder of kernels, in one file: a numpy reference, and per variant its `.cu` and its launch.
+
+    FAMILY = Family("transpose", reference=lambda x: x.T, inputs={"x": "float32[rows, cols]"})
+
+    @FAMILY.variant("transpose.cu")
+    def naive(p):
+        return Launch((ceil_div(p.cols, 32), ceil_div(p.rows, 8)), (32, 8))
+
+It is then called (`FAMILY(x)`), and benched, fuzzed, checked, tuned and exported by its name: `cudakit bench
+mine.py:FAMILY`. The families of `cudakit.ops` are declared by the same names.
+"""
+
+from cudakit.family import checks
+from cudakit.family.declaration import (
+    CPP,
+    IN,
+    MAX_GRID_X,
+    MAX_GRID_YZ,
+    OUT,
+    SCRATCH,
+    Dim,
+    Launch,
+    Slot,
+    Variant,
+    alignment,
+    ceil_div,
+    cpp_bool,
+    several,
+    variant,
+)
+from cudakit.family.family import Family
+from cudakit.family.front import apply
+from cudakit.family.ladder import Ladder, PeerWork
+from cudakit.family.problem import ArrayFacts, ArraySpec, Input, Problem
+from cudakit.family.scalars import Scalar
+
+__all__ = [
+    "CPP", "IN", "MAX_GRID_X", "MAX_GRID_YZ", "OUT", "SCRATCH",
+    "ArrayFacts", "ArraySpec", "Dim", "Family", "Input", "Ladder", "Launch", "PeerWork", "Problem", "Scalar", "Slot",
+    "Variant", "alignment", "apply", "ceil_div", "checks", "cpp_bool", "several", "variant",
+]  # fmt: skip

@@ -1,0 +1,36 @@
+"""Family: a ladder that can be called on arrays of any library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudakit.family import front
+from cudakit.family.declaration import P
+from cudakit.family.ladder import Ladder
+
+
+class Family(Ladder[P]):
+    """A ladder of variants, declared once (see Ladder for the parameters), that is called like a function.
+
+    FAMILY = Family("transpose", reference=lambda x: x.T, inputs={"x": "float32[rows, cols]"})
+
+    @FAMILY.variant("transpose.cu")
+    def naive(p):
+        return Launch((ceil_div(p.cols, 32), ceil_div(p.rows, 8)), (32, 8))
+
+    y = FAMILY(x)
+    """
+
+    def __call__(self, *inputs: Any, out: Any = None, variant: str = "auto", stream: Any = None, **options: Any) -> Any:
+        """Launches a variant on arrays of cudakit, torch or CuPy, and returns the output, of the same library.
+
+        out: where to write (a tuple of several outputs); new arrays unless given. variant: one by name, or "auto".
+        stream: the device's default stream, or torch's or CuPy's current one, unless given. Returns without waiting.
+        Raises ValueError for arrays that the family does not take, UnsupportedVariant for a variant that does not take
+        them.
+        """
+        if len(inputs) != len(self.specs) and self.problem is None:
+            raise ValueError(f"{self.name} takes {len(self.specs)} arrays ({', '.join(self.specs)}), got {len(inputs)}")
+        if self.in_place and out is None:
+            out = inputs[self.over]
+        return front.apply(self, inputs, out, variant, stream, options)

@@ -1,0 +1,241 @@
+"""The declared arrays of a family, such as "float32[rows, cols]", and the problem that a call of it makes of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cudakit.family import checks
+from cudakit.family.declaration import SCRATCH, Slot
+from cudakit.memory import array as memory
+from cudakit.shapes import Shape
+
+_TEXT = re.compile(r"\s*([A-Za-z_]\w*)?\s*(?:\[([^\]]*)\])?\s*")
+#: Names of a Problem that no array, extent or option may have.
+RESERVED = frozenset(("arrays", "dims", "family", "options", "scratch", "shared_limit", "sms"))
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """A declared array. dtype: "" if it is read from the kernel's signature, or the one under test of several. dims: a
+    name or a number per axis; None: it has the problem's whole shape. low, high: the least value that is drawn, and the
+    one after the greatest."""
+
+    dtype: str = ""
+    dims: tuple[str | int, ...] | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, declared: str | ArraySpec) -> ArraySpec:
+        """The array that a text such as "float32[rows, 4]", "[n]" or "uint8" declares. ValueError for other texts."""
+        if isinstance(declared, ArraySpec):
+            return declared
+        match = _TEXT.fullmatch(declared)
+        if match is None:
+            raise ValueError(f"{declared!r} declares no array: write a dtype and its extents, such as float32[rows, 4]")
+        dtype, inside = match[1] or "", match[2]
+        if dtype:
+            try:
+                memory.as_dtype(dtype)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{declared!r} declares no array: {dtype} is not a dtype") from error
+        if inside is None or inside.strip() == "...":
+            return cls(dtype)
+        parts = [part.strip() for part in inside.split(",")] if inside.strip() else []
+        for part in parts:
+            if not re.fullmatch(r"\d+|[A-Za-z_]\w*", part):
+                raise ValueError(f"{declared!r}: an extent is a name or a number, not {part!r}")
+        return cls(dtype, tuple(int(part) if part.isdigit() else part for part in parts))
+
+    def __str__(self) -> str:
+        return self.dtype + ("" if self.dims is None else f"[{', '.join(map(str, self.dims))}]")
+
+    def shape(self, whole: Shape, dims: Mapping[str, int]) -> Shape:
+        """Its shape if the problem's is `whole`, and its extents are `dims`."""
+        if self.dims is None:
+            return whole
+        return tuple(dims[dim] if isinstance(dim, str) else dim for dim in self.dims)
+
+
+def Input(declared: str, low: float | None = None, high: float | None = None) -> ArraySpec:
+    """A declared input whose values are drawn from `low` up to, not including, `high`: indices into a table, for
+    example."""
+    spec = ArraySpec.of(declared)
+    return ArraySpec(spec.dtype, spec.dims, low, high)
+
+
+def dims_of(specs: Sequence[ArraySpec]) -> tuple[str, ...]:
+    """The names of all extents, in the order of their first use."""
+    return tuple(dict.fromkeys(dim for spec in specs for dim in spec.dims or () if isinstance(dim, str)))
+
+
+def bind(what: str, specs: Mapping[str, ArraySpec], arrays: Sequence[Any]) -> tuple[dict[str, int], Shape]:
+    """The extents by name and the problem's whole shape that arrays have. ValueError for shapes that do not fit their
+    declarations or each other."""
+    dims: dict[str, int] = {}
+    first: dict[str, str] = {}
+    whole: Shape | None = None
+    for (name, spec), array in zip(specs.items(), arrays, strict=True):
+        shape = tuple(int(extent) for extent in array.shape)
+        if spec.dims is None:
+            if whole is not None and shape != whole:
+                raise ValueError(f"{what} takes arrays of one shape, {first['']} is {whole}, {name} is {shape}")
+            whole = shape
+            first.setdefault("", name)
+            continue
+        if len(shape) != len(spec.dims):
+            raise ValueError(f"{what}: {name} is declared as {spec}, of {len(spec.dims)} axes; got shape {shape}")
+        for dim, extent in zip(spec.dims, shape, strict=True):
+            known = dim if isinstance(dim, int) else dims.setdefault(dim, extent)
+            origin = "its declaration" if isinstance(dim, int) else first.setdefault(dim, name)
+            if known != extent:
+                raise ValueError(f"{what}: {name} is declared as {spec}, and {dim} is {known} by {origin}; got {shape}")
+    return dims, whole if whole is not None else tuple(dims.values())
+
+
+@dataclass(frozen=True)
+class ArrayFacts(Slot):
+    """An array of a problem: what a launch may depend on. It stands for the array among a kernel's arguments.
+
+    strides: in elements. alignment: of the first element in bytes, at most 16.
+    """
+
+    name: str = ""
+    shape: Shape = ()
+    strides: tuple[int, ...] = ()
+    dtype: np.dtype[Any] = np.dtype(np.float32)
+    alignment: int = 1
+
+    @classmethod
+    def of(cls, role: int, name: str, array: Any) -> ArrayFacts:
+        aligned = math.gcd(int(array.pointer), 16)
+        return cls(
+            role, 0, "", name, tuple(array.shape), tuple(array.strides_elements), array.dtype, aligned
+        )  # fmt: skip
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return int(self.dtype.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.itemsize
+
+    def aligned(self, count: int) -> bool:
+        """Whether its first element is at a multiple of `count` bytes, at most 16."""
+        return self.alignment % count == 0
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype.name}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One problem of a declared family. Each array, each extent and each option is an attribute by its name; `scratch`
+    is the scratch memory, and `n` the number of elements of the problem's shape unless an extent has that name.
+
+    sms: multiprocessors of the device. shared_limit: bytes of shared memory that a block may have there.
+    """
+
+    family: str
+    arrays: tuple[ArrayFacts, ...]
+    dims: tuple[tuple[str, int], ...]
+    options: tuple[tuple[str, Any], ...]
+    sms: int
+    shared_limit: int
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        values = self._named
+        if name in values:
+            return values[name]
+        raise AttributeError(f"a problem of {self.family} has no {name!r}; it has {', '.join(values)}")
+
+    @property
+    def _named(self) -> dict[str, Any]:
+        names: dict[str, Any] = {array.name: array for array in self.arrays}
+        named = {**names, **dict(self.dims), **dict(self.options), "scratch": SCRATCH}
+        return named
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """All that launches may depend on; hashable."""
+        options = tuple((name, repr(value)) for name, value in self.options)
+        return (self.family, self.arrays, self.dims, options, self.sms, self.shared_limit)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __str__(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self.options)
+        return f"{self.family} of {', '.join(map(str, self.arrays))}{options}"
+
+
+def problem_of(
+    what: str,
+    specs: Mapping[str, ArraySpec],
+    outputs: Sequence[str],
+    inputs: Sequence[Any],
+    written: Sequence[Any],
+    options: Mapping[str, Any],
+    *,
+    over: int | None = None,
+    strided: bool = False,
+) -> Problem:
+    """The problem of declared arrays; ValueError says what it refuses.
+
+    specs: of the inputs. outputs: their names. written: the output arrays. over: the number of the input that the only
+    output is. strided: arrays may have any strides.
+    """
+    if len(inputs) != len(specs):
+        raise ValueError(f"{what} takes {len(specs)} arrays ({', '.join(specs)}), got {len(inputs)}")
+    for (name, spec), array in zip(specs.items(), inputs, strict=True):
+        if spec.dtype and array.dtype != memory.as_dtype(spec.dtype):
+            raise ValueError(f"{what} takes {name} of {spec.dtype}, got {array.dtype}")
+    dims, whole = bind(what, specs, inputs)
+    dims.setdefault("n", math.prod(whole))
+    named = [*zip(specs, inputs, strict=True), *zip(outputs, written, strict=True)]
+    for name, array in named:
+        if not strided and not array.is_contiguous:
+            raise ValueError(
+                f"{what} takes contiguous arrays, {name} has strides {tuple(array.strides)} bytes: copy() it, or "
+                "declare strided=True if the kernel takes strides"
+            )
+    if over is not None and not checks.same_places(inputs[over], written[0]):
+        raise ValueError(f"{what} works in place: its output is {list(specs)[over]} itself, give no other")
+    for number, (name, array) in enumerate(zip(outputs, written, strict=True)):
+        others = [pair for place, pair in enumerate(named[: len(specs)]) if place != over]
+        others += list(zip(outputs[:number], written, strict=False))
+        checks.expect_output(f"{what}'s {name}" if len(outputs) > 1 else what, array, separate=others)
+    facts = [ArrayFacts.of(number, name, array) for number, (name, array) in enumerate(named[: len(specs)])]
+    if over is None:
+        facts += [ArrayFacts.of(-1 - number, name, array) for number, (name, array) in enumerate(named[len(specs) :])]
+    context = written[0].context
+    return Problem(
+        what,
+        tuple(facts),
+        tuple(dims.items()),
+        tuple(options.items()),
+        int(context.attribute("MULTIPROCESSOR_COUNT")),
+        int(context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")),
+    )
