@@ -93,10 +93,10 @@ class Ladder(Generic[P]):
     - `inputs`: by name, such as {"a": "float32[m, k]", "b": "float32[k, n]"}: names or numbers per axis, or none for
       the problem's whole shape. Without a dtype, the kernel's signature has it, or `dtypes`. Or a function (shape,
       dtype, rng, **options) that returns new host arrays. Unless given: the reference's parameters, of one shape.
-    - `outputs`: by name, likewise; or a function (*inputs, **options) that returns the shape and dtype of the output, or
-      a tuple of such pairs. Unless given: "out", of the reference's shape and the signature's dtype.
-    - `in_place`: the name of the input that is the output. `initial`: what outputs are filled with before a launch, for
-      kernels that add to what is there.
+    - `outputs`: by name, likewise; or a function (*inputs, **options) that returns the shape and dtype of the output,
+      or a tuple of such pairs. Unless given: "out", of the reference's shape and the signature's dtype.
+    - `in_place`: the name of the input that is the output. `initial`: what outputs are filled with before a launch,
+      for kernels that add to what is there.
     - `options`: values that an option is tested with, by name; its default is the first.
     - `problem(inputs, output, **options)`: the argument of the variants' functions, if it is not a Problem; raises
       ValueError for arrays that the family refuses. `strided`: arrays of a Problem may have any strides.
@@ -117,10 +117,10 @@ class Ladder(Generic[P]):
     - `scalars`: the options that are plain numbers among the kernels' arguments, by name.
     - `ceiling`: the row that is 100 %: "copy" (a copy of the same bytes) or the name of a peer's row ("cublas").
     - `read_shape(shape)`: the full shape for one that a user wrote short (1024 for a square product).
-    - `problems`: the hypothesis strategy of its problems: a function (elements, kind), or "module:function"; one made of
-      this declaration unless given.
-    - `call(inputs, out, variant, stream, **options)`: a user's call of the function that stands for the family, without
-      arguments, which benches time; a call of the family itself unless given. None: no call does this.
+    - `problems`: the hypothesis strategy of its problems: a function (elements, kind), or "module:function"; one made
+      of this declaration unless given.
+    - `call(inputs, out, variant, stream, **options)`: a user's call of the function that stands for the family,
+      without arguments, which benches time; a call of the family itself unless given. None: no call does this.
     """
 
     name: str
@@ -376,7 +376,9 @@ class Ladder(Generic[P]):
         """What results of a variant are judged by: a function, a number, or None for the default."""
         return self.rounding if one is None or one.rounding is None else one.rounding
 
-    def allowed(self, one: Variant[P] | None, exact: Any, inputs: Sequence[Any], dtypes: Sequence[Any], **options: Any) -> Any:  # fmt: skip
+    def allowed(
+        self, one: Variant[P] | None, exact: Any, inputs: Sequence[Any], dtypes: Sequence[Any], **options: Any
+    ) -> Any:
         """The bound of rounding for results of a variant."""
         bound = self.rounding_of(one)
         if bound is None and self.tolerance is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -109,7 +109,7 @@ class ArrayFacts(Slot):
     name: str = ""
     shape: Shape = ()
     strides: tuple[int, ...] = ()
-    dtype: np.dtype[Any] = np.dtype(np.float32)
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
     alignment: int = 1
 
     @classmethod
