@@ -237,6 +237,21 @@ class Ladder(Generic[P]):
         if refusal is not None:
             raise UnsupportedVariant(f"{self.name}/{one.name} cannot take {problem}: {refusal}")
 
+    def call_of(
+        self, one: Variant[P], inputs: Sequence[Any], out: Any, stream: Any = None, **options: Any
+    ) -> Callable[[], Any] | None:
+        """A user's call that runs a variant: the returned function makes it, without arguments.
+
+        inputs, out: the arrays of one problem, of one library. options: one of the modes. None if no call of the
+        function runs the variant: if it is not one of these, or the function takes another family for these arrays.
+        """
+        if not any(one is other for other in self.variants):
+            return None
+        if self.call is not None:
+            return self.call(inputs, out, one.name, stream, **options)
+        own: Any = self
+        return functools.partial(own, *inputs, out=out, variant=one.name, stream=stream, **options)
+
     # Arrays and problems ----------------------------------------------------------------------------------------------
 
     @property

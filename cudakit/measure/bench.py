@@ -1,7 +1,7 @@
 """Measures a family's ladder on one device: every rung checked first, then timed beside its ceiling and its peers.
 
 On a GPU the figures are times; a simulated device has no clock, and reports counters instead. The declarations in
-`cudakit.ops` drive everything here: this module knows nothing about any kernel.
+families drive everything here: this module knows nothing about any kernel.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cudakit import names, nvtx
 from cudakit.device import Device
 from cudakit.errors import ContextLost, CudakitError, OutOfMemory, Refused, UnsupportedVariant
+from cudakit.family import Ladder, Variant
 from cudakit.measure.calls import take_calls
 from cudakit.measure.case import BenchCase, Transfers, case_text, empty_row
 from cudakit.measure.ceilings import copy_ceiling, fp32_peak, large_copy_ceiling
@@ -26,7 +27,6 @@ from cudakit.shapes import Shape
 
 if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
-    from cudakit.families.variant import Family, Variant
 
 
 def _silent(text: str) -> None:
@@ -41,19 +41,19 @@ class Selection:
     dtypes: Sequence[str] | None = None
     modes: Sequence[str] | None = None
 
-    def of(self, family: Family[Any]) -> tuple[list[Variant[Any]], Sequence[str], Sequence[str]]:
+    def of(self, family: Ladder[Any]) -> tuple[list[Variant[Any]], Sequence[str], Sequence[str]]:
         """The variants, dtypes and modes. Raises Refused for a name that is none."""
         try:
-            ours = [family.variant(name) for name in self.variants] if self.variants else list(family.variants)
+            ours = [family[name] for name in self.variants] if self.variants else list(family.variants)
         except ValueError as error:
             raise Refused(str(error)) from error
-        for what, asked, known in (("dtype", self.dtypes, family.dtypes), ("mode", self.modes, family.modes)):
+        for what, asked, known in (("dtype", self.dtypes, family.usual_dtypes), ("mode", self.modes, family.modes)):
             wrong = [name for name in asked or () if name not in known]
             if wrong:
                 have = ", ".join(map(repr, known))
                 meant = names.hint(wrong[0], known)
                 raise Refused(f"{family.name} has no {what} {wrong[0]!r}; it has {have}{meant}")
-        return ours, self.dtypes or family.dtypes[:1], self.modes or list(family.modes)[:1]
+        return ours, self.dtypes or family.usual_dtypes[:1], self.modes or list(family.modes)[:1]
 
 
 @dataclass
@@ -82,11 +82,11 @@ class Bench:
         """Whether the host's cost per call is measured: that of a simulated device is not a launch's cost."""
         return self.times and self.device.kind == "gpu"
 
-    def peers(self, family: Family[Any], options: Mapping[str, Any]) -> list[Peer]:
+    def peers(self, family: Ladder[Any], options: Mapping[str, Any]) -> list[Peer]:
         """The peers that can run here."""
-        return peers_of(family.name, self.device.ordinal, options) if self.times_calls else []
+        return peers_of(family, self.device.ordinal, options) if self.times_calls else []
 
-    def steps(self, family: Family[Any], shapes: Sequence[Shape], selection: Selection | None = None) -> int:
+    def steps(self, family: Ladder[Any], shapes: Sequence[Shape], selection: Selection | None = None) -> int:
         """How often a run calls `step`, for a progress bar."""
         selection = selection or Selection()
         ours, dtypes, modes = selection.of(family)
@@ -98,7 +98,7 @@ class Bench:
         )
         return len(shapes) * len(dtypes) * rows + self.times
 
-    def run(self, family: Family[Any], shapes: Sequence[Shape], selection: Selection | None = None) -> BenchReport:
+    def run(self, family: Ladder[Any], shapes: Sequence[Shape], selection: Selection | None = None) -> BenchReport:
         """Runs the selection of a family on every shape. Raises Refused for a wrong shape or name.
 
         A kernel that faults loses the device, and its row is false. A simulated device is opened again, as `device`,
@@ -122,7 +122,7 @@ class Bench:
     def _shape(
         self,
         report: BenchReport,
-        family: Family[Any],
+        family: Ladder[Any],
         shape: Shape,
         dtype: str,
         mode: str,
@@ -130,7 +130,7 @@ class Bench:
     ) -> None:
         """One shape: on as many devices as its kernels lose, until every row has its verdict."""
         place = family.read_shape(shape)
-        rows = [empty_row(family, place, dtype, mode, one.name, one.rung, one.idea) for one in variants]
+        rows = [empty_row(family, place, dtype, mode, one.name, family.rung(one), one.idea) for one in variants]
         first = len(report.rows)
         report.rows += rows
         every = left = list(zip(variants, rows, strict=True))
@@ -193,7 +193,7 @@ class Bench:
         for peer, row in zip(peers, theirs, strict=True):
             self.step(f"{case.said} {peer.name}")
             _check_peer(case, peer, row, timer)
-        if not case.family.empty(case.problem):
+        if not case.empty:
             try:
                 self._time(report, case, timer, every, list(zip(peers, theirs, strict=True)))
             except ContextLost as error:
@@ -207,9 +207,9 @@ class Bench:
     def _cpu(self, case: BenchCase) -> Row:
         row = case.row("cpu", None, "numpy on the host")
         self.step(f"{case.said} cpu")
-        row.judge(case.verdict(case.family.baseline(case.host, **case.options)))
-        spread = wall_clock(lambda: case.family.baseline(case.host, **case.options))
-        if not case.family.empty(case.problem):
+        row.judge(case.verdict(case.family.baseline_of(case.host, **case.options)))
+        spread = wall_clock(lambda: case.family.baseline_of(case.host, **case.options))
+        if not case.empty:
             case.timed(row, spread)
         return row
 
@@ -219,7 +219,7 @@ class Bench:
             return
         try:
             case.check(lambda: case.launch(variant), row, variant)
-            if not case.family.empty(case.problem):
+            if not case.empty:
                 row.launch = case.launched(variant)
         except UnsupportedVariant:
             row.skip(variant.refusal(case.problem, case.device.arch))

@@ -11,13 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cudakit import ops
 from cudakit.errors import ContextLost, CudakitError
 from cudakit.measure.peers.installed import torch_on
 from cudakit.measure.timing import Burst, Launch, host_costs
 
 if TYPE_CHECKING:
-    from cudakit.families.variant import Variant
+    from cudakit.family import Variant
     from cudakit.measure.case import BenchCase
     from cudakit.measure.peers.peer import Peer
     from cudakit.measure.rows import Row
@@ -70,15 +69,15 @@ def _our_call(case: BenchCase, variant: Variant[Any], row: Row) -> _Measured | N
         within = functools.partial(with_torch.on_stream, case.stream, case.device.ordinal)
         arrays = (*with_torch.tensors(inputs, output), None)
     try:
-        call = ops.call_of(case.family.name, variant, *arrays, **case.options)
+        call = case.family.call_of(variant, *arrays, **case.options)
         if call is None:
             return None
         _try(call, within(), case)
     except ContextLost:
-        row.fail("the device was lost in the call through cudakit.ops")
+        row.fail("the device was lost in the call of its function")
         raise
     except (CudakitError, TypeError, ValueError) as error:
-        row.fail(f"the call through cudakit.ops: {error}")
+        row.fail(f"the call of its function: {error}")
         return None
     return _Measured(row, call, within, "cudakit" if with_torch is None else "torch")
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudakit.compare import Comparison, within
+from cudakit.compare import Comparison
 from cudakit.errors import Refused
 from cudakit.measure.rows import LaunchShape, Rates, Row, Subject
 from cudakit.measure.timing import Launch, Spread, rotations, wall_clock
+from cudakit.family import Ladder, Variant, several
 from cudakit.memory import array as memory
 from cudakit.shapes import Shape, shape_text
 
 if TYPE_CHECKING:
     from cudakit.device import Device
     from cudakit.driver.stream import Stream
-    from cudakit.families.variant import Family, Variant
     from cudakit.memory.array import DeviceArray
 
 GUARD_BYTES = 4096
@@ -53,13 +53,13 @@ class GuardedOutput:
         return None
 
 
-def case_text(family: Family[Any], shape: Shape, dtype: str, mode: str) -> str:
+def case_text(family: Ladder[Any], shape: Shape, dtype: str, mode: str) -> str:
     """ "softmax 8x16 float32"."""
     return " ".join(part for part in (family.name, shape_text(shape), dtype, mode) if part)
 
 
 def empty_row(
-    family: Family[Any], shape: Shape, dtype: str, mode: str, variant: str, rung: int | None, idea: str
+    family: Ladder[Any], shape: Shape, dtype: str, mode: str, variant: str, rung: int | None, idea: str
 ) -> Row:
     """The row of something on one shape, before it is checked. shape: as `family.read_shape` returns it."""
     return Row(Subject(family.name, variant, rung, shape, dtype, mode, idea), Rates(ceiling=family.ceiling))
@@ -69,45 +69,50 @@ class BenchCase:
     """One shape of a family: its arrays on host and device, its reference, and the copies that timing rotates over."""
 
     def __init__(
-        self, device: Device, family: Family[Any], shape: Shape, dtype: str, mode: str, stream: Stream, seed: int
+        self, device: Device, family: Ladder[Any], shape: Shape, dtype: str, mode: str, stream: Stream, seed: int
     ) -> None:
         self.device, self.family, self.shape, self.stream = device, family, family.read_shape(shape), stream
         self.dtype, self.mode, self.options = dtype, mode, family.modes[mode]
         self.said = case_text(family, self.shape, dtype, mode)
         try:
-            self.host = family.make_inputs(
-                self.shape, memory.as_dtype(dtype), np.random.default_rng(seed), **self.options
-            )
+            self.host = family.inputs_for(self.shape, dtype, np.random.default_rng(seed), **self.options)
         except ValueError as error:
             raise Refused(f"{family.name} does not take the shape {shape_text(shape)}: {error}") from error
-        self.reference = family.reference(self.host, **self.options)
-        self._rounding: dict[Any, Any] = {}
+        likes = family.outputs_like(self.host, **self.options)
+        self.dtypes = [kind for _, kind in likes]
+        self.reference = family.exact(self.host, self.dtypes, **self.options)
+        self._allowed: dict[Any, Any] = {}
         self.inputs: list[DeviceArray] = [device.array(array, stream=stream) for array in self.host]
-        self.output = GuardedOutput(device, *family.output_like(self.host, **self.options), stream)
+        self.outputs = [GuardedOutput(device, *like, stream) for like in likes]
+        made = tuple(guarded.array for guarded in self.outputs)
+        if family.in_place:
+            self.inputs[family.over] = made[0]
+        self.output: Any = made[0] if len(made) == 1 else made
         try:
-            self.problem = family.problem(self.inputs, self.output.array, **self.options)
+            self.problem = family.problem_of(self.inputs, self.output, **self.options)
         except ValueError as error:
             raise Refused(f"{family.name} does not take the shape {shape_text(shape)}: {error}") from error
-        self.traffic = family.traffic(self.problem)
-        self.sets: list[tuple[list[DeviceArray], DeviceArray]] = [(self.inputs, self.output.array)]
+        self.traffic = family.traffic_of(self.problem, self.inputs, self.output)
+        self.empty = family.is_empty(self.output)
+        self.sets: list[tuple[list[DeviceArray], Any]] = [(self.inputs, self.output)]
 
     def row(self, variant: str, rung: int | None, idea: str) -> Row:
         return empty_row(self.family, self.shape, self.dtype, self.mode, variant, rung, idea)
 
     def launch(self, variant: Variant[Any]) -> None:
         """Runs `variant` on the first set of arrays."""
-        self.family.launch(self.device, variant, self.inputs, self.output.array, self.stream, **self.options)
+        self.family.launch(self.device, variant, self.inputs, self.output, self.stream, **self.options)
 
-    def verdict(self, result: np.ndarray[Any, Any], variant: Variant[Any] | None = None) -> Comparison:
-        """Judges a result of this shape, of `variant` if given."""
-        rounding = self.family.rounding_of(variant)
-        if rounding not in self._rounding:
-            self._rounding[rounding] = rounding(self.host, self.reference, **self.options)
-        return within(result, self.reference, self._rounding[rounding])
+    def verdict(self, result: Any, variant: Variant[Any] | None = None) -> Comparison:
+        """Judges a result of this shape (a tuple for several outputs), of `variant` if given."""
+        kind = self.family.rounding_of(variant)
+        if kind not in self._allowed:
+            self._allowed[kind] = self.family.allowed(variant, self.reference, self.host, self.dtypes, **self.options)
+        return self.family.compared(result, self.reference, self._allowed[kind])
 
     def check(self, launch: Launch, row: Row, variant: Variant[Any] | None = None) -> None:
         """Runs `launch`, which is of `variant` if given, on the poisoned output and judges what it wrote."""
-        self.output.poison(self.stream)
+        self._prepare_outputs()
         self.stream.synchronize()
         counters = None
         if self.device.kind == "sim":
@@ -117,41 +122,54 @@ class BenchCase:
         else:
             launch()
             self.stream.synchronize()
-        row.judge(self.verdict(self.output.array.numpy(self.stream), variant))
-        damage = self.output.damage(self.stream)
-        if damage is not None:
-            row.fail(damage)
+        results = tuple(guarded.array.numpy(self.stream) for guarded in self.outputs)
+        verdict = self.verdict(results[0] if len(results) == 1 else results, variant)
+        if not verdict.ok and not self.family.in_place and self.family.initial is None:
+            verdict = explained(verdict, results)
+        row.judge(verdict)
+        for guarded in self.outputs:
+            damage = guarded.damage(self.stream)
+            if damage is not None:
+                row.fail(damage)
         if counters:  # an empty problem launches nothing
-            row.counters = _counted(counters, self.output.array.size)
+            row.counters = _counted(counters, sum(guarded.array.size for guarded in self.outputs))
+
+    def _prepare_outputs(self) -> None:
+        """Poison the outputs; fill them with what the family's kernels add to, or work on in place."""
+        for guarded in self.outputs:
+            guarded.poison(self.stream)
+            if self.family.in_place:
+                guarded.array.copy_from(self.host[self.family.over], self.stream)
+            elif self.family.initial is not None:
+                guarded.array.fill(self.family.initial, self.stream)
 
     def rotate(self) -> None:
         """Makes the copies that keep timed launches from finding their inputs in the L2."""
         l2 = int(self.device.attribute("L2_CACHE_SIZE"))
-        footprint = sum(array.nbytes for array in (*self.inputs, self.output.array))
+        footprint = sum(array.nbytes for array in (*self.inputs, *several(self.output)))
         for _ in range(rotations(footprint, l2, free_bytes=self.device.memory_info()[0] // 2) - 1):
             inputs = [self.device.empty_like(array, stream=self.stream) for array in self.inputs]
             for copy, original in zip(inputs, self.inputs, strict=True):
                 copy.copy_from(original, self.stream)
-            output = self.device.empty_like(self.output.array, stream=self.stream)
-            self.sets.append((inputs, output))
+            made = tuple(self.device.empty_like(array, stream=self.stream) for array in several(self.output))
+            if self.family.in_place:
+                made = (inputs[self.family.over],)
+            self.sets.append((inputs, made[0] if len(made) == 1 else made))
 
     def prepared(self, variant: Variant[Any]) -> list[Launch]:
         """A prepared run of `variant` for each of the rotated copies; they share their scratch memory, in turn."""
         if variant.run is not None:
             launch = functools.partial(self.family.launch, self.device, variant)
             return [functools.partial(launch, *arrays, self.stream, self.problem) for arrays in self.sets]
-        configs = variant.configs(self.problem)
         scratch = self.family.scratch(self.device, variant, self.problem, self.stream)
         launches: list[Launch] = []
         for inputs, output in self.sets:
-            plans = [
-                self.family.kernel(self.device, variant, config).prepare(
-                    **config.keywords(
-                        (config.arguments or self.family.arguments)(self.problem, inputs, output, scratch)
-                    )
+            plans = []
+            for each in variant.launches(self.problem):
+                kernel = self.family.kernel(self.device, variant, each)
+                plans.append(
+                    kernel.prepare(**self.family.keywords(each, kernel, self.problem, inputs, output, scratch))
                 )
-                for config in configs
-            ]
             launches.append(_bound([plan.launch for plan in plans], self.stream, scratch))
         return launches
 
@@ -160,17 +178,16 @@ class BenchCase:
         resident; None where it launches as it goes."""
         if variant.run is not None:
             return None
-        config = max(variant.configs(self.problem), key=lambda config: np.prod(config.grid) * np.prod(config.block))
-        kernel = self.family.kernel(self.device, variant, config)
-        threads = int(np.prod(config.block))
-        blocks = kernel.occupancy(config.block, config.shared)
+        largest = max(variant.launches(self.problem), key=lambda one: int(np.prod(one.grid)) * one.threads)
+        kernel = self.family.kernel(self.device, variant, largest)
+        blocks = kernel.occupancy(largest.block, largest.shared)
         most = int(self.device.attribute("MAX_THREADS_PER_MULTIPROCESSOR"))
         return {
-            "grid": config.grid,
-            "block": config.block,
-            "shared": kernel.static_shared + config.shared,
+            "grid": largest.grid,
+            "block": largest.block,
+            "shared": kernel.static_shared + largest.shared,
             "registers": kernel.registers,
-            "occupancy": blocks * threads / most,
+            "occupancy": blocks * largest.threads / most,
         }
 
     def timed(self, row: Row, spread: Spread) -> None:
@@ -186,7 +203,7 @@ class Transfers:
         self._from = [case.device.pinned(array.shape, array.dtype) for array in case.host]
         for pinned, array in zip(self._from, case.host, strict=True):
             pinned[...] = array
-        self._to = case.device.pinned(case.output.array.shape, case.output.array.dtype)
+        self._to = [case.device.pinned(array.shape, array.dtype) for array in several(case.output)]
 
     def time(self, launch: Launch) -> float:
         """Milliseconds by the host's clock, which is the right one for work that starts and ends on the host."""
@@ -196,7 +213,8 @@ class Transfers:
             for array, pinned in zip(case.inputs, self._from, strict=True):
                 array.copy_from(pinned, case.stream)
             launch()
-            case.output.array.copy_to(self._to, case.stream)
+            for array, host in zip(several(case.output), self._to, strict=True):
+                array.copy_to(host, case.stream)
             case.stream.synchronize()
 
         work()
