@@ -17,6 +17,7 @@ from cudakit.measure.rows import LaunchShape, Rates, Row, Subject
 from cudakit.measure.timing import Launch, Spread, rotations, wall_clock
 from cudakit.family import Ladder, Variant, several
 from cudakit.memory import array as memory
+from cudakit.memory.bounds import restrict
 from cudakit.shapes import Shape, shape_text
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ POISON = 0xFF  # in every byte: a NaN in each float type
 class GuardedOutput:
     """An output array between two guard zones, every byte of all three poisoned.
 
-    What a kernel leaves unwritten is then seen, and what it writes outside its output too.
+    What a kernel leaves unwritten is then seen, and what it writes outside its output too: on the simulated device as
+    a fault, which names the line.
     """
 
     def __init__(self, device: Device, shape: Shape, dtype: np.dtype[Any], stream: Stream) -> None:
@@ -39,6 +41,7 @@ class GuardedOutput:
         self._whole = device.empty((GUARD_BYTES + inside + GUARD_BYTES,), np.uint8, stream=stream)
         self._guards = (self._whole[:GUARD_BYTES], self._whole[GUARD_BYTES + inside :])
         self.array = self._whole[GUARD_BYTES : GUARD_BYTES + inside].view(dtype).reshape(shape)
+        restrict(self._whole, self.array)
 
     def poison(self, stream: Stream) -> None:
         self._whole.fill(POISON, stream)

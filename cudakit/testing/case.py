@@ -15,6 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from cudakit.compare import Comparison
 from cudakit.memory import array as memory
 from cudakit.memory import layout, makers
+from cudakit.memory.bounds import restrict
 
 if TYPE_CHECKING:
     from cudakit.device import Device
@@ -248,7 +249,8 @@ def run_case(device: Device, family: Family[Any], variant: Variant[Any] | None, 
     """Runs `variant` (None: the one "auto" picks) on `case` on `device` and compares it with the reference.
 
     The arrays lie in buffers with guards on both sides, poisoned along with every gap between the output's elements and
-    the output itself, so an element not written and a write beside the output are both found.
+    the output itself, so an element not written and a write beside the output are both found. On the simulated device
+    guards and gaps are out of bounds: touching one raises DeviceFault, which loses `device`.
     """
     stream = device.default_stream
     hosts = [place.buffer() for place in case.inputs]
@@ -264,6 +266,8 @@ def run_case(device: Device, family: Family[Any], variant: Variant[Any] | None, 
     before = hosts[case.over] if in_place else place.buffer()
     target = buffers[case.over] if in_place else device.array(before, stream=stream)
     output = inputs[case.over] if in_place else place.on(target, stream)
+    for buffer, array in (*zip(buffers, inputs, strict=True), (target, output)):
+        restrict(buffer, array)
 
     problem = family.problem(inputs, output, **case.options)
     if variant is None:

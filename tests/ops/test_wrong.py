@@ -56,7 +56,6 @@ def case(first: float | None = None) -> Case:
         ("power_of_two_tree", None, r"element \(\d, \d+\) is"),
         ("unguarded_online", -np.inf, r"element \(0, 0\) is nan"),
         ("largest_magnitude", -1000.0, r"element \(0, 1\) is nan"),
-        ("off_by_one", None, r"wrote outside its output"),
     ],
 )
 def test_rejected_by_the_comparison(device: cudakit.Device, name: str, first: float | None, why: str) -> None:
@@ -66,6 +65,17 @@ def test_rejected_by_the_comparison(device: cudakit.Device, name: str, first: fl
     verdict = run_case(device, FAMILY, variant(name), case(first))
     assert not verdict.ok
     assert re.search(why, verdict.why), verdict.why
+
+
+def test_a_write_beside_the_output_is_found(device: cudakit.Device) -> None:
+    if device.kind == "gpu":
+        assert "wrote outside its output" in run_case(device, FAMILY, variant("off_by_one"), case()).why
+        return
+    lost = cudakit.Device("sim", checks=ALL_CHECKS - {"race"})  # its rows overlap too
+    with pytest.raises(cudakit.DeviceFault, match="right behind the array of 6660 bytes") as caught:
+        run_case(lost, FAMILY, variant("off_by_one"), case())
+    assert "y[c * y_col] = expf" in caught.value.report.text
+    assert caught.value.report.parameter == "parameter 1 (`y`)"
 
 
 def test_missing_barrier_is_named_by_line(sim: cudakit.Device) -> None:

@@ -303,8 +303,6 @@ def family(tmp_path):
         ("writes_nan", "element (500,) is nan"),
         ("writes_nothing", "element (0,) is nan"),
         ("forgets_the_last", "element (999,) is nan"),
-        ("one_too_many", "wrote 4 bytes outside its output, the nearest at byte 1 behind it"),
-        ("one_too_early", "wrote 4 bytes outside its output, the nearest at byte 1 before it"),
         ("slightly_off", "the float64 reference has"),
     ],
 )
@@ -315,6 +313,26 @@ def test_wrong_kernels_are_false_rows(device, family, name, says):
     assert wrong.ok is False
     assert says in wrong.verdict.why
     assert not report.ok
+
+
+@pytest.mark.parametrize(
+    ("name", "simulated", "real"),
+    [
+        ("one_too_many", "right behind the array of 4000 bytes", "the nearest at byte 1 behind it"),
+        ("one_too_early", "4 bytes before the array of 4000 bytes", "the nearest at byte 1 before it"),
+    ],
+)
+def test_a_write_beside_the_output_is_a_false_row(device, family, name, simulated, real):
+    bench = Bench(device if device.kind == "gpu" else cudakit.Device("sim", fresh=True), once=True)
+    right, wrong = bench.run(family(name), [(1000,)]).rows
+    assert right.ok
+    assert wrong.ok is False
+    if device.kind == "gpu":
+        assert f"wrote 4 bytes outside its output, {real}" in wrong.verdict.why
+        return
+    bench.device.close()  # the one that replaced the lost one
+    assert simulated in wrong.verdict.why
+    assert "wrong.cu:" in wrong.verdict.why
 
 
 def test_a_fault_is_a_false_row_that_names_the_line_and_the_rest_is_run_on_another_device(sim, family):

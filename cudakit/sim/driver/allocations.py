@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from cudakit.sim.driver.faults import CallError, Result, caller, host_report, ot
 from cudakit.sim.driver.objects import Context, MemoryRecord, Pool, Stream
 from cudakit.sim.driver.pools import PoolCalls
 from cudakit.sim.driver.state import call
-from cudakit.sim.lockstep.memory import Allocation
+from cudakit.sim.lockstep.bounds import ArrayBounds
+from cudakit.sim.lockstep.memory import Allocation, MemoryFault
 from cudakit.sim.lockstep.report import HostReport, Origin
 
 PAGE = 4096
@@ -327,3 +328,34 @@ class MemoryCalls(PoolCalls):
         if answer is None:
             raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, f"{attribute!r} is not simulated")
         return answer()
+
+    # ---- extensions ----
+
+    def simRestrict(
+        self,
+        address: int,
+        first: int = 0,
+        shape: Sequence[int] | None = None,
+        strides: Sequence[int] = (),
+        itemsize: int = 1,
+    ) -> None:
+        """Have kernels touch nothing of the allocation that holds ``address`` but one array: its element of index 0 is
+        at ``first``, ``strides`` are in bytes. Any other access of a kernel is out of bounds from here on; copies,
+        fills and host functions may still use all of it. Without a ``shape`` kernels may use all of it again.
+
+        ValueError if no live allocation holds ``address``, or the array is not within the allocation."""
+        with self._lock.raw, self._lock:
+            try:
+                allocation = self._space.covering(int(address), 1)
+            except MemoryFault as fault:
+                raise ValueError(str(fault)) from None
+            if shape is None:
+                allocation.bounds = None
+                return
+            bounds = ArrayBounds(int(first), tuple(shape), tuple(strides), itemsize)
+            if bounds.size and not (allocation.address <= bounds.start and bounds.end <= allocation.end):
+                raise ValueError(
+                    f"an array of {bounds.size} bytes at {bounds.start:#x} is not within the allocation of"
+                    f" {allocation.size} bytes at {allocation.address:#x}"
+                )
+            allocation.bounds = bounds

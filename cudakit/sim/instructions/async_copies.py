@@ -152,9 +152,12 @@ def _read_part(f: Fragment, reading: MemoryAccess, at: Array, limit: Array) -> A
     raw = data.view(np.uint8).reshape(lanes.count, -1)
     addresses = np.broadcast_to(at, lanes.count)
     for position in np.flatnonzero(~full & (limit > 0)):
-        size = int(limit[position])
+        start, size = int(addresses[position]) + reading.offset, int(limit[position])
         try:
-            raw[position, :size] = space.bytes(int(addresses[position]) + reading.offset, size)
+            allocation = space.covering(start, size)
+            if allocation.bounds is not None and not allocation.bounds.holds(start, size):
+                raise MemoryFault("out of bounds", start, size, allocation)
+            raw[position, :size] = space.bytes(start, size)
         except MemoryFault as fault:
             f.fail_access(reading.site, fault, GLOBAL, int(position), 1)
     return data

@@ -97,6 +97,8 @@ class AddressResolver:
                 f.fail_access(self.site, fault, self.space, 0, lanes.count)
             if start & (size - 1):
                 self._misaligned(f, start, allocation, 0, lanes.count)
+            if allocation.bounds is not None:
+                self._expect_within(f, allocation, np.array([start]), None)
             if run.counting:
                 count_same_sector(run.tally(self.site), lanes, size)
             return [Piece(self._view(allocation), (start - allocation.base) >> shift, None, lanes, allocation)]
@@ -110,6 +112,8 @@ class AddressResolver:
             wrong = np.flatnonzero(offsets & np.uint64(size - 1))
             start = int(address[wrong[0]]) + self.offset
             self._misaligned(f, start, allocation, int(wrong[0]), wrong)
+        if allocation.bounds is not None:
+            self._expect_within(f, allocation, offsets + np.uint64(allocation.base), np.arange(lanes.count))
         index: Any = (offsets >> np.uint64(shift)).view(np.int64)
         breaks: Array | None = None
         straight = index[1:] - index[:-1] == 1
@@ -127,6 +131,20 @@ class AddressResolver:
     ) -> NoReturn:
         fault = MemoryFault("misaligned", start, self.size, allocation)
         f.fail_access(self.site, fault, self.space, position, lanes)
+
+    def _expect_within(self, f: Fragment, allocation: Allocation, starts: Array, lanes: Array | None) -> None:
+        """Stop the kernel if an access at one of these addresses, by these lanes (None: one by all lanes), touches more
+        than the bounds of its allocation."""
+        bounds = allocation.bounds
+        if bounds is None or bounds.holds(int(starts.min()), int(starts.max() - starts.min()) + self.size):
+            return
+        wrong = np.flatnonzero(bounds.outside(starts, self.size))
+        if not len(wrong):
+            return
+        fault = MemoryFault("out of bounds", int(starts[wrong[0]]), self.size, allocation)
+        if lanes is None:
+            f.fail_access(self.site, fault, self.space, 0, f.lanes.count)
+        f.fail_access(self.site, fault, self.space, int(lanes[wrong[0]]), lanes[wrong])
 
     def _scattered(self, f: Fragment, lanes: LaneSet, address: Array) -> list[Piece]:
         """Lanes that mean several allocations, or something that is none."""
@@ -170,6 +188,8 @@ class AddressResolver:
             if len(crooked):
                 position = int(np.flatnonzero(inside)[crooked[0]])
                 self._misaligned(f, int(address[position]) + self.offset, allocation, position, len(crooked))
+            if allocation.bounds is not None:
+                self._expect_within(f, allocation, offsets + np.uint64(allocation.base), np.flatnonzero(inside))
             index = (offsets >> np.uint64(self.shift)).view(np.int64)
             choice, part = lanes.subset(inside)
             pieces.append(Piece(self._view(allocation), index, choice, part, allocation))

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cudakit.sim.lockstep.bounds import ArrayBounds
+
 Bytes = npt.NDArray[np.uint8]
 
 ALIGNMENT = 512
@@ -67,7 +69,7 @@ class MemoryFault(Exception):
 class Allocation:
     """One piece of memory: ``size`` bytes at ``address``; ``data`` is a writable uint8 array over them (empty once
     freed). ``kind`` is "device", "host", "global" or "constant"; ``origin`` and ``free_origin`` say who made and who
-    freed it.
+    freed it. ``bounds``: the array that is all that kernels may touch of it, or None.
     """
 
     __slots__ = (
@@ -75,6 +77,7 @@ class Allocation:
         "_views",
         "address",
         "base",
+        "bounds",
         "data",
         "end",
         "free_origin",
@@ -98,6 +101,7 @@ class Allocation:
         self.origin = origin
         self.free_origin: str | None = None
         self.owner = owner
+        self.bounds: ArrayBounds | None = None
         # 0xFF for each byte that nobody has stored to; True: for all; None: for none
         self._undefined: Bytes | bool | None = None
         self._views: dict[Any, npt.NDArray[Any]] = {}
@@ -329,17 +333,22 @@ def describe_place(fault: MemoryFault, *, origins: bool = True) -> str:
         return "a null pointer, or an offset from one"
     if fault.distance > 1 << 30:
         return f"nowhere near any allocation (the nearest is the {what})"
-    state = "" if allocation.live else "freed "
-    if fault.address >= allocation.end:
-        past = fault.address - allocation.end
-        place = "right behind" if past == 0 else f"{past} bytes behind the end of"
-        return f"{place} the {state}{what}"
-    if fault.address < allocation.address:
-        return f"{allocation.address - fault.address} bytes before the {state}{what}"
     if fault.kind == "misaligned":
         return f"{fault.address - allocation.address} bytes into the {what}"
-    over = fault.address + fault.size - allocation.end
-    return f"its last {over} byte{'s lie' if over != 1 else ' lies'} behind the end of the {state}{what}"
+    start, end = allocation.address, allocation.end
+    what = what if allocation.live else f"freed {what}"
+    if allocation.bounds is not None:
+        start, end = allocation.bounds.start, allocation.bounds.end
+        what = f"array of {end - start} bytes in the {what}, whose other bytes are guards"
+    if fault.address >= end:
+        past = fault.address - end
+        return f"{'right behind' if past == 0 else f'{past} bytes behind the end of'} the {what}"
+    if fault.address < start:
+        return f"{start - fault.address} bytes before the {what}"
+    over = fault.address + fault.size - end
+    if over <= 0:
+        return f"in a gap between elements, {fault.address - start} bytes into the {what}"
+    return f"its last {over} byte{'s lie' if over != 1 else ' lies'} behind the end of the {what}"
 
 
 def _distance(allocation: Allocation, address: int, size: int) -> int:
