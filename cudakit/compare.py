@@ -20,6 +20,12 @@ from typing import Any
 
 import numpy as np
 
+# In every byte of an output before a launch: a NaN that no arithmetic produces in each float type, -1 in integers. What
+# an output or a guard zone still holds was not written.
+POISON = 0xFF
+# The end of a verdict on a kernel that is correct if its output holds zeros before the launch.
+ADDS = "; if the output holds zeros beforehand the result is correct, so this kernel adds to it: declare initial=0"
+
 # Rows are compared in pieces of about this many elements: float64 copies of a whole result would not fit beside it.
 _PIECE = 1 << 22
 
@@ -102,6 +108,19 @@ def _by_pieces(result: Any, reference: Any, other: Any, name: str, allowance: Ca
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy lets go of the interpreter lock
             pieces = list(pool.map(piece, starts))
     return _verdict(pieces, [start * cols for start in starts], result, reference)
+
+
+def still_poisoned(results: Sequence[np.ndarray[Any, Any]]) -> str:
+    """The end of a sentence on results, if some of their elements still hold the poison; else ""."""
+    left = sum(int((_bytes(result) == POISON).all(axis=-1).sum()) for result in results if result.size)
+    if not left:
+        return ""
+    of = sum(result.size for result in results)
+    return f"; {left} of {of} elements still hold the poison that outputs are filled with (0xFF in every byte): not written"
+
+
+def _bytes(result: np.ndarray[Any, Any]) -> Any:
+    return np.ascontiguousarray(result).reshape(-1).view(np.uint8).reshape(result.size, result.itemsize)
 
 
 def _pairs(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -16,10 +16,10 @@ from cudakit.show import outputs, regression_tables, terminal
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cudakit.families.variant import Family
+    from cudakit.family import Ladder
     from cudakit.shapes import Shape
 
-Work = list[tuple["Family[Any]", "Sequence[Shape]", Selection]]
+Work = list[tuple["Ladder[Any]", "Sequence[Shape]", Selection]]
 
 
 def load(name: str) -> Mapping[str, Any]:
@@ -60,7 +60,7 @@ def work(report: Mapping[str, Any], named: Sequence[str]) -> Work:
         mode = row.get("mode") or ""
         if family is None or (named and row["family"] not in named):
             continue
-        if row["dtype"] not in family.dtypes or mode not in family.modes:
+        if row["dtype"] not in family.usual_dtypes or mode not in family.modes:
             continue
         shapes, variants = groups.setdefault((row["family"], row["dtype"], mode), ({}, {}))
         shapes[tuple(row["shape"])] = None

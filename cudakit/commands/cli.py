@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cudakit.device import Device
-    from cudakit.families.variant import Family
+    from cudakit.family import Ladder
     from cudakit.measure.rows import BenchReport
 
 EXIT_OK = 0
@@ -116,14 +116,25 @@ def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x
     )
 
 
-def family(name: str) -> Family[Any]:
-    """The family of cudakit.ops called `name`. Raises Refused if there is none."""
+def family(name: str) -> Ladder[Any]:
+    """The family that a command names: `mine.py:FAMILY`, `package.module:FAMILY`, one of cudakit.ops, or one of an
+    installed package (entry points of the group cudakit.families). Raises Refused if there is none."""
     from cudakit import ops
+    from cudakit.family import find
 
+    if find.is_target(name):
+        return find.load(name)
     families = ops.families()
-    if name not in families:
-        raise Refused(f"there is no family {name!r}; there are {', '.join(families)}{names.hint(name, families)}")
-    return families[name]
+    if name in families:
+        return families[name]
+    installed = find.installed()
+    if name in installed:
+        return find.loaded(installed[name])
+    known = (*families, *installed)
+    raise Refused(
+        f"there is no family {name!r}; there are {', '.join(known)}, and your own as mine.py:FAMILY"
+        f"{names.hint(name, known)}"
+    )
 
 
 def open_device(spec: str, **options: Any) -> Device:

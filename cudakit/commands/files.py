@@ -16,13 +16,12 @@ from cudakit.compile import cache, compiler, headers
 from cudakit.errors import Refused
 from cudakit.launch import signature
 from cudakit.launch.mangling import demangle
-from cudakit.memory import array as memory
 from cudakit.shapes import shape_text
 from cudakit.show import outputs, terminal
 
 if TYPE_CHECKING:
     from cudakit.device import Device
-    from cudakit.families.variant import Config, Family
+    from cudakit.family import Ladder, Launch
 
 
 def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +52,7 @@ def expect_defines(arguments: argparse.Namespace) -> None:
             raise Refused(f"--define {pair}: that names no macro. Write NAME or NAME=VALUE")
 
 
-def compiled_for(arguments: argparse.Namespace, path: Path, arch: str, configs: Sequence[Config]) -> compiler.Compiled:
+def compiled_for(arguments: argparse.Namespace, path: Path, arch: str, configs: Sequence[Launch]) -> compiler.Compiled:
     """The file compiled (or found in the cache) for one architecture, with the templates that `configs` launch."""
     expect_defines(arguments)
     defines = dict(pair.partition("=")[::2] for pair in arguments.define)
@@ -83,35 +82,43 @@ def declared(path: Path) -> list[tuple[Any, Any]]:
     ]
 
 
-def declared_configs(path: Path) -> list[Config]:
+def declared_configs(path: Path) -> list[Launch]:
     """How a source file's variants are launched for their families' shapes on the simulated device, without doubles."""
     pairs = declared(path)
     if not pairs:
         return []
     from cudakit.device import Device
 
-    configs: dict[Config, None] = {}
+    configs: dict[Launch, None] = {}
     with Device("sim") as device:
         for family, variant in pairs:
             for problem, *_ in problems(device, family):
-                if variant.supports(problem) is True:
-                    configs |= dict.fromkeys(c for c in variant.configs(problem) if c.source is None)
+                made = variant.answer(problem)
+                if not isinstance(made, str):
+                    own = (replace(each, entry=each.entry or variant.entry) for each in made if not each.source)
+                    configs |= dict.fromkeys(own)
     return list(configs)
 
 
-def problems(device: Device, family: Family[Any]) -> Iterator[tuple[Any, list[Any], Any, Mapping[str, Any], str]]:
+def problems(device: Device, family: Ladder[Any]) -> Iterator[tuple[Any, list[Any], Any, Mapping[str, Any], str]]:
     """A family's problems of its shapes for the simulated device, in each dtype and mode: the problem, its inputs and
     output on `device`, the options, and what it is in words."""
     import numpy as np
 
     for mode, options in family.modes.items():
-        for name in family.dtypes:
+        for name in family.usual_dtypes:
             for shape in family.shapes["sim"]:
-                hosts = family.make_inputs(shape, memory.as_dtype(name), np.random.default_rng(0), **options)
+                hosts = family.inputs_for(shape, name, np.random.default_rng(0), **options)
                 inputs = [device.array(host) for host in hosts]
-                output = device.empty(*family.output_like(hosts, **options))
+                written = tuple(device.empty(*like) for like in family.outputs_like(hosts, **options))
+                if family.in_place:
+                    written = (inputs[family.over],)
+                elif family.initial is not None:
+                    for array in written:
+                        array.fill(family.initial)
+                output: Any = written[0] if len(written) == 1 else written
                 said = " ".join(part for part in (shape_text(shape), name, mode) if part)
-                yield family.problem(inputs, output, **options), inputs, output, options, said
+                yield family.problem_of(inputs, output, **options), inputs, output, options, said
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from cudakit.show import terminal
 
 if TYPE_CHECKING:
     from cudakit.device import Device
-    from cudakit.families.variant import Family, Variant
+    from cudakit.family import Ladder, Variant
     from cudakit.testing import Coverage
 
 
@@ -81,7 +81,7 @@ class _Bench:
         self.device: Device = cli.open_device(spec, **self.options)
         self.lost: _Wrong | None = None
 
-    def attempt(self, family: Family[Any], variant: Variant[Any], case: Any) -> bool:
+    def attempt(self, family: Ladder[Any], variant: Variant[Any], case: Any) -> bool:
         """Whether `variant` took the problem. Raises _Wrong where it was wrong or failed."""
         from cudakit import testing
 
@@ -118,7 +118,7 @@ class _Search:
     def __init__(
         self,
         bench: _Bench,
-        family: Family[Any],
+        family: Ladder[Any],
         outcome: FuzzOutcome,
         seconds: float | None,
     ) -> None:
@@ -183,7 +183,7 @@ class _Search:
 
 def run(
     spec: str,
-    family: Family[Any],
+    family: Ladder[Any],
     names: Sequence[str],
     examples: int,
     seed: int | None = None,
@@ -206,7 +206,7 @@ def run(
     bench = _Bench(spec, checks)
     elements = elements or ELEMENTS[bench.device.kind]
     try:
-        variants = [family.variant(name) for name in names] if names else list(family.variants)
+        variants = [family[name] for name in names] if names else list(family.variants)
         cases = [testing.cases_of(family, variant, elements) for variant in variants]
     except ValueError as error:
         raise Refused(str(error)) from error

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cudakit.device import Device
-    from cudakit.families.variant import Family
+    from cudakit.family import Ladder
 
 
 def main(description: str, family: str, arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = N
     return status
 
 
-def selected(family: Family[Any], arguments: argparse.Namespace) -> list[tuple[Family[Any], Selection]]:
+def selected(family: Ladder[Any], arguments: argparse.Namespace) -> list[tuple[Ladder[Any], Selection]]:
     """What to run of a family, and of those that its function takes for other dtypes and options: softmax of float16 is
     a variant of softmax_modes. Raises Refused for a variant, dtype or mode that none of them has."""
     from cudakit import ops
@@ -71,8 +71,8 @@ def selected(family: Family[Any], arguments: argparse.Namespace) -> list[tuple[F
     related = {other.name: other for other in (family, *(family.instead(dtype) for dtype in dtypes)) if other}
     wanted: dict[str, list[tuple[str, str]]] = {}
     for mode in arguments.modes or list(family.modes)[:1]:
-        for dtype in arguments.dtypes or family.dtypes[:1]:
-            members = [other for other in related.values() if dtype in other.dtypes and mode in other.modes]
+        for dtype in arguments.dtypes or family.usual_dtypes[:1]:
+            members = [other for other in related.values() if dtype in other.usual_dtypes and mode in other.modes]
             if not members:
                 _refuse(family, related, dtype, mode)
             wanted.setdefault(members[0].name, []).append((dtype, mode))
@@ -87,9 +87,9 @@ def selected(family: Family[Any], arguments: argparse.Namespace) -> list[tuple[F
     return chosen
 
 
-def _refuse(family: Family[Any], related: Mapping[str, Family[Any]], dtype: str, mode: str) -> NoReturn:
+def _refuse(family: Ladder[Any], related: Mapping[str, Ladder[Any]], dtype: str, mode: str) -> NoReturn:
     """Raises Refused with all that a family and its relatives have, for a dtype and mode that none of them has."""
-    dtypes = list(dict.fromkeys(name for other in related.values() for name in other.dtypes))
+    dtypes = list(dict.fromkeys(name for other in related.values() for name in other.usual_dtypes))
     modes = list(dict.fromkeys(name for other in related.values() for name in other.modes))
     for what, name, known in (("dtype", dtype, dtypes), ("mode", mode, modes)):
         if name not in known:
@@ -109,7 +109,7 @@ def finish(report: BenchReport, arguments: argparse.Namespace, table: Console) -
 
 
 def _measure(
-    device: Device, work: Sequence[tuple[Family[Any], Sequence[Shape], Selection]], once: bool, console: Console
+    device: Device, work: Sequence[tuple[Ladder[Any], Sequence[Shape], Selection]], once: bool, console: Console
 ) -> BenchReport:
     bench = Bench(device, once=once)
     report = BenchReport(device.info())
@@ -122,7 +122,7 @@ def _measure(
     return report
 
 
-def _shapes(family: Family[Any], kind: str, arguments: argparse.Namespace, once: bool) -> Sequence[Shape]:
+def _shapes(family: Ladder[Any], kind: str, arguments: argparse.Namespace, once: bool) -> Sequence[Shape]:
     """What was asked for, or the family's own shapes for this kind of device; fewer where it has fewer for a profile,
     which takes tens of passes over each launch."""
     asked: Sequence[Shape] | None = arguments.shapes

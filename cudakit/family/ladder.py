@@ -73,13 +73,13 @@ class Recent(threading.local):
 
 @dataclass(frozen=True)
 class PeerWork:
-    """Another package's way to do a family's work. work(inputs, output, **options), called within the package's own
-    stream, returns the call that queues it; inputs and output are the package's arrays."""
+    """Another package's way to do a family's work. work(*inputs, *outputs, **options) queues it on the package's current
+    stream, or returns the function that does; the arrays are the package's own."""
 
     name: str
     package: str
     idea: str
-    work: Callable[..., Callable[[], object]]
+    work: Callable[..., Any]
 
 
 @dataclass(eq=False)
@@ -186,8 +186,9 @@ class Ladder(Generic[P]):
         return add
 
     def peer(self, package: str, idea: str = "", name: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Adds the function under it as a peer of benches: work(inputs, output, **options) returns the call that does
-        the family's work with `package` ("torch", "cupy" or "triton"), whose arrays it is passed."""
+        """Adds the function under it as a peer of benches: it does the family's work with `package` ("torch" or "cupy";
+        kernels of Triton take torch's arrays), on arrays of that package: work(*inputs, *outputs, **options) writes the
+        outputs, or returns a function that does, if something is to be set up once."""
 
         def add(work: Callable[..., Any]) -> Callable[..., Any]:
             text = idea or (work.__doc__ or package).strip().splitlines()[0].rstrip(".")

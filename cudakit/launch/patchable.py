@@ -1,6 +1,6 @@
 """A checked launch whose pointers and numbers are replaced in place before it is sent again.
 
-`cudakit.families` keeps one for each kernel of a call that it has seen before. Only what can differ from call to call
+`cudakit.family` keeps one for each kernel of a call that it has seen before. Only what can differ from call to call
 is looked up or checked again.
 """
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudakit.compare import Comparison
+from cudakit.compare import POISON, Comparison, still_poisoned
 from cudakit.errors import Refused
+from cudakit.family import Ladder, Variant, several
 from cudakit.measure.rows import LaunchShape, Rates, Row, Subject
 from cudakit.measure.timing import Launch, Spread, rotations, wall_clock
-from cudakit.family import Ladder, Variant, several
-from cudakit.memory import array as memory
 from cudakit.memory.bounds import restrict
 from cudakit.shapes import Shape, shape_text
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cudakit.memory.array import DeviceArray
 
 GUARD_BYTES = 4096
-POISON = 0xFF  # in every byte: a NaN in each float type
 
 
 class GuardedOutput:
@@ -128,7 +127,7 @@ class BenchCase:
         results = tuple(guarded.array.numpy(self.stream) for guarded in self.outputs)
         verdict = self.verdict(results[0] if len(results) == 1 else results, variant)
         if not verdict.ok and not self.family.in_place and self.family.initial is None:
-            verdict = explained(verdict, results)
+            verdict = replace(verdict, why=verdict.why + still_poisoned(results))
         row.judge(verdict)
         for guarded in self.outputs:
             damage = guarded.damage(self.stream)

@@ -13,27 +13,13 @@ its output is found too. `check_variant` does so for many problems, and fails to
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import Any
 
 from hypothesis import strategies as st
 
-from cudakit.testing import (
-    add,
-    add_broadcast,
-    attention,
-    blur,
-    gemm,
-    gemm_half,
-    matrix_add,
-    random,
-    reduce,
-    softmax,
-    softmax_backward,
-    softmax_modes,
-    unary,
-    vector_add,
-)
+from cudakit import ops
+from cudakit.family import Ladder, Variant
 from cudakit.testing.case import (
     Case,
     Layout,
@@ -46,53 +32,36 @@ from cudakit.testing.case import (
     run_case,
 )
 from cudakit.testing.coverage import LEAST, Coverage, check_variant
-
-if TYPE_CHECKING:
-    from cudakit.families.variant import Family, Variant
+from cudakit.testing.declared import declared_cases
 
 __all__ = [
     "LEAST", "Case", "Coverage", "Layout", "Unsupported", "Values",
-    "cases", "cases_of", "check_variant", "contiguous", "extents", "float32_values", "layouts", "run_case",
+    "cases", "cases_of", "check_variant", "contiguous", "declared_cases", "extents", "float32_values", "layouts", "run_case",
 ]  # fmt: skip
-
-# The strategy of each family's problems, called with the most elements a problem may have, and with a kind of problems
-# if the family has kinds.
-_CASES: dict[str, Callable[..., st.SearchStrategy[Case]]] = {
-    "softmax": softmax.softmax_cases,
-    "softmax_modes": softmax_modes.softmax_modes_cases,
-    "softmax_backward": softmax_backward.softmax_backward_cases,
-    "blur": blur.blur_cases,
-    "uniform": random.random_cases,
-    "normal": random.random_cases,
-    "gemm": gemm.gemm_cases,
-    "gemm_half": gemm_half.gemm_half_cases,
-    "attention": attention.attention_cases,
-    "vector_add": vector_add.vector_add_cases,
-    "matrix_add": matrix_add.matrix_add_cases,
-    "add_broadcast": add_broadcast.add_broadcast_cases,
-    "add": add.add_cases,
-    "scale": unary.scale_cases,
-    "threshold": unary.threshold_cases,
-    "cast": unary.cast_cases,
-    "fill": unary.fill_cases,
-    "sum": reduce.sum_cases,
-    "max": reduce.max_cases,
-    "argmax": reduce.argmax_cases,
-}
 
 
 @functools.lru_cache(maxsize=256)
-def cases(family: str, elements: int = 20_000, kind: str = "") -> st.SearchStrategy[Case]:
-    """The strategy of a family's problems, at most `elements` elements each.
+def cases(family: str | Ladder[Any], elements: int = 20_000, kind: str = "") -> st.SearchStrategy[Case]:
+    """The strategy of a family's problems, at most `elements` elements each: its own, or one made of its declaration.
 
-    kind: only those that variants of this kind support (`Variant.problems`). ValueError for a family that has no
-    strategy; a kind that a family does not have is refused by its strategy.
+    family: one of cudakit.ops by name, or a family. kind: only problems that variants of this kind support
+    (`Variant.problems`). ValueError for a name that is none, and for a kind that the strategy does not have.
     """
-    if family not in _CASES:
-        raise ValueError(f"there are no strategies for {family!r}; there are for {', '.join(_CASES)}")
-    return _CASES[family](elements, kind) if kind else _CASES[family](elements)
+    if isinstance(family, str):
+        known = ops.families()
+        if family not in known:
+            raise ValueError(f"there is no family {family!r}; there are {', '.join(known)}")
+        family = known[family]
+    own = family.problems
+    if not own:
+        return declared_cases(family, elements, kind)
+    if isinstance(own, str):
+        module, _, name = own.partition(":")
+        own = getattr(importlib.import_module(module), name)
+    strategy: st.SearchStrategy[Case] = own(elements, kind) if kind else own(elements)
+    return strategy
 
 
-def cases_of(family: Family[Any], variant: Variant[Any], elements: int = 20_000) -> st.SearchStrategy[Case]:
+def cases_of(family: Ladder[Any], variant: Variant[Any], elements: int = 20_000) -> st.SearchStrategy[Case]:
     """The strategy of the problems that `variant` supports, by the kind that it names."""
-    return cases(family.name, elements, variant.problems)
+    return cases(family, elements, variant.problems)

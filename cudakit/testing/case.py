@@ -5,26 +5,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from cudakit.compare import Comparison
+from cudakit.compare import ADDS, POISON, Comparison, still_poisoned
+from cudakit.errors import CudakitError
+from cudakit.family import Ladder, Variant, several
 from cudakit.memory import array as memory
 from cudakit.memory import layout, makers
 from cudakit.memory.bounds import restrict
 
 if TYPE_CHECKING:
     from cudakit.device import Device
-    from cudakit.families.variant import Family, Variant
     from cudakit.memory.array import DeviceArray
 
-# In every byte: a NaN that no arithmetic produces in each float type, -1 in integers. What an output or a guard still
-# holds was not written.
-POISON = 0xFF
 GUARD = 64  # elements on either side of every array
 
 
@@ -78,7 +76,7 @@ Filler = Callable[[tuple[int, ...]], np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """One problem: the layout of each input, what fills it, the output's layout, the family's options.
+    """One problem: the layout of each input, what fills it, that of the output (or of several), the family's options.
 
     fill: one filler an input, or one for all (the inputs behind the first then get its values mirrored). output: None
     where the variant works in place, over input number `over`.
@@ -86,7 +84,7 @@ class Case:
 
     inputs: tuple[Layout, ...]
     fill: Filler | tuple[Filler, ...]
-    output: Layout | None
+    output: Layout | tuple[Layout, ...] | None
     options: Mapping[str, Any] = field(default_factory=dict)
     over: int = 0
 
@@ -245,13 +243,29 @@ def _either_order(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout:
 # One run --------------------------------------------------------------------------------------------------------------
 
 
-def run_case(device: Device, family: Family[Any], variant: Variant[Any] | None, case: Case) -> Comparison | Unsupported:
+def run_case(device: Device, family: Ladder[Any], variant: Variant[Any] | None, case: Case) -> Comparison | Unsupported:
     """Runs `variant` (None: the one "auto" picks) on `case` on `device` and compares it with the reference.
 
     The arrays lie in buffers with guards on both sides, poisoned along with every gap between the output's elements and
     the output itself, so an element not written and a write beside the output are both found. On the simulated device
     guards and gaps are out of bounds: touching one raises DeviceFault, which loses `device`.
     """
+    verdict = _run(device, family, variant, case, family.initial)
+    if isinstance(verdict, Unsupported) or verdict.ok or case.output is None or family.initial is not None:
+        return verdict
+    try:
+        on_zeros = _run(device, family, variant, case, 0)
+    except CudakitError:
+        return verdict
+    if isinstance(on_zeros, Unsupported) or not on_zeros.ok:
+        return verdict
+    return replace(verdict, why=f"{verdict.why}{ADDS}")
+
+
+def _run(
+    device: Device, family: Ladder[Any], variant: Variant[Any] | None, case: Case, initial: float | None
+) -> Comparison | Unsupported:
+    """One run. initial: what the outputs hold beforehand, the poison if None."""
     stream = device.default_stream
     hosts = [place.buffer() for place in case.inputs]
     views = []
@@ -261,29 +275,55 @@ def run_case(device: Device, family: Family[Any], variant: Variant[Any] | None, 
         views.append(view.copy())  # as placed: a zero stride keeps one of the values written to its place
     buffers = [device.array(host, stream=stream) for host in hosts]
     inputs = [place.on(buffer, stream) for place, buffer in zip(case.inputs, buffers, strict=True)]
-    in_place = case.output is None
-    place = case.output or case.inputs[case.over]
-    before = hosts[case.over] if in_place else place.buffer()
-    target = buffers[case.over] if in_place else device.array(before, stream=stream)
-    output = inputs[case.over] if in_place else place.on(target, stream)
-    for buffer, array in (*zip(buffers, inputs, strict=True), (target, output)):
+    if case.output is None:
+        targets = [_Target(case.inputs[case.over], hosts[case.over], buffers[case.over], inputs[case.over])]
+    else:
+        targets = [_Target.new(place, initial, device, stream) for place in several(case.output)]
+    for buffer, array in (*zip(buffers, inputs, strict=True), *((one.buffer, one.array) for one in targets)):
         restrict(buffer, array)
+    output = targets[0].array if len(targets) == 1 else tuple(target.array for target in targets)
 
-    problem = family.problem(inputs, output, **case.options)
+    problem = family.problem_of(inputs, output, **case.options)
     if variant is None:
         variant = family.pick("auto", problem, device.arch)
     refusal = variant.refusal(problem, device.arch)
     if refusal is not None:
         return Unsupported(refusal)
     family.launch(device, variant, inputs, output, stream, **case.options)
-    after = target.numpy(stream=stream)
-
-    result = place.of(after).copy()
-    place.of(after)[...] = place.of(before)
-    stray = np.flatnonzero(after.view(np.uint8) != before.view(np.uint8)) // after.itemsize
-    verdict = family.judge(result, views, variant, **case.options)
-    if stray.size:
-        at = int(stray[0]) - place.first
-        why = f"{variant.name} wrote outside its output: element {at:+d} from the first, now {after[stray[0]]}"
-        return Comparison(False, verdict.max_abs_error, verdict.max_rel_error, verdict.worst_at, why)
+    after = [target.buffer.numpy(stream=stream) for target in targets]
+    results = tuple(target.place.of(host).copy() for target, host in zip(targets, after, strict=True))
+    verdict = family.judge(results[0] if len(results) == 1 else results, views, variant, **case.options)
+    if not verdict.ok and case.output is not None and initial is None:
+        verdict = replace(verdict, why=verdict.why + still_poisoned(results))
+    for target, host in zip(targets, after, strict=True):
+        stray = target.stray(host)
+        if stray is not None:
+            why = f"{variant.name} wrote outside its output: {stray}"
+            return Comparison(False, verdict.max_abs_error, verdict.max_rel_error, verdict.worst_at, why)
     return verdict
+
+
+@dataclass(frozen=True)
+class _Target:
+    """An output: its layout, its buffer on the host before the launch, that on the device, and the array in it."""
+
+    place: Layout
+    before: np.ndarray[Any, Any]
+    buffer: DeviceArray
+    array: DeviceArray
+
+    @classmethod
+    def new(cls, place: Layout, initial: float | None, device: Device, stream: Any) -> _Target:
+        before = place.buffer()
+        if initial is not None:
+            place.of(before)[...] = initial
+        buffer = device.array(before, stream=stream)
+        return cls(place, before, buffer, place.on(buffer, stream))
+
+    def stray(self, after: np.ndarray[Any, Any]) -> str | None:
+        """The first element outside of the array that a kernel changed, and what it is now."""
+        self.place.of(after)[...] = self.place.of(self.before)
+        found = np.flatnonzero(after.view(np.uint8) != self.before.view(np.uint8)) // after.itemsize
+        if not found.size:
+            return None
+        return f"element {int(found[0]) - self.place.first:+d} from the first, now {after[found[0]]}"

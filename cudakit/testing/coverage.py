@@ -12,11 +12,12 @@ import hypothesis
 from hypothesis import strategies as st
 
 from cudakit.compare import Comparison
+from cudakit.family import several
 from cudakit.testing.case import Case, Unsupported, run_case
 
 if TYPE_CHECKING:
     from cudakit.device import Device
-    from cudakit.families.variant import Family, Variant
+    from cudakit.family import Ladder, Variant
 
 # Different problems that a variant must have run on.
 LEAST = 20
@@ -39,7 +40,7 @@ class Coverage:
     different: set[str] = field(default_factory=set)
 
     def run(
-        self, device: Device, family: Family[Any], variant: Variant[Any] | None, case: Case
+        self, device: Device, family: Ladder[Any], variant: Variant[Any] | None, case: Case
     ) -> Comparison | Unsupported:
         """`run_case`, counted."""
         verdict = run_case(device, family, variant, case)
@@ -67,7 +68,7 @@ class Coverage:
 
 
 def _is_empty(case: Case) -> bool:
-    return 0 in (case.output or case.inputs[case.over]).shape
+    return all(0 in place.shape for place in several(case.output or case.inputs[case.over]))
 
 
 def _places(case: Case) -> str:
@@ -77,7 +78,7 @@ def _places(case: Case) -> str:
 
 def check_variant(
     device: Device,
-    family: Family[Any],
+    family: Ladder[Any],
     variant: Variant[Any] | None,
     problems: st.SearchStrategy[Case],
     examples: int | None = None,
@@ -106,7 +107,7 @@ def check_variant(
 
 
 def _why_wrong(
-    coverage: Coverage, device: Device, family: Family[Any], variant: Variant[Any] | None, case: Case
+    coverage: Coverage, device: Device, family: Ladder[Any], variant: Variant[Any] | None, case: Case
 ) -> str:
     verdict = coverage.run(device, family, variant, case)
     return "" if isinstance(verdict, Unsupported) or verdict.ok else verdict.why

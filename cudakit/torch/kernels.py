@@ -14,7 +14,7 @@ from cudakit.compile import cache, compiler, headers
 from cudakit.device import Device
 from cudakit.driver.stream import Stream
 from cudakit.errors import LaunchError
-from cudakit.families.arrays import reader_of
+from cudakit.family.readers import reader_of
 from cudakit.launch.kernel import Kernel
 from cudakit.launch.strides import strided
 from cudakit.torch import library, simulated

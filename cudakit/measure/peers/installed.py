@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from cudakit.family import Ladder
 from cudakit.measure.peers import with_cublas
 from cudakit.measure.peers.peer import Peer
 
 
-def peers_of(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
+def peers_of(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
     """The peers of `family` at its `options` whose package is installed and sees GPU number `ordinal`. cuBLAS, which is
     what 100 % means for a product, is among them even where its bindings are not installed: its row then says so."""
     peers: list[Peer] = [*with_cublas.peers(family, options)]
     if importlib.util.find_spec("cupy") is not None:
-        from cudakit.measure.peers import with_cupy
+        from cudakit.family import Ladder
+from cudakit.measure.peers import with_cupy
 
         if with_cupy.sees(ordinal):
             peers += with_cupy.peers(family, ordinal, options)
@@ -25,7 +27,8 @@ def peers_of(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer
         return peers
     peers += with_torch.peers(family, ordinal, options)
     if importlib.util.find_spec("triton") is not None:
-        from cudakit.measure.peers import with_triton
+        from cudakit.family import Ladder
+from cudakit.measure.peers import with_triton
 
         peers += with_triton.peers(family, ordinal, options)
     return peers
@@ -35,6 +38,7 @@ def torch_on(ordinal: int) -> ModuleType | None:
     """The module `with_torch` if torch is installed and sees GPU number `ordinal`, else None."""
     if importlib.util.find_spec("torch") is None:
         return None
-    from cudakit.measure.peers import with_torch
+    from cudakit.family import Ladder
+from cudakit.measure.peers import with_torch
 
     return with_torch if with_torch.sees(ordinal) else None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from cudakit.driver.stream import Stream
 from cudakit.memory.array import DeviceArray
 
-#: The arrays of one call: inputs and output.
-ArraySet = tuple[list[DeviceArray], DeviceArray]
+#: The arrays of one call: inputs and output (a tuple of several outputs).
+ArraySet = tuple[list[DeviceArray], Any]
 #: A call that queues the work.
 Call = Callable[[], object]
 #: The milliseconds that launches take, in turn: for choosing between settings.
@@ -55,3 +56,13 @@ class Peer(Protocol):
     def call(self, arrays: ArraySet, stream: Stream) -> Call | None:
         """The call as its user writes it, for the host's cost of it; None if nothing that a user calls does this."""
         ...
+
+
+def call_of_work(work: Callable[..., Any], arrays: Sequence[Any], options: Mapping[str, Any]) -> Call:
+    """The call that does a peer's work on its own arrays, as its user writes it.
+
+    work(*inputs, *outputs, **options) is called once here. If it returns a function, that is the call: for work that
+    has something to set up once per set of arrays. Otherwise calling it again is.
+    """
+    made = work(*arrays, **options)
+    return made if callable(made) else functools.partial(work, *arrays, **options)

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cudakit.families.gemm_problem import problem
+from cudakit.family import Ladder
 from cudakit.libs import blas
 
 if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
     from cudakit.measure.peers.peer import ArraySet, Call, Cost
-
-FAMILIES = ("gemm", "gemm_half")
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,6 @@ class CublasPeer:
         return functools.partial(blas.gemm, a, b, output, alpha=p.alpha, beta=p.beta, stream=stream)
 
 
-def peers(family: str, options: Mapping[str, Any]) -> list[CublasPeer]:
-    """cuBLAS, where `family` is one of its products."""
-    return [CublasPeer(options)] if family in FAMILIES else []
+def peers(family: Ladder[Any], options: Mapping[str, Any]) -> list[CublasPeer]:
+    """cuBLAS, if the family is one of its products."""
+    return [CublasPeer(options)] if family.ceiling == "cublas" else []

@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import cupy
 
+from cudakit import ops
+from cudakit.family import Ladder, several
+from cudakit.measure.peers.peer import call_of_work
+
 if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
     from cudakit.measure.peers.peer import ArraySet, Call, Cost
 
-# work(inputs, output, **options) returns the call as a user of CuPy writes it, on arrays it already has; made once per
-# set of arrays, it queues the whole job on CuPy's current stream and writes the output.
-Work = Callable[..., "Call"]
+# work(*inputs, output, **options) on CuPy's arrays: see call_of_work.
+Work = Callable[..., Any]
+
+
+def _peer(family: str, idea: str) -> Callable[[Work], Work]:
+    """Adds the function under it as a peer of one of cudakit's families."""
+    return ops.families()[family].peer("cupy", idea)
 
 
 def sees(ordinal: int) -> bool:
@@ -51,14 +59,14 @@ class CupyPeer:
 
     def call(self, arrays: ArraySet, stream: Stream) -> Call:
         inputs, output = arrays
-        return self.work([cupy.asarray(array) for array in inputs], cupy.asarray(output), **self.options)
+        return call_of_work(self.work, [cupy.asarray(array) for array in (*inputs, *several(output))], self.options)
 
     def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
         return [self.call(arrays, stream) for arrays in sets]
 
 
-def _softmax(inputs: Sequence[Any], output: Any) -> Call:
-    (x,) = inputs
+@_peer("softmax", "max, subtract, exp, sum, divide as CuPy operations")
+def _softmax(x: Any, output: Any) -> Call:
 
     def call() -> None:
         exponentials = cupy.exp(x - x.max(axis=-1, keepdims=True))
@@ -67,19 +75,21 @@ def _softmax(inputs: Sequence[Any], output: Any) -> Call:
     return call
 
 
-def _add(inputs: Sequence[Any], output: Any, operand: str = "row") -> Call:
-    a, b = inputs
+@_peer("vector_add", "cupy.add(out=)")
+@_peer("matrix_add", "cupy.add(out=)")
+@_peer("add", "cupy.add(out=)")
+def _add(a: Any, b: Any, output: Any, operand: str = "row") -> Call:
     return lambda: cupy.add(a, b, out=output)
 
 
-def _scale(inputs: Sequence[Any], output: Any, factor: float = 0.7) -> Call:
-    (x,) = inputs
+@_peer("scale", "cupy.multiply(out=)")
+def _scale(x: Any, output: Any, factor: float = 0.7) -> Call:
     number = x.dtype.type(factor)
     return lambda: cupy.multiply(x, number, out=output)
 
 
-def _cast(inputs: Sequence[Any], output: Any, to: str = "float16") -> Call:
-    (x,) = inputs
+@_peer("cast", "assignment")
+def _cast(x: Any, output: Any, to: str = "float16") -> Call:
 
     def call() -> None:
         output[...] = x
@@ -87,37 +97,27 @@ def _cast(inputs: Sequence[Any], output: Any, to: str = "float16") -> Call:
     return call
 
 
-def _fill(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> Call:
+@_peer("fill", "ndarray.fill")
+def _fill(output: Any, value: Any = 1.0) -> Call:
     return lambda: output.fill(value)
 
 
-def _reduced(function: Any, inputs: Sequence[Any], output: Any, axis: int | None = -1) -> Call:
-    (x,) = inputs
+def _reduced(function: Any, x: Any, output: Any, axis: int | None = -1) -> Call:
     return lambda: function(x, axis=axis, out=output)
 
 
-def _matmul(inputs: Sequence[Any], output: Any) -> Call:
-    a, b = inputs
+for _name, _function in (("sum", cupy.sum), ("max", cupy.max), ("argmax", cupy.argmax)):
+    _peer(_name, f"cupy.{_name}(out=)")(functools.partial(_reduced, _function))
+
+
+@_peer("gemm", "cupy.matmul(out=)")
+@_peer("gemm_half", "cupy.matmul(out=)")
+def _matmul(a: Any, b: Any, output: Any) -> Call:
     return lambda: cupy.matmul(a, b, out=output)
 
 
-_WORK: dict[str, tuple[str, Work]] = {
-    "softmax": ("max, subtract, exp, sum, divide as CuPy operations", _softmax),
-    "vector_add": ("cupy.add(out=)", _add),
-    "matrix_add": ("cupy.add(out=)", _add),
-    "add": ("cupy.add(out=)", _add),
-    "scale": ("cupy.multiply(out=)", _scale),
-    "cast": ("assignment", _cast),
-    "fill": ("ndarray.fill", _fill),
-    "sum": ("cupy.sum(out=)", functools.partial(_reduced, cupy.sum)),
-    "max": ("cupy.max(out=)", functools.partial(_reduced, cupy.max)),
-    "argmax": ("cupy.argmax(out=)", functools.partial(_reduced, cupy.argmax)),
-    "gemm": ("cupy.matmul(out=)", _matmul),
-    "gemm_half": ("cupy.matmul(out=)", _matmul),
-}
-
-
-def peers(family: str, ordinal: int, options: Mapping[str, Any]) -> list[CupyPeer]:
-    """CuPy's way of doing `family` at its `options`."""
-    idea_and_work = _WORK.get(family)
-    return [CupyPeer(*idea_and_work, ordinal, options)] if idea_and_work else []
+def peers(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[CupyPeer]:
+    """CuPy's ways of doing the family's work at its `options`."""
+    return [
+        CupyPeer(each.idea, each.work, ordinal, options, each.name) for each in family.peers if each.package == "cupy"
+    ]

@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cudakit import ops
+from cudakit.family import Ladder, several
+from cudakit.measure.peers.peer import call_of_work
+
 if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
     from cudakit.measure.peers.peer import ArraySet, Call, Cost, Peer
     from cudakit.memory.array import DeviceArray
 
-# work(inputs, output, **options) returns the call as a user of torch writes it, on tensors it already has; made once
-# per set of arrays, it queues the whole job on torch's current stream.
-Work = Callable[..., "Call"]
+# work(*inputs, output, **options) on tensors: see call_of_work.
+Work = Callable[..., Any]
+
+
+def _peer(family: str, idea: str, name: str = "peer:torch") -> Callable[[Work], Work]:
+    """Adds the function under it as a peer of one of cudakit's families."""
+    return ops.families()[family].peer("torch", idea, name)
 
 
 def sees(ordinal: int) -> bool:
@@ -35,10 +43,11 @@ def on_stream(stream: Stream, ordinal: int) -> Iterator[None]:
         yield
 
 
-def tensors(inputs: Sequence[DeviceArray], output: DeviceArray) -> tuple[list[Any], Any]:
-    """The arrays as tensors over the same memory."""
+def tensors(inputs: Sequence[DeviceArray], output: Any) -> tuple[list[Any], Any]:
+    """The arrays as tensors over the same memory; a tuple for several outputs."""
     import_array: Any = torch.utils.dlpack.from_dlpack
-    return [import_array(array) for array in inputs], import_array(output)
+    made = tuple(import_array(array) for array in several(output))
+    return [import_array(array) for array in inputs], made if isinstance(output, tuple) else made[0]
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,8 @@ class TorchPeer:
         return on_stream(stream, self.ordinal)
 
     def call(self, arrays: ArraySet, stream: Stream) -> Call:
-        return self.work(*tensors(*arrays), **self.options)
+        inputs, outputs = tensors(*arrays)
+        return call_of_work(self.work, (*inputs, *several(outputs)), self.options)
 
     def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
         return [self.call(arrays, stream) for arrays in sets]
@@ -106,20 +116,22 @@ class AttentionPeer(TorchPeer):
         return launch
 
 
-def _attention(inputs: Sequence[Any], output: Any, causal: bool = False, scale: float | None = None) -> Call:
-    q, k, v = inputs
+@_peer("attention", "scaled_dot_product_attention, EFFICIENT_ATTENTION", "peer:torch-efficient")
+@_peer("attention", "scaled_dot_product_attention, CUDNN_ATTENTION", "peer:torch-cudnn")
+@_peer("attention", "scaled_dot_product_attention, FLASH_ATTENTION", "peer:torch-flash")
+def _attention(q: Any, k: Any, v: Any, output: Any, causal: bool = False, scale: float | None = None) -> Call:
     grouped = q.shape[1] != k.shape[1]
     attend = torch.nn.functional.scaled_dot_product_attention
     return lambda: attend(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
 
 
-def _softmax(inputs: Sequence[Any], output: Any) -> Call:
-    (x,) = inputs
+@_peer("softmax", "torch.softmax(out=)")
+def _softmax(x: Any, output: Any) -> Call:
     return lambda: torch.softmax(x, -1, out=output)
 
 
-def _softmax_naive(inputs: Sequence[Any], output: Any) -> Call:
-    (x,) = inputs
+@_peer("softmax", "amax, sub, exp, sum, div as torch operations", "peer:torch-naive")
+def _softmax_naive(x: Any, output: Any) -> Call:
 
     def call() -> None:
         exponentials = torch.exp(x - x.amax(-1, keepdim=True))
@@ -128,25 +140,23 @@ def _softmax_naive(inputs: Sequence[Any], output: Any) -> Call:
     return call
 
 
-def _softmax_modes(
-    inputs: Sequence[Any], output: Any, log: bool = False, scale: float = 1.0, masked: bool = False
-) -> Call:
+@_peer("softmax_modes", "mul, masked_fill, softmax(out=) or log_softmax(out=)")
+def _softmax_modes(x: Any, *others: Any, log: bool = False, scale: float = 1.0, masked: bool = False) -> Call:
     function = torch.log_softmax if log else torch.softmax
+    *mask, output = others
 
     def call() -> None:
-        x = inputs[0]
-        if scale != 1.0:
-            x = x * scale
+        scaled = x * scale if scale != 1.0 else x
         if masked:
-            x = x.masked_fill(inputs[1].logical_not(), -torch.inf)
-        function(x, -1, out=output)
+            scaled = scaled.masked_fill(mask[0].logical_not(), -torch.inf)
+        function(scaled, -1, out=output)
 
     return call
 
 
-def _softmax_backward(inputs: Sequence[Any], output: Any, log: bool = False, scale: float = 1.0) -> Call:
+@_peer("softmax_backward", "the gradient as torch's autograd calls it")
+def _softmax_backward(grad: Any, y: Any, output: Any, log: bool = False, scale: float = 1.0) -> Call:
     """What torch's autograd calls for the gradient."""
-    grad, y = inputs
     dtype = y.dtype
     if log:
         gradient = functools.partial(torch.ops.aten._log_softmax_backward_data.out, grad, y, -1, dtype, out=output)
@@ -155,13 +165,15 @@ def _softmax_backward(inputs: Sequence[Any], output: Any, log: bool = False, sca
     return gradient if scale == 1.0 else lambda: gradient().mul_(scale)
 
 
-def _add(inputs: Sequence[Any], output: Any, operand: str = "row") -> Call:
-    a, b = inputs
+@_peer("vector_add", "torch.add(out=)")
+@_peer("matrix_add", "torch.add(out=)")
+@_peer("add", "torch.add(out=)")
+def _add(a: Any, b: Any, output: Any, operand: str = "row") -> Call:
     return lambda: torch.add(a, b, out=output)
 
 
-def _add_broadcast(inputs: Sequence[Any], output: Any) -> Call:
-    volume, plane, line = inputs
+@_peer("add_broadcast", "torch.add(out=) and Tensor.add_")
+def _add_broadcast(volume: Any, plane: Any, line: Any, output: Any) -> Call:
 
     def call() -> None:
         torch.add(volume, plane[:, :, None], out=output)
@@ -170,39 +182,45 @@ def _add_broadcast(inputs: Sequence[Any], output: Any) -> Call:
     return call
 
 
-def _scale(inputs: Sequence[Any], output: Any, factor: float = 0.7) -> Call:
-    (x,) = inputs
+@_peer("scale", "torch.mul(out=)")
+def _scale(x: Any, output: Any, factor: float = 0.7) -> Call:
     return lambda: torch.mul(x, factor, out=output)
 
 
-def _threshold(inputs: Sequence[Any], output: Any, limit: float = 0.3) -> Call:
-    (x,) = inputs
+@_peer("threshold", "comparison and torch.where(out=)")
+def _threshold(x: Any, output: Any, limit: float = 0.3) -> Call:
     zero = torch.zeros((), device=x.device, dtype=x.dtype)
     return lambda: torch.where(x < limit, zero, x, out=output)
 
 
-def _cast(inputs: Sequence[Any], output: Any, to: str = "float16") -> Call:
-    (x,) = inputs
+@_peer("cast", "Tensor.copy_")
+def _cast(x: Any, output: Any, to: str = "float16") -> Call:
     return lambda: output.copy_(x)
 
 
-def _fill(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> Call:
+@_peer("fill", "Tensor.fill_")
+def _fill(output: Any, value: Any = 1.0) -> Call:
     return lambda: output.fill_(value)
 
 
-def _reduced(function: Any, inputs: Sequence[Any], output: Any, axis: int | None = -1) -> Call:
-    x, along = (inputs[0].reshape(-1), -1) if axis is None else (inputs[0], axis)
+def _reduced(function: Any, x: Any, output: Any, axis: int | None = -1) -> Call:
+    x, along = (x.reshape(-1), -1) if axis is None else (x, axis)
     return lambda: function(x, along, out=output)
 
 
-def _matmul(inputs: Sequence[Any], output: Any) -> Call:
+for _name, _function in (("sum", torch.sum), ("max", torch.amax), ("argmax", torch.argmax)):
+    _peer(_name, f"torch.{_function.__name__}(out=)")(functools.partial(_reduced, _function))
+
+
+@_peer("gemm", "torch.matmul(out=), no TF32")
+@_peer("gemm_half", "torch.matmul(out=)")
+def _matmul(a: Any, b: Any, output: Any) -> Call:
     torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32
-    a, b = inputs
     return lambda: torch.matmul(a, b, out=output)
 
 
-def _blur(inputs: Sequence[Any], output: Any, border: str = "zero") -> Call:
-    (x,) = inputs
+@_peer("blur", "conv2d and a copy into the output")
+def _blur(x: Any, output: Any, border: str = "zero") -> Call:
     mode = {"zero": "", "clamp": "replicate"}.get(border, "reflect")
     line = torch.tensor([1.0, 2.0, 1.0], device=x.device)
     weights = (line[:, None] * line / 16)[None, None]
@@ -221,34 +239,12 @@ _BACKENDS = {
     "peer:torch-cudnn": "CUDNN_ATTENTION",
     "peer:torch-efficient": "EFFICIENT_ATTENTION",
 }
-_WORK: dict[str, list[tuple[str, str, Work]]] = {
-    "attention": [
-        (name, f"scaled_dot_product_attention, {backend}", _attention) for name, backend in _BACKENDS.items()
-    ],
-    "gemm": [("peer:torch", "torch.matmul(out=), no TF32", _matmul)],
-    "gemm_half": [("peer:torch", "torch.matmul(out=)", _matmul)],
-    "softmax": [
-        ("peer:torch", "torch.softmax(out=)", _softmax),
-        ("peer:torch-naive", "amax, sub, exp, sum, div as torch operations", _softmax_naive),
-    ],
-    "softmax_modes": [("peer:torch", "mul, masked_fill, softmax(out=) or log_softmax(out=)", _softmax_modes)],
-    "softmax_backward": [("peer:torch", "the gradient as torch's autograd calls it", _softmax_backward)],
-    "vector_add": [("peer:torch", "torch.add(out=)", _add)],
-    "matrix_add": [("peer:torch", "torch.add(out=)", _add)],
-    "add_broadcast": [("peer:torch", "torch.add(out=) and Tensor.add_", _add_broadcast)],
-    "add": [("peer:torch", "torch.add(out=)", _add)],
-    "scale": [("peer:torch", "torch.mul(out=)", _scale)],
-    "threshold": [("peer:torch", "comparison and torch.where(out=)", _threshold)],
-    "cast": [("peer:torch", "Tensor.copy_", _cast)],
-    "fill": [("peer:torch", "Tensor.fill_", _fill)],
-    "blur": [("peer:torch", "conv2d and a copy into the output", _blur)],
-    "sum": [("peer:torch", "torch.sum(out=)", functools.partial(_reduced, torch.sum))],
-    "max": [("peer:torch", "torch.amax(out=)", functools.partial(_reduced, torch.amax))],
-    "argmax": [("peer:torch", "torch.argmax(out=)", functools.partial(_reduced, torch.argmax))],
-}
 
 
-def peers(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
-    """torch's ways of doing `family` at its `options`."""
-    kind = AttentionPeer if family == "attention" else TorchPeer
-    return [kind(name, idea, work, ordinal, options) for name, idea, work in _WORK.get(family, [])]
+def peers(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
+    """torch's ways of doing the family's work at its `options`."""
+    return [
+        (AttentionPeer if each.name in _BACKENDS else TorchPeer)(each.name, each.idea, each.work, ordinal, options)
+        for each in family.peers
+        if each.package == "torch"
+    ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import triton
 import triton.language as tl
 
+from cudakit.family import Ladder
 from cudakit.measure.peers.with_torch import on_stream, tensors
 
 if TYPE_CHECKING:
@@ -95,12 +96,12 @@ class TritonPeer:
         return min((launches(warps) for warps in (4, 8, 16, 32)), key=cost)
 
 
-def peers(family: str, ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
-    """Triton's way of doing `family`; it has none for a family's options."""
+def peers(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
+    """Triton's way of doing the family's work; it has none for a family's options."""
     if options:
         return []
-    if family == "softmax":
+    if family.name == "softmax":
         return [TritonPeer("fused, a row a program, best number of warps", _softmax, WIDEST_ROW, ordinal)]
-    if family == "vector_add":
+    if family.name == "vector_add":
         return [TritonPeer("masked add, best number of warps", _add, None, ordinal)]
     return []

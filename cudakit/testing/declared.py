@@ -1,0 +1,164 @@
+"""Problems of a family that declares no strategy of its own: drawn from its arrays, extents and options."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import reject
+from hypothesis import strategies as st
+
+from cudakit.family import ArraySpec, Ladder
+from cudakit.family.defaults import bound, value_range
+from cudakit.memory import array as memory
+from cudakit.shapes import Shape
+from cudakit.testing.case import Case, Filler, Layout, Values, contiguous, extents, known, layouts
+
+
+@dataclass(frozen=True)
+class Between:
+    """A filler: numbers between two bounds, the upper one excluded, evenly spread; or, if `same`, one of them
+    throughout, which makes threads contend for one place."""
+
+    seed: int
+    low: float
+    high: float
+    whole: bool = True
+    same: bool = False
+
+    def __call__(self, shape: Shape) -> np.ndarray[Any, Any]:
+        rng = np.random.default_rng(self.seed)
+        draw = (
+            rng.integers(int(self.low), int(self.high), shape)
+            if self.whole
+            else rng.uniform(self.low, self.high, shape)
+        )
+        return np.full(shape, draw.flat[0] if draw.size else self.low) if self.same else draw
+
+
+@dataclass(frozen=True)
+class MadeInput:
+    """A filler: one of the inputs that the family's own function makes."""
+
+    family: str
+    seed: int
+    index: int
+    made: Any
+
+    def __call__(self, shape: Shape) -> np.ndarray[Any, Any]:
+        return np.asarray(self.made[self.index])
+
+    def __repr__(self) -> str:
+        return f"input {self.index} of {self.family}, seed {self.seed}"
+
+    def __hash__(self) -> int:
+        return hash((self.family, self.seed, self.index))
+
+
+def declared_cases(family: Ladder[Any], elements: int = 20_000, kind: str = "") -> st.SearchStrategy[Case]:
+    """Problems of `family` whose arrays have at most about `elements` elements each: odd extents, arrays that begin at
+    any element (and have any strides, if the family takes them), every dtype, mode and option."""
+    known(kind)
+    return _cases(family, elements)
+
+
+@st.composite
+def _cases(draw: st.DrawFn, family: Ladder[Any], elements: int) -> Case:
+    options = {**draw(st.sampled_from(list(family.modes.values())))}
+    for name, choices in family.option_values().items():
+        options.setdefault(name, draw(st.sampled_from(_variations(choices))))
+    dtype = draw(st.sampled_from(family.usual_dtypes))
+    shape = _shape(draw, len(family.shapes["sim"][0]), elements)
+    if callable(family.inputs):
+        return _made(draw, family, shape, dtype, draw(st.integers(0, 2**32 - 1)), options)
+    dims = bound(family.name, family.specs, shape)
+    places, fill = [], []
+    for name, spec in family.specs.items():
+        own = family.input_dtype(name, dtype)
+        writes = name == family.in_place
+        places.append(_placed(draw, family, spec.shape(shape, dims), own.name, writes))
+        fill.append(draw(_fillers(spec, own.name)))
+    return _case(draw, family, tuple(places), tuple(fill), options)
+
+
+def _case(draw: st.DrawFn, family: Ladder[Any], places: tuple[Layout, ...], fill: Any, options: dict[str, Any]) -> Case:
+    if family.in_place:
+        return Case(places, fill, None, options, family.over)
+    likes = family.outputs_like([_stand(place) for place in places], **options)
+    written = tuple(_placed(draw, family, shape, dtype.name, True) for shape, dtype in likes)
+    return Case(places, fill, written[0] if len(written) == 1 else written, options)
+
+
+def _made(draw: st.DrawFn, family: Ladder[Any], shape: Shape, dtype: str, seed: int, options: dict[str, Any]) -> Case:
+    """A case of inputs that the family's own function makes; a shape that it does not take is drawn anew."""
+    try:
+        made = family.inputs_for(shape, dtype, np.random.default_rng(seed), **options)
+    except ValueError:
+        reject()
+    places = tuple(_placed(draw, family, one.shape, one.dtype.name, False) for one in made)
+    fill = tuple(MadeInput(family.name, seed, index, made) for index in range(len(made)))
+    return _case(draw, family, places, fill, options)
+
+
+def _stand(place: Layout) -> np.ndarray[Any, Any]:
+    """An array of a layout's shape and dtype that takes no memory."""
+    return np.broadcast_to(np.zeros((), memory.as_dtype(place.dtype)), place.shape)
+
+
+def _shape(draw: st.DrawFn, axes: int, elements: int) -> Shape:
+    """Extents whose product is at most `elements`, long and short ones on any axis."""
+    shape = [1] * axes
+    for axis in draw(st.permutations(range(axes))):
+        left = max(1, elements // max(math.prod(shape), 1))
+        shape[axis] = draw(extents(left if axes == 1 else min(left, draw(st.sampled_from((40, 300, 2100))))))
+    return tuple(shape)
+
+
+def _placed(draw: st.DrawFn, family: Ladder[Any], shape: Shape, dtype: str, output: bool) -> Layout:
+    if family.strided:
+        return draw(layouts(shape, output=output, dtype=dtype))
+    return contiguous(shape, draw(st.sampled_from((0, 0, 0, 1, 4))), dtype)
+
+
+def _variations(choices: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values of an option that are drawn: those declared; of a single number or struct of floats, others too."""
+    if len(choices) > 1:
+        return choices
+    (value,) = choices
+    if isinstance(value, bool):
+        return (value, not value)
+    if isinstance(value, float):
+        return (value, 0.0, -value, 1.5 * value, 0.001)
+    if isinstance(value, np.void) and value.dtype.names:
+        return (value, *(_scaled(value, factor) for factor in (-1.0, 0.5)))
+    return choices
+
+
+def _scaled(value: np.void, factor: float) -> np.void:
+    """A struct with its floats multiplied."""
+    made = value.copy()
+    for name in value.dtype.names or ():
+        if np.issubdtype(value.dtype[name], np.floating):
+            made[name] = value[name] * factor
+    return made
+
+
+@functools.cache
+def _fillers(spec: ArraySpec, dtype: str) -> st.SearchStrategy[Filler]:
+    """Fillers of an array: numbers within its bounds; unbounded floats of several scales, with zeros of both signs."""
+    own = memory.as_dtype(dtype)
+    low, high = value_range(spec, own)
+    seeds = st.integers(0, 2**32 - 1)
+    if own.kind in "iub" or low is not None or high is not None:
+        bottom = -1.0 if low is None else low
+        top = bottom + 1 if high is None else high
+        whole = st.just(own.kind in "iub")
+        return st.builds(
+            Between, seeds, st.just(bottom), st.just(top), whole, st.sampled_from((False, False, False, True))
+        )
+    scales = (1.0, 1.0, 0.01, 100.0) if own.itemsize == 2 else (1.0, 1.0, 10.0, 1e-3, 1e4)
+    places = st.lists(st.tuples(st.floats(0, 1), st.sampled_from((0.0, -0.0, 1.0))), max_size=2).map(tuple)
+    return st.builds(Values, seeds, st.sampled_from(scales), places)
