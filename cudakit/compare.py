@@ -116,7 +116,7 @@ def still_poisoned(results: Sequence[np.ndarray[Any, Any]]) -> str:
     if not left:
         return ""
     of = sum(result.size for result in results)
-    return f"; {left} of {of} elements still hold the poison that outputs are filled with (0xFF in every byte): not written"
+    return f"; {left} of {of} elements still hold the poison that outputs are filled with (0xFF in every byte)"
 
 
 def _bytes(result: np.ndarray[Any, Any]) -> Any:

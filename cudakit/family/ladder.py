@@ -73,8 +73,8 @@ class Recent(threading.local):
 
 @dataclass(frozen=True)
 class PeerWork:
-    """Another package's way to do a family's work. work(*inputs, *outputs, **options) queues it on the package's current
-    stream, or returns the function that does; the arrays are the package's own."""
+    """Another package's way to do a family's work. work(*inputs, *outputs, **options) queues it on the package's
+    current stream, or returns the function that does; the arrays are the package's own."""
 
     name: str
     package: str

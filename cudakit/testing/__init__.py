@@ -36,7 +36,8 @@ from cudakit.testing.declared import declared_cases
 
 __all__ = [
     "LEAST", "Case", "Coverage", "Layout", "Unsupported", "Values",
-    "cases", "cases_of", "check_variant", "contiguous", "declared_cases", "extents", "float32_values", "layouts", "run_case",
+    "cases", "cases_of", "check_variant", "contiguous", "declared_cases", "extents", "float32_values", "layouts",
+    "run_case",
 ]  # fmt: skip
 
 

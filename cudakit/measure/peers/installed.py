@@ -17,8 +17,7 @@ def peers_of(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> l
     what 100 % means for a product, is among them even where its bindings are not installed: its row then says so."""
     peers: list[Peer] = [*with_cublas.peers(family, options)]
     if importlib.util.find_spec("cupy") is not None:
-        from cudakit.family import Ladder
-from cudakit.measure.peers import with_cupy
+        from cudakit.measure.peers import with_cupy
 
         if with_cupy.sees(ordinal):
             peers += with_cupy.peers(family, ordinal, options)
@@ -27,8 +26,7 @@ from cudakit.measure.peers import with_cupy
         return peers
     peers += with_torch.peers(family, ordinal, options)
     if importlib.util.find_spec("triton") is not None:
-        from cudakit.family import Ladder
-from cudakit.measure.peers import with_triton
+        from cudakit.measure.peers import with_triton
 
         peers += with_triton.peers(family, ordinal, options)
     return peers
@@ -38,7 +36,6 @@ def torch_on(ordinal: int) -> ModuleType | None:
     """The module `with_torch` if torch is installed and sees GPU number `ordinal`, else None."""
     if importlib.util.find_spec("torch") is None:
         return None
-    from cudakit.family import Ladder
-from cudakit.measure.peers import with_torch
+    from cudakit.measure.peers import with_torch
 
     return with_torch if with_torch.sees(ordinal) else None
