@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cudakit.families import axes, checks, front, rows, vector_add
-from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant, ceil_div
+from cudakit.families import axes, rows, vector_add
 from cudakit.families.vector_add import GRID_STRIDE_BLOCKS
+from cudakit.family import IN, MAX_GRID_YZ, OUT, Family, Launch, Slot, apply, ceil_div, checks, variant
 
 # 32x32 elements of 03_tiles.cu, by a block of 32x8 threads.
 TILE, TILE_ROWS = 32, 8
@@ -18,8 +19,8 @@ TILE, TILE_ROWS = 32, 8
 
 @dataclass(frozen=True)
 class BroadcastProblem:
-    """The walk over a, b and c (in the order of c's memory), floats from the last 16-byte boundary to each one's first
-    element, and how many elements a and b have.
+    """The walk over a, b and c (in the order of c's memory), and floats from the last 16-byte boundary to each one's
+    first element.
 
     `swapped`: what is called a here is the second input, so that b is the one that repeats or lies otherwise than c.
     """
@@ -27,7 +28,12 @@ class BroadcastProblem:
     walk: axes.Walk
     phases: tuple[int, int, int]
     swapped: bool
-    sizes: tuple[int, int]
+
+    @property
+    def arrays(self) -> tuple[Slot, Slot, Slot]:
+        """a, b and c."""
+        a, b = IN[:2]
+        return (b, a, OUT) if self.swapped else (a, b, OUT)
 
     @property
     def repeats(self) -> bool:
@@ -45,40 +51,9 @@ class BroadcastProblem:
         return f"broadcast add over {'x'.join(map(str, self.walk.extents))}, strides {a} and {b} to {c}"
 
 
-def _strided(problem: BroadcastProblem) -> Config:
-    return Config(
-        f"broadcast_strided<{problem.walk.number}>", min(ceil_div(problem.walk.size, 256), GRID_STRIDE_BLOCKS), 256
-    )
-
-
-def _rows(problem: BroadcastProblem) -> Config:
-    deal = problem.deal
-    entry = f"broadcast_rows<{deal.constants}, {0 if problem.repeats else 1}>"
-    n0, n1, n2, _ = problem.walk.extents
-    return Config(entry, deal.grid(n0 * n1 * n2), rows.BLOCK, arguments=_row_arguments)
-
-
-def _flat(entry: str, block: int) -> Callable[[BroadcastProblem], Config]:
-    def configure(problem: BroadcastProblem) -> Config:
-        return Config(entry, ceil_div(ceil_div(problem.walk.size, 4), block), block, arguments=_flat_arguments)
-
-    return configure
-
-
-def _is_flat(problem: BroadcastProblem) -> bool | str:
-    fits = problem.walk.flat and not any(problem.phases)
-    return fits or "it takes arrays that lie alike, without gaps, and start on a 16-byte boundary"
-
-
-def _along_rows(problem: BroadcastProblem) -> bool | str:
-    a, b, c = (strides[-1] for strides in problem.walk.strides)
-    fits = problem.walk.extents[-1] == 1 or (a == c == 1 and b in (0, 1))
-    return fits or "along the output's fastest axis it takes contiguous arrays, or one operand repeated"
-
-
 def turned(problem: BroadcastProblem) -> tuple[int, bool, bool] | None:
     """(axis, of a, of b): the axis along which the operands that are transposed have their smallest steps, and which
-    they are; None where none is, or two are along different axes."""
+    they are; None if none is, or two are along different axes."""
     extents, last = problem.walk.extents, axes.RANK - 1
     turned_along = []
     for strides in problem.walk.strides[:2]:
@@ -89,131 +64,99 @@ def turned(problem: BroadcastProblem) -> tuple[int, bool, bool] | None:
     return (across.pop(), turned_along[0] is not None, turned_along[1] is not None) if len(across) == 1 else None
 
 
-def _is_turned(problem: BroadcastProblem) -> bool | str:
-    return turned(problem) is not None or "it takes a transposed operand, or two that are transposed alike"
+def _is_flat(problem: BroadcastProblem) -> bool:
+    return problem.walk.flat and not any(problem.phases)
 
 
-def _tile_order(problem: BroadcastProblem) -> tuple[int, ...]:
-    """The axes as the tiles take them: two that are left, the one across, the last one."""
-    across, _, _ = turned(problem) or (axes.RANK - 2, False, False)  # supports() said so before
-    return (*(k for k in range(axes.RANK - 1) if k != across), across, axes.RANK - 1)
+def _is_along_rows(problem: BroadcastProblem) -> bool:
+    a, b, c = (strides[-1] for strides in problem.walk.strides)
+    return problem.walk.extents[-1] == 1 or (a == c == 1 and b in (0, 1))
 
 
-def _tiles(problem: BroadcastProblem) -> Config:
-    _, of_a, of_b = turned(problem) or (0, False, False)
-    n0, n1, across, along = (problem.walk.extents[k] for k in _tile_order(problem))
-    grid = ceil_div(along, TILE), min(ceil_div(across, TILE), MAX_GRID_YZ), min(n0 * n1, MAX_GRID_YZ)
-    entry = f"broadcast_tiles<{TILE}, {TILE_ROWS}, {int(of_a)}, {int(of_b)}>"
-    return Config(entry, grid, (TILE, TILE_ROWS), arguments=_tile_arguments)
-
-
-def _tile_arguments(problem: BroadcastProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    order = _tile_order(problem)
-    strides = [walked[k] for walked in problem.walk.strides for k in order]
-    return (*_ordered(problem, inputs), output, *strides, *(problem.walk.extents[k] for k in order))
-
-
-def _dense(problem: BroadcastProblem) -> Config:
-    entry = f"broadcast_dense<{problem.walk.number}, {0 if problem.repeats else 1}>"
-    return Config(entry, ceil_div(ceil_div(problem.walk.size, 4), 256), 256, arguments=_dense_arguments)
-
-
-def _is_dense(problem: BroadcastProblem) -> bool | str:
+def _is_dense(problem: BroadcastProblem) -> bool:
     """Two axes; the output and a are one run of memory."""
     _, _, rows_, cols = problem.walk.extents
     a, b, c = (strides[-2:] for strides in problem.walk.strides)
-    two = problem.walk.size == rows_ * cols
-    dense = (
-        cols > 1
-        and rows_ > 1
-        and a == c == (cols, 1)
-        and b[1] in (0, 1)
-        and problem.phases[0] == problem.phases[2] == 0
+    two = problem.walk.size == rows_ * cols and rows_ > 1 and cols > 1
+    return two and a == c == (cols, 1) and b[1] in (0, 1) and problem.phases[0] == problem.phases[2] == 0
+
+
+@variant("add/01_strided.cu")
+def strided(problem: BroadcastProblem) -> Launch:
+    """any strides: every element finds its own place"""
+    walk = problem.walk
+    a, b, c = walk.strides
+    blocks = min(ceil_div(walk.size, 256), GRID_STRIDE_BLOCKS)
+    args = (*problem.arrays, *a, *b, *c, *walk.extents)
+    return Launch(blocks, 256, args, entry=f"broadcast_strided<{walk.number}>")
+
+
+@variant("add/02_rows.cu", problems="rows")
+def _rows(problem: BroadcastProblem) -> Launch | str:
+    """the place once a row, 16 bytes a lane"""
+    if not _is_along_rows(problem):
+        return "along the output's fastest axis it takes contiguous arrays, or one operand repeated"
+    walk, deal = problem.walk, problem.deal
+    a, b, c = (strides[:-1] for strides in walk.strides)
+    n0, n1, n2, _ = walk.extents
+    return Launch(
+        deal.grid(n0 * n1 * n2),
+        rows.BLOCK,
+        (*problem.arrays, *a, *b, *c, *walk.extents, deal.pieces),
+        entry=f"broadcast_rows<{deal.constants}, {0 if problem.repeats else 1}>",
     )
-    return (two and dense) or "it takes rows without gaps from a 16-byte boundary on, and a row or a column to add"
 
 
-def _dense_arguments(problem: BroadcastProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    a, b = _ordered(problem, inputs)
-    return a, b, output, problem.walk.strides[1][-2], problem.walk.size, problem.walk.extents[-1]
+@variant("add/03_tiles.cu", problems="transposed")
+def tiles(problem: BroadcastProblem) -> Launch | str:
+    """transposed operands turned in shared memory"""
+    turn = turned(problem)
+    if turn is None:
+        return "it takes a transposed operand, or two that are transposed alike"
+    axis, of_a, of_b = turn
+    order = (*(k for k in range(axes.RANK - 1) if k != axis), axis, axes.RANK - 1)
+    n0, n1, across, along = extents = [problem.walk.extents[k] for k in order]
+    strides = [walked[k] for walked in problem.walk.strides for k in order]
+    return Launch(
+        (ceil_div(along, TILE), min(ceil_div(across, TILE), MAX_GRID_YZ), min(n0 * n1, MAX_GRID_YZ)),
+        (TILE, TILE_ROWS),
+        (*problem.arrays, *strides, *extents),
+        entry=f"broadcast_tiles<{TILE}, {TILE_ROWS}, {int(of_a)}, {int(of_b)}>",
+    )
 
 
-def _arguments(problem: BroadcastProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    a, b, c = problem.walk.strides
-    return (*_ordered(problem, inputs), output, *a, *b, *c, *problem.walk.extents)
+@variant("add/04_dense.cu", problems="dense")
+def dense(problem: BroadcastProblem) -> Launch | str:
+    """rows of any length as one run of memory"""
+    if not _is_dense(problem):
+        return "it takes rows without gaps from a 16-byte boundary on, and a row or a column to add"
+    walk = problem.walk
+    args = (*problem.arrays, walk.strides[1][-2], walk.size, walk.extents[-1])
+    entry = f"broadcast_dense<{walk.number}, {0 if problem.repeats else 1}>"
+    return Launch(ceil_div(ceil_div(walk.size, 4), 256), 256, args, entry=entry)
 
 
-def _row_arguments(problem: BroadcastProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    a, b, c = (strides[:-1] for strides in problem.walk.strides)
-    return (*_ordered(problem, inputs), output, *a, *b, *c, *problem.walk.extents, problem.deal.pieces)
+def _as_vector(problem: BroadcastProblem, block: int) -> Launch | str:
+    if not _is_flat(problem):
+        return "it takes arrays that lie alike, without gaps, and start on a 16-byte boundary"
+    size = problem.walk.size
+    return Launch(ceil_div(ceil_div(size, 4), block), block, (*IN[:2], OUT, size))
 
 
-def _flat_arguments(problem: BroadcastProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (*inputs, output, problem.walk.size)
+@variant("vector_add/04_vector_add_vec4.cu", entry="vector_add_vec4", problems="aligned")
+def flat(problem: BroadcastProblem) -> Launch | str:
+    """arrays that lie alike as one vector"""
+    return _as_vector(problem, 256)
 
 
-def _ordered(problem: BroadcastProblem, inputs: Sequence[Any]) -> Sequence[Any]:
-    return inputs[::-1] if problem.swapped else inputs
-
-
-VARIANTS: tuple[Variant[BroadcastProblem], ...] = (
-    Variant(
-        1,
-        "strided",
-        "any strides: every element finds its own place",
-        "add/01_strided.cu",
-        _strided,
-    ),
-    Variant(
-        2,
-        "rows",
-        "the place once a row, 16 bytes a lane",
-        "add/02_rows.cu",
-        _rows,
-        _along_rows,
-        problems="rows",
-    ),
-    Variant(
-        3,
-        "tiles",
-        "transposed operands turned in shared memory",
-        "add/03_tiles.cu",
-        _tiles,
-        _is_turned,
-        problems="transposed",
-    ),
-    Variant(
-        4,
-        "dense",
-        "rows of any length as one run of memory",
-        "add/04_dense.cu",
-        _dense,
-        _is_dense,
-        problems="dense",
-    ),
-    Variant(
-        5,
-        "flat",
-        "arrays that lie alike as one vector",
-        "vector_add/04_vector_add_vec4.cu",
-        _flat("vector_add_vec4", 256),
-        _is_flat,
-        problems="aligned",
-    ),
-    Variant(
-        6,
-        "streamed",
-        "marked as not to be kept in the L2",
-        "vector_add/05_vector_add_streamed.cu",
-        _flat("vector_add_streamed", 1024),
-        _is_flat,
-        problems="aligned",
-    ),
-)
+@variant("vector_add/05_vector_add_streamed.cu", entry="vector_add_streamed", problems="aligned")
+def streamed(problem: BroadcastProblem) -> Launch | str:
+    """marked as not to be kept in the L2"""
+    return _as_vector(problem, 1024)
 
 
 def result_shape(a: Any, b: Any) -> tuple[int, ...]:
-    """The shape that both broadcast to; ValueError where there is none."""
+    """The shape that both broadcast to; ValueError if there is none."""
     try:
         return np.broadcast_shapes(tuple(a.shape), tuple(b.shape))
     except ValueError:
@@ -240,10 +183,10 @@ def problem(inputs: Sequence[Any], output: Any, **_: Any) -> BroadcastProblem:
     if swapped:
         walk = axes.Walk(walk.extents, (y, x, z))
     phases = axes.phase(first), axes.phase(second), axes.phase(output)
-    return BroadcastProblem(walk, phases, swapped, (a.size, b.size))
+    return BroadcastProblem(walk, phases, swapped)
 
 
-def _make_inputs(
+def _inputs(
     shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, operand: str = "row"
 ) -> tuple[np.ndarray, ...]:
     """An array of `shape`, and the operand that is added to it: another array of that shape, a row (its last axis), or
@@ -252,17 +195,13 @@ def _make_inputs(
     return (rng.standard_normal(shape, dtype=np.float32), rng.standard_normal(other, dtype=np.float32))
 
 
-def _output_like(inputs: Sequence[Any], **_: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    return result_shape(*inputs), np.dtype(np.float32)
-
-
 def choose(problem: BroadcastProblem, arch: str) -> str:
     """The rung that "auto" means: the fastest on an H200 among those that support the problem."""
-    if _is_flat(problem) is True:
+    if _is_flat(problem):
         return "streamed" if vector_add.streams(problem.walk.size) else "flat"
-    if _is_dense(problem) is True:
+    if _is_dense(problem):
         return "dense"
-    if _along_rows(problem) is True:
+    if _is_along_rows(problem):
         return "rows"
     turn = turned(problem)
     wide = turn is not None and min(problem.walk.extents[turn[0]], problem.walk.extents[-1]) >= TILE // 2
@@ -271,18 +210,14 @@ def choose(problem: BroadcastProblem, arch: str) -> str:
 
 FAMILY: Family[BroadcastProblem] = Family(
     name="add",
-    variants=VARIANTS,
-    make_inputs=_make_inputs,
-    output_like=_output_like,
-    reference=lambda inputs, **_: vector_add.reference(inputs),
-    rounding=lambda inputs, exact, **_: 0.0,
-    baseline=lambda inputs, **_: vector_add.baseline(inputs),
+    reference=lambda a, b, *, operand="row": a + b,
+    variants=(strided, _rows, tiles, dense, flat, streamed),
+    inputs=_inputs,
+    outputs=lambda a, b, **_: (result_shape(a, b), np.dtype(np.float32)),
     problem=problem,
-    arguments=_arguments,
-    traffic=lambda problem: 4 * (problem.walk.size + sum(problem.sizes)),
+    rounding=0.0,
     flops=lambda problem: problem.walk.size,
     choose=choose,
-    empty=lambda problem: problem.walk.size == 0,
     shapes={
         "gpu": ((8192, 8192),),
         "sim": ((40, 128), (30, 101)),
@@ -290,6 +225,8 @@ FAMILY: Family[BroadcastProblem] = Family(
         "sweep": ((1024, 1024), (8192, 8192), (8192, 8191), (1 << 24, 3), (64, 1 << 20), (256, 512, 512)),
     },
     modes={"same": {"operand": "same"}, "": {}, "column": {"operand": "column"}},
+    problems="cudakit.testing.add:add_cases",
+    call=lambda inputs, out, variant, stream, **_: functools.partial(add, inputs[0], inputs[1], out, variant, stream),
 )
 
 
@@ -303,4 +240,4 @@ def add(a: Any, b: Any, out: Any = None, variant: str = "auto", stream: Any = No
     UnsupportedVariant for a rung that does not take them.
     """
     contiguous = variant != "auto" and any(variant == rung.name for rung in vector_add.FAMILY)
-    return front.apply(vector_add.FAMILY if contiguous else FAMILY, (a, b), out, variant, stream)
+    return apply(vector_add.FAMILY if contiguous else FAMILY, (a, b), out, variant, stream)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cudakit.families.variant import ceil_div
+from cudakit.family import ceil_div
 
 BLOCK = 256
 # By the floats of a vector: the most vectors a lane has in flight, and the most lanes that share a row. Measured on an
