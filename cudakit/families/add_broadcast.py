@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cudakit.families import axes, checks, front, rows
-from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant, ceil_div
+from cudakit.families import axes, rows
+from cudakit.family import IN, MAX_GRID_YZ, OUT, Family, Launch, apply, ceil_div, checks, variant
 from cudakit.rounding import U
 
 Steps = tuple[int, int, int]
@@ -44,85 +45,48 @@ def _grid(extents: Sequence[int], block: Steps) -> Steps:
     return x, min(y, MAX_GRID_YZ), min(z, MAX_GRID_YZ)
 
 
-def _slow_axis(problem: VolumeProblem) -> Config:
-    block = 4, 4, 4
-    return Config("slow_axis", _grid(problem.shape, block), block)
-
-
-def _coalesced(problem: VolumeProblem) -> Config:
-    block = 32, 4, 2
-    return Config("coalesced", _grid(problem.shape[::-1], block), block)
-
-
-def _rows(problem: VolumeProblem) -> Config:
-    deal = problem.deal
-    entry = f"add_rows<{deal.constants}>"
-    return Config(entry, deal.grid(problem.shape[0] * problem.shape[1]), rows.BLOCK, arguments=_row_arguments)
-
-
-def _dense(problem: VolumeProblem) -> Config:
-    entry = f"add_dense<{axes.number(problem.n)}>"
-    return Config(entry, ceil_div(ceil_div(problem.n, 4), rows.BLOCK), rows.BLOCK, arguments=_dense_arguments)
-
-
-def _is_dense(problem: VolumeProblem) -> bool | str:
+def _is_dense(problem: VolumeProblem) -> bool:
     _, ny, nz = problem.shape
-    fits = problem.volume == problem.out == (ny * nz, nz, 1) and not any(problem.phases)
-    return fits or "it takes volumes without gaps, in and out, that start on a 16-byte boundary"
+    return problem.volume == problem.out == (ny * nz, nz, 1) and not any(problem.phases)
 
 
-def _along_z(problem: VolumeProblem) -> bool | str:
-    together = problem.volume[2] == problem.out[2] == 1 or problem.shape[2] == 1
-    return together or "it takes volumes whose last axis is contiguous, in and out"
+def _is_along_z(problem: VolumeProblem) -> bool:
+    return problem.volume[2] == problem.out[2] == 1 or problem.shape[2] == 1
 
 
-def _arguments(problem: VolumeProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (*inputs, output, *problem.volume, *problem.plane, problem.line, *problem.out, *problem.shape)
+@variant("add_broadcast/01_slow_axis.cu")
+def slow_axis(problem: VolumeProblem) -> Launch:
+    """blocks of 4x4x4, threadIdx.x along the slowest axis"""
+    block = 4, 4, 4
+    return Launch(_grid(problem.shape, block), block)
 
 
-def _row_arguments(problem: VolumeProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    strides = *problem.volume[:2], *problem.plane, problem.line, *problem.out[:2]
-    return (*inputs, output, *strides, *problem.shape, problem.deal.pieces)
+@variant("add_broadcast/02_coalesced.cu")
+def coalesced(problem: VolumeProblem) -> Launch:
+    """threadIdx.x along the fastest axis"""
+    block = 32, 4, 2
+    return Launch(_grid(problem.shape[::-1], block), block)
 
 
-def _dense_arguments(problem: VolumeProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (*inputs, output, *problem.plane, problem.line, problem.n, *problem.shape[1:])
+@variant("add_broadcast/03_rows.cu", problems="rows")
+def _rows(problem: VolumeProblem) -> Launch | str:
+    """the two scalars once a row, 16 bytes a lane"""
+    if not _is_along_z(problem):
+        return "it takes volumes whose last axis is contiguous, in and out"
+    p, deal = problem, problem.deal
+    strides = *p.volume[:2], *p.plane, p.line, *p.out[:2]
+    args = (*IN[:3], OUT, *strides, *p.shape, deal.pieces)
+    return Launch(deal.grid(p.shape[0] * p.shape[1]), rows.BLOCK, args, entry=f"add_rows<{deal.constants}>")
 
 
-VARIANTS: tuple[Variant[VolumeProblem], ...] = (
-    Variant(
-        1,
-        "slow_axis",
-        "blocks of 4x4x4, threadIdx.x along the slowest axis",
-        "add_broadcast/01_slow_axis.cu",
-        _slow_axis,
-    ),
-    Variant(
-        2,
-        "coalesced",
-        "threadIdx.x along the fastest axis",
-        "add_broadcast/02_coalesced.cu",
-        _coalesced,
-    ),
-    Variant(
-        3,
-        "rows",
-        "the two scalars once a row, 16 bytes a lane",
-        "add_broadcast/03_rows.cu",
-        _rows,
-        _along_z,
-        problems="rows",
-    ),
-    Variant(
-        4,
-        "dense",
-        "short rows as one run of memory",
-        "add_broadcast/04_dense.cu",
-        _dense,
-        _is_dense,
-        problems="aligned",
-    ),
-)
+@variant("add_broadcast/04_dense.cu", problems="aligned")
+def dense(problem: VolumeProblem) -> Launch | str:
+    """short rows as one run of memory"""
+    if not _is_dense(problem):
+        return "it takes volumes without gaps, in and out, that start on a 16-byte boundary"
+    p = problem
+    args = (*IN[:3], OUT, *p.plane, p.line, p.n, *p.shape[1:])
+    return Launch(ceil_div(ceil_div(p.n, 4), rows.BLOCK), rows.BLOCK, args, entry=f"add_dense<{axes.number(p.n)}>")
 
 
 def problem(inputs: Sequence[Any], output: Any) -> VolumeProblem:
@@ -149,66 +113,60 @@ def problem(inputs: Sequence[Any], output: Any) -> VolumeProblem:
     )
 
 
-def _make_inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def _inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     if len(shape) != 3:
         raise ValueError("write a volume, XxYxZ")
     return tuple(rng.standard_normal(shape[:rank], dtype=np.float32) for rank in (3, 2, 1))
 
 
-def _sum(inputs: Sequence[np.ndarray], dtype: Any) -> Any:
-    """The sum from left to right in `dtype`."""
-    volume, plane, line = (np.asarray(array, dtype) for array in inputs)
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = volume + plane[:, :, None]
-        total += line[:, None, None]
+def _sum(volume: Any, plane: Any, line: Any) -> Any:
+    """The sum from left to right in the inputs' precision."""
+    total = volume + plane[:, :, None]
+    total += line[:, None, None]
     return total
 
 
-def reference(inputs: Sequence[np.ndarray]) -> Any:
-    """The sum in float64; infinite where float32 sums taken from left to right are past their range on the way."""
-    exact, single = _sum(inputs, np.float64), _sum(inputs, np.float32)
-    return np.where(np.isfinite(single), exact, single)
+def reference(volume: Any, plane: Any, line: Any) -> Any:
+    """The sum; infinite if float32 sums taken from left to right are past their range on the way."""
+    single = _sum(*(array.astype(np.float32) for array in (volume, plane, line)))
+    return np.where(np.isfinite(single), _sum(volume, plane, line), single)
 
 
-def rounding(inputs: Sequence[np.ndarray], exact: Any) -> Any:
+def rounding(exact: Any, volume: Any, plane: Any, line: Any) -> Any:
     """The rounding of the first sum; every rung adds in the order in which the sum is written."""
-    volume, plane = inputs[:2]
     with np.errstate(invalid="ignore"):
         return U * np.abs(volume.astype(np.float64) + plane[..., None])
 
 
-def baseline(inputs: Sequence[np.ndarray]) -> Any:
-    """The sum in float32, from left to right."""
-    return _sum(inputs, np.float32)
-
-
 def choose(problem: VolumeProblem, arch: str) -> str:
     """The rung that "auto" means: the fastest on an H200 among those that support the problem."""
-    if problem.shape[2] < rows.SHORTEST_RAGGED and _is_dense(problem) is True:
+    if problem.shape[2] < rows.SHORTEST_RAGGED and _is_dense(problem):
         return "dense"
-    return "rows" if _along_z(problem) is True else "coalesced"
+    return "rows" if _is_along_z(problem) else "coalesced"
 
 
 FAMILY: Family[VolumeProblem] = Family(
     name="add_broadcast",
-    variants=VARIANTS,
-    make_inputs=_make_inputs,
-    output_like=lambda inputs: (tuple(inputs[0].shape), np.dtype(np.float32)),
     reference=reference,
-    rounding=rounding,
-    baseline=baseline,
+    variants=(slow_axis, coalesced, _rows, dense),
+    inputs=_inputs,
+    outputs=lambda volume, plane, line: (tuple(volume.shape), np.dtype(np.float32)),
     problem=problem,
-    arguments=_arguments,
-    traffic=lambda problem: 4 * (2 * problem.n + problem.shape[0] * (problem.shape[1] + 1)),
+    arguments=lambda p: (*IN[:3], OUT, *p.volume, *p.plane, p.line, *p.out, *p.shape),
+    rounding=rounding,
+    baseline=_sum,
     flops=lambda problem: 2 * problem.n,
     choose=choose,
-    empty=lambda problem: problem.n == 0,
     shapes={
         "gpu": ((512, 512, 512),),
         "sim": ((16, 20, 64), (6, 7, 101)),
         "sim sweep": ((8, 8, 8), (16, 16, 16), (16, 16, 64), (8, 8, 257)),
         "sweep": ((64, 64, 64), (256, 256, 256), (512, 512, 512), (512, 512, 511), (4096, 4096, 8), (64, 64, 65536)),
     },
+    problems="cudakit.testing.add_broadcast:add_broadcast_cases",
+    call=lambda inputs, out, variant, stream: functools.partial(
+        add_broadcast, *inputs, out=out, variant=variant, stream=stream
+    ),
 )
 
 
@@ -223,4 +181,4 @@ def add_broadcast(
     given. Returns without waiting. Raises ValueError for arrays it does not take, UnsupportedVariant for a rung that
     does not take them.
     """
-    return front.apply(FAMILY, (volume, plane, line), out, variant, stream)
+    return apply(FAMILY, (volume, plane, line), out, variant, stream)
