@@ -165,7 +165,7 @@ FAMILY: Family[VolumeProblem] = Family(
     },
     problems="cudakit.testing.add_broadcast:add_broadcast_cases",
     call=lambda inputs, out, variant, stream: functools.partial(
-        add_broadcast, *inputs, out=out, variant=variant, stream=stream
+        add_broadcast, inputs[0], inputs[1], inputs[2], out, variant, stream
     ),
 )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cudakit.families import checks, front
-from cudakit.families.variant import MAX_GRID_X, Config, Family, Variant, alignment, ceil_div
+from cudakit.family import IN, MAX_GRID_X, OUT, Family, Launch, alignment, apply, ceil_div, checks, variant
 from cudakit.rounding import SMALLEST, U
 
 # Names of the borders, in the order of kernels/blur/border.cuh, and what numpy.pad calls them.
@@ -38,11 +38,6 @@ class BlurProblem:
         return f"blur of {self.images}x{self.rows}x{self.cols}, strides {self.x_strides} to {self.y_strides}"
 
 
-def _naive(problem: BlurProblem) -> Config:
-    pixels = problem.images * problem.rows * problem.cols
-    return Config(f"naive<{problem.border}>", min(ceil_div(pixels, 256), 2**20), 256)
-
-
 def _tiles(problem: BlurProblem) -> int:
     return problem.images * ceil_div(problem.rows, 16) * ceil_div(problem.cols, 32)
 
@@ -52,49 +47,37 @@ def _strips(problem: BlurProblem, rows: int) -> int:
 
 
 def strip_rows(problem: BlurProblem) -> int:
-    """Rows a warp walks down: 32 where that leaves 16 warps for each multiprocessor (H200: 0.865 of a copy, against
-    0.844 with 64), fewer for small images."""
+    """Rows a warp walks down: 32 if that leaves 16 warps for each multiprocessor (H200: 0.865 of a copy, against 0.844
+    with 64), fewer for small images."""
     return next((rows for rows in (32, 16) if _strips(problem, rows) >= 16 * problem.sms), 4)
 
 
-def _walking(problem: BlurProblem) -> Config:
-    rows = strip_rows(problem)
-    return Config(f"walking<{problem.border}, {rows}>", ceil_div(_strips(problem, rows), 4), 128)
+@variant("blur/01_naive.cu")
+def naive(problem: BlurProblem) -> Launch:
+    """one pixel a thread, nine loads"""
+    pixels = problem.images * problem.rows * problem.cols
+    return Launch(min(ceil_div(pixels, 256), 2**20), 256, entry=f"naive<{problem.border}>")
 
 
-def _few_tiles(problem: BlurProblem) -> bool | str:
-    return _tiles(problem) <= MAX_GRID_X or f"{_tiles(problem)} tiles are more than a grid has blocks"
+@variant("blur/02_tiled.cu")
+def tiled(problem: BlurProblem) -> Launch | str:
+    """a tile with its whole halo in shared memory"""
+    tiles = _tiles(problem)
+    if tiles > MAX_GRID_X:
+        return f"{tiles} tiles are more than a grid has blocks"
+    return Launch(tiles, (32, 16), entry=f"tiled<{problem.border}>")
 
 
-def _whole_pieces(problem: BlurProblem) -> bool | str:
+@variant("blur/03_walking.cu", problems="vectors")
+def walking(problem: BlurProblem) -> Launch | str:
+    """a warp walks down with three rows' sums in registers"""
     if not problem.vectors:
         return "float4 access needs neighbouring columns, a multiple of 4 of them, and rows on 16-byte boundaries"
-    return (
-        ceil_div(_strips(problem, strip_rows(problem)), 4) <= MAX_GRID_X
-        or "its strips are more than a grid has blocks for"
-    )
-
-
-VARIANTS: tuple[Variant[BlurProblem], ...] = (
-    Variant(1, "naive", "one pixel a thread, nine loads", "blur/01_naive.cu", _naive),
-    Variant(
-        2,
-        "tiled",
-        "a tile with its whole halo in shared memory",
-        "blur/02_tiled.cu",
-        lambda problem: Config(f"tiled<{problem.border}>", _tiles(problem), (32, 16)),
-        _few_tiles,
-    ),
-    Variant(
-        3,
-        "walking",
-        "a warp walks down with three rows' sums in registers",
-        "blur/03_walking.cu",
-        _walking,
-        _whole_pieces,
-        problems="vectors",
-    ),
-)
+    rows = strip_rows(problem)
+    blocks = ceil_div(_strips(problem, rows), 4)
+    if blocks > MAX_GRID_X:
+        return "its strips are more than a grid has blocks for"
+    return Launch(blocks, 128, entry=f"walking<{problem.border}, {rows}>")
 
 
 def _strides(array: Any) -> tuple[int, int, int]:
@@ -120,63 +103,37 @@ def problem(inputs: Sequence[Any], output: Any, border: str = "zero") -> BlurPro
     return BlurProblem(images, rows, cols, x_strides, y_strides, vectors, list(BORDERS).index(border), sms)
 
 
-def _arguments(problem: BlurProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    extents = (problem.images, problem.rows, problem.cols)
-    return (inputs[0], output, *extents, *problem.x_strides, *problem.y_strides)
-
-
-def _blur(x: Any, border: str) -> Any:
+def _blur(x: Any, *, border: str = "zero") -> Any:
+    """The blur in x's precision, across and then down."""
     if not x.size:
         return x.copy()
     axes = [(0, 0)] * (x.ndim - 2) + [(1, 1), (1, 1)]
-    with np.errstate(invalid="ignore", over="ignore"):
-        padded = x
-        for axis in (x.ndim - 2, x.ndim - 1):  # numpy cannot mirror an axis of one element
-            width = [pair if index == axis else (0, 0) for index, pair in enumerate(axes)]
-            mode: Any = "edge" if border == "reflect" and x.shape[axis] == 1 else BORDERS[border]
-            padded = np.pad(padded, width, mode=mode)
-        quarter, half = x.dtype.type(0.25), x.dtype.type(0.5)  # weights that add up to 1 cannot overflow on the way
-        across = quarter * padded[..., :-2] + half * padded[..., 1:-1] + quarter * padded[..., 2:]
-        return quarter * across[..., :-2, :] + half * across[..., 1:-1, :] + quarter * across[..., 2:, :]
+    padded = x
+    for axis in (x.ndim - 2, x.ndim - 1):  # numpy cannot mirror an axis of one element
+        width = [pair if index == axis else (0, 0) for index, pair in enumerate(axes)]
+        mode: Any = "edge" if border == "reflect" and x.shape[axis] == 1 else BORDERS[border]
+        padded = np.pad(padded, width, mode=mode)
+    quarter, half = x.dtype.type(0.25), x.dtype.type(0.5)  # weights that add up to 1 cannot overflow on the way
+    across = quarter * padded[..., :-2] + half * padded[..., 1:-1] + quarter * padded[..., 2:]
+    return quarter * across[..., :-2, :] + half * across[..., 1:-1, :] + quarter * across[..., 2:, :]
 
 
-def reference(inputs: Sequence[np.ndarray], border: str = "zero") -> Any:
-    """The blur in float64."""
-    return _blur(np.asarray(inputs[0], np.float64), border)
-
-
-def rounding(inputs: Sequence[np.ndarray], exact: Any, border: str = "zero") -> Any:
+def rounding(exact: Any, x: Any, border: str = "zero") -> Any:
     """The rounding of two sums across and two down. The weights are powers of two, so that products are exact or
     denormal."""
-    return 4 * U * _blur(np.abs(inputs[0], dtype=np.float64), border) + 4 * SMALLEST
-
-
-def baseline(inputs: Sequence[np.ndarray], border: str = "zero") -> Any:
-    """The blur in float32, across and then down."""
-    return _blur(np.asarray(inputs[0]), border)
-
-
-def choose(problem: BlurProblem, arch: str) -> str:
-    """The rung that "auto" means."""
-    if _whole_pieces(problem) is True:
-        return "walking"
-    return "tiled" if _few_tiles(problem) is True else "naive"
+    with np.errstate(invalid="ignore", over="ignore"):
+        return 4 * U * _blur(np.abs(x, dtype=np.float64), border=border) + 4 * SMALLEST
 
 
 FAMILY: Family[BlurProblem] = Family(
     name="blur",
-    variants=VARIANTS,
-    make_inputs=lambda shape, dtype, rng, **options: (rng.standard_normal(shape, dtype=np.float32),),
-    output_like=lambda inputs, **options: (tuple(inputs[0].shape), np.dtype(np.float32)),
-    reference=reference,
-    rounding=rounding,
-    baseline=baseline,
+    reference=_blur,
+    variants=(naive, tiled, walking),
+    inputs={"x": "float32"},
+    outputs={"out": "float32"},
     problem=problem,
-    arguments=_arguments,
-    traffic=lambda problem: 8 * problem.images * problem.rows * problem.cols,
-    flops=lambda problem: 0,
-    choose=choose,
-    empty=lambda problem: problem.images * problem.rows * problem.cols == 0,
+    arguments=lambda p: (IN[0], OUT, p.images, p.rows, p.cols, *p.x_strides, *p.y_strides),
+    rounding=rounding,
     shapes={
         "gpu": ((256, 1024, 1024), (4095, 4097)),
         "sim": ((2, 33, 64), (17, 35)),
@@ -184,6 +141,10 @@ FAMILY: Family[BlurProblem] = Family(
         "sweep": ((1, 1024, 1024), (16, 1024, 1024), (256, 1024, 1024), (16, 4096, 4096)),
     },
     modes={"": {}, **{border: {"border": border} for border in ("clamp", "reflect")}},
+    problems="cudakit.testing.blur:blur_cases",
+    call=lambda inputs, out, variant, stream, **options: functools.partial(
+        blur, inputs[0], out, variant=variant, stream=stream, **options
+    ),
 )
 
 
@@ -196,4 +157,4 @@ def blur(images: Any, out: Any = None, *, border: str = "zero", variant: str = "
     "reflect"; an axis of one element repeats it). variant: a rung by name, or "auto". stream: as for every op. Returns
     without waiting. Raises ValueError for what it does not take, UnsupportedVariant for a rung that does not take it.
     """
-    return front.apply(FAMILY, (images,), out, variant, stream, {"border": border})
+    return apply(FAMILY, (images,), out, variant, stream, {"border": border})
