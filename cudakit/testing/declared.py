@@ -31,12 +31,11 @@ class Between:
 
     def __call__(self, shape: Shape) -> np.ndarray[Any, Any]:
         rng = np.random.default_rng(self.seed)
-        draw = (
-            rng.integers(int(self.low), int(self.high), shape)
-            if self.whole
-            else rng.uniform(self.low, self.high, shape)
-        )
-        return np.full(shape, draw.flat[0] if draw.size else self.low) if self.same else draw
+        if self.whole:
+            drawn: Any = rng.integers(int(self.low), int(self.high), shape)
+        else:
+            drawn = rng.uniform(self.low, self.high, shape)
+        return np.full(shape, drawn.flat[0]) if self.same and drawn.size else np.asarray(drawn)
 
 
 @dataclass(frozen=True)
@@ -155,10 +154,8 @@ def _fillers(spec: ArraySpec, dtype: str) -> st.SearchStrategy[Filler]:
     if own.kind in "iub" or low is not None or high is not None:
         bottom = -1.0 if low is None else low
         top = bottom + 1 if high is None else high
-        whole = st.just(own.kind in "iub")
-        return st.builds(
-            Between, seeds, st.just(bottom), st.just(top), whole, st.sampled_from((False, False, False, True))
-        )
+        same = st.sampled_from((False, False, False, True))
+        return st.builds(Between, seeds, st.just(bottom), st.just(top), st.just(own.kind in "iub"), same)
     scales = (1.0, 1.0, 0.01, 100.0) if own.itemsize == 2 else (1.0, 1.0, 10.0, 1e-3, 1e4)
     places = st.lists(st.tuples(st.floats(0, 1), st.sampled_from((0.0, -0.0, 1.0))), max_size=2).map(tuple)
     return st.builds(Values, seeds, st.sampled_from(scales), places)
