@@ -6,20 +6,18 @@ multiply-add), no TF32. That of float16 and bfloat16, on tensor cores, is in gem
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from cudakit.families import front, gemm_half, gemm_ladder, gemm_packed, gemm_tiles
+from cudakit.families import gemm_half, gemm_ladder, gemm_packed, gemm_tiles
 from cudakit.families.gemm_host import make_inputs, read_shape, reference, rounding
 from cudakit.families.gemm_ladder import LADDER, gemv
 from cudakit.families.gemm_problem import SCALARS, GemmProblem, arguments, output_shape
 from cudakit.families.gemm_problem import problem as any_problem
 from cudakit.families.gemm_tiles import FmaTile
-from cudakit.families.variant import MAX_GRID_YZ, Config, Family, Variant
+from cudakit.family import MAX_GRID_YZ, Family, Launch, apply, variant
 from cudakit.memory import array as memory
 
 # The least extent from which on turning operands once in memory pays: where they are not aligned, and where they are
@@ -27,20 +25,26 @@ from cudakit.memory import array as memory
 PACK_UNALIGNED_FROM, PACK_FROM = 4096, 8192
 
 
-def tile_config(kernel: str, tile: FmaTile, problem: GemmProblem) -> Config:
-    """The launch of `pipelined` or `sliced` on `tile`."""
-    lies = gemm_tiles.expected_layout(problem)
+def tile_launch(kernel: str, tile: FmaTile, problem: GemmProblem) -> Launch | str:
+    """The launch of `pipelined` or `sliced` on `tile`, or why the kernel does not take how the operands lie."""
+    lies = gemm_tiles.operand_layout(problem)
+    if isinstance(lies, str):
+        return lies
     entry = f"{kernel}<{tile.constants(kernel == 'sliced')}, {lies.constants}>"
     grid = (tile.count(problem), 1, min(problem.batch, MAX_GRID_YZ))
-    return Config(entry, grid, tile.threads, tile.shared((lies.a_along_k, lies.b_along_k)))
+    return Launch(grid, tile.threads, shared=tile.shared((lies.a_along_k, lies.b_along_k)), entry=entry)
 
 
-def _pipelined(problem: GemmProblem) -> Config:
-    return tile_config("pipelined", gemm_tiles.best_plain(problem), problem)
+@variant("gemm/09_pipelined.cu", since="sm_80", problems="neighbours")
+def pipelined(problem: GemmProblem) -> Launch | str:
+    """copies run ahead of the arithmetic, 16x8 sums a thread"""
+    return tile_launch("pipelined", gemm_tiles.best_plain(problem), problem)
 
 
-def _sliced(problem: GemmProblem) -> Config:
-    return tile_config("sliced", gemm_tiles.best_sliced(problem), problem)
+@variant("gemm/10_sliced.cu", since="sm_80", problems="neighbours")
+def sliced(problem: GemmProblem) -> Launch | str:
+    """groups of warps share the k of a tile"""
+    return tile_launch("sliced", gemm_tiles.best_sliced(problem), problem)
 
 
 def _parts(problem: GemmProblem) -> int:
@@ -48,73 +52,16 @@ def _parts(problem: GemmProblem) -> int:
     return gemm_tiles.stream_blocks(tile, problem) * 2 * tile.bm * tile.bn * 4
 
 
-def _stream_k(problem: GemmProblem) -> tuple[Config, ...]:
-    return stream_configs(gemm_tiles.best_stream(problem), problem)
+@variant("gemm/11_stream_k.cu", since="sm_80", scratch=_parts, problems="neighbours")
+def stream_k(problem: GemmProblem) -> tuple[Launch, ...] | str:
+    """every block takes an equal stretch of all tiles' k"""
+    lies = gemm_tiles.operand_layout(problem)
+    if isinstance(lies, str):
+        return lies
+    return gemm_tiles.stream_launches(gemm_tiles.best_stream(problem), problem, lies)
 
 
-def stream_configs(tile: FmaTile, problem: GemmProblem) -> tuple[Config, ...]:
-    """The two launches of `stream_k` on `tile`."""
-    main, join = gemm_tiles.stream_configs(tile, problem, gemm_tiles.expected_layout(problem))
-    joining = functools.partial(_join_arguments, gemm_tiles.stream_blocks(tile, problem))
-    return replace(main, arguments=_stream_arguments), replace(join, arguments=joining)
-
-
-def _stream_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (*arguments(problem, inputs, output, scratch), scratch.view(np.float32))
-
-
-def _join_arguments(
-    blocks: int, problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any
-) -> tuple[Any, ...]:
-    return gemm_tiles.join_arguments(_stream_arguments(problem, inputs, output, scratch), blocks)
-
-
-VARIANTS: tuple[Variant[GemmProblem], ...] = (
-    *LADDER,
-    Variant(
-        9,
-        "pipelined",
-        "copies run ahead of the arithmetic, 16x8 sums a thread",
-        "gemm/09_pipelined.cu",
-        _pipelined,
-        gemm_tiles.has_layout,
-        since="sm_80",
-        problems="neighbours",
-    ),
-    Variant(
-        10,
-        "sliced",
-        "groups of warps share the k of a tile",
-        "gemm/10_sliced.cu",
-        _sliced,
-        gemm_tiles.has_layout,
-        since="sm_80",
-        problems="neighbours",
-    ),
-    Variant(
-        11,
-        "stream_k",
-        "every block takes an equal stretch of all tiles' k",
-        "gemm/11_stream_k.cu",
-        _stream_k,
-        gemm_tiles.has_layout,
-        since="sm_80",
-        scratch=_parts,
-        problems="neighbours",
-    ),
-    Variant(
-        12,
-        "packed",
-        "operands turned and aligned once in memory",
-        "gemm/12_packed.cu",
-        gemm_packed.configure,
-        gemm_packed.fits,
-        since="sm_80",
-        scratch=gemm_packed.scratch,
-        problems="one",
-    ),
-    gemv(13),
-)
+VARIANTS = (*LADDER, pipelined, sliced, stream_k, gemm_packed.packed, gemv)
 
 
 def problem(
@@ -129,21 +76,20 @@ def problem(
     return any_problem(inputs, output, alpha, beta)
 
 
-def _output_like(
-    inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, dtype: Any = None
-) -> tuple[tuple[int, ...], Any]:
-    return output_shape(inputs[0].shape, inputs[1].shape), np.dtype(np.float32)
-
-
-def baseline(inputs: Sequence[np.ndarray], alpha: float = 1.0, beta: float = 0.0) -> Any:
+def baseline(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
     """numpy's product."""
-    with np.errstate(all="ignore"):
-        product = np.float32(alpha) * np.matmul(inputs[0], inputs[1])
-        return product + np.float32(beta) * inputs[2] if beta else product
+    product = np.float32(alpha) * np.matmul(a, b)
+    return product + np.float32(beta) * c if beta else product
 
 
-def _rounding(inputs: Sequence[Any], exact: Any, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
-    return rounding(inputs, exact, alpha, beta)
+def call(inputs: Sequence[Any], out: Any, variant: str, stream: Any, **options: Any) -> Callable[[], Any]:
+    """A user's call of `gemm`."""
+    a, b, *rest = inputs
+    given = {**options, **({"c": rest[0]} if rest else {})}
+    return lambda: gemm(a, b, out, variant=variant, stream=stream, **given)
+
+
+gemm_half.FAMILY.call = call
 
 
 def choose(problem: GemmProblem, arch: str) -> str:
@@ -152,7 +98,7 @@ def choose(problem: GemmProblem, arch: str) -> str:
         return "naive"  # which takes anything; nothing is launched
     if gemm_ladder.prefers_gemv(problem):
         return "gemv"
-    if gemm_tiles.has_layout(problem) is not True:
+    if isinstance(gemm_tiles.operand_layout(problem), str):
         return "packed" if problem.batch == 1 else "register_2d"
     least = PACK_FROM if gemm_tiles.is_aligned(problem) else PACK_UNALIGNED_FROM
     if min(problem.m, problem.n, problem.k) >= least and problem.batch == 1:
@@ -162,19 +108,18 @@ def choose(problem: GemmProblem, arch: str) -> str:
 
 FAMILY: Family[GemmProblem] = Family(
     name="gemm",
-    variants=VARIANTS,
-    make_inputs=make_inputs,
-    output_like=_output_like,
     reference=reference,
-    rounding=_rounding,
-    baseline=baseline,
+    variants=VARIANTS,
+    inputs=make_inputs,
+    outputs=lambda a, b, *c, **options: (output_shape(a.shape, b.shape), np.dtype(np.float32)),
     problem=problem,
     arguments=arguments,
+    rounding=rounding,
+    baseline=baseline,
     traffic=lambda p: 4 * p.batch * (p.m * p.k + p.k * p.n + p.m * p.n * (2 if p.beta else 1)),
     flops=lambda p: p.flops,
     choose=choose,
     instead=lambda dtype: gemm_half.FAMILY if dtype in gemm_half.DTYPES else None,
-    empty=lambda p: p.empty,
     shapes={
         "gpu": ((512,), (1024,), (2048,), (4096,), (8192,), (1000,), (4095, 4097, 1023)),
         "gpu once": ((1024,), (2048,)),
@@ -194,6 +139,8 @@ FAMILY: Family[GemmProblem] = Family(
     scalars=SCALARS,
     ceiling="cublas",
     read_shape=read_shape,
+    problems="cudakit.testing.gemm:gemm_cases",
+    call=call,
 )  # fmt: skip
 
 
@@ -222,4 +169,4 @@ def gemm(
     if beta and c is None and out is None:
         raise ValueError(f"beta is {beta}, and there is no c for it: give c=, or out= to add to")
     inputs = (a, b) if c is None else (a, b, c)
-    return front.apply(FAMILY, inputs, out, variant, stream, {"alpha": alpha, "beta": beta, "dtype": dtype})
+    return apply(FAMILY, inputs, out, variant, stream, {"alpha": alpha, "beta": beta, "dtype": dtype})

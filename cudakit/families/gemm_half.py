@@ -6,29 +6,18 @@ at all (float32 out). Any strides, batched or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cudakit.families import gemm_packed
-from cudakit.families.gemm_host import make_inputs, read_shape
-from cudakit.families.gemm_host import reference as any_reference
+from cudakit.families.gemm_host import make_inputs, read_shape, reference
 from cudakit.families.gemm_host import rounding as any_rounding
 from cudakit.families.gemm_problem import SCALARS, GemmProblem, arguments, output_shape
 from cudakit.families.gemm_problem import problem as any_problem
-from cudakit.families.variant import (
-    CPP,
-    MAX_GRID_X,
-    MAX_GRID_YZ,
-    Arguments,
-    Config,
-    Family,
-    Variant,
-    ceil_div,
-    cpp_bool,
-)
+from cudakit.family import CPP, MAX_GRID_X, MAX_GRID_YZ, Family, Launch, ceil_div, cpp_bool, variant
 from cudakit.memory import array as memory
 from cudakit.rounding import U
 
@@ -36,6 +25,7 @@ DTYPES = ("float16", "bfloat16")
 _ITEM = 2  # bytes of an element of A and B
 _DEPTH = 64  # k of a shared tile
 _WMMA = 64  # rows and columns of the tile of 01_wmma.cu
+_TOO_MANY = f"it takes {{blocks}} tiles of {{bm}}x{{bn}}, a grid has at most {MAX_GRID_X} blocks"
 
 
 @dataclass(frozen=True)
@@ -102,22 +92,12 @@ def _oriented(problem: GemmProblem) -> GemmProblem:
     return problem.turned if problem.d.row == 1 and problem.d.col != 1 else problem
 
 
-def _of_oriented(made: Arguments) -> Arguments:
-    """What `made` makes of the problem as it is oriented and of its operands."""
-
-    def oriented(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-        p, (a, b, *rest) = _oriented(problem), inputs
-        return made(p, (a, b, *rest) if p is problem else (b, a, *rest), output, scratch)
-
-    return oriented
-
-
-def _tile_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
+def _arguments(problem: GemmProblem) -> tuple[Any, ...]:
     """What the rungs behind wmma take: what all products take, and whether rows of the output can be written in 16-byte
     pieces."""
     d, item = problem.d, memory.as_dtype(problem.result).itemsize
     wide = problem.n % 8 == 0 and d.pieces(d.col, d.row, problem.n, problem.batch, item)
-    return (*arguments(problem, inputs, output, scratch), int(wide))
+    return (*arguments(problem), int(wide))
 
 
 def _along_k(problem: GemmProblem, packed: Collection[int] = ()) -> tuple[bool, bool] | str:
@@ -141,58 +121,57 @@ def _along_k(problem: GemmProblem, packed: Collection[int] = ()) -> tuple[bool, 
     return along_k[0], along_k[1]
 
 
-def _lies(problem: GemmProblem, packed: Collection[int] = ()) -> str:
-    """The template arguments for how a problem's operands lie, which its variant has asked for before."""
-    along_k = _along_k(problem, packed)
-    if isinstance(along_k, str):
-        raise ValueError(along_k)
-    return ", ".join(map(cpp_bool, along_k))
-
-
 def _types(problem: GemmProblem) -> str:
     return f"{CPP[problem.dtype]}, {CPP[problem.result]}"
-
-
-def _blocks_fit(bm: int, bn: int, problem: GemmProblem) -> bool | str:
-    blocks = ceil_div(problem.m, bm) * ceil_div(problem.n, bn)
-    return blocks <= MAX_GRID_X or f"it takes {blocks} tiles of {bm}x{bn}, a grid has at most {MAX_GRID_X} blocks"
-
-
-def _in_pieces(problem: GemmProblem) -> bool | str:
-    """`supports` of the rungs that read 16-byte pieces."""
-    along_k = _along_k(_oriented(problem))
-    return along_k if isinstance(along_k, str) else True
-
-
-def _one_stage_takes(problem: GemmProblem) -> bool | str:
-    in_pieces = _in_pieces(problem)
-    return _blocks_fit(ONE_STAGE.bm, ONE_STAGE.bn, _oriented(problem)) if in_pieces is True else in_pieces
 
 
 # Launches -------------------------------------------------------------------------------------------------------------
 
 
-def _wmma(problem: GemmProblem) -> Config:
+@variant("gemm_half/01_wmma.cu", since="sm_80")
+def wmma(problem: GemmProblem) -> Launch | str:
+    """tensor cores: 16x16x16 products, fragments as a whole"""
     blocks = ceil_div(problem.m, _WMMA) * ceil_div(problem.n, _WMMA)
+    if blocks > MAX_GRID_X:
+        return _TOO_MANY.format(blocks=blocks, bm=_WMMA, bn=_WMMA)
     grid = (blocks, 1, min(problem.batch, MAX_GRID_YZ))
-    return Config(f"wmma_tile<{_types(problem)}>", grid, 128, arguments=arguments)
+    return Launch(grid, 128, arguments(problem), entry=f"wmma_tile<{_types(problem)}>")
 
 
-def _one_stage(swizzled: bool) -> Callable[[GemmProblem], Config]:
-    def configure(problem: GemmProblem) -> Config:
-        p, t = _oriented(problem), ONE_STAGE
-        shape = f"{t.bm}, {t.bn}, {t.wm}, {t.wn}, {_lies(p)}, {cpp_bool(swizzled)}"
-        grid = (t.count(p) // p.batch, 1, min(p.batch, MAX_GRID_YZ))
-        return Config(f"mma_tile<{_types(p)}, {shape}>", grid, t.threads, t.shared)
+def _one_stage(problem: GemmProblem, swizzled: bool) -> Launch | str:
+    p, t = _oriented(problem), ONE_STAGE
+    along_k = _along_k(p)
+    if isinstance(along_k, str):
+        return along_k
+    blocks = ceil_div(p.m, t.bm) * ceil_div(p.n, t.bn)
+    if blocks > MAX_GRID_X:
+        return _TOO_MANY.format(blocks=blocks, bm=t.bm, bn=t.bn)
+    lies = ", ".join(map(cpp_bool, along_k))
+    entry = f"mma_tile<{_types(p)}, {t.bm}, {t.bn}, {t.wm}, {t.wn}, {lies}, {cpp_bool(swizzled)}>"
+    return Launch((blocks, 1, min(p.batch, MAX_GRID_YZ)), t.threads, _arguments(p), t.shared, entry)
 
-    return configure
+
+@variant("gemm_half/02_mma.cu", since="sm_80", problems="pieces")
+def ldmatrix(problem: GemmProblem) -> Launch | str:
+    """mma.sync and ldmatrix on 128x128 tiles, 16-byte copies"""
+    return _one_stage(problem, swizzled=False)
 
 
-def tile_config(tile: MmaTile, problem: GemmProblem, packed: Collection[int] = ()) -> Config:
-    """The launch of `pipelined` on `tile`, for a problem as it is oriented and packed."""
+@variant("gemm_half/02_mma.cu", since="sm_80", problems="pieces")
+def swizzled(problem: GemmProblem) -> Launch | str:
+    """the pieces of a tile swizzled: no bank conflicts"""
+    return _one_stage(problem, swizzled=True)
+
+
+def tile_launch(tile: MmaTile, problem: GemmProblem, packed: Collection[int] = (), source: str = "") -> Launch | str:
+    """The launch of `pipelined` on `tile` for an oriented problem, or why it does not take it. `packed`: as of
+    _along_k."""
+    along_k = _along_k(problem, packed)
+    if isinstance(along_k, str):
+        return along_k
+    entry = f"pipelined<{_types(problem)}, {tile.constants}, {', '.join(map(cpp_bool, along_k))}>"
     grid = min(tile.count(problem), problem.sms * tile.resident)
-    entry = f"pipelined<{_types(problem)}, {tile.constants}, {_lies(problem, packed)}>"
-    return Config(entry, grid, tile.threads, tile.shared)
+    return Launch(grid, tile.threads, _arguments(problem), tile.shared, entry, source=source)
 
 
 def best(problem: GemmProblem) -> MmaTile:
@@ -200,90 +179,33 @@ def best(problem: GemmProblem) -> MmaTile:
     return min((tile for tile in TILES if tile.shared <= problem.shared), key=lambda tile: tile.us(problem))
 
 
-def _pipelined(problem: GemmProblem) -> Config:
+@variant("gemm_half/04_pipelined.cu", since="sm_80", problems="pieces")
+def pipelined(problem: GemmProblem) -> Launch | str:
+    """copies run ahead of the arithmetic, 64x64 outputs a warp"""
     p = _oriented(problem)
-    return tile_config(best(p), p)
+    return tile_launch(best(p), p)
 
 
 def _packing(problem: GemmProblem) -> gemm_packed.Packing:
-    return gemm_packed.packing_of(problem, along_k=True)
+    return gemm_packed.packing_of(_oriented(problem), along_k=True)
 
 
-def _packed(problem: GemmProblem) -> tuple[Config, ...]:
-    oriented = _oriented(problem)
-    packing = _packing(oriented)
+@variant(gemm_packed.SOURCE, since="sm_80", scratch=lambda p: _ITEM * _packing(p).end)
+def packed(problem: GemmProblem) -> tuple[Launch, ...] | str:
+    """operands that are not aligned copied once to where they are"""
+    oriented, packing = _oriented(problem), _packing(problem)
     applied = packing.applied(oriented)
-    main = tile_config(best(applied), applied, [each.index for each in packing.packed])
-    main = replace(main, source="gemm_half/04_pipelined.cu", arguments=_packed_arguments)
-    every = (*gemm_packed.pack_configs(packing, oriented), main)
-    return tuple(replace(each, arguments=_of_oriented(each.arguments)) for each in every if each.arguments)
-
-
-def _packed_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    packing = _packing(problem)
-    if packing.end:
-        inputs = gemm_packed.packed_inputs(packing, inputs, scratch.view(memory.as_dtype(problem.dtype)))
-    return _tile_arguments(packing.applied(problem), inputs, output, scratch)
-
-
-VARIANTS: tuple[Variant[GemmProblem], ...] = (
-    Variant(
-        1,
-        "wmma",
-        "tensor cores: 16x16x16 products, fragments as a whole",
-        "gemm_half/01_wmma.cu",
-        _wmma,
-        lambda p: _blocks_fit(_WMMA, _WMMA, p),
-        since="sm_80",
-    ),
-    Variant(
-        2,
-        "ldmatrix",
-        "mma.sync and ldmatrix on 128x128 tiles, 16-byte copies",
-        "gemm_half/02_mma.cu",
-        _one_stage(swizzled=False),
-        _one_stage_takes,
-        since="sm_80",
-        problems="pieces",
-    ),
-    Variant(
-        3,
-        "swizzled",
-        "the pieces of a tile swizzled: no bank conflicts",
-        "gemm_half/02_mma.cu",
-        _one_stage(swizzled=True),
-        _one_stage_takes,
-        since="sm_80",
-        problems="pieces",
-    ),
-    Variant(
-        4,
-        "pipelined",
-        "copies run ahead of the arithmetic, 64x64 outputs a warp",
-        "gemm_half/04_pipelined.cu",
-        _pipelined,
-        _in_pieces,
-        since="sm_80",
-        problems="pieces",
-    ),
-    Variant(
-        5,
-        "packed",
-        "operands that are not aligned copied once to where they are",
-        gemm_packed.SOURCE,
-        _packed,
-        since="sm_80",
-        scratch=lambda p: _ITEM * _packing(_oriented(p)).end,
-    ),
-)
+    places = [each.index for each in packing.packed]
+    product = tile_launch(best(applied), applied, places, "gemm_half/04_pipelined.cu")
+    return product if isinstance(product, str) else (*gemm_packed.pack_launches(packing, oriented), product)
 
 
 # The family -----------------------------------------------------------------------------------------------------------
 
 
-def _result(inputs: Sequence[Any], dtype: Any) -> np.dtype[Any]:
+def _result(a: Any, dtype: Any) -> np.dtype[Any]:
     """The dtype of the output: the operands', unless `dtype` says another."""
-    return memory.as_dtype(inputs[0].dtype if dtype is None else dtype)
+    return memory.as_dtype(a.dtype if dtype is None else dtype)
 
 
 def problem(
@@ -300,17 +222,6 @@ def problem(
     return any_problem(inputs, output, alpha, beta)
 
 
-def _output_like(
-    inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, dtype: Any = None
-) -> tuple[tuple[int, ...], Any]:
-    return output_shape(inputs[0].shape, inputs[1].shape), _result(inputs, dtype)
-
-
-def reference(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
-    """The product in float64, infinite past the result's range."""
-    return any_reference(inputs, alpha, beta, _result(inputs, dtype))
-
-
 def of_sum(k: int) -> float:
     """The rounding of a sum of k products on tensor cores, relative to its size: partial sums are cut, not rounded,
     once in 16 products, so that it grows with k. Measured: up to 0.06 * k steps of float32 at 2,048; this
@@ -318,17 +229,15 @@ def of_sum(k: int) -> float:
     return (k / 16 + 2) * 4 * U
 
 
-def rounding(inputs: Sequence[Any], exact: Any, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
+def rounding(exact: Any, *inputs: Any, **options: Any) -> Any:
     """The rounding of sums on tensor cores."""
-    return any_rounding(inputs, exact, alpha, beta, of_sum)
+    return any_rounding(exact, *inputs, of_sum=of_sum, **options)
 
 
-def baseline(inputs: Sequence[np.ndarray], alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
+def baseline(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
     """numpy's product in float32: it has no fast one of 16-bit numbers."""
-    a, b, *rest = (np.asarray(x).astype(np.float32) for x in inputs)
-    with np.errstate(all="ignore"):
-        product = np.float32(alpha) * np.matmul(a, b)
-        return (product + np.float32(beta) * rest[0] if beta else product).astype(_result(inputs, dtype))
+    product = np.float32(alpha) * np.matmul(a.astype(np.float32), b.astype(np.float32))
+    return (product + np.float32(beta) * c.astype(np.float32) if beta else product).astype(_result(a, dtype))
 
 
 def choose(problem: GemmProblem, arch: str) -> str:
@@ -343,18 +252,17 @@ def _traffic(p: GemmProblem) -> int:
 
 FAMILY: Family[GemmProblem] = Family(
     name="gemm_half",
-    variants=VARIANTS,
-    make_inputs=make_inputs,
-    output_like=_output_like,
     reference=reference,
+    variants=(wmma, ldmatrix, swizzled, pipelined, packed),
+    inputs=make_inputs,
+    outputs=lambda a, b, *c, dtype=None, **options: (output_shape(a.shape, b.shape), _result(a, dtype)),
+    problem=problem,
+    arguments=_arguments,
     rounding=rounding,
     baseline=baseline,
-    problem=problem,
-    arguments=_of_oriented(_tile_arguments),
     traffic=_traffic,
     flops=lambda p: p.flops,
     choose=choose,
-    empty=lambda p: p.empty,
     shapes={
         "gpu": ((1024,), (2048,), (4096,), (8192,), (4096, 11008, 4096), (16384, 1024, 4096), (4095, 4097, 1023)),
         "gpu once": ((1024,), (2048,)),
@@ -371,4 +279,5 @@ FAMILY: Family[GemmProblem] = Family(
     scalars=SCALARS,
     ceiling="cublas",
     read_shape=read_shape,
+    problems="cudakit.testing.gemm_half:gemm_half_cases",
 )  # fmt: skip

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from cudakit.compare import in_range
 from cudakit.rounding import SMALLEST, U, of_chain
 
 # Multiply-adds, and terms of a sum, of a product that is also made from left to right.
@@ -30,19 +29,19 @@ def make_inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Gen
     return tuple(rng.standard_normal(each, dtype=np.float32).astype(dtype, copy=False) for each in shapes)
 
 
-def reference(inputs: Sequence[Any], alpha: float = 1.0, beta: float = 0.0, limit: Any = np.float32) -> Any:
-    """alpha * A @ B + beta * C in float64; infinite where it is past the range of dtype `limit`. C is not looked at
-    where beta is 0."""
-    a, b, *rest = (np.asarray(x, dtype=np.float64) for x in inputs)
-    with np.errstate(all="ignore"):
-        exact = alpha * (a @ b)
-        if beta:
-            exact = exact + beta * rest[0]
-    return in_range(exact, limit)
+def reference(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
+    """alpha * A @ B + beta * C. C is not looked at if beta is 0."""
+    product = alpha * (a @ b)
+    return product + beta * c if beta else product
 
 
 def rounding(
-    inputs: Sequence[Any], exact: Any, alpha: float = 1.0, beta: float = 0.0, of_sum: Callable[[int], float] = of_chain
+    exact: Any,
+    *inputs: Any,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    dtype: Any = None,
+    of_sum: Callable[[int], float] = of_chain,
 ) -> Any:
     """The rounding of each sum of k products, of_sum(k) times its size, and of alpha and beta.
 

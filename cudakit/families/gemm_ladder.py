@@ -3,130 +3,101 @@ columns or rows, which is a matter of memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 from cudakit.families import gemm_tiles
 from cudakit.families.gemm_problem import GemmProblem, arguments
-from cudakit.families.variant import MAX_GRID_X, Config, Dim, Variant, ceil_div
+from cudakit.family import MAX_GRID_X, Dim, Launch, ceil_div, variant
 
 SKINNY = 8  # columns or rows that "gemv" takes at most
 
 
-def _blocks(problem: GemmProblem, bm: int, bn: int) -> int:
-    return ceil_div(problem.m, bm) * ceil_div(problem.n, bn) * problem.batch
+def _fits(problem: GemmProblem, bm: int, bn: int) -> int | str:
+    """Tiles of bm x bn, a block each, or why they are too many."""
+    blocks = ceil_div(problem.m, bm) * ceil_div(problem.n, bn) * problem.batch
+    if blocks > MAX_GRID_X:
+        return f"it takes {blocks} tiles of {bm}x{bn}, a grid has at most {MAX_GRID_X} blocks"
+    return blocks
 
 
-def _fits(bm: int, bn: int, wide: bool = False) -> Callable[[GemmProblem], bool | str]:
-    """`supports` of a rung with tiles of bm x bn; `wide`: made for how the operands lie."""
-
-    def supports(problem: GemmProblem) -> bool | str:
-        if _blocks(problem, bm, bn) > MAX_GRID_X:
-            return f"it takes {_blocks(problem, bm, bn)} tiles of {bm}x{bn}, a grid has at most {MAX_GRID_X} blocks"
-        return gemm_tiles.has_layout(problem) if wide else True
-
-    return supports
-
-
-def _tiles(entry: str, bm: int, bn: int, block: Dim) -> Callable[[GemmProblem], Config]:
+def _tiles(problem: GemmProblem, entry: str, bm: int, bn: int, block: Dim) -> Launch | str:
     """A block for each bm x bn outputs, whatever the strides."""
-    return lambda problem: Config(entry, _blocks(problem, bm, bn), block)
+    blocks = _fits(problem, bm, bn)
+    return blocks if isinstance(blocks, str) else Launch(blocks, block, entry=entry)
 
 
-def _wide(constants: str, bm: int, bn: int, threads: int) -> Callable[[GemmProblem], Config]:
+def _wide(problem: GemmProblem, constants: str, bm: int, bn: int, threads: int) -> Launch | str:
     """The same for a kernel that is made for how the operands lie."""
-
-    def configure(problem: GemmProblem) -> Config:
-        entry = f"{constants}, {gemm_tiles.expected_layout(problem).constants}>"
-        return Config(entry, _blocks(problem, bm, bn), threads)
-
-    return configure
+    lies = gemm_tiles.operand_layout(problem)
+    if isinstance(lies, str):
+        return lies
+    return _tiles(problem, f"{constants}, {lies.constants}>", bm, bn, threads)
 
 
-LADDER: tuple[Variant[GemmProblem], ...] = (
-    Variant(
-        1,
-        "naive_uncoalesced",
-        "one thread an output, lanes down the rows",
-        "gemm/01_naive_uncoalesced.cu",
-        _tiles("naive_uncoalesced<16>", 16, 16, (16, 16)),
-        _fits(16, 16),
-    ),
-    Variant(
-        2,
-        "naive",
-        "lanes along the columns: coalesced",
-        "gemm/02_naive.cu",
-        _tiles("naive<16>", 16, 16, (16, 16)),
-        _fits(16, 16),
-    ),
-    Variant(
-        3,
-        "tiled16",
-        "16x16 tiles in shared memory, each float used 16 times",
-        "gemm/03_tiled.cu",
-        _tiles("tiled<16>", 16, 16, (16, 16)),
-        _fits(16, 16),
-    ),
-    Variant(
-        4,
-        "tiled32",
-        "32x32 tiles, as many threads as a block can have",
-        "gemm/03_tiled.cu",
-        _tiles("tiled<32>", 32, 32, (32, 32)),
-        _fits(32, 32),
-    ),
-    Variant(
-        5,
-        "register_1d",
-        "8 outputs of a column a thread, in registers",
-        "gemm/05_register_1d.cu",
-        _tiles("register_1d<64, 64, 8, 8>", 64, 64, 512),
-        _fits(64, 64),
-    ),
-    Variant(
-        6,
-        "register_2d",
-        "8x8 outputs a thread: 64 FFMA for 16 reads",
-        "gemm/06_register_2d.cu",
-        _tiles("register_2d<128, 128, 8, 8, 8>", 128, 128, 256),
-        _fits(128, 128),
-    ),
-    Variant(
-        7,
-        "vec4",
-        "128-bit loads, shared reads and stores; A turned in shared memory",
-        "gemm/07_vec4.cu",
-        _wide("vec4<128, 128, 8", 128, 128, 256),
-        _fits(128, 128, wide=True),
-        problems="neighbours",
-    ),
-    Variant(
-        8,
-        "warp_tile",
-        "64x32 outputs a warp, no bank conflicts",
-        "gemm/08_warp_tile.cu",
-        _wide("warp_tile<128, 128, 8, 64, 32", 128, 128, 256),
-        _fits(128, 128, wide=True),
-        problems="neighbours",
-    ),
-)
+@variant("gemm/01_naive_uncoalesced.cu")
+def naive_uncoalesced(problem: GemmProblem) -> Launch | str:
+    """one thread an output, lanes down the rows"""
+    return _tiles(problem, "naive_uncoalesced<16>", 16, 16, (16, 16))
+
+
+@variant("gemm/02_naive.cu")
+def naive(problem: GemmProblem) -> Launch | str:
+    """lanes along the columns: coalesced"""
+    return _tiles(problem, "naive<16>", 16, 16, (16, 16))
+
+
+@variant("gemm/03_tiled.cu")
+def tiled16(problem: GemmProblem) -> Launch | str:
+    """16x16 tiles in shared memory, each float used 16 times"""
+    return _tiles(problem, "tiled<16>", 16, 16, (16, 16))
+
+
+@variant("gemm/03_tiled.cu")
+def tiled32(problem: GemmProblem) -> Launch | str:
+    """32x32 tiles, as many threads as a block can have"""
+    return _tiles(problem, "tiled<32>", 32, 32, (32, 32))
+
+
+@variant("gemm/05_register_1d.cu")
+def register_1d(problem: GemmProblem) -> Launch | str:
+    """8 outputs of a column a thread, in registers"""
+    return _tiles(problem, "register_1d<64, 64, 8, 8>", 64, 64, 512)
+
+
+@variant("gemm/06_register_2d.cu")
+def register_2d(problem: GemmProblem) -> Launch | str:
+    """8x8 outputs a thread: 64 FFMA for 16 reads"""
+    return _tiles(problem, "register_2d<128, 128, 8, 8, 8>", 128, 128, 256)
+
+
+@variant("gemm/07_vec4.cu", problems="neighbours")
+def vec4(problem: GemmProblem) -> Launch | str:
+    """128-bit loads, shared reads and stores; A turned in shared memory"""
+    return _wide(problem, "vec4<128, 128, 8", 128, 128, 256)
+
+
+@variant("gemm/08_warp_tile.cu", problems="neighbours")
+def warp_tile(problem: GemmProblem) -> Launch | str:
+    """64x32 outputs a warp, no bank conflicts"""
+    return _wide(problem, "warp_tile<128, 128, 8, 64, 32", 128, 128, 256)
+
+
+LADDER = (naive_uncoalesced, naive, tiled16, tiled32, register_1d, register_2d, vec4, warp_tile)
 
 
 # A matrix and few columns ---------------------------------------------------------------------------------------------
 
 
-def is_skinny(problem: GemmProblem) -> bool | str:
-    """Whether "gemv" takes a product, or why not."""
+def skinny(problem: GemmProblem) -> str:
+    """Why "gemv" does not take a product; "" if it does."""
     if min(problem.m, problem.n) > SKINNY:
         return f"it takes at most {SKINNY} rows or columns of output, this one has {problem.m} and {problem.n}"
-    return _fits(8, SKINNY)(tall(problem))
+    blocks = _fits(tall(problem), 8, SKINNY)
+    return blocks if isinstance(blocks, str) else ""
 
 
 def prefers_gemv(problem: GemmProblem) -> bool:
     """Whether "gemv" is the fastest: not where few lines are so long that other rungs have more blocks to split k."""
     lines = max(problem.m, problem.n) * problem.batch
-    return is_skinny(problem) is True and (lines >= 8 * problem.sms or problem.k <= 4096)
+    return not skinny(problem) and (lines >= 8 * problem.sms or problem.k <= 4096)
 
 
 def tall(problem: GemmProblem) -> GemmProblem:
@@ -134,33 +105,19 @@ def tall(problem: GemmProblem) -> GemmProblem:
     return problem if problem.m >= problem.n else problem.turned
 
 
-def _gemv_arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    a, b, *rest = inputs
-    operands = (a, b) if problem.m >= problem.n else (b, a)
-    return arguments(tall(problem), (*operands, *rest), output, scratch)
-
-
-def _gemv(problem: GemmProblem) -> Config:
+@variant("gemm/13_gemv.cu", problems="skinny")
+def gemv(problem: GemmProblem) -> Launch | str:
+    """at most 8 columns or rows: the matrix is read once"""
+    refusal = skinny(problem)
+    if refusal:
+        return refusal
     p = tall(problem)
     small = next(size for size in (1, 2, 4, 8) if p.n <= size)
     if p.a.row == 1 and p.a.col != 1:
         warps = 16 if small == 1 else 8  # measured on an H200; 16 bytes a lane leave too few blocks
         blocks = ceil_div(p.m, 32) * p.batch
-        return Config(f"gemv_columns<{small}, {warps}, 1>", blocks, 32 * warps, arguments=_gemv_arguments)
+        return Launch(blocks, 32 * warps, arguments(p), entry=f"gemv_columns<{small}, {warps}, 1>")
     vec = 4 if p.a.pieces(p.a.col, p.a.row, p.k, p.batch, 4) else 1
     rows = 1 if small == 1 or p.m * p.batch < 16 * p.sms else 8 if small == 4 and p.k >= 2048 else 4
     blocks = ceil_div(p.m, 8 * rows) * p.batch
-    return Config(f"gemv_rows<{small}, {rows}, {vec}>", blocks, 256, arguments=_gemv_arguments)
-
-
-def gemv(rung: int) -> Variant[GemmProblem]:
-    """The last rung, numbered by who lists it."""
-    return Variant(
-        rung,
-        "gemv",
-        "at most 8 columns or rows: the matrix is read once",
-        "gemm/13_gemv.cu",
-        _gemv,
-        is_skinny,
-        problems="skinny",
-    )
+    return Launch(blocks, 256, arguments(p), entry=f"gemv_rows<{small}, {rows}, {vec}>")

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cudakit.families import checks
-from cudakit.families.scalars import Scalar
-from cudakit.families.variant import alignment
+from cudakit.family import IN, OUT, Scalar, Slot, alignment, checks
 from cudakit.libs.products import product_shape
 
 _TWICE = (
@@ -24,12 +22,14 @@ _SHARED = "the output of a product lies over {name}, which is read throughout: g
 
 @dataclass(frozen=True)
 class Operand:
-    """Strides in elements (of a row, a column, a batch), and the alignment in bytes (at most 16) of the first one."""
+    """Strides in elements (of a row, a column, a batch), the alignment in bytes (at most 16) of the first one, and the
+    array among a kernel's arguments."""
 
     row: int
     col: int
     batch: int
     alignment: int
+    slot: Slot
 
     @property
     def turned(self) -> Operand:
@@ -90,7 +90,7 @@ class GemmProblem:
 def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0) -> GemmProblem:
     """The problem of (A, B) or (A, B, C) and D; ValueError says what it refuses."""
     a, b, *rest = inputs
-    c = rest[0] if rest else output
+    c, slot = (rest[0], IN[2]) if rest else (output, OUT)
     if a.dtype != b.dtype:
         raise ValueError(f"a product takes operands of one dtype, A is {a.dtype} and B is {b.dtype}")
     if c.dtype != output.dtype:
@@ -110,7 +110,7 @@ def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float 
     batch = shape[0] if len(shape) == 3 else 1
     sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
     shared = int(output.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
-    of_a, of_b, of_c, of_d = (_operand(array) for array in (a, b, c, output))
+    of_a, of_b, of_c, of_d = map(_operand, (a, b, c, output), (*IN[:2], slot, OUT))
     dtypes = str(a.dtype), str(output.dtype)
     return GemmProblem(m, n, k, batch, of_a, of_b, of_c, of_d, float(alpha), float(beta), *dtypes, sms, shared)
 
@@ -119,9 +119,9 @@ def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float 
 SCALARS = {"alpha": Scalar("alpha", float), "beta": Scalar("beta", float, kind=lambda beta: float(beta) != 0)}
 
 
-def _operand(array: Any) -> Operand:
+def _operand(array: Any, slot: Slot) -> Operand:
     *batch, row, col = array.strides_elements
-    return Operand(row, col, batch[0] if batch else 0, alignment(array))
+    return Operand(row, col, batch[0] if batch else 0, alignment(array), slot)
 
 
 def output_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
@@ -129,9 +129,8 @@ def output_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     return product_shape(a, b, names=("A", "B"))
 
 
-def arguments(problem: GemmProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
+def arguments(p: GemmProblem) -> tuple[Any, ...]:
     """What every kernel of both families takes."""
-    c = inputs[2] if len(inputs) == 3 else output
-    p = problem
-    strides = (stride for o in (p.a, p.b, p.c, p.d) for stride in (o.row, o.col, o.batch))
-    return (*inputs[:2], c, output, *strides, p.m, p.n, p.k, p.batch, p.alpha, p.beta)
+    operands = (p.a, p.b, p.c, p.d)
+    strides = (stride for o in operands for stride in (o.row, o.col, o.batch))
+    return (*(o.slot for o in operands), *strides, p.m, p.n, p.k, p.batch, p.alpha, p.beta)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from cudakit.families.gemm_problem import GemmProblem
-from cudakit.families.variant import Config, ceil_div, cpp_bool
+from cudakit.families.gemm_problem import GemmProblem, arguments
+from cudakit.family import SCRATCH, Launch, Slot, ceil_div, cpp_bool
 
 DEPTH = 16  # k of a shared tile
 
@@ -127,20 +125,6 @@ def store_width(problem: GemmProblem) -> int:
     return 4 if d.pieces(d.col, d.row, problem.n, problem.batch, 4) else 1
 
 
-def expected_layout(problem: GemmProblem) -> OperandLayout:
-    """`operand_layout` of a problem that has one."""
-    answer = operand_layout(problem)
-    if isinstance(answer, str):  # supports() said so before
-        raise ValueError(answer)
-    return answer
-
-
-def has_layout(problem: GemmProblem) -> bool | str:
-    """Whether a problem's operands have a layout, or why not."""
-    answer = operand_layout(problem)
-    return answer if isinstance(answer, str) else True
-
-
 def steps(problem: GemmProblem) -> int:
     """Shared tiles along k, at least one."""
     return max(1, ceil_div(problem.k, DEPTH))
@@ -156,25 +140,24 @@ def join_share(tile: FmaTile, problem: GemmProblem) -> int:
     return 8 if stream_blocks(tile, problem) >= 16 * tile.count(problem) * problem.batch else 1
 
 
-def stream_configs(tile: FmaTile, problem: GemmProblem, lies: OperandLayout) -> tuple[Config, Config]:
-    """The two launches of stream-K on `tile`, without their arguments."""
+def stream_launches(
+    tile: FmaTile, problem: GemmProblem, lies: OperandLayout, parts: Slot = SCRATCH, source: str = ""
+) -> tuple[Launch, Launch]:
+    """The two launches of stream-K on `tile`. parts: the scratch memory of its parts of tiles. source: their file."""
     blocks, share = stream_blocks(tile, problem), join_share(tile, problem)
     tiles = tile.count(problem) * problem.batch
     shape = (tile.bm, tile.bn, tile.tm, tile.tn, tile.warps_m, tile.warps_n, share)
     main = f"stream_k<{tile.constants(True)}, {lies.constants}>"
     join = f"stream_k_join<{', '.join(map(str, shape))}>"
     shared = tile.shared((lies.a_along_k, lies.b_along_k))
-    return (
-        Config(main, blocks, tile.threads, shared),
-        Config(join, (min(blocks, tiles), tile.bm * tile.bn * share // 1024), 256),
-    )
-
-
-def join_arguments(main: Sequence[Any], blocks: int) -> tuple[Any, ...]:
-    """The arguments of stream_k_join from those of stream_k, which was launched with `blocks`: c, d and their strides,
-    the sizes, alpha, beta, parts, blocks."""
+    args = (*arguments(problem), parts.at(0, "float32"))
+    # c, d and their strides, the sizes, alpha, beta, parts, blocks
     operands, strides_of_a_and_b = 4, 6
-    return (*main[2:operands], *main[operands + strides_of_a_and_b :], blocks)
+    joined = (*args[2:operands], *args[operands + strides_of_a_and_b :], blocks)
+    return (
+        Launch(blocks, tile.threads, args, shared, main, source=source),
+        Launch((min(blocks, tiles), tile.bm * tile.bn * share // 1024), 256, joined, entry=join, source=source),
+    )
 
 
 def _step_us(tile: FmaTile, resident: int, aligned: bool) -> float:
