@@ -6,6 +6,7 @@ of the stream of s, whatever the launch, and parts made one by one are the same 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.device import Device
-from cudakit.families import front
-from cudakit.families.scalars import Scalar
-from cudakit.families.variant import Config, Family, Variant, alignment, ceil_div, cpp_bool
+from cudakit.family import OUT, Family, Launch, Scalar, Variant, alignment, apply, ceil_div, cpp_bool, variant
 from cudakit.rounding import U
 
 BLOCK = 256
@@ -112,57 +111,37 @@ def problem(inputs: Sequence[Any], output: Any, seed: int = 0, offset: int = 0) 
     return RandomProblem(int(output.size), seed, offset, aligned, sms)
 
 
-def _arguments(problem: RandomProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (output, problem.n, problem.seed, problem.offset)
-
-
 def _variants(kind: str) -> tuple[Variant[RandomProblem], ...]:
-    def word(problem: RandomProblem) -> Config:
-        return Config(f"word_per_thread<{kind}>", ceil_div(problem.n, BLOCK), BLOCK)
+    @variant("random/01_word_per_thread.cu")
+    def word_per_thread(problem: RandomProblem) -> Launch:
+        """one element a thread"""
+        return Launch(ceil_div(problem.n, BLOCK), BLOCK, entry=f"word_per_thread<{kind}>")
 
-    def counter(problem: RandomProblem) -> Config:
+    @variant("random/02_counter_per_thread.cu")
+    def counter_per_thread(problem: RandomProblem) -> Launch:
+        """all four words of a counter"""
         counters = ceil_div(problem.n + problem.offset % 4, 4)
-        return Config(
-            f"counter_per_thread<{kind}, {cpp_bool(problem.aligned)}, {EACH}>", ceil_div(counters, BLOCK * EACH), BLOCK
-        )
+        entry = f"counter_per_thread<{kind}, {cpp_bool(problem.aligned)}, {EACH}>"
+        return Launch(ceil_div(counters, BLOCK * EACH), BLOCK, entry=entry)
 
-    return (
-        Variant(1, "word_per_thread", "one element a thread", "random/01_word_per_thread.cu", word),
-        Variant(
-            2, "counter_per_thread", "all four words of a counter", "random/02_counter_per_thread.cu", counter
-        ),
-    )  # fmt: skip
+    return word_per_thread, counter_per_thread
 
 
-def _normal_rounding(inputs: Sequence[Any], exact: Any, **options: Any) -> Any:
-    """The rounding of the radius, relative to a number, and of the angle (at most 2 pi), relative to the radius."""
-    return 8 * U * (np.abs(exact) + LARGEST_NORMAL)
-
-
-def _family(name: str, kind: str, made: Any, rounding: Callable[..., Any]) -> Family[RandomProblem]:
-    def of(inputs: Sequence[Any], dtype: Any, seed: int, offset: int) -> Any:
-        return made(inputs[0].size, seed, offset, dtype).reshape(inputs[0].shape)
-
-    def reference(inputs: Sequence[Any], seed: int = 0, offset: int = 0) -> Any:
-        return of(inputs, np.float64, seed, offset)
-
-    def baseline(inputs: Sequence[Any], seed: int = 0, offset: int = 0) -> Any:
-        return of(inputs, np.float32, seed, offset)
+def _family(name: str, kind: str, made: Any, rounding: Any, function: Callable[..., Any]) -> Family[RandomProblem]:
+    def reference(x: Any, *, seed: int = 0, offset: int = 0) -> Any:
+        """The numbers in the precision of x, which tells the shape and is not read."""
+        return made(x.size, seed, offset, x.dtype.type).reshape(x.shape)
 
     return Family(
         name=name,
-        variants=_variants(kind),
-        make_inputs=lambda shape, dtype, rng, **options: (np.zeros(shape, np.float32),),
-        output_like=lambda inputs, **options: (tuple(inputs[0].shape), np.dtype(np.float32)),
         reference=reference,
-        rounding=rounding,
-        baseline=baseline,
+        variants=_variants(kind),
+        inputs=lambda shape, dtype, rng, **_: (np.zeros(shape, np.float32),),
+        outputs={"out": "float32"},
         problem=problem,
-        arguments=_arguments,
+        arguments=lambda p: (OUT, p.n, p.seed, p.offset),
+        rounding=rounding,
         traffic=lambda problem: 4 * problem.n,
-        flops=lambda problem: 0,
-        choose=lambda problem, arch: "counter_per_thread",
-        empty=lambda problem: problem.n == 0,
         scalars=_SCALARS,
         shapes={
             "gpu": ((1024, 1024, 64),),
@@ -170,11 +149,11 @@ def _family(name: str, kind: str, made: Any, rounding: Callable[..., Any]) -> Fa
             "sim sweep": ((1 << 10,), (1 << 14,)),
             "sweep": ((1 << 16,), (1 << 20,), (1 << 24,), (1 << 28,)),
         },
+        problems="cudakit.testing.random:random_cases",
+        call=lambda inputs, out, variant, stream, **options: functools.partial(
+            function, out=out, variant=variant, stream=stream, **options
+        ),
     )
-
-
-UNIFORM = _family("uniform", "Uniform", _uniform, lambda inputs, exact, **options: 0.0)
-NORMAL = _family("normal", "Normal", _normal, _normal_rounding)
 
 
 def uniform(shape: Any = None, **options: Any) -> Any:
@@ -208,4 +187,13 @@ def _fill(
         raise ValueError(f"{family.name} takes either the shape of a new array or out=, an array to fill")
     if out is None:
         out = (device or Device()).empty(shape, np.float32, stream=stream)
-    return front.apply(family, (out,), out, variant, stream, {"seed": seed, "offset": offset})
+    return apply(family, (out,), out, variant, stream, {"seed": seed, "offset": offset})
+
+
+def _normal_rounding(exact: Any, x: Any, **_: Any) -> Any:
+    """The rounding of the radius, relative to a number, and of the angle (at most 2 pi), relative to the radius."""
+    return 8 * U * (np.abs(exact) + LARGEST_NORMAL)
+
+
+UNIFORM = _family("uniform", "Uniform", _uniform, 0.0, uniform)
+NORMAL = _family("normal", "Normal", _normal, _normal_rounding, normal)
