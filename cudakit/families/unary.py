@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cudakit.compare import in_range
-from cudakit.families import axes, checks, front
-from cudakit.families.scalars import Scalar
-from cudakit.families.variant import CPP, Config, Family, Variant, alignment, ceil_div
+from cudakit.families import axes
 from cudakit.families.vector_add import GRID_STRIDE_BLOCKS
+from cudakit.family import CPP, IN, OUT, Family, Launch, Scalar, Slot, alignment, apply, ceil_div, checks, variant
 from cudakit.memory import array as memory
 from cudakit.rounding import SMALLEST, U
 
@@ -22,8 +21,7 @@ FILL_BLOCK = 256
 FLOATS = tuple(CPP)
 _CPP = {**CPP, "int32": "int"}
 _UNSIGNED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
-_ANY = "any strides: every element finds its own place"
-_WIDE = "16 bytes a lane"
+_UNALIGNED = "16-byte access needs contiguous arrays that start on a 16-byte boundary"
 
 
 @dataclass(frozen=True)
@@ -43,55 +41,34 @@ class MapProblem:
         return f"{self.what} of {shape} {self.x} to {self.y}, strides {' to '.join(map(str, self.walk.strides))}"
 
 
-def _vectors(problem: MapProblem) -> bool | str:
-    return problem.vectors or "16-byte access needs contiguous arrays that start on a 16-byte boundary"
+# The maps of scale, threshold and cast, of the input's type x and the output's type y.
+_FUNCTORS = {"scale": "Scale<{x}>", "threshold": "Threshold<{x}>", "cast": "Cast<{x}, {y}>"}
 
 
-def _blocks(n: int, per_thread: int) -> int:
-    return ceil_div(ceil_div(n, per_thread), BLOCK)
+def _of_types(problem: MapProblem) -> str:
+    """The template arguments that both kernels of the maps begin with."""
+    x, y = _CPP[problem.x], _CPP[problem.y]
+    return f"{x}, {y}, {_FUNCTORS[problem.what].format(x=x, y=y)}"
 
 
-def _strided(functor: Callable[[str, str], str]) -> Callable[[MapProblem], Config]:
-    def configure(problem: MapProblem) -> Config:
-        x, y = _CPP[problem.x], _CPP[problem.y]
-        entry = f"map_strided<{x}, {y}, {functor(x, y)}, {problem.walk.number}>"
-        return Config(entry, min(_blocks(problem.walk.size, 1), 2 * GRID_STRIDE_BLOCKS), BLOCK)
-
-    return configure
-
-
-def _flat(functor: Callable[[str, str], str]) -> Callable[[MapProblem], Config]:
-    def configure(problem: MapProblem) -> Config:
-        x, y = _CPP[problem.x], _CPP[problem.y]
-        per = 16 // max(memory.as_dtype(name).itemsize for name in (problem.x, problem.y))
-        entry = f"map_vectors<{x}, {y}, {functor(x, y)}, {per}>"
-        return Config(entry, _blocks(problem.walk.size, per), BLOCK, arguments=_flat_arguments)
-
-    return configure
+@variant("unary/01_strided.cu")
+def strided(problem: MapProblem) -> Launch:
+    """any strides: every element finds its own place"""
+    walk = problem.walk
+    blocks = min(ceil_div(walk.size, BLOCK), 2 * GRID_STRIDE_BLOCKS)
+    args = (IN[0], OUT, *walk.strides[0], *walk.strides[1], *walk.extents, problem.parameter)
+    return Launch(blocks, BLOCK, args, entry=f"map_strided<{_of_types(problem)}, {walk.number}>")
 
 
-def _strided_arguments(problem: MapProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    x, y = problem.walk.strides
-    return (inputs[0], output, *x, *y, *problem.walk.extents, problem.parameter)
-
-
-def _flat_arguments(problem: MapProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (inputs[0], output, problem.walk.size, problem.parameter)
-
-
-def _ladder(functor: Callable[[str, str], str]) -> tuple[Variant[MapProblem], ...]:
-    return (
-        Variant(1, "strided", _ANY, "unary/01_strided.cu", _strided(functor)),
-        Variant(
-            2,
-            "vectors",
-            _WIDE,
-            "unary/02_vectors.cu",
-            _flat(functor),
-            _vectors,
-            problems="aligned",
-        ),
-    )
+@variant("unary/02_vectors.cu", problems="aligned")
+def vectors(problem: MapProblem) -> Launch | str:
+    """16 bytes a lane"""
+    if not problem.vectors:
+        return _UNALIGNED
+    per = 16 // max(memory.as_dtype(name).itemsize for name in (problem.x, problem.y))
+    blocks = ceil_div(ceil_div(problem.walk.size, per), BLOCK)
+    args = (IN[0], OUT, problem.walk.size, problem.parameter)
+    return Launch(blocks, BLOCK, args, entry=f"map_vectors<{_of_types(problem)}, {per}>")
 
 
 def _problem(what: str, x: Any, y: Any, parameter: float) -> MapProblem:
@@ -113,30 +90,25 @@ def _same_dtype(what: str, x: Any, y: Any) -> None:
         raise ValueError(f"{what} takes {', '.join(FLOATS)}, the same in and out; got {x.dtype} in and {y.dtype} out")
 
 
-def _normal(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, **_: Any) -> tuple[np.ndarray, ...]:
+def _wide(x: Any) -> Any:
+    """x in float32, or as it is if it has more digits."""
+    return x.astype(np.result_type(x.dtype, np.float32))
+
+
+def _inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, **_: Any) -> tuple[np.ndarray, ...]:
     if dtype.kind == "i":
         return (rng.integers(-(2**31), 2**31, shape, np.int32).astype(dtype),)
     return (rng.standard_normal(shape, dtype=np.float32).astype(dtype),)
 
 
-def _like(inputs: Sequence[Any], **_: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    return tuple(inputs[0].shape), inputs[0].dtype
-
-
-def _family(name: str, variants: tuple[Variant[MapProblem], ...], baseline: Callable[..., Any], **given: Any) -> Any:
+def _family(name: str, **given: Any) -> Family[MapProblem]:
     """A family of this module, with the fields that all have in common: results are rounded once."""
     common: dict[str, Any] = {
-        "name": name,
-        "variants": variants,
-        "make_inputs": _normal,
-        "output_like": _like,
-        "rounding": lambda inputs, exact, **options: 0.0,
-        "baseline": baseline,
-        "arguments": _strided_arguments,
-        "traffic": lambda problem: problem.walk.size * sum(memory.as_dtype(d).itemsize for d in (problem.x, problem.y)),
-        "flops": lambda problem: 0,
+        "variants": (strided, vectors),
+        "inputs": _inputs,
+        "outputs": lambda x, **_: (tuple(x.shape), x.dtype),
+        "rounding": 0.0,
         "choose": lambda problem, arch: "vectors" if problem.vectors else "strided",
-        "empty": lambda problem: problem.walk.size == 0,
         "shapes": {
             "gpu": ((1 << 26,),),
             "sim": ((30_011,), (40, 250)),
@@ -144,8 +116,9 @@ def _family(name: str, variants: tuple[Variant[MapProblem], ...], baseline: Call
             "sweep": ((1 << 20,), (10_000_000,), (1 << 26,), (1 << 28,)),
         },
         "dtypes": FLOATS,
+        "problems": f"cudakit.testing.unary:{name}_cases",
     }
-    return Family(**(common | given))
+    return Family(name=name, **(common | given))
 
 
 # scale ----------------------------------------------------------------------------------------------------------------
@@ -153,20 +126,14 @@ def _family(name: str, variants: tuple[Variant[MapProblem], ...], baseline: Call
 FACTOR = 0.7
 
 
-def _scale_baseline(inputs: Sequence[np.ndarray], factor: float = FACTOR) -> Any:
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        return (np.asarray(inputs[0], np.float32) * np.float32(_single(factor))).astype(inputs[0].dtype)
+def _scaled(x: Any, *, factor: float = FACTOR) -> Any:
+    """The product with the float32 that the factor is taken as."""
+    return (_wide(x) * np.float32(factor)).astype(x.dtype)
 
 
-def _scale_reference(inputs: Sequence[np.ndarray], factor: float = FACTOR) -> Any:
-    with np.errstate(over="ignore", invalid="ignore"):
-        exact = np.asarray(inputs[0], np.float64) * _single(factor)
-    return in_range(exact, inputs[0].dtype)
-
-
-def _scale_rounding(inputs: Sequence[np.ndarray], exact: Any, factor: float = FACTOR) -> Any:
+def _scale_rounding(exact: Any, x: Any, factor: float = FACTOR) -> Any:
     """The rounding of the float32 product, which is rounded once more to 16 bits."""
-    return 0.0 if inputs[0].dtype == np.float32 else U * np.abs(exact) + SMALLEST / 2
+    return 0.0 if x.dtype == np.float32 else U * np.abs(exact) + SMALLEST / 2
 
 
 def _scale_problem(inputs: Sequence[Any], output: Any, factor: float = FACTOR) -> MapProblem:
@@ -174,14 +141,15 @@ def _scale_problem(inputs: Sequence[Any], output: Any, factor: float = FACTOR) -
     return _problem("scale", inputs[0], output, _single(factor))
 
 
-SCALE: Family[MapProblem] = _family(
+SCALE = _family(
     "scale",
-    _ladder(lambda x, y: f"Scale<{x}>"),
-    _scale_baseline,
-    reference=_scale_reference,
+    reference=_scaled,
     rounding=_scale_rounding,
     problem=_scale_problem,
     scalars={"factor": Scalar("parameter", _single)},
+    call=lambda inputs, out, variant, stream, factor=FACTOR: functools.partial(
+        scale, inputs[0], factor, out, variant, stream
+    ),
 )
 
 
@@ -193,7 +161,7 @@ def scale(x: Any, factor: float, out: Any = None, variant: str = "auto", stream:
     the device's default stream, or torch's or CuPy's current one, unless given. Returns without waiting. Raises
     ValueError for arrays it does not take, UnsupportedVariant for a rung that does not take them.
     """
-    return front.apply(SCALE, (x,), out, variant, stream, {"factor": factor})
+    return apply(SCALE, (x,), out, variant, stream, {"factor": factor})
 
 
 # threshold ------------------------------------------------------------------------------------------------------------
@@ -201,14 +169,9 @@ def scale(x: Any, factor: float, out: Any = None, variant: str = "auto", stream:
 LIMIT = 0.3
 
 
-def _threshold_baseline(inputs: Sequence[np.ndarray], limit: float = LIMIT) -> Any:
-    (x,) = inputs
-    with np.errstate(over="ignore"):
-        return np.where(np.asarray(x, np.float32) < np.float32(_single(limit)), np.zeros((), x.dtype), x)
-
-
-def _threshold_reference(inputs: Sequence[np.ndarray], limit: float = LIMIT) -> Any:
-    return np.asarray(_threshold_baseline(inputs, limit), np.float64)
+def _kept(x: Any, *, limit: float = LIMIT) -> Any:
+    """x, with 0 where it is below the float32 that the limit is taken as."""
+    return np.where(_wide(x) < np.float32(limit), np.zeros((), x.dtype), x)
 
 
 def _threshold_problem(inputs: Sequence[Any], output: Any, limit: float = LIMIT) -> MapProblem:
@@ -216,13 +179,14 @@ def _threshold_problem(inputs: Sequence[Any], output: Any, limit: float = LIMIT)
     return _problem("threshold", inputs[0], output, _single(limit))
 
 
-THRESHOLD: Family[MapProblem] = _family(
+THRESHOLD = _family(
     "threshold",
-    _ladder(lambda x, y: f"Threshold<{x}>"),
-    _threshold_baseline,
-    reference=_threshold_reference,
+    reference=_kept,
     problem=_threshold_problem,
     scalars={"limit": Scalar("parameter", _single)},
+    call=lambda inputs, out, variant, stream, limit=LIMIT: functools.partial(
+        threshold, inputs[0], limit, out, variant, stream
+    ),
 )
 
 
@@ -231,7 +195,7 @@ def threshold(x: Any, limit: float, out: Any = None, variant: str = "auto", stre
 
     limit: compared as a float32. The rest is as for `scale`.
     """
-    return front.apply(THRESHOLD, (x,), out, variant, stream, {"limit": limit})
+    return apply(THRESHOLD, (x,), out, variant, stream, {"limit": limit})
 
 
 # cast -----------------------------------------------------------------------------------------------------------------
@@ -239,20 +203,16 @@ def threshold(x: Any, limit: float, out: Any = None, variant: str = "auto", stre
 CASTS = tuple(_CPP)
 
 
-def _cast_baseline(inputs: Sequence[np.ndarray], to: str = "float16") -> Any:
-    (x,) = inputs
-    if to != "int32" or x.dtype == np.int32:
-        with np.errstate(over="ignore", invalid="ignore"):
-            if x.dtype == np.int32 and to == "bfloat16":  # ml_dtypes goes through float32, and rounds twice
-                return _odd_float32(x).astype(memory.as_dtype(to))
-            return x.astype(memory.as_dtype(to))
-    with np.errstate(invalid="ignore"):
-        whole = np.nan_to_num(np.rint(np.asarray(x, np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
-        return np.clip(whole, -(2.0**31), 2.0**31 - 1).astype(np.int32)
+def _whole(x: Any) -> Any:
+    """x rounded to nearest even int32, and to its ends if it is past them; NaN becomes 0."""
+    if x.dtype == np.int32:
+        return x
+    whole = np.nan_to_num(np.rint(x.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
+    return np.clip(whole, -(2.0**31), 2.0**31 - 1).astype(np.int32)
 
 
 def _odd_float32(x: np.ndarray) -> Any:
-    """int32 as float32 rounded to odd: towards zero, the last bit set where anything was lost."""
+    """int32 as float32 rounded to odd: towards zero, the last bit set if anything was lost."""
     exact = np.asarray(x, np.float64)
     near = exact.astype(np.float32)
     truncated = np.where(np.abs(near.astype(np.float64)) > np.abs(exact), np.nextafter(near, np.float32(0)), near)
@@ -260,10 +220,16 @@ def _odd_float32(x: np.ndarray) -> Any:
     return (bits | (truncated.astype(np.float64) != exact)).view(np.float32)
 
 
-def _cast_reference(inputs: Sequence[np.ndarray], to: str = "float16") -> Any:
+def _cast_reference(x: Any, *, to: str = "float16") -> Any:
+    return _whole(x) if to == "int32" else x.astype(np.float64)
+
+
+def _cast_baseline(x: Any, to: str = "float16") -> Any:
     if to == "int32":
-        return _cast_baseline(inputs, to)
-    return in_range(np.asarray(inputs[0], np.float64), memory.as_dtype(to))
+        return _whole(x)
+    if x.dtype == np.int32 and to == "bfloat16":  # ml_dtypes goes through float32, and rounds twice
+        return _odd_float32(x).astype(memory.as_dtype(to))
+    return x.astype(memory.as_dtype(to))
 
 
 def _cast_problem(inputs: Sequence[Any], output: Any, to: str = "float16") -> MapProblem:
@@ -275,15 +241,17 @@ def _cast_problem(inputs: Sequence[Any], output: Any, to: str = "float16") -> Ma
     return _problem("cast", inputs[0], output, 0.0)
 
 
-CAST: Family[MapProblem] = _family(
+CAST = _family(
     "cast",
-    _ladder(lambda x, y: f"Cast<{x}, {y}>"),
-    _cast_baseline,
     reference=_cast_reference,
+    baseline=_cast_baseline,
+    outputs=lambda x, to="float16": (tuple(x.shape), memory.as_dtype(to)),
     problem=_cast_problem,
-    output_like=lambda inputs, to="float16": (tuple(inputs[0].shape), memory.as_dtype(to)),
     dtypes=CASTS,
     modes={"": {}} | {f"to {name}": {"to": name} for name in ("bfloat16", "int32", "float32")},
+    call=lambda inputs, out, variant, stream, to="float16": functools.partial(
+        cast, inputs[0], to, out, variant, stream
+    ),
 )
 
 
@@ -293,14 +261,14 @@ def cast(x: Any, to: Any, out: Any = None, variant: str = "auto", stream: Any = 
     Into float16 and bfloat16 values past the largest become infinite; into int32 they become its ends, and NaN becomes
     0. int32 is rounded once, whatever its size. The rest is as for `scale`; out may be x only where the dtype stays.
     """
-    return front.apply(CAST, (x,), out, variant, stream, {"to": memory.as_dtype(to).name})
+    return apply(CAST, (x,), out, variant, stream, {"to": memory.as_dtype(to).name})
 
 
 # fill -----------------------------------------------------------------------------------------------------------------
 
 
 def _element(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """`value` as one element of `dtype`. ValueError where it has no such value."""
+    """`value` as one element of `dtype`. ValueError if it has no such value."""
     given = np.asarray(value)
     if given.shape:
         raise ValueError(f"fill takes one value, not an array of shape {given.shape}: copy_from() takes arrays")
@@ -323,46 +291,39 @@ def _fill_problem(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> MapPr
     return MapProblem("fill", walk, dtype.name, dtype.name, bits, vectors)
 
 
-def _fill_strided(problem: MapProblem) -> Config:
-    entry = f"fill_strided<{_UNSIGNED[memory.as_dtype(problem.y).itemsize]}, {problem.walk.number}>"
-    return Config(entry, min(_blocks(problem.walk.size, 1), 2 * GRID_STRIDE_BLOCKS), BLOCK)
-
-
-def _fill_flat(problem: MapProblem) -> Config:
+def _bits(problem: MapProblem) -> tuple[Slot, str]:
+    """The output as unsigned integers, and their type in C++."""
     size = memory.as_dtype(problem.y).itemsize
-    entry = f"fill_vectors<{_UNSIGNED[size]}>"
-    blocks = ceil_div(ceil_div(problem.walk.size, 16 // size), FILL_BLOCK)
-    return Config(entry, blocks, FILL_BLOCK, arguments=_fill_flat_arguments)
+    return OUT.at(dtype=f"u{size}"), _UNSIGNED[size]
 
 
-def _fill_flat_arguments(problem: MapProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (_bits(output), problem.walk.size, problem.parameter)
+@variant("unary/03_fill_strided.cu", name="strided")
+def _fill_strided(problem: MapProblem) -> Launch:
+    """any strides: every element finds its own place"""
+    walk, (out, unsigned) = problem.walk, _bits(problem)
+    blocks = min(ceil_div(walk.size, BLOCK), 2 * GRID_STRIDE_BLOCKS)
+    args = (out, *walk.strides[0], *walk.extents, problem.parameter)
+    return Launch(blocks, BLOCK, args, entry=f"fill_strided<{unsigned}, {walk.number}>")
 
 
-def _fill_arguments(problem: MapProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (_bits(output), *problem.walk.strides[0], *problem.walk.extents, problem.parameter)
+@variant("unary/04_fill_vectors.cu", name="vectors", problems="aligned")
+def _fill_vectors(problem: MapProblem) -> Launch | str:
+    """16 bytes a lane"""
+    if not problem.vectors:
+        return _UNALIGNED
+    size, (out, unsigned) = problem.walk.size, _bits(problem)
+    blocks = ceil_div(ceil_div(size, 16 // memory.as_dtype(problem.y).itemsize), FILL_BLOCK)
+    return Launch(blocks, FILL_BLOCK, (out, size, problem.parameter), entry=f"fill_vectors<{unsigned}>")
 
 
-def _bits(array: Any) -> Any:
-    return array.view(f"u{array.itemsize}")
-
-
-def _filled(inputs: Sequence[np.ndarray], value: Any = 1.0) -> Any:
-    return np.full(inputs[0].shape, _element(value, inputs[0].dtype))
-
-
-FILL: Family[MapProblem] = _family(
+FILL = _family(
     "fill",
-    (
-        Variant(1, "strided", _ANY, "unary/03_fill_strided.cu", _fill_strided),
-        Variant(2, "vectors", _WIDE, "unary/04_fill_vectors.cu", _fill_flat, _vectors, problems="aligned"),
-    ),
-    _filled,
-    reference=lambda inputs, value=1.0: np.asarray(_filled(inputs, value), np.float64),
+    reference=lambda x, *, value=1.0: np.full(x.shape, _element(value, x.dtype)),
+    variants=(_fill_strided, _fill_vectors),
     problem=_fill_problem,
-    arguments=_fill_arguments,
     traffic=lambda problem: problem.walk.size * memory.as_dtype(problem.y).itemsize,
     dtypes=(*CASTS, "uint8"),
+    call=lambda inputs, out, variant, stream, value=1.0: functools.partial(fill, out, value, variant, stream),
 )
 
 
@@ -372,4 +333,4 @@ def fill(x: Any, value: Any, variant: str = "auto", stream: Any = None) -> Any:
     x: elements of 1, 2, 4 or 8 bytes, any strides whose axes merge into four; cudakit's, torch's or CuPy's. The rest is
     as for `scale`. ValueError for a value that an integer dtype has not.
     """
-    return front.apply(FILL, (x,), x, variant, stream, {"value": value})
+    return apply(FILL, (x,), x, variant, stream, {"value": value})

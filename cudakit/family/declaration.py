@@ -38,8 +38,8 @@ class Slot:
     """An array among a kernel's arguments, which stands for it until the launch.
 
     role: the number of an input; -1 for the first output, -2 for the second; None for the scratch memory. offset: bytes
-    from its first element on; elements: the dtype that its bytes are taken as, its own if "". An array with either of
-    them must be contiguous.
+    from its first element on; elements: the dtype that its bytes are taken as, its own if "". An array with an offset,
+    or with elements of another size, must be contiguous.
     """
 
     role: int | None
@@ -63,6 +63,8 @@ class Slot:
         if not self.offset and not self.elements:
             return array
         own = memory.as_dtype(self.elements) if self.elements else array.dtype
+        if not self.offset and own.itemsize == array.itemsize:
+            return array.view(own)
         return array.reshape(-1).view(np.uint8)[self.offset :].view(own)
 
 
