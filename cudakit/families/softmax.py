@@ -1,51 +1,81 @@
 """Row softmax: y[r, c] = exp(x[r, c] - max_r) / sum_c exp(x[r, c] - max_r).
 
 `softmax(x)` picks the best rung of the ladder that takes its arrays and options. `FAMILY` is the ladder of float32
-without options; softmax_modes has that of float16 and bfloat16, of the logarithm, of a scale and of masks. Rows that
-hold NaN or +inf, and rows of -inf alone, come out as NaN throughout, as the definition has it in float64.
+without options; `MODES` that of float16 and bfloat16, of the logarithm, of a scale and of masks. Rows that hold NaN or
++inf, and rows of -inf alone, come out as NaN throughout, as the definition has it in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from cudakit.families import front, softmax_modes
-from cudakit.families.softmax_host import baseline, make_inputs, reference, rounding
+from cudakit.families import softmax_modes
+from cudakit.families.softmax_host import make_inputs, reference, rounding
 from cudakit.families.softmax_ladder import LADDER
+from cudakit.families.softmax_modes import ModesProblem, read_scale
 from cudakit.families.softmax_problem import RowProblem, problem
-from cudakit.families.variant import Family
-
-
-def _arguments(problem: RowProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (inputs[0], output, *problem.x_strides, *problem.y_strides, problem.rows, problem.cols)
+from cudakit.family import IN, OUT, Family, Scalar, apply
 
 
 def choose(problem: RowProblem, arch: str) -> str:
     """The rung that "auto" means: the fastest on an H200 among those that support the problem."""
     few = problem.rows < problem.sms
     order = ("registers", "split_row", "on_chip") if problem.vectors else ("span", "registers")
-    supported = (name for name in order if FAMILY.variant(name).refusal(problem, arch) is None)
+    supported = (name for name in order if FAMILY[name].refusal(problem, arch) is None)
     return next(supported, "two_launches" if few else "warp_shuffle")
 
 
+def _call_modes(
+    inputs: Sequence[Any],
+    out: Any,
+    variant: str,
+    stream: Any,
+    log: bool = False,
+    scale: float = 1.0,
+    masked: bool = False,
+) -> Callable[[], Any] | None:
+    x, mask = inputs[0], inputs[1] if masked else None
+    if str(x.dtype).endswith("float32") and not log and scale == 1.0 and not masked:
+        return None  # the function takes the family softmax
+    return functools.partial(softmax, x, out, variant, stream, log=log, scale=scale, mask=mask)
+
+
+MODES: Family[ModesProblem] = Family(
+    name="softmax_modes",
+    reference=reference,
+    variants=softmax_modes.LADDER,
+    inputs=make_inputs,
+    outputs=lambda x, mask=None, **options: (tuple(x.shape), x.dtype),
+    problem=softmax_modes.problem,
+    arguments=softmax_modes.arguments,
+    rounding=rounding,
+    choose=softmax_modes.choose,
+    shapes={
+        "gpu": ((8192, 8192),),
+        "sim": ((32, 512), (16, 1001)),
+        "sim sweep": ((64, 64), (32, 127), (16, 1000), (8, 2048)),
+        "sweep": ((1024, 1024), (8192, 8192), (4096, 16384), (4096, 32768), (32768, 1000), (65536, 256)),
+    },
+    dtypes=("float16", "bfloat16", "float32"),
+    modes={"": {}, "log": {"log": True}, "masked": {"scale": 0.125, "masked": True}},
+    scalars={"scale": Scalar("scale", read_scale)},
+    problems="cudakit.testing.softmax_modes:softmax_modes_cases",
+    call=_call_modes,
+)
+
 FAMILY: Family[RowProblem] = Family(
     name="softmax",
+    reference=lambda x: reference(x),
     variants=LADDER,
-    make_inputs=make_inputs,
-    output_like=lambda inputs: (tuple(inputs[0].shape), np.dtype(np.float32)),
-    reference=reference,
-    rounding=rounding,
-    baseline=baseline,
+    inputs=make_inputs,
+    outputs={"out": "float32"},
     problem=problem,
-    arguments=_arguments,
-    traffic=lambda problem: 8 * problem.rows * problem.cols,
-    flops=lambda problem: 0,
+    arguments=lambda p: (IN[0], OUT, *p.x_strides, *p.y_strides, p.rows, p.cols),
+    rounding=rounding,
     choose=choose,
-    instead=lambda dtype: None if dtype in ("float32", "") else softmax_modes.FAMILY,
-    empty=lambda problem: problem.rows == 0 or problem.cols == 0,
+    instead=lambda dtype: None if dtype in ("float32", "") else MODES,
     shapes={
         "gpu": ((8192, 8192),),
         "sim": ((32, 512), (16, 1001)),
@@ -65,6 +95,8 @@ FAMILY: Family[RowProblem] = Family(
             (16, 1048576),
         ),
     },
+    problems="cudakit.testing.softmax:softmax_cases",
+    call=lambda inputs, out, variant, stream: functools.partial(softmax, inputs[0], out, variant, stream),
 )
 
 
@@ -88,6 +120,6 @@ def softmax(
     ValueError for arrays it does not take, UnsupportedVariant for a rung that does not take them.
     """
     if not log and scale == 1.0 and mask is None:
-        return front.apply(FAMILY, (x,), out, variant, stream)
+        return apply(FAMILY, (x,), out, variant, stream)
     inputs = (x,) if mask is None else (x, mask)
-    return front.apply(softmax_modes.FAMILY, inputs, out, variant, stream, options={"log": log, "scale": scale})
+    return apply(MODES, inputs, out, variant, stream, {"log": log, "scale": scale})

@@ -7,19 +7,16 @@ infinite gradient at y = 0, makes the whole row NaN. y = 0 gives a gradient of 0
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cudakit.compare import in_range
-from cudakit.families import checks, front
-from cudakit.families.scalars import Scalar
 from cudakit.families.softmax_modes import read_scale
 from cudakit.families.softmax_problem import piece, row_and_column
-from cudakit.families.variant import CPP, MAX_GRID_X, Config, Family, Variant, ceil_div, cpp_bool
-from cudakit.memory import array as memory
+from cudakit.family import CPP, IN, MAX_GRID_X, OUT, Family, Launch, Scalar, apply, ceil_div, checks, cpp_bool, variant
 from cudakit.rounding import LEAST_NORMAL, SMALLEST, U, of_exponential, of_products, of_tree
 
 # Threads of a block, at most, and pieces of both arrays that a thread holds: of 16 bytes, and of one element.
@@ -79,9 +76,11 @@ def problem(inputs: Sequence[Any], output: Any, log: bool = False, scale: float 
     return BackwardProblem(rows, cols, (*steps[0], *steps[1], *steps[2]), vector, dtype.name, bool(log), factor)
 
 
-def _two_reads(problem: BackwardProblem) -> Config:
+@variant("softmax_backward/01_two_reads.cu", since="sm_80")
+def two_reads(problem: BackwardProblem) -> Launch:
+    """one block per row: the sum, then a second read"""
     block = min(MOST_THREADS, max(64, ceil_div(ceil_div(problem.pieces, 2), 32) * 32))
-    return Config(f"two_reads<{problem.template}, {problem.vector}>", problem.rows, block)
+    return Launch(problem.rows, block, entry=f"two_reads<{problem.template}, {problem.vector}>")
 
 
 @dataclass(frozen=True)
@@ -107,16 +106,14 @@ def register_tile(problem: BackwardProblem) -> BackwardTile | None:
     return BackwardTile(block, block, most) if block <= MOST_THREADS else None
 
 
-def _registers(problem: BackwardProblem) -> Config:
+@variant("softmax_backward/02_registers.cu", since="sm_80")
+def registers(problem: BackwardProblem) -> Launch | str:
+    """each element read once, 16 bytes at a time, both arrays kept in registers"""
     tile = register_tile(problem)
-    if tile is None:  # supports() said so before
-        raise ValueError(f"{problem} has no register tile")
+    if tile is None:
+        return f"a row of {problem.cols} is more than a block holds in registers"
     entry = f"registers<{problem.template}, {tile.block}, {tile.lanes}, {tile.held}, {problem.vector}>"
-    return Config(entry, ceil_div(problem.rows, tile.block // tile.lanes), tile.block)
-
-
-def _fits_registers(problem: BackwardProblem) -> bool | str:
-    return register_tile(problem) is not None or f"a row of {problem.cols} is more than a block holds in registers"
+    return Launch(ceil_div(problem.rows, tile.block // tile.lanes), tile.block, entry=entry)
 
 
 @dataclass(frozen=True)
@@ -138,69 +135,25 @@ def cluster_tile(problem: BackwardProblem) -> BackwardClusterTile | None:
     return None
 
 
-def _split_row(problem: BackwardProblem) -> Config:
-    tile = cluster_tile(problem)
-    if tile is None:  # supports() said so before
-        raise ValueError(f"{problem} has no cluster tile")
-    entry = f"split_row<{problem.template}, {tile.block}, {tile.cluster}, {tile.held}, {problem.vector}>"
-    return Config(entry, problem.rows * tile.cluster, tile.block, cluster=tile.cluster)
-
-
-def _fits_cluster(problem: BackwardProblem) -> bool | str:
+@variant("softmax_backward/03_split_row.cu", since="sm_90", problems="vectors")
+def split_row(problem: BackwardProblem) -> Launch | str:
+    """the blocks of a cluster share a long row"""
     if problem.vector == 1:
         return "it takes rows of neighbouring elements on 16-byte boundaries, in length a multiple of 16 bytes"
     tile = cluster_tile(problem)
     if tile is None:
         return f"a row of {problem.cols} is more than 16 blocks hold in registers"
     blocks = problem.rows * tile.cluster
-    return blocks <= MAX_GRID_X or f"{problem.rows} rows take {blocks} blocks, more than a grid has"
-
-
-VARIANTS: tuple[Variant[BackwardProblem], ...] = (
-    Variant(
-        1,
-        "two_reads",
-        "one block per row: the sum, then a second read",
-        "softmax_backward/01_two_reads.cu",
-        _two_reads,
-        since="sm_80",
-    ),
-    Variant(
-        2,
-        "registers",
-        "each element read once, 16 bytes at a time, both arrays kept in registers",
-        "softmax_backward/02_registers.cu",
-        _registers,
-        _fits_registers,
-        since="sm_80",
-    ),
-    Variant(
-        3,
-        "split_row",
-        "the blocks of a cluster share a long row",
-        "softmax_backward/03_split_row.cu",
-        _split_row,
-        _fits_cluster,
-        since="sm_90",
-        problems="vectors",
-    ),
-)
+    if blocks > MAX_GRID_X:
+        return f"{problem.rows} rows take {blocks} blocks, more than a grid has"
+    entry = f"split_row<{problem.template}, {tile.block}, {tile.cluster}, {tile.held}, {problem.vector}>"
+    return Launch(blocks, tile.block, entry=entry, cluster=tile.cluster)
 
 
 def choose(problem: BackwardProblem, arch: str) -> str:
     """The rung that "auto" means: each element is read once if the row fits a block, or a cluster."""
-    supported = (name for name in ("registers", "split_row") if FAMILY.variant(name).refusal(problem, arch) is None)
+    supported = (name for name in ("registers", "split_row") if FAMILY[name].refusal(problem, arch) is None)
     return next(supported, "two_reads")
-
-
-def _arguments(problem: BackwardProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (inputs[0], inputs[1], output, *problem.strides, problem.rows, problem.cols, problem.scale)
-
-
-def _traffic(problem: BackwardProblem) -> int:
-    grad_row, grad_col = problem.strides[:2]
-    grad = (problem.rows if grad_row else 1) * (problem.cols if grad_col else 1)
-    return memory.as_dtype(problem.dtype).itemsize * (2 * problem.rows * problem.cols + grad)
 
 
 # On the host ----------------------------------------------------------------------------------------------------------
@@ -216,34 +169,24 @@ def make_inputs(
     return grad, (logarithms if log else np.exp(logarithms)).astype(dtype, copy=False)
 
 
-def _gradient(inputs: Sequence[np.ndarray], log: bool, scale: float, kind: Any) -> Any:
-    grad, y = (np.asarray(x).astype(kind) for x in inputs)
-    with np.errstate(all="ignore"):
-        if log:
-            unscaled = grad - np.exp(y) * grad.sum(axis=-1, keepdims=True)
-        else:
-            unscaled = y * (grad - (grad * y).sum(axis=-1, keepdims=True))
-        return kind(np.float32(scale)) * unscaled
+def reference(grad: Any, y: Any, *, log: bool = False, scale: float = 1.0) -> Any:
+    """The definition, in the dtype of y and at least in float32."""
+    kind: Any = np.result_type(y.dtype, np.float32).type
+    dtype, grad, y = y.dtype, grad.astype(kind, copy=False), y.astype(kind, copy=False)
+    if log:
+        unscaled = grad - np.exp(y) * grad.sum(axis=-1, keepdims=True)
+    else:
+        unscaled = y * (grad - (grad * y).sum(axis=-1, keepdims=True))
+    return (kind(np.float32(scale)) * unscaled).astype(dtype, copy=False)
 
 
-def reference(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0) -> Any:
-    """The definition in float64; infinite if it is past the range of the dtype."""
-    return in_range(_gradient(inputs, log, scale, np.float64), inputs[1].dtype)
-
-
-def baseline(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0) -> Any:
-    """The same in float32, rounded to the inputs' dtype."""
-    with np.errstate(over="ignore"):
-        return _gradient(inputs, log, scale, np.float32).astype(inputs[1].dtype)
-
-
-def rounding(inputs: Sequence[np.ndarray], exact: Any, log: bool = False, scale: float = 1.0) -> Any:
+def rounding(exact: Any, grad: Any, y: Any, *, log: bool = False, scale: float = 1.0) -> Any:
     """The rounding of the row's sum and of the term subtracted from grad, times each element's factor y (or exp(y),
     which has a rounding of its own), and of the two products that follow."""
     if not exact.size:
         return 0.0
     with np.errstate(all="ignore"):
-        grad, y = (np.asarray(x).astype(np.float64) for x in inputs)
+        grad, y = grad.astype(np.float64), y.astype(np.float64)
         terms = grad if log else grad * y
         total = np.abs(terms.sum(axis=-1, keepdims=True))
         of_sum = (of_tree(np.broadcast_to(terms, y.shape)) if log else of_products(terms))[..., None]
@@ -258,18 +201,14 @@ def rounding(inputs: Sequence[np.ndarray], exact: Any, log: bool = False, scale:
 
 FAMILY: Family[BackwardProblem] = Family(
     name="softmax_backward",
-    variants=VARIANTS,
-    make_inputs=make_inputs,
-    output_like=lambda inputs, **options: (tuple(inputs[1].shape), inputs[1].dtype),
     reference=reference,
-    rounding=rounding,
-    baseline=baseline,
+    variants=(two_reads, registers, split_row),
+    inputs=make_inputs,
+    outputs=lambda grad, y, **options: (tuple(y.shape), y.dtype),
     problem=problem,
-    arguments=_arguments,
-    traffic=_traffic,
-    flops=lambda problem: 0,
+    arguments=lambda p: (*IN[:2], OUT, *p.strides, p.rows, p.cols, p.scale),
+    rounding=rounding,
     choose=choose,
-    empty=lambda problem: problem.rows == 0 or problem.cols == 0,
     shapes={
         "gpu": ((8192, 8192),),
         "sim": ((32, 512), (16, 1001)),
@@ -287,6 +226,10 @@ FAMILY: Family[BackwardProblem] = Family(
     dtypes=("float32", "float16", "bfloat16"),
     modes={"": {}, "log": {"log": True}, "scaled": {"scale": 0.125}},
     scalars={"scale": Scalar("scale", read_scale)},
+    problems="cudakit.testing.softmax_backward:softmax_backward_cases",
+    call=lambda inputs, out, variant, stream, **options: functools.partial(
+        softmax_backward, inputs[0], inputs[1], out, variant, stream, **options
+    ),
 )
 
 
@@ -312,4 +255,4 @@ def softmax_backward(
     gradient is scale * grad: set it to 0 after the call. NaN and infinities follow IEEE arithmetic: a NaN in grad, or
     with softmax an infinite gradient at y = 0, makes the whole row NaN.
     """
-    return front.apply(FAMILY, (grad, y), out, variant, stream, {"log": log, "scale": scale})
+    return apply(FAMILY, (grad, y), out, variant, stream, {"log": log, "scale": scale})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cudakit.families.softmax_problem import RowProblem
-from cudakit.families.variant import Config, ceil_div
+from cudakit.family import Launch, ceil_div, variant
 from cudakit.libs import blas
 
 if TYPE_CHECKING:
@@ -22,23 +22,11 @@ if TYPE_CHECKING:
     from cudakit.launch.kernel import Kernel
     from cudakit.memory.array import DeviceArray
 
-SOURCE = "softmax/14_blas.cu"
 BLOCK = 256
 # Three calls a row and more: a problem of many rows is a wait, and shows nothing that fewer do not.
 MOST_ROWS = 4096
 
-KernelOf = Callable[[Config], "Kernel"]
-
-
-def supports(problem: RowProblem) -> bool | str:
-    """True, or why these rungs do not take a softmax problem."""
-    if not problem.blas:
-        return "cuBLAS's bindings are not installed: pip install 'cudakit[libs]'"
-    if problem.rows > MOST_ROWS:
-        return f"it makes several calls a row, and {problem.rows} rows are more than {MOST_ROWS}"
-    if problem.cols > 1 and problem.x_strides[1] < 1:
-        return "the library walks a row forwards only"
-    return True
+KernelOf = Callable[[Launch], "Kernel"]
 
 
 class _Steps:
@@ -59,8 +47,8 @@ class _Steps:
             array.close()
 
     def _launch(self, entry: str, threads: int, *args: Any) -> None:
-        config = Config(entry, ceil_div(threads, BLOCK), BLOCK)
-        self.kernel_of(config).launch(self.stream, **config.keywords(args))
+        launch = Launch(ceil_div(threads, BLOCK), BLOCK, entry=entry)
+        self.kernel_of(launch).launch(self.stream, **launch.keywords(args))
 
     def find_keys(self) -> None:
         p = self.problem
@@ -94,7 +82,7 @@ class _Steps:
         return value
 
 
-def read_back(
+def _read_back(
     device: Device,
     kernel_of: KernelOf,
     problem: RowProblem,
@@ -116,7 +104,7 @@ def read_back(
         steps.close()
 
 
-def on_device(
+def _on_device(
     device: Device,
     kernel_of: KernelOf,
     problem: RowProblem,
@@ -139,3 +127,26 @@ def on_device(
         steps.quotients(everything)
     finally:
         steps.close()
+
+
+def _answer(problem: RowProblem) -> tuple[Launch, ...] | str:
+    """No launch besides those of `run`, or why these rungs do not take a problem."""
+    if not problem.blas:
+        return "cuBLAS's bindings are not installed: pip install 'cudakit[libs]'"
+    if problem.rows > MOST_ROWS:
+        return f"it makes several calls a row, and {problem.rows} rows are more than {MOST_ROWS}"
+    if problem.cols > 1 and problem.x_strides[1] < 1:
+        return "the library walks a row forwards only"
+    return ()
+
+
+@variant("softmax/14_blas.cu", run=_read_back, waits=True, problems="forwards")
+def blas_read_back(problem: RowProblem) -> tuple[Launch, ...] | str:
+    """a BLAS library's amax and asum, every maximum read back to the host"""
+    return _answer(problem)
+
+
+@variant("softmax/14_blas.cu", run=_on_device, problems="forwards")
+def blas_on_device(problem: RowProblem) -> tuple[Launch, ...] | str:
+    """the same calls, their results left on the device"""
+    return _answer(problem)

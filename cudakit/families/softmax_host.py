@@ -1,16 +1,14 @@
-"""Row softmax on the host, for both families of it: inputs, the float64 reference, its rounding, numpy's way.
+"""Row softmax on the host, for both families of it: inputs, the reference, its rounding.
 
 All take the options of softmax_modes: the softmax of scale * x + mask, or its logarithm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from cudakit.compare import in_range
 from cudakit.rounding import LEAST_NORMAL, SPREADS, U, of_exponential
 
 
@@ -21,25 +19,41 @@ def make_inputs(
     return (x, rng.random(shape[-1:]) < 0.75) if masked else (x,)
 
 
-def reference(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0, masked: bool = False) -> Any:
-    """The definition in float64, with the scores' own rounding to float32: both kernels and numpy users have it.
-    Logarithms may be past the range of float16."""
-    exact = _softmax(inputs, log, scale, np.float64)
-    return in_range(exact, inputs[0].dtype)
+def reference(x: Any, mask: Any = None, *, log: bool = False, scale: float = 1.0, masked: bool = False) -> Any:
+    """The definition, in the dtype of x and at least in float32, with the scores' own rounding to float32: both kernels
+    and numpy users have it."""
+    kind: Any = np.result_type(x.dtype, np.float32).type
+    if not x.size:
+        return x
+    scores = x.astype(np.float32, copy=False)
+    if scale != 1.0:
+        scores = scores * np.float32(scale)
+    seen: Any = True
+    if mask is not None:
+        if mask.dtype == bool:
+            seen = mask
+        else:
+            seen, scores = mask != -np.inf, scores + mask.astype(np.float32, copy=False)
+        scores = np.where(seen, scores, np.float32(-np.inf))
+    scores = scores.astype(kind, copy=False)
+    # fmax passes over NaN as the kernels do; the NaN comes back in through the sum.
+    shifted = scores - np.fmax.reduce(scores, axis=-1, keepdims=True)
+    exponentials = np.exp(shifted)
+    total = exponentials.sum(axis=-1, keepdims=True)
+    result = shifted - np.log(total) if log else exponentials / total
+    if mask is not None:
+        anything = np.broadcast_to(seen, x.shape).any(axis=-1, keepdims=True)
+        result = np.where(anything, result, kind(-np.inf if log else 0.0))
+    return result.astype(x.dtype, copy=False)
 
 
-def baseline(inputs: Sequence[np.ndarray], log: bool = False, scale: float = 1.0, masked: bool = False) -> Any:
-    """The same in float32 as numpy sums, rounded to the dtype of x."""
-    return _rounded(_softmax(inputs, log, scale, np.float32), inputs[0].dtype)
-
-
-def rounding(inputs: Sequence[np.ndarray], exact: Any, log: bool = False, **options: Any) -> Any:
+def rounding(exact: Any, x: Any, mask: Any = None, *, log: bool = False, **options: Any) -> Any:
     """The rounding of an exponential and of a row's sum, relative to each element; for logarithms, of the term that is
     subtracted. Exponentials below the least normal number may be 0."""
     return _rounding(exact, log, _of_sum(exact.shape[-1]))
 
 
-def rounding_in_order(inputs: Sequence[np.ndarray], exact: Any) -> Any:
+def rounding_in_order(exact: Any, x: Any) -> Any:
     """The same for a rung whose sum goes from left to right: twice what such a sum of these numbers is off by, and no
     less than its random walk. Numbers below half a step of the sum so far are lost."""
     with np.errstate(all="ignore"):
@@ -62,36 +76,3 @@ def _rounding(exact: Any, log: bool, of_sum: Any) -> Any:
             return U * (np.abs(exact - top) + 3 * np.abs(exact) + 3 * np.abs(top) + 12) + of_sum
         relative = of_exponential(np.log(top / exact)) + of_sum
         return np.where(exact > 0, exact * relative, 0.0) + LEAST_NORMAL
-
-
-def _rounded(values: Any, dtype: Any) -> Any:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        return values.astype(dtype)
-
-
-def _softmax(inputs: Sequence[np.ndarray], log: bool, scale: float, dtype: Any) -> Any:
-    x = np.asarray(inputs[0])
-    if not x.size:
-        return x.astype(dtype)
-    with np.errstate(all="ignore"):
-        scores = x.astype(np.float32, copy=False)
-        if scale != 1.0:
-            scores = scores * np.float32(scale)
-        seen: Any = True
-        if len(inputs) > 1:
-            mask = np.asarray(inputs[1])
-            if mask.dtype == bool:
-                seen = mask
-            else:
-                seen, scores = mask != -np.inf, scores + mask
-            scores = np.where(seen, scores, np.float32(-np.inf))
-        scores = scores.astype(dtype, copy=False)
-        # fmax passes over NaN as the kernels do; the NaN comes back in through the sum.
-        shifted = scores - np.fmax.reduce(scores, axis=-1, keepdims=True)
-        exponentials = np.exp(shifted)
-        total = exponentials.sum(axis=-1, keepdims=True)
-        result = shifted - np.log(total) if log else exponentials / total
-    if len(inputs) == 1:
-        return result
-    anything = np.broadcast_to(seen, x.shape).any(axis=-1, keepdims=True)
-    return np.where(anything, result, dtype(-np.inf if log else 0.0))

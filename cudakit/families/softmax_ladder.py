@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cudakit.families import softmax_blas
+from cudakit.families.softmax_blas import blas_on_device, blas_read_back
 from cudakit.families.softmax_host import rounding_in_order
 from cudakit.families.softmax_problem import RowProblem
-from cudakit.families.variant import MAX_GRID_X, Config, Variant, ceil_div, cpp_bool
+from cudakit.family import IN, MAX_GRID_X, OUT, SCRATCH, Launch, ceil_div, cpp_bool, variant
 
 # Dynamic shared memory a block of any supported chip from sm_80 on may opt in to (sm_86 and sm_89 have the least).
 PARKED_LIMIT = 96 * 1024
@@ -22,26 +21,61 @@ CLUSTER_HELD, CLUSTER_PARKED = 8, 54
 ON_CHIP_HELD, ON_CHIP_PARKED = 6, 14
 
 
-def _block_a_row(entry: str, block: int, shared_per_thread: int = 0) -> Any:
-    def configure(problem: RowProblem) -> Config:
-        return Config(entry, problem.rows, block, block * shared_per_thread)
-
-    return configure
+_VECTORS = "it takes rows of neighbouring floats on 16-byte boundaries, a multiple of 4 in length"
+_GRID = "{rows} rows of several blocks each are more than a grid has"
 
 
-def _thread_a_row(entry: str) -> Any:
-    def configure(problem: RowProblem) -> Config:
-        return Config(entry, ceil_div(problem.rows, 256), 256)
+@variant("softmax/01_thread_per_row.cu", rounding=rounding_in_order)
+def thread_per_row(problem: RowProblem) -> Launch:
+    """one thread a row, three passes"""
+    return Launch(ceil_div(problem.rows, 256), 256)
 
-    return configure
+
+@variant("softmax/02_thread_per_row_online.cu", rounding=rounding_in_order)
+def thread_per_row_online(problem: RowProblem) -> Launch:
+    """maximum and sum in one pass: two reads, not three"""
+    return Launch(ceil_div(problem.rows, 256), 256)
 
 
-def _wide_block(entry: str, shared_per_thread: int) -> Any:
-    def configure(problem: RowProblem) -> Config:
-        block = 1024 if problem.cols > 14080 else 512
-        return Config(entry, problem.rows, block, block * shared_per_thread)
+@variant("softmax/03_serial_block.cu", rounding=rounding_in_order)
+def serial_block(problem: RowProblem) -> Launch:
+    """one block of one thread a row"""
+    return Launch(problem.rows, 1)
 
-    return configure
+
+@variant("softmax/04_block_serial_reduce.cu", entry="block_serial_reduce<256>")
+def block_serial_reduce(problem: RowProblem) -> Launch:
+    """256 threads a row, thread 0 combines"""
+    return Launch(problem.rows, 256)
+
+
+@variant("softmax/05_tree_reduce.cu")
+def tree_reduce(problem: RowProblem) -> Launch:
+    """a tree in shared memory combines"""
+    return Launch(problem.rows, 256, shared=256 * 4)
+
+
+@variant("softmax/06_online_fused.cu")
+def online_fused(problem: RowProblem) -> Launch:
+    """online update in each thread, one tree of pairs"""
+    return Launch(problem.rows, 256, shared=256 * 8)
+
+
+def _wide_block(problem: RowProblem) -> int:
+    return 1024 if problem.cols > 14080 else 512
+
+
+@variant("softmax/07_vec4.cu")
+def vec4(problem: RowProblem) -> Launch:
+    """16-byte loads and stores, any alignment"""
+    block = _wide_block(problem)
+    return Launch(problem.rows, block, shared=block * 4)
+
+
+@variant("softmax/08_warp_shuffle.cu")
+def warp_shuffle(problem: RowProblem) -> Launch:
+    """reductions by warp shuffles"""
+    return Launch(problem.rows, _wide_block(problem))
 
 
 @dataclass(frozen=True)
@@ -93,24 +127,31 @@ def _register_tile(pieces: int, vec: int, shifted: bool) -> RegisterTile | None:
     return tile if tile.shared <= PARKED_LIMIT else None
 
 
-def _registers(problem: RowProblem) -> Config:
+@variant("softmax/09_registers.cu", since="sm_80")
+def registers(problem: RowProblem) -> Launch | str:
+    """each element read once, kept in registers and shared memory"""
     tile = register_tile(problem)
-    if tile is None:  # supports() said so before
-        raise ValueError(f"{problem} has no register tile")
-    return Config(tile.entry, ceil_div(problem.rows, tile.block // tile.lanes), tile.block, tile.shared)
-
-
-def _fits_registers(problem: RowProblem) -> bool | str:
-    if register_tile(problem) is None:
+    if tile is None:
         return f"a row of {problem.cols} floats does not fit a block's registers and {PARKED_LIMIT} shared bytes"
-    return True
+    return Launch(ceil_div(problem.rows, tile.block // tile.lanes), tile.block, shared=tile.shared, entry=tile.entry)
 
 
-def _span(problem: RowProblem) -> Config:
+@variant("softmax/10_span.cu", problems="span")
+def span(problem: RowProblem) -> Launch | str:
+    """unaligned short rows moved as one aligned span"""
+    if problem.cols > SPAN_COLS:
+        return f"a row of {problem.cols} floats is over the {SPAN_COLS} that a warp holds"
+    dense = (problem.cols, 1)
+    rows_dense = problem.x_strides == problem.y_strides == dense or (
+        problem.rows == 1 and problem.x_strides[1] == problem.y_strides[1] == 1
+    )
+    if not rows_dense or problem.x_alignment != 16 or problem.y_alignment != 16:
+        return "it takes contiguous arrays that start on 16 bytes"
     items = ceil_div(problem.cols, 32)
     block = 256 if items <= 4 else 128
     rows = block // 32 * (2 if items <= 4 else 1)
-    return Config(f"span<{block}, {rows}, {items}>", ceil_div(problem.rows, rows), block, rows * problem.cols * 4)
+    entry = f"span<{block}, {rows}, {items}>"
+    return Launch(ceil_div(problem.rows, rows), block, shared=rows * problem.cols * 4, entry=entry)
 
 
 @dataclass(frozen=True)
@@ -147,23 +188,45 @@ def cluster_tile(problem: RowProblem) -> ClusterTile | None:
     return None
 
 
-def _split_row(problem: RowProblem) -> Config:
-    tile = cluster_tile(problem)
-    if tile is None:  # supports() said so before
-        raise ValueError(f"{problem} has no cluster tile")
-    return Config(tile.entry, problem.rows * tile.cluster, tile.block, tile.shared, tile.cluster)
-
-
-def _fits_cluster(problem: RowProblem) -> bool | str:
+@variant("softmax/11_split_row.cu", since="sm_90", problems="vectors")
+def split_row(problem: RowProblem) -> Launch | tuple[Launch, ...] | str:
+    """the blocks of a cluster share a long row"""
     if problem.rows * problem.cols == 0:
-        return True
+        return ()
     if not problem.vectors:
-        return "it takes rows of neighbouring floats on 16-byte boundaries, a multiple of 4 in length"
+        return _VECTORS
     if problem.rows * 16 > MAX_GRID_X:
-        return f"{problem.rows} rows of several blocks each are more than a grid has"
-    if cluster_tile(problem) is None:
+        return _GRID.format(rows=problem.rows)
+    tile = cluster_tile(problem)
+    if tile is None:
         return f"a row of {problem.cols} floats does not fit the registers and shared memory of 16 blocks"
-    return True
+    grid = problem.rows * tile.cluster
+    return Launch(grid, tile.block, shared=tile.shared, entry=tile.entry, cluster=tile.cluster)
+
+
+def chunks(problem: RowProblem) -> int:
+    """Blocks a row in 12_two_launches.cu: enough to fill the chip twice, of no fewer than 4,096 floats each."""
+    wanted = ceil_div(4 * problem.sms, max(problem.rows, 1))
+    most = max(1, problem.cols // 4096)
+    return min(1 << (min(wanted, most).bit_length() - 1), 1024)
+
+
+@variant("softmax/12_two_launches.cu", scratch=lambda problem: problem.rows * chunks(problem) * 8)
+def two_launches(problem: RowProblem) -> tuple[Launch, ...] | str:
+    """many blocks share a row of any length, read twice"""
+    p, count = problem, chunks(problem)
+    grid = p.rows * count
+    if grid > MAX_GRID_X:
+        return _GRID.format(rows=p.rows)
+    sums = (IN[0], SCRATCH, *p.x_strides, p.rows, p.cols)
+    return (
+        Launch(grid, 512, sums, entry=f"chunk_sums<{count}>"),
+        Launch(grid, 512, _scale_arguments(p), entry=f"chunk_scale<{count}>"),
+    )
+
+
+def _scale_arguments(problem: RowProblem) -> tuple[Any, ...]:
+    return (IN[0], OUT, SCRATCH, *problem.x_strides, *problem.y_strides, problem.rows, problem.cols)
 
 
 def _on_chip_warps(problem: RowProblem) -> int:
@@ -175,192 +238,28 @@ def _on_chip_blocks(problem: RowProblem) -> int:
     return max(1, min(problem.sms, ceil_div(problem.cols, 4 * 32 * _on_chip_warps(problem))))
 
 
-def _on_chip(problem: RowProblem) -> Config:
+def _on_chip_scratch(problem: RowProblem) -> int:
+    return problem.rows * _on_chip_blocks(problem) * _on_chip_warps(problem) * 8
+
+
+@variant("softmax/13_on_chip.cu", since="sm_90", scratch=_on_chip_scratch, problems="few rows")
+def on_chip(problem: RowProblem) -> Launch | tuple[Launch, ...] | str:
+    """the whole chip holds the rows and meets once"""
+    if problem.rows * problem.cols == 0:
+        return ()
+    if not problem.vectors:
+        return _VECTORS
+    if problem.rows > 32:
+        return f"a block has warps for 32 rows, the problem has {problem.rows}"
     warps, blocks = _on_chip_warps(problem), _on_chip_blocks(problem)
     each = max(1, ceil_div(ceil_div(problem.cols // 4, blocks), 32 * warps))  # pieces a thread
     held = min(each, ON_CHIP_HELD)
     parked = min(each - held, ON_CHIP_PARKED)
     entry = f"on_chip<{warps}, {held}, {parked}>"
-    return Config(entry, blocks, 1024, 1024 * parked * 16, arguments=_scale_arguments, cooperative=True)
+    return Launch(blocks, 1024, _scale_arguments(problem), 1024 * parked * 16, entry, cooperative=True)
 
 
-def _few_rows(problem: RowProblem) -> bool | str:
-    if problem.rows * problem.cols == 0:
-        return True
-    if not problem.vectors:
-        return "it takes rows of neighbouring floats on 16-byte boundaries, a multiple of 4 in length"
-    return problem.rows <= 32 or f"a block has warps for 32 rows, the problem has {problem.rows}"
-
-
-def chunks(problem: RowProblem) -> int:
-    """Blocks a row in 12_two_launches.cu: enough to fill the chip twice, of no fewer than 4,096 floats each."""
-    wanted = ceil_div(4 * problem.sms, max(problem.rows, 1))
-    most = max(1, problem.cols // 4096)
-    return min(1 << (min(wanted, most).bit_length() - 1), 1024)
-
-
-def _two_launches(problem: RowProblem) -> tuple[Config, ...]:
-    count = chunks(problem)
-    grid = problem.rows * count
-    return (
-        Config(f"chunk_sums<{count}>", grid, 512, arguments=_sums_arguments),
-        Config(f"chunk_scale<{count}>", grid, 512, arguments=_scale_arguments),
-    )
-
-
-def _fits_grid(problem: RowProblem) -> bool | str:
-    if problem.rows * chunks(problem) > MAX_GRID_X:
-        return f"{problem.rows} rows of several blocks each are more than a grid has"
-    return True
-
-
-def _sums_arguments(problem: RowProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (inputs[0], scratch, *problem.x_strides, problem.rows, problem.cols)
-
-
-def _scale_arguments(problem: RowProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (inputs[0], output, scratch, *problem.x_strides, *problem.y_strides, problem.rows, problem.cols)
-
-
-def _is_span(problem: RowProblem) -> bool | str:
-    if problem.cols > SPAN_COLS:
-        return f"a row of {problem.cols} floats is over the {SPAN_COLS} that a warp holds"
-    dense = (problem.cols, 1)
-    rows_dense = problem.x_strides == problem.y_strides == dense or (
-        problem.rows == 1 and problem.x_strides[1] == problem.y_strides[1] == 1
-    )
-    if not rows_dense or problem.x_alignment != 16 or problem.y_alignment != 16:
-        return "it takes contiguous arrays that start on 16 bytes"
-    return True
-
-
-LADDER: tuple[Variant[RowProblem], ...] = (
-    Variant(
-        1,
-        "thread_per_row",
-        "one thread a row, three passes",
-        "softmax/01_thread_per_row.cu",
-        _thread_a_row("thread_per_row"),
-        rounding=rounding_in_order,
-    ),
-    Variant(
-        2,
-        "thread_per_row_online",
-        "maximum and sum in one pass: two reads, not three",
-        "softmax/02_thread_per_row_online.cu",
-        _thread_a_row("thread_per_row_online"),
-        rounding=rounding_in_order,
-    ),
-    Variant(
-        3,
-        "serial_block",
-        "one block of one thread a row",
-        "softmax/03_serial_block.cu",
-        _block_a_row("serial_block", 1),
-        rounding=rounding_in_order,
-    ),
-    Variant(
-        4,
-        "block_serial_reduce",
-        "256 threads a row, thread 0 combines",
-        "softmax/04_block_serial_reduce.cu",
-        _block_a_row("block_serial_reduce<256>", 256),
-    ),
-    Variant(
-        5,
-        "tree_reduce",
-        "a tree in shared memory combines",
-        "softmax/05_tree_reduce.cu",
-        _block_a_row("tree_reduce", 256, 4),
-    ),
-    Variant(
-        6,
-        "online_fused",
-        "online update in each thread, one tree of pairs",
-        "softmax/06_online_fused.cu",
-        _block_a_row("online_fused", 256, 8),
-    ),
-    Variant(
-        7,
-        "vec4",
-        "16-byte loads and stores, any alignment",
-        "softmax/07_vec4.cu",
-        _wide_block("vec4", 4),
-    ),
-    Variant(
-        8,
-        "warp_shuffle",
-        "reductions by warp shuffles",
-        "softmax/08_warp_shuffle.cu",
-        _wide_block("warp_shuffle", 0),
-    ),
-    Variant(
-        9,
-        "registers",
-        "each element read once, kept in registers and shared memory",
-        "softmax/09_registers.cu",
-        _registers,
-        _fits_registers,
-        since="sm_80",
-    ),
-    Variant(
-        10,
-        "span",
-        "unaligned short rows moved as one aligned span",
-        "softmax/10_span.cu",
-        _span,
-        _is_span,
-        problems="span",
-    ),
-    Variant(
-        11,
-        "split_row",
-        "the blocks of a cluster share a long row",
-        "softmax/11_split_row.cu",
-        _split_row,
-        _fits_cluster,
-        since="sm_90",
-        problems="vectors",
-    ),
-    Variant(
-        12,
-        "two_launches",
-        "many blocks share a row of any length, read twice",
-        "softmax/12_two_launches.cu",
-        _two_launches,
-        _fits_grid,
-        scratch=lambda problem: problem.rows * chunks(problem) * 8,
-    ),
-    Variant(
-        13,
-        "on_chip",
-        "the whole chip holds the rows and meets once",
-        "softmax/13_on_chip.cu",
-        _on_chip,
-        _few_rows,
-        since="sm_90",
-        scratch=lambda problem: problem.rows * _on_chip_blocks(problem) * _on_chip_warps(problem) * 8,
-        problems="few rows",
-    ),
-    Variant(
-        14,
-        "blas_read_back",
-        "a BLAS library's amax and asum, every maximum read back to the host",
-        softmax_blas.SOURCE,
-        lambda problem: (),
-        softmax_blas.supports,
-        run=softmax_blas.read_back,
-        waits=True,
-        problems="forwards",
-    ),
-    Variant(
-        15,
-        "blas_on_device",
-        "the same calls, their results left on the device",
-        softmax_blas.SOURCE,
-        lambda problem: (),
-        softmax_blas.supports,
-        run=softmax_blas.on_device,
-        problems="forwards",
-    ),
-)
+LADDER = (
+    thread_per_row, thread_per_row_online, serial_block, block_serial_reduce, tree_reduce, online_fused, vec4,
+    warp_shuffle, registers, span, split_row, two_launches, on_chip, blas_read_back, blas_on_device,
+)  # fmt: skip

@@ -15,11 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.families.scalars import Scalar
-from cudakit.families.softmax_host import baseline, make_inputs, reference, rounding
 from cudakit.families.softmax_problem import expect_rows, piece, row_and_column
-from cudakit.families.variant import CPP, Config, Family, Variant, ceil_div, cpp_bool
-from cudakit.memory import array as memory
+from cudakit.family import CPP, IN, OUT, Launch, ceil_div, cpp_bool, variant
 
 _MASKS = {"": 0, "bool": 1, "float32": 2}
 # Elements that a thread of 02_registers.cu holds as floats, and threads of a block, at most.
@@ -144,82 +141,33 @@ def _tile_as_they_came(pieces: int) -> ModesTile | None:
     return None
 
 
-def _registers(problem: ModesProblem) -> Config:
-    tile = register_tile(problem)
-    if tile is None:  # supports() said so before
-        raise ValueError(f"{problem} has no register tile")
-    entry = f"registers<{problem.template}, {tile.block}, {tile.lanes}, {tile.held}, {tile.vec}>"
-    return Config(entry, ceil_div(problem.rows, tile.block // tile.lanes), tile.block)
-
-
-def _fits_registers(problem: ModesProblem) -> bool | str:
-    return register_tile(problem) is not None or f"a row of {problem.cols} is more than a block holds in registers"
-
-
-def _two_reads(problem: ModesProblem) -> Config:
+@variant("softmax_modes/01_two_reads.cu", since="sm_80")
+def two_reads(problem: ModesProblem) -> Launch:
+    """one block a row, maximum and sum online, then a second read"""
     pieces = ceil_div(problem.cols, problem.vector)
     block = min(MOST_THREADS, max(64, ceil_div(ceil_div(pieces, 2), 32) * 32))
-    return Config(f"two_reads<{problem.template}, {problem.vector}>", problem.rows, block)
+    return Launch(problem.rows, block, entry=f"two_reads<{problem.template}, {problem.vector}>")
 
 
-VARIANTS: tuple[Variant[ModesProblem], ...] = (
-    Variant(
-        1,
-        "two_reads",
-        "one block a row, maximum and sum online, then a second read",
-        "softmax_modes/01_two_reads.cu",
-        _two_reads,
-        since="sm_80",
-    ),
-    Variant(
-        2,
-        "registers",
-        "each element read once, 16 bytes at a time, and kept in registers",
-        "softmax_modes/02_registers.cu",
-        _registers,
-        _fits_registers,
-        since="sm_80",
-    ),
-)
+@variant("softmax_modes/02_registers.cu", since="sm_80")
+def registers(problem: ModesProblem) -> Launch | str:
+    """each element read once, 16 bytes at a time, and kept in registers"""
+    tile = register_tile(problem)
+    if tile is None:
+        return f"a row of {problem.cols} is more than a block holds in registers"
+    entry = f"registers<{problem.template}, {tile.block}, {tile.lanes}, {tile.held}, {tile.vec}>"
+    return Launch(ceil_div(problem.rows, tile.block // tile.lanes), tile.block, entry=entry)
 
 
-def _arguments(problem: ModesProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (inputs[0], inputs[-1], output, *problem.strides, problem.rows, problem.cols, problem.scale)
+LADDER = (two_reads, registers)
+
+
+def arguments(problem: ModesProblem) -> tuple[Any, ...]:
+    """The arguments of both kernels; without a mask, x is in its place."""
+    mask = IN[1] if problem.mask else IN[0]
+    return (IN[0], mask, OUT, *problem.strides, problem.rows, problem.cols, problem.scale)
 
 
 def choose(problem: ModesProblem, arch: str) -> str:
     """The rung that "auto" means: registers wherever a row fits them."""
     return "registers" if register_tile(problem) is not None else "two_reads"
-
-
-def _traffic(problem: ModesProblem) -> int:
-    m_row, m_col = problem.strides[2:4]
-    itemsize = {"": 0, "bool": 1, "float32": 4}[problem.mask]
-    mask = (problem.rows if m_row else 1) * (problem.cols if m_col else 1) * itemsize
-    return 2 * memory.as_dtype(problem.dtype).itemsize * problem.rows * problem.cols + mask
-
-
-FAMILY: Family[ModesProblem] = Family(
-    name="softmax_modes",
-    variants=VARIANTS,
-    make_inputs=make_inputs,
-    output_like=lambda inputs, **options: (tuple(inputs[0].shape), inputs[0].dtype),
-    reference=reference,
-    rounding=rounding,
-    baseline=baseline,
-    problem=problem,
-    arguments=_arguments,
-    traffic=_traffic,
-    flops=lambda problem: 0,
-    choose=choose,
-    empty=lambda problem: problem.rows == 0 or problem.cols == 0,
-    shapes={
-        "gpu": ((8192, 8192),),
-        "sim": ((32, 512), (16, 1001)),
-        "sim sweep": ((64, 64), (32, 127), (16, 1000), (8, 2048)),
-        "sweep": ((1024, 1024), (8192, 8192), (4096, 16384), (4096, 32768), (32768, 1000), (65536, 256)),
-    },
-    dtypes=("float16", "bfloat16", "float32"),
-    scalars={"scale": Scalar("scale", read_scale)},
-    modes={"": {}, "log": {"log": True}, "masked": {"scale": 0.125, "masked": True}},
-)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cudakit.families import checks
-from cudakit.families.variant import MAX_GRID_X, alignment
+from cudakit.family import MAX_GRID_X, alignment, checks
 from cudakit.libs import calls
 
 _TWICE = (
