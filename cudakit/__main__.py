@@ -16,7 +16,7 @@ from cudakit.show import outputs, terminal
 def info(arguments: argparse.Namespace) -> int:
     """What is here: cudakit, NVRTC, the driver, each GPU or why there is none, and the cache."""
     import cudakit
-    from cudakit.compile import cache, compiler, headers
+    from cudakit.compile import cache, compiler, headers, precompiled
 
     outputs.check_destination("--json", arguments.json)
     folder = cache.directory()
@@ -27,6 +27,7 @@ def info(arguments: argparse.Namespace) -> int:
         "nvrtc": compiler.nvrtc_identity(),
         "headers": list(headers.cuda_directories()),
         "kernels": str(headers.kernel_root()),
+        "pch": precompiled.summary(),
         "cache": f"not used: {bypassed}" if bypassed else str(folder),
     }
     specs = ["gpu:0"]

@@ -33,7 +33,7 @@ def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--define", action="append", default=[], metavar="NAME[=VALUE]", help="a macro")
     parser.add_argument("--no-fmad", action="store_true", help="do not fuse a * b + c")
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print the compiler's options if the file does not compile"
+        "-v", "--verbose", action="store_true", help="print the compiler's options, and if headers were precompiled"
     )
 
 
@@ -184,6 +184,9 @@ def compile_file(arguments: argparse.Namespace) -> int:
     kernels = kernel_facts(compiled)
     for line in [*(kernel.text for kernel in kernels), *warnings_of(compiled.log)]:
         terminal.say(f"  {line}", out)
+    if arguments.verbose:
+        terminal.say(f"  options: {' '.join(compiled.options)}", out)
+        terminal.say(f"  precompiled headers: {compiled.precompiled or 'not used: the kernels were in the cache'}", out)
     if arguments.ptx == "-":
         sys.stdout.write(compiled.ptx)
     elif arguments.ptx:

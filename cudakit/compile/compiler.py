@@ -13,11 +13,11 @@ import importlib.metadata
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cudakit import nvtx
-from cudakit.compile import diagnostics, headers
+from cudakit.compile import diagnostics, headers, precompiled
 from cudakit.compile import options as nvrtc_options
 from cudakit.errors import CompileError, check
 
@@ -57,7 +57,8 @@ class Request:
 @dataclass(frozen=True)
 class Compiled:
     """One compile's results. `lowered` maps each name expression to its mangled name. `launch` is what another
-    compiler than NVRTC says of how its kernel is launched; `nvrtc_version` is (0, 0) then."""
+    compiler than NVRTC says of how its kernel is launched; `nvrtc_version` is (0, 0) then. `precompiled` reports on
+    precompiled headers: "made", "used", "not used: " and why, or "" if NVRTC did not run for it."""
 
     cubin: bytes
     ptx: str
@@ -70,6 +71,7 @@ class Compiled:
     name: str
     source: str
     launch: dict[str, Any] = field(default_factory=dict)
+    precompiled: str = field(default="", compare=False)
 
 
 def chip_arch(major: int, minor: int) -> str:
@@ -191,21 +193,37 @@ def compile(request: Request) -> Compiled:
         raise CompileError(f"{request.name}:{line} has a NUL character, where NVRTC takes the source to end: remove it")
     nvrtc = _nvrtc()
     options = full_options(request)
+    result, how = precompiled.run(
+        nvrtc,
+        request.source,
+        (nvrtc_identity(), request.name, *options),
+        request.options,
+        lambda: headers.scan(request.source, request.name, request.directories, request.options, request.names),
+        lambda more: _attempt(nvrtc, request, options, more),
+    )
+    return replace(result, precompiled=how)
+
+
+def _attempt(
+    nvrtc: Any, request: Request, options: tuple[str, ...], more: tuple[str, ...]
+) -> precompiled.Outcome[Compiled]:
+    """One run of NVRTC with `options`, which results and errors name, and with `more` options, which they do not."""
     program = check(
         nvrtc, "nvrtcCreateProgram", nvrtc.nvrtcCreateProgram(request.source.encode(), request.name.encode(), 0, [], [])
     )
     try:
         for expression in request.names:
             check(nvrtc, "nvrtcAddNameExpression", nvrtc.nvrtcAddNameExpression(program, expression.encode()))
-        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-        log = _CLOCK.sub("", _text(nvrtc, program, "ProgramLog")).strip()
+        given = [option.encode() for option in (*options, *more)]
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
+        log = precompiled.without_messages(_CLOCK.sub("", _text(nvrtc, program, "ProgramLog"))).strip()
         if result:
             raise _failure(nvrtc, result, request, options, log)
         lowered: dict[str, str] = {}
         for expression in request.names:
             mangled = check(nvrtc, "nvrtcGetLoweredName", nvrtc.nvrtcGetLoweredName(program, expression.encode()))
             lowered[expression] = mangled.decode()
-        return Compiled(
+        compiled = Compiled(
             cubin=_bytes(nvrtc, program, "CUBIN"),
             ptx=_label_paths(_text(nvrtc, program, "PTX"), request.name),
             lowered=lowered,
@@ -217,6 +235,11 @@ def compile(request: Request) -> Compiled:
             name=request.name,
             source=request.source,
         )
+        if not more:
+            return precompiled.Outcome(compiled, None, 0)
+        (status,) = nvrtc.nvrtcGetPCHCreateStatus(program)
+        _, required = nvrtc.nvrtcGetPCHHeapSizeRequired(program)
+        return precompiled.Outcome(compiled, status, int(required))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
