@@ -123,6 +123,11 @@ class Refused(Exception):
 class CudakitError(RuntimeError):
     """The base of every exception of cudakit."""
 
+    #: The simulated device's report of a fault or of a mistake in host code: kind, detail, file, line, places, others,
+    #: allocation, name (the kernel's) and as_dict(); if a kernel did it, also block, thread, address and launched (the
+    #: line that launched it). None if there is none, and on a GPU.
+    report: Any = None
+
 
 class CudaError(CudakitError):
     """A driver or NVRTC routine failed.
@@ -130,10 +135,6 @@ class CudaError(CudakitError):
     routine: its name. code: the result as an int. name: the result's name. text: the driver's long text, or the
     simulated device's report. hint: what to do about it, or "".
     """
-
-    #: The simulated device's report of a fault or of a mistake in host code (kind, file, line, others, allocation,
-    #: as_dict(), and kernel, block and thread where a kernel did it); None where there is none, and on a GPU.
-    report: Any = None
 
     def __init__(self, routine: str, code: int, name: str, text: str = "", hint: str = "") -> None:
         self.routine = routine
@@ -151,7 +152,7 @@ class CudaError(CudakitError):
         super().__init__(message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.routine, self.code, self.name, self.text, self.hint)
+        return type(self), (self.routine, self.code, self.name, self.text, self.hint), {"report": self.report}
 
 
 class OutOfMemory(CudaError):
@@ -198,13 +199,23 @@ class UnseenFault(UserWarning):
 
 class CompileError(CudakitError):
     """NVRTC refused a source. log: its log. options: as given to it. excerpt: the numbered source around each
-    diagnostic, with its message. The text has the excerpt, or the log if there is no excerpt: each error once."""
+    diagnostic, with its message. diagnostics: the errors and warnings of the log, each with file, line, source_column,
+    kind and message. The text has the excerpt, or the log if there is no excerpt: each error once."""
 
-    def __init__(self, message: str, *, log: str = "", options: tuple[str, ...] = (), excerpt: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        log: str = "",
+        options: tuple[str, ...] = (),
+        excerpt: str = "",
+        diagnostics: tuple[Any, ...] = (),
+    ) -> None:
         self.message = message
         self.log = log
         self.options = tuple(options)
         self.excerpt = excerpt
+        self.diagnostics = tuple(diagnostics)
         parts = [message]
         if excerpt:
             parts.append(excerpt)
@@ -213,7 +224,7 @@ class CompileError(CudakitError):
         super().__init__("\n".join(parts))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _compile_error, (self.message, self.log, self.options, self.excerpt)
+        return _compile_error, (self.message, self.log, self.options, self.excerpt, self.diagnostics)
 
 
 class LaunchError(CudakitError):
@@ -248,8 +259,10 @@ class ForkedProcess(CudakitError):
     """A forked child used a device of its parent: CUDA does not survive fork."""
 
 
-def _compile_error(message: str, log: str, options: tuple[str, ...], excerpt: str) -> CompileError:
-    return CompileError(message, log=log, options=options, excerpt=excerpt)
+def _compile_error(
+    message: str, log: str, options: tuple[str, ...], excerpt: str, diagnostics: tuple[Any, ...]
+) -> CompileError:
+    return CompileError(message, log=log, options=options, excerpt=excerpt, diagnostics=diagnostics)
 
 
 def _decoded(answer: Any, fallback: str) -> str:

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
-from cudakit.commands import cli, files, script
+from cudakit import reports
+from cudakit.commands import cli, files, needs, script
 from cudakit.commands.launched import FileKernels
+from cudakit.commands.outcome import Outcome
 from cudakit.compile import compiler, headers
 from cudakit.driver import driver as drivers
-from cudakit.errors import CompileError, CudakitError, Refused
+from cudakit.errors import CudakitError, Refused
 from cudakit.show import advice, annotate, outputs, terminal
 
 HELP = """Compiles a .cu file for each architecture, says what its kernels need, runs them on the simulated device.
@@ -35,44 +37,18 @@ the same problems again. For any other file give a script that launches its kern
 
 The script runs on a simulated device under all checks, and what the kernels of the file do in it is counted by line.
 What it leaves alive on a device that it closes is reported, and fails the check only if --checks names leaks.
+Without such a script nothing of the file would be checked, so that is an error; --examples 0 compiles it only.
 --annotate writes the source with these counters beside each line, one HTML file; without --run it is the ops' variants
 on one of their shapes.
 
 A line per kernel says how often it was launched, or NEVER LAUNCHED; all instances of a template are one kernel.
+--json, --sarif and --junit write everything that was found for other programs: each fault, race, leak, wrong result
+and compile error with its file, line, kernel, block and thread. docs/continuous_integration.md shows them in use.
 
 Exit status 0 if all compiled, ran without a report and was correct; 1 if not; 2 if it could not be done, or if nothing
 was checked: no kernel of the file was launched."""
 
-# block sizes shown where nothing says which are used
-_USUAL_BLOCKS = (128, 256, 512, 1024)
-
-
-@dataclass
-class Outcome:
-    """All that a check found: what JSON gets. The entries of architectures, fuzzed and runs have "ok".
-
-    nothing_checked: why nothing was checked, or None. launches: those of each kernel of the file, in fuzzing and in
-    runs. kernels_checked: how many kernels have any. These two are empty and None if nothing was to be run.
-    """
-
-    file: str
-    checks: list[str]
-    nothing_checked: str | None = None
-    launches: list[dict[str, Any]] = field(default_factory=list)
-    kernels_checked: int | None = None
-    architectures: list[dict[str, Any]] = field(default_factory=list)
-    fuzzed: list[dict[str, Any]] = field(default_factory=list)
-    runs: list[dict[str, Any]] = field(default_factory=list)
-    kernels: list[dict[str, Any]] = field(default_factory=list)
-    annotated: str | None = None
-
-    @property
-    def ok(self) -> bool:
-        return self.nothing_checked is None and not self.failed
-
-    @property
-    def failed(self) -> bool:
-        return not all(entry["ok"] for entry in (*self.architectures, *self.fuzzed, *self.runs))
+_EXAMPLES = 200  # fuzzed problems per variant
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--arch", type=cli.parse_list, default=["sm_80", "sm_90a"], metavar="A,...", help="(default: sm_80,sm_90a)"
     )
     parser.add_argument(
-        "--examples", type=int, default=200, metavar="N", help="fuzzed problems a variant; 0: none (default: 200)"
+        "--examples",
+        type=int,
+        metavar="N",
+        help="fuzzed problems per variant (default: 200); 0 without --run or --annotate compiles only",
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="begin no new problem after that (default: 60)")
     parser.add_argument("--seed", type=int, help="draw the same problems again")
@@ -90,6 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="SCRIPT.py", dest="script", help="a script that launches the file's kernels")
     parser.add_argument("--annotate", metavar="FILE.html", help="write the source with counters beside each line")
     parser.add_argument("--json", metavar="FILE", help="write what was found as JSON; - is stdout, alone")
+    parser.add_argument("--sarif", metavar="FILE", help="write what was found as SARIF 2.1.0, for GitHub code scanning")
+    parser.add_argument("--junit", metavar="FILE", help="write what was checked as JUnit XML")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -101,13 +82,12 @@ def main(arguments: argparse.Namespace) -> int:
     outcome = Outcome(str(path), checks)
     if arguments.arch:
         configs = files.declared_configs(path)
-        compiled = [_compile(arguments, path, arch, configs, outcome, out) for arch in arguments.arch]
+        compiled = [needs.compile_for(arguments, path, arch, configs, outcome, out) for arch in arguments.arch]
         if not outcome.failed:
             _run(arguments, path, [one for one in compiled if one], outcome, out)
     else:
         outcome.nothing_checked = files.NO_ARCHITECTURE
-    if arguments.json:
-        outputs.write_json({"ok": outcome.ok, **asdict(outcome)}, arguments.json)
+    outcome.write(json=arguments.json, sarif_file=arguments.sarif, junit_file=arguments.junit)
     if outcome.failed:
         return cli.EXIT_FALSE
     if outcome.nothing_checked is not None:
@@ -123,101 +103,21 @@ def _refuse(arguments: argparse.Namespace, path: Path) -> None:
     unknown = set(arguments.checks or ()) - set(drivers.all_checks())
     if unknown:
         raise Refused(f"--checks {', '.join(sorted(unknown))}: there are {', '.join(drivers.all_checks())}")
-    if arguments.examples < 0 or not arguments.seconds > 0:
+    if (arguments.examples or 0) < 0 or not arguments.seconds > 0:
         raise Refused("--examples must be at least 0 and --seconds more than 0")
     if arguments.script is not None and not Path(arguments.script).is_file():
         raise Refused(f"--run {arguments.script}: there is no such script")
-    if arguments.annotate == "-":
-        raise Refused("--annotate -: the page is written to a file; name one")
+    for flag in ("--annotate", "--sarif", "--junit"):
+        if getattr(arguments, flag[2:]) == "-":
+            raise Refused(f"{flag} -: this is written to a file; name one")
     files.expect_defines(arguments)
-    for flag in ("--annotate", "--json"):
+    for flag in ("--annotate", "--json", "--sarif", "--junit"):
         outputs.check_destination(flag, getattr(arguments, flag[2:]))
     if arguments.annotate and arguments.script is None and not files.declared(path):
         raise Refused(
             f"--annotate {arguments.annotate}: no family of cudakit.ops declares a kernel of {path.name}, so there is "
             "nothing to count. Give --run SCRIPT.py, a script that launches its kernels on cudakit.Device()"
         )
-
-
-# Compiling ------------------------------------------------------------------------------------------------------------
-
-
-def _compile(
-    arguments: argparse.Namespace, path: Path, arch: str, configs: Sequence[Any], outcome: Outcome, out: IO[str]
-) -> compiler.Compiled | None:
-    """Compiles for one architecture and says what the kernels need there; None where it does not compile."""
-    print(f"{path} for {arch}", file=out)
-    entry: dict[str, Any] = {"arch": arch, "ok": True, "error": None, "warnings": [], "kernels": []}
-    outcome.architectures.append(entry)
-    try:
-        compiled = files.compiled_for(arguments, path, arch, configs)
-    except CompileError as error:
-        entry |= {"ok": False, "error": str(error)}
-        terminal.say_error(f"  FAILED: {error}", out)
-        if arguments.verbose:
-            print(f"  options: {' '.join(error.options)}", file=out)
-        return None
-    for kernel in files.kernel_facts(compiled):
-        print(f"  {kernel.text}", file=out)
-        occupancies = list(_occupancies(kernel, arch, configs, compiled))
-        if occupancies:
-            print(f"    occupancy: {'; '.join(map(_occupancy_text, occupancies))}", file=out)
-        entry["kernels"].append(
-            {
-                "name": kernel.name,
-                "registers": kernel.resources.registers,
-                "static_shared": kernel.resources.static_shared,
-                "stack": kernel.resources.stack,
-                "spill_bytes": kernel.spilled,
-                "max_threads": kernel.bound,
-                "occupancy": occupancies,
-            }
-        )
-    entry["warnings"] = files.warnings_of(compiled.log)
-    for line in entry["warnings"]:
-        print(f"  {line}", file=out)
-    if not entry["kernels"]:
-        print("  no kernels: a template gives one for each --names", file=out)
-    return compiled
-
-
-def _occupancies(
-    kernel: files.KernelFacts, arch: str, configs: Sequence[Any], compiled: compiler.Compiled
-) -> Iterator[dict[str, Any]]:
-    """Theoretical occupancy for the block sizes that are known for a kernel, or for usual ones."""
-    known: list[tuple[int, int]] = []
-    for config in configs:
-        if compiled.lowered.get(config.entry) == kernel.mangled or config.entry == kernel.name:
-            threads = math.prod(config.block) if isinstance(config.block, tuple) else config.block
-            known.append((threads, config.shared))
-    if not known and kernel.bound is not None:
-        known = [(kernel.bound, 0)]
-    for threads, shared in dict.fromkeys(known or [(threads, 0) for threads in _USUAL_BLOCKS]):
-        static = kernel.resources.static_shared
-        resident = drivers.occupancy(arch, threads, kernel.resources.registers, static + shared)
-        if resident is None:
-            return
-        yield {
-            "threads": threads,
-            "shared": shared,
-            "blocks": resident.blocks,
-            "occupancy": resident.fraction,
-            "limit": resident.limit,
-        }
-
-
-def _occupancy_text(occupancy: dict[str, Any]) -> str:
-    """ "50 % with 1024 threads (1 block, limited by registers)"."""
-    dynamic = f" and {occupancy['shared']} bytes" if occupancy["shared"] else ""
-    blocks = f"{occupancy['blocks']} block{'s' * (occupancy['blocks'] != 1)}"
-    share = f"{100 * occupancy['occupancy']:.3g} %"
-    return f"{share} with {occupancy['threads']} threads{dynamic} ({blocks}, by {occupancy['limit']})"
-
-
-def _run_on(arches: Sequence[str]) -> str | None:
-    """The newest of the architectures that a simulated device stands for, without its suffix."""
-    able = [re.sub(r"[af]$", "", arch) for arch in arches if drivers.is_simulated(arch)]
-    return max(able, key=lambda arch: int(arch[3:]), default=None)
 
 
 # Running --------------------------------------------------------------------------------------------------------------
@@ -229,24 +129,25 @@ def _run(
     """Runs the fuzzing and the script, and reports how often each kernel was launched."""
     kernels = FileKernels(path, outputs.read_text(path, "utf-8-sig"), compiled)
     pairs = files.declared(path)
-    wanted = bool(arguments.script or arguments.annotate or (pairs and arguments.examples))
+    examples = _EXAMPLES if arguments.examples is None else arguments.examples
+    wanted = bool(arguments.script or arguments.annotate or (pairs and examples))
     arch = _run_on(arguments.arch)
     if not kernels.launches:
         outcome.nothing_checked = files.no_kernels(path)
         return
+    if not wanted and not examples:
+        print("--examples 0: compiled only, nothing was run", file=out)
+        return
     if not wanted:
-        print(
-            "--examples 0: nothing was run"
-            if pairs
-            else "no family of cudakit.ops declares a kernel of this file, so nothing was run; --run SCRIPT.py takes a "
-            "script that launches its kernels",
-            file=out,
+        outcome.nothing_checked = (
+            f"no family of cudakit.ops declares a kernel of {path.name}, so nothing was run. Give --run SCRIPT.py, a "
+            "script that launches its kernels on cudakit.Device(), or --examples 0 to compile only"
         )
         return
     if arch is None:
         outcome.nothing_checked = f"no simulated device stands for {', '.join(arguments.arch)}, so nothing was run"
         return
-    _run_all(arguments, path, arch, pairs, kernels, compiled, outcome, out)
+    _run_all(arguments, path, arch, pairs, examples, kernels, compiled, outcome, out)
     if outcome.failed:
         return
     outcome.launches = [{"kernel": name, "launches": count} for name, count in kernels.launches.items()]
@@ -265,20 +166,22 @@ def _run_all(
     path: Path,
     arch: str,
     pairs: Sequence[tuple[Any, Any]],
+    examples: int,
     kernels: FileKernels,
     compiled: Sequence[compiler.Compiled],
     outcome: Outcome,
     out: IO[str],
 ) -> None:
     """Fuzzes what ops declare, runs the user's script, and annotates what ran."""
-    if arguments.examples and pairs:
+    if examples and pairs:
         with drivers.watching(outcome.checks) as watch:
             for family, variant in pairs:
-                _fuzz(arguments, arch, family, variant, outcome, out)
+                _fuzz(arguments, arch, family, variant, examples, outcome, out)
         kernels.count(watch.launches())
     # if all fuzzed problems were empty, one of the families' shapes is run
     if outcome.failed or not (arguments.script or arguments.annotate or not kernels.checked):
         return
+    began = time.monotonic()
     with drivers.watching(outcome.checks) as watch, _quietly(arguments.json == "-"):
         if arguments.script is not None:
             said = f"run by {arguments.script}"
@@ -286,7 +189,8 @@ def _run_all(
             run = {"script": arguments.script, **found}
         else:
             said, run = _run_variants(arch, pairs)
-    outcome.runs.append(run)
+    outcome.add(run.pop("reports"))
+    outcome.runs.append({**run, "seconds": time.monotonic() - began})
     for leak in run["leaks"] if run["ok"] else ():
         print(leak, file=out)
     if not run["ok"]:
@@ -309,20 +213,32 @@ def _run_all(
         print(f"written: {arguments.annotate}", file=out)
 
 
-def _fuzz(arguments: argparse.Namespace, arch: str, family: Any, variant: Any, outcome: Outcome, out: IO[str]) -> None:
+def _fuzz(
+    arguments: argparse.Namespace,
+    arch: str,
+    family: Any,
+    variant: Any,
+    examples: int,
+    outcome: Outcome,
+    out: IO[str],
+) -> None:
     from cudakit.commands import fuzzing
 
+    began = time.monotonic()
     fuzzed = fuzzing.run(
         f"sim:{arch}",
         family,
         [variant.name],
-        arguments.examples,
+        examples,
         arguments.seed,
         checks=outcome.checks,
         seconds=arguments.seconds,
     )
     print(fuzzed.text(), file=out)
-    outcome.fuzzed.append({"ok": fuzzed.ok, "variant": variant.name, **asdict(fuzzed)})
+    step = f"fuzz {family.name}/{variant.name}"
+    outcome.add(replace(found, step=step, arch=arch) for found in fuzzed.reports)
+    entry = {"ok": fuzzed.ok, "step": step, "seconds": time.monotonic() - began, "variant": variant.name}
+    outcome.fuzzed.append({**entry, **{key: value for key, value in asdict(fuzzed).items() if key != "reports"}})
 
 
 @contextlib.contextmanager
@@ -338,7 +254,8 @@ def _run_variants(arch: str, pairs: Sequence[tuple[Any, Any]]) -> tuple[str, dic
     from cudakit.device import Device
 
     said: list[str] = []
-    run: dict[str, Any] = {"script": None, "ok": True, "failure": None, "leaks": []}
+    step = {"step": "run the variants"}
+    run: dict[str, Any] = {**step, "script": None, "ok": True, "failure": None, "leaks": [], "reports": []}
     with Device(f"sim:{arch}") as device:
         stream = device.default_stream
         for family, variant in pairs:
@@ -349,7 +266,14 @@ def _run_variants(arch: str, pairs: Sequence[tuple[Any, Any]]) -> tuple[str, dic
                         family.launch(device, variant, inputs, output, stream, **options)
                         device.synchronize()
                     except CudakitError as error:
-                        run |= {"ok": False, "failure": str(error)}
+                        about = {**step, "arch": arch, "family": family.name, "variant": variant.name}
+                        run |= {"ok": False, "failure": str(error), "reports": reports.of_error(error, **about)}
                         return ", ".join(said), run
                     break
     return ", ".join(said) or "no variant takes its family's shapes", run
+
+
+def _run_on(arches: Sequence[str]) -> str | None:
+    """The newest of the architectures that a simulated device stands for, without its suffix."""
+    able = [re.sub(r"[af]$", "", arch) for arch in arches if drivers.is_simulated(arch)]
+    return max(able, key=lambda arch: int(arch[3:]), default=None)

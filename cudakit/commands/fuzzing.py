@@ -6,11 +6,14 @@ import argparse
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from cudakit import reports
 from cudakit.commands import cli
+from cudakit.compile import headers
 from cudakit.errors import ContextLost, CudakitError, Refused
+from cudakit.reports import Report
 from cudakit.show import terminal
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ class FuzzOutcome:
     """What a run of fuzzing found. `ran` and `refused` count the problems of all variants; `different`: by variant, the
     different problems that ran and were not empty; `short`: by variant, a sentence if it ran on too few. `cut_after`:
     the seconds after which no more problems were tried, None if all that were asked for were. `replay`: the command
-    that draws the same problems again."""
+    that draws the same problems again. `reports`: what was wrong, as data."""
 
     family: str
     variants: list[str]
@@ -42,6 +45,7 @@ class FuzzOutcome:
     failure: str | None = None
     cut_after: float | None = None
     replay: str = ""
+    reports: list[Report] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -66,7 +70,11 @@ class FuzzOutcome:
 
 
 class _Wrong(Exception):
-    """A variant was wrong on a problem; the text says which, how and on what."""
+    """A variant was wrong on a problem; the text says which, how and on what. reports: the same as data."""
+
+    def __init__(self, variant: Variant[Any], case: Any, why: str, reports: Sequence[Report]) -> None:
+        super().__init__(f"{variant.name} on {case}:\n{why}")
+        self.reports = [replace(one, problem=repr(case)) for one in reports]
 
 
 class _TimeIsUp(BaseException):
@@ -90,14 +98,15 @@ class _Bench:
         try:
             verdict = testing.run_case(self.device, family, variant, case)
         except CudakitError as error:
-            wrong = _Wrong(f"{variant.name} on {case}:\n{error}")
+            wrong = _Wrong(variant, case, str(error), reports.of_error(error))
             if isinstance(error, ContextLost):
                 self._replace(wrong)
             raise wrong from error
         if isinstance(verdict, testing.Unsupported):
             return False
         if not verdict.ok:
-            raise _Wrong(f"{variant.name} on {case}:\n{verdict.why}")
+            found = reports.Report("wrong result", verdict.why, full_text=verdict.why)
+            raise _Wrong(variant, case, verdict.why, [found])
         return True
 
     def _replace(self, wrong: _Wrong) -> None:
@@ -156,15 +165,22 @@ class _Search:
         # hypothesis draws about half of its problems twice
         short = coverage.shortfall(min(LEAST, coverage.drawn // 4))
         if short is not None or (not coverage.different and coverage.drawn):
-            self._outcome.short[variant.name] = short or "nothing ran"
+            self._outcome.short[variant.name] = why = short or "nothing ran"
+            self._report(variant, [reports.Report("too few problems", why, full_text=why)])
+
+    def _report(self, variant: Variant[Any], found: Sequence[Report]) -> None:
+        """Add reports about a variant to the outcome. One without a place is about its source file."""
+        about: dict[str, Any] = {"family": self._family.name, "variant": variant.name, "replay": self._outcome.replay}
+        source = str(headers.kernel_root() / variant.source)
+        self._outcome.reports += [replace(one, **about).at(source) for one in found]
 
     @property
     def over(self) -> bool:
         """Whether no other variant is to be tried."""
         return self._outcome.failure is not None or self._outcome.cut_after is not None
 
-    def finish(self, attempts: Callable[[], None]) -> None:
-        """Make all `attempts`, and note in the outcome how they ended."""
+    def finish(self, variant: Variant[Any], attempts: Callable[[], None]) -> None:
+        """Make all `attempts` of a variant, and note in the outcome how they ended."""
         from hypothesis.errors import Flaky
 
         outcome = self._outcome
@@ -172,13 +188,16 @@ class _Search:
             attempts()
         except _Wrong as wrong:
             outcome.failure = str(wrong)
+            self._report(variant, wrong.reports)
         except _TimeIsUp:
             if self._failing is None:
                 outcome.cut_after = self._seconds
             else:
                 outcome.failure = str(self._failing)  # the smallest so far
+                self._report(variant, self._failing.reports)
         except Flaky as error:
             outcome.failure = f"one problem failed and then passed, so the result depends on chance (a race?): {error}"
+            self._report(variant, [reports.Report("unstable result", outcome.failure, full_text=outcome.failure)])
 
 
 def run(
@@ -239,7 +258,7 @@ def run(
     try:
         for variant, problems in zip(variants, cases, strict=True):
             coverage = testing.Coverage()
-            search.finish(drawn(problems, variant, coverage))
+            search.finish(variant, drawn(problems, variant, coverage))
             search.end(variant, coverage)
             if search.over:
                 break

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cudakit import reports
 from cudakit.driver import driver as drivers
 from cudakit.errors import CudakitError, DeviceUnavailable, LeakWarning, Refused, UnseenFault
 
@@ -20,8 +21,10 @@ from cudakit.errors import CudakitError, DeviceUnavailable, LeakWarning, Refused
 def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> dict[str, Any]:
     """Run a script to the end of its threads and of all that it queued, with the simulated device as the default one.
 
-    Returns "ok", "failure" and "leaks" of the JSON. Raises Refused if it asks for a GPU.
+    Returns "ok", "failure" and "leaks" of the JSON, and "reports", the `Report`s. Raises Refused if it asks for a GPU.
     """
+    about: dict[str, Any] = {"step": f"run {script}", "arch": arch, "script": script}
+    found: list[reports.Report] = []
     kept = os.environ.get("CUDAKIT_DEVICE"), sys.argv, sys.path[:]
     streams = sys.stdout, sys.stderr
     os.environ["CUDAKIT_DEVICE"] = f"sim:{arch}"
@@ -37,6 +40,7 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
             except SystemExit as ended:
                 if ended.code not in (None, 0):
                     failure = f"the script ended with status {ended.code}"
+                    found = [reports.Report("failed script", failure, file=script, full_text=failure, **about)]
             for thread in set(threading.enumerate()) - before:
                 if not thread.daemon:
                     thread.join()
@@ -48,10 +52,12 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
         ) from error
     except CudakitError as error:
         failure = str(error)
+        found = reports.of_error(error, **about)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # asyncio.CancelledError is no Exception
         failure = _failure(error, script)
+        found = reports.of_error(error, **about)
     finally:
         sys.stdout, sys.stderr = streams
         device, sys.argv, sys.path[:] = kept
@@ -62,11 +68,16 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed when this process ends)
         raise Refused(f"--run {script}: it closed stdout, on which the verdict is printed: call flush() instead")
     # reports of errors that the script caught count too
-    reports = {str(report): report.kind for report in (*warned, *watch.reports())}
-    leaks = [text for text, kind in reports.items() if kind == "leak"]
+    faults = {str(fault): fault for fault in (*warned, *watch.reports())}
+    leaks = [text for text, fault in faults.items() if fault.kind == "leak"]
     if failure is None:
-        failure = "\n".join(text for text in reports if text not in leaks or fail_on_leaks) or None
-    return {"ok": failure is None, "failure": failure, "leaks": leaks}
+        failure = "\n".join(text for text in faults if text not in leaks or fail_on_leaks) or None
+    for text, fault in faults.items():
+        if text not in {one.full_text for one in found}:
+            passed = text in leaks and not fail_on_leaks
+            found.append(reports.of_fault(fault, severity=reports.WARNING if passed else reports.ERROR, **about))
+    found = [one.at(script) for one in found]
+    return {"step": about["step"], "ok": failure is None, "failure": failure, "leaks": leaks, "reports": found}
 
 
 def _failure(error: BaseException, script: str) -> str:

@@ -282,13 +282,15 @@ def _failure(nvrtc: Any, result: Any, request: Request, options: tuple[str, ...]
             ". Headers are looked for in the file's folder, the include=... folders, kernels/common and CUDA's own; "
             "CUDA's come with pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl, or a CUDA toolkit"
         )
-    errors = sum(one.is_error for one in diagnostics.read(log))
+    found = diagnostics.in_source(log, request.name, request.source)
+    errors = sum(one.is_error for one in found)
     count = f"{errors} error{'s' * (errors != 1)}" if errors else result.name
     return CompileError(
         f"{request.name} does not compile for {request.arch}: {count}{hint}",
         log=log,
         options=options,
         excerpt=diagnostics.excerpt(log, request.name, request.source),
+        diagnostics=found,
     )
 
 

@@ -18,7 +18,8 @@ _AROUND = 2  # source lines shown above and below a diagnostic's own
 @dataclass
 class Diagnostic:
     """One error or warning of a log. more: its other lines, such as the template that was instantiated. column: of the
-    caret, counted from the line's first character that is not blank; None if the log has no caret."""
+    caret, counted from the line's first character that is not blank; None if the log has no caret. text: the source
+    line, if `in_source` found it."""
 
     file: str
     line: int
@@ -26,10 +27,18 @@ class Diagnostic:
     message: str
     more: list[str] = field(default_factory=list)
     column: int | None = None
+    text: str | None = None
 
     @property
     def is_error(self) -> bool:
         return "error" in self.kind
+
+    @property
+    def source_column(self) -> int | None:
+        """The caret's column in the source line, from 1, a tab being one; None without a caret or a text."""
+        if self.column is None or self.text is None:
+            return None
+        return len(self.text) - len(self.text.lstrip()) + self.column + 1
 
 
 def read(log: str) -> list[Diagnostic]:
@@ -59,6 +68,15 @@ def _take(diagnostic: Diagnostic, block: Sequence[str]) -> None:
         quoted = diagnostic.more.pop() if diagnostic.more else ""
         if diagnostic.column is None:  # a later caret is a note's
             diagnostic.column = max(len(caret[1]) - (len(quoted) - len(quoted.lstrip())), 0)
+
+
+def in_source(log: str, name: str, source: str) -> tuple[Diagnostic, ...]:
+    """The diagnostics of a log, each with its source line if that can be read. name: the file that is `source`."""
+    found = read(log)
+    for one in found:
+        lines = _lines(one.file, name, source)
+        one.text = lines[one.line - 1] if 1 <= one.line <= len(lines) else None
+    return tuple(found)
 
 
 def excerpt(log: str, name: str, source: str) -> str:

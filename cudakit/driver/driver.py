@@ -152,7 +152,9 @@ class Watch:
                         if report is None:
                             raise
                         # The error adds advice for a GPU, and may be of a context that was lost before.
-                        raise CudakitError(str(report)) from error
+                        plain = CudakitError(str(report))
+                        plain.report = report
+                        raise plain from error
                     finally:
                         driver.cuDevicePrimaryCtxRelease(ordinal)
 
@@ -162,9 +164,8 @@ class Watch:
         return [record for count in self._counts for record in count.records]
 
     def reports(self) -> list[Any]:
-        """The last report of each device that has one."""
-        reports = (driver.simLastReport() for driver in self.drivers)
-        return [report for report in reports if report is not None]
+        """The reports of all devices, oldest first per device."""
+        return [report for driver in self.drivers for report in driver.simReports()]
 
 
 @contextlib.contextmanager

@@ -170,28 +170,33 @@ def test_a_source_that_is_not_utf_8_is_refused_by_name(capsys, sim, tmp_path):
         sim.compile(str(source))
 
 
-@pytest.mark.parametrize("command", ["compile", "check"])
+@pytest.mark.parametrize("command", [["compile"], ["check", "--examples", "0"]], ids=" ".join)
 def test_a_byte_order_mark_is_left_out_as_by_device_compile(capsys, tmp_path, command):
     source = tmp_path / "marked.cu"
     source.write_text(GOOD, encoding="utf-8-sig")
-    status, _, err = run(capsys, command, str(source))
+    status, _, err = run(capsys, *command, str(source))
     assert (status, err) == (0, "")
 
 
-def test_check_of_a_file_of_ones_own_says_that_nothing_was_run(capsys, tmp_path):
+def test_check_of_a_file_of_ones_own_without_a_script_checks_nothing(capsys, tmp_path):
     source = tmp_path / "scale.cu"
     source.write_text(GOOD)
-    status, out, _ = run(capsys, "check", str(source))
-    assert status == 0
+    status, out, err = run(capsys, "check", str(source))
+    assert status == cli.EXIT_REFUSED
     assert "for sm_80" in out
     assert "for sm_90a" in out
-    assert "nothing was run" in out
+    assert "error: NOTHING CHECKED: " in err
+    assert "Give --run SCRIPT.py" in err
+    status, out, err = run(capsys, "check", str(source), "--examples", "0")
+    assert (status, err) == (0, "")
+    assert "compiled only, nothing was run" in out
 
 
 def test_check_prints_occupancy_and_its_limit_for_the_blocks_it_knows(capsys, tmp_path):
     source = tmp_path / "bounded.cu"
     source.write_text(GOOD.replace("void scale", "void __launch_bounds__(1024) scale") + MANY_REGISTERS)
-    status, out, _ = run(capsys, "check", str(source), "--arch", "sm_90a", "--json", str(tmp_path / "out.json"))
+    flags = ["--arch", "sm_90a", "--examples", "0", "--json", str(tmp_path / "out.json")]
+    status, out, _ = run(capsys, "check", str(source), *flags)
     assert status == 0
     assert "occupancy: 100 % with 1024 threads (2 blocks, by threads)" in out
     assert "12.5 % with 256 threads (1 block, by registers); 0 % with 512 threads" in out
@@ -206,7 +211,7 @@ def test_check_prints_occupancy_and_its_limit_for_the_blocks_it_knows(capsys, tm
 def test_check_shows_spills(capsys, tmp_path):
     source = tmp_path / "spills.cu"
     source.write_text(MANY_REGISTERS.replace("void many", "void __launch_bounds__(1024) many"))
-    status, out, _ = run(capsys, "check", str(source), "--arch", "sm_90a")
+    status, out, _ = run(capsys, "check", str(source), "--arch", "sm_90a", "--examples", "0")
     assert status == 0
     assert re.search(r"many\(.*64 registers.*SPILLS \d+ bytes", out)
 
@@ -303,6 +308,11 @@ def test_check_as_json_carries_the_report(capsys, planted):
     assert not found["ok"]
     assert found["architectures"][0]["ok"]
     assert "divergent barrier" in found["fuzzed"][0]["failure"]
+    [report] = found["reports"]
+    assert (report["kind"], report["file"], report["family"]) == ("divergent barrier", str(path), "vector_add")
+    assert path.read_text().splitlines()[report["line"] - 1].strip() == report["text"] == "__syncthreads();"
+    assert report["problem"] in found["fuzzed"][0]["failure"]
+    assert report["step"] == found["fuzzed"][0]["step"]
     assert "FAILED" in err
 
 

@@ -239,8 +239,14 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
 
     def simLastReport(self) -> FaultReport | None:
         """The report of the last fault that a kernel or a queued operation met, or None. ``str`` of it is readable."""
+        reports = self.simReports()
+        return reports[-1] if reports else None
+
+    def simReports(self) -> tuple[FaultReport, ...]:
+        """The reports of the faults that kernels and queued operations met, of host-side mistakes and of leaks, oldest
+        first; of a great many only the last."""
         with self._lock.raw, self._lock:
-            return self._last_report
+            return tuple(self._reports)
 
     def simLastMessage(self) -> str:
         """What was wrong in the last call of this thread that failed; "" where none did."""

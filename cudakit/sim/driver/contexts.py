@@ -129,7 +129,7 @@ class ContextCalls(DriverState):
         held = self._held(context)
         self._leaks.extend(held)
         if held and "leaks" in self.checks and context.sticky is None:
-            self._last_report = leak_report(context, held)
+            self._reports.append(leak_report(context, held))
         for loaded in list(context.modules.values()):
             self._unload(loaded)
         for memory in [m for m in self._memory.values() if m.context is context]:

@@ -44,6 +44,7 @@ T = TypeVar("T")
 MOST_WAITING = 2048
 
 _DRIVERS = iter(range(1, 1 << 20))
+_KEPT_REPORTS = 256
 
 # Calls that a capture in progress forbids on things that it has nothing to do with, as driver 580 (CUDA 13.0) does; it
 # allows loading a module and synchronous copies. tests/core/test_capture_modes.py makes all of them on either device.
@@ -135,7 +136,7 @@ class DriverState:
         self._pinned_count = 0
         self._frees: deque[Operation] = deque()  # that are queued, and some that are done
         self._freeing = 0  # bytes of memory whose free is queued
-        self._last_report: FaultReport | None = None
+        self._reports: deque[FaultReport] = deque(maxlen=_KEPT_REPORTS)  # oldest first
         self._capturing: list[StreamCapture] = []
         # reports of contexts that have ended, which no call has returned
         self._unseen: list[FaultReport] = []
@@ -352,9 +353,9 @@ class DriverState:
         if key in context.told:
             return
         context.told.add(key)
-        self._last_report = report
+        self._reports.append(report)
         context.mistakes.append(report)
 
     def _fault(self, code: Any, report: FaultReport) -> OperationFault:
-        self._last_report = report
+        self._reports.append(report)
         return OperationFault(code, report)

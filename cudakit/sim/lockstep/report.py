@@ -46,6 +46,9 @@ class Origin(str):
         made.file, made.line = file, line
         return made
 
+    def __getnewargs__(self) -> tuple[str, int]:  # type: ignore[override]
+        return self.file, self.line
+
 
 def python_place(file: str, line: int) -> SourcePlace:
     """A line of Python with its text, as it is now."""
@@ -148,6 +151,11 @@ class FaultReport:
         """The text of the line at fault, or None where the source is not at hand."""
         return self.places[0].text if self.places else None
 
+    @property
+    def name(self) -> str | None:
+        """The C++ name of the kernel that it is about, or None if it is not about one."""
+        return None
+
     def who(self) -> str:
         """Who did it, as a line of the report; "" where there is nothing to say."""
         return ""
@@ -215,9 +223,13 @@ class KernelReport(FaultReport):
     parameter: str = ""
     null: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        return plain_name(self.kernel)
+
     def who(self) -> str:
         on = f" on {self.device}" if self.device else ""
-        text = f"kernel {plain_name(self.kernel)}{on}, block {self.block}, thread {self.thread}"
+        text = f"kernel {self.name}{on}, block {self.block}, thread {self.thread}"
         if self.lanes > 1:
             text += f" and {self.lanes - 1} more lane{'s' * (self.lanes > 2)}"
         return f"{text} {self.spread}" if self.spread else text
@@ -240,7 +252,7 @@ class KernelReport(FaultReport):
         return {
             **super().as_dict(),
             "kernel": self.kernel,
-            "name": plain_name(self.kernel),
+            "name": self.name,
             "block": list(self.block),
             "thread": list(self.thread),
             "lanes": self.lanes,
@@ -263,6 +275,10 @@ class HostReport(FaultReport):
     "kernel NAME" for a launch; ``places`` is the line of Python that made the call."""
 
     call: str = ""
+
+    @property
+    def name(self) -> str | None:
+        return self.call.removeprefix("kernel ") if self.call.startswith("kernel ") else None
 
     def who(self) -> str:
         if not self.call:

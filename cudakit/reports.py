@@ -1,0 +1,219 @@
+"""What a check found, as data: one `Report` per fault, race, leak, wrong result, compile error or failed script.
+
+JSON, SARIF and JUnit are written from these. `of_fault` makes one of the simulated device's own report (`FaultReport`),
+`of_error` of an exception; nothing is read back from a text.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any
+
+from cudakit import tracebacks
+from cudakit.errors import CompileError, CudakitError, LaunchError, OutOfMemory
+
+ERROR, WARNING = "error", "warning"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of source, from 1. text: the line without its indentation, or None if the source is not at hand."""
+
+    file: str
+    line: int
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Other:
+    """An access that a fault conflicts with ("shared store"), by which block and thread and at which line, if known."""
+
+    access: str
+    block: tuple[int, ...] | None = None
+    thread: tuple[int, ...] | None = None
+    file: str | None = None
+    line: int | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """One thing that was found. Unknown fields are None.
+
+    kind: its class, such as "out of bounds", "shared memory race", "uninitialised read", "leak", "wrong result",
+    "compile error". message: one sentence about this one. severity: "error", or "warning" if it does not fail the
+    check. file, line, column: the line at fault, from 1; text: that line. kernel: its C++ name. block, thread: the
+    first that did it. allocation: the memory it is about, with the places that made and freed it. launched: the line
+    that launched the kernel. inlined: the lines into which the line at fault was inlined. others: the accesses it
+    conflicts with.
+    step: which part of the check found it, such as "run try.py"; arch, family, variant, script, problem and replay (the
+    command that repeats it) belong to that step. full_text: the report as it is printed. fault: all that the simulated
+    device reported.
+    """
+
+    kind: str
+    message: str
+    severity: str = ERROR
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    text: str | None = None
+    kernel: str | None = None
+    block: tuple[int, ...] | None = None
+    thread: tuple[int, ...] | None = None
+    allocation: dict[str, Any] | None = None
+    launched: Place | None = None
+    inlined: tuple[Place, ...] = ()
+    others: tuple[Other, ...] = ()
+    step: str | None = None
+    arch: str | None = None
+    family: str | None = None
+    variant: str | None = None
+    script: str | None = None
+    problem: str | None = None
+    replay: str | None = None
+    full_text: str = ""
+    fault: dict[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def headline(self) -> str:
+        """The kind, the sentence and the place, on one line."""
+        place = "" if self.file is None else f" at {self.file}" + ("" if self.line is None else f":{self.line}")
+        return " ".join(f"{self.kind}: {self.message}{place}".split())
+
+    def at(self, file: str | None, line: int | None = None) -> Report:
+        """This report with a place, if it has none."""
+        if self.file is not None or file is None:
+            return self
+        return replace(self, file=file, line=line, text=_text(file, line))
+
+
+def of_fault(fault: Any, **context: Any) -> Report:
+    """The report of a fault that the simulated device found (`CudaError.report`, `LeakWarning.report`).
+
+    context: further fields, such as `step` and `script`.
+    """
+    launched = getattr(fault, "launched", None)
+    return Report(
+        **{
+            "kind": fault.kind,
+            "message": fault.detail,
+            "file": fault.file,
+            "line": fault.line,
+            "text": _stripped(fault.text),
+            "kernel": fault.name,
+            "block": getattr(fault, "block", None),
+            "thread": getattr(fault, "thread", None),
+            "allocation": None if fault.allocation is None else fault.allocation.as_dict(),
+            "launched": None if launched is None else _place(launched.file, launched.line),
+            "inlined": tuple(Place(one.file, one.line, _stripped(one.text)) for one in fault.places[1:]),
+            "others": tuple(_other(one) for one in fault.others),
+            "full_text": str(fault),
+            "fault": fault.as_dict(),
+            **context,
+        }
+    )
+
+
+def of_error(error: BaseException, **context: Any) -> list[Report]:
+    """The reports of an exception: the simulated device's if it carries one, one per diagnostic of a compile error,
+    else its own sentence at the innermost line of the user's code.
+
+    context: further fields, such as `step` and `script`.
+    """
+    fault = getattr(error, "report", None)
+    if fault is not None:
+        return [of_fault(fault, **context)]
+    if isinstance(error, CompileError):
+        errors = [one for one in error.diagnostics if one.is_error]
+        return of_diagnostics(errors, full_text=str(error), **context) or [
+            Report("compile error", error.message, full_text=str(error), **context)
+        ]
+    message = str(error) if isinstance(error, CudakitError) else f"{type(error).__name__}: {error}".removesuffix(": ")
+    place = _raised_at(error)
+    return [
+        Report(
+            **{
+                "kind": _kind(error),
+                "message": message,
+                "file": place.file if place else None,
+                "line": place.line if place else None,
+                "text": place.text if place else None,
+                "full_text": message,
+                **context,
+            }
+        )
+    ]
+
+
+def of_diagnostics(diagnostics: Sequence[Any], **context: Any) -> list[Report]:
+    """The reports of the compiler's diagnostics (`CompileError.diagnostics`); warnings have severity "warning"."""
+    return [
+        Report(
+            **{
+                "kind": "compile error" if one.is_error else "compile warning",
+                "message": "\n".join([one.message, *map(str.strip, one.more)]),
+                "severity": ERROR if one.is_error else WARNING,
+                "file": one.file,
+                "line": one.line,
+                "column": one.source_column,
+                "text": _stripped(one.text),
+                "full_text": f"{one.file}({one.line}): {one.kind}: {one.message}",
+                **context,
+            }
+        )
+        for one in diagnostics
+    ]
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, LaunchError):
+        return "refused launch"
+    return "out of memory" if isinstance(error, OutOfMemory) else "failed script"
+
+
+def _raised_at(error: BaseException) -> Place | None:
+    """The innermost line of an error's traceback that is neither this package's nor of an installed module."""
+    if isinstance(error, SyntaxError) and error.filename is not None and error.lineno is not None:
+        return _place(error.filename, error.lineno)
+    found, entry = None, tracebacks.trimmed(error.__traceback__)
+    while entry is not None:
+        if _is_users(entry):
+            found = _place(entry.tb_frame.f_code.co_filename, entry.tb_lineno)
+        entry = entry.tb_next
+    return found
+
+
+def _is_users(entry: TracebackType) -> bool:
+    file = entry.tb_frame.f_code.co_filename
+    paths = sysconfig.get_paths()
+    installed = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return not file.startswith("<") and not any(file.startswith(folder) for folder in installed)
+
+
+def _other(other: Any) -> Other:
+    first = other.places[0] if other.places else None
+    return Other(
+        other.access,
+        other.block,
+        other.thread,
+        first.file if first else None,
+        first.line if first else None,
+        _stripped(first.text) if first else None,
+    )
+
+
+def _place(file: str, line: int) -> Place:
+    return Place(file, line, _text(file, line))
+
+
+def _text(file: str, line: int | None) -> str | None:
+    return None if line is None else _stripped(linecache.getline(file, line))
+
+
+def _stripped(text: str | None) -> str | None:
+    return None if text is None else text.strip() or None
