@@ -45,7 +45,7 @@ from paths import ROOT
 LINKED = ("cudakit", "examples", "kernels", "tests")
 TIMEOUT = 300
 
-SHOWN = ("text", "json", "toml")  # may stand alone, and are not checked then
+SHOWN = ("text", "json", "toml", "yaml")  # may stand alone, and are not checked then
 KNOWN = ("python", "cuda", "cpp", "console", *SHOWN)
 
 _FILE = re.compile(r"(?:#|//)\s*([\w./-]+\.\w+)\s*")
