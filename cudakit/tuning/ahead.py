@@ -1,0 +1,65 @@
+"""Compiles ahead of the measurements: several configurations at once, in threads, since NVRTC runs without the
+interpreter's lock."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+def threads_here() -> int:
+    """How many compiles run at once: one per CPU of this process, but for one that measures."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cpus - 1)
+
+
+class Ahead(Generic[T]):
+    """Runs `work(item)` for the items added, and returns them in the order in which they were added, so that a search
+    with the same seed takes the same way."""
+
+    def __init__(self, work: Callable[[T], object], threads: int | None = None) -> None:
+        threads = threads or threads_here()
+        self._work = work
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
+        self._most = 2 * threads
+        self._queue: deque[tuple[T, Future[object]]] = deque()
+
+    @property
+    def room(self) -> bool:
+        """Whether another item may be added."""
+        return len(self._queue) < self._most
+
+    @property
+    def empty(self) -> bool:
+        """Whether every item was returned."""
+        return not self._queue
+
+    def add(self, item: T) -> None:
+        """Queue an item."""
+        self._queue.append((item, self._pool.submit(self._work, item)))
+
+    def next(self, timeout_s: float) -> tuple[T, BaseException | None] | None:
+        """The next item whose work is done, and the exception that it raised; None if it takes longer than
+        `timeout_s`."""
+        item, future = self._queue[0]
+        try:
+            error = future.exception(max(0.0, timeout_s))
+        except NotYet:
+            return None
+        self._queue.popleft()
+        return item, error
+
+    def drop(self) -> None:
+        """Forget the items that are left. Those that are being compiled are waited for by `close`."""
+        self._queue.clear()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        """Wait for the compiles that are running."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
