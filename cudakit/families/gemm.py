@@ -47,12 +47,7 @@ def sliced(problem: GemmProblem) -> Launch | str:
     return tile_launch("sliced", gemm_tiles.best_sliced(problem), problem)
 
 
-def _parts(problem: GemmProblem) -> int:
-    tile = gemm_tiles.best_stream(problem)
-    return gemm_tiles.stream_blocks(tile, problem) * 2 * tile.bm * tile.bn * 4
-
-
-@variant("gemm/11_stream_k.cu", since="sm_80", scratch=_parts, problems="neighbours")
+@variant("gemm/11_stream_k.cu", since="sm_80", problems="neighbours")
 def stream_k(problem: GemmProblem) -> tuple[Launch, ...] | str:
     """every block takes an equal stretch of all tiles' k"""
     lies = gemm_tiles.operand_layout(problem)

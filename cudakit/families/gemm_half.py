@@ -7,7 +7,7 @@ at all (float32 out). Any strides, batched or not.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -190,14 +190,16 @@ def _packing(problem: GemmProblem) -> gemm_packed.Packing:
     return gemm_packed.packing_of(_oriented(problem), along_k=True)
 
 
-@variant(gemm_packed.SOURCE, since="sm_80", scratch=lambda p: _ITEM * _packing(p).end)
+@variant(gemm_packed.SOURCE, since="sm_80")
 def packed(problem: GemmProblem) -> tuple[Launch, ...] | str:
     """operands that are not aligned copied once to where they are"""
     oriented, packing = _oriented(problem), _packing(problem)
     applied = packing.applied(oriented)
     places = [each.index for each in packing.packed]
     product = tile_launch(best(applied), applied, places, "gemm_half/04_pipelined.cu")
-    return product if isinstance(product, str) else (*gemm_packed.pack_launches(packing, oriented), product)
+    if isinstance(product, str):
+        return product
+    return (*gemm_packed.pack_launches(packing, oriented), replace(product, scratch=_ITEM * packing.end))
 
 
 # The family -----------------------------------------------------------------------------------------------------------

@@ -84,12 +84,7 @@ def pack_launches(packing: Packing, p: GemmProblem) -> list[Launch]:
 # The rung of the fp32 products ----------------------------------------------------------------------------------------
 
 
-def _scratch(problem: GemmProblem) -> int:
-    """Bytes of the packed operands and of stream-K's parts."""
-    return 4 * (packing_of(problem).end + gemm_tiles.stream_blocks(LARGE, problem) * 2 * LARGE.bm * LARGE.bn)
-
-
-@variant(SOURCE, since="sm_80", scratch=_scratch, problems="one")
+@variant(SOURCE, since="sm_80", problems="one")
 def packed(problem: GemmProblem) -> tuple[Launch, ...] | str:
     """operands turned and aligned once in memory"""
     if problem.batch != 1:

@@ -151,11 +151,12 @@ def stream_launches(
     join = f"stream_k_join<{', '.join(map(str, shape))}>"
     shared = tile.shared((lies.a_along_k, lies.b_along_k))
     args = (*arguments(problem), parts.at(0, "float32"))
+    scratch = parts.offset + blocks * 2 * tile.bm * tile.bn * 4
     # c, d and their strides, the sizes, alpha, beta, parts, blocks
     operands, strides_of_a_and_b = 4, 6
     joined = (*args[2:operands], *args[operands + strides_of_a_and_b :], blocks)
     return (
-        Launch(blocks, tile.threads, args, shared, main, source=source),
+        Launch(blocks, tile.threads, args, shared, main, scratch, source=source),
         Launch((min(blocks, tiles), tile.bm * tile.bn * share // 1024), 256, joined, entry=join, source=source),
     )
 

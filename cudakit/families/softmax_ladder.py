@@ -211,7 +211,7 @@ def chunks(problem: RowProblem) -> int:
     return min(1 << (min(wanted, most).bit_length() - 1), 1024)
 
 
-@variant("softmax/12_two_launches.cu", scratch=lambda problem: problem.rows * chunks(problem) * 8)
+@variant("softmax/12_two_launches.cu")
 def two_launches(problem: RowProblem) -> tuple[Launch, ...] | str:
     """many blocks share a row of any length, read twice"""
     p, count = problem, chunks(problem)
@@ -220,7 +220,7 @@ def two_launches(problem: RowProblem) -> tuple[Launch, ...] | str:
         return _GRID.format(rows=p.rows)
     sums = (IN[0], SCRATCH, *p.x_strides, p.rows, p.cols)
     return (
-        Launch(grid, 512, sums, entry=f"chunk_sums<{count}>"),
+        Launch(grid, 512, sums, entry=f"chunk_sums<{count}>", scratch=8 * grid),
         Launch(grid, 512, _scale_arguments(p), entry=f"chunk_scale<{count}>"),
     )
 
@@ -238,11 +238,7 @@ def _on_chip_blocks(problem: RowProblem) -> int:
     return max(1, min(problem.sms, ceil_div(problem.cols, 4 * 32 * _on_chip_warps(problem))))
 
 
-def _on_chip_scratch(problem: RowProblem) -> int:
-    return problem.rows * _on_chip_blocks(problem) * _on_chip_warps(problem) * 8
-
-
-@variant("softmax/13_on_chip.cu", since="sm_90", scratch=_on_chip_scratch, problems="few rows")
+@variant("softmax/13_on_chip.cu", since="sm_90", problems="few rows")
 def on_chip(problem: RowProblem) -> Launch | tuple[Launch, ...] | str:
     """the whole chip holds the rows and meets once"""
     if problem.rows * problem.cols == 0:
@@ -256,7 +252,8 @@ def on_chip(problem: RowProblem) -> Launch | tuple[Launch, ...] | str:
     held = min(each, ON_CHIP_HELD)
     parked = min(each - held, ON_CHIP_PARKED)
     entry = f"on_chip<{warps}, {held}, {parked}>"
-    return Launch(blocks, 1024, _scale_arguments(problem), 1024 * parked * 16, entry, cooperative=True)
+    sums = problem.rows * blocks * warps * 8
+    return Launch(blocks, 1024, _scale_arguments(problem), 1024 * parked * 16, entry, sums, cooperative=True)
 
 
 LADDER = (

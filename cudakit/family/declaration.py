@@ -81,7 +81,8 @@ class Launch:
     grid, block: an int, or up to three. args: the kernel's arguments in order, arrays as Slots (`p.x` of a Problem, or
     IN, OUT and SCRATCH); None: the family's `arguments`, or, if it has none, each parameter by its name in the problem.
     shared: bytes of dynamic shared memory. entry: a C++ name or name expression ("k<4>"), the variant's unless given.
-    defines: macros that the source is compiled with. cluster: blocks per cluster. cooperative: all blocks are resident
+    scratch: bytes of device memory (not cleared) that SCRATCH stands for; the launches of one variant share the most of
+    them. defines: macros that the source is compiled with. cluster: blocks per cluster. cooperative: all blocks are resident
     at once and may synchronise. source: the kernel's file, if it is not the variant's.
     """
 
@@ -90,6 +91,7 @@ class Launch:
     args: tuple[Any, ...] | None = None
     shared: int = 0
     entry: str = ""
+    scratch: int = 0
     defines: Mapping[str, Any] | tuple[tuple[str, Any], ...] = ()
     cluster: Dim | None = None
     cooperative: bool = False
@@ -126,7 +128,6 @@ class Variant(Generic[P]):
     - `source`: its file, by an absolute path or by one below `kernels/`. `entry`: the kernel that its launches name,
       unless they name another.
     - `since`: the first architecture that it runs on.
-    - `scratch(problem)`: bytes of device memory (not cleared) that its kernels share for one run.
     - `run`: for a variant that is more than kernels, with a library's calls between them: it queues all of its work
       itself, and its `launch` returns (), or the reason. `waits`: it waits for the device meanwhile.
     - `rounding`: replaces the family's, if its arithmetic differs.
@@ -141,7 +142,6 @@ class Variant(Generic[P]):
     idea: str = ""
     entry: str = ""
     since: str = "sm_75"
-    scratch: Callable[[P], int] = field(default=lambda problem: 0)
     run: Run | None = None
     waits: bool = False
     rounding: Callable[..., Any] | float | None = None
@@ -219,7 +219,6 @@ def variant(
     idea: str = "",
     entry: str = "",
     since: str = "sm_75",
-    scratch: Callable[[Any], int] = lambda problem: 0,
     run: Run | None = None,
     waits: bool = False,
     rounding: Callable[..., Any] | float | None = None,
@@ -243,7 +242,6 @@ def variant(
             idea or _first_line(function),
             entry or title,
             since,
-            scratch,
             run,
             waits,
             rounding,

@@ -498,7 +498,7 @@ class Ladder(Generic[P]):
             return
         launches = one.launches(problem)
         kernels = [self.kernel(device, one, each) for each in launches]
-        scratch = self.scratch(device, one, problem, stream)
+        scratch = self.scratch(device, launches, stream)
         try:
             with self.range(one):
                 for kernel, each in zip(kernels, launches, strict=True):
@@ -518,9 +518,9 @@ class Ladder(Generic[P]):
             [value.among(arrays, len(inputs), len(outputs)) if isinstance(value, Slot) else value for value in values]
         )
 
-    def scratch(self, device: Device, one: Variant[P], problem: P, stream: Stream) -> DeviceArray | None:
-        """The scratch memory that a variant needs on `problem`, or None if it needs none."""
-        count = one.scratch(problem)
+    def scratch(self, device: Device, launches: Sequence[Launch], stream: Stream) -> DeviceArray | None:
+        """The scratch memory that the launches of one run share, or None if they need none."""
+        count = max((each.scratch for each in launches), default=0)
         return device.empty((count,), np.uint8, stream=stream) if count else None
 
     def range(self, one: Variant[P]) -> AbstractContextManager[Any]:

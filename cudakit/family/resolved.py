@@ -95,13 +95,14 @@ class ResolvedCall:
     ) -> None:
         family = self.family
         *inputs, output = arrays
-        self.scratch_bytes = variant.scratch(problem)
+        passed = mark(problem, family.scalars, options)
+        launches = variant.launches(passed)
+        self.scratch_bytes = max((each.scratch for each in launches), default=0)
         stand_in = None
         if self.scratch_bytes:
             # At an address of no meaning: kernels are passed another at each call.
             stand_in = makers.over(device.context, output.stream, _NOWHERE, self.scratch_bytes, np.uint8)
-        passed = mark(problem, family.scalars, options)
-        for each in variant.launches(passed):
+        for each in launches:
             kernel = family.kernel(device, variant, each)
             values = family.arguments_of(each, kernel, passed)
             actual = [

@@ -163,11 +163,12 @@ class BenchCase:
         if variant.run is not None:
             launch = functools.partial(self.family.launch, self.device, variant)
             return [functools.partial(launch, *arrays, self.stream, self.problem) for arrays in self.sets]
-        scratch = self.family.scratch(self.device, variant, self.problem, self.stream)
+        kernels = variant.launches(self.problem)
+        scratch = self.family.scratch(self.device, kernels, self.stream)
         launches: list[Launch] = []
         for inputs, output in self.sets:
             plans = []
-            for each in variant.launches(self.problem):
+            for each in kernels:
                 kernel = self.family.kernel(self.device, variant, each)
                 plans.append(
                     kernel.prepare(**self.family.keywords(each, kernel, self.problem, inputs, output, scratch))
