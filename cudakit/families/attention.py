@@ -11,18 +11,30 @@ score of +inf, or nothing but scores of -inf. v has to be finite where a causal 
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cudakit.families import front
 from cudakit.families.attention_host import baseline, make_inputs, reference, rounding
 from cudakit.families.attention_problem import AttentionProblem, problem, read_scale
-from cudakit.families.scalars import Scalar
-from cudakit.families.variant import CPP, MAX_GRID_X, Config, Family, Variant, ceil_div, cpp_bool
+from cudakit.family import (
+    CPP,
+    IN,
+    MAX_GRID_X,
+    OUT,
+    SCRATCH,
+    Family,
+    Launch,
+    Scalar,
+    apply,
+    ceil_div,
+    cpp_bool,
+    variant,
+)
 
 LOG2_E = 1 / math.log(2)
 # Bytes of keys and values of the heads that advance together under a causal limit (see 05_flash.cu). Measured on an
@@ -34,14 +46,89 @@ FUSED_ROWS = 8
 # Scratch memory that 01_three_passes.cu may ask for.
 MOST_SCORES = 8 << 30
 
+_ALIGNED = "it copies 16 bytes at a time: every row of q, k, v and out must begin on 16 bytes"
+_HALVES = "tensor cores take float16 and bfloat16, not float32"
 
-def _strides(problem: AttentionProblem) -> tuple[int, ...]:
-    return tuple(stride for strides in problem.strides for stride in strides)
 
-
-def _sizes(problem: AttentionProblem) -> tuple[Any, ...]:
+def _sizes(problem: AttentionProblem) -> tuple[int, ...]:
     group = problem.heads // max(problem.key_heads, 1)
-    return (problem.batches, problem.heads, group, problem.sq, problem.skv, problem.d)
+    return (problem.heads, group, problem.sq, problem.skv, problem.d)
+
+
+def _arguments(problem: AttentionProblem, scale: float) -> tuple[Any, ...]:
+    """q, k, v and out, their strides, the sizes, the factor on scores, the causal limit."""
+    p = problem
+    return (*IN[:3], OUT, *sum(p.strides, ()), p.batches, *_sizes(p), scale, int(p.causal))
+
+
+def _powers_of_two(problem: AttentionProblem) -> tuple[Any, ...]:
+    """The same for kernels that take powers of two."""
+    return _arguments(problem, problem.scale * LOG2_E)
+
+
+def _scores_bytes(problem: AttentionProblem) -> int:
+    return max(problem.all_heads * problem.sq * problem.skv, 1) * 4
+
+
+@variant("attention/01_three_passes.cu", scratch=_scores_bytes)
+def three_passes(problem: AttentionProblem) -> tuple[Launch, ...] | str:
+    """scores, their softmax, the weighted sum: three kernels"""
+    p, rows = problem, problem.all_heads * problem.sq
+    if _scores_bytes(p) > MOST_SCORES:
+        return f"its scores take {_scores_bytes(p)} bytes of scratch memory, over {MOST_SCORES}"
+    if rows > MAX_GRID_X:
+        return f"it takes one block a query, {rows}, and a grid has at most {MAX_GRID_X}"
+    cpp, causal, sizes, scores = CPP[p.dtype], int(p.causal), _sizes(p), SCRATCH.at(dtype=np.float32)
+    q, k, v = IN[:3]
+    q_strides, k_strides, v_strides, o_strides = p.strides
+    of_scores = (q, k, scores, *q_strides, *k_strides, *sizes, p.scale, causal)
+    of_values = (scores, v, OUT, *v_strides, *o_strides, *sizes, causal)
+    return (
+        Launch(rows, 256, of_scores, entry=f"scores<{cpp}>"),
+        Launch(rows, 256, (scores, p.sq, p.skv, causal), entry="softmax_rows"),
+        Launch(rows, ceil_div(p.d, 32) * 32, of_values, entry=f"weigh_values<{cpp}>"),
+    )
+
+
+@variant("attention/02_fused_rows.cu")
+def fused_rows(problem: AttentionProblem) -> Launch | str:
+    """the scores of eight queries stay in shared memory"""
+    p = problem
+    shared = (FUSED_ROWS * p.d + 32 * (p.d + 1) + FUSED_ROWS * p.skv) * 4
+    if shared > p.shared:
+        return f"the scores of {FUSED_ROWS} queries and {p.skv} keys do not fit {p.shared} shared bytes"
+    blocks = p.all_heads * ceil_div(p.sq, FUSED_ROWS)
+    if blocks > MAX_GRID_X:
+        return "it has more blocks than a grid"
+    entry = f"fused_rows<{CPP[p.dtype]}, {FUSED_ROWS}>"
+    return Launch(blocks, FUSED_ROWS * 32, _arguments(p, p.scale), shared, entry)
+
+
+@variant("attention/03_online.cu", since="sm_80")
+def online(problem: AttentionProblem) -> Launch:
+    """scores never stored: a running maximum and sum, output in registers"""
+    d = problem.padded
+    for rows, keys in ((128, 64), (64, 32), (32, 16)):  # the largest tiles that fit
+        shared = ((rows + 2 * keys) * d + rows * (keys + 4)) * 4
+        if shared <= problem.shared:
+            break
+    vector = 16 // problem.itemsize if problem.alignment == 16 else 1
+    entry = f"online<{CPP[problem.dtype]}, {d}, {rows}, {keys}, {vector}>"
+    return Launch(problem.all_heads * ceil_div(problem.sq, rows), 256, _powers_of_two(problem), shared, entry)
+
+
+@variant("attention/04_tensor_cores.cu", since="sm_80", problems="16 bits")
+def tensor_cores(problem: AttentionProblem) -> Launch | str:
+    """both products on tensor cores, scores and output of 16 queries in a warp's registers"""
+    if problem.dtype == "float32":
+        return _HALVES
+    d, warps = problem.padded, 4
+    keys = 32 if d > 128 else 64
+    vector = 8 if problem.alignment == 16 else 1
+    shared = (warps * 16 + 2 * keys) * (d + 8) * 2
+    entry = f"tensor_cores<{CPP[problem.dtype]}, {d}, {warps}, {keys}, {vector}>"
+    blocks = problem.all_heads * ceil_div(problem.sq, warps * 16)
+    return Launch(blocks, warps * 32, _powers_of_two(problem), shared, entry)
 
 
 @dataclass(frozen=True)
@@ -74,196 +161,52 @@ FLASH_TILES = {
 }
 
 
-def _flash(problem: AttentionProblem) -> Config:
+@variant("attention/05_flash.cu", since="sm_80", problems="aligned")
+def flash(problem: AttentionProblem) -> Launch | str:
+    """copies a tile ahead of the arithmetic; each fragment of keys and values used for 32 queries"""
     tiles = FLASH_TILES[problem.padded]
-    return flash_config(problem, next(tile for tile in tiles if tile.shared <= problem.shared))
+    return flash_launch(problem, next((tile for tile in tiles if tile.shared <= problem.shared), tiles[-1]))
 
 
-def flash_config(problem: AttentionProblem, tile: FlashTile) -> Config:
+def flash_launch(problem: AttentionProblem, tile: FlashTile) -> Launch | str:
     """The launch of 05_flash.cu with a tile."""
-    guarded = cpp_bool(problem.d != tile.d)
-    entry = f"flash<{CPP[problem.dtype]}, {tile.d}, {tile.warps}, {tile.tiles}, {tile.keys}, {guarded}>"
-    blocks = ceil_div(problem.sq, tile.queries)
-    bytes_a_head = max(2 * problem.skv * problem.d * problem.itemsize, 1)
-    section = min(max(SHARED_KEYS // bytes_a_head, 1), problem.all_heads) if problem.causal else 1
-
-    def arguments(problem: AttentionProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-        return (*_powers_of_two(problem, inputs, output, scratch), section)
-
-    return Config(entry, problem.all_heads * blocks, tile.warps * 32, tile.shared, arguments=arguments)
-
-
-def _scale2(problem: AttentionProblem) -> tuple[float, int]:
-    """The factor on scores for kernels that take powers of two, and the causal limit."""
-    return problem.scale * LOG2_E, int(problem.causal)
+    p = problem
+    if p.dtype == "float32":
+        return _HALVES
+    if p.alignment != 16:
+        return _ALIGNED
+    entry = f"flash<{CPP[p.dtype]}, {tile.d}, {tile.warps}, {tile.tiles}, {tile.keys}, {cpp_bool(p.d != tile.d)}>"
+    bytes_a_head = max(2 * p.skv * p.d * p.itemsize, 1)
+    section = min(max(SHARED_KEYS // bytes_a_head, 1), p.all_heads) if p.causal else 1
+    blocks = p.all_heads * ceil_div(p.sq, tile.queries)
+    return Launch(blocks, tile.warps * 32, (*_powers_of_two(p), section), tile.shared, entry)
 
 
-def _powers_of_two(problem: AttentionProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (*inputs, output, *_strides(problem), *_sizes(problem), *_scale2(problem))
-
-
-def _arguments(problem: AttentionProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (*inputs, output, *_strides(problem), *_sizes(problem), problem.scale, int(problem.causal))
-
-
-def _three_passes(problem: AttentionProblem) -> tuple[Config, ...]:
-    cpp, rows = CPP[problem.dtype], problem.all_heads * problem.sq
-    q_strides, k_strides, v_strides, o_strides = problem.strides
-    causal, sizes = int(problem.causal), _sizes(problem)[1:]
-
-    def scores(problem: AttentionProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-        q, k, _ = inputs
-        return (q, k, scratch.view(np.float32), *q_strides, *k_strides, *sizes, problem.scale, causal)
-
-    def softmax(problem: AttentionProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-        return (scratch.view(np.float32), problem.sq, problem.skv, causal)
-
-    def values(problem: AttentionProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-        return (scratch.view(np.float32), inputs[2], output, *v_strides, *o_strides, *sizes, causal)
-
-    return (
-        Config(f"scores<{cpp}>", rows, 256, arguments=scores),
-        Config("softmax_rows", rows, 256, arguments=softmax),
-        Config(f"weigh_values<{cpp}>", rows, ceil_div(problem.d, 32) * 32, arguments=values),
-    )
-
-
-def _scores_bytes(problem: AttentionProblem) -> int:
-    return max(problem.all_heads * problem.sq * problem.skv, 1) * 4
-
-
-def _takes_three_passes(problem: AttentionProblem) -> bool | str:
-    if _scores_bytes(problem) > MOST_SCORES:
-        return f"its scores take {_scores_bytes(problem)} bytes of scratch memory, over {MOST_SCORES}"
-    if problem.all_heads * problem.sq > MAX_GRID_X:
-        return f"it takes one block a query, {problem.all_heads * problem.sq}, and a grid has at most {MAX_GRID_X}"
-    return True
-
-
-def _fused_shared(problem: AttentionProblem) -> int:
-    return (FUSED_ROWS * problem.d + 32 * (problem.d + 1) + FUSED_ROWS * problem.skv) * 4
-
-
-def _fused_rows(problem: AttentionProblem) -> Config:
-    blocks = problem.all_heads * ceil_div(problem.sq, FUSED_ROWS)
-    entry = f"fused_rows<{CPP[problem.dtype]}, {FUSED_ROWS}>"
-    return Config(entry, blocks, FUSED_ROWS * 32, _fused_shared(problem))
-
-
-def _takes_fused_rows(problem: AttentionProblem) -> bool | str:
-    shared = _fused_shared(problem)
-    if shared > problem.shared:
-        return f"the scores of {FUSED_ROWS} queries and {problem.skv} keys do not fit {problem.shared} shared bytes"
-    return problem.all_heads * ceil_div(problem.sq, FUSED_ROWS) <= MAX_GRID_X or "it has more blocks than a grid"
-
-
-def _online(problem: AttentionProblem) -> Config:
-    d = problem.padded
-    for rows, keys in ((128, 64), (64, 32), (32, 16)):  # the largest tiles that fit
-        shared = ((rows + 2 * keys) * d + rows * (keys + 4)) * 4
-        if shared <= problem.shared:
-            break
-    vector = 16 // problem.itemsize if problem.alignment == 16 else 1
-    entry = f"online<{CPP[problem.dtype]}, {d}, {rows}, {keys}, {vector}>"
-    return Config(entry, problem.all_heads * ceil_div(problem.sq, rows), 256, shared, arguments=_powers_of_two)
-
-
-def _tensor_cores(problem: AttentionProblem) -> Config:
-    d, warps = problem.padded, 4
-    keys = 32 if d > 128 else 64
-    vector = 8 if problem.alignment == 16 else 1
-    shared = (warps * 16 + 2 * keys) * (d + 8) * 2
-    entry = f"tensor_cores<{CPP[problem.dtype]}, {d}, {warps}, {keys}, {vector}>"
-    blocks = problem.all_heads * ceil_div(problem.sq, warps * 16)
-    return Config(entry, blocks, warps * 32, shared, arguments=_powers_of_two)
-
-
-def _halves(problem: AttentionProblem) -> bool | str:
-    return problem.dtype != "float32" or "tensor cores take float16 and bfloat16, not float32"
-
-
-def _takes_flash(problem: AttentionProblem) -> bool | str:
-    if problem.dtype == "float32":
-        return _halves(problem)
-    return (
-        problem.alignment == 16 or "it copies 16 bytes at a time: every row of q, k, v and out must begin on 16 bytes"
-    )
-
-
-VARIANTS: tuple[Variant[AttentionProblem], ...] = (
-    Variant(
-        1,
-        "three_passes",
-        "scores, their softmax, the weighted sum: three kernels",
-        "attention/01_three_passes.cu",
-        _three_passes,
-        _takes_three_passes,
-        scratch=_scores_bytes,
-    ),
-    Variant(
-        2,
-        "fused_rows",
-        "the scores of eight queries stay in shared memory",
-        "attention/02_fused_rows.cu",
-        _fused_rows,
-        _takes_fused_rows,
-    ),
-    Variant(
-        3,
-        "online",
-        "scores never stored: a running maximum and sum, output in registers",
-        "attention/03_online.cu",
-        _online,
-        since="sm_80",
-    ),
-    Variant(
-        4,
-        "tensor_cores",
-        "both products on tensor cores, scores and output of 16 queries in a warp's registers",
-        "attention/04_tensor_cores.cu",
-        _tensor_cores,
-        _halves,
-        since="sm_80",
-        problems="16 bits",
-    ),
-    Variant(
-        5,
-        "flash",
-        "copies a tile ahead of the arithmetic; each fragment of keys and values used for 32 queries",
-        "attention/05_flash.cu",
-        _flash,
-        _takes_flash,
-        since="sm_80",
-        problems="aligned",
-    ),
-)
+LADDER = (three_passes, fused_rows, online, tensor_cores, flash)
 
 
 def choose(problem: AttentionProblem, arch: str) -> str:
     """The rung that "auto" means: the highest that takes the problem, which is the fastest on an H200."""
-    supported = (variant.name for variant in reversed(VARIANTS) if variant.refusal(problem, arch) is None)
-    return next(supported, VARIANTS[0].name)
+    supported = (rung.name for rung in reversed(LADDER) if rung.refusal(problem, arch) is None)
+    return next(supported, LADDER[0].name)
 
 
-def _traffic(problem: AttentionProblem) -> int:
-    rows = 2 * problem.all_heads * problem.sq + 2 * problem.batches * problem.key_heads * problem.skv
-    return rows * problem.d * problem.itemsize
+def _call(inputs: Sequence[Any], out: Any, variant: str, stream: Any, **options: Any) -> Callable[[], Any]:
+    q, k, v = inputs
+    return functools.partial(attention, q, k, v, out, variant=variant, stream=stream, **options)
 
 
 FAMILY: Family[AttentionProblem] = Family(
     name="attention",
-    variants=VARIANTS,
-    make_inputs=make_inputs,
-    output_like=lambda inputs, **options: (tuple(inputs[0].shape), inputs[0].dtype),
     reference=reference,
+    variants=LADDER,
+    inputs=make_inputs,
+    outputs=lambda q, k, v, **options: (tuple(q.shape), q.dtype),
+    problem=problem,
     rounding=rounding,
     baseline=baseline,
-    problem=problem,
-    arguments=_arguments,
-    traffic=_traffic,
     flops=lambda problem: 4 * problem.all_heads * problem.pairs * problem.d,
     choose=choose,
-    empty=lambda problem: problem.all_heads * problem.sq == 0,
     shapes={
         "gpu": ((8, 16, 16, 2048, 2048, 128),),
         "sim": ((1, 2, 1, 17, 33, 32), (1, 1, 1, 40, 70, 64)),
@@ -283,6 +226,8 @@ FAMILY: Family[AttentionProblem] = Family(
     modes={"": {}, "causal": {"causal": True}},
     scalars={"scale": Scalar("scale", read_scale, kind=lambda scale: scale is None)},
     ceiling="peer:torch-flash",
+    problems="cudakit.testing.attention:attention_cases",
+    call=_call,
 )
 
 
@@ -307,4 +252,4 @@ def attention(
     unless given. Returns without waiting. Raises ValueError for arrays it does not take, UnsupportedVariant for a rung
     that does not take them.
     """
-    return front.apply(FAMILY, (q, k, v), out, variant, stream, options={"causal": causal, "scale": scale})
+    return apply(FAMILY, (q, k, v), out, variant, stream, {"causal": causal, "scale": scale})

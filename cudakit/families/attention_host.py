@@ -40,22 +40,21 @@ def make_inputs(
     places = np.concatenate([np.arange(drawn), rng.integers(0, max(drawn, 1), groups - drawn)])
     sizes = ((group, sq, d), (1, skv, d), (1, skv, d))
     parts = (rng.standard_normal((drawn, *size), dtype=np.float32).astype(dtype, copy=False) for size in sizes)
-    q, k, v = (part[places].reshape(batches, -1, *part.shape[2:]) for part in parts)
+    q, k, v = (part[places].reshape(batches, key_heads * part.shape[1], *part.shape[2:]) for part in parts)
     return q, k, v
 
 
-def reference(inputs: Sequence[Any], causal: bool = False, scale: float | None = None) -> Any:
+def reference(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
     """softmax(q k^T scale) v in float64; 0 for a query that sees no key. What is there twice is computed once."""
-    return _attend(inputs, causal, scale, np.float64, once=True)
+    return _attend((q, k, v), causal, scale, np.float64, once=True)
 
 
-def baseline(inputs: Sequence[Any], causal: bool = False, scale: float | None = None) -> Any:
+def baseline(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
     """The same in float32, rounded to the inputs' dtype."""
-    with np.errstate(over="ignore"):
-        return _attend(inputs, causal, scale, np.float32).astype(inputs[0].dtype)
+    return _attend((q, k, v), causal, scale, np.float32).astype(q.dtype)
 
 
-def rounding(inputs: Sequence[Any], exact: Any, causal: bool = False, scale: float | None = None) -> Any:
+def rounding(exact: Any, q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
     """The roundings of scores, probabilities and sums, for each element.
 
     Every probability p has an error of its own: the rounding of its score, and of 16-bit inputs that of p itself, which
@@ -63,7 +62,6 @@ def rounding(inputs: Sequence[Any], exact: Any, causal: bool = False, scale: flo
     are, times the root of the sum of the squares of p * v. Sums on tensor cores are cut (gemm_half.of_sum); sums of
     float32 are chains of fused multiply-adds.
     """
-    q, k, v = inputs
     if not exact.size or not v.size:
         return 0.0
     halves = q.dtype.itemsize == 2

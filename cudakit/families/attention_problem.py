@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cudakit.families import checks
-from cudakit.families.variant import CPP, MAX_GRID_X, alignment, ceil_div
+from cudakit.family import CPP, MAX_GRID_X, alignment, ceil_div, checks
 from cudakit.memory import array as memory
 
 MAX_D = 256
