@@ -35,7 +35,7 @@ from cudakit.families.unary import SCALE as _SCALE
 from cudakit.families.unary import THRESHOLD as _THRESHOLD
 from cudakit.families.unary import cast, fill, scale, threshold
 from cudakit.families.vector_add import FAMILY as _VECTOR_ADD
-from cudakit.family import Ladder
+from cudakit.family import Family
 
 __all__ = [
     "add", "add_broadcast", "argmax", "attention",
@@ -44,30 +44,28 @@ __all__ = [
 ]  # fmt: skip
 
 
-def families() -> dict[str, Ladder[Any]]:
+def families() -> dict[str, Family[Any]]:
     """Every family by name."""
-    return {
-        family.name: family
-        for family in (
-            _VECTOR_ADD,
-            _MATRIX_ADD,
-            _ADD_BROADCAST,
-            _ADD,
-            _SCALE,
-            _THRESHOLD,
-            _CAST,
-            _FILL,
-            _SUM,
-            _MAX,
-            _ARGMAX,
-            _SOFTMAX,
-            _SOFTMAX_MODES,
-            _SOFTMAX_BACKWARD,
-            _ATTENTION,
-            _GEMM,
-            _GEMM_HALF,
-            _BLUR,
-            _UNIFORM,
-            _NORMAL,
-        )
-    }
+    every: tuple[Family[Any], ...] = (
+        _VECTOR_ADD,
+        _MATRIX_ADD,
+        _ADD_BROADCAST,
+        _ADD,
+        _SCALE,
+        _THRESHOLD,
+        _CAST,
+        _FILL,
+        _SUM,
+        _MAX,
+        _ARGMAX,
+        _SOFTMAX,
+        _SOFTMAX_MODES,
+        _SOFTMAX_BACKWARD,
+        _ATTENTION,
+        _GEMM,
+        _GEMM_HALF,
+        _BLUR,
+        _UNIFORM,
+        _NORMAL,
+    )
+    return {family.name: family for family in every}

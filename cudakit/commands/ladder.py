@@ -123,11 +123,6 @@ def _measure(
 
 
 def _shapes(family: Ladder[Any], kind: str, arguments: argparse.Namespace, once: bool) -> Sequence[Shape]:
-    """What was asked for, or the family's own shapes for this kind of device; fewer where it has fewer for a profile,
-    which takes tens of passes over each launch."""
+    """What was asked for, or the family's own shapes for this kind of device."""
     asked: Sequence[Shape] | None = arguments.shapes
-    if asked is not None:
-        return asked
-    if arguments.sweep:
-        return family.shapes["sweep" if kind == "gpu" else "sim sweep"]
-    return family.shapes.get(f"{kind} once", family.shapes[kind]) if once else family.shapes[kind]
+    return family.shapes_for(kind, sweep=arguments.sweep, once=once) if asked is None else asked

@@ -70,7 +70,7 @@ def _scores_bytes(problem: AttentionProblem) -> int:
     return max(problem.all_heads * problem.sq * problem.skv, 1) * 4
 
 
-@variant("attention/01_three_passes.cu", scratch=_scores_bytes)
+@variant("attention/01_three_passes.cu")
 def three_passes(problem: AttentionProblem) -> tuple[Launch, ...] | str:
     """scores, their softmax, the weighted sum: three kernels"""
     p, rows = problem, problem.all_heads * problem.sq
@@ -84,7 +84,7 @@ def three_passes(problem: AttentionProblem) -> tuple[Launch, ...] | str:
     of_scores = (q, k, scores, *q_strides, *k_strides, *sizes, p.scale, causal)
     of_values = (scores, v, OUT, *v_strides, *o_strides, *sizes, causal)
     return (
-        Launch(rows, 256, of_scores, entry=f"scores<{cpp}>"),
+        Launch(rows, 256, of_scores, entry=f"scores<{cpp}>", scratch=_scores_bytes(p)),
         Launch(rows, 256, (scores, p.sq, p.skv, causal), entry="softmax_rows"),
         Launch(rows, ceil_div(p.d, 32) * 32, of_values, entry=f"weigh_values<{cpp}>"),
     )

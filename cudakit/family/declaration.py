@@ -193,7 +193,7 @@ class Variant(Generic[P]):
 
     def entry_of(self, launch: Launch) -> tuple[str, str, tuple[tuple[str, Any], ...]]:
         """The source, entry and macros of one of its launches."""
-        return launch.source or self.source, launch.entry or self.entry, tuple(launch.defines)
+        return launch.source or self.source, launch.entry or self.entry, tuple(dict(launch.defines).items())
 
 
 def _expect_tunable(variant: Variant[Any]) -> None:

@@ -121,7 +121,7 @@ def _first(
         sources = [reader.view(device, on, x) for x in inputs]
         fresh = out is None
         out, targets = _outputs(family, sources, out, options, reader, device, on)
-        target = targets[0] if len(targets) == 1 else targets
+        target: Any = targets[0] if len(targets) == 1 else targets
         problem = family.problem_of(sources, target, **options)
         picked = family.pick(variant, problem, device.arch)
         arrays = (*inputs, *several(out))

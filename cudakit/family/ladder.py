@@ -275,6 +275,14 @@ class Ladder(Generic[P]):
         """Whether its inputs are made of the declaration, not by a function."""
         return not callable(self.inputs)
 
+    def shapes_for(self, kind: str, *, sweep: bool = False, once: bool = False) -> tuple[Shape, ...]:
+        """The shapes that benches run on a kind of device ("gpu" or "sim"). sweep: the whole list. once: those of a
+        profile, which takes tens of passes over each launch, if it has fewer for it."""
+        shapes: dict[str, tuple[Shape, ...]] = self.shapes
+        if sweep:
+            return shapes["sweep" if kind == "gpu" else "sim sweep"]
+        return shapes.get(f"{kind} once", shapes[kind]) if once else shapes[kind]
+
     def option_values(self) -> dict[str, tuple[Any, ...]]:
         """The values that each option is tested with."""
         return {name: tuple(self.options.get(name, (default,))) for name, default in self._options.items()}

@@ -138,11 +138,11 @@ def _variations(choices: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _scaled(value: np.void, factor: float) -> np.void:
     """A struct with its floats multiplied."""
-    made = value.copy()
+    made: Any = value.copy()
     for name in value.dtype.names or ():
         if np.issubdtype(value.dtype[name], np.floating):
             made[name] = value[name] * factor
-    return made
+    return made  # type: ignore[no-any-return]
 
 
 @functools.cache
