@@ -8,15 +8,15 @@ equal values the first counts, as numpy has it.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from cudakit.families import front
-from cudakit.families.reduce_host import first_maximum, make_inputs, maximum, sum_baseline, sum_reference, sum_rounding
 from cudakit.families.reduce_problem import ReduceProblem, problem, result_dtype, result_shape
-from cudakit.families.variant import MAX_GRID_X, Config, Family, Variant, ceil_div
+from cudakit.family import IN, MAX_GRID_X, OUT, SCRATCH, Family, Launch, apply, ceil_div, variant
+from cudakit.rounding import of_tree
 
 BLOCK = 256
 FINISH_BLOCK = 1024
@@ -30,27 +30,53 @@ _STATE_BYTES = {"sum": 4, "max": 4, "argmax": 16}
 
 # Launches ------------------------------------------------------------------------------------------------------------
 
-
-def _thread_a_row(problem: ReduceProblem) -> Config:
-    return Config(f"thread_per_row<{problem.operator_and_result}>", ceil_div(problem.kept, 128), 128)
+_WHOLE = "it reduces one axis, and the strides of this array do not merge its axes into one"
 
 
-def _block_a_row(name: str) -> Callable[[ReduceProblem], Config]:
-    return lambda problem: Config(f"{name}<{problem.operator_and_result}, {BLOCK}>", problem.kept, BLOCK)
+@variant("reduce/01_thread_per_row.cu", problems="one axis")
+def thread_per_row(problem: ReduceProblem) -> Launch | str:
+    """one thread a row"""
+    if problem.whole:
+        return _WHOLE
+    return Launch(ceil_div(problem.kept, 128), 128, entry=f"thread_per_row<{problem.operator_and_result}>")
+
+
+def _block_a_row(problem: ReduceProblem, name: str) -> Launch | str:
+    if problem.whole:
+        return _WHOLE
+    return Launch(problem.kept, BLOCK, entry=f"{name}<{problem.operator_and_result}, {BLOCK}>")
+
+
+@variant("reduce/02_shared_tree.cu", problems="one axis")
+def shared_tree(problem: ReduceProblem) -> Launch | str:
+    """one block a row, a tree in shared memory"""
+    return _block_a_row(problem, "shared_tree")
+
+
+@variant("reduce/03_warp_shuffle.cu", problems="one axis")
+def warp_shuffle(problem: ReduceProblem) -> Launch | str:
+    """shuffles within warps, one barrier"""
+    return _block_a_row(problem, "warp_shuffle")
 
 
 def _lanes(problem: ReduceProblem) -> int:
-    """Threads a reduction in 04_vec4.cu."""
+    """Threads per reduction in 04_vec4.cu."""
     for lanes in (4, 8, 16, 32):
         if problem.length <= 16 * lanes:
             return lanes
     return 32 if problem.length <= 1024 else BLOCK
 
 
-def _vec4(problem: ReduceProblem) -> Config:
+@variant("reduce/04_vec4.cu", problems="neighbours")
+def vec4(problem: ReduceProblem) -> Launch | str:
+    """16-byte loads, several in flight"""
+    if problem.along_stride != 1 and problem.length > 1:
+        return "it reads 16 bytes along the axis that it reduces, whose elements are no neighbours here"
+    if problem.whole:
+        return _WHOLE
     lanes = _lanes(problem)
     entry = f"vec4<{problem.operator_and_result}, {BLOCK}, {lanes}>"
-    return Config(entry, ceil_div(problem.kept, BLOCK // lanes), BLOCK)
+    return Launch(ceil_div(problem.kept, BLOCK // lanes), BLOCK, entry=entry)
 
 
 def chunks(problem: ReduceProblem) -> tuple[int, int]:
@@ -61,21 +87,24 @@ def chunks(problem: ReduceProblem) -> tuple[int, int]:
     return builtins.max(1, ceil_div(problem.length, each)), each
 
 
-def _two_step(problem: ReduceProblem) -> tuple[Config, ...]:
-    count, each = chunks(problem)
-    results = 1 if problem.whole else problem.kept
-    states = problem.kept * count // builtins.max(results, 1)
+def _chunks_scratch(problem: ReduceProblem) -> int:
+    """Bytes of the chunks' states."""
+    return problem.kept * chunks(problem)[0] * _STATE_BYTES[problem.what]
 
-    def first(problem: ReduceProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-        return (inputs[0], scratch, *problem.walk, count, each, problem.length)
 
-    def second(problem: ReduceProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-        return (scratch, output, problem.y_stride, states)
-
+@variant("reduce/05_two_step.cu", scratch=_chunks_scratch)
+def two_step(problem: ReduceProblem) -> tuple[Launch, ...] | str:
+    """many blocks share a row, a second launch joins them"""
+    p, (count, each) = problem, chunks(problem)
+    if p.kept * count > MAX_GRID_X:
+        return f"{p.kept} reductions of several blocks each are more than a grid has"
+    results = 1 if p.whole else p.kept
+    states = p.kept * count // builtins.max(results, 1)
     finish = FINISH_BLOCK if states > BLOCK else 32 if states <= 32 else BLOCK
+    first, second = (IN[0], SCRATCH, *p.walk, count, each, p.length), (SCRATCH, OUT, p.y_stride, states)
     return (
-        Config(f"reduce_chunks<{problem.operator}, {BLOCK}>", problem.kept * count, BLOCK, arguments=first),
-        Config(f"finish_chunks<{problem.operator_and_result}, {finish}>", results, finish, arguments=second),
+        Launch(p.kept * count, BLOCK, first, entry=f"reduce_chunks<{p.operator}, {BLOCK}>"),
+        Launch(results, finish, second, entry=f"finish_chunks<{p.operator_and_result}, {finish}>"),
     )
 
 
@@ -89,111 +118,31 @@ def slabs(problem: ReduceProblem) -> tuple[int, int]:
     return builtins.max(1, ceil_div(problem.length, each)), each
 
 
-def _columns(problem: ReduceProblem) -> tuple[Config, ...]:
-    (count, each), vec = slabs(problem), 4 if problem.vectors else 1
-
-    def first(problem: ReduceProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-        sizes = (problem.y_stride, count, each, problem.kept, problem.length)
-        return (inputs[0], scratch, output, *problem.walk, *sizes)
-
-    def second(problem: ReduceProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-        return (scratch, output, problem.y_stride, count, problem.kept)
-
-    grid, rows = ceil_div(problem.kept, 32 * vec) * count, FINISH_ROWS if count > 8 else 1
-    entry = f"column_slabs<{problem.operator_and_result}, {vec}, {SLAB_ROWS}>"
-    main = Config(entry, grid, (32, SLAB_ROWS), arguments=first)
-    if count == 1:
-        return (main,)
-    return (
-        main,
-        Config(
-            f"finish_columns<{problem.operator_and_result}, {rows}>",
-            ceil_div(problem.kept, 32),
-            (32, rows),
-            arguments=second,
-        ),
-    )
-
-
-def _columns_scratch(problem: ReduceProblem) -> int:
-    """Bytes of the slabs' states; one slab is written where it belongs at once."""
+def _slabs_scratch(problem: ReduceProblem) -> int:
+    """Bytes of the slabs' states; one slab is written to the output at once."""
     count, _ = slabs(problem)
     return problem.kept * count * _STATE_BYTES[problem.what] if count > 1 else 0
 
 
-def _one_axis(problem: ReduceProblem) -> bool | str:
-    return not problem.whole or "it reduces one axis, and the strides of this array do not merge its axes into one"
-
-
-def _neighbours(problem: ReduceProblem) -> bool | str:
-    if problem.along_stride != 1 and problem.length > 1:
-        return "it reads 16 bytes along the axis that it reduces, whose elements are no neighbours here"
-    return _one_axis(problem)
-
-
-def _fits_chunks(problem: ReduceProblem) -> bool | str:
-    if problem.kept * chunks(problem)[0] > MAX_GRID_X:
-        return f"{problem.kept} reductions of several blocks each are more than a grid has"
-    return True
-
-
-VARIANTS: tuple[Variant[ReduceProblem], ...] = (
-    Variant(
-        1,
-        "thread_per_row",
-        "one thread a row",
-        "reduce/01_thread_per_row.cu",
-        _thread_a_row,
-        _one_axis,
-        problems="one axis",
-    ),
-    Variant(
-        2,
-        "shared_tree",
-        "one block a row, a tree in shared memory",
-        "reduce/02_shared_tree.cu",
-        _block_a_row("shared_tree"),
-        _one_axis,
-        problems="one axis",
-    ),
-    Variant(
-        3,
-        "warp_shuffle",
-        "shuffles within warps, one barrier",
-        "reduce/03_warp_shuffle.cu",
-        _block_a_row("warp_shuffle"),
-        _one_axis,
-        problems="one axis",
-    ),
-    Variant(
-        4,
-        "vec4",
-        "16-byte loads, several in flight",
-        "reduce/04_vec4.cu",
-        _vec4,
-        _neighbours,
-        problems="neighbours",
-    ),
-    Variant(
-        5,
-        "two_step",
-        "many blocks share a row, a second launch joins them",
-        "reduce/05_two_step.cu",
-        _two_step,
-        _fits_chunks,
-        scratch=lambda problem: problem.kept * chunks(problem)[0] * _STATE_BYTES[problem.what],
-    ),
-    Variant(
-        6,
-        "columns",
-        "a warp reads neighbouring columns, blocks take slabs of rows",
-        "reduce/06_columns.cu",
-        _columns,
-        _one_axis,
-        scratch=_columns_scratch,
-        problems="one axis",
-    ),
-)
+@variant("reduce/06_columns.cu", scratch=_slabs_scratch, problems="one axis")
+def columns(problem: ReduceProblem) -> tuple[Launch, ...] | str:
+    """a warp reads neighbouring columns, blocks take slabs of rows"""
+    if problem.whole:
+        return _WHOLE
+    p, (count, each), vec = problem, slabs(problem), 4 if problem.vectors else 1
+    states = SCRATCH if count > 1 else None
+    main = Launch(
+        ceil_div(p.kept, 32 * vec) * count,
+        (32, SLAB_ROWS),
+        (IN[0], states, OUT, *p.walk, p.y_stride, count, each, p.kept, p.length),
+        entry=f"column_slabs<{p.operator_and_result}, {vec}, {SLAB_ROWS}>",
+    )
+    if count == 1:
+        return (main,)
+    rows = FINISH_ROWS if count > 8 else 1
+    entry = f"finish_columns<{p.operator_and_result}, {rows}>"
+    args = (SCRATCH, OUT, p.y_stride, count, p.kept)
+    return main, Launch(ceil_div(p.kept, 32), (32, rows), args, entry=entry)
 
 
 def choose(problem: ReduceProblem, arch: str) -> str:
@@ -208,26 +157,32 @@ def choose(problem: ReduceProblem, arch: str) -> str:
     return "vec4" if problem.along_stride == 1 or problem.length <= 1 else "warp_shuffle"
 
 
-def _arguments(problem: ReduceProblem, inputs: Sequence[Any], output: Any, scratch: Any) -> tuple[Any, ...]:
-    return (inputs[0], output, *problem.walk, problem.y_stride, problem.kept, problem.length)
+# On the host ---------------------------------------------------------------------------------------------------------
 
 
-def _family(what: str, baseline: Callable[..., Any], **given: Any) -> Family[ReduceProblem]:
+def _sum_baseline(x: Any, axis: int | None = -1) -> Any:
+    """numpy's sum; in float64 down the columns, which numpy adds from left to right."""
+    down = x.ndim == 2 and axis in (0, -2)
+    return np.asarray(x.sum(axis=axis, dtype=np.float64 if down else np.float32), np.float32)
+
+
+def _sum_rounding(exact: Any, x: Any, axis: int | None = -1) -> Any:
+    """The rounding of a sum in a tree, which is how every rung adds: a long sum from left to right is further off."""
+    lines = x.reshape(1, -1) if axis is None or x.ndim == 1 else x.T if axis in (0, -2) else x
+    return of_tree(lines).reshape(result_shape("sum", x.shape, axis))
+
+
+def _family(what: str, function: Callable[..., Any], **given: Any) -> Family[ReduceProblem]:
     dtype = result_dtype(what)
     common: dict[str, Any] = {
-        "name": what,
-        "variants": VARIANTS,
-        "make_inputs": make_inputs,
-        "output_like": lambda inputs, axis=-1: (result_shape(what, inputs[0].shape, axis), dtype),
-        "reference": baseline,
-        "rounding": lambda inputs, exact, axis=-1: 0.0,
-        "baseline": baseline,
+        "variants": (thread_per_row, shared_tree, warp_shuffle, vec4, two_step, columns),
+        "inputs": {"x": "float32"},
+        "outputs": lambda x, axis=-1: (result_shape(what, x.shape, axis), dtype),
         "problem": lambda inputs, output, axis=-1: problem(what, inputs, output, axis),
-        "arguments": _arguments,
+        "arguments": lambda p: (IN[0], OUT, *p.walk, p.y_stride, p.kept, p.length),
+        "rounding": 0.0,
         "traffic": lambda problem: 4 * problem.kept * problem.length,
-        "flops": lambda problem: 0,
         "choose": choose,
-        "empty": lambda problem: problem.kept == 0,
         "shapes": {
             "gpu": ((8192, 8192),),
             "sim": ((32, 500), (7, 1024)),
@@ -235,13 +190,12 @@ def _family(what: str, baseline: Callable[..., Any], **given: Any) -> Family[Red
             "sweep": ((512, 512), (8192, 8192), (65536, 256), (256, 1048576), (1 << 28,)),
         },
         "modes": {"": {"axis": -1}, "columns": {"axis": 0}, "all": {"axis": None}},
+        "problems": f"cudakit.testing.reduce:{what}_cases",
+        "call": lambda inputs, out, variant, stream, axis=-1: functools.partial(
+            function, inputs[0], axis, out, variant, stream
+        ),
     }
-    return Family(**(common | given))
-
-
-SUM = _family("sum", sum_baseline, reference=sum_reference, rounding=sum_rounding)
-MAX = _family("max", maximum, reference=lambda inputs, axis=-1: np.asarray(maximum(inputs, axis), np.float64))
-ARGMAX = _family("argmax", first_maximum)
+    return Family(name=what, **(common | given))
 
 
 def sum(x: Any, axis: int | None = None, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
@@ -254,15 +208,26 @@ def sum(x: Any, axis: int | None = None, out: Any = None, variant: str = "auto",
     their magnitudes, eps being 2^-23. Raises ValueError for arrays it does not take, UnsupportedVariant for a rung that
     does not take them.
     """
-    return front.apply(SUM, (x,), out, variant, stream, {"axis": axis})
+    return apply(SUM, (x,), out, variant, stream, {"axis": axis})
 
 
 def max(x: Any, axis: int | None = None, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
     """The maximum over `axis`; NaN where there is one. ValueError where there are no elements. The rest is `sum`'s."""
-    return front.apply(MAX, (x,), out, variant, stream, {"axis": axis})
+    return apply(MAX, (x,), out, variant, stream, {"axis": axis})
 
 
 def argmax(x: Any, axis: int | None = None, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
     """The index (int64) of the first maximum over `axis`, or of the first NaN where there is one; over all of a 2-D
     array the index in C order. ValueError where there are no elements. The rest is `sum`'s."""
-    return front.apply(ARGMAX, (x,), out, variant, stream, {"axis": axis})
+    return apply(ARGMAX, (x,), out, variant, stream, {"axis": axis})
+
+
+SUM = _family(
+    "sum",
+    sum,
+    reference=lambda x, *, axis=-1: np.asarray(x.sum(axis=axis)),
+    baseline=_sum_baseline,
+    rounding=_sum_rounding,
+)
+MAX = _family("max", max, reference=lambda x, *, axis=-1: np.asarray(x.max(axis=axis)))
+ARGMAX = _family("argmax", argmax, reference=lambda x, *, axis=-1: np.asarray(x.argmax(axis=axis), np.int64))

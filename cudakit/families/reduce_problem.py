@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.families import checks
-from cudakit.families.variant import MAX_GRID_X, alignment
+from cudakit.family import MAX_GRID_X, alignment, checks
 
 _TWICE = "{what}: elements of the output may lie at one place: give an output whose elements are apart"
 _SHARED = "{what}: the input and the output overlap or lie interleaved: give a separate output"

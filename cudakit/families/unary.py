@@ -108,7 +108,6 @@ def _family(name: str, **given: Any) -> Family[MapProblem]:
         "inputs": _inputs,
         "outputs": lambda x, **_: (tuple(x.shape), x.dtype),
         "rounding": 0.0,
-        "choose": lambda problem, arch: "vectors" if problem.vectors else "strided",
         "shapes": {
             "gpu": ((1 << 26,),),
             "sim": ((30_011,), (40, 250)),
