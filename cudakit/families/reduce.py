@@ -87,12 +87,7 @@ def chunks(problem: ReduceProblem) -> tuple[int, int]:
     return builtins.max(1, ceil_div(problem.length, each)), each
 
 
-def _chunks_scratch(problem: ReduceProblem) -> int:
-    """Bytes of the chunks' states."""
-    return problem.kept * chunks(problem)[0] * _STATE_BYTES[problem.what]
-
-
-@variant("reduce/05_two_step.cu", scratch=_chunks_scratch)
+@variant("reduce/05_two_step.cu")
 def two_step(problem: ReduceProblem) -> tuple[Launch, ...] | str:
     """many blocks share a row, a second launch joins them"""
     p, (count, each) = problem, chunks(problem)
@@ -102,8 +97,9 @@ def two_step(problem: ReduceProblem) -> tuple[Launch, ...] | str:
     states = p.kept * count // builtins.max(results, 1)
     finish = FINISH_BLOCK if states > BLOCK else 32 if states <= 32 else BLOCK
     first, second = (IN[0], SCRATCH, *p.walk, count, each, p.length), (SCRATCH, OUT, p.y_stride, states)
+    scratch = p.kept * count * _STATE_BYTES[p.what]
     return (
-        Launch(p.kept * count, BLOCK, first, entry=f"reduce_chunks<{p.operator}, {BLOCK}>"),
+        Launch(p.kept * count, BLOCK, first, entry=f"reduce_chunks<{p.operator}, {BLOCK}>", scratch=scratch),
         Launch(results, finish, second, entry=f"finish_chunks<{p.operator_and_result}, {finish}>"),
     )
 
@@ -118,13 +114,7 @@ def slabs(problem: ReduceProblem) -> tuple[int, int]:
     return builtins.max(1, ceil_div(problem.length, each)), each
 
 
-def _slabs_scratch(problem: ReduceProblem) -> int:
-    """Bytes of the slabs' states; one slab is written to the output at once."""
-    count, _ = slabs(problem)
-    return problem.kept * count * _STATE_BYTES[problem.what] if count > 1 else 0
-
-
-@variant("reduce/06_columns.cu", scratch=_slabs_scratch, problems="one axis")
+@variant("reduce/06_columns.cu", problems="one axis")
 def columns(problem: ReduceProblem) -> tuple[Launch, ...] | str:
     """a warp reads neighbouring columns, blocks take slabs of rows"""
     if problem.whole:
@@ -136,6 +126,7 @@ def columns(problem: ReduceProblem) -> tuple[Launch, ...] | str:
         (32, SLAB_ROWS),
         (IN[0], states, OUT, *p.walk, p.y_stride, count, each, p.kept, p.length),
         entry=f"column_slabs<{p.operator_and_result}, {vec}, {SLAB_ROWS}>",
+        scratch=p.kept * count * _STATE_BYTES[p.what] if count > 1 else 0,
     )
     if count == 1:
         return (main,)
