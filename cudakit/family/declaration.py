@@ -82,8 +82,8 @@ class Launch:
     IN, OUT and SCRATCH); None: the family's `arguments`, or, if it has none, each parameter by its name in the problem.
     shared: bytes of dynamic shared memory. entry: a C++ name or name expression ("k<4>"), the variant's unless given.
     scratch: bytes of device memory (not cleared) that SCRATCH stands for; the launches of one variant share the most of
-    them. defines: macros that the source is compiled with. cluster: blocks per cluster. cooperative: all blocks are resident
-    at once and may synchronise. source: the kernel's file, if it is not the variant's.
+    them. defines: macros that the source is compiled with. cluster: blocks per cluster. cooperative: all blocks are
+    resident at once and may synchronise. source: the kernel's file, if it is not the variant's.
     """
 
     grid: Dim

@@ -504,7 +504,7 @@ class Ladder(Generic[P]):
             with self.range(one):
                 one.run(device, kernel_of, problem, inputs, output, stream)
             return
-        launches = one.launches(problem)
+        launches = self.launches(one, problem)
         kernels = [self.kernel(device, one, each) for each in launches]
         scratch = self.scratch(device, launches, stream)
         try:
@@ -514,6 +514,14 @@ class Ladder(Generic[P]):
         finally:
             if scratch is not None:
                 scratch.close()  # in stream order: after the kernels
+
+    def launches(self, one: Variant[P], problem: P) -> tuple[Launch, ...]:
+        """The launches of a variant, in order, without those of no blocks if the outputs have their values beforehand:
+        an empty input adds nothing. Raises UnsupportedVariant if the variant does not take the problem."""
+        made = one.launches(problem)
+        if self.initial is None and not self.in_place:
+            return made
+        return tuple(each for each in made if 0 not in several(each.grid))
 
     def keywords(
         self, launch: Launch, kernel: Kernel, problem: P, inputs: Sequence[Any], output: Any, scratch: Any

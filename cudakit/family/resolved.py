@@ -96,7 +96,7 @@ class ResolvedCall:
         family = self.family
         *inputs, output = arrays
         passed = mark(problem, family.scalars, options)
-        launches = variant.launches(passed)
+        launches = family.launches(variant, passed)
         self.scratch_bytes = max((each.scratch for each in launches), default=0)
         stand_in = None
         if self.scratch_bytes:

@@ -163,7 +163,7 @@ class BenchCase:
         if variant.run is not None:
             launch = functools.partial(self.family.launch, self.device, variant)
             return [functools.partial(launch, *arrays, self.stream, self.problem) for arrays in self.sets]
-        kernels = variant.launches(self.problem)
+        kernels = self.family.launches(variant, self.problem)
         scratch = self.family.scratch(self.device, kernels, self.stream)
         launches: list[Launch] = []
         for inputs, output in self.sets:
@@ -181,7 +181,10 @@ class BenchCase:
         resident; None where it launches as it goes."""
         if variant.run is not None:
             return None
-        largest = max(variant.launches(self.problem), key=lambda one: int(np.prod(one.grid)) * one.threads)
+        launches = self.family.launches(variant, self.problem)
+        if not launches:
+            return None
+        largest = max(launches, key=lambda one: int(np.prod(one.grid)) * one.threads)
         kernel = self.family.kernel(self.device, variant, largest)
         blocks = kernel.occupancy(largest.block, largest.shared)
         most = int(self.device.attribute("MAX_THREADS_PER_MULTIPROCESSOR"))
