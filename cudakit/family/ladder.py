@@ -313,7 +313,7 @@ class Ladder(Generic[P]):
             return ((tuple(over.shape), over.dtype),)
         if callable(self.outputs):
             made = self.outputs(*inputs, **options)
-            return made if isinstance(made[0][0], tuple) else (made,)
+            return made if isinstance(made[-1], tuple) else (made,)
         if self.written and all(spec.dtype for spec in self.written.values()):
             dims, whole = bind(self.name, self.specs, inputs)
             extents = {**{k: int(v) for k, v in {**self._options, **options}.items() if isinstance(v, int)}, **dims}
