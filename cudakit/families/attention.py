@@ -66,16 +66,13 @@ def _powers_of_two(problem: AttentionProblem) -> tuple[Any, ...]:
     return _arguments(problem, problem.scale * LOG2_E)
 
 
-def _scores_bytes(problem: AttentionProblem) -> int:
-    return max(problem.all_heads * problem.sq * problem.skv, 1) * 4
-
-
 @variant("attention/01_three_passes.cu")
 def three_passes(problem: AttentionProblem) -> tuple[Launch, ...] | str:
     """scores, their softmax, the weighted sum: three kernels"""
     p, rows = problem, problem.all_heads * problem.sq
-    if _scores_bytes(p) > MOST_SCORES:
-        return f"its scores take {_scores_bytes(p)} bytes of scratch memory, over {MOST_SCORES}"
+    scratch = max(rows * p.skv, 1) * 4
+    if scratch > MOST_SCORES:
+        return f"its scores take {scratch} bytes of scratch memory, over {MOST_SCORES}"
     if rows > MAX_GRID_X:
         return f"it takes one block a query, {rows}, and a grid has at most {MAX_GRID_X}"
     cpp, causal, sizes, scores = CPP[p.dtype], int(p.causal), _sizes(p), SCRATCH.at(dtype=np.float32)
@@ -84,7 +81,7 @@ def three_passes(problem: AttentionProblem) -> tuple[Launch, ...] | str:
     of_scores = (q, k, scores, *q_strides, *k_strides, *sizes, p.scale, causal)
     of_values = (scores, v, OUT, *v_strides, *o_strides, *sizes, causal)
     return (
-        Launch(rows, 256, of_scores, entry=f"scores<{cpp}>", scratch=_scores_bytes(p)),
+        Launch(rows, 256, of_scores, entry=f"scores<{cpp}>", scratch=scratch),
         Launch(rows, 256, (scores, p.sq, p.skv, causal), entry="softmax_rows"),
         Launch(rows, ceil_div(p.d, 32) * 32, of_values, entry=f"weigh_values<{cpp}>"),
     )
