@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from cudakit.launch.module import Module, UnknownName
     from cudakit.launch.strides import strided
     from cudakit.memory.array import DeviceArray
+    from cudakit.shipped import ShippedKernels, load
 
 tracebacks.install()
 
@@ -77,6 +78,7 @@ _HOMES = {
     "memory.array": ("DeviceArray",),
     "launch.module": ("Module", "UnknownName"),
     "launch.strides": ("strided",),
+    "shipped": ("ShippedKernels", "load"),
     "driver.stream": ("Event", "Stream"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -111,11 +113,13 @@ __all__ = [
     "OutOfMemory",
     "Prepared",
     "Resources",
+    "ShippedKernels",
     "Stream",
     "UnknownName",
     "UnseenFault",
     "UnsupportedVariant",
     "__version__",
+    "load",
     "strided",
 ]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cudakit import __version__, names
-from cudakit.commands import check, cli, files, fuzzing, profile
+from cudakit.commands import check, cli, files, fuzzing, profile, shipping
 from cudakit.errors import Refused
 from cudakit.show import outputs, terminal
 
@@ -117,7 +117,7 @@ def fill(arguments: argparse.Namespace) -> int:
     return cli.EXIT_FALSE if wrong else cli.EXIT_OK
 
 
-COMMANDS = ("info", "compile", "check", "bench", "fuzz", "profile", "draw", "fill")
+COMMANDS = ("info", "compile", "check", "bench", "fuzz", "profile", "export", "draw", "fill")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -163,6 +163,10 @@ def build_parser() -> argparse.ArgumentParser:
 
     sub = command("profile", profile.HELP, profile.main)
     profile.add_arguments(sub)
+
+    sub = command("export", shipping.HELP, shipping.main)
+    shipping.add_arguments(sub)
+    sub.set_defaults(version=__version__)
 
     sub = command("draw", "Draws the JSON of a bench: a bar a rung of one shape, or a line a variant over sizes.", draw)
     sub.add_argument("file", help="what --json wrote")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable, Iterator
 
 _IGNORED = re.compile(
     r'R"([^()\s\\]{0,16})\(.*?\)\1"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
@@ -35,16 +36,36 @@ def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...]:
     "" for each that has no name there, is not found (a kernel made by a macro, or in a header), or is called
     differently by several definitions of that name. Declarations are read if there is no definition.
     """
+    named = ((_named(parts, count), defined) for parts, defined in _parameter_lists(source, kernel))
+    return _agreed(((names, defined) for names, defined in named if names is not None), count)
+
+
+def parameter_declarations(source: str, kernel: str, count: int) -> tuple[str, ...]:
+    """The `count` parameters of `kernel` as its definition in `source` writes them ("const float* x"), "" for each that
+    is not found, as for `parameter_names`."""
+    return _agreed(
+        ((tuple(parts), defined) for parts, defined in _parameter_lists(source, kernel) if len(parts) == count), count
+    )
+
+
+def _parameter_lists(source: str, kernel: str) -> Iterator[tuple[list[str], bool]]:
+    """The parts of each parameter list of `kernel` in `source`, and whether it is a definition's."""
     text = without_comments(source)
     base = kernel.partition("<")[0].strip().rpartition("::")[2]
-    definitions: set[tuple[str, ...]] = set()
-    declarations: set[tuple[str, ...]] = set()
     for match in re.finditer(rf"\b__global__\b[^;{{}}]*?\b{re.escape(base)}\s*(?:<[^;{{}}()]*>\s*)?\(", text):
         parts, end = _split(text, match.end())
-        if parts is not None and (names := _named(parts, count)) is not None:
-            (definitions if text[end:].lstrip().startswith("{") else declarations).add(names)
-    found = definitions or declarations
-    columns = zip(*found, strict=True) if found else ()
+        if parts is not None:
+            yield parts, text[end:].lstrip().startswith("{")
+
+
+def _agreed(found: Iterable[tuple[tuple[str, ...], bool]], count: int) -> tuple[str, ...]:
+    """What all definitions, or all declarations if there is no definition, have in common; "" where they differ."""
+    definitions: set[tuple[str, ...]] = set()
+    declarations: set[tuple[str, ...]] = set()
+    for texts, defined in found:
+        (definitions if defined else declarations).add(texts)
+    chosen = definitions or declarations
+    columns = zip(*chosen, strict=True) if chosen else ()
     return tuple(column[0] if len(set(column)) == 1 else "" for column in columns) or ("",) * count
 
 

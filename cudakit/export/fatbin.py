@@ -1,0 +1,48 @@
+"""Fat binaries: machine code of several architectures, and PTX for later ones, in one file that the driver reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cudakit.compile.compiler import Compiled
+from cudakit.errors import CudakitError
+
+
+def make(name: str, cubins: Mapping[str, bytes], jit: str | None, compiled: Mapping[str, Compiled]) -> bytes:
+    """The fat binary of `cubins` by architecture ("sm_90a"), and of the PTX of the architecture `jit`, unless None.
+
+    Not compressed, so that every driver of CUDA 13 reads it. The same input makes the same bytes. Raises CudakitError
+    if nvFatbin is not installed, or refuses an image.
+    """
+    nvfatbin = _nvfatbin()
+    options = ["-64", "-compress=false"]
+    try:
+        handle = nvfatbin.create(options, len(options))
+        try:
+            for arch, cubin in cubins.items():
+                nvfatbin.add_cubin(handle, cubin, len(cubin), arch.removeprefix("sm_"), name)
+            if jit is not None:
+                text = compiled[jit].ptx.encode() + b"\0"
+                nvfatbin.add_ptx(handle, text, len(text), jit.removeprefix("sm_"), name, "")
+            binary = bytearray(nvfatbin.size(handle))
+            nvfatbin.get(handle, binary)
+        finally:
+            nvfatbin.destroy(handle)
+    except nvfatbin.nvFatbinError as error:
+        raise CudakitError(f"nvFatbin makes no fat binary of {name} for {', '.join(cubins)}: {error}") from error
+    return bytes(binary)
+
+
+def _nvfatbin() -> Any:
+    """The bindings of nvFatbin, loaded."""
+    try:
+        from cuda.bindings import nvfatbin
+
+        nvfatbin.version()
+    except Exception as error:  # the bindings raise what their loader raises: several unrelated classes
+        raise CudakitError(
+            f"nvFatbin cannot be loaded ({type(error).__name__}: {error}). Install it: "
+            "pip install nvidia-nvfatbin 'cuda-bindings>=13.1'"
+        ) from error
+    return nvfatbin

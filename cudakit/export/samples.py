@@ -1,0 +1,119 @@
+"""What the example program launches, and what it expects: runs recorded on the simulated device.
+
+A `Recorder` is given the arrays and launches of one run on the simulated device. Its Sample has the bytes of every
+argument, with pointers as places in its buffers, and how the buffers' contents are to be compared.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cudakit.launch.kernel import Kernel
+from cudakit.memory.array import DeviceArray
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One allocation of a sample. before: its bytes when the first kernel starts. expected, tolerance: each element of
+    `dtype` after the last kernel, as float64 or a whole number, and its largest difference; None if the buffer is not
+    compared."""
+
+    name: str
+    before: bytes
+    dtype: str = ""
+    expected: np.ndarray[Any, Any] | None = None
+    tolerance: np.ndarray[Any, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A pointer into a buffer, by its number, `offset` bytes from its beginning."""
+
+    buffer: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """One launch: the number of its entry in the bundle, and its arguments, the bytes of each that is not a Place."""
+
+    entry: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    cluster: tuple[int, int, int]
+    arguments: tuple[bytes | Place, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A run of one or more kernels, and what it is in words."""
+
+    title: str
+    buffers: tuple[Buffer, ...]
+    calls: tuple[Call, ...]
+
+
+class Recorder:
+    """Collects the launches of one run on the simulated device. arrays: every allocation that kernels may use, by name;
+    their contents now are those that the sample begins with."""
+
+    def __init__(self, title: str, arrays: dict[str, DeviceArray]) -> None:
+        self._title = title
+        self._arrays = arrays
+        self._before = {name: array.numpy().tobytes() for name, array in arrays.items()}
+        self._calls: list[Call] = []
+
+    def launch(self, entry: int, kernel: Kernel, stream: Any, keywords: dict[str, Any]) -> None:
+        """Launch `kernel`, the entry of that number, and record its arguments."""
+        prepared = kernel.prepare(**keywords)
+        prepared.launch(stream)
+        addresses = (ctypes.c_void_p * len(kernel.parameters)).from_address(prepared.pointers)
+        packed = [ctypes.string_at(addresses[one.index] or 0, one.size) for one in kernel.parameters]
+        cluster = keywords.get("cluster") or 1
+        self._calls.append(
+            Call(
+                entry,
+                prepared.config.grid,
+                prepared.config.block,
+                prepared.config.shared,
+                _three(cluster),
+                tuple(self._argument(one.kind, value) for one, value in zip(kernel.parameters, packed, strict=True)),
+            )
+        )
+
+    def _argument(self, kind: str, value: bytes) -> bytes | Place:
+        if kind not in ("pointer", "bits"):
+            return value
+        address = int.from_bytes(value, "little")
+        for number, array in enumerate(self._arrays.values()):
+            if array.pointer <= address < array.pointer + max(array.nbytes, 1):
+                return Place(number, address - array.pointer)
+        return value
+
+    def sample(self, compared: dict[str, tuple[Any, Any]]) -> Sample:
+        """What was recorded. compared: by an array's name, the expected elements and the largest difference of each."""
+        buffers = []
+        for name, array in self._arrays.items():
+            if name not in compared:
+                buffers.append(Buffer(name, self._before[name]))
+                continue
+            expected, tolerance = compared[name]
+            if array.numpy().tobytes() == self._before[name]:
+                unchanged = np.frombuffer(self._before[name], np.uint8)
+                buffers.append(Buffer(name, self._before[name], "uint8", unchanged, np.zeros(unchanged.shape)))
+                continue
+            wide = np.asarray(expected).reshape(-1)
+            bounds = np.broadcast_to(np.asarray(tolerance, np.float64), np.shape(expected)).reshape(-1)
+            buffers.append(Buffer(name, self._before[name], array.dtype.name, wide, bounds))
+        return Sample(self._title, tuple(buffers), tuple(self._calls))
+
+
+def _three(extents: int | Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*((extents,) if isinstance(extents, int) else extents), 1, 1)[:3]
+    return x, y, z

@@ -1,0 +1,124 @@
+"""Arguments for the kernels of a file that no family declares, so that the example can launch them.
+
+Each kernel runs on the simulated device with one small block and numbers that most kernels take as sizes. If it runs
+without a report, the example launches it in the same way and expects the same results; if not, it says why it does not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from cudakit.compile import compiler
+from cudakit.device import Device
+from cudakit.errors import CudakitError
+from cudakit.export.samples import Recorder, Sample
+from cudakit.export.sources import Bundle, Entry
+from cudakit.launch.arguments import pointer_dtypes
+from cudakit.launch.module import Module, ObjectCode
+from cudakit.launch.signature import Parameter
+from cudakit.memory.array import DeviceArray, as_dtype
+from cudakit.shipped import order, runs_on
+
+_SIZE = 16  # every integer parameter
+_ELEMENTS = 1 << 12  # of each array: the most that three axes of _SIZE reach
+_THREADS = 32
+_SHARED = 4096
+
+
+def run(bundle: Bundle) -> tuple[list[Sample], dict[int, str]]:
+    """A sample per kernel that runs, and by an entry's number why there is none."""
+    samples: list[Sample] = []
+    reasons: dict[int, str] = {}
+    for number, entry in enumerate(bundle.entries):
+        code = _newest(bundle, entry)
+        if code is None:
+            reasons[number] = "it was not tried out: no architecture of the export is one that can be simulated"
+            continue
+        try:
+            with Device(f"sim:{code.arch}", fresh=True) as device:
+                samples.append(_try(number, entry, code, device))
+        except (CudakitError, ValueError) as error:
+            reasons[number] = f"its arguments are not known, and guessed ones do not fit: {_first_line(error)}"
+    return samples, reasons
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _newest(bundle: Bundle, entry: Entry) -> compiler.Compiled | None:
+    """The entry's code for the latest architecture that can be simulated."""
+    for arch in sorted(entry.resources, key=order, reverse=True):
+        if runs_on(arch, (9, 0)) or order(arch)[0] < 90:
+            return bundle.images[entry.image].compiled[arch]
+    return None
+
+
+def _try(number: int, entry: Entry, code: compiler.Compiled, device: Device) -> Sample:
+    module = Module(device.context, ObjectCode(entry.name, ptx=code.ptx, resources=code.resources, source=code.source))
+    kernel = module[entry.mangled]
+    block = entry.block or min(_THREADS, entry.max_threads or _THREADS)
+    cluster = entry.required_cluster or (1, 1, 1)
+    stream = device.default_stream
+    rng = np.random.default_rng(0)
+    arrays: dict[str, DeviceArray] = {}
+    arguments: list[Any] = []
+    for parameter in kernel.parameters:
+        if entry.parameters[parameter.index].kind == "pointer":
+            arrays[parameter.name or f"buffer{parameter.index}"] = array = device.array(
+                _values(entry.parameters[parameter.index], rng)
+            )
+            arguments.append(array)
+        else:
+            arguments.append(_number(entry.parameters[parameter.index]))
+    recorder = Recorder(f"{entry.name} with arguments tried out on the simulated device", arrays)
+    shared = min(_SHARED, kernel.max_dynamic_shared) if ".extern .shared" in code.ptx else 0
+    keywords: dict[str, Any] = {"grid": cluster, "block": block, "shared": shared, "args": tuple(arguments)}
+    if entry.cooperative:
+        keywords["cooperative"] = True
+    recorder.launch(number, kernel, stream, keywords)
+    device.synchronize()
+    compared = {name: _compared(array.numpy()) for name, array in arrays.items()}
+    return recorder.sample(compared)
+
+
+def _values(parameter: Parameter, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """The contents of an array: small numbers, which are indices within it if they are whole."""
+    target = parameter.type.target
+    names = pointer_dtypes(target) if target is not None else None
+    name = names[0] if names else "float32"
+    if name == "void":
+        return np.zeros(_ELEMENTS * 4, np.uint8)
+    dtype = as_dtype(name)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, _ELEMENTS).astype(dtype)
+    if dtype.kind in "iu":
+        return rng.integers(0, _SIZE, _ELEMENTS).astype(dtype)
+    return rng.uniform(0.5, 1.5, _ELEMENTS).astype(dtype)
+
+
+def _number(parameter: Parameter) -> Any:
+    """A scalar: a size, a small float, or zero bytes for a struct."""
+    kind = parameter.type
+    if kind.kind == "float":
+        return 0.5
+    if kind.kind == "bool":
+        return True
+    if kind.kind in ("int", "enum", "bits"):
+        return _SIZE
+    if kind.kind == "vector" and kind.target is not None:
+        return (0.5 if kind.target.kind == "float" else _SIZE,) * kind.lanes
+    return bytes(parameter.size)
+
+
+def _compared(found: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+    """What a GPU should find, and how far it may be off: sums in another order, and functions that are approximated."""
+    if found.dtype.kind in "iub":
+        return found, 0
+    wide = found.astype(np.float64)
+    exponent = {2: -7, 4: -16, 8: -40}.get(found.dtype.itemsize, -7)
+    size = np.where(np.isfinite(wide), np.abs(wide), 0)
+    return wide, math.ldexp(1, exponent) * np.maximum(size, 1)

@@ -1,0 +1,472 @@
+"""`cudakit export`: the header and the example build and run, the folder loads without a compiler, what exists is safe.
+
+The example runs against a driver of the tests' own (tests/data/export/libcuda.c), whose device memory is host memory,
+and on a GPU if there is one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from paths import ROOT
+
+import cudakit
+from cudakit import __main__ as command_line
+from cudakit.compile import compiler, headers
+from cudakit.errors import CudakitError, Refused
+from cudakit.export import sources, trial, writing
+
+SCALE = """\
+// SPDX-License-Identifier: MIT
+#include "factor.cuh"
+// x, y: (n,)
+__global__ void __launch_bounds__(256) scale(const float* x, float* y, float factor, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = FACTOR * factor * x[i];
+}
+"""
+
+KINDS = """\
+#include <cuda_fp16.h>
+#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+struct Range { int low; double high; };
+enum Color { red, green };
+namespace ns {
+template <class T, int N>
+__global__ void many(const T* x, T* y, Range range, Color color, float4 v, __half h, bool flag, char c,
+                     const float4* vs, const __half* hs, float** table, long n, int grid, const Range& r) {
+    if (threadIdx.x == 0 && n > 0) y[0] = x[0] * N + range.low + v.x;
+}
+}
+extern "C" __global__ void plain(const float* __restrict__ x, float* y, unsigned n, size_t m, void* out) {
+    y[0] = x[0] + n + m;
+}
+__global__ void overloaded(int* p) { *p = 1; }
+__global__ void overloaded(float* p) { *p = 1; }
+__global__ void load(int* p) { *p = 2; }
+__global__ void nothing() {}
+__global__ void everyone(int* p) { cg::this_grid().sync(); if (threadIdx.x == 0) *p = 1; }
+__global__ void group(int* p) { cg::this_cluster().sync(); if (threadIdx.x == 0) *p = 1; }
+__global__ void __cluster_dims__(2, 1, 1) pairs(int* p) { if (threadIdx.x == 0) *p = 1; }
+__global__ void wild(int** p) { **p = 1; }
+"""
+
+
+def export(*arguments):
+    return command_line.main(["export", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "scale.cu").write_text(SCALE)
+    (folder / "factor.cuh").write_text("#define FACTOR 1\n")
+    (folder / "kinds.cu").write_text(KINDS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scaled(project):
+    """The export of scale.cu for two architectures."""
+    folder = project / "scaled"
+    assert export(project / "scale.cu", "-o", folder) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def kinds(project):
+    """The export of kernels with every kind of parameter."""
+    folder = project / "kinds"
+    assert export(project / "kinds.cu", "--names", "ns::many<float, 2>", "--arch", "sm_90", "-o", folder) == 0
+    return folder
+
+
+def built(folder, compiler_name, standard, source, target, *flags):
+    """Compile a program of an export strictly, as its documentation says."""
+    if shutil.which(compiler_name) is None:
+        pytest.skip(f"there is no {compiler_name}")
+    includes = [f"-I{place}" for place in headers.cuda_directories()]
+    command = [compiler_name, f"-std={standard}", "-Wall", "-Wextra", "-Werror", *includes, *flags, "-o", str(target)]
+    done = subprocess.run([*command, str(source), "-ldl"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.fixture(scope="module")
+def program(scaled, tmp_path_factory):
+    return built(scaled, "g++", "c++17", "example.cpp", tmp_path_factory.mktemp("program") / "example")
+
+
+@pytest.fixture(scope="module")
+def fake_driver(tmp_path_factory):
+    """The folder of a libcuda.so.1 that runs on the host."""
+    folder = tmp_path_factory.mktemp("driver")
+    built(folder, "gcc", "c11", ROOT / "tests/data/export/libcuda.c", "libcuda.so.1", "-shared", "-fPIC", "-Wno-unused")
+    return folder
+
+
+def run(program, folder, driver=None, **environment):
+    environment = {**os.environ, **environment} | ({"LD_LIBRARY_PATH": str(driver)} if driver else {})
+    return subprocess.run([program, str(folder)], capture_output=True, text=True, env=environment, timeout=60)
+
+
+# The program ----------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_driver_the_example_ends_with_a_sentence(program, scaled):
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pass
+    else:
+        pytest.skip("this machine has a driver")
+    done = run(program, scaled)
+    assert done.returncode == 1
+    assert done.stderr.startswith("example: no NVIDIA driver: libcuda.so.1")
+    assert done.stdout == ""
+
+
+def test_the_example_launches_the_kernel_and_checks_its_result(program, scaled, fake_driver):
+    done = run(program, scaled, fake_driver)
+    assert done.returncode == 0, done.stderr
+    assert "a fake GPU: 1 correct, 0 wrong, 0 skipped" in done.stdout
+    assert "_Z5scalePKfPffi: grid 1x1x1 block 32x1x1 shared 0" in done.stderr
+    done = run(program, scaled, fake_driver, FAKE_WRONG="1")
+    assert done.returncode == 1
+    assert re.search(r"element 0 is .*, and should be .*\nWRONG", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        (
+            {"FAKE_CAPABILITY": "75"},
+            "capability 7.5: scale was exported for sm_80, sm_90a, and as PTX of sm_80",
+        ),
+        ({"FAKE_FAIL": "cuInit"}, "cuInit: error 1, invalid argument"),
+        ({"FAKE_FAIL": "cuModuleLoadData"}, "cuModuleLoadData: error 1, invalid argument"),
+        ({"FAKE_FAIL": "cuLaunchKernelEx"}, "scale: invalid argument"),
+        ({"FAKE_FAIL": "cuCtxSynchronize"}, "cuCtxSynchronize: invalid argument"),
+    ],
+)
+def test_the_example_reports_each_error(program, scaled, fake_driver, environment, said):
+    done = run(program, scaled, fake_driver, **environment)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("capability", ["80", "89", "90", "100", "120"])
+def test_an_image_fits_its_own_architecture_and_its_ptx_later_ones(program, scaled, fake_driver, capability):
+    assert run(program, scaled, fake_driver, FAKE_CAPABILITY=capability).returncode == 0
+
+
+def test_an_image_of_another_export_is_refused(program, scaled, fake_driver, tmp_path):
+    for name in ("scale.fatbin", "example.data"):
+        shutil.copy(scaled / name, tmp_path)
+    image = bytearray((tmp_path / "scale.fatbin").read_bytes())
+    image[-1] ^= 1
+    (tmp_path / "scale.fatbin").write_bytes(image)
+    assert "scale.fatbin was not written together with scale.h" in run(program, tmp_path, fake_driver).stderr
+    (tmp_path / "scale.fatbin").unlink()
+    assert "scale.fatbin cannot be opened" in run(program, tmp_path, fake_driver).stderr
+
+
+C_PROGRAM = """
+#include <assert.h>
+#include "scale.h"
+int main(void) {
+    scale_kernels kernels;
+    const scale_dim3 one = scale_dim(1, 1, 1), four = scale_dim(4, 1, 1), none = scale_dim(0, 1, 1);
+    float x[4] = {1, 2, 3, 4}, y[4] = {0};
+    CUcontext context = (CUcontext)x;
+    CUresult(CUDAAPI * set_current)(CUcontext);
+    memset(&kernels, 0, sizeof kernels);
+    assert(scale_scale(&kernels, NULL, one, four, 0, x, y, 2, 4) == CUDA_ERROR_NOT_INITIALIZED);
+    assert(scale_load(&kernels, "FOLDER") == CUDA_ERROR_INVALID_CONTEXT);
+    assert(strstr(kernels.message, "no context is current") != NULL);
+    void *symbol = SCALE_SYMBOL(kernels.driver.library, cuCtxSetCurrent);
+    memcpy(&set_current, &symbol, sizeof symbol);
+    assert(set_current(context) == CUDA_SUCCESS);
+    assert(scale_load(&kernels, "FOLDER/elsewhere") == CUDA_ERROR_FILE_NOT_FOUND);
+    assert(scale_load(&kernels, "FOLDER") == CUDA_SUCCESS);
+    assert(SCALE_SCALE_MAX_THREADS == 256);
+    assert(scale_scale(&kernels, NULL, one, four, 0, x, y, 2, 4) == CUDA_SUCCESS);
+    assert(y[0] == 2 && y[3] == 8);
+    assert(scale_scale(&kernels, NULL, none, four, 0, x, y, 2, 4) == CUDA_ERROR_INVALID_VALUE);
+    assert(scale_unload(&kernels) == CUDA_SUCCESS && scale_unload(&kernels) == CUDA_SUCCESS);
+    assert(scale_scale(&kernels, NULL, one, four, 0, x, y, 2, 4) == CUDA_ERROR_NO_BINARY_FOR_GPU);
+    return 0;
+}
+"""
+
+
+def test_a_program_in_c_loads_launches_and_gets_each_error(scaled, fake_driver, tmp_path):
+    source = tmp_path / "program.c"
+    source.write_text(C_PROGRAM.replace("FOLDER", str(scaled)))
+    program = built(scaled, "gcc", "c11", source, tmp_path / "program", f"-I{scaled}")
+    done = run(program, scaled, fake_driver)
+    assert done.returncode == 0, done.stderr
+
+
+# The header -----------------------------------------------------------------------------------------------------------
+
+
+def launcher(header, name):
+    """The parameters of a launcher after those that all have."""
+    match = re.search(rf"static inline CUresult {name}\((.*?)\) \{{", header, re.DOTALL)
+    assert match is not None, name
+    return [" ".join(one.split()) for one in match[1].split(",")][5:]
+
+
+def test_launchers_have_the_types_and_names_of_the_kernels(kinds):
+    header = (kinds / "kinds.h").read_text()
+    assert launcher(header, "kinds_ns_many_float_2") == [
+        "const float *x",
+        "float *y",
+        "kinds_Range range",
+        "int32_t color",
+        "float4 v",
+        "kinds_half h",
+        "bool flag",
+        "char c",
+        "const float4 *vs",
+        "const struct __half *hs",
+        "float **table",
+        "int64_t n",
+        "int grid_",
+        "const void *r",
+    ]
+    assert launcher(header, "kinds_plain") == [
+        "const float *x",
+        "float *y",
+        "unsigned int n",
+        "uint64_t m",
+        "void *out",
+    ]
+    assert launcher(header, "kinds_overloaded_int_ptr") == ["int *p"]
+    assert launcher(header, "kinds_overloaded_float_ptr") == ["float *p"]
+    assert launcher(header, "kinds_load_2") == ["int *p"]  # the header's own function is kinds_load
+    assert launcher(header, "kinds_nothing") == []
+    assert launcher(header, "kinds_group") == ["kinds_dim3 cluster", "int *p"]
+    assert "KINDS_PAIRS_CLUSTER_X = 2" in header
+    assert re.search(r"KINDS_ALIGNED\(8\) unsigned char bytes\[16\];\n\} kinds_Range;", header)
+
+
+USE_OF_KINDS = """
+#include "kinds.h"
+struct Range { int low; double high; };
+int main() {
+    kinds_kernels kernels{};
+    const Range range{1, 2.0};
+    return kinds_ns_many_float_2(&kernels, nullptr, kinds_dim(1, 1, 1), kinds_dim(1, 1, 1), 0, nullptr, nullptr,
+                                 kinds_bytes<kinds_Range>(range), 0, float4{0, 0, 0, 0}, kinds_half{}, true, 'c',
+                                 nullptr, nullptr, nullptr, 1, 1, &range) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1;
+}
+"""
+
+
+def test_the_header_of_every_kind_of_parameter_builds_in_both_languages(kinds, tmp_path):
+    (tmp_path / "use.cpp").write_text(USE_OF_KINDS)
+    program = built(kinds, "g++", "c++17", tmp_path / "use.cpp", tmp_path / "use", f"-I{kinds}")
+    assert subprocess.run([program]).returncode == 0
+    (tmp_path / "use.c").write_text('#include "kinds.h"\nint main(void) { return 0; }\n')
+    built(kinds, "gcc", "c11", tmp_path / "use.c", tmp_path / "use", f"-I{kinds}")
+
+
+def test_clusters_and_cooperative_grids_are_launched_as_such(kinds, fake_driver, tmp_path):
+    program = built(kinds, "g++", "c++17", "example.cpp", tmp_path / "example")
+    said = run(program, kinds, fake_driver)
+    assert "_Z5groupPi: grid 1x1x1 block 32x1x1 shared 0 cluster 1\n" in said.stderr
+    assert "_Z8everyonePi: grid 1x1x1 block 32x1x1 shared 0 cooperative 1\n" in said.stderr
+    assert "_Z5pairsPi: grid 2x1x1 block 32x1x1 shared 0\n" in said.stderr
+    assert "not run  wild: " in said.stdout  # its guessed pointers lead nowhere, which the simulated device reports
+    assert "_Z4wildPPi" not in said.stderr
+
+
+def test_the_header_says_what_it_was_made_of(scaled, project):
+    header = (scaled / "scale.h").read_text()
+    version = re.escape(cudakit.__version__)
+    assert re.match(rf"/\* scale\.h: launchers of kernels, written by cudakit {version}\.\n", header)
+    assert re.search(r"scale\.cu: sha256 [0-9a-f]{64}\n \*   SPDX-License-Identifier: MIT\n", header)
+    assert re.search(r"includes factor\.cuh: sha256 [0-9a-f]{64}\n", header)
+    assert f"NVRTC {compiler.nvrtc_label()} for sm_80, sm_90a: --std=c++17" in header
+    written = b"".join(path.read_bytes() for path in scaled.iterdir())
+    assert str(project).encode() not in written
+    assert str(ROOT).encode() not in written
+
+
+# The folder -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_sources_elsewhere_make_the_same_bytes(project, scaled, tmp_path):
+    for name in ("scale.cu", "factor.cuh"):
+        shutil.copy(project / name, tmp_path)
+    assert export(tmp_path / "scale.cu", "-o", tmp_path / "out") == 0
+    names = sorted(path.name for path in scaled.iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert all((scaled / name).read_bytes() == (tmp_path / "out" / name).read_bytes() for name in names)
+
+
+def test_files_that_export_did_not_write_are_kept(project, tmp_path, capsys):
+    (tmp_path / "example.cpp").write_text("mine")
+    arguments = (project / "scale.cu", "--no-trial", "-o", tmp_path)
+    assert export(*arguments) == 2
+    assert "has example.cpp, which export did not write" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["example.cpp"]
+    assert export(*arguments, "--force") == 0
+    assert (tmp_path / "example.cpp").read_text() != "mine"
+    assert export(*arguments) == 0  # its own files are replaced
+    (tmp_path / "example.cpp").write_text("changed")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert export(*arguments) == 2
+    assert "example.cpp" in capsys.readouterr().err
+    (tmp_path / "example.cpp").unlink()
+    assert export(*arguments, "--arch", "sm_90", "--no-ptx") == 0  # what this one does not have is removed
+    assert {path.suffix for path in tmp_path.iterdir()} == {".h", ".cpp", ".data", ".fatbin", ".json", ".txt"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("scale.cu", "--arch", "90"), "'90' is not an architecture"),
+        (("scale.cu", "--arch", ","), "--arch names no architecture"),
+        (("scale.cu", "--name", "++"), "write a name with a letter"),
+        (("scale.cu", "--name", "string"), "string.h is a header of C"),
+        (("template.cu",), "has no kernels: name a template's instances"),
+        (("scale.cu", "-o", "scale.cu"), "is a file: name a folder"),
+        (("nowhere.cu",), "no kernel file 'nowhere.cu'"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(project, monkeypatch, capsys, arguments, said):
+    monkeypatch.chdir(project)
+    Path("template.cu").write_text("template <int N> __global__ void k(int* p) { *p = N; }\n")
+    flags = () if "-o" in arguments else ("-o", "refused")
+    assert export(*arguments, *flags, "--no-trial") == 2
+    assert said in capsys.readouterr().err
+    assert not Path("refused").exists()
+
+
+def test_a_kernel_is_left_out_for_architectures_before_its_first(project):
+    wanted = (sources.Wanted("load"), sources.Wanted("group", since="sm_90", idea="in clusters"))
+    text = 'extern "C" __global__ void load(int* p) { *p = 1; }\n#if __CUDA_ARCH__ >= 900\n' + (
+        '#include <cooperative_groups.h>\nextern "C" __global__ void group(int* p) {'
+        " cooperative_groups::this_cluster().sync(); *p = 1; }\n#endif\n"
+    )
+    (project / "later.cu").write_text(text)
+    bundle = sources.build("later", [sources.Source(project / "later.cu", wanted)], ["sm_90a", "sm_80"])
+    assert bundle.architectures == ("sm_80", "sm_90a")
+    assert [list(entry.resources) for entry in bundle.entries] == [["sm_80", "sm_90a"], ["sm_90a"]]
+    samples, reasons = trial.run(bundle)
+    files = writing.contents(bundle, "1.0", samples, reasons)
+    assert b"in clusters" in files["later.h"]
+    only = [sources.Source(project / "later.cu", wanted[1:])]
+    with pytest.raises(Refused, match=r"no kernel for sm_80: group needs sm_90 or later"):
+        sources.build("later", only, ["sm_80"])
+    with pytest.raises(Refused, match=r"has no kernel 'lode'; it has: load"):
+        sources.build("later", [sources.Source(project / "later.cu", (sources.Wanted("lode"),))], ["sm_80"])
+
+
+# Loading --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    def compiled(request):
+        raise AssertionError(f"{request.name} was compiled")
+
+    monkeypatch.setattr(compiler, "compile", compiled)
+    monkeypatch.setenv("CUDAKIT_COMPILE", "never")
+
+
+def check_scale(device, kernel):
+    x = device.array(np.arange(100, dtype=np.float32))
+    y = device.zeros(100)
+    kernel.launch(device.default_stream, grid=1, block=128, args=(x, y, 2.0, 100))
+    np.testing.assert_array_equal(y.numpy(), 2 * np.arange(100, dtype=np.float32))
+    with pytest.raises(cudakit.LaunchError, match=r"parameter 0 \(`x`\) is const float\*"):
+        kernel.launch(device.default_stream, grid=1, block=128, args=(device.zeros(100, "float64"), y, 2.0, 100))
+
+
+def test_a_folder_loads_without_a_compiler(scaled, project, no_compiler):
+    with cudakit.Device("sim", fresh=True) as device:
+        kernels = cudakit.load(scaled, device)
+        assert list(kernels) == ["scale"]
+        assert kernels.manifest.architectures == ("sm_80", "sm_90a")
+        kernel = kernels["scale"]
+        assert kernel.signature == "scale(const float*, float*, float, int)"
+        assert [one.name for one in kernel.parameters] == ["x", "y", "factor", "n"]
+        assert kernel.registers > 0
+        assert kernel.max_threads == 256
+        check_scale(device, kernel)
+        with pytest.raises(cudakit.UnknownName, match=r"scale has no kernel 'scales'; it has: scale"):
+            kernels["scales"]
+        kernels.close()
+    with cudakit.Device("sim:sm_80", fresh=True) as device:
+        check_scale(device, cudakit.load(scaled / "scale.json", device)["scale"])
+
+
+def test_loaded_kernels_have_the_types_of_the_original(kinds, project):
+    names = ["ns::many<float, 2>"]
+    with cudakit.Device("sim", fresh=True) as device:
+        original = device.compile(project / "kinds.cu", names=names)
+        loaded = cudakit.load(kinds, device)
+        assert loaded["ns::many<float,2>"].signature == original[names[0]].signature
+        for kernel in original.kernels:
+            (same,) = [one for one in loaded.values() if one.mangled == kernel.mangled]
+            assert [(one.text, one.name, one.size) for one in same.parameters] == [
+                (one.text, one.name, one.size) for one in kernel.parameters
+            ]
+            assert same.required_cluster == kernel.required_cluster
+
+
+def test_what_cannot_be_loaded_says_why(scaled, project, tmp_path):
+    machine_code = tmp_path / "code"
+    assert export(project / "scale.cu", "--no-ptx", "--no-trial", "-o", machine_code) == 0
+    with cudakit.Device("sim", fresh=True) as device:
+        with pytest.raises(CudakitError, match=r"exported without PTX, and sim:sm_90 runs PTX alone"):
+            cudakit.load(machine_code, device)
+        with pytest.raises(Refused, match=r"has no export: write one with cudakit export"):
+            cudakit.load(tmp_path, device)
+        broken = tmp_path / "broken"
+        shutil.copytree(scaled, broken)
+        (broken / "scale.sm_90a.ptx").write_text("")
+        with pytest.raises(Refused, match=r"scale.sm_90a.ptx is not the file that was exported"):
+            cudakit.load(broken, device)["scale"]
+        manifest = json.loads((broken / "scale.json").read_text())
+        del manifest["images"]
+        (broken / "scale.json").write_text(json.dumps(manifest, indent=1))
+        with pytest.raises(Refused, match=r"not the manifest of an export \(KeyError: 'images'\)"):
+            cudakit.load(broken, device)
+    with (
+        cudakit.Device("sim:sm_75", fresh=True) as device,
+        pytest.raises(CudakitError, match=r"exported for sm_80, sm_90a, and .* is sm_75: .* --arch sm_80,sm_90a,sm_75"),
+    ):
+        cudakit.load(scaled, device)
+
+
+# On a GPU -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_the_examples_run_on_a_gpu(gpu, program, scaled, kinds, tmp_path):
+    done = run(program, scaled)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 correct, 0 wrong, 0 skipped" in done.stdout
+    if gpu.context.compute_capability >= (9, 0):
+        done = run(built(kinds, "g++", "c++17", "example.cpp", tmp_path / "example"), kinds)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.gpu
+def test_a_folder_loads_on_a_gpu_without_a_compiler(gpu, scaled, no_compiler):
+    with cudakit.load(scaled, gpu) as kernels:
+        check_scale(gpu, kernels["scale"])
