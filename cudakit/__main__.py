@@ -16,16 +16,20 @@ from cudakit.show import outputs, terminal
 def info(arguments: argparse.Namespace) -> int:
     """What is here: cudakit, NVRTC, the driver, each GPU or why there is none, and the cache."""
     import cudakit
-    from cudakit.compile import cache, compiler, headers, precompiled
+    from cudakit.compile import bundled, cache, compiler, headers, precompiled
 
     outputs.check_destination("--json", arguments.json)
     folder = cache.directory()
     bypassed = cache.why_bypassed(folder)
+    not_bundled = bundled.unpack()
     facts: dict[str, object] = {
         "cudakit": cudakit.__version__,
         "python": sys.version.split()[0],
         "nvrtc": compiler.nvrtc_identity(),
         "headers": list(headers.cuda_directories()),
+        "bundled": f"NVRTC's own headers are not used: {not_bundled}"
+        if not_bundled
+        else "NVRTC's own headers are first",
         "kernels": str(headers.kernel_root()),
         "pch": precompiled.summary(),
         "cache": f"not used: {bypassed}" if bypassed else str(folder),

@@ -30,17 +30,19 @@ from pathlib import Path
 from typing import Any
 
 from cudakit import nvtx
-from cudakit.compile import compiler, headers, ownership
+from cudakit.compile import bundled, compiler, folder, headers, ownership
 from cudakit.compile import options as nvrtc_options
 from cudakit.compile.compiler import Compiled, Request, Resources
 from cudakit.compile.ownership import NotOurs
 from cudakit.errors import CompileError
 
+directory, why_bypassed = folder.directory, folder.why_bypassed
+
 SCHEMA = 2  # a change of the entry's layout or of what the key covers
 
 _SOURCE, _CUBIN, _PTX, _META = "source.cu", "kernel.cubin", "kernel.ptx", "meta.json"
 
-_BUILDING, _TORN = ".building-", ".torn-"
+_BUILDING, _TORN = bundled.BUILDING, ".torn-"
 _ABANDONED_S = 60.0  # a folder is built in milliseconds; an older one is of a process that was killed
 
 _memo: dict[tuple[str, str], Compiled] = {}
@@ -51,31 +53,6 @@ _memo_lock = threading.Lock()
 
 class CacheWarning(UserWarning):
     """An entry of the cache was torn or foreign, or the cache could not be used; the kernel was compiled again."""
-
-
-def directory() -> Path | None:
-    """The cache's folder, which need not exist; None if the user has no home folder and no variable names another."""
-    named = os.environ.get("CUDAKIT_CACHE_DIR")
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        if named:
-            return Path(named).expanduser()
-        return (Path(base) if base else Path("~/.cache").expanduser()) / "cudakit"
-    except RuntimeError:  # HOME is unset, and the user is unknown to the system
-        return None
-
-
-def why_bypassed(folder: Path | None) -> str:
-    """Why `folder` is neither read nor written; "" if it is used."""
-    if folder is None:
-        return "this user's home folder is unknown; name a folder in CUDAKIT_CACHE_DIR"
-    try:
-        ownership.check(folder, folder.stat())
-    except (FileNotFoundError, NotADirectoryError):
-        return ""  # to be made; if it cannot be, writing says so
-    except (NotOurs, OSError) as error:
-        return f"{error}. CUDAKIT_CACHE_DIR can name another folder"
-    return ""
 
 
 def clear_memo() -> None:
@@ -135,18 +112,18 @@ def _kept(
 ) -> Compiled:
     """The entry stored under `digest`, or the result of `make`, which is kept if `unchanged` returns that `digest` is
     still its key."""
-    folder = directory()
-    memo_key = (str(folder), digest)
+    base = directory()
+    memo_key = (str(base), digest)
     with _memo_lock:
         found = _memo.get(memo_key)
     if found is not None:
         nvtx.mark("cache hit (memory)")
         return found
     entry = None
-    if bypassed := why_bypassed(folder):
+    if bypassed := why_bypassed(base):
         _warn_once(f"not used, and each process compiles for itself: {bypassed}")
-    elif folder is not None:
-        entry = folder / _entry_name(name, arch, digest)
+    elif base is not None:
+        entry = base / _entry_name(name, arch, digest)
         try:
             with nvtx.range("read cache"):
                 found = read(entry, digest)

@@ -9,7 +9,6 @@ loads it.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,9 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cudakit import nvtx
-from cudakit.compile import diagnostics, headers, precompiled
+from cudakit.compile import bundled, diagnostics, headers, library, precompiled
 from cudakit.compile import options as nvrtc_options
 from cudakit.errors import CompileError, check
+
+nvrtc_identity, nvrtc_label = library.identity, library.label
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _PROPERTIES = re.compile(r"Function properties for (\S+)")
@@ -122,9 +123,9 @@ def request(
 
 def request_again(compiled: Compiled, arch: str, names: Sequence[str]) -> Request:
     """The request that `compiled` was made of, for another architecture and with the name expressions `names`."""
-    of_cuda = {f"-I{folder}" for folder in headers.cuda_directories()}
     options = [option for option in compiled.options if not option.startswith(("-I", "--gpu-architecture="))]
-    folders = [option[2:] for option in compiled.options if option.startswith("-I") and option not in of_cuda]
+    folders = [option[2:] for option in compiled.options if option.startswith("-I")]
+    folders = [folder for folder in folders if not headers.is_cuda_directory(folder)]
     return Request(compiled.source, compiled.name, arch, tuple(options), tuple(names), tuple(folders))
 
 
@@ -143,47 +144,6 @@ def _define(key: str, value: Any) -> str:
 _MISSING = re.compile(r"(?:could not|cannot) open source file \"(\w+(?:\.h)?)\"")
 
 
-@functools.cache
-def nvrtc_identity() -> str:
-    """NVRTC's identity for cache keys, read without loading it where that can be done."""
-    libraries = headers.installed_libraries("libnvrtc")
-    if libraries and libraries[0].parent.parts[-3:] == ("nvidia", "cu13", "lib"):
-        try:
-            return "wheel " + importlib.metadata.version("nvidia-cuda-nvrtc")
-        except importlib.metadata.PackageNotFoundError:
-            pass  # copied without its metadata: the files' own names and sizes tell them apart
-    if libraries:
-        builtins = headers.installed_libraries("libnvrtc-builtins")
-        real = sorted({path.resolve() for path in (*libraries, *builtins)})
-        return "file " + ",".join(f"{path.name}:{path.stat().st_size}" for path in real)
-    major, minor = _version(_nvrtc())
-    return f"loaded {major}.{minor}"
-
-
-def nvrtc_label() -> str:
-    """NVRTC's version for people ("13.5.37"), read without loading it where that can be done."""
-    match = re.search(r"\d+\.\d+(?:\.\d+)*", nvrtc_identity())
-    return match[0] if match else "unknown"
-
-
-def _nvrtc() -> Any:
-    """The NVRTC bindings, loaded; a CompileError says what to install where there are none."""
-    from cuda.bindings import nvrtc
-
-    try:
-        nvrtc.nvrtcVersion()
-    except Exception as error:  # the bindings raise what their loader raises: several unrelated classes
-        raise CompileError(
-            f"NVRTC cannot be loaded ({type(error).__name__}: {error}). Install it: pip install nvidia-cuda-nvrtc"
-        ) from error
-    return nvrtc
-
-
-def _version(nvrtc: Any) -> tuple[int, int]:
-    _, major, minor = nvrtc.nvrtcVersion()
-    return int(major), int(minor)
-
-
 @nvtx.range("NVRTC")
 def compile(request: Request) -> Compiled:
     """Compile `request`. Raises CompileError with the log and the numbered source around each diagnostic."""
@@ -191,14 +151,19 @@ def compile(request: Request) -> Compiled:
     if nul:
         line = before.count("\n") + 1
         raise CompileError(f"{request.name}:{line} has a NUL character, where NVRTC takes the source to end: remove it")
-    nvrtc = _nvrtc()
+    nvrtc = library.load()
+    scan = functools.partial(
+        headers.scan, request.source, request.name, request.directories, request.options, request.names
+    )
+    if scan().unknown or nvrtc_options.not_covered(request.options):
+        bundled.unpack()  # a scan does if it finds a header of CUDA's; here there may be one
     options = full_options(request)
     result, how = precompiled.run(
         nvrtc,
         request.source,
         (nvrtc_identity(), request.name, *options),
         request.options,
-        lambda: headers.scan(request.source, request.name, request.directories, request.options, request.names),
+        scan,
         lambda more: _attempt(nvrtc, request, options, more),
     )
     return replace(result, precompiled=how)
@@ -231,7 +196,7 @@ def _attempt(
             options=options,
             resources=parse_resources(log),
             arch=request.arch,
-            nvrtc_version=_version(nvrtc),
+            nvrtc_version=library.version(nvrtc),
             name=request.name,
             source=request.source,
         )
@@ -275,7 +240,7 @@ def _failure(nvrtc: Any, result: Any, request: Request, options: tuple[str, ...]
     hint = ""
     if "gpu-architecture" in log:
         known = check(nvrtc, "nvrtcGetSupportedArchs", nvrtc.nvrtcGetSupportedArchs())
-        version = ".".join(map(str, _version(nvrtc)))
+        version = ".".join(map(str, library.version(nvrtc)))
         hint = f". NVRTC {version} compiles for {', '.join(f'sm_{arch}' for arch in known)}, not for {request.arch}"
     elif "could not open source file" in log or "cannot open source file" in log:
         hint = _standard_header(log) or (

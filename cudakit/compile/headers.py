@@ -11,13 +11,12 @@ import contextlib
 import functools
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cudakit.compile import includes
+from cudakit.compile import bundled, includes, library
 from cudakit.compile import options as nvrtc_options
 from cudakit.errors import CompileError
 
@@ -99,29 +98,29 @@ def _candidates() -> list[Path]:
                 roots.append(Path(directory))
     roots += [Path(entry) / "nvidia" / "cu13" / "include" for entry in sys.path if entry]
     found = [place for root in roots for place in (root, root / "cccl")]
-    for root in _toolkits():
+    for root in library.toolkits():
         found += [root / "include", root / "include" / "cccl"]
     return found
 
 
-def _toolkits() -> list[Path]:
-    """Roots of CUDA toolkits: those the environment names, the usual place, and that of the nvcc on the PATH."""
-    nvcc = shutil.which("nvcc")
-    named = (
-        os.environ.get("CUDA_PATH"),
-        os.environ.get("CUDA_HOME"),
-        os.environ.get("CONDA_PREFIX"),
-        "/usr/local/cuda",
-    )
-    roots = [Path(root) for root in named if root]
-    if nvcc:
-        roots.append(Path(nvcc).resolve().parent.parent)
-    return roots
+def cuda_directories() -> tuple[str, ...]:
+    """Include directories with CUDA's own headers, in the order of search, without doubles; empty if there are none.
+
+    NVRTC's bundled ones are first, if they are unpacked. Installed ones then have only what those lack: two versions of
+    CCCL do not mix.
+    """
+    first = bundled.directories()
+    return (*first, *(folder for folder in installed_directories() if not first or _has_runtime(folder)))
+
+
+def is_cuda_directory(folder: str) -> bool:
+    """Whether an include folder, perhaps of an earlier compile, has CUDA's own headers."""
+    return folder in installed_directories() or bundled.is_directory(folder)
 
 
 @functools.cache
-def cuda_directories() -> tuple[str, ...]:
-    """Include directories with CUDA's own headers, without doubles; empty where none is installed."""
+def installed_directories() -> tuple[str, ...]:
+    """Include directories of wheels or a toolkit with CUDA's own headers, without doubles."""
     chosen: list[str] = []
     candidates = _candidates()
     for marker in _PARTS.values():
@@ -134,11 +133,21 @@ def cuda_directories() -> tuple[str, ...]:
 
 
 @functools.cache
+def _has_runtime(folder: str) -> bool:
+    return any(os.path.isfile(os.path.join(folder, name)) for name in ("cuda_runtime.h", _PARTS["crt"]))
+
+
 def cuda_version() -> str:
-    """The versions that CUDA's headers state of themselves, for cache keys: "13050,3005000"."""
+    """The versions that CUDA's headers state of themselves, for cache keys: "13050,3005000", "bundled " before it if
+    NVRTC's own are used. Those are of NVRTC's version."""
+    return ("bundled " if bundled.directories() else "") + _versions(cuda_directories())
+
+
+@functools.cache
+def _versions(directories: tuple[str, ...]) -> str:
     numbers: list[str] = []
     for name in ("cuda_runtime_api.h", "cuda/std/__cccl/version.h"):
-        for directory in cuda_directories():
+        for directory in directories:
             file = Path(directory) / name
             if file.is_file():
                 match = _VERSION.search(file.read_text(errors="replace"))
@@ -157,7 +166,7 @@ def scan(
     `name` is the source's path, or a label in the working directory; `directories` are the include path (ours and the
     user's) in order; `options` and `names` (name expressions) may name headers too. A quoted name is looked for in its
     includer's folder first. CUDA's own headers are noted, not read; a header in the user's folders that they would
-    include before their own is read.
+    include before their own is read. NVRTC's bundled headers are unpacked before the first that is CUDA's.
     """
     files: dict[str, bytes] = {}
     stamps: list[tuple[int, ...]] = []
@@ -178,6 +187,7 @@ def scan(
             if path is None:
                 if not uses_cuda:
                     uses_cuda = True
+                    bundled.unpack()
                     pending += [((("<", shadow),), "") for shadow in _shadows(directories)]
             elif path not in files:
                 try:
@@ -239,20 +249,6 @@ def _listed(folder: str) -> list[str]:
 
 def _in(directories: Iterable[str], place: str, name: str) -> bool:
     return any(os.path.exists(os.path.join(directory, place, name)) for directory in directories)
-
-
-def installed_libraries(stem: str) -> list[Path]:
-    """Files named `stem`.so* where CUDA libraries are looked for, the first folder that has any."""
-    folders = [Path(entry) / "nvidia" / "cu13" / "lib" for entry in sys.path if entry]
-    folders += [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
-    for root in _toolkits():
-        folders += [root / "lib64", root / "lib"]
-    folders += [Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/usr/lib64")]
-    for folder in folders:
-        found = sorted(folder.glob(f"{stem}.so*"))
-        if found:
-            return found
-    return []
 
 
 def read_source(path: Path) -> str:

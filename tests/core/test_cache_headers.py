@@ -24,6 +24,7 @@ IF_THERE = "\n#define V 7777\n#else\n#define V 1111\n#endif\n"  # after an #if t
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for headers, whose `work` is the working directory, and a cache of the test's own."""
     monkeypatch.setenv("CUDAKIT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("CUDAKIT_HEADERS", "installed")  # NVRTC's own would be unpacked for each test
     monkeypatch.delenv("CUDAKIT_COMPILE", raising=False)
     for folder in ("work", "early", "sub"):
         (tmp_path / folder).mkdir()

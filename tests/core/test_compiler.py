@@ -240,14 +240,14 @@ def test_cuda_headers_of_a_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setenv("CUDA_PATH", str(toolkit.parent))
-    headers.cuda_directories.cache_clear()
+    headers.installed_directories.cache_clear()
     try:
-        assert headers.cuda_directories() == (str(wheel), str(toolkit), str(toolkit / "cccl"))
+        assert headers.installed_directories() == (str(wheel), str(toolkit), str(toolkit / "cccl"))
         monkeypatch.delattr(pathfinder, "find_nvidia_header_directory")
-        headers.cuda_directories.cache_clear()
-        assert headers.cuda_directories() == (str(toolkit), str(toolkit / "cccl"))
+        headers.installed_directories.cache_clear()
+        assert headers.installed_directories() == (str(toolkit), str(toolkit / "cccl"))
     finally:
-        headers.cuda_directories.cache_clear()
+        headers.installed_directories.cache_clear()
 
 
 def test_find_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
