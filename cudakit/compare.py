@@ -33,13 +33,15 @@ _PIECE = 1 << 22
 @dataclass(frozen=True)
 class Comparison:
     """What a comparison found. Errors are over finite places; `worst_at` is the index of the largest error against its
-    tolerance, or of the first NaN or infinity out of place. `why` is a sentence where `ok` is False."""
+    tolerance, or of the first NaN or infinity out of place. `why` is a sentence where `ok` is False. `stray` is the
+    place of a store outside of the result, in elements from its first one, or None."""
 
     ok: bool
     max_abs_error: float
     max_rel_error: float
     worst_at: tuple[int, ...] | None
     why: str = ""
+    stray: int | None = None
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cudakit import reports
-from cudakit.commands import cli
+from cudakit.commands import cli, wrong_results
 from cudakit.compile import headers
 from cudakit.errors import ContextLost, CudakitError, Refused
 from cudakit.reports import Report
 from cudakit.show import terminal
 
 if TYPE_CHECKING:
+    from cudakit.compare import Comparison
     from cudakit.device import Device
     from cudakit.family import Ladder, Variant
     from cudakit.testing import Coverage
@@ -70,11 +71,20 @@ class FuzzOutcome:
 
 
 class _Wrong(Exception):
-    """A variant was wrong on a problem; the text says which, how and on what. reports: the same as data."""
+    """A variant failed on a problem, or was wrong on it; the text says which, how and on what. error: what it raised.
+    verdict: what was wrong."""
 
-    def __init__(self, variant: Variant[Any], case: Any, why: str, reports: Sequence[Report]) -> None:
+    def __init__(
+        self,
+        variant: Variant[Any],
+        case: Any,
+        why: str,
+        *,
+        error: CudakitError | None = None,
+        verdict: Comparison | None = None,
+    ) -> None:
         super().__init__(f"{variant.name} on {case}:\n{why}")
-        self.reports = [replace(one, problem=repr(case)) for one in reports]
+        self.variant, self.case, self.error, self.verdict = variant, case, error, verdict
 
 
 class _TimeIsUp(BaseException):
@@ -98,16 +108,23 @@ class _Bench:
         try:
             verdict = testing.run_case(self.device, family, variant, case)
         except CudakitError as error:
-            wrong = _Wrong(variant, case, str(error), reports.of_error(error))
+            wrong = _Wrong(variant, case, str(error), error=error)
             if isinstance(error, ContextLost):
                 self._replace(wrong)
             raise wrong from error
         if isinstance(verdict, testing.Unsupported):
             return False
         if not verdict.ok:
-            found = reports.Report("wrong result", verdict.why, full_text=verdict.why)
-            raise _Wrong(variant, case, verdict.why, [found])
+            raise _Wrong(variant, case, verdict.why, verdict=verdict)
         return True
+
+    def explained(self, family: Ladder[Any], wrong: _Wrong) -> tuple[str, list[Report]]:
+        """The text of a failure, with the line of a wrong result, and the reports."""
+        if wrong.verdict is None:
+            found = reports.of_error(wrong.error) if wrong.error is not None else []
+            return str(wrong), [replace(one, problem=repr(wrong.case)) for one in found]
+        one = wrong_results.report(self.device, family, wrong.variant, wrong.case, wrong.verdict)
+        return f"{wrong.variant.name} on {wrong.case}:\n{one.full_text}", [replace(one, problem=repr(wrong.case))]
 
     def _replace(self, wrong: _Wrong) -> None:
         if self.device.kind == "gpu":
@@ -174,6 +191,10 @@ class _Search:
         source = str(headers.kernel_root() / variant.source)
         self._outcome.reports += [replace(one, **about).at(source) for one in found]
 
+    def _fail(self, wrong: _Wrong) -> None:
+        self._outcome.failure, found = self._bench.explained(self._family, wrong)
+        self._report(wrong.variant, found)
+
     @property
     def over(self) -> bool:
         """Whether no other variant is to be tried."""
@@ -187,14 +208,12 @@ class _Search:
         try:
             attempts()
         except _Wrong as wrong:
-            outcome.failure = str(wrong)
-            self._report(variant, wrong.reports)
+            self._fail(wrong)
         except _TimeIsUp:
             if self._failing is None:
                 outcome.cut_after = self._seconds
             else:
-                outcome.failure = str(self._failing)  # the smallest so far
-                self._report(variant, self._failing.reports)
+                self._fail(self._failing)  # the smallest so far
         except Flaky as error:
             outcome.failure = f"one problem failed and then passed, so the result depends on chance (a race?): {error}"
             self._report(variant, [reports.Report("unstable result", outcome.failure, full_text=outcome.failure)])

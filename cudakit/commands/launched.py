@@ -83,6 +83,18 @@ class FileKernels:
         ]
 
 
+def definition_line(text: str, kernel: str) -> int | None:
+    """The line (from 1) of a source text at which a kernel of this name is defined, or None. kernel: its name, with or
+    without scopes, template arguments and parameters."""
+    name = _last(kernel.partition("<")[0])
+    code = without_comments(text)
+    for match in _KERNEL.finditer(code):
+        end = re.search(r"[{;]", code[match.end() :])
+        if match["name"] == name and end is not None and end[0] == "{":
+            return code.count("\n", 0, match.start("name")) + 1
+    return None
+
+
 def _times(count: int) -> str:
     return f"{count} launch{'es' * (count != 1)}" if count else "NEVER LAUNCHED"
 

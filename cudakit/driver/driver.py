@@ -169,6 +169,20 @@ class Watch:
 
 
 @contextlib.contextmanager
+def last_store(driver: Any, address: int, size: int) -> Iterator[list[Any]]:
+    """Look for the stores of kernels that a simulated driver runs in the block to `size` bytes at `address`. The list
+    has the last one's report (kernel, block, thread, places, launched) after the block; it is empty if there was none,
+    or if the driver checks neither races nor uninitialised reads."""
+    found: list[Any] = []
+    watch = driver.simWatch(address, size)
+    try:
+        yield found
+    finally:
+        store = driver.simEndWatch(watch)
+        found += [] if store is None else [store]
+
+
+@contextlib.contextmanager
 def watching(checks: Iterable[str] | None = None) -> Iterator[Watch]:
     """Watch every simulated device that is opened in the block; all of them are made afresh."""
     global _watch, _sim_drivers

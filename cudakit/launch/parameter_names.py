@@ -26,8 +26,8 @@ _BRACKETS = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}
 
 @functools.lru_cache(maxsize=64)
 def without_comments(source: str) -> str:
-    """A source without comments, strings and directives other than #define."""
-    return _IGNORED.sub(" ", source)
+    """A source without comments, strings and directives other than #define; its lines keep their numbers."""
+    return _IGNORED.sub(lambda found: " " + "\n" * found[0].count("\n"), source)
 
 
 def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...]:

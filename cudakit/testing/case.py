@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -243,15 +244,24 @@ def _either_order(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout:
 # One run --------------------------------------------------------------------------------------------------------------
 
 
-def run_case(device: Device, family: Ladder[Any], variant: Variant[Any] | None, case: Case) -> Comparison | Unsupported:
+#: Called with the output (a tuple of several); the kernels run within the context that it returns.
+Watch = Callable[[Any], AbstractContextManager[Any]]
+
+
+def run_case(
+    device: Device, family: Ladder[Any], variant: Variant[Any] | None, case: Case, watch: Watch | None = None
+) -> Comparison | Unsupported:
     """Runs `variant` (None: the one "auto" picks) on `case` on `device` and compares it with the reference.
+
+    watch: what the kernels run within, such as the record of stores to a wrong element.
 
     The arrays lie in buffers with guards on both sides, poisoned along with every gap between the output's elements and
     the output itself, so an element not written and a write beside the output are both found. On the simulated device
     guards and gaps are out of bounds: touching one raises DeviceFault, which loses `device`.
     """
-    verdict = _run(device, family, variant, case, family.initial)
-    if isinstance(verdict, Unsupported) or verdict.ok or case.output is None or family.initial is not None:
+    verdict = _run(device, family, variant, case, family.initial, watch)
+    again = watch is None and case.output is not None and family.initial is None
+    if isinstance(verdict, Unsupported) or verdict.ok or not again:
         return verdict
     try:
         on_zeros = _run(device, family, variant, case, 0)
@@ -263,7 +273,12 @@ def run_case(device: Device, family: Ladder[Any], variant: Variant[Any] | None, 
 
 
 def _run(
-    device: Device, family: Ladder[Any], variant: Variant[Any] | None, case: Case, initial: float | None
+    device: Device,
+    family: Ladder[Any],
+    variant: Variant[Any] | None,
+    case: Case,
+    initial: float | None,
+    watch: Watch | None = None,
 ) -> Comparison | Unsupported:
     """One run. initial: what the outputs hold beforehand, the poison if None."""
     stream = device.default_stream
@@ -289,17 +304,19 @@ def _run(
     refusal = variant.refusal(problem, device.arch)
     if refusal is not None:
         return Unsupported(refusal)
-    family.launch(device, variant, inputs, output, stream, **case.options)
-    after = [target.buffer.numpy(stream=stream) for target in targets]
+    with nullcontext() if watch is None else watch(output):
+        family.launch(device, variant, inputs, output, stream, **case.options)
+        after = [target.buffer.numpy(stream=stream) for target in targets]
     results = tuple(target.place.of(host).copy() for target, host in zip(targets, after, strict=True))
     verdict = family.judge(results[0] if len(results) == 1 else results, views, variant, **case.options)
     if not verdict.ok and case.output is not None and initial is None:
         verdict = replace(verdict, why=verdict.why + still_poisoned(results))
     for target, host in zip(targets, after, strict=True):
-        stray = target.stray(host)
-        if stray is not None:
-            why = f"{variant.name} wrote outside its output: {stray}"
-            return Comparison(False, verdict.max_abs_error, verdict.max_rel_error, verdict.worst_at, why)
+        found = target.stray(host)
+        if found is not None:
+            at, now = found
+            why = f"{variant.name} wrote outside its output: element {at:+d} from the first, now {now}"
+            return Comparison(False, verdict.max_abs_error, verdict.max_rel_error, verdict.worst_at, why, at)
     return verdict
 
 
@@ -320,10 +337,11 @@ class _Target:
         buffer = device.array(before, stream=stream)
         return cls(place, before, buffer, place.on(buffer, stream))
 
-    def stray(self, after: np.ndarray[Any, Any]) -> str | None:
-        """The first element outside of the array that a kernel changed, and what it is now."""
+    def stray(self, after: np.ndarray[Any, Any]) -> tuple[int, Any] | None:
+        """The first element outside of the array that a kernel changed, counted from the array's first, and what it is
+        now."""
         self.place.of(after)[...] = self.place.of(self.before)
         found = np.flatnonzero(after.view(np.uint8) != self.before.view(np.uint8)) // after.itemsize
         if not found.size:
             return None
-        return f"element {int(found[0]) - self.place.first:+d} from the first, now {after[found[0]]}"
+        return int(found[0]) - self.place.first, after[found[0]]

@@ -15,6 +15,7 @@ import cudakit
 from cudakit import __main__ as command_line
 from cudakit import reports
 from cudakit.commands import cli
+from cudakit.driver import driver as drivers
 from cudakit.show import junit, rules, sarif
 
 SCHEMAS = ROOT / "tests" / "data" / "schemas"
@@ -292,6 +293,33 @@ def test_a_fault_survives_a_pickle_with_its_report(sim_fresh):
 def sim_fresh():
     with cudakit.Device("sim", fresh=True) as device:
         yield device
+
+
+STORES = """\
+extern "C" __global__ void vectors(float4* y, int from) {
+    if (threadIdx.x >= from) y[threadIdx.x] = make_float4(1, 2, 3, 4);
+}
+extern "C" __global__ void same(float* y) { if (blockIdx.x == 2) y[9] = threadIdx.x; }
+"""
+
+
+def test_the_last_store_to_some_bytes_is_found(sim_fresh):
+    module = sim_fresh.compile(source=STORES, name="stores.cu")
+    y, stream = sim_fresh.zeros(4 * 64), sim_fresh.default_stream
+    driver = sim_fresh.context.driver
+
+    def last(element, *launches):
+        with drivers.last_store(driver, y.pointer + 4 * element, 4) as found:
+            for name, grid, block, *arguments in launches:
+                module[name].launch(stream, grid=grid, block=block, args=(y, *arguments))
+            sim_fresh.synchronize()
+        return [(one.name, one.line, one.block[0], one.thread[0], one.launched.line) for one in found]
+
+    line = last.__code__.co_firstlineno + 3
+    assert last(26, ("vectors", 1, 64, 5)) == [("vectors", 2, 0, 6, line)], "a part of a vector, by lanes that branched"
+    assert last(9, ("vectors", 1, 64, 0), ("same", 3, 40)) == [("same", 4, 2, 39, line)], "the last lane wins"
+    assert last(9, ("same", 3, 1), ("vectors", 1, 64, 0)) == [("vectors", 2, 0, 2, line)], "the last launch"
+    assert last(26, ("same", 3, 32), ("vectors", 1, 32, 7)) == [], "only others were stored to"
 
 
 def test_every_kind_of_planted_bug_has_advice_of_its_own():

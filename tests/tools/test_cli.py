@@ -316,6 +316,41 @@ def test_check_as_json_carries_the_report(capsys, planted):
     assert "FAILED" in err
 
 
+# wrong in one element of every problem of two or more
+SECOND = """
+__global__ void planted(const float* a, const float* b, float* c, long long n);
+__global__ void planted(const float* a, const float* b, float* c, long long n) {
+    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < n && i != 1) c[i] = a[i] + b[i];
+    /* two
+       lines */ LAST
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "at", "thread"),
+    [
+        ("if (i == 1 && i < n) c[i] = a[i] + b[i] + 1;", "LAST", (1, 0, 0)),
+        ("if (i == 0 && n > 1) atomicExch(c + 1, 7.0f);", "LAST", (0, 0, 0)),
+        ("", "long long n) {", None),
+    ],
+)
+def test_a_wrong_result_has_the_line_of_the_last_store_to_it(capsys, planted, last, at, thread):
+    path = planted("")
+    path.write_text(SECOND.replace("LAST", last))
+    line = next(number for number, text in enumerate(SECOND.splitlines(), 1) if at in text)
+    status, out, _ = run(capsys, "check", str(path), "--arch", "sm_90a", "--examples", "40", "--json", f"{path}.json")
+    assert status == cli.EXIT_FALSE
+    assert f"{path}:{line}" in out
+    [report] = json.loads(Path(f"{path}.json").read_text())["reports"]
+    assert (report["kind"], report["file"], report["line"]) == ("wrong result", str(path), line)
+    assert report["kernel"] == "planted"
+    assert report["thread"] == (thread and list(thread))
+    assert re.match(r"element \((0, )*1,?\) is ", report["message"])
+    assert report["replay"].startswith("cudakit fuzz vector_add ")
+
+
 @pytest.fixture
 def ticks(monkeypatch):
     """The clock of fuzzing, which moves on by a tenth of a second each time it is read."""

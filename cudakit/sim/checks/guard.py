@@ -13,7 +13,7 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from cudakit.sim.checks.footprints import READ, WRITE, Footprints
 from cudakit.sim.checks.global_memory import GlobalChecks, places_of
 from cudakit.sim.checks.reach import Reach
 from cudakit.sim.checks.shared_memory import SharedChecks
+from cudakit.sim.checks.watches import StoreWatch
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
@@ -35,9 +36,12 @@ CHECKS = frozenset({"race", "init"})
 class LaunchGuard:
     """What the batches of one launch share: the numbers of events, and global memory."""
 
-    def __init__(self, run: KernelRun, reach: Reach, prints: Footprints | None = None) -> None:
+    def __init__(
+        self, run: KernelRun, reach: Reach, prints: Footprints | None = None, watches: Sequence[StoreWatch] = ()
+    ) -> None:
         self.reach = reach
         self.prints = prints
+        self.watches = watches
         self.events = Events()
         self.memory = GlobalChecks(run, self.events, reach.global_granule, reach.written(run))
 
@@ -48,6 +52,7 @@ class Guard:
     def __init__(self, launch: LaunchGuard, batch: Batch) -> None:
         self.batch = batch
         self.events, self.memory, self.prints = launch.events, launch.memory, launch.prints
+        self.watches = launch.watches
         run, reach = batch.run, launch.reach
         self.race, self.init = "race" in run.checks, "init" in run.checks
         self.shared: SharedChecks | None = None
@@ -99,6 +104,8 @@ class Guard:
             if home is not self.batch.shared:
                 if self.prints is not None:
                     self.prints.note(access, piece, WRITE)
+                for watch in self.watches:
+                    watch.note(f, access, piece)
                 self.memory.write(f, access, piece, event, part)
             elif self.shared is not None:
                 self.shared.write(f, access, piece, event, part)
@@ -115,6 +122,8 @@ class Guard:
             checks = self.shared if home is self.batch.shared else self.memory
             if self.prints is not None:
                 self.prints.note(access, piece, READ | WRITE)
+            for watch in self.watches:
+                watch.note(f, access, piece)
             if checks is not None:
                 self._strong(access, piece, event, True, True)
                 if reads:

@@ -17,14 +17,16 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
+from cudakit.sim.checks.watches import StoreWatch
 from cudakit.sim.chips.properties import DEFAULT_MEMORY, attributes, chip
 from cudakit.sim.driver.arguments import Handle
 from cudakit.sim.driver.contexts import ContextCalls, leak_report
 from cudakit.sim.driver.events import StreamCalls
 from cudakit.sim.driver.faults import CallError, Injector, Result, caller, host_report
 from cudakit.sim.driver.graphs import GraphCalls
-from cudakit.sim.driver.launches import Count, LaunchRecord, write_stdout
+from cudakit.sim.driver.launches import write_stdout
 from cudakit.sim.driver.objects import Context, Device, Operation, Pool, QueuedWork, Stream
+from cudakit.sim.driver.observing import Count
 from cudakit.sim.driver.order import Rows
 from cudakit.sim.driver.regions import Region
 from cudakit.sim.driver.state import DriverState, call
@@ -87,6 +89,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
         self._scheduler = StreamScheduler(self._lose, order, seed)
         self._injector = Injector()
         self._counts: list[Count] = []
+        self._watches: list[StoreWatch] = []
         self._leaks: list[Held] = []
         self._sources: dict[str, str] = {}
         self.devices = []
@@ -201,24 +204,6 @@ class Driver(GraphCalls, StreamCalls, ContextCalls):
             self._local.in_host_function = False
 
     # ---- extensions ----
-
-    def simCount(self, context: Handle | None = None, *, together: bool = False) -> Count:
-        """Begin to count: what this gives collects a record (kernel name, grid, block, Counters) of every kernel that
-        runs to its end from here on, in one context or in all, until ``simEndCount``. Launches made before this that
-        have not run are counted too: wait for them first. ``together``: launches of one kernel with one grid, block
-        and shared memory make one record."""
-        with self._lock.raw, self._lock:
-            owner = None if context is None else self._object(context, Context, "a context")
-            count = Count(owner, together)
-            self._counts.append(count)
-            return count
-
-    def simEndCount(self, count: Count) -> list[LaunchRecord]:
-        """End a count and give its records."""
-        with self._lock.raw, self._lock:
-            if count in self._counts:
-                self._counts.remove(count)
-            return count.records
 
     def simInject(self, fault: str, after: int = 0, *, times: int = 1, code: Any | None = None) -> None:
         """Make calls fail. ``fault`` is "out_of_memory" (allocations), "launch_failure" (a kernel, as it runs),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from cudakit.sim.driver.contexts import LIMITS
 from cudakit.sim.driver.faults import CallError, Result, caller, host_report
 from cudakit.sim.driver.functions import Function
 from cudakit.sim.driver.objects import Context, MemoryRecord, Operation, QueuedWork, Stream
-from cudakit.sim.driver.occupancy import Index3, OccupancyCalls, read_config
+from cudakit.sim.driver.observing import LaunchRecord, ObservingCalls
+from cudakit.sim.driver.occupancy import Index3, read_config
 from cudakit.sim.driver.state import call
-from cudakit.sim.lockstep.counters import Counters
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.memory import NEAR_NULL, Allocation
 from cudakit.sim.lockstep.report import KernelFault, KernelReport, Origin, plain_name
@@ -42,43 +42,6 @@ FAULT_RESULTS = {
 }
 
 
-@dataclass
-class LaunchRecord:
-    """A kernel that ran to its end. ``shared`` is the dynamic and ``static_shared`` the static shared memory of a block
-    in bytes, ``registers`` those of a thread."""
-
-    name: str
-    grid: Index3
-    block: Index3
-    counters: Counters
-    shared: int = 0
-    static_shared: int = 0
-    registers: int = 0
-
-
-@dataclass(eq=False)
-class Count:
-    """What somebody counts: the launches that run while it is open, of one context or of all (None). ``together``:
-    launches of one kernel and shape are added up in one record, so that any number of them can be counted."""
-
-    context: Context | None
-    together: bool = False
-    records: list[LaunchRecord] = field(default_factory=list)
-
-    def add(self, record: LaunchRecord) -> None:
-        if self.together:
-            shape = (record.name, record.grid, record.block, record.shared)
-            for known in self.records:
-                if (known.name, known.grid, known.block, known.shared) == shape:
-                    known.counters.merge(record.counters)
-                    return
-            # the counters are others' too, which must not see what is added to these
-            counters = Counters()
-            counters.merge(record.counters)
-            record = replace(record, counters=counters)
-        self.records.append(record)
-
-
 @dataclass(frozen=True, eq=False)
 class CheckedLaunch:
     """A launch that was checked. ``params`` are the values of its parameters, ``place`` the line that made it."""
@@ -93,11 +56,10 @@ class CheckedLaunch:
     place: Origin
 
 
-class LaunchCalls(OccupancyCalls):
+class LaunchCalls(ObservingCalls):
     """cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel."""
 
     printf: Callable[[str], None]
-    _counts: list[Count]
 
     @call()
     def cuLaunchKernel(
@@ -221,6 +183,7 @@ class LaunchCalls(OccupancyCalls):
                     stack_limit=stack if stack > DEFAULT_STACK else None,
                     heap=self._heap(function.module.context) if function.loaded.allocates else None,
                     prints=prints,
+                    watches=self._watches,
                 )
             except KernelFault as fault:
                 self._explain(operation, fault.report)
@@ -228,6 +191,9 @@ class LaunchCalls(OccupancyCalls):
                 code = FAULT_RESULTS.get(fault.report.kind, Result.CUDA_ERROR_LAUNCH_FAILED)
                 raise self._fault(code, fault.report) from None
             self._after(operation, function.loaded.module.sources.place, before, prints)
+            for watch in self._watches:
+                if watch.store is not None and watch.store.launched is None:
+                    self._describe(launch, watch.store)
             if not self._counts:
                 return
             static = function.loaded.static_shared

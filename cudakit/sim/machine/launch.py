@@ -7,7 +7,7 @@ one batch. Bounds and alignment are always checked; ``checks`` switches on what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from cudakit.sim.checks.footprints import Footprints
 from cudakit.sim.checks.guard import Guard, LaunchGuard, wanted
+from cudakit.sim.checks.watches import StoreWatch
 from cudakit.sim.chips.properties import Chip
 from cudakit.sim.lockstep.control import LaneScheduler
 from cudakit.sim.lockstep.counters import Counters
@@ -59,6 +60,7 @@ def launch(
     stack_limit: int | None = None,
     heap: Heap | None = None,
     prints: Footprints | None = None,
+    watches: Sequence[StoreWatch] = (),
 ) -> Counters:
     """Run a kernel to its end. ``shared`` is the dynamic shared memory in bytes, ``params`` one value per parameter.
 
@@ -67,7 +69,7 @@ def launch(
     (uninitialised reads; of device memory, where the address space tracks them); bounds, alignment and freed memory are
     always checked. ``counters=False`` leaves memory traffic uncounted. ``stack_limit`` is the local memory of a thread
     whose calls recurse, in bytes. ``heap`` serves malloc. ``prints`` notes which bytes of some allocations are read and
-    written; it needs "race" or "init" among the checks.
+    written, and each of ``watches`` the last store to its bytes; both need "race" or "init" among the checks.
 
     Raises KernelFault; ValueError for what cannot be run at all. Limits of the device and types of parameters are the
     caller's to check.
@@ -80,7 +82,7 @@ def launch(
         program.prepare()
     with _grid_barrier(space, cooperative) as environment:
         run = KernelRun(config, services, function.module.sites, environment)
-        guard = LaunchGuard(run, function.reach, prints) if wanted(checks) else None
+        guard = LaunchGuard(run, function.reach, prints, watches) if wanted(checks) else None
         try:
             # the blocks of a cluster run together
             _run_batches(function.program, run, round_up(together, run.cluster_size), guard)

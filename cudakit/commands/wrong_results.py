@@ -1,0 +1,78 @@
+"""The line of a wrong result: the problem is run again on the simulated device, which notes the last store to the wrong
+element."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudakit import reports
+from cudakit.commands.launched import definition_line
+from cudakit.driver import driver as drivers
+from cudakit.errors import CudakitError
+from cudakit.reports import Report
+
+if TYPE_CHECKING:
+    from cudakit.compare import Comparison
+    from cudakit.device import Device
+    from cudakit.family import Ladder, Variant
+    from cudakit.memory.array import DeviceArray
+
+
+def report(device: Device, family: Ladder[Any], variant: Variant[Any], case: Any, verdict: Comparison) -> Report:
+    """The report of a variant that was wrong on a problem.
+
+    On the simulated device it has the kernel, block, thread and line of the last store to the wrong element; if no
+    kernel stored to it, the last kernel's definition. On a GPU it has no place.
+    """
+    from cudakit import testing
+
+    found = Report("wrong result", verdict.why, full_text=verdict.why)
+    if device.kind != "sim":
+        return found
+    stores: list[Any] = []
+
+    @contextlib.contextmanager
+    def watch(output: DeviceArray) -> Iterator[None]:
+        address = _address(output, verdict)
+        with drivers.last_store(device.context.driver, address, output.itemsize) as last:
+            yield
+        stores.extend(last)
+
+    try:
+        with device.counters() as counted:
+            testing.run_case(device, family, variant, case, watch)
+    except CudakitError:  # it depends on chance
+        return found
+    return _stored(found, stores[-1]) if stores else _not_stored(found, counted)
+
+
+def _address(output: DeviceArray, verdict: Comparison) -> int:
+    """The wrong element's address."""
+    if verdict.stray is not None:
+        return output.pointer + verdict.stray * output.itemsize
+    at = list(verdict.worst_at or ())
+    if at and output.dtype.kind == "c":
+        at[-1] //= 2  # complex numbers are compared as pairs
+    return output.pointer + sum(index * stride for index, stride in zip(at, output.strides, strict=True))
+
+
+def _stored(found: Report, store: Any) -> Report:
+    at = reports.of_fault(store)
+    block, thread = at.block, at.thread
+    lines = [found.message, f"  last stored by kernel {at.kernel}, block {block}, thread {thread}", *store.where()]
+    return replace(at, kind=found.kind, message=found.message, full_text="\n".join(lines))
+
+
+def _not_stored(found: Report, counted: dict[str, Any]) -> Report:
+    for name, counters in reversed(counted.items()):
+        for file in dict.fromkeys(file for file, _ in counters.per_line):
+            with contextlib.suppress(OSError):
+                line = definition_line(Path(file).read_text(encoding="utf-8-sig", errors="replace"), name)
+                if line is not None:
+                    text = f"{found.message}\n  no kernel stored to it; kernel {name} at {file}:{line}"
+                    return replace(found, kernel=name, full_text=text).at(file, line)
+    return found

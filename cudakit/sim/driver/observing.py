@@ -1,0 +1,88 @@
+"""Observers of running kernels: the counters of launches, and the last store to some bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from cudakit.sim.checks.watches import StoreWatch
+from cudakit.sim.driver.arguments import Handle
+from cudakit.sim.driver.objects import Context
+from cudakit.sim.driver.occupancy import OccupancyCalls
+from cudakit.sim.lockstep.counters import Counters
+from cudakit.sim.lockstep.report import Index3, KernelReport
+
+
+@dataclass
+class LaunchRecord:
+    """A kernel that ran to its end. ``shared`` is the dynamic and ``static_shared`` the static shared memory of a block
+    in bytes, ``registers`` those of a thread."""
+
+    name: str
+    grid: Index3
+    block: Index3
+    counters: Counters
+    shared: int = 0
+    static_shared: int = 0
+    registers: int = 0
+
+
+@dataclass(eq=False)
+class Count:
+    """What somebody counts: the launches that run while it is open, of one context or of all (None). ``together``:
+    launches of one kernel and shape are added up in one record, so that any number of them can be counted."""
+
+    context: Context | None
+    together: bool = False
+    records: list[LaunchRecord] = field(default_factory=list)
+
+    def add(self, record: LaunchRecord) -> None:
+        if self.together:
+            shape = (record.name, record.grid, record.block, record.shared)
+            for known in self.records:
+                if (known.name, known.grid, known.block, known.shared) == shape:
+                    known.counters.merge(record.counters)
+                    return
+            # the counters are others' too, which must not see what is added to these
+            counters = Counters()
+            counters.merge(record.counters)
+            record = replace(record, counters=counters)
+        self.records.append(record)
+
+
+class ObservingCalls(OccupancyCalls):
+    """simCount and simWatch."""
+
+    _counts: list[Count]
+    _watches: list[StoreWatch]
+
+    def simCount(self, context: Handle | None = None, *, together: bool = False) -> Count:
+        """Begin to count: what this gives collects a record (kernel name, grid, block, Counters) of every kernel that
+        runs to its end from here on, in one context or in all, until ``simEndCount``. Launches made before this that
+        have not run are counted too: wait for them first. ``together``: launches of one kernel with one grid, block
+        and shared memory make one record."""
+        with self._lock.raw, self._lock:
+            owner = None if context is None else self._object(context, Context, "a context")
+            count = Count(owner, together)
+            self._counts.append(count)
+            return count
+
+    def simEndCount(self, count: Count) -> list[LaunchRecord]:
+        """End a count and give its records."""
+        with self._lock.raw, self._lock:
+            if count in self._counts:
+                self._counts.remove(count)
+            return count.records
+
+    def simWatch(self, address: int, size: int) -> StoreWatch:
+        """Begin to look for stores of kernels to ``size`` bytes of global memory at ``address``, until ``simEndWatch``.
+        The driver must have "race" or "init" among its checks."""
+        with self._lock.raw, self._lock:
+            watch = StoreWatch(address, size)
+            self._watches.append(watch)
+            return watch
+
+    def simEndWatch(self, watch: StoreWatch) -> KernelReport | None:
+        """End a watch. Returns the last store to its bytes, None if there was none."""
+        with self._lock.raw, self._lock:
+            self._watches.remove(watch)
+            return watch.store
