@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cudakit.family import IN, MAX_GRID_YZ, OUT, Dim, Family, Launch, alignment, ceil_div, checks, variant
 
 TILE = 16
@@ -94,7 +96,7 @@ FAMILY: Family[MatrixProblem] = Family(
     reference=lambda a, b: a + b,
     variants=(one_block, many_blocks, batched, flat_vec4),
     inputs={"a": "float32", "b": "float32"},
-    outputs={"out": "float32"},
+    outputs=lambda a, b: (tuple(a.shape), np.dtype(np.float32)),
     problem=problem,
     arguments=lambda p: (*IN[:2], OUT, *p.a[1:], *p.b[1:], *p.c[1:], p.rows, p.cols),
     rounding=0.0,

@@ -136,6 +136,9 @@ def columns(problem: ReduceProblem) -> tuple[Launch, ...] | str:
     return main, Launch(ceil_div(p.kept, 32), (32, rows), args, entry=entry)
 
 
+VARIANTS = (thread_per_row, shared_tree, warp_shuffle, vec4, two_step, columns)
+
+
 def choose(problem: ReduceProblem, arch: str) -> str:
     """The rung that "auto" means."""
     if problem.whole:
@@ -166,7 +169,7 @@ def _sum_rounding(exact: Any, x: Any, axis: int | None = -1) -> Any:
 def _family(what: str, function: Callable[..., Any], **given: Any) -> Family[ReduceProblem]:
     dtype = result_dtype(what)
     common: dict[str, Any] = {
-        "variants": (thread_per_row, shared_tree, warp_shuffle, vec4, two_step, columns),
+        "variants": VARIANTS,
         "inputs": {"x": "float32"},
         "outputs": lambda x, axis=-1: (result_shape(what, x.shape, axis), dtype),
         "problem": lambda inputs, output, axis=-1: problem(what, inputs, output, axis),

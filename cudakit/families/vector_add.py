@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cudakit.family import IN, MAX_GRID_YZ, OUT, Family, Launch, alignment, ceil_div, checks, variant
 
 BLOCK_3D = (16, 8, 8)
@@ -102,7 +104,7 @@ FAMILY: Family[AddProblem] = Family(
     reference=lambda a, b: a + b,
     variants=(vector_add, vector_add_3d, vector_add_grid_stride, vector_add_vec4, vector_add_streamed),
     inputs={"a": "float32", "b": "float32"},
-    outputs={"out": "float32"},
+    outputs=lambda a, b: (tuple(a.shape), np.dtype(np.float32)),
     problem=problem,
     arguments=lambda problem: (*IN[:2], OUT, problem.n),
     rounding=0.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from cudakit.families import axes, rows
 from cudakit.families.add_broadcast import FAMILY as ADD_BROADCAST
 from cudakit.families.matrix_add import FAMILY as MATRIX_ADD
 from cudakit.families.matrix_add import MatrixProblem
-from cudakit.families.variant import Config, Variant
 from cudakit.families.vector_add import FAMILY as VECTOR_ADD
+from cudakit.family import Launch, Variant
+from cudakit.family import variant as declared
 from cudakit.testing import Case, Values, contiguous, run_case
 
 WRONG = TESTS / "wrong"
@@ -30,26 +32,24 @@ def case_of(*shape: int) -> Case:
     return Case((place, place), Values(1, 1.0), place)
 
 
-def wrong(name: str, grid: Any, block: Any, **options: Any) -> Variant[Any]:
-    return Variant(1, name, "wrong", str(WRONG / f"{name}.cu"), lambda problem: Config("wrong", grid, block, **options))
+def wrong(name: str, launch: Launch) -> Variant[Any]:
+    return declared(str(WRONG / f"{name}.cu"), name=name, entry="wrong")(lambda problem: launch)
 
 
 # What the write-ups get wrong -----------------------------------------------------------------------------------------
 
 
 def test_one_block_of_one_element_a_thread_ends_at_its_threads(device: cudakit.Device) -> None:
-    one_block = Variant(
-        1, "first", "", "vector_add/01_vector_add.cu", lambda problem: Config("vector_add", 1, 1024)
-    )  # fmt: skip
+    one_block = declared("vector_add/01_vector_add.cu", name="vector_add")(lambda problem: Launch(1, 1024))
     assert run_case(device, VECTOR_ADD, one_block, case_of(1024)).ok
     verdict = run_case(device, VECTOR_ADD, one_block, case_of(1025))
     assert "element (1024,) is nan" in verdict.why
-    assert run_case(device, VECTOR_ADD, VECTOR_ADD.variant("vector_add"), case_of(1025)).ok
+    assert run_case(device, VECTOR_ADD, VECTOR_ADD["vector_add"], case_of(1025)).ok
 
 
 def test_without_the_guard_the_last_block_writes_behind_the_vector(device: cudakit.Device) -> None:
-    assert run_case(device, VECTOR_ADD, wrong("unguarded_add", 2, 512), case_of(1024)).ok
-    unguarded = wrong("unguarded_add", 2, 512)
+    unguarded = wrong("unguarded_add", Launch(2, 512))
+    assert run_case(device, VECTOR_ADD, unguarded, case_of(1024)).ok
     if device.kind == "gpu":
         assert "wrote outside its output" in run_case(device, VECTOR_ADD, unguarded, case_of(1000)).why
         return
@@ -61,41 +61,33 @@ def test_without_the_guard_the_last_block_writes_behind_the_vector(device: cudak
 
 @pytest.mark.parametrize("shape", [(17, 16), (16, 17), (100, 100)])
 def test_one_tile_leaves_what_lies_past_it(device: cudakit.Device, shape: tuple[int, int]) -> None:
-    family = MATRIX_ADD
-    assert run_case(device, family, wrong("one_tile", 1, (16, 16)), case_of(16, 16)).ok
-    assert "is nan" in run_case(device, family, wrong("one_tile", 1, (16, 16)), case_of(*shape)).why
-    assert run_case(device, family, family.variant("one_block"), case_of(*shape)).ok
+    family, one_tile = MATRIX_ADD, wrong("one_tile", Launch(1, (16, 16)))
+    assert run_case(device, family, one_tile, case_of(16, 16)).ok
+    assert "is nan" in run_case(device, family, one_tile, case_of(*shape)).why
+    assert run_case(device, family, family["one_block"], case_of(*shape)).ok
 
 
 def test_a_grid_rounded_down_leaves_the_last_rows(device: cudakit.Device) -> None:
     family = MATRIX_ADD
-    right = family.variant("many_blocks")
-    down = Variant(2, "down", "", right.source, lambda p: Config("many_blocks", (p.cols // 16, p.rows // 16), (16, 16)))
+    right = family["many_blocks"]
+    down = replace(right, launch=lambda p: Launch((p.cols // 16, p.rows // 16), (16, 16)))
     assert run_case(device, family, down, case_of(96, 96)).ok
     assert "is nan" in run_case(device, family, down, case_of(100, 100)).why
     assert run_case(device, family, right, case_of(100, 100)).ok
 
 
 def test_more_matrices_than_a_grid_has_blocks_along_z(device: cudakit.Device) -> None:
-    family, limit = MATRIX_ADD, 65535
-    verdict = run_case(
-        device,
-        family,
-        wrong("no_batch_loop", (1, 1, limit), (2, 1), arguments=family_arguments),
-        case_of(limit + 3, 1, 2),
-    )
+    family, limit, right = MATRIX_ADD, 65535, MATRIX_ADD["batched"]
+
+    def small(problem: MatrixProblem) -> Launch:
+        return replace(right.launches(problem)[0], grid=(1, 1, limit), block=(2, 1))
+
+    batch = case_of(limit + 3, 1, 2)
+    verdict = run_case(device, family, declared(str(WRONG / "no_batch_loop.cu"), entry="wrong")(small), batch)
     assert f"element ({limit}, 0, 0) is nan" in verdict.why
-    small = Variant(
-        3, "small", "", family.variant("batched").source,
-        lambda problem: Config("batched", (1, 1, limit), (2, 1), arguments=family_arguments),
-    )  # fmt: skip
-    assert run_case(device, family, small, case_of(limit + 3, 1, 2)).ok
+    assert run_case(device, family, replace(right, launch=small), batch).ok
     problem = MatrixProblem(limit + 3, 2_000_000, 3, (6, 3, 1), (6, 3, 1), (6, 3, 1), False)
-    assert family.variant("batched").configs(problem)[0].grid == (1, 65535, 65535)
-
-
-def family_arguments(problem: Any, inputs: Any, output: Any, scratch: Any) -> tuple[Any, ...]:
-    return MATRIX_ADD.variant("batched").configs(problem)[0].arguments(problem, inputs, output, scratch)
+    assert right.launches(problem)[0].grid == (1, 65535, 65535)
 
 
 def test_the_slow_axis_costs_sectors(sim: cudakit.Device) -> None:
