@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudakit.families.variant import Family
 
 import cudakit
 from cudakit import ops
 from cudakit.driver import driver as drivers
 from cudakit.driver.context import Context
 from cudakit.errors import LeakWarning
-from cudakit.families.variant import Family
 from cudakit.memory import array as memory
 from cudakit.memory import layout
 from cudakit.memory.array import DeviceArray

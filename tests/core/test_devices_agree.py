@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cudakit.families.variant import Variant
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from paths import ROOT
@@ -17,7 +18,6 @@ from planted.catalogue import run_case as run_planted
 
 import cudakit
 from cudakit import ops
-from cudakit.families.variant import Variant
 from cudakit.testing import Unsupported, cases, run_case
 
 pytestmark = pytest.mark.gpu

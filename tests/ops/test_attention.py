@@ -181,7 +181,7 @@ def test_auto_is_the_highest_rung_that_takes_the_problem(device: cudakit.Device)
         buffer = device.zeros((4096,), memory.as_dtype(dtype))
         x = buffer[lead : lead + 1024].reshape(1, 1, 32, 32)
         out = device.zeros((1, 1, 32, 32), memory.as_dtype(dtype))
-        return FAMILY.choose(FAMILY.problem((x, x, x), out), device.arch)
+        return FAMILY.choose(FAMILY.problem_of((x, x, x), out), device.arch)
 
     assert [chosen("float32"), chosen("bfloat16"), chosen("float16", 1)] == ["online", "flash", "tensor_cores"]
 
@@ -246,7 +246,7 @@ def test_refusals_name_what_was_wrong(device: cudakit.Device) -> None:
 def test_the_first_rung_says_where_its_scores_do_not_fit() -> None:
     strides = ((0, 0, 8),) * 4
     problem = AttentionProblem(64, 16, 16, 16384, 16384, 8, strides, 16, "float16", False, 1.0, 232448)
-    assert "bytes of scratch memory" in str(FAMILY.variant("three_passes").refusal(problem, "sm_90"))
+    assert "bytes of scratch memory" in str(FAMILY["three_passes"].refusal(problem, "sm_90"))
 
 
 @pytest.mark.parametrize("drawn", [0, 1 << 40])
@@ -254,19 +254,19 @@ def test_the_host_knows_heads_that_come_again(monkeypatch, drawn: int) -> None:
     monkeypatch.setattr(attention_host, "DRAWN_WORK", drawn)
     monkeypatch.setattr(attention_host, "_BLOCK", 1000)
     dtype = memory.as_dtype("bfloat16")
-    host = FAMILY.make_inputs((3, 4, 2, 50, 70, 32), dtype, np.random.default_rng(1))
+    host = FAMILY.inputs_for((3, 4, 2, 50, 70, 32), dtype, np.random.default_rng(1))
     assert [x.shape for x in host] == [(3, 4, 50, 32), (3, 2, 70, 32), (3, 2, 70, 32)]
     assert len({keys.tobytes() for keys in host[1].reshape(6, -1)}) == (6 if drawn else 2)
-    exact = attention_host.reference(host, causal=True)
+    exact = FAMILY.exact(host, [dtype], causal=True)
     np.testing.assert_allclose(exact, attention64(*host, causal=True), rtol=1e-12, atol=1e-15)
-    rounding = attention_host.rounding(host, exact, causal=True)
+    rounding = FAMILY.allowed(None, exact, host, [dtype], causal=True)
     assert 1e-4 < rounding.max() < 3e-2
-    assert within(attention_host.baseline(host, causal=True), exact, rounding).ok
+    assert within(FAMILY.baseline_of(host, causal=True), exact, rounding).ok
 
 
 def test_a_shape_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="BATCHxHEADSxKEY_HEADSxQUERIESxKEYSxD"):
-        FAMILY.make_inputs((4, 4), np.dtype(np.float32), np.random.default_rng(1))
+        FAMILY.inputs_for((4, 4), np.dtype(np.float32), np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -12,11 +12,11 @@ from typing import Any
 import foreign
 import numpy as np
 import pytest
+from cudakit.families.variant import Family, Variant
 
 import cudakit
 from cudakit import ops
 from cudakit.families import arrays
-from cudakit.families.variant import Family, Variant
 from cudakit.memory import array as memory
 from cudakit.memory import libraries
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cudakit.families.variant import Config, Variant
 from paths import ROOT, TESTS
 
 import cudakit
@@ -23,7 +24,6 @@ from cudakit.families import gemm_host, gemm_ladder
 from cudakit.families.gemm import FAMILY
 from cudakit.families.gemm_host import reference
 from cudakit.families.gemm_problem import problem
-from cudakit.families.variant import Config, Variant
 from cudakit.measure.bench import Bench
 from cudakit.measure.peers import with_cublas
 from cudakit.measure.peers.installed import peers_of

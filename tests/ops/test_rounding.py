@@ -196,15 +196,15 @@ def test_softmax_in_order_has_the_bound_of_that_order(rows: int, cols: int, spre
     x = normal(rows, cols, seed=cols) * np.float32(spread)
     x[0, 0] = x[0].max() + 1  # of which most of the others are lost
     family = FAMILIES["softmax"]
-    assert family.judge(softmax(x, in_order), (x,), family.variant("thread_per_row")).ok
+    assert family.judge(softmax(x, in_order), (x,), family["thread_per_row"]).ok
     if cols == 65_536:
-        assert not family.judge(softmax(x, in_order), (x,), family.variant("tree_reduce")).ok
+        assert not family.judge(softmax(x, in_order), (x,), family["tree_reduce"]).ok
 
 
 @pytest.mark.parametrize("name", ["tree_reduce", "thread_per_row"])
 def test_every_element_of_softmax_is_judged_by_itself(name: str) -> None:
     family = FAMILIES["softmax"]
-    variant = family.variant(name)
+    variant = family[name]
     x = normal(4, 1000)
     x[:, 500] = 30
     right = softmax(x, in_tree)
@@ -235,7 +235,7 @@ def test_a_missing_last_element_of_65536_is_seen(where: str) -> None:
 def test_16_bit_softmax_is_rounded_once_more(dtype: str, log: bool) -> None:
     family = FAMILIES["softmax_modes"]
     x = normal(20, 3000, dtype=dtype) * memory.as_dtype(dtype).type(3)
-    right = np.array(family.baseline((x,), log=log))
+    right = np.array(family.baseline_of((x,), log=log))
     assert family.judge(right, (x,), log=log).ok
     bits = right.view(np.uint16).copy()
     bits[7, 2000] += 2
@@ -252,7 +252,7 @@ def test_16_bit_softmax_is_rounded_once_more(dtype: str, log: bool) -> None:
 @pytest.mark.parametrize(("rows", "cols"), [(100, 127), (4, 65_536)])
 def test_the_gradient_of_softmax(log: bool, add: Sum, rows: int, cols: int) -> None:
     family = FAMILIES["softmax_backward"]
-    grad, y = family.make_inputs((rows, cols), np.dtype(np.float32), np.random.default_rng(cols), log=log)
+    grad, y = family.inputs_for((rows, cols), np.dtype(np.float32), np.random.default_rng(cols), log=log)
 
     def gradient(terms: Any) -> Any:
         total = add(terms)[..., None]
@@ -334,7 +334,7 @@ def attention(q: Any, k: Any, v: Any, weights: Any, skip: int | None = None) -> 
 @pytest.mark.parametrize(("length", "spread"), [(50, 1.0), (300, 3.0), (1000, 1.0)])
 def test_attention(dtype: str, length: int, spread: float) -> None:
     family, kind = FAMILIES["attention"], memory.as_dtype(dtype)
-    inputs = family.make_inputs((1, 2, 1, 60, length, 64), kind, np.random.default_rng(length))
+    inputs = family.inputs_for((1, 2, 1, 60, length, 64), kind, np.random.default_rng(length))
     inputs = (inputs[0] * kind.type(spread), *inputs[1:])
     right = attention(*inputs, kind)
     assert family.judge(right.astype(kind), inputs).ok

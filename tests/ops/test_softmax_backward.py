@@ -10,16 +10,16 @@ import pytest
 
 import cudakit
 from cudakit import ops
-from cudakit.families.softmax_backward import FAMILY, VARIANTS, cluster_tile, register_tile
+from cudakit.families.softmax_backward import FAMILY, cluster_tile, register_tile
 from cudakit.memory import array as memory
 from cudakit.testing import Layout
 
-NAMES = [variant.name for variant in VARIANTS]
+NAMES = [variant.name for variant in FAMILY]
 DTYPES = ["float32", "float16", "bfloat16"]
 
 
 def drawn(shape: tuple[int, ...], dtype: str = "float32", log: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    grad, y = FAMILY.make_inputs(shape, memory.as_dtype(dtype), np.random.default_rng(3), log=log)
+    grad, y = FAMILY.inputs_for(shape, memory.as_dtype(dtype), np.random.default_rng(3), log=log)
     return grad, y
 
 
@@ -193,14 +193,14 @@ def test_auto_reads_once_if_a_block_or_a_cluster_holds_the_row(
     device: cudakit.Device, cols: int, dtype: str, vector: int, expected: str
 ) -> None:
     x = device.array(np.zeros((1, 8), np.float32))
-    given = replace(FAMILY.problem((x, x), x), rows=64, cols=cols, dtype=dtype, vector=vector)
+    given = replace(FAMILY.problem_of((x, x), x), rows=64, cols=cols, dtype=dtype, vector=vector)
     assert FAMILY.choose(given, "sm_90") == expected
     assert FAMILY.choose(given, "sm_80") == ("registers" if expected == "registers" else "two_reads")
 
 
 def test_every_tile_holds_its_row(device: cudakit.Device) -> None:
     x = device.array(np.zeros((1, 8), np.float32))
-    base = FAMILY.problem((x, x), x)
+    base = FAMILY.problem_of((x, x), x)
     for vector in (1, 4, 8):
         for pieces in (1, 2, 16, 17, 129, 256, 257, 1000, 4096, 8000, 16384):
             given = replace(base, vector=vector, cols=pieces * vector)
@@ -216,12 +216,12 @@ def test_every_tile_holds_its_row(device: cudakit.Device) -> None:
 def test_pieces_of_16_bytes_need_all_three_arrays_aligned(device: cudakit.Device) -> None:
     x = device.array(np.zeros((4, 72), np.float16))
     whole, off, odd = x[:, :64], x[:, 1:65], device.array(np.zeros((4, 65), np.float16))[:, :64]
-    assert FAMILY.problem((whole, whole), whole).vector == 8
+    assert FAMILY.problem_of((whole, whole), whole).vector == 8
     other = device.empty((4, 64), np.float16)
-    assert FAMILY.problem((off, whole), other).vector == 1
-    assert FAMILY.problem((whole, off), other).vector == 1
-    assert FAMILY.problem((other, other), off).vector == 1
-    assert FAMILY.problem((odd, whole), other).vector == 1
+    assert FAMILY.problem_of((off, whole), other).vector == 1
+    assert FAMILY.problem_of((whole, off), other).vector == 1
+    assert FAMILY.problem_of((other, other), off).vector == 1
+    assert FAMILY.problem_of((odd, whole), other).vector == 1
 
 
 @pytest.mark.parametrize(

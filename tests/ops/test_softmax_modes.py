@@ -8,10 +8,11 @@ import pytest
 
 import cudakit
 from cudakit import ops
-from cudakit.families.softmax_modes import FAMILY, VARIANTS, register_tile
+from cudakit.families.softmax import MODES as FAMILY
+from cudakit.families.softmax_modes import register_tile
 from cudakit.memory import array as memory
 
-NAMES = [variant.name for variant in VARIANTS]
+NAMES = [variant.name for variant in FAMILY]
 
 
 @pytest.mark.parametrize("variant", NAMES)
@@ -82,16 +83,16 @@ def test_pieces_of_eight_where_the_mask_allows(device: cudakit.Device) -> None:
     x = device.array(np.zeros((4, 64), np.float16))
     out = device.empty((4, 64), np.float16)
     column = device.array(np.ones((4, 1), bool))
-    assert FAMILY.problem((x,), out).vector == 8
-    assert FAMILY.problem((x, device.array(np.ones(64, bool))), out).vector == 8
-    assert FAMILY.problem((x, column), out).vector == 1
-    assert FAMILY.problem((x[:, 1:57],), out[:, :56]).vector == 1
+    assert FAMILY.problem_of((x,), out).vector == 8
+    assert FAMILY.problem_of((x, device.array(np.ones(64, bool))), out).vector == 8
+    assert FAMILY.problem_of((x, column), out).vector == 1
+    assert FAMILY.problem_of((x[:, 1:57],), out[:, :56]).vector == 1
 
 
 def test_every_tile_holds_its_row(device: cudakit.Device) -> None:
     from dataclasses import replace
 
-    base = FAMILY.problem((x := device.array(np.zeros((1, 8), np.float32)),), x)
+    base = FAMILY.problem_of((x := device.array(np.zeros((1, 8), np.float32)),), x)
     for vector, mask, most in ((1, "", 32768), (4, "", 32768), (8, "bool", 32768), (8, "", 65536)):
         given = replace(base, vector=vector, mask=mask)
         for cols in (1, 8, 9, 64, 65, 513, 4096, 4097, 8192, 16384, 32768, most):

@@ -147,8 +147,8 @@ def test_an_amplitude_of_zero_has_a_phase(sim: cudakit.Device) -> None:
 def test_vectors_take_1024_threads_for_more_than_14080_columns(sim: cudakit.Device, cols: int, block: int) -> None:
     """The series' rule for its fourth step: N > 14,080."""
     x = sim.empty((2, cols))
-    (config,) = SOFTMAX.variant("vec4").configs(SOFTMAX.problem((x,), x))
-    assert (config.grid, config.block) == (2, block)
+    (launch,) = SOFTMAX["vec4"].launches(SOFTMAX.problem_of((x,), x))
+    assert (launch.grid, launch.block) == (2, block)
 
 
 def test_the_bound_is_the_slowest_stage_and_not_the_number_of_streams() -> None:

@@ -15,7 +15,7 @@ import cudakit
 from cudakit import ops, pipeline
 from cudakit.families.softmax import FAMILY
 from cudakit.families.softmax_problem import RowProblem
-from cudakit.families.variant import Config, Variant
+from cudakit.family import Launch, Variant
 from cudakit.sim import ALL_CHECKS
 from cudakit.testing import Case, Layout, run_case
 
@@ -38,7 +38,7 @@ class Fixed:
 
 def variant(name: str, block: int = 96) -> Variant[RowProblem]:
     return Variant(
-        1, name, "wrong on purpose", str(WRONG / f"{name}.cu"), lambda problem: Config("wrong", problem.rows, block)
+        name, lambda problem: Launch(problem.rows, block), str(WRONG / f"{name}.cu"), "wrong on purpose", "wrong"
     )
 
 
@@ -89,7 +89,7 @@ def test_missing_barrier_is_named_by_line(sim: cudakit.Device) -> None:
 
 def test_the_harness_accepts_a_right_kernel_on_the_same_cases(device: cudakit.Device) -> None:
     for first in (None, -np.inf, -1000.0):
-        assert run_case(device, FAMILY, FAMILY.variant("tree_reduce"), case(first)).ok
+        assert run_case(device, FAMILY, FAMILY["tree_reduce"], case(first)).ok
 
 
 @pytest.mark.parametrize(

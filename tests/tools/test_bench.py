@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cudakit.families.variant import Config, Variant, ceil_div
 
 import cudakit
 from cudakit import ops, pipeline
 from cudakit.compare import Comparison, compare
-from cudakit.families.variant import Config, Variant, ceil_div
 from cudakit.measure import case as bench_case
 from cudakit.measure import ceilings
 from cudakit.measure.bench import Bench, Selection

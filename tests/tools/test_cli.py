@@ -14,13 +14,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cudakit.families.variant import Config, Variant, ceil_div
 
 import cudakit
 from cudakit import __main__ as command_line
 from cudakit import ops
 from cudakit.commands import cli, fuzzing, ladder
 from cudakit.errors import CompileError, Refused
-from cudakit.families.variant import Config, Variant, ceil_div
 from cudakit.show import outputs, tables
 from cudakit.show.digits import number
 
