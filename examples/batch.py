@@ -26,16 +26,16 @@ from cudakit.show import outputs
 
 def prepared(device, name, a, b, c):
     """The launches that do the batch by `name`, a rung of the ladder: one, or one a matrix where it takes no more."""
-    variant = FAMILY.variant(name)
+    variant = FAMILY[name]
     parts = [(a, b, c)]
     if variant.refusal(FAMILY.problem((a, b), c), device.arch) is not None:
         parts = [(a[m], b[m], c[m]) for m in range(len(c))]
     plans = []
     for x, y, z in parts:
         problem = FAMILY.problem((x, y), z)
-        (config,) = variant.configs(problem)
-        args = (config.arguments or FAMILY.arguments)(problem, (x, y), z, None)
-        plans.append(FAMILY.kernel(device, variant, config).prepare(**config.keywords(args)))
+        (launch,) = variant.launches(problem)
+        kernel = FAMILY.kernel(device, variant, launch)
+        plans.append(kernel.prepare(**FAMILY.keywords(launch, kernel, problem, (x, y), z, None)))
     return plans
 
 
@@ -46,12 +46,12 @@ def launch_all(plans, stream):
 
 def measure(device, stream, shape):
     rng = np.random.default_rng(0)
-    hosts = FAMILY.make_inputs(shape, np.float32, rng)
-    exact = FAMILY.reference(hosts)
-    rounding = FAMILY.rounding(hosts, exact)
+    hosts = FAMILY.inputs_for(shape, np.float32, rng)
+    exact = FAMILY.exact(hosts)
+    rounding = FAMILY.allowed(exact, hosts)
     cpu = Row(Subject("batch", "cpu", None, shape, "float32", idea="numpy on the host"))
-    cpu.judge(within(FAMILY.baseline(hosts), exact, rounding))
-    cpu.timed(wall_clock(lambda: FAMILY.baseline(hosts)))
+    cpu.judge(within(FAMILY.baseline_of(hosts), exact, rounding))
+    cpu.timed(wall_clock(lambda: FAMILY.baseline_of(hosts)))
     yield cpu
     a, b = (device.array(host, stream=stream) for host in hosts)
     for rung, (name, idea) in enumerate(

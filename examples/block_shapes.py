@@ -18,7 +18,7 @@ import numpy as np
 from cudakit.commands import cli, ladder
 from cudakit.compare import within
 from cudakit.errors import Refused
-from cudakit.families.variant import MAX_GRID_YZ
+from cudakit.family import MAX_GRID_YZ
 from cudakit.families.vector_add import FAMILY
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
@@ -29,12 +29,12 @@ BLOCKS = "1024x1x1,256x1x1,32x8x4,16x8x8,8x8x16,4x16x16,1x16x64"
 
 
 def measure(device, stream, shape, blocks):
-    hosts = FAMILY.make_inputs(shape, np.float32, np.random.default_rng(0))
-    exact = FAMILY.reference(hosts)
-    rounding = FAMILY.rounding(hosts, exact)
+    hosts = FAMILY.inputs_for(shape, np.float32, np.random.default_rng(0))
+    exact = FAMILY.exact(hosts)
+    rounding = FAMILY.allowed(exact, hosts)
     cpu = Row(Subject("block_shapes", "cpu", None, shape, "float32", idea="numpy on the host"))
-    cpu.judge(within(FAMILY.baseline(hosts), exact, rounding))
-    cpu.timed(wall_clock(lambda: FAMILY.baseline(hosts)))
+    cpu.judge(within(FAMILY.baseline_of(hosts), exact, rounding))
+    cpu.timed(wall_clock(lambda: FAMILY.baseline_of(hosts)))
     yield cpu
     kernel = device.compile("vector_add/02_vector_add_3d.cu")["vector_add_3d"]
     a, b = (device.array(host, stream=stream) for host in hosts)

@@ -199,7 +199,7 @@ class Measured:
         self.device, self.case = device, case
         self.family = ops.families()[case.family]
         self.shape = self.family.read_shape(shape)
-        self.host = self.family.make_inputs(
+        self.host = self.family.inputs_for(
             self.shape, memory.as_dtype(case.dtype), np.random.default_rng(1), **case.options
         )
         self.rows = {
@@ -219,14 +219,14 @@ class Measured:
 
     def arrays(self):
         """New inputs and an output of NaN."""
-        shape, dtype = self.family.output_like(self.host, **self.case.options)
+        shape, dtype = self.family.outputs_like(self.host, **self.case.options)[0]
         out = self.device.full(shape, float("nan"), dtype)
         return [self.device.array(x) for x in self.host], out
 
     def check(self):
         """Makes every call once. Calls with a wrong result are not measured."""
-        reference = self.family.reference(self.host, **self.case.options)
-        rounding = self.family.rounding(self.host, reference, **self.case.options)
+        reference = self.family.exact(self.host, **self.case.options)
+        rounding = self.family.allowed(reference, self.host, **self.case.options)
         for name, call in list(self.calls.items()):
             result = call()
             self.device.synchronize()

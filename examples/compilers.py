@@ -19,7 +19,7 @@ import sys
 from cudakit.commands import cli, ladder
 from cudakit.errors import Refused
 from cudakit.families.softmax import FAMILY as SOFTMAX
-from cudakit.families.variant import Config, Family, Variant, ceil_div
+from cudakit.family import Launch, Family, Variant, ceil_div
 from cudakit.families.vector_add import FAMILY as VECTOR_ADD
 from cudakit.frontends import cubin, cutile, triton
 from cudakit.measure.bench import Bench
@@ -154,7 +154,7 @@ class Way:
         def arguments(problem, inputs, output, scratch):
             return made.arguments(self.arguments(problem, inputs, output))
 
-        return Config(entry, self.grid(problem), made.block, made.shared, arguments=arguments)
+        return Launch(entry, self.grid(problem), made.block, made.shared, arguments=arguments)
 
 
 class AddInTriton(Way):
@@ -244,12 +244,12 @@ def best(family, device):
     """The family's best rung for each problem as one variant, the CUDA C++ that the others are compared with."""
 
     def chosen(problem):
-        return family.variant(family.choose(problem, device.arch))
+        return family[family.choose(problem, device.arch)]
 
     def configure(problem):
         source = chosen(problem).source
         return tuple(
-            dataclasses.replace(config, source=config.source or source) for config in chosen(problem).configs(problem)
+            dataclasses.replace(config, source=config.source or source) for config in chosen(problem).launches(problem)
         )
 
     def scratch(problem):

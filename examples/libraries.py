@@ -120,7 +120,7 @@ def matrices(device, stream, n):
 
     rows = Rows(device, stream, "level 2", (n, n), "copy")
     exact = wide_a @ wide_x
-    rounding = FAMILY.rounding((a, x[:, None]), exact[:, None])[:, 0]
+    rounding = FAMILY.allowed(exact[:, None], (a, x[:, None]))[:, 0]
     rows.cpu("numpy's matrix times vector on the host", lambda: a @ x, exact, rounding)
     out = device.full((n,), np.nan, np.float32, stream=stream)
     work = {"traffic": 4 * n * n}
@@ -133,7 +133,7 @@ def matrices(device, stream, n):
 
     rows = Rows(device, stream, "level 3", (n, n))
     exact = wide_a @ wide_a.T
-    rounding = FAMILY.rounding((a, a.T), exact)
+    rounding = FAMILY.allowed(exact, (a, a.T))
     rows.cpu("numpy's A A^T on the host", lambda: a @ a.T, exact, rounding)
     square, work = device.zeros((n, n), stream=stream), {"flops": n * n * (n + 1)}
     lower = np.tril(exact), np.tril(rounding)
@@ -148,12 +148,12 @@ def matrices(device, stream, n):
 
 def products(device, stream, n):
     """sgemm beside our own kernels: naive, tiled, and the rung that is picked."""
-    hosts = FAMILY.make_inputs((n, n, n), np.float32, np.random.default_rng(3))
-    exact = FAMILY.reference(hosts)
-    rounding = FAMILY.rounding(hosts, exact)
+    hosts = FAMILY.inputs_for((n, n, n), np.float32, np.random.default_rng(3))
+    exact = FAMILY.exact(hosts)
+    rounding = FAMILY.allowed(exact, hosts)
     a, b = (device.array(host, stream=stream) for host in hosts)
     rows = Rows(device, stream, "sgemm", (n, n, n))
-    rows.cpu("numpy on the host", lambda: FAMILY.baseline(hosts), exact, rounding)
+    rows.cpu("numpy on the host", lambda: FAMILY.baseline_of(hosts), exact, rounding)
     out = device.full((n, n), np.nan, np.float32, stream=stream)
     work = {"flops": 2 * n**3}
     library = rows.call(
@@ -187,7 +187,7 @@ def mixed(device, stream, n):
     rows = Rows(device, stream, "mixed precision", (n, n, k))
     single = wide_a.astype(np.float32), wide_b.astype(np.float32)
     exact = single[0].astype(np.float64) @ single[1].astype(np.float64)
-    rows.cpu("numpy in float32", lambda: single[0] @ single[1], exact, FAMILY.rounding(single, exact))
+    rows.cpu("numpy in float32", lambda: single[0] @ single[1], exact, FAMILY.allowed(exact, single))
     for name, dtype, compute, result in (
         ("float16, float16 sums", "float16", "float16", "float16"),
         ("float16, float32 sums", "float16", "float32", "float16"),
@@ -218,8 +218,8 @@ def rounding_of(hosts, exact, compute):
             sums += np.multiply.outer(a, b)
         return 2 * np.abs(sums - exact[: len(sums)]).max()
     if hosts[0].dtype != np.float32:
-        return gemm_half.rounding(hosts, exact)
-    rounding = FAMILY.rounding(hosts, exact)
+        return gemm_half.FAMILY.allowed(exact, hosts)
+    rounding = FAMILY.allowed(exact, hosts)
     # operands of 11 bits, which may be cut: each product is off by two halves of the last, and as much again
     return rounding + 2.0**-10 * np.abs(exact) if compute == "tf32" else rounding
 
@@ -230,8 +230,8 @@ def batches(device, stream, n):
     size = max(n // 8, 4)
     shape = (BATCH, size, size)
     a, b = (rng.standard_normal(shape, dtype=np.float32) for _ in range(2))
-    exact = FAMILY.reference((a, b))
-    rounding = FAMILY.rounding((a, b), exact)
+    exact = FAMILY.exact((a, b))
+    rounding = FAMILY.allowed(exact, (a, b))
     left, right = device.array(a, stream=stream), device.array(b, stream=stream)
     rows = Rows(device, stream, "batched", (*shape, size))
     rows.cpu("numpy on the host", lambda: a @ b, exact, rounding)
@@ -253,7 +253,7 @@ def batches(device, stream, n):
         (np.concatenate((c.real, -c.imag), -1), np.concatenate((d.real, d.imag), -2)),
         (np.concatenate((c.real, c.imag), -1), np.concatenate((d.imag, d.real), -2)),
     )
-    real, imaginary = (FAMILY.rounding(part, FAMILY.reference(part)) for part in parts)
+    real, imaginary = (FAMILY.allowed(FAMILY.exact(part), part) for part in parts)
     rounding = real + 1j * imaginary
     exact = c.astype(np.complex128) @ d.astype(np.complex128)
     first, second = device.array(c, stream=stream), device.array(d, stream=stream)

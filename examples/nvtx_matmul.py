@@ -45,7 +45,7 @@ def multiply(spec, shape):
     with device, stream:
         with nvtx.range("Input Generation"):
             m, n, k = shape or FAMILY.read_shape((1024 if device.kind == "gpu" else 48,))
-            hosts = FAMILY.make_inputs((m, n, k), np.float32, np.random.default_rng(0))
+            hosts = FAMILY.inputs_for((m, n, k), np.float32, np.random.default_rng(0))
         with nvtx.range("Kernel Compilation"):
             kernel = device.compile("gemm/03_tiled.cu", names=(ENTRY,))[ENTRY]
         with nvtx.range("Memory Allocation"):
@@ -73,12 +73,12 @@ def multiply(spec, shape):
 
 def check(hosts, found):
     """A row for numpy and one for the product."""
-    exact = FAMILY.reference(hosts)
-    rounding = FAMILY.rounding(hosts, exact)
+    exact = FAMILY.exact(hosts)
+    rounding = FAMILY.allowed(exact, hosts)
     shape = (*found.shape, hosts[0].shape[1])
     cpu = Row(Subject("nvtx_matmul", "cpu", None, shape, "float32", idea="numpy on the host"))
-    cpu.judge(within(FAMILY.baseline(hosts), exact, rounding))
-    cpu.timed(wall_clock(lambda: FAMILY.baseline(hosts)))
+    cpu.judge(within(FAMILY.baseline_of(hosts), exact, rounding))
+    cpu.timed(wall_clock(lambda: FAMILY.baseline_of(hosts)))
     subject = Subject("nvtx_matmul", "tiled", 1, shape, "float32", idea="run once, with what comes before and after it")
     row = Row(subject)
     row.judge(within(found, exact, rounding))

@@ -69,7 +69,7 @@ def rows_for(devices, shape):
     sample = np.unique(np.linspace(0, m - 1, 64).astype(int))
     exact = a[sample].astype(np.float64) @ b.astype(np.float64)
     cpu = Row(Subject("tensor parallel", "cpu", None, shape, "float32", idea="numpy on the host"))
-    rounding = FAMILY.rounding((a[sample], b), exact)
+    rounding = FAMILY.allowed(exact, (a[sample], b))
     cpu.judge(within(plain[sample], exact, rounding))
     cpu.timed(wall_clock(lambda: a @ b, most=2))
     yield cpu

@@ -32,12 +32,12 @@ TILES = (8, 16, 32, 64)
 
 def measure(device, stream, shape):
     m, n, k = shape
-    hosts = FAMILY.make_inputs(shape, np.float32, np.random.default_rng(0))
-    exact = FAMILY.reference(hosts)
-    rounding = FAMILY.rounding(hosts, exact)
+    hosts = FAMILY.inputs_for(shape, np.float32, np.random.default_rng(0))
+    exact = FAMILY.exact(hosts)
+    rounding = FAMILY.allowed(exact, hosts)
     cpu = Row(Subject("tiled_matmul", "cpu", None, shape, "float32", idea="numpy on the host"), Rates(ceiling="peak"))
-    cpu.judge(within(FAMILY.baseline(hosts), exact, rounding))
-    cpu.timed(wall_clock(lambda: FAMILY.baseline(hosts)))
+    cpu.judge(within(FAMILY.baseline_of(hosts), exact, rounding))
+    cpu.timed(wall_clock(lambda: FAMILY.baseline_of(hosts)))
     yield cpu
     a, b = (device.array(host, stream=stream) for host in hosts)
     entries = {tile: f"tiled<{tile}>" for tile in TILES}

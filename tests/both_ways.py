@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cudakit.families.variant import Family
+from cudakit.family import Family
 
 import cudakit
 from cudakit import ops
@@ -478,7 +478,7 @@ class History:
             if target is None:
                 if call.op == "gemm" and len(inputs) < 3 and options.get("beta"):
                     raise ValueError("there is nothing that beta is a factor of")
-                target = device.empty(*family.output_like(inputs, **named), stream=on)
+                target = device.empty(*family.outputs_like(inputs, **named)[0], stream=on)
             problem = family.problem(inputs, target, **named)
             variant = family.pick(call.variant, problem, device.arch)
             family.launch(device, variant, inputs, target, on, problem)

@@ -380,9 +380,11 @@ class Ladder(Generic[P]):
 
     # Results ----------------------------------------------------------------------------------------------------------
 
-    def exact(self, inputs: Sequence[Any], dtypes: Sequence[Any], **options: Any) -> Any:
-        """The reference of host arrays, infinite if it is past the range of the outputs' dtypes. A tuple for several
-        outputs."""
+    def exact(self, inputs: Sequence[Any], dtypes: Sequence[Any] | None = None, **options: Any) -> Any:
+        """The reference of host arrays in float64 or in whole numbers, infinite if it is past the range of the outputs'
+        dtypes (their usual ones unless given). A tuple for several outputs."""
+        if dtypes is None:
+            dtypes = [dtype for _, dtype in self.outputs_like(inputs, **options)]
         with np.errstate(all="ignore"):
             made = self.reference(*map(defaults.wide, inputs), **options)
         exacts = several(made)
@@ -401,14 +403,21 @@ class Ladder(Generic[P]):
         return self.rounding if one is None or one.rounding is None else one.rounding
 
     def allowed(
-        self, one: Variant[P] | None, exact: Any, inputs: Sequence[Any], dtypes: Sequence[Any], **options: Any
+        self,
+        exact: Any,
+        inputs: Sequence[Any],
+        one: Variant[P] | None = None,
+        dtypes: Sequence[Any] | None = None,
+        **options: Any,
     ) -> Any:
-        """The bound of rounding for results of a variant."""
+        """How far rounding may move results of a variant (any, unless given) from `exact`, the reference of
+        `inputs`, before they are rounded to the outputs' dtypes."""
         bound = self.rounding_of(one)
         if bound is None and self.tolerance is not None:
             return defaults.relative(exact, self.tolerance)
         if bound is None:
-            return defaults.rounding(self.reference, exact, inputs, dtypes, **options)
+            kinds = dtypes or [dtype for _, dtype in self.outputs_like(inputs, **options)]
+            return defaults.rounding(self.reference, exact, inputs, kinds, **options)
         if not callable(bound):
             return (bound,) * len(exact) if isinstance(exact, tuple) else bound
         return bound(exact, *inputs, **options)
@@ -433,7 +442,7 @@ class Ladder(Generic[P]):
         """Compares a result on the host, of a variant if given, with the reference."""
         dtypes = [array.dtype for array in several(result)]
         exact = self.exact(inputs, dtypes, **options)
-        return self.compared(result, exact, self.allowed(one, exact, inputs, dtypes, **options))
+        return self.compared(result, exact, self.allowed(exact, inputs, one, dtypes, **options))
 
     def baseline_of(self, inputs: Sequence[Any], **options: Any) -> Any:
         """A numpy user's code on host arrays."""

@@ -109,7 +109,7 @@ class BenchCase:
         """Judges a result of this shape (a tuple for several outputs), of `variant` if given."""
         kind = self.family.rounding_of(variant)
         if kind not in self._allowed:
-            self._allowed[kind] = self.family.allowed(variant, self.reference, self.host, self.dtypes, **self.options)
+            self._allowed[kind] = self.family.allowed(self.reference, self.host, variant, self.dtypes, **self.options)
         return self.family.compared(result, self.reference, self._allowed[kind])
 
     def check(self, launch: Launch, row: Row, variant: Variant[Any] | None = None) -> None:

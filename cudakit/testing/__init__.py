@@ -6,7 +6,7 @@ output, runs one variant, and holds the result against the family's float64 refe
 its output is found too. `check_variant` does so for many problems, and fails too if the variant refused most of them:
 
     def test_mine():
-        variant = family.variant("tree_reduce")
+        variant = family["tree_reduce"]
         check_variant(device, family, variant, cases_of(family, variant))
 """
 

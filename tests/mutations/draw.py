@@ -13,7 +13,7 @@ from pathlib import Path
 # of theirs draws other problems, which are as right, and the tests of fuzzing count how many a rung takes.
 KERNELS = ("kernels/*/*.cu", "kernels/*/*.cuh")
 JUDGES = (
-    "cudakit/compare.py", "cudakit/testing/case.py", "cudakit/families/checks.py",
+    "cudakit/compare.py", "cudakit/testing/case.py", "cudakit/family/checks.py",
     "cudakit/commands/numbered.py", "cudakit/commands/streamed.py",
 )  # fmt: skip
 REFERENCES = ("cudakit/families/*_host.py",)

@@ -12,7 +12,7 @@ from typing import Any
 import foreign
 import numpy as np
 import pytest
-from cudakit.families.variant import Family, Variant
+from cudakit.family import Family, Variant
 
 import cudakit
 from cudakit import ops
@@ -51,7 +51,7 @@ class Call:
         return dict(self.family.modes[self.mode])
 
     def hosts(self, seed: int) -> Hosts:
-        return self.family.make_inputs(
+        return self.family.inputs_for(
             self.shape, memory.as_dtype(self.dtype), np.random.default_rng(seed), **self.options
         )
 
@@ -70,7 +70,7 @@ def calls(device: cudakit.Device, dtypes: tuple[str, ...] = ("float32", "float16
                     call = Call(family, variant, dtype, shape, mode)
                     hosts = call.hosts(0)
                     arrays = [device.array(host) for host in hosts]
-                    output = device.empty(*family.output_like(hosts, **call.options))
+                    output = device.empty(*family.outputs_like(hosts, **call.options)[0])
                     problem = family.problem(arrays, output, **call.options)
                     reached = ops.call_of(family.name, variant, arrays, output, **call.options) is not None
                     if reached and variant.refusal(problem, device.arch) is None:
@@ -175,7 +175,7 @@ def replay_all(side: Any, chosen: list[Call], replays: int) -> None:
         for call in chosen:
             hosts = call.hosts(1)
             inputs = [side.array(host) for host in hosts]
-            out = side.array(np.zeros(*call.family.output_like(hosts, **call.options)))
+            out = side.array(np.zeros(*call.family.outputs_like(hosts, **call.options)[0]))
             made.append((inputs, out))
 
     def work(places: list[Any]) -> Callable[[Any], None]:

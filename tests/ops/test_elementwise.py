@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cudakit.families.variant import Config, Variant
+from cudakit.family import Launch, Variant
 from paths import TESTS
 
 import cudakit

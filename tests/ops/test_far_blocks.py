@@ -63,16 +63,17 @@ def run_variant(
     device: cudakit.Device, family: str, variant: str, inputs: Sequence[Any], out: Any, **options: Any
 ) -> None:
     """The last block of a family's variant."""
-    found = {family.name: family for family in ops.families().values()}[family]
-    rung = found.variant(variant)
+    found = ops.families()[family]
+    rung = found[variant]
     problem = found.problem(inputs, out, **options)
     assert rung.refusal(problem, device.arch) is None
-    (config,) = rung.configs(problem)
-    args = (config.arguments or found.arguments)(problem, inputs, out, None)
-    grid = config.grid
+    (launch,) = rung.launches(problem)
+    args = found.keywords(launch, found.kernel(device, rung, launch), problem, inputs, out, None)["args"]
+    grid = launch.grid
     if variant in FIXED_GRIDS:  # as if every element had a thread: the last block would go through all of them
-        grid = -(-COUNT // config.block)
-    run_last_block(device, config.source or rung.source, config.entry, grid, config.block, args)
+        grid = -(-COUNT // launch.block)
+    source, entry, _ = rung.entry_of(launch)
+    run_last_block(device, source, entry, grid, launch.block, args)
 
 
 NUMBERS = np.arange(1, TAIL + 1, dtype=np.float32)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cudakit.families.variant import Config, Variant
+from cudakit.family import Launch, Variant
 from paths import ROOT, TESTS
 
 import cudakit
@@ -52,14 +52,14 @@ def near(result: np.ndarray, expected: np.ndarray, k: int) -> None:
 def test_a_product_that_is_not_square_is_right(device: cudakit.Device, name: str) -> None:
     """Square shapes hide a leading dimension taken from the wrong operand, and B @ A hides behind n = m = k."""
     small = 5 if name == "gemv" else 20
-    verdict = run_case(device, FAMILY, FAMILY.variant(name), case_of(37, small, 30))
+    verdict = run_case(device, FAMILY, FAMILY[name], case_of(37, small, 30))
     assert not isinstance(verdict, Unsupported)
     assert verdict.ok, verdict.why
 
 
 def test_leading_dimensions_of_a_square_product_are_not_its_size(device: cudakit.Device) -> None:
     """A product written for square arrays in one buffer each takes n for every leading dimension."""
-    square = Variant(1, "square_only", "wrong", str(WRONG / "square_only.cu"), lambda p: Config("wrong", 4, (16, 16)))
+    square = Variant("square_only", lambda p: Launch(4, (16, 16)), str(WRONG / "square_only.cu"), entry="wrong")
     assert run_case(device, FAMILY, square, case_of(32, 32, 32)).ok
     gap = Case((Layout((32, 32), (40, 1)), contiguous((32, 32))), Values(1, 1.0), contiguous((32, 32)))
     if device.kind == "gpu":
@@ -68,7 +68,7 @@ def test_leading_dimensions_of_a_square_product_are_not_its_size(device: cudakit
         lost = cudakit.Device("sim", fresh=True)
         with pytest.raises(cudakit.DeviceFault, match=r"global load of 4 bytes at .* in a gap between elements"):
             run_case(lost, FAMILY, square, gap)
-    assert run_case(device, FAMILY, FAMILY.variant("naive"), gap).ok
+    assert run_case(device, FAMILY, FAMILY["naive"], gap).ok
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -93,7 +93,7 @@ def test_b_first_is_another_product(sim: cudakit.Device, m: int, n: int, k: int)
     x, y = sim.array(a), sim.array(b)
     near(ops.gemm(x, y, variant="naive").numpy(), a @ b, k)
     out = sim.full((m, n), np.nan, dtype=np.float32)
-    (peer,) = with_cublas.peers("gemm", {})
+    (peer,) = with_cublas.peers(FAMILY, {})
     peer.call(((x, y), out), sim.default_stream)()
     near(out.numpy(), a @ b, k)
     if m == n == k:
@@ -120,7 +120,7 @@ def in_32_bits(source: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_index_is_32_bits_where_it_can_pass_them(name: str) -> None:
-    file = ROOT / "kernels" / FAMILY.variant(name).source
+    file = ROOT / "kernels" / FAMILY[name].source
     source = file.read_text(encoding="utf-8")
     headers = [file.parent / header for header in re.findall(r'#include "([^"]+)"', source)]
     for text in (source, *(header.read_text(encoding="utf-8") for header in headers)):
@@ -318,10 +318,10 @@ def test_every_sum_may_be_wrong_by_what_is_usual(m: int, n: int, k: int) -> None
 
 def test_cublas_is_rung_0_and_says_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    (peer,) = peers_of("gemm", 0, {})
+    (peer,) = peers_of(FAMILY, 0, {})
     assert (peer.name, peer.rung) == ("cublas", 0) == (FAMILY.ceiling, 0)
     assert "cudakit[libs]" in (peer.refusal((4, 4, 4), "float32") or "")
-    assert peers_of("softmax", 0, {}) == []
+    assert peers_of(ops.families()["softmax"], 0, {}) == []
 
 
 @pytest.mark.gpu

@@ -54,7 +54,7 @@ def test_a_float32_result_is_not_rounded_on_the_way(device: cudakit.Device, name
 def test_a_product_that_is_not_square_is_right(device: cudakit.Device, name: str, dtype: str) -> None:
     layouts = (contiguous((40, 24), 0, dtype), contiguous((24, 72), 0, dtype))
     case = Case(layouts, Values(1, 1.0), contiguous((40, 72), 0, dtype))
-    verdict = run_case(device, FAMILY, FAMILY.variant(name), case)
+    verdict = run_case(device, FAMILY, FAMILY[name], case)
     assert not isinstance(verdict, Unsupported)
     assert verdict.ok, verdict.why
 

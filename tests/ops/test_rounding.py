@@ -117,9 +117,9 @@ def one_off(x: Any) -> Any:
 @pytest.mark.parametrize("wrong", [float16, swapped, lost, next_after], ids=lambda f: f.__name__)
 def test_an_operation_that_is_rounded_once_is_exact(name: str, wrong: Callable[[Any], Any]) -> None:
     family = FAMILIES[name]
-    inputs = family.make_inputs((40, 500), np.dtype(np.float32), np.random.default_rng(1))
+    inputs = family.inputs_for((40, 500), np.dtype(np.float32), np.random.default_rng(1))
     inputs[0].flat[[0, -1]] = 1.25  # above threshold's limit
-    right = np.array(family.baseline(inputs))
+    right = np.array(family.baseline_of(inputs))
     assert family.judge(right, inputs).ok
     assert not family.judge(wrong(right), inputs).ok
 
@@ -135,7 +135,7 @@ def test_16_bit_results_have_their_own_rounding_and_no_more(name: str, dtype: st
     family, options = FAMILIES[name], {"to": dtype} if name == "cast" else {}
     x = np.concatenate([normal(2000), normal(2000, seed=1) * np.float32(2.0**-24 if dtype == "float16" else 1e-40)])
     x = x.astype(np.float32 if name == "cast" else memory.as_dtype(dtype))
-    right = family.baseline((x,), **options)
+    right = family.baseline_of((x,), **options)
     assert family.judge(right, (x,), **options).ok
     bits = right.view(np.uint16).copy()
     bits[3000] ^= 1  # a step of a denormal number
@@ -147,8 +147,8 @@ def test_16_bit_results_have_their_own_rounding_and_no_more(name: str, dtype: st
 def test_what_rounds_more_than_once_is_still_float32(name: str, wrong: Callable[[Any], Any]) -> None:
     family = FAMILIES[name]
     shape = (20, 30, 40) if name == "add_broadcast" else (40, 500)
-    inputs = family.make_inputs(shape, np.dtype(np.float32), np.random.default_rng(1))
-    right = np.array(family.baseline(inputs))
+    inputs = family.inputs_for(shape, np.dtype(np.float32), np.random.default_rng(1))
+    right = np.array(family.baseline_of(inputs))
     assert family.judge(right, inputs).ok
     assert not family.judge(wrong(right), inputs).ok
 
@@ -164,7 +164,7 @@ def test_the_largest_errors_are_reported_with_and_without_a_nan() -> None:
 def test_whole_numbers_are_exact() -> None:
     x = normal(40, 500)
     for name, options in (("argmax", {}), ("cast", {"to": "int32"})):
-        right = FAMILIES[name].baseline((x,), **options)
+        right = FAMILIES[name].baseline_of((x,), **options)
         assert FAMILIES[name].judge(right, (x,), **options).ok
         assert not FAMILIES[name].judge(one_off(right), (x,), **options).ok
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cudakit.families.variant import Config, Variant, ceil_div
+from cudakit.family import Launch, Variant, ceil_div
 
 import cudakit
 from cudakit import ops, pipeline
@@ -283,14 +283,8 @@ def family(tmp_path):
 
     def with_variants(*names):
         wrong = [
-            Variant(
-                2 + number,
-                name,
-                "wrong",
-                str(path),
-                lambda problem, name=name: Config(name, ceil_div(problem.n, 256) + 1, 256),
-            )
-            for number, name in enumerate(names)
+            Variant(name, lambda problem: Launch(ceil_div(problem.n, 256) + 1, 256), str(path), "wrong", name)
+            for name in names
         ]
         return dataclasses.replace(add, variants=(add.variants[0], *wrong))
 
@@ -461,7 +455,7 @@ def test_every_copy_that_is_rotated_over_holds_the_problem(device, monkeypatch, 
         assert len(case.sets) == 4
         assert len({output.pointer for _, output in case.sets}) == 4
         assert len({inputs[0].pointer for inputs, _ in case.sets}) == 4
-        for launch in case.prepared(family.variant(variant)):
+        for launch in case.prepared(family[variant]):
             launch()
         for _, output in case.sets:
             assert case.verdict(output.numpy(stream)).ok
@@ -565,7 +559,7 @@ def test_reports_merge():
 
 def test_without_torch_there_are_no_peers(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert peers_of("softmax", 0, {}) == []
+    assert peers_of(ops.families()["softmax"], 0, {}) == []
 
 
 @pytest.mark.gpu
@@ -611,7 +605,7 @@ def test_peers_are_checked_and_timed_as_we_are(device, family, monkeypatch):
     monkeypatch.setattr(Bench, "peers", lambda self, family, options: [FakePeer(name) for name in names])
     ones = dataclasses.replace(
         family(),
-        make_inputs=lambda shape, dtype, rng: (np.full(shape, 1.0, dtype), np.full(shape, 2.0, dtype)),
+        inputs=lambda shape, dtype, rng: (np.full(shape, 1.0, dtype), np.full(shape, 2.0, dtype)),
     )
     report = Bench(device, timer=CannedTimer).run(ones, [(100,)])
     right, wrong, refuses, fails = (row for row in report.rows if row.subject.variant.startswith("peer:"))
@@ -627,8 +621,8 @@ def test_the_cpu_row_is_what_numpy_users_write_not_the_yardstick(sim):
     timed = []
     watched = dataclasses.replace(
         family,
-        rounding=lambda inputs, exact: timed.append("rounding") or family.rounding(inputs, exact),
-        baseline=lambda inputs: timed.append("baseline") or family.baseline(inputs),
+        rounding=lambda exact, x: timed.append("rounding") or family.rounding(exact, x),
+        baseline=lambda x: timed.append("baseline") or family.baseline_of((x,)),
     )
     report = Bench(sim).run(watched, [(8, 100)], Selection(["tree_reduce"]))
     assert timed.count("rounding") == 1, "once, for the tolerance"

@@ -34,7 +34,7 @@ def test_the_call_of_a_row_runs_that_variant_and_is_right(sim, name):
             for variant in family.variants:
                 if variant.refusal(case.problem, sim.arch) is not None:
                     continue
-                row = case.row(variant.name, variant.rung, variant.idea)
+                row = case.row(variant.name, case.family.rung(variant), variant.idea)
                 call = ops.call_of(name, variant, case.inputs, case.output.array, stream, **case.options)
                 with nvtx.trace() as trace:
                     case.check(call, row)
@@ -103,8 +103,8 @@ def test_torchs_calls_do_the_familys_work(name):
     dtype = "float32" if "float32" in family.dtypes else "float16"
     for options in family.modes.values():
         taken = family.read_shape(family.shapes["sim"][0])
-        host = family.make_inputs(taken, memory.as_dtype(dtype), np.random.default_rng(1), **options)
-        shape, result = family.output_like(host, **options)
+        host = family.inputs_for(taken, memory.as_dtype(dtype), np.random.default_rng(1), **options)
+        shape, result = family.outputs_like(host, **options)[0]
         if "bfloat16" in (host[0].dtype.name, result.name):  # numpy exchanges none with torch
             continue
         for peer in with_torch.peers(name, 0, options):

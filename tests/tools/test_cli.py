@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cudakit.families.variant import Config, Variant, ceil_div
+from cudakit.family import Launch, Variant, ceil_div
 
 import cudakit
 from cudakit import __main__ as command_line
@@ -258,10 +258,9 @@ def planted(tmp_path, monkeypatch):
     def write(barrier):
         path = tmp_path / "planted.cu"
         path.write_text(PLANTED.replace("BARRIER", barrier))
-        launch = lambda problem: Config("planted", ceil_div(problem.n, 256), 256)  # noqa: E731
-        add = dataclasses.replace(
-            ops.families()["vector_add"], variants=(Variant(1, "planted", "wrong", str(path), launch),)
-        )
+        launch = lambda problem: Launch(ceil_div(problem.n, 256), 256)  # noqa: E731
+        one = Variant("planted", launch, str(path), "wrong", "planted")
+        add = dataclasses.replace(ops.families()["vector_add"], variants=(one,))
         monkeypatch.setattr(ops, "families", lambda: {"vector_add": add})
         return path
 
@@ -395,8 +394,8 @@ def wrong_family(tmp_path):
     add = ops.families()["vector_add"]
 
     def named(name):
-        launch = lambda problem: Config(name, ceil_div(problem.n, 256), 256)  # noqa: E731
-        return dataclasses.replace(add, variants=(Variant(1, name, "wrong", str(path), launch),))
+        launch = lambda problem: Launch(ceil_div(problem.n, 256), 256)  # noqa: E731
+        return dataclasses.replace(add, variants=(Variant(name, launch, str(path), "wrong", name),))
 
     return named
 
@@ -465,7 +464,7 @@ def test_a_command_that_checked_nothing_fails(capsys, monkeypatch, tmp_path, arg
 
 def test_fuzz_of_a_variant_that_refuses_most_problems_is_not_all_right():
     family = ops.families()["vector_add"]
-    picky = dataclasses.replace(family.variant("vector_add_vec4"), problems="")
+    picky = dataclasses.replace(family["vector_add_vec4"], problems="")
     found = fuzzing.run("sim", dataclasses.replace(family, variants=(family.variants[0], picky)), [], 40, seed=1)
     assert found.ran > 20
     assert not found.ok
