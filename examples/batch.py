@@ -25,14 +25,14 @@ from cudakit.show import outputs
 
 
 def prepared(device, name, a, b, c):
-    """The launches that do the batch by `name`, a rung of the ladder: one, or one a matrix where it takes no more."""
+    """The launches that do the batch by `name`, a rung of the ladder: one, or one per matrix if it takes no more."""
     variant = FAMILY[name]
     parts = [(a, b, c)]
-    if variant.refusal(FAMILY.problem((a, b), c), device.arch) is not None:
+    if variant.refusal(FAMILY.problem_of((a, b), c), device.arch) is not None:
         parts = [(a[m], b[m], c[m]) for m in range(len(c))]
     plans = []
     for x, y, z in parts:
-        problem = FAMILY.problem((x, y), z)
+        problem = FAMILY.problem_of((x, y), z)
         (launch,) = variant.launches(problem)
         kernel = FAMILY.kernel(device, variant, launch)
         plans.append(kernel.prepare(**FAMILY.keywords(launch, kernel, problem, (x, y), z, None)))
@@ -47,8 +47,9 @@ def launch_all(plans, stream):
 def measure(device, stream, shape):
     rng = np.random.default_rng(0)
     hosts = FAMILY.inputs_for(shape, np.float32, rng)
-    exact = FAMILY.exact(hosts)
-    rounding = FAMILY.allowed(exact, hosts)
+    dtypes = (np.float32,)
+    exact = FAMILY.exact(hosts, dtypes)
+    rounding = FAMILY.allowed(None, exact, hosts, dtypes)
     cpu = Row(Subject("batch", "cpu", None, shape, "float32", idea="numpy on the host"))
     cpu.judge(within(FAMILY.baseline_of(hosts), exact, rounding))
     cpu.timed(wall_clock(lambda: FAMILY.baseline_of(hosts)))

@@ -18,8 +18,8 @@ import numpy as np
 from cudakit.commands import cli, ladder
 from cudakit.compare import within
 from cudakit.errors import Refused
-from cudakit.family import MAX_GRID_YZ
 from cudakit.families.vector_add import FAMILY
+from cudakit.family import MAX_GRID_YZ
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.shapes import shape_text
@@ -30,8 +30,9 @@ BLOCKS = "1024x1x1,256x1x1,32x8x4,16x8x8,8x8x16,4x16x16,1x16x64"
 
 def measure(device, stream, shape, blocks):
     hosts = FAMILY.inputs_for(shape, np.float32, np.random.default_rng(0))
-    exact = FAMILY.exact(hosts)
-    rounding = FAMILY.allowed(exact, hosts)
+    dtypes = (np.float32,)
+    exact = FAMILY.exact(hosts, dtypes)
+    rounding = FAMILY.allowed(None, exact, hosts, dtypes)
     cpu = Row(Subject("block_shapes", "cpu", None, shape, "float32", idea="numpy on the host"))
     cpu.judge(within(FAMILY.baseline_of(hosts), exact, rounding))
     cpu.timed(wall_clock(lambda: FAMILY.baseline_of(hosts)))
@@ -41,7 +42,7 @@ def measure(device, stream, shape, blocks):
     for rung, block in enumerate(blocks, 1):
         c = device.full(shape, np.nan, np.float32, stream=stream)
         row = Row(Subject("block_shapes", shape_text(block), rung, shape, "float32"))
-        extents = FAMILY.problem((a, b), c).volume
+        extents = FAMILY.problem_of((a, b), c).volume
         x, y, z = (-(-n // along) for n, along in zip(extents, block, strict=True))
         grid = x, min(y, MAX_GRID_YZ), min(z, MAX_GRID_YZ)
         resident = kernel.occupancy(block, 0) * math.prod(block)

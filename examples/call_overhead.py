@@ -219,14 +219,15 @@ class Measured:
 
     def arrays(self):
         """New inputs and an output of NaN."""
-        shape, dtype = self.family.outputs_like(self.host, **self.case.options)[0]
+        ((shape, dtype),) = self.family.outputs_like(self.host, **self.case.options)
         out = self.device.full(shape, float("nan"), dtype)
         return [self.device.array(x) for x in self.host], out
 
     def check(self):
         """Makes every call once. Calls with a wrong result are not measured."""
-        reference = self.family.exact(self.host, **self.case.options)
-        rounding = self.family.allowed(reference, self.host, **self.case.options)
+        dtypes = [dtype for _, dtype in self.family.outputs_like(self.host, **self.case.options)]
+        reference = self.family.exact(self.host, dtypes, **self.case.options)
+        rounding = self.family.allowed(None, reference, self.host, dtypes, **self.case.options)
         for name, call in list(self.calls.items()):
             result = call()
             self.device.synchronize()
