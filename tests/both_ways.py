@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cudakit.family import Family
 
 import cudakit
 from cudakit import ops
 from cudakit.driver import driver as drivers
 from cudakit.driver.context import Context
 from cudakit.errors import LeakWarning
+from cudakit.family import Family, Ladder
 from cudakit.memory import array as memory
 from cudakit.memory import layout
 from cudakit.memory.array import DeviceArray
@@ -245,7 +245,7 @@ class Choices:
     @contextlib.contextmanager
     def counted(cls) -> Iterator[Choices]:
         made = cls()
-        pick = Family.pick
+        pick = Ladder.pick
 
         def counting(family: Any, *given: Any, **named: Any) -> Any:
             thread = threading.get_ident()
@@ -253,7 +253,7 @@ class Choices:
             return pick(family, *given, **named)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Family, "pick", counting)
+            patch.setattr(Ladder, "pick", counting)
             yield made
 
 
@@ -479,7 +479,7 @@ class History:
                 if call.op == "gemm" and len(inputs) < 3 and options.get("beta"):
                     raise ValueError("there is nothing that beta is a factor of")
                 target = device.empty(*family.outputs_like(inputs, **named)[0], stream=on)
-            problem = family.problem(inputs, target, **named)
+            problem = family.problem_of(inputs, target, **named)
             variant = family.pick(call.variant, problem, device.arch)
             family.launch(device, variant, inputs, target, on, problem)
             for array in (*inputs, target):

@@ -13,7 +13,7 @@ import pytest
 from both_ways import ARENA, Call, Choices, History, Outcome, Spec, World
 
 import cudakit
-from cudakit.families import arrays
+from cudakit.family import readers
 from cudakit.memory import array as memory
 from cudakit.memory import layout, libraries, makers
 from cudakit.memory.array import DeviceArray
@@ -49,8 +49,8 @@ class ForeignHistory(History):
                 record_use=lambda array, stream, number: self._recorded.append((tuple(array.shape), stream)),
             )
             patch.setattr(libraries, "more", [known])
-            patch.setattr(arrays, "device_of", {**arrays.device_of, "sim": lambda number: device})
-            patch.setattr(arrays, "_readers", {})  # those of the library without the stand-ins come back at the end
+            patch.setattr(readers, "device_of", {**readers.device_of, "sim": lambda number: device})
+            patch.setattr(readers, "_readers", {})  # those of the library without the stand-ins come back at the end
             yield
 
     # Arrays

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cudakit.family import Variant
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from paths import ROOT
@@ -18,6 +17,7 @@ from planted.catalogue import run_case as run_planted
 
 import cudakit
 from cudakit import ops
+from cudakit.family import Variant
 from cudakit.testing import Unsupported, cases, run_case
 
 pytestmark = pytest.mark.gpu

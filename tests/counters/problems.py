@@ -76,12 +76,10 @@ def chosen(families: Sequence[str]) -> tuple[Problem, ...]:
 def runs(device: Device, problem: Problem) -> Iterator[Run]:
     """Each rung that takes the problem on this device. The same numbers on every device."""
     family = ops.families()[problem.family]
-    host = family.inputs_for(
-        family.read_shape(problem.shape), memory.as_dtype(problem.dtype), np.random.default_rng(0)
-    )
+    host = family.inputs_for(family.read_shape(problem.shape), memory.as_dtype(problem.dtype), np.random.default_rng(0))
     inputs = [device.array(array) for array in host]
     output = device.empty(*family.outputs_like(host)[0])
-    found = family.problem(inputs, output)
+    found = family.problem_of(inputs, output)
     stream = device.default_stream
     for variant in family:
         if variant.name in problem.without or (problem.variants and variant.name not in problem.variants):
@@ -89,7 +87,7 @@ def runs(device: Device, problem: Problem) -> Iterator[Run]:
         if variant.refusal(found, device.arch) is not None:
             continue
         launches = variant.launches(found) if variant.run is None else ()
-        files = dict.fromkeys(each.source or variant.source for each in launches) or {variant.source: None}
+        files = dict.fromkeys(launch.source or variant.source for launch in launches) or {variant.source: None}
         digest = "+".join(identity(file) for file in files)
         launch = functools.partial(family.launch, device, variant, inputs, output, stream, found)
         yield Run(variant.name, digest, launch)

@@ -12,11 +12,10 @@ from typing import Any
 import foreign
 import numpy as np
 import pytest
-from cudakit.family import Family, Variant
 
 import cudakit
 from cudakit import ops
-from cudakit.families import arrays
+from cudakit.family import Family, Variant, readers
 from cudakit.memory import array as memory
 from cudakit.memory import libraries
 
@@ -60,10 +59,10 @@ def calls(device: cudakit.Device, dtypes: tuple[str, ...] = ("float32", "float16
     """Each rung that does not wait for the device, with the usual dtype and mode; the first rung and the one that
     "auto" picks with the others."""
     for family in ops.families().values():
-        for dtype in family.dtypes:
+        for dtype in family.usual_dtypes:
             for mode in family.modes:
                 for variant in family:
-                    usual = dtype == family.dtypes[0] and mode == next(iter(family.modes))
+                    usual = dtype == family.usual_dtypes[0] and mode == next(iter(family.modes))
                     if dtype not in dtypes or variant.run is not None or not (usual or variant is family.variants[-1]):
                         continue
                     shape = family.read_shape(SHAPES.get(variant.name, family.shapes["sim"][0]))
@@ -71,8 +70,8 @@ def calls(device: cudakit.Device, dtypes: tuple[str, ...] = ("float32", "float16
                     hosts = call.hosts(0)
                     arrays = [device.array(host) for host in hosts]
                     output = device.empty(*family.outputs_like(hosts, **call.options)[0])
-                    problem = family.problem(arrays, output, **call.options)
-                    reached = ops.call_of(family.name, variant, arrays, output, **call.options) is not None
+                    problem = family.problem_of(arrays, output, **call.options)
+                    reached = family.call_of(variant, arrays, output, **call.options) is not None
                     if reached and variant.refusal(problem, device.arch) is None:
                         yield call
 
@@ -181,7 +180,7 @@ def replay_all(side: Any, chosen: list[Call], replays: int) -> None:
     def work(places: list[Any]) -> Callable[[Any], None]:
         def run(stream: Any) -> None:
             for call, (inputs, out) in zip(chosen, places, strict=True):
-                made = ops.call_of(call.family.name, call.variant, inputs, out, stream, **call.options)
+                made = call.family.call_of(call.variant, inputs, out, stream, **call.options)
                 assert made is not None
                 made()
 
@@ -233,8 +232,8 @@ def test_cudakit_captures_arrays_of_another_library_on_a_stream_that_is_named(
         (cupy,) = (known for known in libraries.more if known.name == "cupy")
         known = replace(cupy, current_stream=lambda number: int(current), stream_owner=None)
         monkeypatch.setattr(libraries, "more", [known])
-        monkeypatch.setattr(arrays, "device_of", {"sim": lambda number: sim})
-        monkeypatch.setattr(arrays, "_readers", {})
+        monkeypatch.setattr(readers, "device_of", {"sim": lambda number: sim})
+        monkeypatch.setattr(readers, "_readers", {})
         given = [foreign.ndarray(x), foreign.ndarray(y)]
         references = [weakref.ref(array) for array in given]
         with sim.capture(stream) as graph:

@@ -63,16 +63,17 @@ def run_variant(
     device: cudakit.Device, family: str, variant: str, inputs: Sequence[Any], out: Any, **options: Any
 ) -> None:
     """The last block of a family's variant."""
-    found = ops.families()[family]
+    found = {family.name: family for family in ops.families().values()}[family]
     rung = found[variant]
-    problem = found.problem(inputs, out, **options)
+    problem = found.problem_of(inputs, out, **options)
     assert rung.refusal(problem, device.arch) is None
     (launch,) = rung.launches(problem)
-    args = found.keywords(launch, found.kernel(device, rung, launch), problem, inputs, out, None)["args"]
+    kernel = found.kernel(device, rung, launch)
+    args = found.keywords(launch, kernel, problem, inputs, out, None)["args"]
+    source, entry, _ = rung.entry_of(launch)
     grid = launch.grid
     if variant in FIXED_GRIDS:  # as if every element had a thread: the last block would go through all of them
         grid = -(-COUNT // launch.block)
-    source, entry, _ = rung.entry_of(launch)
     run_last_block(device, source, entry, grid, launch.block, args)
 
 

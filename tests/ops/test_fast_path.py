@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import cudakit
 from cudakit import ops
 from cudakit.errors import Closed
-from cudakit.families import front
+from cudakit.family import front
 from cudakit.launch.module import Module
 from cudakit.memory import libraries, scratch
 
