@@ -19,8 +19,8 @@ import sys
 from cudakit.commands import cli, ladder
 from cudakit.errors import Refused
 from cudakit.families.softmax import FAMILY as SOFTMAX
-from cudakit.family import Launch, Family, Variant, ceil_div
 from cudakit.families.vector_add import FAMILY as VECTOR_ADD
+from cudakit.family import Family, Launch, Variant, ceil_div
 from cudakit.frontends import cubin, cutile, triton
 from cudakit.measure.bench import Bench
 from cudakit.measure.rows import BenchReport, Row
@@ -75,19 +75,29 @@ if ct is not None:
         ct.store(out, index=(row, 0), tile=powers / ct.sum(powers, 1, keepdims=True))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Compared(Family):
-    """A family whose variants are of several compilers. built: what the frontends made, by a configuration's entry.
-    used: the kernel, its configuration and what a frontend made (or None) for the last problem, by variant."""
+    """A family whose variants are of several compilers. built: a way and what its frontend made, by a launch's entry.
+    used: the kernel, its launch and what a frontend made (or None) for the last problem, by variant."""
 
     built: dict = dataclasses.field(default_factory=dict)
     used: dict = dataclasses.field(default_factory=dict)
 
-    def kernel(self, device, variant, config):
-        made = self.built.get(config.entry)
-        kernel = super().kernel(device, variant, config) if made is None else made.kernel
-        self.used[variant.name] = kernel, config, made
+    def kernel(self, device, variant, launch):
+        _, made = self.built.get(launch.entry, (None, None))
+        kernel = super().kernel(device, variant, launch) if made is None else made.kernel
+        self.used[variant.name] = kernel, launch, made
         return kernel
+
+    def call_of(self, one, inputs, out, stream=None, **options):
+        return None  # no function of ours calls these kernels
+
+    def keywords(self, launch, kernel, problem, inputs, output, scratch):
+        """As a family has them; a frontend's kernel takes what it makes of the Python function's arguments."""
+        if launch.entry not in self.built:
+            return super().keywords(launch, kernel, problem, inputs, output, scratch)
+        way, made = self.built[launch.entry]
+        return launch.keywords(made.arguments(way.arguments(problem, inputs, output)))
 
 
 @dataclasses.dataclass
@@ -116,14 +126,14 @@ def multiple(kind, *values):
 
 
 class Way:
-    """One compiler's way of one family, as a variant's `supports` and `configure`.
+    """One compiler's way of one family; `launch` is its variant's function.
 
     A subclass says what is compiled for a problem (kernel, signature, constants, options), the grid, the arguments of
     the Python function, and why it cannot (or None).
     """
 
     compiler, package = triton, (tl, "Triton", "triton")
-    built = None  # of the family: what `configure` made, by a configuration's entry
+    built = None  # of the family
 
     def __init__(self, device):
         self.device = device
@@ -135,7 +145,7 @@ class Way:
         kernel, signature, constants, options = self.build(problem)
         return self.compiler.build(self.device.arch, kernel, signature, constants, **options)
 
-    def supports(self, problem):
+    def launch(self, problem):
         module, name, extra = self.package
         if module is None:
             return f"{name} is not installed: pip install 'cudakit[{extra}]'"
@@ -144,17 +154,12 @@ class Way:
             made = self.compiled(problem)
             code = read(made.cubin, made.launch["symbol"], made.launch["shared"])
             reason = f"it is machine code, which runs on a GPU only; compiled for {self.device.arch}: {said(code)}"
-        return reason or True
-
-    def configure(self, problem):
+        if reason is not None:
+            return reason
         made = self.compiler.load(self.device, self.compiled(problem))
         entry = f"{made.compiled.launch['compiler']} {made.name} {id(made.compiled)}"
-        self.built[entry] = made
-
-        def arguments(problem, inputs, output, scratch):
-            return made.arguments(self.arguments(problem, inputs, output))
-
-        return Launch(entry, self.grid(problem), made.block, made.shared, arguments=arguments)
+        self.built[entry] = self, made
+        return Launch(self.grid(problem), made.block, shared=made.shared, entry=entry)
 
 
 class AddInTriton(Way):
@@ -243,28 +248,23 @@ class SoftmaxInCutile(SoftmaxInTriton):
 def best(family, device):
     """The family's best rung for each problem as one variant, the CUDA C++ that the others are compared with."""
 
-    def chosen(problem):
-        return family[family.choose(problem, device.arch)]
-
-    def configure(problem):
-        source = chosen(problem).source
+    def launches(problem):
+        best = family.pick("auto", problem, device.arch)
         return tuple(
-            dataclasses.replace(config, source=config.source or source) for config in chosen(problem).launches(problem)
+            dataclasses.replace(launch, source=launch.source or best.source, entry=launch.entry or best.entry)
+            for launch in best.launches(problem)
         )
 
-    def scratch(problem):
-        return chosen(problem).scratch(problem)
-
-    return Variant(1, "cuda", "CUDA C++, our best rung", family.variants[0].source, configure, scratch=scratch)
+    return Variant("cuda", launches, family.variants[0].source, "CUDA C++, our best rung")
 
 
 def compared(family, device, ways):
     """`family` with its best rung, and after it the other compilers' ways."""
     built = {}
     variants = [best(family, device)]
-    for rung, way in enumerate(ways, 2):
+    for way in ways:
         way.built = built
-        variants.append(Variant(rung, way.name, way.idea, "", way.configure, way.supports, "sm_80"))
+        variants.append(Variant(way.name, way.launch, "", way.idea, since="sm_80"))
     fields = {field.name: getattr(family, field.name) for field in dataclasses.fields(Family) if field.init}
     return Compared(**{**fields, "variants": tuple(variants)}, built=built)
 
@@ -281,8 +281,8 @@ def measure(device, bench, shape):
     for row in found.rows:
         code = None
         if row.launch is not None:
-            kernel, config, made = family.used[row.subject.variant]
-            code = read(kernel.module.cubin, kernel.mangled, kernel.static_shared + config.shared)
+            kernel, launch, made = family.used[row.subject.variant]
+            code = read(kernel.module.cubin, kernel.mangled, kernel.static_shared + launch.shared)
             row.subject.idea = f"{row.subject.idea}; {said(code)}"
             if made is not None:  # a tile's threads are those of its code, whatever a launch passes
                 row.launch |= {"block": made.code.threads, "occupancy": made.occupancy}

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 Like = tuple[Shape, np.dtype[Any]]
 
 
+# The family that each `call` was declared for, by name and function. A copy of it (dataclasses.replace) has the same
+# `call`, which does not know the copy's variants.
+_called: weakref.WeakValueDictionary[Any, Ladder[Any]] = weakref.WeakValueDictionary()
+
+
 def _none() -> None:
     return None
 
@@ -120,7 +125,8 @@ class Ladder(Generic[P]):
     - `problems`: the hypothesis strategy of its problems: a function (elements, kind), or "module:function"; one made
       of this declaration unless given.
     - `call(inputs, out, variant, stream, **options)`: a user's call of the function that stands for the family,
-      without arguments, which benches time; a call of the family itself unless given. None: no call does this.
+      without arguments, which benches time; a call of the family itself unless given, and for a copy of the family
+      (dataclasses.replace). None: no call does this.
     """
 
     name: str
@@ -167,6 +173,7 @@ class Ladder(Generic[P]):
             raise ValueError(f"family {self.name}: {taken[0]!r} is a name of every problem; choose another name for it")
         axes = len(self.dims) if self.dims else 1
         self.shapes = defaults.shapes_by_device(self.shapes, axes)
+        self._is_called = self.call is not None and _called.setdefault((self.name, self.call), self) is self
 
     def __iter__(self) -> Iterator[Variant[P]]:
         return iter(self.variants)
@@ -248,7 +255,7 @@ class Ladder(Generic[P]):
         """
         if not any(one is other for other in self.variants):
             return None
-        if self.call is not None:
+        if self.call is not None and self._is_called:
             return self.call(inputs, out, one.name, stream, **options)
         own: Any = self
         return functools.partial(own, *inputs, out=out, variant=one.name, stream=stream, **options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -186,6 +188,18 @@ def test_a_row_past_registers_and_shared_memory_goes_to_another_rung(sim: cudaki
     with pytest.raises(cudakit.UnsupportedVariant, match="does not fit a block's registers"):
         ops.softmax(x, variant="registers")
     np.testing.assert_allclose(ops.softmax(x).numpy(), 1e-5, rtol=1e-4)
+
+
+def test_a_copy_of_a_family_is_called_with_its_own_variants(sim: cudakit.Device) -> None:
+    """The function of the family does not know them."""
+    mine = replace(FAMILY, variants=(replace(FAMILY["tree_reduce"], name="mine"),))
+    x, y = sim.zeros((2, 4)), sim.zeros((2, 4))
+    call = mine.call_of(mine["mine"], (x,), y)
+    assert call is not None
+    call()
+    assert (y.numpy() == 0.25).all()
+    assert FAMILY.call_of(mine["mine"], (x,), y) is None
+    assert getattr(FAMILY.call_of(FAMILY["vec4"], (x,), y), "func", None) is ops.softmax
 
 
 @pytest.mark.parametrize("cols", [1, 7, 8, 9, 64, 256, 257, 1000, 2048, 4099, 8192, 12672, 32768, 40000, 57344])
