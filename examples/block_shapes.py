@@ -30,9 +30,8 @@ BLOCKS = "1024x1x1,256x1x1,32x8x4,16x8x8,8x8x16,4x16x16,1x16x64"
 
 def measure(device, stream, shape, blocks):
     hosts = FAMILY.inputs_for(shape, np.float32, np.random.default_rng(0))
-    dtypes = (np.float32,)
-    exact = FAMILY.exact(hosts, dtypes)
-    rounding = FAMILY.allowed(None, exact, hosts, dtypes)
+    exact = FAMILY.exact(hosts)
+    rounding = FAMILY.allowed(exact, hosts)
     cpu = Row(Subject("block_shapes", "cpu", None, shape, "float32", idea="numpy on the host"))
     cpu.judge(within(FAMILY.baseline_of(hosts), exact, rounding))
     cpu.timed(wall_clock(lambda: FAMILY.baseline_of(hosts)))

@@ -181,7 +181,7 @@ def test_a_sum_from_left_to_right_is_within_its_bound_at_the_greatest_depth_that
     a[0, 0] = 1
     exact = a.astype(np.float64) @ b
     assert np.add.accumulate(a[0], dtype=np.float32)[-1] == 1
-    assert np.abs(1 - exact) <= FAMILY.rounding((a, b), exact)
+    assert np.abs(1 - exact) <= FAMILY.allowed(exact, (a, b))
 
 
 # Edges ----------------------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_each_rung_does_away_with_what_the_one_before_names(sim: cudakit.Device)
 def test_every_sum_may_be_wrong_by_what_is_usual(m: int, n: int, k: int) -> None:
     """A sum may be correct by luck in one order, and no other order of it would be."""
     a, b = normal(m, k), normal(k, n, seed=2)
-    allowed = FAMILY.rounding((a, b), reference((a, b)))
+    allowed = FAMILY.allowed(FAMILY.exact((a, b)), (a, b))
     size = np.sqrt(np.square(a) @ np.square(b))
     assert (allowed > 1e-8 * size).all()
     assert (allowed < 1e-6 * k**0.5 * size).all()
