@@ -55,7 +55,7 @@ def forward_compatible(architectures: Iterable[str]) -> str | None:
     return max((arch for arch in architectures if not order(arch)[1]), key=order, default=None)
 
 
-def _compiles_for(arch: str, capability: tuple[int, int]) -> bool:
+def compiles_for(arch: str, capability: tuple[int, int]) -> bool:
     """Whether the PTX of `arch` can be compiled for that device."""
     return runs_on(arch, capability) if order(arch)[1] else divmod(order(arch)[0], 10) <= capability
 
@@ -213,11 +213,11 @@ class ShippedKernels(Mapping[str, Kernel]):
         if self.device.kind == "sim":
             return self._ptx(image) is not None
         fits = any(runs_on(arch, capability) for arch in image.architectures)
-        return fits or (image.jit is not None and _compiles_for(image.jit, capability))
+        return fits or (image.jit is not None and compiles_for(image.jit, capability))
 
     def _ptx(self, image: ShippedImage) -> str | None:
         """The architecture of an image's PTX for this device, the latest that it can run; None if there is none."""
-        fitting = [arch for arch in image.ptx if _compiles_for(arch, self.device.context.compute_capability)]
+        fitting = [arch for arch in image.ptx if compiles_for(arch, self.device.context.compute_capability)]
         return max(fitting, key=order, default=None)
 
     def _none_fits(self) -> str:

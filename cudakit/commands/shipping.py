@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -46,9 +47,11 @@ def main(arguments: argparse.Namespace) -> int:
     path = headers.find_source(arguments.file)
     defines = dict(pair.partition("=")[::2] for pair in arguments.define)
     options = {"defines": {name: value or None for name, value in defines.items()}, "fmad": not arguments.no_fmad}
-    name = arguments.name or path.stem
-    if not any(character.isalnum() for character in name):
-        raise Refused(f"--name {name}: write a name with a letter, which the header's functions begin with")
+    name = path.stem if arguments.name is None else arguments.name
+    if not re.search("[A-Za-z0-9]", name):
+        raise Refused(
+            f"{name!r} is not a name that functions of C can begin with: write one with a letter, --name scale"
+        )
     prefix = identifiers.identifier(name)
     if identifiers.is_header(prefix):
         raise Refused(f"{prefix}.h is a header of C or CUDA: choose another with --name")

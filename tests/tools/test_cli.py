@@ -601,7 +601,7 @@ def test_errors_have_colours_on_a_terminal_alone(capsys, monkeypatch, terminal, 
 def test_it_runs_as_a_module():
     done = subprocess.run([sys.executable, "-m", "cudakit", "--help"], capture_output=True, text=True)
     assert done.returncode == 0
-    assert all(name in done.stdout for name in ("info", "compile", "check", "fuzz", "bench", "profile"))
+    assert all(name in done.stdout for name in ("info", "compile", "check", "fuzz", "bench", "profile", "export"))
 
 
 # ---- tables in markdown ----

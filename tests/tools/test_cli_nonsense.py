@@ -55,6 +55,11 @@ COMMANDS = {
         "--import": REPORTS, "--output": ["absent/out", "page.md/out", "x" * 300], "--json": OUTPUTS,
         "--plot": PICTURES, "--ceilings": REPORTS[1:], "--set": NAMES,
     },
+    ("export", "good.cu", "-o", "exported", "--no-trial"): {
+        0: [*FILES, "empty", "deep.json"],
+        "--arch": ARCHES, "--define": DEFINES, "--names": TEMPLATES, "--name": ["", "++", "string"],
+        "--output": ["page.md", "page.md/out", "/dev/null", "x" * 300],
+    },
     ("draw", "bench.json", "--plot", "drawn.svg"): {
         0: REPORTS, "--plot": PICTURES, "--kind": NAMES, "--shape": SHAPES, "--variants": NAMES,
     },

@@ -20,6 +20,7 @@ from paths import ROOT
 
 import cudakit
 from cudakit import __main__ as command_line
+from cudakit import shipped
 from cudakit.compile import compiler, headers
 from cudakit.errors import CudakitError, Refused
 from cudakit.export import sources, trial, writing
@@ -189,6 +190,7 @@ int main(void) {
     float x[4] = {1, 2, 3, 4}, y[4] = {0};
     CUcontext context = (CUcontext)x;
     CUresult(CUDAAPI * set_current)(CUcontext);
+    assert(FITS);
     memset(&kernels, 0, sizeof kernels);
     assert(scale_scale(&kernels, NULL, one, four, 0, x, y, 2, 4) == CUDA_ERROR_NOT_INITIALIZED);
     assert(scale_load(&kernels, "FOLDER") == CUDA_ERROR_INVALID_CONTEXT);
@@ -209,9 +211,27 @@ int main(void) {
 """
 
 
+# Architectures, the device's compute capability, and whether its driver finds code for it; + is PTX.
+FITS = [
+    ("80", (8, 0), True), ("80", (8, 9), True), ("86", (8, 0), False), ("80", (9, 0), False), ("90", (8, 9), False),
+    ("90a", (9, 0), True), ("90a", (9, 1), False), ("90a", (10, 0), False), ("100f", (10, 3), True),
+    ("100f", (12, 0), False), ("80+", (12, 0), True), ("90+", (8, 9), False), ("75 90a 75+", (8, 0), True),
+    ("120", (12, 1), True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("codes", "capability", "fits"), FITS)
+def test_python_chooses_images_as_c_does(codes, capability, fits):
+    machine = [f"sm_{code}" for code in codes.split() if not code.endswith("+")]
+    ptx = [f"sm_{code[:-1]}" for code in codes.split() if code.endswith("+")]
+    found = [shipped.runs_on(arch, capability) for arch in machine]
+    assert any([*found, *(shipped.compiles_for(arch, capability) for arch in ptx)]) == fits
+
+
 def test_a_program_in_c_loads_launches_and_gets_each_error(scaled, fake_driver, tmp_path):
     source = tmp_path / "program.c"
-    source.write_text(C_PROGRAM.replace("FOLDER", str(scaled)))
+    said = [f'scale_fits("{codes}", {major}, {minor}) == {str(fits).lower()}' for codes, (major, minor), fits in FITS]
+    source.write_text(C_PROGRAM.replace("FOLDER", str(scaled)).replace("FITS", " && ".join(said)))
     program = built(scaled, "gcc", "c11", source, tmp_path / "program", f"-I{scaled}")
     done = run(program, scaled, fake_driver)
     assert done.returncode == 0, done.stderr
@@ -339,7 +359,7 @@ def test_files_that_export_did_not_write_are_kept(project, tmp_path, capsys):
     [
         (("scale.cu", "--arch", "90"), "'90' is not an architecture"),
         (("scale.cu", "--arch", ","), "--arch names no architecture"),
-        (("scale.cu", "--name", "++"), "write a name with a letter"),
+        (("scale.cu", "--name", "++"), "write one with a letter"),
         (("scale.cu", "--name", "string"), "string.h is a header of C"),
         (("template.cu",), "has no kernels: name a template's instances"),
         (("scale.cu", "-o", "scale.cu"), "is a file: name a folder"),

@@ -29,7 +29,7 @@ def test_the_tables_of_the_simulated_device_are_up_to_date():
     assert (profiles / "planted.md").read_text() == planted_table(json.loads((profiles / "planted.json").read_text()))
 
 
-@pytest.mark.parametrize("command", ["info", "compile", "check", "bench", "fuzz", "profile", "fill"])
+@pytest.mark.parametrize("command", ["info", "compile", "check", "bench", "fuzz", "profile", "export", "fill"])
 def test_the_commands_it_names_are_there(command, capsys):
     assert f"    cudakit {command} " in README
     with pytest.raises(SystemExit) as ended:
