@@ -9,7 +9,7 @@ import pytest
 
 import cudakit
 from cudakit import ops
-from cudakit.families.gemm_half import DTYPES, FAMILY, TILES, best, problem, reference
+from cudakit.families.gemm_half import DTYPES, FAMILY, TILES, best, problem
 from cudakit.memory import array as memory
 from cudakit.show import tables
 from cudakit.testing import Case, Unsupported, Values, contiguous, run_case
@@ -199,15 +199,15 @@ def test_a_tile_is_chosen_that_fills_the_device(sim: cudakit.Device) -> None:
 
 def test_the_reference_is_infinite_where_the_result_is() -> None:
     a = np.full((1, 8), 300, np.float16)
-    assert np.isinf(reference((a, a.T))).all()
-    assert reference((a, a.T), dtype="float32") == 8 * 300 * 300
+    assert np.isinf(FAMILY.exact((a, a.T))).all()
+    assert FAMILY.exact((a, a.T), dtype="float32") == 8 * 300 * 300
 
 
 def test_a_tile_of_k_that_is_left_out_is_missed() -> None:
     """64 of 2,048 products, in rows so long that a tolerance by the columns would let them pass."""
     a, b = normal(4, 2048, dtype="bfloat16"), normal(2048, 4096, seed=2, dtype="bfloat16")
-    assert FAMILY.judge(reference((a, b)).astype(a.dtype), (a, b)).ok
-    assert not FAMILY.judge(reference((a[:, 64:], b[64:])).astype(a.dtype), (a, b)).ok
+    assert FAMILY.judge(FAMILY.exact((a, b)).astype(a.dtype), (a, b)).ok
+    assert not FAMILY.judge(FAMILY.exact((a[:, 64:], b[64:])).astype(a.dtype), (a, b)).ok
 
 
 @pytest.mark.parametrize("name", ["wmma", "ldmatrix", "pipelined"])
@@ -222,7 +222,7 @@ def test_the_tolerance_is_as_wide_as_sums_that_are_cut_and_no_wider(
         a, b = np.abs(a), np.abs(b)
     result = ops.gemm(device.array(a), device.array(b), dtype="float32", variant=name).numpy()
     assert FAMILY.judge(result, (a, b), dtype="float32").ok
-    without = reference((a[:, 8:], b[8:]), dtype="float32").astype(np.float32)
+    without = FAMILY.exact((a[:, 8:], b[8:]), dtype="float32").astype(np.float32)
     assert not FAMILY.judge(without, (a, b), dtype="float32").ok
 
 

@@ -15,6 +15,7 @@ from cudakit.errors import LaunchError
 from cudakit.measure.bench import Bench, Selection
 from cudakit.measure.calls import BURSTS, CALLS, LEAD, take_calls
 from cudakit.measure.case import BenchCase
+from cudakit.measure.peers.peer import call_of_work
 from cudakit.measure.rows import BenchReport
 from cudakit.measure.timing import Burst, Spread, host_costs
 from cudakit.memory import array as memory
@@ -35,7 +36,7 @@ def test_the_call_of_a_row_runs_that_variant_and_is_right(sim, name):
                 if variant.refusal(case.problem, sim.arch) is not None:
                     continue
                 row = case.row(variant.name, case.family.rung(variant), variant.idea)
-                call = ops.call_of(name, variant, case.inputs, case.output.array, stream, **case.options)
+                call = family.call_of(variant, case.inputs, case.output, stream, **case.options)
                 with nvtx.trace() as trace:
                     case.check(call, row)
                 assert row.ok, (variant.name, mode, row.verdict.why)
@@ -49,10 +50,10 @@ def test_what_no_call_runs_has_none(sim):
     add, modes = FAMILIES["vector_add"], FAMILIES["softmax_modes"]
     x, y = sim.zeros((4, 8)), sim.zeros((4, 8))
     own = dataclasses.replace(add.variants[0], name="own")
-    assert ops.call_of("vector_add", own, (x, x), y) is None
-    assert ops.call_of("own", add.variants[0], (x, x), y) is None
-    assert ops.call_of("softmax_modes", modes.variants[0], (x,), y) is None
-    assert ops.call_of("softmax_modes", modes.variants[0], (x,), y, log=True) is not None
+    assert add.call_of(own, (x, x), y) is None
+    assert modes.call_of(add.variants[0], (x, x), y) is None
+    assert modes.call_of(modes.variants[0], (x,), y) is None
+    assert modes.call_of(modes.variants[0], (x,), y, log=True) is not None
 
 
 def test_a_burst_counts_neither_its_lead_nor_its_context(monkeypatch):
@@ -107,11 +108,11 @@ def test_torchs_calls_do_the_familys_work(name):
         shape, result = family.outputs_like(host, **options)[0]
         if "bfloat16" in (host[0].dtype.name, result.name):  # numpy exchanges none with torch
             continue
-        for peer in with_torch.peers(name, 0, options):
+        for peer in with_torch.peers(family, 0, options):
             if peer.refusal(taken, dtype) is not None:
                 continue
             out = torch.from_numpy(np.full(shape, 7, result))
-            call = peer.work([torch.from_numpy(x.copy()) for x in host], out, **options)
+            call = call_of_work(peer.work, (*(torch.from_numpy(x.copy()) for x in host), out), options)
             for _ in range(2):
                 returned = call()
                 found = returned if name == "attention" else out
@@ -127,7 +128,7 @@ def case(sim):
 
 
 def rows_for(case, things):
-    rows = [(thing, case.row(thing.name, thing.rung, thing.idea)) for thing in things]
+    rows = [(thing, case.row(thing.name, getattr(thing, "rung", 1), thing.idea)) for thing in things]
     for _, row in rows:
         row.verdict.ok = True
     return rows
@@ -135,7 +136,7 @@ def rows_for(case, things):
 
 def test_calls_take_turns_and_slow_ones_have_short_bursts(case, monkeypatch):
     calls = []
-    monkeypatch.setattr(ops, "call_of", lambda *_, **__: lambda: calls.append("ours"))
+    monkeypatch.setattr(type(case.family), "call_of", lambda *_, **__: lambda: calls.append("ours"))
     ours = rows_for(case, case.family.variants[:1])
     quick, slow = theirs = rows_for(case, [Peer("quick", calls), Peer("slow", calls)])
     quick[1].timed(Spread.of([0.001]))
@@ -170,7 +171,7 @@ def test_a_call_of_ours_that_fails_is_a_false_row(case, monkeypatch):
     def refuse():
         raise LaunchError("grid must be at least 1")
 
-    monkeypatch.setattr(ops, "call_of", lambda *_, **__: refuse)
+    monkeypatch.setattr(type(case.family), "call_of", lambda *_, **__: refuse)
     ((_, row),) = ours = rows_for(case, case.family.variants[:1])
     take_calls(case, ours, [])
     assert (row.ok, row.times.call) == (False, None)
