@@ -61,7 +61,7 @@ def packing_of(problem: GemmProblem, along_k: bool = False) -> Packing:
             continue
         pitch = ceil_div(lines, width) * width
         batches = p.batch if of.batch else 1
-        place = SCRATCH.at(end * itemsize, p.dtype)
+        place = SCRATCH.at(end * itemsize, p.dtype) if p.k else of.slot  # without k there is nothing to read
         packed.append(Packed(index, of, lines, batches, place, pitch))
         lies.append(Operand(1, pitch, pitch * p.k if of.batch else 0, 16, place))
         end += pitch * p.k * batches

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cudakit.family import Launch, Variant
 from paths import TESTS
 
 import cudakit

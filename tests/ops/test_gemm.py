@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cudakit.family import Launch, Variant
 from paths import ROOT, TESTS
 
 import cudakit
@@ -22,8 +21,8 @@ from cudakit import nvtx, ops
 from cudakit.commands import ladder
 from cudakit.families import gemm_host, gemm_ladder
 from cudakit.families.gemm import FAMILY
-from cudakit.families.gemm_host import reference
 from cudakit.families.gemm_problem import problem
+from cudakit.family import Launch, Variant
 from cudakit.measure.bench import Bench
 from cudakit.measure.peers import with_cublas
 from cudakit.measure.peers.installed import peers_of

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cudakit.family import Launch, Variant, ceil_div
 
 import cudakit
 from cudakit import ops, pipeline
 from cudakit.compare import Comparison, compare
+from cudakit.family import Launch, Variant, ceil_div
 from cudakit.measure import case as bench_case
 from cudakit.measure import ceilings
 from cudakit.measure.bench import Bench, Selection
@@ -390,7 +390,7 @@ def test_rows_that_were_not_timed_before_the_device_was_lost_are_not_run(sim, fa
 def test_a_shape_that_does_not_fit_is_not_run(sim, family, monkeypatch):
     add = family()
     made = lambda shape, *more, **named: (_ for _ in ()).throw(MemoryError("too much"))  # noqa: E731
-    report = Bench(sim, once=True).run(dataclasses.replace(add, make_inputs=made), [(100,)])
+    report = Bench(sim, once=True).run(dataclasses.replace(add, inputs=made), [(100,)])
     assert [row.verdict.skipped for row in report.rows] == ["not run: out of memory: too much"]
     assert report.ok
     assert not report.checked
@@ -486,7 +486,7 @@ def test_the_time_end_to_end_is_of_both_copies(sim, monkeypatch):
         case = bench_case.BenchCase(sim, add, (257,), "float32", "", stream, seed=1)
         transfers = bench_case.Transfers(case)
         copied = []
-        for array in (*case.inputs, case.output.array):
+        for array in (*case.inputs, case.output):
             array.fill(np.nan, stream)
         pinned[-1][...] = np.nan
         rounds = []
@@ -523,7 +523,7 @@ def test_the_large_copy_takes_a_quarter_of_a_small_memory(monkeypatch):
 
 def test_a_skipped_variant_says_why(device):
     add = ops.families()["vector_add"]
-    never = dataclasses.replace(add.variants[0], name="never", supports=lambda problem: "it never does")
+    never = dataclasses.replace(add.variants[0], name="never", launch=lambda problem: "it never does")
     report = Bench(device, once=True).run(dataclasses.replace(add, variants=(never,)), [(8,)])
     assert (report.rows[0].ok, report.rows[0].verdict.skipped) == (None, "it never does")
     assert report.ok, "skipped is not false"

@@ -101,7 +101,7 @@ def test_torchs_calls_do_the_familys_work(name):
     from cudakit.measure.peers import with_torch
 
     family = FAMILIES[name]
-    dtype = "float32" if "float32" in family.dtypes else "float16"
+    dtype = "float32" if "float32" in family.usual_dtypes else "float16"
     for options in family.modes.values():
         taken = family.read_shape(family.shapes["sim"][0])
         host = family.inputs_for(taken, memory.as_dtype(dtype), np.random.default_rng(1), **options)

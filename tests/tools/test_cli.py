@@ -14,13 +14,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cudakit.family import Launch, Variant, ceil_div
 
 import cudakit
 from cudakit import __main__ as command_line
 from cudakit import ops
 from cudakit.commands import cli, fuzzing, ladder
 from cudakit.errors import CompileError, Refused
+from cudakit.family import Launch, Variant, ceil_div
 from cudakit.show import outputs, tables
 from cudakit.show.digits import number
 
@@ -430,7 +430,7 @@ def test_fuzz_reports_a_fault_and_goes_on_with_a_fresh_device(wrong_family):
 
 def test_fuzz_where_nothing_ran_is_not_all_right(wrong_family):
     family = wrong_family("wrong_from_100_on")
-    never = dataclasses.replace(family.variants[0], supports=lambda problem: "never")
+    never = dataclasses.replace(family.variants[0], launch=lambda problem: "never")
     found = fuzzing.run("sim", dataclasses.replace(family, variants=(never,)), [], 3, seed=1)
     assert not found.ok
     assert all("were refused" in why for why in found.short.values())
@@ -453,7 +453,7 @@ def test_fuzz_where_nothing_ran_is_not_all_right(wrong_family):
 )
 def test_a_command_that_checked_nothing_fails(capsys, monkeypatch, tmp_path, arguments):
     add = ops.families()["vector_add"]
-    never = dataclasses.replace(add.variants[0], name="never", supports=lambda problem: "it never does")
+    never = dataclasses.replace(add.variants[0], name="never", launch=lambda problem: "it never does")
     monkeypatch.setattr(ops, "families", lambda: {"vector_add": dataclasses.replace(add, variants=(never,))})
     monkeypatch.chdir(tmp_path)
     Path("plain.md").write_text("text\n")

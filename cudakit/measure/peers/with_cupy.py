@@ -98,7 +98,7 @@ def _cast(x: Any, output: Any, to: str = "float16") -> Call:
 
 
 @_peer("fill", "ndarray.fill")
-def _fill(output: Any, value: Any = 1.0) -> Call:
+def _fill(x: Any, output: Any, value: Any = 1.0) -> Call:
     return lambda: output.fill(value)
 
 

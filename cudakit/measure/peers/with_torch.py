@@ -199,7 +199,7 @@ def _cast(x: Any, output: Any, to: str = "float16") -> Call:
 
 
 @_peer("fill", "Tensor.fill_")
-def _fill(output: Any, value: Any = 1.0) -> Call:
+def _fill(x: Any, output: Any, value: Any = 1.0) -> Call:
     return lambda: output.fill_(value)
 
 
