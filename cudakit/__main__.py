@@ -157,12 +157,15 @@ def build_parser() -> argparse.ArgumentParser:
         "fuzz", "Runs a family's variants on problems that hypothesis draws, against the reference.", fuzzing.fuzz
     )
     sub.add_argument("family", help="softmax, vector_add, ...")
-    sub.add_argument("--examples", type=cli.positive, default=200, help="how many problems (default: 200)")
+    sub.add_argument("--examples", type=cli.positive, default=200, help="different problems per variant (default: 200)")
     sub.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="only these (default: all)")
     sub.add_argument(
         "--elements", type=cli.positive, help="the largest problem (default: 20000, on the simulated device 4000)"
     )
     sub.add_argument("--seed", type=int, help="draw the same problems again")
+    sub.add_argument(
+        "--checks", type=cli.parse_list, metavar="C,...", help="only these of the simulated device (default: all)"
+    )
     sub.add_argument("--device", default="auto", metavar="auto|sim|gpu|gpu:N")
 
     sub = command("profile", profile.HELP, profile.main)

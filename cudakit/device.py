@@ -76,6 +76,10 @@ class Device:
             count = drivers.count(first)
         return [cls(Context(drivers.numbered(first, number))) for number in range(count)]
 
+    def reopened(self) -> Device:
+        """A fresh simulated device of the same architecture and with the same checks, in place of one that was lost."""
+        return Device(self.context.spec, fresh=True, checks=self.context.driver.checks)
+
     @classmethod
     def of(cls, context: Context) -> Device:
         """The Device of a context: the one it was made with."""

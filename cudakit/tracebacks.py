@@ -47,14 +47,24 @@ def trimmed(found: TracebackType | None) -> TracebackType | None:
     return made
 
 
+def _meant() -> tuple[type[BaseException], ...]:
+    """The errors that a caller can cause; others show a bug."""
+    from cudakit.errors import CudakitError
+
+    return (CudakitError, TypeError, ValueError, OSError, KeyboardInterrupt)
+
+
+def are_trimmed(error: BaseException) -> bool:
+    """Whether an error is to be shown without this package's frames."""
+    return isinstance(error, _meant()) and os.environ.get("CUDAKIT_TRACEBACK", "").strip() != "full"
+
+
 def trim(error: BaseException) -> None:
     """Leave this package's frames out of an error's traceback, and of those of the errors that led to it or are in it.
 
     An error that came from this package's frames alone keeps them; so do errors that are not meant, which show a bug.
     """
-    from cudakit.errors import CudakitError
-
-    meant = (CudakitError, TypeError, ValueError, OSError, KeyboardInterrupt)
+    meant = _meant()
     seen: set[int] = set()
     rest: list[BaseException | None] = [error]
     while rest:

@@ -9,7 +9,6 @@ HYPOTHESIS_PROFILE or `--hypothesis-profile`; HYPOTHESIS_MAX_EXAMPLES sets the c
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import signal
@@ -20,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 from paths import ROOT
+
+from cudakit.pytest_plugin import why_no_gpu
 
 if TYPE_CHECKING:
     import cudakit
@@ -81,18 +82,6 @@ def pytest_testnodedown(node: Any) -> None:
     """pytest's closing line counts what the workers did not select, as it does without workers."""
     count = getattr(node, "workeroutput", {}).get("deselected", 0)
     node.config.pluginmanager.get_plugin("terminalreporter").stats["deselected"] = [SimpleNamespace()] * count
-
-
-@functools.cache
-def why_no_gpu() -> str | None:
-    """Why the GPU's tests cannot run here, or None where they can."""
-    import cudakit
-
-    try:
-        with cudakit.Device("gpu"):
-            return None
-    except cudakit.DeviceUnavailable as error:  # a GPU that is there and broken fails its tests
-        return str(error).splitlines()[0][:100]
 
 
 def open_device(spec: str) -> cudakit.Device:

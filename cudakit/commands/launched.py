@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from cudakit.compile import compiler
+from cudakit.launch.definitions import KERNEL, last_name
 from cudakit.launch.mangling import demangle
 from cudakit.launch.parameter_names import without_comments
 from cudakit.show import annotate
 
-# The declarator is the first name with a parameter list that is not an attribute's.
-_KERNEL = re.compile(
-    r"__global__\b(?:\s|\bvoid\b|\b(?:static|inline|extern)\b|\[\[[^\]]*\]\]"
-    r"|\b__\w+__\s*(?:\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))?|::|\b\w+\s*::)*(?P<name>\w+)\s*(?:<[^;{}()]*>\s*)?\("
-)
 _ENTRY = re.compile(r"\.entry\s+([\w$%]+)(.*?)(?=\.entry\s|\Z)", re.DOTALL)
 _LOC = re.compile(r"^\s*\.loc\s+(\d+)\s", re.MULTILINE)
 _FILE = re.compile(r"^\s*\.file\s+(\d+)\s+\"([^\"]+)\"", re.MULTILINE)
@@ -33,12 +29,12 @@ class FileKernels:
         self._launches: dict[str, int] = {}
         self._path = path
         code = without_comments(text)
-        found = list(_KERNEL.finditer(code))
+        found = list(KERNEL.finditer(code))
         self._written = {match["name"] for match in found}
         for one in compiled:
             for mangled in _entries(one.ptx, path):
                 self._launches.setdefault(_kernel_of(mangled), 0)
-        known = {_last(name) for name in self._launches}
+        known = {last_name(name) for name in self._launches}
         for match in found:
             declaration = re.split(r"[;{}]", code[: match.start()])[-1]
             if "template" in declaration and match["name"] not in known:
@@ -52,9 +48,9 @@ class FileKernels:
                 continue  # another file's, perhaps of the same name
             name = _kernel_of(record.name)
             if name not in self._launches:
-                if _last(name) not in self._written:
+                if last_name(name) not in self._written:
                     continue  # another file's, with code of this file inlined into it
-                self._launches.pop(_last(name), None)
+                self._launches.pop(last_name(name), None)
                 self._launches[name] = 0
             self._launches[name] += record.counters.launches
             mine.append(record)
@@ -83,25 +79,8 @@ class FileKernels:
         ]
 
 
-def definition_line(text: str, kernel: str) -> int | None:
-    """The line (from 1) of a source text at which a kernel of this name is defined, or None. kernel: its name, with or
-    without scopes, template arguments and parameters."""
-    name = _last(kernel.partition("<")[0])
-    code = without_comments(text)
-    for match in _KERNEL.finditer(code):
-        end = re.search(r"[{;]", code[match.end() :])
-        if match["name"] == name and end is not None and end[0] == "{":
-            return code.count("\n", 0, match.start("name")) + 1
-    return None
-
-
 def _times(count: int) -> str:
     return f"{count} launch{'es' * (count != 1)}" if count else "NEVER LAUNCHED"
-
-
-def _last(name: str) -> str:
-    """The name without scopes and parameters."""
-    return name.partition("(")[0].rpartition("::")[2]
 
 
 def _kernel_of(mangled: str) -> str:

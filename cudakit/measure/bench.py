@@ -165,9 +165,8 @@ class Bench:
         if self.device.kind == "gpu":
             self._lost = f"{self.device.context.spec} was lost at {where}: {str(lost).splitlines()[0]}"
             return
-        spec = self.device.context.spec
         self.device.close()
-        self.device = Device(spec, fresh=True)
+        self.device = self.device.reopened()
 
     def _case(
         self,

@@ -23,6 +23,7 @@ from cudakit.errors import CompileError, Refused
 from cudakit.family import Launch, Variant, ceil_div
 from cudakit.show import outputs, tables
 from cudakit.show.digits import number
+from cudakit.testing import search
 
 GOOD = """
 __global__ void scale(const float* x, float* y, float factor, int n) {
@@ -359,7 +360,7 @@ def ticks(monkeypatch):
         reads.append(len(reads) / 10)
         return reads[-1]
 
-    monkeypatch.setattr(fuzzing, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=monotonic))
     return reads
 
 

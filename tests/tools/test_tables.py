@@ -288,7 +288,9 @@ def test_the_outcome_of_fuzzing_wraps_at_words(capsys, monkeypatch):
         "softmax", ["registers"], "Simulated H200 (sm_90)", 1234567890, 200, 150, 50, different={"registers": 140}
     )
     monkeypatch.setattr(fuzzing, "run", lambda *arguments: found)
-    arguments = SimpleNamespace(family="softmax", device="sim", variants=None, examples=1, seed=None, elements=None)
+    arguments = SimpleNamespace(
+        family="softmax", device="sim", variants=None, examples=1, seed=None, elements=None, checks=None
+    )
     assert fuzzing.fuzz(arguments) == cli.EXIT_OK
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudakit import reports
-from cudakit.commands.launched import definition_line
 from cudakit.driver import driver as drivers
 from cudakit.errors import CudakitError
+from cudakit.launch.definitions import definition_line
 from cudakit.reports import Report
+from cudakit.testing.case import run_case
 
 if TYPE_CHECKING:
     from cudakit.compare import Comparison
@@ -28,8 +29,6 @@ def report(device: Device, family: Ladder[Any], variant: Variant[Any], case: Any
     On the simulated device it has the kernel, block, thread and line of the last store to the wrong element; if no
     kernel stored to it, the last kernel's definition. On a GPU it has no place.
     """
-    from cudakit import testing
-
     found = Report("wrong result", verdict.why, full_text=verdict.why)
     if device.kind != "sim":
         return found
@@ -44,7 +43,7 @@ def report(device: Device, family: Ladder[Any], variant: Variant[Any], case: Any
 
     try:
         with device.counters() as counted:
-            testing.run_case(device, family, variant, case, watch)
+            run_case(device, family, variant, case, watch)
     except CudakitError:  # it depends on chance
         return found
     return _stored(found, stores[-1]) if stores else _not_stored(found, counted)
@@ -60,7 +59,17 @@ def _address(output: DeviceArray, verdict: Comparison) -> int:
     return output.pointer + sum(index * stride for index, stride in zip(at, output.strides, strict=True))
 
 
+def without_harness(fault: Any) -> Any:
+    """A report of the simulated device without the lines of Python that launched the kernel and made its arrays: they
+    are those of this package, and of hypothesis or pytest."""
+    less: dict[str, Any] = {"launched": None} if hasattr(fault, "launched") else {}
+    if fault is not None and fault.allocation is not None:
+        less["allocation"] = replace(fault.allocation, origin="")
+    return replace(fault, **less) if less else fault
+
+
 def _stored(found: Report, store: Any) -> Report:
+    store = without_harness(store)
     at = reports.of_fault(store)
     block, thread = at.block, at.thread
     lines = [found.message, f"  last stored by kernel {at.kernel}, block {block}, thread {thread}", *store.where()]

@@ -1,0 +1,212 @@
+"""The pytest plugin: devices for tests of kernels. pytest loads it wherever cudakit is installed.
+
+- Fixture `cuda_device`: a device that all tests share. After a fault the next test has a fresh one.
+- `--cudakit-device`: `auto` (the default), `sim`, `gpu`, `both`, or a device's name such as `sim:sm_80`.
+- `--cudakit-checks`: the checks of the simulated device. `--cudakit-examples`, `--cudakit-seed`: the problems of
+  `cudakit.testing.kernel_test`.
+- `@pytest.mark.cuda_gpu`: the test needs a GPU.
+
+Nothing of cudakit is imported until a test uses one of them. (PYTEST_DONT_REWRITE: there are no asserts here.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import re
+import sys
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+
+_DEVICES = re.compile(r"auto|both|sim(:sm_\d+[af]?)?(:\d)?|gpu(:\d+)?")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("cudakit", "kernels (cudakit)")
+    group.addoption(
+        "--cudakit-device",
+        default="auto",
+        type=_device,
+        metavar="auto|sim|gpu|both",
+        help="the device of the fixture cuda_device; auto (the default): CUDAKIT_DEVICE, or the first GPU, or the "
+        "simulated device if there is none; both: each test on either; or a name such as sim:sm_80 or gpu:1",
+    )
+    group.addoption(
+        "--cudakit-checks",
+        default=None,
+        type=_names,
+        metavar="C,...",
+        help="only these checks of the simulated device (race, init, barrier, warp, streams, leaks), or none; default: "
+        "all",
+    )
+    group.addoption(
+        "--cudakit-examples",
+        default=20,
+        type=_count,
+        metavar="N",
+        help="different problems per variant in tests of kernel_test; at least 20, which is the default",
+    )
+    group.addoption(
+        "--cudakit-seed",
+        default=0,
+        type=_seed,
+        metavar="N|random",
+        help="which problems kernel_test draws (default: 0, the same ones each time)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "cuda_gpu: needs an NVIDIA GPU; skipped with the reason if there is none")
+
+
+def _device(text: str) -> str:
+    if not _DEVICES.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a device: use auto, sim, gpu, both, sim:sm_80 or gpu:1")
+    return text
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip() not in ("", "none"))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count: use a whole number from 1 on")
+    return int(text)
+
+
+def _seed(text: str) -> int | str:
+    if text != "random" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed: use a whole number, or random")
+    return text if text == "random" else int(text)
+
+
+def _wanted(config: pytest.Config) -> str:
+    """The device that was asked for: by the option, or by CUDAKIT_DEVICE if the option leaves it open."""
+    option: str = config.getoption("cudakit_device")
+    return (os.environ.get("CUDAKIT_DEVICE", "").strip() or option) if option == "auto" else option
+
+
+# Devices --------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def why_no_gpu() -> str | None:
+    """The reason why there is no GPU here; None if there is one. One that does not start raises its own error."""
+    from cudakit.device import Device
+    from cudakit.errors import DeviceUnavailable
+
+    try:
+        with Device("gpu"):
+            return None
+    except DeviceUnavailable as error:
+        return str(error).splitlines()[0][:100]
+
+
+class SharedDevice:
+    """One device for many tests. A simulated one that a test lost or closed is replaced by a fresh one."""
+
+    def __init__(self, spec: str, checks: frozenset[str] | None) -> None:
+        from cudakit.device import Device
+
+        # a simulated one has memory of its own: other devices of the process are not touched by its faults
+        self._options: dict[str, Any] = {} if spec.startswith("gpu") else {"fresh": True}
+        if checks is not None and not spec.startswith("gpu"):
+            self._options["checks"] = checks
+        self._spec = spec
+        self._device = Device(spec, **self._options)
+
+    def usable(self) -> Device:
+        """The device, in order. Fails the test if it is a GPU that an earlier test lost."""
+        from cudakit.device import Device
+
+        context = self._device.context
+        if context.lost is not None and self._device.kind == "gpu":
+            pytest.fail(f"the GPU was lost by an earlier test of this process:\n{context.lost}", pytrace=False)
+        if context.lost is not None or context.closed:
+            self._device.close()
+            self._device = Device(self._spec, **self._options)
+        return self._device
+
+    def close(self) -> None:
+        self._device.close()
+
+
+@pytest.fixture(scope="session")
+def cudakit_shared_device(request: pytest.FixtureRequest) -> Iterator[SharedDevice]:
+    """The device that `cuda_device` hands to each test."""
+    spec = getattr(request, "param", None) or _wanted(request.config)
+    if spec in ("auto", "both"):
+        spec = "gpu" if spec == "auto" and why_no_gpu() is None else "sim"
+    unknown = ""
+    try:
+        shared = SharedDevice(spec, request.config.getoption("cudakit_checks"))
+    except ValueError as error:
+        unknown = str(error)
+    if unknown:
+        pytest.fail(f"--cudakit-checks: {unknown}", pytrace=False)
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def cuda_device(cudakit_shared_device: SharedDevice) -> Iterator[Device]:
+    """The device of `--cudakit-device`. Tests share it: arrays of a test are freed by their names going out of scope.
+
+    A fault loses it, and the next test has a fresh one; work that the test queued and did not wait for is waited for.
+    """
+    from cudakit.errors import CudakitError
+
+    device = cudakit_shared_device.usable()
+    yield device
+    failure = None
+    if device.context.lost is None and not device.context.closed:
+        try:
+            device.synchronize()
+        except CudakitError as error:
+            failure = str(error)
+    if failure is not None:
+        pytest.fail(f"work that the test did not wait for failed:\n{failure}", pytrace=False)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "cudakit_shared_device" not in metafunc.fixturenames or metafunc.config.getoption("cudakit_device") != "both":
+        return
+    devices = ["sim", pytest.param("gpu", marks=pytest.mark.cuda_gpu)]
+    if metafunc.definition.get_closest_marker("cuda_gpu"):
+        del devices[0]
+    metafunc.parametrize("cudakit_shared_device", devices, indirect=True, scope="session")
+
+
+# Tests ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("cuda_gpu") is None:
+        return
+    wanted = _wanted(item.config)
+    if wanted.startswith("sim"):
+        pytest.skip(f"needs a GPU, and the device that was asked for is {wanted}")
+    # a GPU that was asked for by name and is not there is an error of the run
+    if not wanted.startswith("gpu") and (reason := why_no_gpu()) is not None:
+        pytest.skip(f"no GPU: {reason}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Errors are shown at the line of the test or the fixture, without cudakit's frames."""
+    if call.excinfo is not None and "cudakit.errors" in sys.modules:
+        from cudakit import tracebacks
+
+        error = call.excinfo.value
+        if tracebacks.are_trimmed(error):
+            tracebacks.trim(error)
+            call.excinfo = pytest.ExceptionInfo.from_exception(error)
+    return (yield)
