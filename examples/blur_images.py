@@ -87,9 +87,8 @@ def run(arguments):
         chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
         shape = (count, size, size)
         work = streamed.Workload(
-            "blur images", blur, 1, (size, size), lambda x: FAMILY.exact(x, (np.float32,)), FAMILY.baseline_of,
-            reach=1, terms=9,
-        )  # fmt: skip
+            "blur images", blur, 1, (size, size), FAMILY.exact, FAMILY.baseline_of, reach=1, terms=9
+        )
         items = streamed.Items.make(work, count, chunk)
         rows, done = streamed.ways(items, device, shape, chunk, arguments, progress)
         report = BenchReport(device.info(), ceilings=streamed.link_ceiling(done), rows=rows)

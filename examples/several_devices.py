@@ -103,10 +103,7 @@ def measure(devices, arguments, progress):
     arguments.chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 3)
     if len(devices) > 1:
         report.rows += peer_rows(devices, (1 << 28) if gpu else 4096)
-    work = streamed.Workload(
-        "both-way pipeline", blur, 1, (size, size), lambda x: BLUR.exact(x, (np.float32,)), BLUR.baseline_of,
-        reach=1, terms=9,
-    )  # fmt: skip
+    work = streamed.Workload("both-way pipeline", blur, 1, (size, size), BLUR.exact, BLUR.baseline_of, reach=1, terms=9)
     items = streamed.Items.make(work, count, arguments.chunk)
     shape = (count, size, size)
     report.rows.append(streamed.cpu_row(items, shape))

@@ -46,7 +46,7 @@ FILES: dict[str, tuple[Group, ...]] = {
     "kernels/peaks/mma.cu": ((TRAPS,), ("tests/tools/test_profiling.py",)),
     "cudakit/compare.py": JUDGES,
     "cudakit/testing/case.py": (("tests/ops/test_wrong.py",), ("tests/ops/test_elementwise.py",), (FUZZ,)),
-    "cudakit/families/checks.py": (
+    "cudakit/family/checks.py": (
         ("tests/ops/test_elementwise.py",), ("tests/ops/test_ops.py",), ("tests/ops/test_blur.py",),
         ("tests/ops/test_gemm.py",),
     ),
