@@ -25,10 +25,10 @@ from cudakit.families.reduce import MAX as _MAX
 from cudakit.families.reduce import SUM as _SUM
 from cudakit.families.reduce import argmax, max, sum
 from cudakit.families.softmax import FAMILY as _SOFTMAX
-from cudakit.families.softmax import MODES as _SOFTMAX_MODES
 from cudakit.families.softmax import softmax
 from cudakit.families.softmax_backward import FAMILY as _SOFTMAX_BACKWARD
 from cudakit.families.softmax_backward import softmax_backward
+from cudakit.families.softmax_modes import FAMILY as _SOFTMAX_MODES
 from cudakit.families.unary import CAST as _CAST
 from cudakit.families.unary import FILL as _FILL
 from cudakit.families.unary import SCALE as _SCALE

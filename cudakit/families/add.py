@@ -226,7 +226,9 @@ FAMILY: Family[BroadcastProblem] = Family(
     },
     modes={"same": {"operand": "same"}, "": {}, "column": {"operand": "column"}},
     problems="cudakit.testing.add:add_cases",
-    call=lambda inputs, out, variant, stream, **_: functools.partial(add, inputs[0], inputs[1], out, variant, stream),
+)
+FAMILY.call = lambda inputs, out, variant, stream, **_: functools.partial(
+    add, inputs[0], inputs[1], out, variant, stream
 )
 
 

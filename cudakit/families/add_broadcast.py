@@ -164,9 +164,9 @@ FAMILY: Family[VolumeProblem] = Family(
         "sweep": ((64, 64, 64), (256, 256, 256), (512, 512, 512), (512, 512, 511), (4096, 4096, 8), (64, 64, 65536)),
     },
     problems="cudakit.testing.add_broadcast:add_broadcast_cases",
-    call=lambda inputs, out, variant, stream: functools.partial(
-        add_broadcast, inputs[0], inputs[1], inputs[2], out, variant, stream
-    ),
+)
+FAMILY.call = lambda inputs, out, variant, stream: functools.partial(
+    add_broadcast, inputs[0], inputs[1], inputs[2], out, variant, stream
 )
 
 

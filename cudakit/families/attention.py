@@ -224,8 +224,8 @@ FAMILY: Family[AttentionProblem] = Family(
     scalars={"scale": Scalar("scale", read_scale, kind=lambda scale: scale is None)},
     ceiling="peer:torch-flash",
     problems="cudakit.testing.attention:attention_cases",
-    call=_call,
 )
+FAMILY.call = _call
 
 
 def attention(

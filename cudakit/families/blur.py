@@ -142,9 +142,9 @@ FAMILY: Family[BlurProblem] = Family(
     },
     modes={"": {}, **{border: {"border": border} for border in ("clamp", "reflect")}},
     problems="cudakit.testing.blur:blur_cases",
-    call=lambda inputs, out, variant, stream, **options: functools.partial(
-        blur, inputs[0], out, variant=variant, stream=stream, **options
-    ),
+)
+FAMILY.call = lambda inputs, out, variant, stream, **options: functools.partial(
+    blur, inputs[0], out, variant=variant, stream=stream, **options
 )
 
 

@@ -84,7 +84,7 @@ def call(inputs: Sequence[Any], out: Any, variant: str, stream: Any, **options: 
     return lambda: gemm(a, b, out, variant=variant, stream=stream, **given)
 
 
-gemm_half.FAMILY.call = call
+gemm_half.FAMILY.call = gemm_half.FAMILY.call = call
 
 
 def choose(problem: GemmProblem, arch: str) -> str:
@@ -135,8 +135,8 @@ FAMILY: Family[GemmProblem] = Family(
     ceiling="cublas",
     read_shape=read_shape,
     problems="cudakit.testing.gemm:gemm_cases",
-    call=call,
 )  # fmt: skip
+FAMILY.call = gemm_half.FAMILY.call = call
 
 
 def gemm(

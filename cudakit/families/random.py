@@ -132,7 +132,7 @@ def _family(name: str, kind: str, made: Any, rounding: Any, function: Callable[.
         """The numbers in the precision of x, which tells the shape and is not read."""
         return made(x.size, seed, offset, x.dtype.type).reshape(x.shape)
 
-    return Family(
+    family: Family[RandomProblem] = Family(
         name=name,
         reference=reference,
         variants=_variants(kind),
@@ -150,10 +150,11 @@ def _family(name: str, kind: str, made: Any, rounding: Any, function: Callable[.
             "sweep": ((1 << 16,), (1 << 20,), (1 << 24,), (1 << 28,)),
         },
         problems="cudakit.testing.random:random_cases",
-        call=lambda inputs, out, variant, stream, **options: functools.partial(
-            function, out=out, variant=variant, stream=stream, **options
-        ),
     )
+    family.call = lambda inputs, out, variant, stream, **options: functools.partial(
+        function, out=out, variant=variant, stream=stream, **options
+    )
+    return family
 
 
 def uniform(shape: Any = None, **options: Any) -> Any:

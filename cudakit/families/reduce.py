@@ -185,11 +185,12 @@ def _family(what: str, function: Callable[..., Any], **given: Any) -> Family[Red
         },
         "modes": {"": {"axis": -1}, "columns": {"axis": 0}, "all": {"axis": None}},
         "problems": f"cudakit.testing.reduce:{what}_cases",
-        "call": lambda inputs, out, variant, stream, axis=-1: functools.partial(
-            function, inputs[0], axis, out, variant, stream
-        ),
     }
-    return Family(name=what, **(common | given))
+    family: Family[ReduceProblem] = Family(name=what, **(common | given))
+    family.call = lambda inputs, out, variant, stream, axis=-1: functools.partial(
+        function, inputs[0], axis, out, variant, stream
+    )
+    return family
 
 
 def sum(x: Any, axis: int | None = None, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:

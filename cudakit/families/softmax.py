@@ -1,8 +1,8 @@
 """Row softmax: y[r, c] = exp(x[r, c] - max_r) / sum_c exp(x[r, c] - max_r).
 
 `softmax(x)` picks the best rung of the ladder that takes its arrays and options. `FAMILY` is the ladder of float32
-without options; `MODES` that of float16 and bfloat16, of the logarithm, of a scale and of masks. Rows that hold NaN or
-+inf, and rows of -inf alone, come out as NaN throughout, as the definition has it in float64.
+without options; softmax_modes has that of float16 and bfloat16, of the logarithm, of a scale and of masks. Rows that
+hold NaN or +inf, and rows of -inf alone, come out as NaN throughout, as the definition has it in float64.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 from cudakit.families import softmax_modes
 from cudakit.families.softmax_host import make_inputs, reference, rounding
 from cudakit.families.softmax_ladder import LADDER
-from cudakit.families.softmax_modes import ModesProblem, read_scale
 from cudakit.families.softmax_problem import RowProblem, problem
-from cudakit.family import IN, OUT, Family, Scalar, apply
+from cudakit.family import IN, OUT, Family, apply
 
 
 def choose(problem: RowProblem, arch: str) -> str:
@@ -26,44 +25,6 @@ def choose(problem: RowProblem, arch: str) -> str:
     supported = (name for name in order if FAMILY[name].refusal(problem, arch) is None)
     return next(supported, "two_launches" if few else "warp_shuffle")
 
-
-def _call_modes(
-    inputs: Sequence[Any],
-    out: Any,
-    variant: str,
-    stream: Any,
-    log: bool = False,
-    scale: float = 1.0,
-    masked: bool = False,
-) -> Callable[[], Any] | None:
-    x, mask = inputs[0], inputs[1] if masked else None
-    if str(x.dtype).endswith("float32") and not log and scale == 1.0 and not masked:
-        return None  # the function takes the family softmax
-    return functools.partial(softmax, x, out, variant, stream, log=log, scale=scale, mask=mask)
-
-
-MODES: Family[ModesProblem] = Family(
-    name="softmax_modes",
-    reference=reference,
-    variants=softmax_modes.LADDER,
-    inputs=make_inputs,
-    outputs=lambda x, mask=None, **options: (tuple(x.shape), x.dtype),
-    problem=softmax_modes.problem,
-    arguments=softmax_modes.arguments,
-    rounding=rounding,
-    choose=softmax_modes.choose,
-    shapes={
-        "gpu": ((8192, 8192),),
-        "sim": ((32, 512), (16, 1001)),
-        "sim sweep": ((64, 64), (32, 127), (16, 1000), (8, 2048)),
-        "sweep": ((1024, 1024), (8192, 8192), (4096, 16384), (4096, 32768), (32768, 1000), (65536, 256)),
-    },
-    dtypes=("float16", "bfloat16", "float32"),
-    modes={"": {}, "log": {"log": True}, "masked": {"scale": 0.125, "masked": True}},
-    scalars={"scale": Scalar("scale", read_scale)},
-    problems="cudakit.testing.softmax_modes:softmax_modes_cases",
-    call=_call_modes,
-)
 
 FAMILY: Family[RowProblem] = Family(
     name="softmax",
@@ -75,7 +36,7 @@ FAMILY: Family[RowProblem] = Family(
     arguments=lambda p: (IN[0], OUT, *p.x_strides, *p.y_strides, p.rows, p.cols),
     rounding=rounding,
     choose=choose,
-    instead=lambda dtype: None if dtype in ("float32", "") else MODES,
+    instead=lambda dtype: None if dtype in ("float32", "") else softmax_modes.FAMILY,
     shapes={
         "gpu": ((8192, 8192),),
         "sim": ((32, 512), (16, 1001)),
@@ -96,8 +57,8 @@ FAMILY: Family[RowProblem] = Family(
         ),
     },
     problems="cudakit.testing.softmax:softmax_cases",
-    call=lambda inputs, out, variant, stream: functools.partial(softmax, inputs[0], out, variant, stream),
 )
+FAMILY.call = lambda inputs, out, variant, stream: functools.partial(softmax, inputs[0], out, variant, stream)
 
 
 def softmax(
@@ -122,4 +83,22 @@ def softmax(
     if not log and scale == 1.0 and mask is None:
         return apply(FAMILY, (x,), out, variant, stream)
     inputs = (x,) if mask is None else (x, mask)
-    return apply(MODES, inputs, out, variant, stream, {"log": log, "scale": scale})
+    return apply(softmax_modes.FAMILY, inputs, out, variant, stream, {"log": log, "scale": scale})
+
+
+def _call_modes(
+    inputs: Sequence[Any],
+    out: Any,
+    variant: str,
+    stream: Any,
+    log: bool = False,
+    scale: float = 1.0,
+    masked: bool = False,
+) -> Callable[[], Any] | None:
+    x, mask = inputs[0], inputs[1] if masked else None
+    if str(x.dtype).endswith("float32") and not log and scale == 1.0 and not masked:
+        return None  # the function takes the family softmax
+    return functools.partial(softmax, x, out, variant, stream, log=log, scale=scale, mask=mask)
+
+
+softmax_modes.FAMILY.call = _call_modes

@@ -227,9 +227,9 @@ FAMILY: Family[BackwardProblem] = Family(
     modes={"": {}, "log": {"log": True}, "scaled": {"scale": 0.125}},
     scalars={"scale": Scalar("scale", read_scale)},
     problems="cudakit.testing.softmax_backward:softmax_backward_cases",
-    call=lambda inputs, out, variant, stream, **options: functools.partial(
-        softmax_backward, inputs[0], inputs[1], out, variant, stream, **options
-    ),
+)
+FAMILY.call = lambda inputs, out, variant, stream, **options: functools.partial(
+    softmax_backward, inputs[0], inputs[1], out, variant, stream, **options
 )
 
 

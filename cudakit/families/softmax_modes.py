@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from cudakit.families.softmax_host import make_inputs, reference, rounding
 from cudakit.families.softmax_problem import expect_rows, piece, row_and_column
-from cudakit.family import CPP, IN, OUT, Launch, ceil_div, cpp_bool, variant
+from cudakit.family import CPP, IN, OUT, Family, Launch, Scalar, ceil_div, cpp_bool, variant
 
 _MASKS = {"": 0, "bool": 1, "float32": 2}
 # Elements that a thread of 02_registers.cu holds as floats, and threads of a block, at most.
@@ -159,15 +160,34 @@ def registers(problem: ModesProblem) -> Launch | str:
     return Launch(ceil_div(problem.rows, tile.block // tile.lanes), tile.block, entry=entry)
 
 
-LADDER = (two_reads, registers)
-
-
-def arguments(problem: ModesProblem) -> tuple[Any, ...]:
-    """The arguments of both kernels; without a mask, x is in its place."""
-    mask = IN[1] if problem.mask else IN[0]
+def _arguments(problem: ModesProblem) -> tuple[Any, ...]:
+    mask = IN[1] if problem.mask else IN[0]  # which is not read
     return (IN[0], mask, OUT, *problem.strides, problem.rows, problem.cols, problem.scale)
 
 
 def choose(problem: ModesProblem, arch: str) -> str:
     """The rung that "auto" means: registers wherever a row fits them."""
     return "registers" if register_tile(problem) is not None else "two_reads"
+
+
+FAMILY: Family[ModesProblem] = Family(
+    name="softmax_modes",
+    reference=reference,
+    variants=(two_reads, registers),
+    inputs=make_inputs,
+    outputs=lambda x, mask=None, **options: (tuple(x.shape), x.dtype),
+    problem=problem,
+    arguments=_arguments,
+    rounding=rounding,
+    choose=choose,
+    shapes={
+        "gpu": ((8192, 8192),),
+        "sim": ((32, 512), (16, 1001)),
+        "sim sweep": ((64, 64), (32, 127), (16, 1000), (8, 2048)),
+        "sweep": ((1024, 1024), (8192, 8192), (4096, 16384), (4096, 32768), (32768, 1000), (65536, 256)),
+    },
+    dtypes=("float16", "bfloat16", "float32"),
+    modes={"": {}, "log": {"log": True}, "masked": {"scale": 0.125, "masked": True}},
+    scalars={"scale": Scalar("scale", read_scale)},
+    problems="cudakit.testing.softmax_modes:softmax_modes_cases",
+)

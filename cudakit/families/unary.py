@@ -146,9 +146,9 @@ SCALE = _family(
     rounding=_scale_rounding,
     problem=_scale_problem,
     scalars={"factor": Scalar("parameter", _single)},
-    call=lambda inputs, out, variant, stream, factor=FACTOR: functools.partial(
-        scale, inputs[0], factor, out, variant, stream
-    ),
+)
+SCALE.call = lambda inputs, out, variant, stream, factor=FACTOR: functools.partial(
+    scale, inputs[0], factor, out, variant, stream
 )
 
 
@@ -183,9 +183,9 @@ THRESHOLD = _family(
     reference=_kept,
     problem=_threshold_problem,
     scalars={"limit": Scalar("parameter", _single)},
-    call=lambda inputs, out, variant, stream, limit=LIMIT: functools.partial(
-        threshold, inputs[0], limit, out, variant, stream
-    ),
+)
+THRESHOLD.call = lambda inputs, out, variant, stream, limit=LIMIT: functools.partial(
+    threshold, inputs[0], limit, out, variant, stream
 )
 
 
@@ -248,9 +248,9 @@ CAST = _family(
     problem=_cast_problem,
     dtypes=CASTS,
     modes={"": {}} | {f"to {name}": {"to": name} for name in ("bfloat16", "int32", "float32")},
-    call=lambda inputs, out, variant, stream, to="float16": functools.partial(
-        cast, inputs[0], to, out, variant, stream
-    ),
+)
+CAST.call = lambda inputs, out, variant, stream, to="float16": functools.partial(
+    cast, inputs[0], to, out, variant, stream
 )
 
 
@@ -322,8 +322,8 @@ FILL = _family(
     problem=_fill_problem,
     traffic=lambda problem: problem.walk.size * memory.as_dtype(problem.y).itemsize,
     dtypes=(*CASTS, "uint8"),
-    call=lambda inputs, out, variant, stream, value=1.0: functools.partial(fill, out, value, variant, stream),
 )
+FILL.call = lambda inputs, out, variant, stream, value=1.0: functools.partial(fill, out, value, variant, stream)
 
 
 def fill(x: Any, value: Any, variant: str = "auto", stream: Any = None) -> Any:

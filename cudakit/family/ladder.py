@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 Like = tuple[Shape, np.dtype[Any]]
 
 
-# The family that each `call` was declared for, by name and function. A copy of it (dataclasses.replace) has the same
-# `call`, which does not know the copy's variants.
-_called: weakref.WeakValueDictionary[Any, Ladder[Any]] = weakref.WeakValueDictionary()
-
-
 def _none() -> None:
     return None
 
@@ -124,9 +119,11 @@ class Ladder(Generic[P]):
     - `read_shape(shape)`: the full shape for one that a user wrote short (1024 for a square product).
     - `problems`: the hypothesis strategy of its problems: a function (elements, kind), or "module:function"; one made
       of this declaration unless given.
-    - `call(inputs, out, variant, stream, **options)`: a user's call of the function that stands for the family,
-      without arguments, which benches time; a call of the family itself unless given, and for a copy of the family
-      (dataclasses.replace). None: no call does this.
+
+    `FAMILY.call = function`, set after the declaration, is for a family that users call by a function of its own, which
+    benches time then: call(inputs, out, variant, stream, **options) returns a user's call, without arguments, or None
+    if no call of the function runs the variant on these arrays. A copy (dataclasses.replace), whose variants the
+    function does not know, has none: benches call the copy itself.
     """
 
     name: str
@@ -154,8 +151,8 @@ class Ladder(Generic[P]):
     ceiling: str = "copy"
     read_shape: Callable[[Shape], Shape] = field(default=lambda shape: shape)
     problems: str | Callable[..., Any] = ""
-    call: Callable[..., Callable[[], Any] | None] | None = None
     peers: tuple[PeerWork, ...] = ()
+    call: Callable[..., Callable[[], Any] | None] | None = field(default=None, init=False, compare=False, repr=False)
     recent: Recent = field(default_factory=Recent, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -173,7 +170,6 @@ class Ladder(Generic[P]):
             raise ValueError(f"family {self.name}: {taken[0]!r} is a name of every problem; choose another name for it")
         axes = len(self.dims) if self.dims else 1
         self.shapes = defaults.shapes_by_device(self.shapes, axes)
-        self._is_called = self.call is not None and _called.setdefault((self.name, self.call), self) is self
 
     def __iter__(self) -> Iterator[Variant[P]]:
         return iter(self.variants)
@@ -255,7 +251,7 @@ class Ladder(Generic[P]):
         """
         if not any(one is other for other in self.variants):
             return None
-        if self.call is not None and self._is_called:
+        if self.call is not None:
             return self.call(inputs, out, one.name, stream, **options)
         own: Any = self
         return functools.partial(own, *inputs, out=out, variant=one.name, stream=stream, **options)

@@ -8,8 +8,7 @@ import pytest
 
 import cudakit
 from cudakit import ops
-from cudakit.families.softmax import MODES as FAMILY
-from cudakit.families.softmax_modes import register_tile
+from cudakit.families.softmax_modes import FAMILY, register_tile
 from cudakit.memory import array as memory
 
 NAMES = [variant.name for variant in FAMILY]
