@@ -34,7 +34,8 @@ _PIECE = 1 << 22
 class Comparison:
     """What a comparison found. Errors are over finite places; `worst_at` is the index of the largest error against its
     tolerance, or of the first NaN or infinity out of place. `why` is a sentence where `ok` is False. `stray` is the
-    place of a store outside of the result, in elements from its first one, or None."""
+    place of a store outside of the result, in elements from its first one, or None. `output` is the number of the
+    output that all this is about."""
 
     ok: bool
     max_abs_error: float
@@ -42,6 +43,7 @@ class Comparison:
     worst_at: tuple[int, ...] | None
     why: str = ""
     stray: int | None = None
+    output: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ JSON, SARIF and JUnit are written from these. `of_fault` makes one of the simula
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -95,9 +96,12 @@ class Report:
 def of_fault(fault: Any, **context: Any) -> Report:
     """The report of a fault that the simulated device found (`CudaError.report`, `LeakWarning.report`).
 
-    context: further fields, such as `step` and `script`.
+    context: further fields, such as `step` and `script`; with `launched` the text leaves out the line that the device
+    took for the launch's.
     """
     launched = getattr(fault, "launched", None)
+    if "launched" in context and launched is not None:
+        fault, launched = replace(fault, launched=None), None
     return Report(
         **{
             "kind": fault.kind,
@@ -109,7 +113,7 @@ def of_fault(fault: Any, **context: Any) -> Report:
             "block": getattr(fault, "block", None),
             "thread": getattr(fault, "thread", None),
             "allocation": None if fault.allocation is None else fault.allocation.as_dict(),
-            "launched": None if launched is None else _place(launched.file, launched.line),
+            "launched": None if launched is None else place(launched.file, launched.line),
             "inlined": tuple(Place(one.file, one.line, _stripped(one.text)) for one in fault.places[1:]),
             "others": tuple(_other(one) for one in fault.others),
             "full_text": str(fault),
@@ -134,15 +138,15 @@ def of_error(error: BaseException, **context: Any) -> list[Report]:
             Report("compile error", error.message, full_text=str(error), **context)
         ]
     message = str(error) if isinstance(error, CudakitError) else f"{type(error).__name__}: {error}".removesuffix(": ")
-    place = _raised_at(error)
+    raised = _raised_at(error)
     return [
         Report(
             **{
                 "kind": _kind(error),
                 "message": message,
-                "file": place.file if place else None,
-                "line": place.line if place else None,
-                "text": place.text if place else None,
+                "file": raised.file if raised else None,
+                "line": raised.line if raised else None,
+                "text": raised.text if raised else None,
                 "full_text": message,
                 **context,
             }
@@ -179,11 +183,11 @@ def _kind(error: BaseException) -> str:
 def _raised_at(error: BaseException) -> Place | None:
     """The innermost line of an error's traceback that is neither this package's nor of an installed module."""
     if isinstance(error, SyntaxError) and error.filename is not None and error.lineno is not None:
-        return _place(error.filename, error.lineno)
+        return place(error.filename, error.lineno)
     found, entry = None, tracebacks.trimmed(error.__traceback__)
     while entry is not None:
         if _is_users(entry):
-            found = _place(entry.tb_frame.f_code.co_filename, entry.tb_lineno)
+            found = place(entry.tb_frame.f_code.co_filename, entry.tb_lineno)
         entry = entry.tb_next
     return found
 
@@ -207,7 +211,14 @@ def _other(other: Any) -> Other:
     )
 
 
-def _place(file: str, line: int) -> Place:
+def defined(function: Callable[..., Any]) -> Place | None:
+    """The line that defines a function: of the function that launches a variant, the launch as far as users see it."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return None if code is None else place(code.co_filename, code.co_firstlineno)
+
+
+def place(file: str, line: int) -> Place:
+    """A line with its text, as it is now."""
     return Place(file, line, _text(file, line))
 
 

@@ -19,25 +19,26 @@ from typing import IO, Any
 
 from cudakit import reports
 from cudakit.commands import cli, files, needs, script
-from cudakit.commands.launched import FileKernels
 from cudakit.commands.outcome import Outcome
-from cudakit.compile import compiler, headers
+from cudakit.commands.targets import Target, target_of
 from cudakit.driver import driver as drivers
 from cudakit.errors import CudakitError, Refused
 from cudakit.show import advice, annotate, outputs, terminal
 
-HELP = """Compiles a .cu file for each architecture, says what its kernels need, runs them on the simulated device.
+HELP = """Compiles kernels for each architecture, says what they need, runs them on the simulated device.
 
 For each kernel: registers, shared memory, spills, warnings, and theoretical occupancy with what limits it, for the
-block sizes that are known (launch bounds, the ops' own) or for usual ones. If a family of cudakit.ops declares a
-kernel of the file, its variants run on fuzzed problems under all checks, against the float64 reference; --seed draws
-the same problems again. For any other file give a script that launches its kernels on cudakit.Device():
+block sizes that are known (launch bounds, those of a family's shapes) or for usual ones. The variants of a family, or
+those that cudakit.ops declares for a file's kernels, run on fuzzed problems under all checks, against the reference;
+--seed draws the same problems again. Any other file needs a script that launches its kernels on cudakit.Device():
 
+    cudakit check mine.py:FAMILY
     cudakit check scale.cu --run try_scale.py --annotate scale.html
 
 The script runs on a simulated device under all checks, and what the kernels of the file do in it is counted by line.
 What it leaves alive on a device that it closes is reported, and fails the check only if --checks names leaks.
-Without such a script nothing of the file would be checked, so that is an error; --examples 0 compiles it only.
+A file without a family and without a script is an error, as nothing of it would be checked; --examples 0 compiles it
+only.
 --annotate writes the source with these counters beside each line, one HTML file; without --run it is the ops' variants
 on one of their shapes.
 
@@ -53,7 +54,11 @@ _EXAMPLES = 200  # fuzzed problems per variant
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    files.add_compile_arguments(parser)
+    files.add_compile_arguments(
+        parser,
+        "a .cu file, looked for here, then among cudakit's own kernels; or a family: mine.py:FAMILY, "
+        "package.module:FAMILY, or its name",
+    )
     parser.add_argument(
         "--arch", type=cli.parse_list, default=["sm_80", "sm_90a"], metavar="A,...", help="(default: sm_80,sm_90a)"
     )
@@ -75,16 +80,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """The command. Returns the exit status."""
-    path = headers.find_source(arguments.file)
-    _refuse(arguments, path)
+    target = target_of(arguments.file)
+    _refuse(arguments, target)
     out = terminal.wrapping(sys.stderr if arguments.json == "-" else sys.stdout)
     checks = arguments.checks if arguments.checks is not None else list(drivers.all_checks())
-    outcome = Outcome(str(path), checks)
+    outcome = Outcome(target.name, str(target.sources[0].path) if target.sources else target.name, checks)
     if arguments.arch:
-        configs = files.declared_configs(path)
-        compiled = [needs.compile_for(arguments, path, arch, configs, outcome, out) for arch in arguments.arch]
+        for source in target.sources:
+            launches = files.launches_of(source.pairs)
+            for arch in arguments.arch:
+                for macros in dict.fromkeys(tuple(dict(launch.defines).items()) for launch in launches) or [()]:
+                    own = [launch for launch in launches if tuple(dict(launch.defines).items()) == macros]
+                    compiled = needs.compile_for(arguments, source.path, arch, own, macros, outcome, out)
+                    source.compiled += [compiled] if compiled is not None else []
         if not outcome.failed:
-            _run(arguments, path, [one for one in compiled if one], outcome, out)
+            _run(arguments, target, outcome, out)
     else:
         outcome.nothing_checked = files.NO_ARCHITECTURE
     outcome.write(json=arguments.json, sarif_file=arguments.sarif, junit_file=arguments.junit)
@@ -95,7 +105,7 @@ def main(arguments: argparse.Namespace) -> int:
     return cli.EXIT_OK
 
 
-def _refuse(arguments: argparse.Namespace, path: Path) -> None:
+def _refuse(arguments: argparse.Namespace, target: Target) -> None:
     """Raises Refused for what cannot be done as asked, before anything is."""
     for arch in arguments.arch:
         if not re.fullmatch(r"sm_\d+[af]?", arch):
@@ -113,73 +123,72 @@ def _refuse(arguments: argparse.Namespace, path: Path) -> None:
     files.expect_defines(arguments)
     for flag in ("--annotate", "--json", "--sarif", "--junit"):
         outputs.check_destination(flag, getattr(arguments, flag[2:]))
-    if arguments.annotate and arguments.script is None and not files.declared(path):
+    if arguments.annotate and len(target.sources) > 1:
+        names = ", ".join(source.path.name for source in target.sources)
+        raise Refused(f"--annotate {arguments.annotate}: {target.name} has several files: name one of them ({names})")
+    if arguments.annotate and arguments.script is None and not target.pairs:
         raise Refused(
-            f"--annotate {arguments.annotate}: no family of cudakit.ops declares a kernel of {path.name}, so there is "
-            "nothing to count. Give --run SCRIPT.py, a script that launches its kernels on cudakit.Device()"
+            f"--annotate {arguments.annotate}: no family of cudakit.ops declares a kernel of "
+            f"{Path(target.name).name}, so there is nothing to count. Give --run SCRIPT.py, a script that launches its "
+            "kernels on cudakit.Device(), or name a family: mine.py:FAMILY"
         )
 
 
 # Running --------------------------------------------------------------------------------------------------------------
 
 
-def _run(
-    arguments: argparse.Namespace, path: Path, compiled: Sequence[compiler.Compiled], outcome: Outcome, out: IO[str]
-) -> None:
+def _run(arguments: argparse.Namespace, target: Target, outcome: Outcome, out: IO[str]) -> None:
     """Runs the fuzzing and the script, and reports how often each kernel was launched."""
-    kernels = FileKernels(path, outputs.read_text(path, "utf-8-sig"), compiled)
-    pairs = files.declared(path)
     examples = _EXAMPLES if arguments.examples is None else arguments.examples
-    wanted = bool(arguments.script or arguments.annotate or (pairs and examples))
+    wanted = bool(arguments.script or arguments.annotate or (target.pairs and examples))
     arch = _run_on(arguments.arch)
-    if not kernels.launches:
-        outcome.nothing_checked = files.no_kernels(path)
+    name = Path(target.name).name
+    if not any(source.kernels.launches for source in target.sources):
+        paths = [source.path for source in target.sources]
+        outcome.nothing_checked = "; ".join(map(files.no_kernels, paths)) or f"{name} has no variants"
         return
     if not wanted and not examples:
         print("--examples 0: compiled only, nothing was run", file=out)
         return
     if not wanted:
         outcome.nothing_checked = (
-            f"no family of cudakit.ops declares a kernel of {path.name}, so nothing was run. Give --run SCRIPT.py, a "
-            "script that launches its kernels on cudakit.Device(), or --examples 0 to compile only"
+            f"no family of cudakit.ops declares a kernel of {name}, so nothing was run. Give --run SCRIPT.py, a script "
+            "that launches its kernels on cudakit.Device(), name a family (mine.py:FAMILY), or give --examples 0 to "
+            "compile only"
         )
         return
     if arch is None:
         outcome.nothing_checked = f"no simulated device stands for {', '.join(arguments.arch)}, so nothing was run"
         return
-    _run_all(arguments, path, arch, pairs, examples, kernels, compiled, outcome, out)
+    _run_all(arguments, target, arch, examples, outcome, out)
     if outcome.failed:
         return
-    outcome.launches = [{"kernel": name, "launches": count} for name, count in kernels.launches.items()]
-    outcome.kernels_checked = kernels.checked
-    if not kernels.checked:
+    for source in target.sources:
+        launches = source.kernels.launches.items()
+        outcome.launches += [
+            {"kernel": kernel, "launches": count, "file": str(source.path)} for kernel, count in launches
+        ]
+        for line in [*([f"{source.path.name}:"] if len(target.sources) > 1 else []), *source.kernels.lines()]:
+            print(line, file=out)
+    outcome.kernels_checked = target.checked
+    if not target.checked:
         outcome.nothing_checked = (
-            f"no kernel of {path.name} was launched on a simulated device. Compile it by its path with line info (the "
+            f"no kernel of {name} was launched on a simulated device. Compile it by its path with line info (the "
             "default), and launch on cudakit.Device()"
         )
-    for line in kernels.lines():
-        print(line, file=out)
 
 
 def _run_all(
-    arguments: argparse.Namespace,
-    path: Path,
-    arch: str,
-    pairs: Sequence[tuple[Any, Any]],
-    examples: int,
-    kernels: FileKernels,
-    compiled: Sequence[compiler.Compiled],
-    outcome: Outcome,
-    out: IO[str],
+    arguments: argparse.Namespace, target: Target, arch: str, examples: int, outcome: Outcome, out: IO[str]
 ) -> None:
-    """Fuzzes what ops declare, runs the user's script, and annotates what ran."""
-    if examples and pairs:
+    """Fuzzes what families declare, runs the user's script, and annotates what ran."""
+    if examples and target.pairs:
         with drivers.watching(outcome.checks) as watch:
-            for family, variant in pairs:
-                _fuzz(arguments, arch, family, variant, examples, outcome, out)
-        kernels.count(watch.launches())
+            for family, variant in target.pairs:
+                _fuzz(arguments, target, arch, family, variant, examples, outcome, out)
+        target.count(watch.launches())
     # if all fuzzed problems were empty, one of the families' shapes is run
-    if outcome.failed or not (arguments.script or arguments.annotate or not kernels.checked):
+    if outcome.failed or not (arguments.script or arguments.annotate or not target.checked):
         return
     began = time.monotonic()
     with drivers.watching(outcome.checks) as watch, _quietly(arguments.json == "-"):
@@ -188,7 +197,7 @@ def _run_all(
             found = script.run(arguments.script, arch, watch, "leaks" in (arguments.checks or ()))
             run = {"script": arguments.script, **found}
         else:
-            said, run = _run_variants(arch, pairs)
+            said, run = _run_variants(arch, target.pairs)
     outcome.add(run.pop("reports"))
     outcome.runs.append({**run, "seconds": time.monotonic() - began})
     for leak in run["leaks"] if run["ok"] else ():
@@ -196,9 +205,11 @@ def _run_all(
     if not run["ok"]:
         print(f"{said}: FAILED\n{run['failure']}", file=out)
         return
-    mine = kernels.count(watch.launches())
+    mine = target.count(watch.launches())
     launches = sum(record.counters.launches for record in mine)
-    print(f"{said}: {launches} launch{'es' * (launches != 1)} of kernels of this file, without a report", file=out)
+    whose = "this file" if target.family is None else target.name
+    print(f"{said}: {launches} launch{'es' * (launches != 1)} of kernels of {whose}, without a report", file=out)
+    compiled = [one for source in target.sources for one in source.compiled]
     spills = {kernel.mangled: kernel.spilled for one in compiled for kernel in files.kernel_facts(one)}
     annotated = annotate.kernels(mine, spills)
     outcome.kernels = [kernel.as_dict() for kernel in annotated]
@@ -207,6 +218,7 @@ def _run_all(
             where = f" at {os.path.basename(item.place[0])}:{item.place[1]}" if item.place else ""
             print(f"  {kernel.name}: {item.kind}{where}", file=out)
     if arguments.annotate and annotated:
+        path = target.sources[0].path
         facts = [f"{annotate.shown_path(str(path))}: {said} on the simulated device, {arch}"]
         outputs.write_file(arguments.annotate, annotate.page(path, annotated, facts))
         outcome.annotated = arguments.annotate
@@ -215,6 +227,7 @@ def _run_all(
 
 def _fuzz(
     arguments: argparse.Namespace,
+    target: Target,
     arch: str,
     family: Any,
     variant: Any,
@@ -266,8 +279,9 @@ def _run_variants(arch: str, pairs: Sequence[tuple[Any, Any]]) -> tuple[str, dic
                         family.launch(device, variant, inputs, output, stream, **options)
                         device.synchronize()
                     except CudakitError as error:
-                        about = {**step, "arch": arch, "family": family.name, "variant": variant.name}
-                        run |= {"ok": False, "failure": str(error), "reports": reports.of_error(error, **about)}
+                        about: dict[str, Any] = {**step, "arch": arch, "family": family.name, "variant": variant.name}
+                        found = reports.of_error(error, launched=reports.defined(variant.launch), **about)
+                        run |= {"ok": False, "failure": str(error), "reports": found}
                         return ", ".join(said), run
                     break
     return ", ".join(said) or "no variant takes its family's shapes", run

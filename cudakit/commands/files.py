@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from cudakit.family import Ladder, Launch
 
 
-def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
-    """The file and how it is compiled."""
-    parser.add_argument("file", help="a .cu file; looked for here, then among cudakit's own kernels")
+FILE = "a .cu file; looked for here, then among cudakit's own kernels"
+
+
+def add_compile_arguments(parser: argparse.ArgumentParser, file: str = FILE) -> None:
+    """The file and how it is compiled. file: the help for it."""
+    parser.add_argument("file", help=file)
     parser.add_argument(
         "--names", action="append", default=[], metavar="NAME", help='a template to instantiate: --names "gemm<128, 8>"'
     )
@@ -52,17 +55,25 @@ def expect_defines(arguments: argparse.Namespace) -> None:
             raise Refused(f"--define {pair}: that names no macro. Write NAME or NAME=VALUE")
 
 
-def compiled_for(arguments: argparse.Namespace, path: Path, arch: str, configs: Sequence[Launch]) -> compiler.Compiled:
-    """The file compiled (or found in the cache) for one architecture, with the templates that `configs` launch."""
+def compiled_for(
+    arguments: argparse.Namespace,
+    path: Path,
+    arch: str,
+    configs: Sequence[Launch],
+    macros: Sequence[tuple[str, Any]] = (),
+) -> compiler.Compiled:
+    """The file compiled (or found in the cache) for one architecture, with the templates that `configs` launch. macros:
+    those of the launches, of which the command's own replace others of the same name."""
     expect_defines(arguments)
-    defines = dict(pair.partition("=")[::2] for pair in arguments.define)
+    defines: dict[str, Any] = dict(macros)
+    defines |= {name: value or None for name, _, value in (pair.partition("=") for pair in arguments.define)}
     names = arguments.names or sorted({config.entry for config in configs if "<" in config.entry})
     return cache.compiled(
         compiler.request(
             outputs.read_text(path, "utf-8-sig"),
             name=str(path),
             arch=arch,
-            defines={name: value or None for name, value in defines.items()},
+            defines=defines,
             names=tuple(names),
             fmad=not arguments.no_fmad,
         )
@@ -84,7 +95,11 @@ def declared(path: Path) -> list[tuple[Any, Any]]:
 
 def declared_configs(path: Path) -> list[Launch]:
     """How a source file's variants are launched for their families' shapes on the simulated device, without doubles."""
-    pairs = declared(path)
+    return launches_of(declared(path))
+
+
+def launches_of(pairs: Sequence[tuple[Any, Any]]) -> list[Launch]:
+    """How variants are launched for their families' shapes on the simulated device, without doubles."""
     if not pairs:
         return []
     from cudakit.device import Device

@@ -59,7 +59,7 @@ class FuzzOutcome:
     def _report(self, variant: Variant[Any], found: Sequence[Report]) -> None:
         """Adds reports about a variant. One without a place is about its source file."""
         about: dict[str, Any] = {"family": self.family, "variant": variant.name, "replay": self.replay}
-        source = str(headers.kernel_root() / variant.source)
+        source = str(headers.find_source(variant.source))
         self.reports += [replace(one, **about).at(source) for one in found]
 
     @property

@@ -22,25 +22,41 @@ _USUAL_BLOCKS = (128, 256, 512, 1024)
 
 
 def compile_for(
-    arguments: argparse.Namespace, path: Path, arch: str, configs: Sequence[Any], outcome: Outcome, out: IO[str]
+    arguments: argparse.Namespace,
+    path: Path,
+    arch: str,
+    configs: Sequence[Any],
+    macros: Sequence[tuple[str, Any]],
+    outcome: Outcome,
+    out: IO[str],
 ) -> compiler.Compiled | None:
-    """Compile for one architecture and print what the kernels need there. Returns None if it does not compile."""
+    """Compile a file for one architecture with the macros of its launches, and print what the kernels need there.
+
+    Returns None if it does not compile.
+    """
     began = time.monotonic()
     try:
-        return _compile_for(arguments, path, arch, configs, outcome, out)
+        return _compile_for(arguments, path, arch, configs, macros, outcome, out)
     finally:
         outcome.architectures[-1]["seconds"] = time.monotonic() - began
 
 
 def _compile_for(
-    arguments: argparse.Namespace, path: Path, arch: str, configs: Sequence[Any], outcome: Outcome, out: IO[str]
+    arguments: argparse.Namespace,
+    path: Path,
+    arch: str,
+    configs: Sequence[Any],
+    macros: Sequence[tuple[str, Any]],
+    outcome: Outcome,
+    out: IO[str],
 ) -> compiler.Compiled | None:
-    print(f"{path} for {arch}", file=out)
-    about = {"step": f"compile {arch}", "arch": arch}
-    entry: dict[str, Any] = {**about, "ok": True, "error": None, "warnings": [], "kernels": []}
+    given = "".join(f" {name}={value}" for name, value in macros)
+    print(f"{path} for {arch}{given}", file=out)
+    about: dict[str, Any] = {"step": f"compile {path.name} {arch}{given}", "arch": arch}
+    entry: dict[str, Any] = {**about, "file": str(path), "ok": True, "error": None, "warnings": [], "kernels": []}
     outcome.architectures.append(entry)
     try:
-        compiled = files.compiled_for(arguments, path, arch, configs)
+        compiled = files.compiled_for(arguments, path, arch, configs, macros)
     except CompileError as error:
         entry |= {"ok": False, "error": str(error)}
         outcome.add(reports.of_error(error, **about))

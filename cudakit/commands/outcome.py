@@ -17,11 +17,12 @@ class Outcome:
     """All that a check found: what JSON gets. The entries of architectures, fuzzed and runs have "ok", "step" (its name
     in words) and "seconds".
 
-    nothing_checked: why nothing was checked, or None. launches: those of each kernel of the file, in fuzzing and in
-    runs. kernels_checked: how many kernels have any. These two are empty and None if nothing was to be run. reports:
-    everything that was found, each once.
+    target: as the command names it. file: its (first) `.cu` file. nothing_checked: why nothing was checked, or None.
+    launches: those of each kernel of the files, in fuzzing and in runs. kernels_checked: how many kernels have any.
+    These two are empty and None if nothing was to be run. reports: everything that was found, each once.
     """
 
+    target: str
     file: str
     checks: list[str]
     nothing_checked: str | None = None
@@ -58,10 +59,11 @@ class Outcome:
         if sarif_file is not None:
             scripts = [run["script"] for run in self.runs if run["script"]]
             root = sarif.source_root(Path.cwd())
-            category = "/".join(["cudakit", *(sarif.uri(name, root)[0] for name in (self.file, *scripts)), ""])
+            named = self.file if self.target.endswith(".cu") else self.target
+            category = "/".join(["cudakit", *(sarif.uri(name, root)[0] for name in (named, *scripts)), ""])
             outputs.write_file(sarif_file, sarif.text(self.reports, root, category, self.nothing_checked))
         if junit_file is not None:
-            outputs.write_file(junit_file, junit.text(Path(self.file).name, list(self._cases())))
+            outputs.write_file(junit_file, junit.text(Path(self.target).name, list(self._cases())))
 
     def _cases(self) -> Iterable[junit.Case]:
         for entry in self.steps:

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
@@ -430,13 +430,12 @@ class Ladder(Generic[P]):
         verdict = Comparison(True, 0.0, 0.0, None)
         results = several(result)
         names = self.output_names(len(results))
-        for name, one, reference, limit in zip(names, results, several(exact), several(allowed), strict=True):
+        judged = zip(names, results, several(exact), several(allowed), strict=True)
+        for number, (name, one, reference, limit) in enumerate(judged):
             verdict = within(one, reference, limit)
             if not verdict.ok:
                 where = f"output {name}: " if len(results) > 1 else ""
-                return Comparison(
-                    False, verdict.max_abs_error, verdict.max_rel_error, verdict.worst_at, where + verdict.why
-                )
+                return replace(verdict, why=where + verdict.why, output=number)
         return verdict
 
     def judge(

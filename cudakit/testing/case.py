@@ -311,12 +311,12 @@ def _run(
     verdict = family.judge(results[0] if len(results) == 1 else results, views, variant, **case.options)
     if not verdict.ok and case.output is not None and initial is None:
         verdict = replace(verdict, why=verdict.why + still_poisoned(results))
-    for target, host in zip(targets, after, strict=True):
+    for number, (target, host) in enumerate(zip(targets, after, strict=True)):
         found = target.stray(host)
         if found is not None:
             at, now = found
             why = f"{variant.name} wrote outside its output: element {at:+d} from the first, now {now}"
-            return Comparison(False, verdict.max_abs_error, verdict.max_rel_error, verdict.worst_at, why, at)
+            return replace(verdict, ok=False, why=why, stray=at, output=number)
     return verdict
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cudakit import reports
 from cudakit.driver import driver as drivers
 from cudakit.errors import CudakitError
+from cudakit.family import several
 from cudakit.launch.definitions import definition_line
 from cudakit.reports import Report
 from cudakit.testing.case import run_case
@@ -35,9 +36,9 @@ def report(device: Device, family: Ladder[Any], variant: Variant[Any], case: Any
     stores: list[Any] = []
 
     @contextlib.contextmanager
-    def watch(output: DeviceArray) -> Iterator[None]:
-        address = _address(output, verdict)
-        with drivers.last_store(device.context.driver, address, output.itemsize) as last:
+    def watch(output: Any) -> Iterator[None]:
+        array = several(output)[verdict.output]
+        with drivers.last_store(device.context.driver, _address(array, verdict), array.itemsize) as last:
             yield
         stores.extend(last)
 
@@ -70,9 +71,12 @@ def without_harness(fault: Any) -> Any:
 
 def _stored(found: Report, store: Any) -> Report:
     store = without_harness(store)
-    at = reports.of_fault(store)
+    at = reports.of_fault(store, launched=None)
     block, thread = at.block, at.thread
-    lines = [found.message, f"  last stored by kernel {at.kernel}, block {block}, thread {thread}", *store.where()]
+    lines = [found.message, f"  last stored by kernel {at.kernel}, block {block}, thread {thread}"]
+    places: list[Any] = [at, *at.inlined]
+    for word, place in zip(("at", *("inlined from" for _ in at.inlined)), places, strict=True):
+        lines += [f"  {word} {place.file}:{place.line}", *([f"      {place.text}"] if place.text else [])]
     return replace(at, kind=found.kind, message=found.message, full_text="\n".join(lines))
 
 

@@ -229,7 +229,7 @@ def test_a_check_that_passes_has_no_results(check):
     assert found["reports"] == log["runs"][0]["results"] == []
     assert log["runs"][0]["invocations"] == [{"executionSuccessful": True}]
     names = [case.get("name") for case in suite.iter("testcase")]
-    assert names == ["compile sm_90a", "run try.py", "kernel turn", "kernel copy"]
+    assert names == ["compile mine.cu sm_90a", "run try.py", "kernel turn", "kernel copy"]
     [skipped] = suite.iter("skipped")
     assert skipped.get("message") == "never launched", "turn"
 
@@ -293,6 +293,123 @@ def test_a_fault_survives_a_pickle_with_its_report(sim_fresh):
 def sim_fresh():
     with cudakit.Device("sim", fresh=True) as device:
         yield device
+
+
+LADDER = {
+    "sums.cu": """\
+__global__ void right(const float* x, float* out, int n) {
+    const int i = threadIdx.x + blockIdx.x * blockDim.x;
+    if (i < n) out[i] = 2 * x[i];
+}
+__global__ void stored(const float* x, float* out, int n) {
+    const int i = threadIdx.x + blockIdx.x * blockDim.x;
+    if (i < n) out[i] = 2 * x[i];
+    if (i == 1 && i < n) out[i] = 7;  // wrong
+}
+__global__ void exchanged(const float* x, float* out, int n);
+__global__ void exchanged(const float* x, float* out, int n) {
+    const int i = threadIdx.x + blockIdx.x * blockDim.x;
+    if (i < n && i != 1) out[i] = 2 * x[i];
+    if (i == 0 && n > 1) atomicExch(out + 1, 7.0f);  // an atomic
+}
+""",
+    "more.cu": """\
+__global__ void left_out(const float* x, float* out, int n) {  // stores no second element
+    const int i = threadIdx.x + blockIdx.x * blockDim.x;
+    /* two
+       lines */ if (i < n && i != 1) out[i] = 2 * x[i];
+}
+__global__ void overrun(const float* x, float* out, int n) {
+    const int i = threadIdx.x + blockIdx.x * blockDim.x;
+    if (i <= n) out[i] = 2 * x[i == n ? 0 : i];  // too far
+}
+""",
+    "both.cu": """\
+__global__ void both(const float* x, float* same, float* twice, int n) {
+    const int i = threadIdx.x + blockIdx.x * blockDim.x;
+    if (i >= n) return;
+    same[i] = x[i];
+    twice[i] = i == 3 ? 0.5f : 2 * x[i];  // wrong in the second output
+}
+""",
+    "mine.py": """\
+from cudakit.family import Family, Launch, ceil_div
+
+FAMILY = Family("double", reference=lambda x: 2 * x, inputs={"x": "float32[n]"}, shapes=((64,),))
+
+def launch(p):
+    return Launch(ceil_div(p.n, 64), 64)
+
+for name in ("right", "stored", "exchanged"):
+    FAMILY.variant("sums.cu", name=name)(launch)
+for name in ("left_out", "overrun"):
+    FAMILY.variant("more.cu", name=name)(launch)
+
+OUTPUTS = {"same": "float32[n]", "twice": "float32[n]"}
+PAIR = Family("pair", reference=lambda x: (x, 2 * x), inputs={"x": "float32[n]"}, outputs=OUTPUTS, shapes=((64,),))
+PAIR.variant("both.cu", name="both")(launch)
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("ladder")
+    for name, text in LADDER.items():
+        (made / name).write_text(text)
+    return made
+
+
+def test_each_wrong_rung_of_a_family_is_found_with_its_line(ladder, monkeypatch, capsys):
+    monkeypatch.chdir(ladder)
+    flags = ["--examples", "10", "--seed", "1", "--json", "out.json", "--sarif", "out.sarif", "--junit", "out.xml"]
+    assert command_line.main(["check", "mine.py:FAMILY", "--arch", "sm_90a", *flags]) == cli.EXIT_FALSE
+    said = capsys.readouterr().out
+    found = {one["variant"]: one for one in json.loads(Path("out.json").read_text())["reports"]}
+    lines = {name: (Path(one["file"]).name, one["kind"], one["line"]) for name, one in found.items()}
+    assert lines == {
+        "stored": ("sums.cu", "wrong result", line_of("// wrong", "sums.cu")),
+        "exchanged": ("sums.cu", "wrong result", line_of("// an atomic", "sums.cu")),
+        "left_out": ("more.cu", "wrong result", line_of("// stores no second", "more.cu")),
+        "overrun": ("more.cu", "out of bounds", line_of("// too far", "more.cu")),
+    }
+    assert {name: one["thread"] and one["thread"][0] for name, one in list(found.items())[:3]} == {
+        "stored": 1, "exchanged": 0, "left_out": None
+    }  # fmt: skip
+    for name, one in found.items():
+        assert one["kernel"] == name
+        assert (Path(one["launched"]["file"]).name, one["launched"]["line"]) == (
+            "mine.py",
+            line_of("def launch", "mine.py"),
+        )
+        assert one["replay"].startswith("cudakit fuzz mine.py:FAMILY ")
+        assert f"{lines[name][0]}:{lines[name][2]}\n" in said
+    log = json.loads(Path("out.sarif").read_text())
+    expect_valid(log, "out.xml")
+    results = {place(one["locations"][0]) for one in log["runs"][0]["results"]}
+    assert results == {(name, line) for name, _, line in lines.values()}
+    names = [case.get("name") for case in ElementTree.parse("out.xml").iter("testcase") if list(case) == []]
+    assert names == ["compile sums.cu sm_90a", "compile more.cu sm_90a", "fuzz double/right"]
+
+
+def test_a_wrong_element_of_the_second_output_has_its_line(ladder, monkeypatch):
+    monkeypatch.chdir(ladder)
+    flags = ["--arch", "sm_90a", "--examples", "10", "--seed", "1", "--json", "pair.json"]
+    assert command_line.main(["check", "mine.py:PAIR", *flags]) == cli.EXIT_FALSE
+    [report] = json.loads(Path("pair.json").read_text())["reports"]
+    assert report["message"].startswith("output twice: element (3,) is 0.5")
+    assert (report["line"], report["thread"]) == (line_of("// wrong in the second", "both.cu"), [3, 0, 0])
+
+
+def test_a_family_that_cannot_be_checked_is_refused(ladder, monkeypatch, capsys):
+    monkeypatch.chdir(ladder)
+    for arguments, why in (
+        (["mine.py:FAMILIES"], "has no family 'FAMILIES'"),
+        (["nothing"], "there is no family 'nothing'"),
+        (["mine.py:FAMILY", "--annotate", "x.html"], "has several files: name one of them (sums.cu, more.cu)"),
+    ):
+        assert command_line.main(["check", *arguments]) == cli.EXIT_REFUSED
+        assert why in " ".join(capsys.readouterr().err.split())
 
 
 STORES = """\
