@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cudakit import __version__, names
-from cudakit.commands import check, cli, files, fuzzing, profile, shipping
+from cudakit.commands import check, cli, files, fuzzing, profile, shipping, tuning
 from cudakit.errors import Refused
 from cudakit.show import outputs, terminal
 
@@ -121,7 +121,7 @@ def fill(arguments: argparse.Namespace) -> int:
     return cli.EXIT_FALSE if wrong else cli.EXIT_OK
 
 
-COMMANDS = ("info", "compile", "check", "bench", "fuzz", "profile", "export", "draw", "fill")
+COMMANDS = ("info", "compile", "check", "bench", "fuzz", "tune", "profile", "export", "draw", "fill")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -167,6 +167,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--checks", type=cli.parse_list, metavar="C,...", help="only these of the simulated device (default: all)"
     )
     sub.add_argument("--device", default="auto", metavar="auto|sim|gpu|gpu:N")
+
+    sub = command("tune", tuning.HELP, tuning.main)
+    tuning.add_arguments(sub)
 
     sub = command("profile", profile.HELP, profile.main)
     profile.add_arguments(sub)

@@ -87,6 +87,23 @@ def within(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], roundi
     return _by_pieces(result, reference, limits, "rounding", lambda exact, limit: limit)
 
 
+def bounds(reference: Any, rounding: Any, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
+    """The least and the greatest value of each element of a result of `dtype` that differs from the reference by its
+    `rounding` alone: a fast test, which every result passes that `within` would but for the last rounding. None for
+    dtypes other than float32, float64 and whole numbers."""
+    exact, allowed = np.asarray(reference), np.asarray(rounding)
+    if dtype.kind in "iub" and exact.dtype.kind in "iub" and not np.any(allowed):
+        return exact, exact
+    if dtype not in (np.float32, np.float64) or exact.dtype.kind != "f":
+        return None
+    with np.errstate(all="ignore"):
+        least, greatest = exact - allowed, exact + allowed
+        low, high = least.astype(dtype), greatest.astype(dtype)
+        low = np.where(low < least, np.nextafter(low, dtype.type(np.inf)), low)
+        high = np.where(high > greatest, np.nextafter(high, dtype.type(-np.inf)), high)
+    return low, high
+
+
 def _by_pieces(result: Any, reference: Any, other: Any, name: str, allowance: Callable[[Any, Any], Any]) -> Comparison:
     """The verdict on `result`, in pieces of whole rows; allowance(rows of reference, of other): the errors allowed
     before the last rounding."""

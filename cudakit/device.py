@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudakit import nvtx
-from cudakit.compile import cache, compiler, headers
+from cudakit.compile import cache, compiler
 from cudakit.driver import driver as drivers
 from cudakit.driver.context import Context, MemoryInfo
 from cudakit.driver.stream import Event, Stream
@@ -268,25 +268,13 @@ class Device:
         """
         if (path is None) == (source is None):
             raise ValueError("compile() takes a path, or source=... with a name, and not both")
+        settings: dict[str, Any] = {
+            "arch": self.arch, "options": options, "defines": defines, "names": names, "include": include,
+            "std": std, "fmad": fmad, "max_registers": max_registers, "line_info": line_info,
+        }  # fmt: skip
         if path is not None:
-            file = headers.find_source(path)
-            label, text = str(file), headers.read_source(file)
-        else:
-            label, text = name or "kernel.cu", source or ""
-        request = compiler.request(
-            text,
-            name=label,
-            arch=self.arch,
-            options=options,
-            defines=defines,
-            names=names,
-            include=include,
-            std=std,
-            fmad=fmad,
-            max_registers=max_registers,
-            line_info=line_info,
-        )
-        return self.module_of(request)
+            return self.module_of(compiler.request_of(path, **settings))
+        return self.module_of(compiler.request(source or "", name=name or "kernel.cu", **settings))
 
     def module_of(self, request: compiler.Request) -> Module:
         """The module of a compile request for this device's architecture: what `compile` returns for it."""

@@ -26,7 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cudakit.compile import cache, compiler, headers, ownership
+from cudakit.compile import compiler, headers, ownership
+from cudakit.compile import folder as cache
 from cudakit.compile.cache import CacheWarning
 from cudakit.compile.ownership import NotOurs
 
@@ -165,6 +166,11 @@ def keep(situation: Situation, choice: Choice, home: str = "") -> Path | None:
         _warn(f"the tuned configuration {path} could not be written ({error})")
         return None
     return path
+
+
+def has_any(family: str) -> bool:
+    """Whether a choice may be kept for a family: cheap enough for every new kind of call."""
+    return os.environ.get("CUDAKIT_TUNED", "") != "ignore" and bool(_entries(family))
 
 
 def choices(situation: Situation, nearby: bool = True) -> Iterator[Choice]:

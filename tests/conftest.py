@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 # here can be stale. Child processes that tests start inherit it.
 os.environ.setdefault("CUDAKIT_CACHE_DIR", str(ROOT / ".pytest_cache" / "kernels"))
 
+# What a developer's own tuning has kept must not change what tests run; tests of it switch it on.
+os.environ.setdefault("CUDAKIT_TUNED", "ignore")
+
 # A process that was started in the background ignores it, and so would tests of Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -63,8 +63,9 @@ def clear_memo() -> None:
         _swept.clear()
 
 
-def compiled(request: Request) -> Compiled:
-    """`request`'s results: from memory, from disk, or compiled now and stored.
+def compiled(request: Request, make: Callable[[Request], Compiled] | None = None) -> Compiled:
+    """`request`'s results: from memory, from disk, or compiled now and stored. make: compiles it, as
+    `compiler.compile` does unless given.
 
     Raises CompileError where the source does not compile, or where CUDAKIT_COMPILE=never and nothing is stored.
     """
@@ -77,13 +78,13 @@ def compiled(request: Request) -> Compiled:
         reason = f"its line {included.unknown[0]!r} keeps it out of the cache (the header is not known by name)"
     if reason:
         _forbid_compiling(request.name, request.arch, request.options, reason)
-        return compiler.compile(request)
+        return (make or compiler.compile)(request)
     return _kept(
         request.name,
         request.arch,
         request.options,
         key(request, included),
-        lambda: compiler.compile(request),
+        lambda: (make or compiler.compile)(request),
         lambda: _scan(request) == included,  # NVRTC reads the headers itself, a moment after they were hashed
     )
 

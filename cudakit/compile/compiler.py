@@ -8,7 +8,6 @@ loads it.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -121,6 +120,13 @@ def request(
     return Request(source, name, arch, (*made, *extra), tuple(names), tuple(directories))
 
 
+def request_of(path: str | os.PathLike[str], **settings: Any) -> Request:
+    """`request` of a `.cu` file, looked for as `headers.find_source` does. Raises FileNotFoundError, and CompileError
+    if it is not UTF-8."""
+    file = headers.find_source(path)
+    return request(headers.read_source(file), name=str(file), **settings)
+
+
 def request_again(compiled: Compiled, arch: str, names: Sequence[str]) -> Request:
     """The request that `compiled` was made of, for another architecture and with the name expressions `names`."""
     options = [option for option in compiled.options if not option.startswith(("-I", "--gpu-architecture="))]
@@ -147,26 +153,41 @@ _MISSING = re.compile(r"(?:could not|cannot) open source file \"(\w+(?:\.h)?)\""
 @nvtx.range("NVRTC")
 def compile(request: Request) -> Compiled:
     """Compile `request`. Raises CompileError with the log and the numbered source around each diagnostic."""
-    before, nul, _ = request.source.partition("\0")
-    if nul:
-        line = before.count("\n") + 1
-        raise CompileError(f"{request.name}:{line} has a NUL character, where NVRTC takes the source to end: remove it")
-    nvrtc = library.load()
-    scan = functools.partial(
-        headers.scan, request.source, request.name, request.directories, request.options, request.names
-    )
-    if scan().unknown or nvrtc_options.not_covered(request.options):
-        bundled.unpack()  # a scan does if it finds a header of CUDA's; here there may be one
+    nvrtc = _ready(request)
     options = full_options(request)
     result, how = precompiled.run(
         nvrtc,
         request.source,
         (nvrtc_identity(), request.name, *options),
         request.options,
-        scan,
+        lambda: _scan(request),
         lambda more: _attempt(nvrtc, request, options, more),
     )
     return replace(result, precompiled=how)
+
+
+@nvtx.range("NVRTC")
+def compile_in_threads(request: Request) -> Compiled:
+    """The same without precompiled headers, which one thread at a time may use: several threads compile at once."""
+    result = _attempt(_ready(request), request, full_options(request), ()).result
+    return replace(result, precompiled="not used: several threads compile")
+
+
+def _ready(request: Request) -> Any:
+    """The NVRTC bindings, with the headers in place that `request` may include. Raises CompileError for a source that
+    NVRTC would read in part."""
+    before, nul, _ = request.source.partition("\0")
+    if nul:
+        line = before.count("\n") + 1
+        raise CompileError(f"{request.name}:{line} has a NUL character, where NVRTC takes the source to end: remove it")
+    nvrtc = library.load()
+    if _scan(request).unknown or nvrtc_options.not_covered(request.options):
+        bundled.unpack()  # a scan does if it finds a header of CUDA's; here there may be one
+    return nvrtc
+
+
+def _scan(request: Request) -> headers.Included:
+    return headers.scan(request.source, request.name, request.directories, request.options, request.names)
 
 
 def _attempt(

@@ -35,25 +35,74 @@ def tile_launch(kernel: str, tile: FmaTile, problem: GemmProblem) -> Launch | st
     return Launch(grid, tile.threads, shared=tile.shared((lies.a_along_k, lies.b_along_k)), entry=entry)
 
 
-@variant("gemm/09_pipelined.cu", since="sm_80", problems="neighbours")
-def pipelined(problem: GemmProblem) -> Launch | str:
+def _tile(
+    table: Callable[[GemmProblem], FmaTile], problem: GemmProblem, tm: int | None, *constants: int
+) -> FmaTile | str:
+    """The tile of a variant's constants, or why it cannot be; that of the table if tm is None."""
+    if tm is not None:
+        return gemm_tiles.tuned_tile(problem, (tm, *constants))
+    if constants != gemm_tiles.USUAL:
+        return "tm=None is the table's tile: it takes no other constants"
+    return table(problem)
+
+
+@variant("gemm/09_pipelined.cu", since="sm_80", problems="neighbours", tune=gemm_tiles.TUNE)
+def pipelined(
+    problem: GemmProblem,
+    tm: int | None = None,
+    tn: int = 8,
+    warps_m: int = 2,
+    warps_n: int = 2,
+    rows: int = 4,
+    stages: int = 3,
+    resident: int = 2,
+) -> Launch | str:
     """copies run ahead of the arithmetic, 16x8 sums a thread"""
-    return tile_launch("pipelined", gemm_tiles.best_plain(problem), problem)
+    tile = _tile(gemm_tiles.best_plain, problem, tm, tn, warps_m, warps_n, rows, stages, resident, 1)
+    return tile if isinstance(tile, str) else tile_launch("pipelined", tile, problem)
 
 
-@variant("gemm/10_sliced.cu", since="sm_80", problems="neighbours")
-def sliced(problem: GemmProblem) -> Launch | str:
+@variant("gemm/10_sliced.cu", since="sm_80", problems="neighbours", tune={**gemm_tiles.TUNE, "slices": (1, 2, 4, 8)})
+def sliced(
+    problem: GemmProblem,
+    tm: int | None = None,
+    tn: int = 8,
+    warps_m: int = 2,
+    warps_n: int = 2,
+    rows: int = 4,
+    stages: int = 3,
+    resident: int = 2,
+    slices: int = 1,
+) -> Launch | str:
     """groups of warps share the k of a tile"""
-    return tile_launch("sliced", gemm_tiles.best_sliced(problem), problem)
+    if tm is not None and slices == 1:
+        return "it has at least two slices"
+    tile = _tile(gemm_tiles.best_sliced, problem, tm, tn, warps_m, warps_n, rows, stages, resident, slices)
+    return tile if isinstance(tile, str) else tile_launch("sliced", tile, problem)
 
 
-@variant("gemm/11_stream_k.cu", since="sm_80", problems="neighbours")
-def stream_k(problem: GemmProblem) -> tuple[Launch, ...] | str:
+@variant("gemm/11_stream_k.cu", since="sm_80", problems="neighbours", tune={**gemm_tiles.TUNE, "slices": (1, 2, 4, 8)})
+def stream_k(
+    problem: GemmProblem,
+    tm: int | None = None,
+    tn: int = 8,
+    warps_m: int = 2,
+    warps_n: int = 2,
+    rows: int = 4,
+    stages: int = 3,
+    resident: int = 2,
+    slices: int = 1,
+) -> tuple[Launch, ...] | str:
     """every block takes an equal stretch of all tiles' k"""
     lies = gemm_tiles.operand_layout(problem)
+    tile = _tile(gemm_tiles.best_stream, problem, tm, tn, warps_m, warps_n, rows, stages, resident, slices)
     if isinstance(lies, str):
         return lies
-    return gemm_tiles.stream_launches(gemm_tiles.best_stream(problem), problem, lies)
+    if isinstance(tile, str):
+        return tile
+    if tile.bm * tile.bn % 1024:
+        return "a tile is not a multiple of 1024 sums"
+    return gemm_tiles.stream_launches(tile, problem, lies)
 
 
 VARIANTS = (*LADDER, pipelined, sliced, stream_k, gemm_packed.packed, gemv)

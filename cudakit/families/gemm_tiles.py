@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cudakit.families.gemm_problem import GemmProblem, arguments
@@ -19,7 +20,7 @@ class FmaTile:
 
     The rest is what it takes, in us, fitted to 40 shapes on an H200: a step of one block alone on a multiprocessor, of
     each block where there are several, the start and end of a tile, and by how much a step is longer where an operand
-    is not aligned.
+    is not aligned. 0 of a tile that is not in a table.
     """
 
     bm: int
@@ -31,10 +32,10 @@ class FmaTile:
     stages: int
     slices: int
     resident: int
-    alone_us: float
-    each_us: float
-    start_us: float
-    unaligned: float
+    alone_us: float = 0.0
+    each_us: float = 0.0
+    start_us: float = 0.0
+    unaligned: float = 0.0
 
     @property
     def threads(self) -> int:
@@ -159,6 +160,48 @@ def stream_launches(
         Launch(blocks, tile.threads, args, shared, main, scratch, source=source),
         Launch((min(blocks, tiles), tile.bm * tile.bn * share // 1024), 256, joined, entry=join, source=source),
     )
+
+
+# The constants that the three kernels are tuned by. rows: rows of threads in a warp. tm=None is the tile of the table,
+# which depends on the problem; the others, and slices, are at USUAL then.
+TUNE = {
+    "tm": (None, 4, 8, 16),
+    "tn": (4, 8, 16),
+    "warps_m": (1, 2, 4),
+    "warps_n": (1, 2, 4),
+    "rows": (4, 8),
+    "stages": (2, 3, 4),
+    "resident": (1, 2, 3, 4),
+}
+USUAL = (8, 2, 2, 4, 3, 2, 1)
+# Registers that a thread needs besides its sums and two sets of operands, at least.
+OTHER_REGISTERS = 16
+
+
+def tuned_tile(problem: GemmProblem, constants: Sequence[int]) -> FmaTile | str:
+    """The tile of tm, tn, warps_m, warps_n, rows, stages, resident and slices, or why the kernels cannot take them for
+    a problem."""
+    tm, tn, warps_m, warps_n, rows, stages, resident, slices = constants
+    tile = FmaTile(warps_m * tm * rows, warps_n * tn * (32 // rows), tm, tn, warps_m, warps_n, stages, slices, resident)
+    lies = operand_layout(problem)
+    if isinstance(lies, str):
+        return lies
+    if tile.threads > 1024:
+        return "a block has more than 1024 threads"
+    registers = min(255, 65536 // (tile.threads * resident))
+    if tm * tn + 2 * (tm + tn) + OTHER_REGISTERS > registers:
+        return "its sums do not fit in the registers that `resident` blocks leave a thread"
+    shared = tile.shared((lies.a_along_k, lies.b_along_k))
+    if resident * (shared + 1024) > problem.shared + 1024:
+        return "`resident` blocks do not fit in shared memory"
+    if slices > 1 and shared < tile.bm * tile.bn * 4:
+        return "the sums of a slice do not fit in the memory of its tiles"
+    for lines, along_k, vec in ((tile.bm, lies.a_along_k, lies.vec_a), (tile.bn, lies.b_along_k, lies.vec_b)):
+        across = DEPTH // 4 if along_k else lines // 4 if vec == 4 else 32
+        step = tile.threads // slices // across
+        if not step or tile.threads // slices % across or (lines if along_k else DEPTH) % step or lines % 32:
+            return "the threads of a slice cannot bring equal shares of a tile"
+    return tile
 
 
 def _step_us(tile: FmaTile, resident: int, aligned: bool) -> float:

@@ -150,7 +150,8 @@ class Variant(Generic[P]):
     configuration: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _expect_tunable(self)
+        if not self.configuration:  # one that has a configuration was made of one that has not
+            _expect_tunable(self)
 
     def answer(self, problem: P) -> tuple[Launch, ...] | str:
         """Its launches for `problem` in order, or the sentence that says why it does not take it."""

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.errors import GraphError
+from cudakit.family.choice import tuned_variant
 from cudakit.family.declaration import Variant, several
 from cudakit.family.guards import make_guard, renew
 from cudakit.family.ladder import Ladder, Recent
@@ -123,7 +124,8 @@ def _first(
         out, targets = _outputs(family, sources, out, options, reader, device, on)
         target: Any = targets[0] if len(targets) == 1 else targets
         problem = family.problem_of(sources, target, **options)
-        picked = family.pick(variant, problem, device.arch)
+        picked = tuned_variant(family, device, sources, target, options, problem) if variant == "auto" else None
+        picked = picked or family.pick(variant, problem, device.arch)
         arrays = (*inputs, *several(out))
         if picked.run is not None or len(targets) > 1:
             _expect_no_capture(family, picked, on)

@@ -18,6 +18,7 @@ import numpy as np
 
 from cudakit import names, nvtx
 from cudakit.compare import Comparison, in_range, within
+from cudakit.compile import compiler
 from cudakit.device import Device
 from cudakit.errors import LaunchError, Refused, UnsupportedVariant
 from cudakit.family import defaults
@@ -455,13 +456,18 @@ class Ladder(Generic[P]):
 
     def kernel(self, device: Device, one: Variant[P], launch: Launch) -> Kernel:
         """The compiled kernel of a launch, kept on the device after the first call."""
-        key = source, entry, defines = one.entry_of(launch)
+        key = _, entry, _ = one.entry_of(launch)
         kernel: Kernel | None = device.kept.get(key)
         if kernel is None:
-            expression = "<" in entry
-            module = device.compile(source, names=(entry,) if expression else (), defines=dict(defines))
-            kernel = device.kept[key] = module[entry]
+            kernel = device.kept[key] = device.module_of(self.request(device, one, launch))[entry]
         return kernel
+
+    def request(self, device: Device, one: Variant[P], launch: Launch) -> compiler.Request:
+        """The compile of a launch's kernel for a device."""
+        source, entry, defines = one.entry_of(launch)
+        return compiler.request_of(
+            source, arch=device.arch, names=(entry,) if "<" in entry else (), defines=dict(defines)
+        )
 
     def arguments_of(self, launch: Launch, kernel: Kernel, problem: P) -> tuple[Any, ...]:
         """The arguments of a launch, with Slots in the place of arrays."""

@@ -241,11 +241,12 @@ class Tuner:
             if outcome.best.cost is not None:
                 outcome.final = outcome.best.cost, outcome.best.cost
             return
-        self._step("the best and the usual one")
-        best, other = self.bench.race((outcome.best.point, auto), max(4, effort))
-        outcome.best.cost, usual.cost = best, other
-        usual.end("measured")
-        outcome.final = best, other
+        if not self.bench.exact:
+            self._step("the best and the usual one")
+            outcome.best.cost, usual.cost = self.bench.race((outcome.best.point, auto), max(4, effort))
+            usual.end("measured")
+        if outcome.best.cost is not None and usual.cost is not None:
+            outcome.final = outcome.best.cost, usual.cost
 
 
 def _text(configuration: Any) -> str:

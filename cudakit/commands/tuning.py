@@ -1,0 +1,108 @@
+"""`cudakit tune`: finds the best configurations of a family's variants, and keeps them for `variant="auto"`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from cudakit import tuned
+from cudakit.commands import cli
+from cudakit.errors import Refused
+from cudakit.show import outputs, terminal, tuning_tables
+from cudakit.tuning.search import SEARCHES
+
+if TYPE_CHECKING:
+    from cudakit.tuning.run import TuneReport
+
+HELP = """Finds the best configurations of a family's variants, and keeps them for variant="auto".
+
+Each configuration of the constants that a variant declares (tune={"tile": (16, 32)}) is compiled, checked against the
+reference, and then timed in turns with the best one so far. On the simulated device, which has no clock, configurations
+are ordered by what it counts.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument("family", help="mine.py:FAMILY, package.module:FAMILY, or a name such as gemm")
+    cli.add_common_arguments(parser)
+    parser.add_argument("--shapes", type=cli.parse_shapes, metavar="S,...", help="the shapes (default: the family's)")
+    parser.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="only these (default: all)")
+    parser.add_argument("--dtypes", type=cli.parse_names, metavar="DTYPE,...", help="these dtypes (default: the usual)")
+    parser.add_argument(
+        "--modes", type=lambda text: text.split(","), metavar="MODE,...", help="these modes (default: the usual)"
+    )
+    parser.add_argument(
+        "--budget",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="for each shape, dtype and mode, compiles included (default: 60)",
+    )
+    parser.add_argument(
+        "--search",
+        choices=SEARCHES,
+        default="auto",
+        help="exhaustive: every configuration in order; random: random ones and moves from the best; auto: random, and "
+        "all that are left once the budget suffices (default: auto)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the search and of the inputs (default: 0)")
+    parser.add_argument("--threads", type=cli.positive, metavar="N", help="compile N at once (default: one per CPU)")
+    parser.add_argument(
+        "--cold",
+        action="store_true",
+        help="search without the usual configurations, and hold the best against them at the end",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="keep nothing: auto stays as it is")
+    parser.add_argument("--forget", action="store_true", help="remove what is kept for the family, and end")
+
+
+def _seconds(text: str) -> float:
+    """Seconds above 0. Raises argparse's error for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """The command. Returns the exit status: 1 if a configuration is wrong or faults, 2 if none was measured."""
+    from cudakit.commands import ladder
+    from cudakit.tuning.run import Settings, tune
+
+    outputs.check_destination("--json", arguments.json)
+    family = cli.family(arguments.family)
+    if arguments.forget:
+        terminal.say(f"{tuned.forget(family.name)} kept configurations of {family.name} were removed")
+        return cli.EXIT_OK
+    settings = Settings(
+        arguments.budget, arguments.search, arguments.seed, arguments.cold, not arguments.dry_run, arguments.threads
+    )
+    table, progress = cli.consoles(arguments)
+    report: TuneReport | None = None
+    with cli.open_device(arguments.device) as device:
+        chosen = ladder.selected(family, arguments)
+        searches = sum(len(s.dtypes or (1,)) * len(s.modes or (1,)) for _, s in chosen)
+        with cli.progress(progress, 0) as step:
+            for member, selection in chosen:
+                shapes = arguments.shapes or list(member.shapes[device.kind])
+                done = tune(device, member, shapes, selection, settings, step=step)
+                if report is None:
+                    report = done
+                else:
+                    report.tunings += done.tunings
+    if report is None or not searches:
+        raise Refused(f"there is nothing to tune of {arguments.family}")
+    if not arguments.quiet:
+        tuning_tables.show(report.as_dict(), table)
+    if arguments.json:
+        outputs.write_json(report.as_dict(), arguments.json)
+    if not report.ok:
+        return cli.EXIT_FALSE
+    if not report.measured:
+        reasons = [why for one in report.tunings if one.outcome.best is None for why in one.refused]
+        return cli.nothing_checked("; ".join(dict.fromkeys(reasons)) or "no configuration could be measured")
+    return cli.EXIT_OK

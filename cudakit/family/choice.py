@@ -1,0 +1,87 @@
+"""The variant and configuration that tuning kept for a call, if there is one: what "auto" means then."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cudakit import tuned
+from cudakit.errors import CompileError
+from cudakit.family.declaration import Variant, several
+from cudakit.tuned import Choice, Situation
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+    from cudakit.family.ladder import Ladder
+
+
+def situation_of(
+    family: Ladder[Any], device: Device, inputs: Sequence[Any], output: Any, options: Mapping[str, Any]
+) -> Situation:
+    """What a choice is made for: the family, the chip, the shapes and dtypes of all arrays, and the options that are
+    not at their defaults; of a plain number of the kernels', only its kind."""
+    usual = {name: values[0] for name, values in family.option_values().items()}
+    known = []
+    for name, value in sorted(options.items()):
+        scalar = family.scalars.get(name)
+        if scalar is not None:
+            kind = scalar.kind(value) if scalar.kind is not None else None
+            known += [f"{name} {kind}"] if kind else []
+        elif value is not None and not (name in usual and _same(value, usual[name])):
+            known.append(f"{name}={value!r}")
+    arrays = tuple((tuple(int(n) for n in array.shape), array.dtype.name) for array in (*inputs, *several(output)))
+    return Situation(family.name, tuned.chip_of(device), arrays, ", ".join(known))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+def fingerprint_of(one: Variant[Any], problem: Any, arch: str) -> str:
+    """The digest of all sources that a variant's launches for a problem are compiled from (see `tuned.fingerprint`)."""
+    sources = sorted({one.entry_of(launch)[0] for launch in one.launches(problem)} or {one.source})
+    return hashlib.sha256(" ".join(tuned.fingerprint(source, arch) for source in sources).encode()).hexdigest()
+
+
+def tuned_variant(
+    family: Ladder[Any],
+    device: Device,
+    inputs: Sequence[Any],
+    output: Any,
+    options: Mapping[str, Any],
+    problem: Any,
+) -> Variant[Any] | None:
+    """The variant at the configuration that tuning kept for these arrays, or None.
+
+    Of a family without a `choose` of its own, the one for the nearest shapes is taken if there is none for these. A
+    choice is passed over if its sources or the compiler have changed, if the declaration does not have its variant or
+    values any more, and if it does not take the problem.
+    """
+    if not tuned.has_any(family.name):
+        return None
+    situation = situation_of(family, device, inputs, output, options)
+    for choice in tuned.choices(situation, nearby=family.choose is None):
+        one = configured(family, choice)
+        if one is None or one.refusal(problem, device.arch) is not None:
+            continue
+        try:
+            if fingerprint_of(one, problem, device.arch) == choice.fingerprint:
+                return one
+        except (OSError, CompileError):
+            continue  # its source is gone, or is not text
+    return None
+
+
+def configured(family: Ladder[Any], choice: Choice) -> Variant[Any] | None:
+    """The variant of a choice at its configuration; None if the declaration does not have it."""
+    one = next((one for one in family.variants if one.name == choice.variant), None)
+    if one is None or set(choice.configuration) - set(one.tune):
+        return None
+    values = {}
+    for name, kept in choice.configuration.items():
+        matching = [value for value in one.tune[name] if repr(tuned.plain(value)) == repr(kept)]
+        if not matching:
+            return None
+        values[name] = matching[0]
+    return one.configured(**values)

@@ -1,0 +1,139 @@
+"""The tables of `cudakit tune`: the best configurations of each shape, what was refused, and what ended badly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cudakit.shapes import shape_text
+from cudakit.show import terminal
+from cudakit.show.digits import NOTHING, number
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MOST_ROWS, MOST_REASONS = 10, 6
+
+COUNTS = (
+    "COUNTS, NOT TIMES: the simulated device has no clock. Configurations are in the order of the slots of their "
+    "busiest unit (see docs/tuning.md); how they rank on a GPU is only known from a GPU."
+)
+
+
+def show(report: Mapping[str, Any], out: Console) -> None:
+    """Print a report of `cudakit.tuning.run.TuneReport.as_dict` on `out`."""
+    if any(one["unit"] == "slots" for one in report["tunings"]):
+        terminal.show_text(out, COUNTS, "bold")
+    for one in report["tunings"]:
+        _show_one(one, report["device"], out)
+
+
+def _show_one(one: Mapping[str, Any], device: Mapping[str, str], out: Console) -> None:
+    measured = [trial for trial in one["trials"] if trial["verdict"] == "measured"]
+    shown = sorted(measured, key=lambda trial: float(trial["cost"]))[:MOST_ROWS]
+    usual = one["usual"]
+    if usual is not None and usual["cost"] is not None and not any(_same(trial, usual) for trial in shown):
+        shown.append(usual)
+    notes = terminal.Notes()
+    title = (
+        f"{_place(one)} on {device['name']}: {one['tried']} of {one['space']} configurations tried in "
+        f"{one['seconds']:.1f} s{' (all that are not refused)' if one['tried_all'] else ''}"
+    )
+    if shown:
+        terminal.show_table(out, title, _columns(shown, one), styles=["bold", *[None] * (len(shown) - 1)])
+    else:
+        terminal.show_text(out, f"{title}; none could be measured")
+    for line in (*notes.lines(), *_endings(one), *_refusals(one["refused"]), _conclusion(one)):
+        terminal.show_text(out, line)
+
+
+def _columns(shown: Sequence[Mapping[str, Any]], one: Mapping[str, Any]) -> list[terminal.Column]:
+    usual = one["usual"]
+    base = usual["cost"] if usual is not None else None
+
+    def beside(trial: Mapping[str, Any]) -> str:
+        return NOTHING if base is None else f"{number(base / trial['cost'])} x"
+
+    def cells(name: str) -> list[str]:
+        return [number(trial.get(name)) for trial in shown]
+
+    columns = [
+        terminal.Column("variant", [trial["variant"] for trial in shown], words=True),
+        terminal.Column("configuration", [_configuration(trial, usual) for trial in shown], words=True),
+        terminal.Column(one["unit"], cells("cost")),
+        terminal.Column("x usual", [beside(trial) for trial in shown]),
+        terminal.Column("registers", cells("registers"), leave=2),
+        terminal.Column("shared, bytes", cells("shared"), leave=3),
+        terminal.Column(
+            "occupancy",
+            [f"{100 * trial['occupancy']:.0f} %" if "occupancy" in trial else NOTHING for trial in shown],
+            leave=1,
+        ),
+    ]
+    if one["unit"] == "slots":
+        columns.insert(4, terminal.Column("busiest", [str(trial.get("busiest", NOTHING)) for trial in shown], leave=4))
+        for name, heading in (("bank_conflicts", "bank conflicts"), ("divergent_branches", "divergent branches")):
+            counts = [number(trial.get("counters", {}).get(name)) for trial in shown]
+            columns.insert(5, terminal.Column(heading, counts, leave=5))
+    return columns
+
+
+def _configuration(trial: Mapping[str, Any], usual: Mapping[str, Any] | None) -> str:
+    text = configuration_text(trial["configuration"]) or "as declared"
+    return f"{text} (usual)" if usual is not None and _same(trial, usual) else text
+
+
+def configuration_text(configuration: Mapping[str, Any]) -> str:
+    """ "tile=32 rows=8"."""
+    return " ".join(f"{name}={value}" for name, value in configuration.items())
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(one["variant"] == other["variant"] and one["configuration"] == other["configuration"])
+
+
+def _place(one: Mapping[str, Any]) -> str:
+    return " ".join(part for part in (one["family"], shape_text(one["shape"]), one["dtype"], one["mode"]) if part)
+
+
+def _endings(one: Mapping[str, Any]) -> list[str]:
+    """The configurations that could not be measured, by reason, bugs first."""
+    lines = []
+    for verdict in ("wrong", "failed", "not compiled", "unfit"):
+        ended = [trial for trial in one["trials"] if trial["verdict"] == verdict]
+        by_reason: dict[str, list[str]] = {}
+        for trial in ended:
+            first = str(trial["why"] or "").splitlines()
+            name = f"{trial['variant']} {configuration_text(trial['configuration'])}".strip()
+            by_reason.setdefault(first[0] if first else "", []).append(name)
+        for why, named in list(by_reason.items())[:MOST_REASONS]:
+            others = f" and {len(named) - 1} more" if len(named) > 1 else ""
+            lines.append(f"{verdict.upper() if verdict in ('wrong', 'failed') else verdict}: {named[0]}{others}: {why}")
+        if len(by_reason) > MOST_REASONS:
+            lines.append(f"{verdict}: {len(by_reason) - MOST_REASONS} more reasons are in --json")
+    return lines
+
+
+def _refusals(refused: Mapping[str, int]) -> list[str]:
+    lines = [f"refused: {count}: {why}" for why, count in list(refused.items())[:MOST_REASONS]]
+    if len(refused) > MOST_REASONS:
+        lines.append(f"refused: {len(refused) - MOST_REASONS} more reasons are in --json")
+    return lines
+
+
+def _conclusion(one: Mapping[str, Any]) -> str:
+    if one["lost"]:
+        kept = "" if one["kept"] is None else f". The best so far is kept in {one['kept']}"
+        return f"{one['lost']}{kept}"
+    if one["best"] is None:
+        return "nothing is kept"
+    what = "auto" if one["usual"] is None else f"auto's usual {one['usual']['variant']}"
+    ratio, unit = one["ratio"], "time" if one["unit"] == "ms" else "count of slots"
+    if ratio is None:
+        text = f"{what} could not be measured beside it"
+    elif ratio <= 1.0:
+        text = f"{what} stays as it is: the best one found has {number(1 / ratio)} of its {unit}"
+    else:
+        text = f"{number(1 / ratio)} of the {unit} of {what}"
+    kept = "it is not kept" if one["kept"] is None else f"kept for variant='auto' in {one['kept']}"
+    return f"{text}; {kept}"

@@ -1,0 +1,226 @@
+"""The workbench of a family on one device: compiles configurations, checks them, and times or counts them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cudakit.compile import cache, compiler
+from cudakit.device import Device
+from cudakit.measure.case import BenchCase
+from cudakit.measure.timing import GpuTimer, Launch
+from cudakit.shapes import Shape
+from cudakit.tuning.counts import Load
+from cudakit.tuning.space import Point, Space
+from cudakit.tuning.trial import Trial, Unfit, Wrong
+
+if TYPE_CHECKING:
+    from cudakit.driver.stream import Stream
+    from cudakit.family import Ladder, Variant
+    from cudakit.family import Launch as KernelLaunch
+    from cudakit.launch.kernel import Kernel
+
+# GPU milliseconds of a short measurement, and of one turn of the shortest race; turns of a race; and prepared launches
+# that are kept.
+SHORT_MS, TURN_MS, TURNS, KEPT = 3.0, 6.0, 5, 32
+
+Timer = Callable[[Device, "Stream"], GpuTimer]
+
+
+class FamilyBench:
+    """One shape, dtype and mode of a family on a device.
+
+    variants: the names of those to search, all unless given. cold: the usual configurations are left out. timer: makes
+    what times launches; by default a GPU's events, and on the simulated device nothing: costs are counts then. `device`
+    is another one after a fault of the simulated device. Raises Refused for a shape that the family does not take.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        family: Ladder[Any],
+        shape: Shape,
+        dtype: str,
+        mode: str = "",
+        *,
+        variants: Sequence[str] | None = None,
+        cold: bool = False,
+        seed: int = 0,
+        timer: Timer | None = None,
+    ) -> None:
+        self.device, self.family, self._cold = device, family, cold
+        self._case_of = (shape, dtype, mode, seed)
+        self._make_timer = timer if timer is not None or device.kind == "sim" else GpuTimer
+        self.exact = self._make_timer is None
+        self._open()
+        chosen = [family[name] for name in variants] if variants else [one for one in family.variants if not one.waits]
+        tunes = {one.name: dict(one.tune) for one in chosen}
+        self._defaults = {one.name: one.usual for one in family.variants}
+        usual = family.pick("auto", self.case.problem, device.arch)
+        tunes.setdefault(usual.name, {})
+        self.space = Space(tunes, self._refuses)
+        self.auto = self._usual(usual)
+        self.usual = [self._usual(one) for one in chosen]
+
+    def _open(self) -> None:
+        shape, dtype, mode, seed = self._case_of
+        self.stream = self.device.stream()
+        self.case = BenchCase(self.device, self.family, shape, dtype, mode, self.stream, seed)
+        self._timer = None if self._make_timer is None else self._make_timer(self.device, self.stream)
+        self._prepared: OrderedDict[Point, list[Launch]] = OrderedDict()
+        self._rotated = False
+
+    def close(self) -> None:
+        """Let go of its launches and its stream."""
+        self._prepared.clear()
+        if self.device.context.lost is None:
+            self.stream.close()
+
+    @property
+    def unit(self) -> str:
+        """Of costs: "ms", or "slots" (see `counts`)."""
+        return "slots" if self.exact else "ms"
+
+    def _usual(self, one: Variant[Any]) -> Point:
+        names = self.space.axes[one.name].names
+        return self.space.point(one.name, {name: self._defaults[one.name][name] for name in names})
+
+    def variant(self, point: Point) -> Variant[Any]:
+        """The variant at a point's configuration."""
+        one = self.family[point.variant]
+        configuration = self.space.configuration(point)
+        return one.configured(**configuration) if configuration else one
+
+    def _refuses(self, variant: str, configuration: dict[str, Any]) -> str | None:
+        one = self.family[variant].configured(**configuration)
+        if self._cold and configuration == self._defaults[variant]:
+            return "the usual configuration, which a cold start leaves out"
+        try:
+            refusal = one.refusal(self.case.problem, self.device.arch)
+            if refusal is not None:
+                return refusal
+            launches = one.launches(self.case.problem)
+        except Exception as error:  # the user's function, at values that it may not have been called with before
+            return f"its function raises {type(error).__name__}: {error}"
+        threads = int(self.device.attribute("MAX_THREADS_PER_BLOCK"))
+        shared = int(self.device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
+        for launch in launches:
+            if launch.threads > threads:
+                return f"more than {threads} threads per block"
+            if launch.shared > shared:
+                return f"more than {shared} bytes of shared memory per block"
+        return None
+
+    # What a Tuner calls ---------------------------------------------------------------------------------------------
+
+    def compile(self, point: Point) -> None:
+        """Compiles a point's kernels, or finds them in the cache; loads nothing, which would disturb what is timed."""
+        one = self.variant(point)
+        for launch in one.launches(self.case.problem):
+            cache.compiled(self.family.request(self.device, one, launch), compiler.compile_in_threads)
+
+    def check(self, trial: Trial) -> float:
+        """Launches a point once on the poisoned output and judges what it wrote. Returns its counts' cost, or the
+        milliseconds of that launch."""
+        one = self.variant(trial.point)
+        self._fit(one, trial)
+        row = self.case.row(one.name, None, "")
+        took = [0.0]
+
+        def launch() -> None:
+            if self._timer is None or self.device.kind == "sim":
+                self.case.launch(one)
+                return
+            start = self.stream.record(timing=True)
+            self.case.launch(one)
+            took[0] = float(self.stream.record(timing=True).elapsed_since(start))
+
+        self.case.check(launch, row, one, errors=False)
+        if row.ok is not True:
+            raise Wrong(row.verdict.why or "the result is wrong")
+        if not self.exact:
+            return took[0]
+        load = Load.of(row.counters or {})
+        trial.details["slots"] = load.as_dict()
+        trial.details["busiest"] = load.busiest
+        names = ("global_load_sectors", "global_store_sectors", "instructions", "bank_conflicts", "divergent_branches")
+        trial.details["counters"] = {name: (row.counters or {}).get(name, 0) for name in names}
+        return load.cost
+
+    def cost(self, point: Point) -> float:
+        """Milliseconds of a launch, by a short measurement."""
+        return self._time(point, SHORT_MS)
+
+    def race(self, points: Sequence[Point], effort: int) -> list[float]:
+        """Milliseconds of each point's launches: the median of TURNS turns. Each turn begins with another point."""
+        samples: list[list[float]] = [[] for _ in points]
+        for turn in range(TURNS):
+            for step in range(len(points)):
+                number = (turn + step) % len(points)
+                samples[number].append(self._time(points[number], TURN_MS * effort))
+        return [float(np.median(taken)) for taken in samples]
+
+    def recover(self) -> str | None:
+        """Another simulated device instead of one that a fault has lost. Returns why there is none for a GPU."""
+        lost = self.device.context.lost
+        if lost is None:
+            return None
+        spec = self.device.context.spec
+        if self.device.kind == "gpu":
+            return f"{spec} was lost, and the search ended: {str(lost).splitlines()[0]}"
+        self.device.close()
+        self.device = Device(spec, fresh=True)
+        self._open()
+        return None
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _kernels(self, one: Variant[Any]) -> list[tuple[KernelLaunch, Kernel]]:
+        return [(launch, self.family.kernel(self.device, one, launch)) for launch in one.launches(self.case.problem)]
+
+    def _fit(self, one: Variant[Any], trial: Trial) -> None:
+        """Notes a configuration's registers, spills, shared memory and occupancy. Raises Unfit if a block of it cannot
+        be resident, or a cooperative grid of it."""
+        most = int(self.device.attribute("MAX_THREADS_PER_MULTIPROCESSOR"))
+        shares = []
+        for launch, kernel in self._kernels(one):
+            blocks = kernel.occupancy(launch.block, launch.shared)
+            if not blocks:
+                if launch.threads > kernel.max_threads:
+                    raise Unfit(
+                        f"{launch.threads} threads per block; its {kernel.registers} registers per thread, or its "
+                        f"__launch_bounds__, allow {kernel.max_threads}"
+                    )
+                raise Unfit(
+                    f"{kernel.static_shared + launch.shared} bytes of shared memory per block; "
+                    f"{kernel.static_shared + kernel.max_dynamic_shared} can be had"
+                )
+            grid = int(np.prod(launch.grid))
+            if launch.cooperative and grid > blocks * self.device.multiprocessors:
+                raise Unfit(
+                    f"a cooperative grid of {grid} blocks; {blocks * self.device.multiprocessors} can be resident"
+                )
+            shares.append(blocks * launch.threads / most)
+            for name, value in (("registers", kernel.registers), ("spills", kernel.spills)):
+                trial.details[name] = max(value, trial.details.get(name, 0))
+            trial.details["shared"] = max(kernel.static_shared + launch.shared, trial.details.get("shared", 0))
+        if shares:
+            trial.details["occupancy"] = min(shares)
+
+    def _time(self, point: Point, budget_ms: float) -> float:
+        if self._timer is None:
+            raise ValueError("a workbench without a timer has counts, which are the same each time")
+        if not self._rotated:
+            self.case.rotate()
+            self._rotated = True
+        launches = self._prepared.get(point)
+        if launches is None:
+            launches = self._prepared[point] = self.case.prepared(self.variant(point))
+            if len(self._prepared) > KEPT:
+                self._prepared.popitem(last=False)
+        self._prepared.move_to_end(point)
+        self._timer.budget_ms = budget_ms
+        return self._timer.time(launches).median

@@ -1,0 +1,213 @@
+"""Tuning of a family on several shapes, dtypes and modes: searches, keeps what is best, and reports it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudakit import tuned
+from cudakit.errors import Refused, UnsupportedVariant
+from cudakit.family.choice import fingerprint_of, situation_of
+from cudakit.measure.bench import Selection
+from cudakit.shapes import Shape, shape_text
+from cudakit.tuned import Choice
+from cudakit.tuning.bench import FamilyBench, Timer
+from cudakit.tuning.trial import Trial
+from cudakit.tuning.tuner import Outcome, Tuner
+
+if TYPE_CHECKING:
+    from cudakit.device import Device
+    from cudakit.family import Ladder
+
+
+def _silent(text: str) -> None:
+    """Says nothing."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to search. budget_s: seconds for each shape, dtype and mode, compiles included. search: "auto", "exhaustive"
+    or "random". cold: start without the usual configurations, which are only held against the best at the end. keep:
+    write the best down for "auto". threads: compiles at once, None for one per CPU."""
+
+    budget_s: float = 60.0
+    search: str = "auto"
+    seed: int = 0
+    cold: bool = False
+    keep: bool = True
+    threads: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"budget_s": self.budget_s, "search": self.search, "seed": self.seed, "cold": self.cold}
+
+
+@dataclass
+class Tuning:
+    """The outcome for one shape. unit: of costs, "ms" or "slots". space: configurations, refused ones included. kept:
+    the file that the best is kept in, None if it is not kept."""
+
+    family: str
+    shape: Shape
+    dtype: str
+    mode: str
+    unit: str
+    space: int
+    refused: Mapping[str, int]
+    outcome: Outcome
+    kept: Path | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The cost of what "auto" means without tuning, divided by that of the best one; None if not compared."""
+        return None if self.outcome.final is None else self.outcome.final[1] / self.outcome.final[0]
+
+    def as_dict(self) -> dict[str, Any]:
+        outcome = self.outcome
+        return {
+            "family": self.family,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "mode": self.mode,
+            "unit": self.unit,
+            "space": self.space,
+            "tried": len(outcome.trials),
+            "tried_all": outcome.tried_all,
+            "seconds": outcome.seconds,
+            "best": None if outcome.best is None else outcome.best.as_dict(),
+            "usual": None if outcome.usual is None else outcome.usual.as_dict(),
+            "ratio": self.ratio,
+            "kept": None if self.kept is None else str(self.kept),
+            "lost": outcome.lost,
+            "refused": dict(self.refused),
+            "trials": [trial.as_dict() for trial in outcome.trials],
+        }
+
+
+@dataclass
+class TuneReport:
+    """The outcomes of a run. device: as `Device.info` returns it."""
+
+    device: Mapping[str, str]
+    settings: Settings
+    tunings: list[Tuning] = field(default_factory=list)
+
+    @property
+    def bugs(self) -> list[Trial]:
+        """The trials that a bug of the kernel ended."""
+        return [trial for one in self.tunings for trial in one.outcome.bugs]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no trial failed, and no search ended early because the device was lost."""
+        return not self.bugs and not any(one.outcome.lost for one in self.tunings)
+
+    @property
+    def measured(self) -> bool:
+        """Whether a configuration was measured for every shape."""
+        return all(one.outcome.best is not None for one in self.tunings) and bool(self.tunings)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "device": dict(self.device),
+            "settings": self.settings.as_dict(),
+            "tunings": [one.as_dict() for one in self.tunings],
+        }
+
+
+def tune(
+    device: Device,
+    family: Ladder[Any],
+    shapes: list[Shape],
+    selection: Selection | None = None,
+    settings: Settings | None = None,
+    *,
+    step: Callable[[str], None] = _silent,
+    timer: Timer | None = None,
+) -> TuneReport:
+    """Tunes a family on each shape, and keeps the best configurations for `variant="auto"`.
+
+    selection: variants, dtypes and modes. step(text): told what runs next. timer: as for FamilyBench. A shape after
+    which a GPU is lost is the last one. Raises Refused for a wrong shape or name.
+    """
+    selection, settings = selection or Selection(), settings or Settings()
+    chosen, dtypes, modes = selection.of(family)
+    report = TuneReport(device.info(), settings)
+    names = [one.name for one in chosen] if selection.variants else None
+    first = device
+    for mode in modes:
+        for dtype in dtypes:
+            for shape in shapes:
+                said = " ".join(part for part in (family.name, shape_text(shape), dtype, mode) if part)
+
+                def at(text: str, said: str = said) -> None:
+                    step(f"{said}: {text}")
+
+                bench = _bench(device, family, shape, dtype, mode, names, settings, timer)
+                found = _one(bench, settings, at)
+                device = bench.device
+                report.tunings.append(found)
+                if found.outcome.lost is not None:
+                    return report
+                bench.close()
+    if device is not first:  # a simulated device that a fault has lost was replaced
+        device.close()
+    return report
+
+
+def _bench(
+    device: Device,
+    family: Ladder[Any],
+    shape: Shape,
+    dtype: str,
+    mode: str,
+    names: list[str] | None,
+    settings: Settings,
+    timer: Timer | None,
+) -> FamilyBench:
+    try:
+        return FamilyBench(
+            device, family, shape, dtype, mode, variants=names, cold=settings.cold, seed=settings.seed, timer=timer
+        )
+    except UnsupportedVariant as error:
+        raise Refused(f"{family.name} {shape_text(shape)}: {error}") from error
+
+
+def _one(bench: FamilyBench, settings: Settings, step: Callable[[str], None]) -> Tuning:
+    tuner = Tuner(
+        bench.space,
+        bench,
+        bench.usual,
+        auto=bench.auto,
+        search=settings.search,
+        seed=settings.seed,
+        budget_s=settings.budget_s,
+        threads=settings.threads,
+        cold=settings.cold,
+        step=step,
+    )
+    outcome = tuner.run()
+    shape, dtype, mode = bench.case.shape, bench.case.dtype, bench.case.mode
+    found = Tuning(bench.family.name, shape, dtype, mode, bench.unit, bench.space.size, bench.space.refused, outcome)
+    best = outcome.kept
+    if settings.keep and best is not None and best.cost is not None:
+        found.kept = _keep(bench, best, outcome)
+    return found
+
+
+def _keep(bench: FamilyBench, best: Trial, outcome: Outcome) -> Path | None:
+    one, case = bench.variant(best.point), bench.case
+    situation = situation_of(bench.family, bench.device, case.inputs, case.output, case.options)
+    usual = outcome.usual.cost if outcome.usual is not None else None
+    choice = Choice(
+        best.variant,
+        best.configuration,
+        fingerprint_of(one, case.problem, bench.device.arch),
+        float(best.cost or 0.0),
+        bench.unit,
+        usual,
+    )
+    first = bench.family.variants[0].source
+    return tuned.keep(situation, choice, home=os.path.dirname(first))
