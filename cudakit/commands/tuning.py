@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from cudakit import tuned
@@ -12,6 +14,8 @@ from cudakit.show import outputs, terminal, tuning_tables
 from cudakit.tuning.search import SEARCHES
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from cudakit.tuning.run import TuneReport
 
 HELP = """Finds the best configurations of a family's variants, and keeps them for variant="auto".
@@ -68,6 +72,18 @@ def _seconds(text: str) -> float:
     return value
 
 
+@contextmanager
+def _saying(console: Console) -> Iterator[Callable[[str], None]]:
+    """Yields step(text), which shows what runs now. On a terminal only."""
+    from rich.text import Text
+
+    if console.quiet or not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("starting") as status:
+        yield lambda text: status.update(Text(text))
+
+
 def main(arguments: argparse.Namespace) -> int:
     """The command. Returns the exit status: 1 if a configuration is wrong or faults, 2 if none was measured."""
     from cudakit.commands import ladder
@@ -83,18 +99,19 @@ def main(arguments: argparse.Namespace) -> int:
     )
     table, progress = cli.consoles(arguments)
     report: TuneReport | None = None
-    with cli.open_device(arguments.device) as device:
-        chosen = ladder.selected(family, arguments)
-        searches = sum(len(s.dtypes or (1,)) * len(s.modes or (1,)) for _, s in chosen)
-        with cli.progress(progress, 0) as step:
-            for member, selection in chosen:
-                shapes = arguments.shapes or list(member.shapes[device.kind])
-                done = tune(device, member, shapes, selection, settings, step=step)
-                if report is None:
-                    report = done
-                else:
-                    report.tunings += done.tunings
-    if report is None or not searches:
+    with ExitStack() as stack:
+        device = stack.enter_context(cli.open_device(arguments.device))
+        step = stack.enter_context(_saying(progress))
+        for member, selection in ladder.selected(family, arguments):
+            if device.context.closed:  # a fault has lost a simulated device
+                device = stack.enter_context(cli.open_device(device.context.spec, fresh=True))
+            shapes = arguments.shapes or list(member.shapes[device.kind])
+            done = tune(device, member, shapes, selection, settings, step=step)
+            if report is None:
+                report = done
+            else:
+                report.tunings += done.tunings
+    if report is None:
         raise Refused(f"there is nothing to tune of {arguments.family}")
     if not arguments.quiet:
         tuning_tables.show(report.as_dict(), table)

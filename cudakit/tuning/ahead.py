@@ -27,7 +27,7 @@ class Ahead(Generic[T]):
         threads = threads or threads_here()
         self._work = work
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
-        self._most = 2 * threads
+        self._most = 4 * threads  # so that a slow one at the head of the queue leaves none of them idle
         self._queue: deque[tuple[T, Future[object]]] = deque()
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 
 from cudakit.compile import cache, compiler
 from cudakit.device import Device
+from cudakit.errors import Refused
 from cudakit.measure.case import BenchCase
 from cudakit.measure.timing import GpuTimer, Launch
 from cudakit.shapes import Shape
@@ -18,7 +19,7 @@ from cudakit.tuning.space import Point, Space
 from cudakit.tuning.trial import Trial, Unfit, Wrong
 
 if TYPE_CHECKING:
-    from cudakit.driver.stream import Stream
+    from cudakit.driver.stream import Event, Stream
     from cudakit.family import Ladder, Variant
     from cudakit.family import Launch as KernelLaunch
     from cudakit.launch.kernel import Kernel
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 # GPU milliseconds of a short measurement, and of one turn of the shortest race; turns of a race; and prepared launches
 # that are kept.
 SHORT_MS, TURN_MS, TURNS, KEPT = 3.0, 6.0, 5, 32
+# The most that the host may add to the time of a first launch, between two events.
+HOST_MS = 5.0
 
 Timer = Callable[[Device, "Stream"], GpuTimer]
 
@@ -56,19 +59,28 @@ class FamilyBench:
         self._make_timer = timer if timer is not None or device.kind == "sim" else GpuTimer
         self.exact = self._make_timer is None
         self._open()
-        chosen = [family[name] for name in variants] if variants else [one for one in family.variants if not one.waits]
+        chosen = [family[name] for name in variants] if variants else list(family.variants)
+        chosen = [one for one in chosen if self._measurable(one)]
         tunes = {one.name: dict(one.tune) for one in chosen}
         self._defaults = {one.name: one.usual for one in family.variants}
         usual = family.pick("auto", self.case.problem, device.arch)
-        tunes.setdefault(usual.name, {})
+        if self._measurable(usual):
+            tunes.setdefault(usual.name, {})
         self.space = Space(tunes, self._refuses)
-        self.auto = self._usual(usual)
+        self.auto = self._usual(usual) if self._measurable(usual) else None
         self.usual = [self._usual(one) for one in chosen]
+
+    def _measurable(self, one: Variant[Any]) -> bool:
+        """Whether events or counters see all of a variant's work: not if it waits for the device meanwhile, nor on the
+        simulated device if it calls a library."""
+        return not one.waits and not (self.exact and one.run is not None)
 
     def _open(self) -> None:
         shape, dtype, mode, seed = self._case_of
         self.stream = self.device.stream()
         self.case = BenchCase(self.device, self.family, shape, dtype, mode, self.stream, seed)
+        if self.case.empty:
+            raise Refused(f"{self.case.said} is empty: no kernel is launched, so there is nothing to tune")
         self._timer = None if self._make_timer is None else self._make_timer(self.device, self.stream)
         self._prepared: OrderedDict[Point, list[Launch]] = OrderedDict()
         self._rotated = False
@@ -123,26 +135,25 @@ class FamilyBench:
             cache.compiled(self.family.request(self.device, one, launch), compiler.compile_in_threads)
 
     def check(self, trial: Trial) -> float:
-        """Launches a point once on the poisoned output and judges what it wrote. Returns its counts' cost, or the
-        milliseconds of that launch."""
+        """Launches a point once on the poisoned output and judges what it wrote. Returns its counts' cost, or
+        milliseconds that a launch takes at least."""
         one = self.variant(trial.point)
         self._fit(one, trial)
         row = self.case.row(one.name, None, "")
-        took = [0.0]
+        events: list[Event] = []
 
         def launch() -> None:
-            if self._timer is None or self.device.kind == "sim":
-                self.case.launch(one)
-                return
-            start = self.stream.record(timing=True)
+            if self.device.kind == "gpu":
+                events.append(self.stream.record(timing=True))
             self.case.launch(one)
-            took[0] = float(self.stream.record(timing=True).elapsed_since(start))
+            if self.device.kind == "gpu":
+                events.append(self.stream.record(timing=True))
 
         self.case.check(launch, row, one, errors=False)
         if row.ok is not True:
             raise Wrong(row.verdict.why or "the result is wrong")
         if not self.exact:
-            return took[0]
+            return max(0.0, float(events[1].elapsed_since(events[0])) - HOST_MS) if events else 0.0
         load = Load.of(row.counters or {})
         trial.details["slots"] = load.as_dict()
         trial.details["busiest"] = load.busiest

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,7 +121,7 @@ class TuneReport:
 def tune(
     device: Device,
     family: Ladder[Any],
-    shapes: list[Shape],
+    shapes: Sequence[Shape],
     selection: Selection | None = None,
     settings: Settings | None = None,
     *,
@@ -137,21 +138,15 @@ def tune(
     report = TuneReport(device.info(), settings)
     names = [one.name for one in chosen] if selection.variants else None
     first = device
-    for mode in modes:
-        for dtype in dtypes:
-            for shape in shapes:
-                said = " ".join(part for part in (family.name, shape_text(shape), dtype, mode) if part)
-
-                def at(text: str, said: str = said) -> None:
-                    step(f"{said}: {text}")
-
-                bench = _bench(device, family, shape, dtype, mode, names, settings, timer)
-                found = _one(bench, settings, at)
-                device = bench.device
-                report.tunings.append(found)
-                if found.outcome.lost is not None:
-                    return report
-                bench.close()
+    for mode, dtype, shape in itertools.product(modes, dtypes, shapes):
+        bench = _bench(device, family, shape, dtype, mode, names, settings, timer)
+        said = bench.case.said
+        found = _one(bench, settings, lambda text, said=said: step(f"{said}: {text}"))  # type: ignore[misc]
+        report.tunings.append(found)
+        device = bench.device
+        if found.outcome.lost is not None:
+            break
+        bench.close()
     if device is not first:  # a simulated device that a fault has lost was replaced
         device.close()
     return report
@@ -176,6 +171,8 @@ def _bench(
 
 
 def _one(bench: FamilyBench, settings: Settings, step: Callable[[str], None]) -> Tuning:
+    case = bench.case
+    situation = situation_of(bench.family, bench.device, case.inputs, case.output, case.options)
     tuner = Tuner(
         bench.space,
         bench,
@@ -189,25 +186,20 @@ def _one(bench: FamilyBench, settings: Settings, step: Callable[[str], None]) ->
         step=step,
     )
     outcome = tuner.run()
-    shape, dtype, mode = bench.case.shape, bench.case.dtype, bench.case.mode
-    found = Tuning(bench.family.name, shape, dtype, mode, bench.unit, bench.space.size, bench.space.refused, outcome)
-    best = outcome.kept
-    if settings.keep and best is not None and best.cost is not None:
-        found.kept = _keep(bench, best, outcome)
-    return found
-
-
-def _keep(bench: FamilyBench, best: Trial, outcome: Outcome) -> Path | None:
-    one, case = bench.variant(best.point), bench.case
-    situation = situation_of(bench.family, bench.device, case.inputs, case.output, case.options)
-    usual = outcome.usual.cost if outcome.usual is not None else None
-    choice = Choice(
-        best.variant,
-        best.configuration,
-        fingerprint_of(one, case.problem, bench.device.arch),
-        float(best.cost or 0.0),
-        bench.unit,
-        usual,
+    found = Tuning(
+        bench.family.name, case.shape, case.dtype, case.mode, bench.unit, bench.space.size, bench.space.refused, outcome
     )
-    first = bench.family.variants[0].source
-    return tuned.keep(situation, choice, home=os.path.dirname(first))
+    best = outcome.kept
+    compared = outcome.final is not None or not settings.cold
+    if settings.keep and compared and best is not None and best.cost is not None:
+        one = bench.variant(best.point)
+        choice = Choice(
+            best.variant,
+            best.configuration,
+            fingerprint_of(one, bench.case.problem, bench.device.arch),
+            float(best.cost),
+            bench.unit,
+            outcome.usual.cost if outcome.usual is not None else None,
+        )
+        found.kept = tuned.keep(situation, choice, home=os.path.dirname(bench.family.variants[0].source))
+    return found

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cudakit.errors import CompileError, ContextLost, CudakitError
+from cudakit.errors import CompileError, ContextLost, CudakitError, OutOfMemory
 from cudakit.tuning.ahead import Ahead
 from cudakit.tuning.search import STARTS, Search
 from cudakit.tuning.space import Point, Space
@@ -36,7 +36,7 @@ class Workbench(Protocol):
         """Compiles a point's kernels; called in several threads. Raises CompileError."""
 
     def check(self, trial: Trial) -> float:
-        """Launches a point once and judges its result; returns a first rough cost. Raises Unfit, Wrong, and
+        """Launches a point once and judges its result; returns a cost that it has at least. Raises Unfit, Wrong, and
         CudakitError if it cannot be launched or faults."""
 
     def cost(self, point: Point) -> float:
@@ -179,6 +179,8 @@ class Tuner:
             trial.end("unfit", str(why))
         except Wrong as why:
             trial.end("wrong", str(why))
+        except OutOfMemory as why:
+            trial.end("unfit", str(why))
         except CudakitError as why:
             trial.end("failed", str(why))
             if isinstance(why, ContextLost):
