@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 
 from cudakit.export import identifiers
 from cudakit.export.c_types import Types
 from cudakit.export.sources import Bundle, Entry, Image
 from cudakit.launch.signature import Parameter
+
+_SHOWN = 6  # usual launches in a comment
 
 
 def filled(template: str, values: dict[str, str]) -> str:
@@ -24,14 +26,14 @@ def fatbin_name(image: Image) -> str:
     return f"{image.stem}.fatbin"
 
 
-def text(bundle: Bundle, banner: Sequence[str], usual: Mapping[str, Sequence[str]]) -> str:
-    """The header. usual: lines on usual configurations, by an entry's identifier."""
+def text(bundle: Bundle, banner: Sequence[str]) -> str:
+    """The header. banner: the lines of its first comment."""
     prefix = identifiers.identifier(bundle.name)
     types = Types(prefix, identifiers.launcher_names())
     # The launchers have their names already: structs may not take one of them.
     for entry in bundle.entries:
         types.unique(entry.identifier)
-    launchers = [_launcher(prefix, number, entry, types, usual) for number, entry in enumerate(bundle.entries)]
+    launchers = [_launcher(prefix, number, entry, types) for number, entry in enumerate(bundle.entries)]
     table = [
         f'{{{one.image}, {_bool(one.cluster or one.required_cluster is not None)}, "{one.mangled}"}}'
         for one in bundle.entries
@@ -119,7 +121,7 @@ def names_of(parameters: Sequence[Parameter]) -> list[str]:
     return identifiers.parameter_identifiers([parameter.name for parameter in parameters])
 
 
-def _launcher(prefix: str, number: int, entry: Entry, types: Types, usual: Mapping[str, Sequence[str]]) -> str:
+def _launcher(prefix: str, number: int, entry: Entry, types: Types) -> str:
     names = names_of(entry.parameters)
     typed = [types.of(one, align) for one, align in zip(entry.parameters, entry.alignments, strict=True)]
     arguments = [
@@ -133,9 +135,10 @@ def _launcher(prefix: str, number: int, entry: Entry, types: Types, usual: Mappi
     arguments += [f"{kind}{'' if kind.endswith('*') else ' '}{name}" for kind, name in zip(typed, names, strict=True)]
     values, given = "", "NULL"
     if names:
-        values = f"    void *values[] = {{{', '.join(f'(void *)&{name}' for name in names)}}};\n"
+        addresses = "".join(f"        (void *)&{name},\n" for name in names)
+        values = f"    void *values[] = {{\n{addresses}    }};\n"
         given = "values"
-    lines = [*([entry.idea] if entry.idea else []), *_facts(entry), *usual.get(entry.identifier, ())]
+    lines = [*([entry.idea] if entry.idea else []), *_facts(entry), *_usual(entry)]
     name = f"{prefix}_{entry.identifier}"
     indent = " " * 4
     return (
@@ -166,6 +169,20 @@ def _facts(entry: Entry) -> list[str]:
     return lines
 
 
+def _usual(entry: Entry) -> list[str]:
+    """Its usual launch configurations, one line per problem."""
+    lines = [
+        f"{one.title}: grid {_times(one.grid)}, block {_times(one.block)}, {one.shared} bytes of dynamic shared memory"
+        + (f", clusters of {_times(one.cluster)}" if one.cluster is not None else "")
+        for one in entry.usual[:_SHOWN]
+    ]
+    return ["Usual launches:", *(f"  {line}" for line in lines)] if lines else []
+
+
+def _times(extents: tuple[int, int, int]) -> str:
+    return " x ".join(map(str, extents))
+
+
 def _pointed_class(parameter: Parameter) -> bool:
     target = parameter.type.target
     return parameter.kind == "pointer" and target is not None and target.kind in ("struct", "enum", "function")
@@ -177,13 +194,20 @@ def _with_names(entry: Entry, chosen: Sequence[Parameter]) -> list[tuple[Paramet
 
 
 def _constants(name: str, entry: Entry) -> str:
-    """What the kernel was compiled for: the most threads of a block, or its block, and its cluster."""
+    """What the kernel was compiled for: the most threads of a block, or its block, and its cluster; and the block and
+    the shared memory that all of its usual launches have."""
     values: dict[str, int] = {}
     if entry.block is not None:
         values |= {f"{name}_BLOCK_{axis}": extent for axis, extent in zip("XYZ", entry.block, strict=True)}
     elif entry.max_threads is not None:
         values[f"{name}_MAX_THREADS"] = entry.max_threads
+    blocks, shared = {one.block for one in entry.usual}, {one.shared for one in entry.usual}
+    if entry.block is None and len(blocks) == 1:
+        (block,) = blocks
+        values |= {f"{name}_USUAL_BLOCK_{axis}": extent for axis, extent in zip("XYZ", block, strict=True)}
+    if len(shared) == 1:
+        values[f"{name}_USUAL_SHARED"] = shared.pop()
     if entry.required_cluster is not None:
         values |= {f"{name}_CLUSTER_{axis}": extent for axis, extent in zip("XYZ", entry.required_cluster, strict=True)}
-    listed = ", ".join(f"{constant} = {value}" for constant, value in values.items())
-    return f"enum {{ {listed} }};\n" if listed else ""
+    listed = "".join(f"    {constant} = {value},\n" for constant, value in values.items())
+    return f"enum {{\n{listed}}};\n" if listed else ""

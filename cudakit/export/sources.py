@@ -26,16 +26,29 @@ from cudakit.shipped import expect_architecture, forward_compatible, order
 
 
 @dataclass(frozen=True)
+class Usual:
+    """The launch configuration of a kernel for one problem, which `title` names. shared: bytes of dynamic shared
+    memory."""
+
+    title: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    cluster: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True)
 class Wanted:
     """One kernel to export: `entry` is its C++ name or name expression ("k<4>"), `since` the first architecture that
-    it is compiled for. cluster, cooperative: whether it is launched with a cluster size given at the launch, and with
-    all blocks resident at once; None if the compiled code is to show it."""
+    it is compiled for. idea: a line for its comment. cluster, cooperative: whether it is launched with a cluster size
+    given at the launch, and with all blocks resident at once; None if the compiled code is to show it."""
 
     entry: str
     since: str = "sm_75"
     idea: str = ""
     cluster: bool | None = None
     cooperative: bool | None = None
+    usual: tuple[Usual, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,7 @@ class Image:
 class Entry:
     """One exported kernel. name: its name expression or C++ name. identifier: its name in C. image: the number of its
     Image. max_threads: the most threads of a block that its launch bounds allow; block, required_cluster: the sizes
-    that it was compiled for; None if it leaves them open. cluster: launched with a cluster size. ideas: in one line.
+    that it was compiled for; None if it leaves them open. cluster: launched with a cluster size. idea: in one line.
     resources: by architecture."""
 
     name: str
@@ -87,6 +100,7 @@ class Entry:
     cluster: bool
     cooperative: bool
     idea: str
+    usual: tuple[Usual, ...]
     resources: Mapping[str, compiler.Resources]
 
 
@@ -125,7 +139,7 @@ def build(name: str, sources: Sequence[Source], architectures: Sequence[str], *,
         if not found:
             raise Refused(f"{source.label} has no kernels: name a template's instances, --names 'k<4>'")
         entries += found
-        stem = stems(identifiers.identifier(source.path.stem))
+        stem = stems(re.sub(r"[^\w.-]", "_", source.path.stem))
         jit = forward_compatible(compiled) if ptx else None
         binary = fatbin.make(stem, {arch: one.cubin for arch, one in compiled.items()}, jit, compiled)
         images.append(Image(stem, source, compiled, binary, jit, _provenance(source, compiled)))
@@ -257,6 +271,7 @@ def _entry(
         cluster=cluster,
         cooperative=cooperative,
         idea=wanted.idea,
+        usual=wanted.usual,
         resources={
             arch: each.resources[mangled] for arch, each in compiled.items() if mangled in ptx_entries(each.ptx)
         },

@@ -7,12 +7,14 @@ without a report, the example launches it in the same way and expects the same r
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from cudakit.compile import compiler
 from cudakit.device import Device
+from cudakit.driver import driver as drivers
 from cudakit.errors import CudakitError
 from cudakit.export.samples import Recorder, Sample
 from cudakit.export.sources import Bundle, Entry
@@ -20,7 +22,9 @@ from cudakit.launch.arguments import pointer_dtypes
 from cudakit.launch.module import Module, ObjectCode
 from cudakit.launch.signature import Parameter
 from cudakit.memory.array import DeviceArray, as_dtype
-from cudakit.shipped import order, runs_on
+from cudakit.shipped import order
+
+NOT_SIMULATED = "it was not tried out: no architecture of the export is one that can be simulated"
 
 _SIZE = 16  # every integer parameter
 _ELEMENTS = 1 << 12  # of each array: the most that three axes of _SIZE reach
@@ -33,12 +37,13 @@ def run(bundle: Bundle) -> tuple[list[Sample], dict[int, str]]:
     samples: list[Sample] = []
     reasons: dict[int, str] = {}
     for number, entry in enumerate(bundle.entries):
-        code = _newest(bundle, entry)
-        if code is None:
-            reasons[number] = "it was not tried out: no architecture of the export is one that can be simulated"
+        arch = newest_simulated(entry.resources)
+        if arch is None:
+            reasons[number] = NOT_SIMULATED
             continue
+        code = bundle.images[entry.image].compiled[arch]
         try:
-            with Device(f"sim:{code.arch}", fresh=True) as device:
+            with Device(f"sim:{arch}", fresh=True) as device:
                 samples.append(_try(number, entry, code, device))
         except (CudakitError, ValueError) as error:
             reasons[number] = f"its arguments are not known, and guessed ones do not fit: {_first_line(error)}"
@@ -46,15 +51,14 @@ def run(bundle: Bundle) -> tuple[list[Sample], dict[int, str]]:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    joined = " ".join(line.strip() for line in lines[: 2 if lines[0].endswith(":") else 1])
+    return joined.removesuffix(":")
 
 
-def _newest(bundle: Bundle, entry: Entry) -> compiler.Compiled | None:
-    """The entry's code for the latest architecture that can be simulated."""
-    for arch in sorted(entry.resources, key=order, reverse=True):
-        if runs_on(arch, (9, 0)) or order(arch)[0] < 90:
-            return bundle.images[entry.image].compiled[arch]
-    return None
+def newest_simulated(architectures: Iterable[str]) -> str | None:
+    """The latest architecture for which there is a simulated device, or None."""
+    return max(filter(drivers.is_simulated, architectures), key=order, default=None)
 
 
 def _try(number: int, entry: Entry, code: compiler.Compiled, device: Device) -> Sample:

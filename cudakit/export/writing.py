@@ -20,18 +20,17 @@ def contents(
     version: str,
     samples: Sequence[Sample] = (),
     reasons: Mapping[int, str] | None = None,
-    usual: Mapping[str, Sequence[str]] | None = None,
     *,
     ptx: bool = True,
 ) -> dict[str, bytes]:
     """Every file of an export, by name; the same bundle makes the same bytes.
 
     version: cudakit's. samples: what the example launches; reasons: why it does not launch an entry, by its number.
-    usual: lines on usual configurations, by an entry's identifier. ptx: include PTX, for the simulated device.
+    ptx: include PTX, for the simulated device.
     """
     prefix = identifiers.identifier(bundle.name)
     banner = [f"{prefix}.h: launchers of kernels, written by cudakit {version}.", "", *_provenance(bundle)]
-    files = {f"{prefix}.h": header.text(bundle, banner, usual or {}).encode()}
+    files = {f"{prefix}.h": header.text(bundle, banner).encode()}
     banner = [f"example.cpp: launches the kernels of {prefix}.h. Written by cudakit {version}.", ""]
     program, data = example.text(bundle, [*banner, *_provenance(bundle)], samples, reasons or {})
     files |= {"example.cpp": program.encode(), "example.data": data}

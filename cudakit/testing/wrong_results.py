@@ -4,7 +4,7 @@ element."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from cudakit.errors import CudakitError
 from cudakit.family import several
 from cudakit.launch.definitions import definition_line
 from cudakit.reports import Report
-from cudakit.testing.case import run_case
+from cudakit.testing.case import Watch, run_case
 
 if TYPE_CHECKING:
     from cudakit.compare import Comparison
@@ -30,6 +30,11 @@ def report(device: Device, family: Ladder[Any], variant: Variant[Any], case: Any
     On the simulated device it has the kernel, block, thread and line of the last store to the wrong element; if no
     kernel stored to it, the last kernel's definition. On a GPU it has no place.
     """
+    return traced(device, verdict, lambda watch: run_case(device, family, variant, case, watch))
+
+
+def traced(device: Device, verdict: Comparison, run: Callable[[Watch], object]) -> Report:
+    """The report of a wrong result, likewise. run(watch): does it again, the kernels within watch(output)."""
     found = Report("wrong result", verdict.why, full_text=verdict.why)
     if device.kind != "sim":
         return found
@@ -44,7 +49,7 @@ def report(device: Device, family: Ladder[Any], variant: Variant[Any], case: Any
 
     try:
         with device.counters() as counted:
-            run_case(device, family, variant, case, watch)
+            run(watch)
     except CudakitError:  # it depends on chance
         return found
     return _stored(found, stores[-1]) if stores else _not_stored(found, counted)

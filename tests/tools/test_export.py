@@ -359,7 +359,7 @@ def test_files_that_export_did_not_write_are_kept(project, tmp_path, capsys):
     [
         (("scale.cu", "--arch", "90"), "'90' is not an architecture"),
         (("scale.cu", "--arch", ","), "--arch names no architecture"),
-        (("scale.cu", "--name", "++"), "write one with a letter"),
+        (("scale.cu", "--name", "++"), "cannot begin the names of functions in C"),
         (("scale.cu", "--name", "string"), "string.h is a header of C"),
         (("template.cu",), "has no kernels: name a template's instances"),
         (("scale.cu", "-o", "scale.cu"), "is a file: name a folder"),
@@ -393,6 +393,156 @@ def test_a_kernel_is_left_out_for_architectures_before_its_first(project):
         sources.build("later", only, ["sm_80"])
     with pytest.raises(Refused, match=r"has no kernel 'lode'; it has: load"):
         sources.build("later", [sources.Source(project / "later.cu", (sources.Wanted("lode"),))], ["sm_80"])
+
+
+# Families -------------------------------------------------------------------------------------------------------------
+
+TRANSPOSE_CU = """\
+template <int TILE>
+__global__ void tiled(const float* x, float* out, int rows, int cols) {
+    __shared__ float tile[TILE][TILE + 1];
+    const int row = blockIdx.y * TILE + threadIdx.y, col = blockIdx.x * TILE + threadIdx.x;
+    if (row < rows && col < cols) tile[threadIdx.y][threadIdx.x] = x[row * cols + col];
+    __syncthreads();
+    const int to_row = blockIdx.x * TILE + threadIdx.y, to_col = blockIdx.y * TILE + threadIdx.x;
+    if (to_row < cols && to_col < rows) out[to_row * rows + to_col] = tile[threadIdx.x][threadIdx.y] + WRONG;
+}
+extern "C" __global__ void naive(const float* x, float* out, int rows, int cols) {
+    const int col = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
+    if (col < cols) out[col * rows + row] = x[row * cols + col];
+}
+"""
+
+TRANSPOSE_PY = """\
+from cudakit.family import Family, Launch, ceil_div
+
+FAMILY = Family(
+    "transpose",
+    reference=lambda x: x.T,
+    inputs={"x": "float32[rows, cols]"},
+    outputs={"out": "float32[cols, rows]"},
+    shapes=((33, 37), (16, 16)),
+)
+
+
+@FAMILY.variant("transpose.cu")
+def naive(p):
+    \"\"\"one thread per element\"\"\"
+    return Launch((ceil_div(p.cols, 32), p.rows), 32, defines={"WRONG": 0})
+
+
+@FAMILY.variant("transpose.cu", tune={"tile": (8, 16)})
+def tiled(p, tile=16):
+    \"\"\"a tile in shared memory\"\"\"
+    grid = (ceil_div(p.cols, tile), ceil_div(p.rows, tile))
+    return Launch(grid, (tile, tile), entry=f"tiled<{tile}>", defines={"WRONG": 0})
+"""
+
+
+@pytest.fixture
+def transpose(tmp_path, monkeypatch):
+    """A user's family in a folder of its own, which is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("transpose.cu").write_text(TRANSPOSE_CU)
+    Path("transpose.py").write_text(TRANSPOSE_PY)
+    return tmp_path
+
+
+def test_a_family_is_exported_with_its_usual_launches(transpose, fake_driver, capsys):
+    target = f"{transpose / 'transpose.py'}:FAMILY"
+    assert export(target, "--arch", "sm_80", "-o", "out") == 0
+    assert "transpose_tiled_16: tiled<16>(const float*, float*, int, int)" in capsys.readouterr().out
+    header = Path("out/transpose.h").read_text()
+    assert launcher(header, "transpose_naive") == ["const float *x", "float *out", "int rows", "int cols"]
+    assert re.search(
+        r"/\* naive\(const float\*, float\*, int, int\)\n \* naive -DWRONG=0: one thread per element\n", header
+    )
+    usual = "33x37 float32: grid 3 x 3 x 1, block 16 x 16 x 1, 0 bytes of dynamic shared memory"
+    assert usual in header
+    assert "TRANSPOSE_TILED_16_USUAL_BLOCK_Y = 16," in header
+    program = built(transpose / "out", "g++", "c++17", "example.cpp", transpose / "example")
+    done = run(program, transpose / "out", fake_driver)
+    assert "tiled<16>" not in done.stderr
+    assert re.search(r"_Z5tiledILi16EEvPKfPfii: grid 1x1x1 block 16x16x1 shared 0\n", done.stderr)
+    assert "WRONG    transpose/tiled 16x16 float32" in done.stdout  # the fake driver runs no kernel but scale
+    with cudakit.Device("sim:sm_80", fresh=True) as device, cudakit.load("out", device) as kernels:
+        x = device.array(np.arange(6, dtype=np.float32).reshape(2, 3))
+        out = device.empty((3, 2))
+        kernels["tiled<16>"].launch(device.default_stream, grid=1, block=(16, 16), args=(x, out, 2, 3))
+        np.testing.assert_array_equal(out.numpy(), x.numpy().T)
+
+
+def test_a_wrong_variant_is_not_exported_and_its_line_is_named(transpose, capsys):
+    before, _, after = TRANSPOSE_PY.rpartition("0}")
+    Path("wrong.py").write_text(f"{before}1}}{after}")
+    assert export("wrong.py:FAMILY", "-o", "out") == 1
+    said = capsys.readouterr().err
+    assert "tiled is wrong on 16x16 float32: " in said
+    assert re.search(r"last stored by kernel tiled, block .*\n(.*\n)*?  at .*transpose\.cu:8\n", said)
+    assert "NOTHING EXPORTED" in said
+    assert not Path("out").exists()
+    assert export("wrong.py:FAMILY", "--variants", "naive", "-o", "out") == 0
+    Path("transpose.cu").write_text(TRANSPOSE_CU.replace("to_row < cols && ", ""))
+    assert export("transpose.py:FAMILY", "-o", "out2") == 1
+    assert re.search(r"out of bounds: global store(.|\n)*transpose\.cu:8", capsys.readouterr().err)
+
+
+PAIR_CU = """\
+__global__ void pair(const int* x, int* low, int* high, int n) {
+    if (threadIdx.x < n) low[threadIdx.x] = x[threadIdx.x] & 15;
+    if (threadIdx.x < n) high[threadIdx.x] = x[threadIdx.x] >> SHIFT;
+}
+"""
+
+PAIR_PY = """\
+from cudakit.family import Family, Launch
+
+FAMILY = Family("pair", reference=lambda x: (x & 15, x >> 4), inputs={"x": "int32[n]"},
+                outputs={"low": "int32[n]", "high": "int32[n]"}, shapes=((9,),))
+
+
+@FAMILY.variant("pair.cu")
+def pair(p):
+    return Launch(1, 32, defines={"SHIFT": 4})
+"""
+
+
+def test_of_several_outputs_the_wrong_one_is_traced(transpose, fake_driver, capsys):
+    Path("pair.cu").write_text(PAIR_CU)
+    Path("pair.py").write_text(PAIR_PY)
+    assert export("pair.py:FAMILY", "--arch", "sm_90", "-o", "out") == 0
+    program = built(transpose / "out", "g++", "c++17", "example.cpp", transpose / "example")
+    assert "the result differs" in run(program, transpose / "out", fake_driver).stdout
+    Path("shifted.py").write_text(PAIR_PY.replace('"SHIFT": 4', '"SHIFT": 5'))
+    capsys.readouterr()
+    assert export("shifted.py:FAMILY", "--arch", "sm_90", "-o", "out2") == 1
+    assert re.search(r"output high: element (.|\n)* at .*pair\.cu:3\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("transpose.py:FAMILY", "--variants", "tild"), "transpose has no variant 'tild'"),
+        (("transpose.py:FAMILY", "--names", "tiled<8>"), "--names, --define and --no-fmad are of a .cu file"),
+        (("transpose.cu", "--variants", "naive"), "--variants is of a family"),
+        (("transpos",), "there is no family 'transpos'"),
+        (("softmax", "--variants", "split_row", "--arch", "sm_80"), "split_row: it needs sm_90 or later"),
+    ],
+)
+def test_a_family_that_cannot_be_exported_is_refused(transpose, capsys, arguments, said):
+    assert export(*arguments, "-o", "refused") == 2
+    assert said in capsys.readouterr().err
+    assert not Path("refused").exists()
+
+
+def test_variants_of_our_own_are_exported_with_clusters_and_scratch_memory(tmp_path, fake_driver):
+    """Several launches that share scratch memory, on clusters of a size of the launch's own."""
+    variants = "split_row,two_launches"
+    assert export("softmax", "--variants", variants, "--arch", "sm_90a", "-o", tmp_path) == 0
+    program = built(tmp_path, "g++", "c++17", "example.cpp", tmp_path / "example")
+    said = run(program, tmp_path, fake_driver).stderr
+    assert re.search(r"split_row.*: grid \d+x1x1 block \d+x1x1 shared 0 cluster 2\n", said)
+    assert re.search(r"chunk_sums.*\n.*chunk_scale", said)
 
 
 # Loading --------------------------------------------------------------------------------------------------------------
