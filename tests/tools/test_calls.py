@@ -31,7 +31,7 @@ def test_the_call_of_a_row_runs_that_variant_and_is_right(sim, name):
     family, ran = FAMILIES[name], 0
     with sim.stream() as stream:
         for mode in family.modes:
-            case = BenchCase(sim, family, family.shapes["sim"][0], family.dtypes[0], mode, stream, seed=1)
+            case = BenchCase(sim, family, family.shapes["sim"][0], family.usual_dtypes[0], mode, stream, seed=1)
             for variant in family.variants:
                 if variant.refusal(case.problem, sim.arch) is not None:
                     continue
