@@ -1,4 +1,4 @@
-"""What a check found, as data: one `Report` per fault, race, leak, wrong result, compile error or failed script.
+"""The findings of a check as data: one `Report` per fault, race, leak, wrong result, compile error or failed script.
 
 JSON, SARIF and JUnit are written from these. `of_fault` makes one of the simulated device's own report (`FaultReport`),
 `of_error` of an exception; nothing is read back from a text.

@@ -1,4 +1,4 @@
-"""What a file's kernels need on an architecture: registers, shared memory, spills, occupancy, warnings."""
+"""The needs of a file's kernels on an architecture: registers, shared memory, spills, occupancy, warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that `cudakit check` found, and the files that are written of it: JSON, SARIF, JUnit."""
+"""The findings of `cudakit check`, and the files written from them: JSON, SARIF, JUnit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cudakit.show import junit, outputs, sarif
 
 @dataclass
 class Outcome:
-    """All that a check found: what JSON gets. The entries of architectures, fuzzed and runs have "ok", "step" (its name
+    """All findings of a check, as its JSON has them. The entries of architectures, fuzzed and runs have "ok", "step" (its name
     in words) and "seconds".
 
     target: as the command names it. file: its (first) `.cu` file. nothing_checked: why nothing was checked, or None.

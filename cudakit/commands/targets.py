@@ -1,4 +1,4 @@
-"""What `cudakit check` is asked to check: a `.cu` file, or a family with the files of its kernels."""
+"""The target of `cudakit check`: a `.cu` file, or a family with the files of its kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from cudakit.commands import cli, files
 from cudakit.commands.launched import FileKernels
 from cudakit.compile import compiler, headers
-from cudakit.family import find
 from cudakit.show import outputs
 
 
@@ -33,7 +32,7 @@ class Source:
 
 @dataclass
 class Target:
-    """What is checked: name, as it was asked for, and the files of its kernels. family: None for a file."""
+    """A file or a family to check. name: as it was requested. sources: the files of its kernels. family: None for a file."""
 
     name: str
     sources: list[Source]
@@ -59,7 +58,7 @@ def target_of(text: str) -> Target:
 
     Raises FileNotFoundError for a `.cu` file that is not there, and Refused for a family that is not.
     """
-    if not text.endswith(".cu") and (find.is_target(text) or text.isidentifier()):
+    if not text.endswith(".cu") and (text.endswith(".py") or not Path(text).is_file()):
         return _family_target(text)
     path = headers.find_source(text)
     return Target(str(path), [Source(path, files.declared(path))])
