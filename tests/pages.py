@@ -168,7 +168,9 @@ class Runner:
         # `python` and the rest are this interpreter's, whether or not its folder has scripts of these names.
         tools = self.folder / ".bin"
         tools.mkdir()
-        for name, command in (("python", ""), ("pytest", "-m pytest -p no:cacheprovider"), ("cudakit", "-m cudakit")):
+        # The plugin is named, as the checkout need not be installed.
+        pytest = "-m pytest -p no:cacheprovider -p cudakit.pytest_plugin"
+        for name, command in (("python", ""), ("pytest", pytest), ("cudakit", "-m cudakit")):
             tool = tools / name
             tool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {command} "$@"\n')
             tool.chmod(0o755)
