@@ -133,9 +133,6 @@ def call(inputs: Sequence[Any], out: Any, variant: str, stream: Any, **options: 
     return lambda: gemm(a, b, out, variant=variant, stream=stream, **given)
 
 
-gemm_half.FAMILY.call = gemm_half.FAMILY.call = call
-
-
 def choose(problem: GemmProblem, arch: str) -> str:
     """The rung that "auto" means."""
     if problem.empty:
