@@ -50,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exhaustive: every configuration in order; random: random ones and moves from the best; auto: random, and "
         "all that are left once the budget suffices (default: auto)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the search and of the inputs (default: 0)")
+    parser.add_argument(
+        "--seed", type=_seed, default=0, metavar="N", help="of the search and of the inputs (default: 0)"
+    )
     parser.add_argument("--threads", type=cli.positive, metavar="N", help="compile N at once (default: one per CPU)")
     parser.add_argument(
         "--cold",
@@ -69,6 +71,17 @@ def _seconds(text: str) -> float:
         value = 0.0
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def _seed(text: str) -> int:
+    """A whole number from 0 on. Raises argparse's error for anything else."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed: write a whole number from 0 on")
     return value
 
 

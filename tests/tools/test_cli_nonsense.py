@@ -51,6 +51,11 @@ COMMANDS = {
         0: NAMES, "--device": DEVICES, "--variants": NAMES, "--examples": NUMBERS, "--elements": NUMBERS,
         "--seed": NUMBERS[:4],
     },
+    ("tune", "vector_add", "--device", "sim", "--shapes", "8", "--variants", "vector_add", "--quiet", "--dry-run"): {
+        0: [*NAMES, "x.py:FAMILY", "absent.py:", ":", "os:path"],
+        "--device": DEVICES, "--shapes": SHAPES, "--variants": NAMES, "--dtypes": NAMES, "--modes": NAMES[2:],
+        "--json": OUTPUTS, "--budget": SECONDS, "--search": NAMES, "--threads": NUMBERS[:5], "--seed": NUMBERS[:4],
+    },
     ("profile", "--import", "profile.json", "--output", "profiled", "--quiet"): {
         "--import": REPORTS, "--output": ["absent/out", "page.md/out", "x" * 300], "--json": OUTPUTS,
         "--plot": PICTURES, "--ceilings": REPORTS[1:], "--set": NAMES,

@@ -228,6 +228,8 @@ def test_nothing_measured_is_status_2(project: Project, capsys: pytest.CaptureFi
         (["--shapes", "4x4x4"], "has a shape of 2 extents"),
         (["--search", "genetic"], "invalid choice"),
         (["--budget", "0"], "not a number of seconds"),
+        (["--seed", "-1"], "not a seed"),
+        (["--shapes", "0x8"], "is empty"),
     ],
 )
 def test_a_wrong_request_is_refused(project: Project, flags: list[str], why: str, capsys: Any) -> None:
