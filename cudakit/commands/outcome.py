@@ -14,8 +14,8 @@ from cudakit.show import junit, outputs, sarif
 
 @dataclass
 class Outcome:
-    """All findings of a check, as its JSON has them. The entries of architectures, fuzzed and runs have "ok", "step" (its name
-    in words) and "seconds".
+    """All findings of a check, as its JSON has them. The entries of architectures, fuzzed and runs have "ok", "step"
+    (its name in words) and "seconds".
 
     target: as the command names it. file: its (first) `.cu` file. nothing_checked: why nothing was checked, or None.
     launches: those of each kernel of the files, in fuzzing and in runs. kernels_checked: how many kernels have any.

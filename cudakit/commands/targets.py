@@ -32,7 +32,8 @@ class Source:
 
 @dataclass
 class Target:
-    """A file or a family to check. name: as it was requested. sources: the files of its kernels. family: None for a file."""
+    """A file or a family to check. name: as it was requested. sources: the files of its kernels. family: None for a
+    file."""
 
     name: str
     sources: list[Source]

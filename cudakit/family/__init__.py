@@ -28,9 +28,10 @@ from cudakit.family.declaration import (
     several,
     variant,
 )
+from cudakit.family.declared import PeerWork
 from cudakit.family.family import Family
 from cudakit.family.front import apply
-from cudakit.family.ladder import Ladder, PeerWork
+from cudakit.family.ladder import Ladder
 from cudakit.family.problem import ArrayFacts, ArraySpec, Input, Problem
 from cudakit.family.scalars import Scalar
 

@@ -23,8 +23,9 @@ from cudakit.errors import GraphError
 from cudakit.family.choice import tuned_variant
 from cudakit.family.declaration import Variant, several
 from cudakit.family.guards import make_guard, renew
-from cudakit.family.ladder import Ladder, Recent
+from cudakit.family.ladder import Ladder
 from cudakit.family.readers import Reader, expect_one_library, reader_of
+from cudakit.family.recent import Recent
 from cudakit.family.resolved import ResolvedCall, thread_calls
 
 MOST_CALLS = 1024  # resolved calls that a thread keeps for a device
