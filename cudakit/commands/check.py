@@ -85,24 +85,34 @@ def main(arguments: argparse.Namespace) -> int:
     out = terminal.wrapping(sys.stderr if arguments.json == "-" else sys.stdout)
     checks = arguments.checks if arguments.checks is not None else list(drivers.all_checks())
     outcome = Outcome(target.name, str(target.sources[0].path) if target.sources else target.name, checks)
-    if arguments.arch:
-        for source in target.sources:
-            launches = files.launches_of(source.pairs)
-            for arch in arguments.arch:
-                for macros in dict.fromkeys(tuple(dict(launch.defines).items()) for launch in launches) or [()]:
-                    own = [launch for launch in launches if tuple(dict(launch.defines).items()) == macros]
-                    compiled = needs.compile_for(arguments, source.path, arch, own, macros, outcome, out)
-                    source.compiled += [compiled] if compiled is not None else []
-        if not outcome.failed:
-            _run(arguments, target, outcome, out)
-    else:
-        outcome.nothing_checked = files.NO_ARCHITECTURE
-    outcome.write(json=arguments.json, sarif_file=arguments.sarif, junit_file=arguments.junit)
+    try:
+        _check(arguments, target, outcome, out)
+    except BaseException as error:  # the files must not pass for a check that ended
+        outcome.nothing_checked = str(error) or type(error).__name__
+        raise
+    finally:
+        outcome.write(json=arguments.json, sarif_file=arguments.sarif, junit_file=arguments.junit)
     if outcome.failed:
         return cli.EXIT_FALSE
     if outcome.nothing_checked is not None:
         return cli.nothing_checked(outcome.nothing_checked)
     return cli.EXIT_OK
+
+
+def _check(arguments: argparse.Namespace, target: Target, outcome: Outcome, out: IO[str]) -> None:
+    """Compiles all files for all architectures, and runs them if they compile."""
+    if not arguments.arch:
+        outcome.nothing_checked = files.NO_ARCHITECTURE
+        return
+    for source in target.sources:
+        launches = files.launches_of(source.pairs)
+        for arch in arguments.arch:
+            for macros in dict.fromkeys(tuple(dict(launch.defines).items()) for launch in launches) or [()]:
+                own = [launch for launch in launches if tuple(dict(launch.defines).items()) == macros]
+                compiled = needs.compile_for(arguments, source.path, arch, own, macros, outcome, out)
+                source.compiled += [compiled] if compiled is not None else []
+    if not outcome.failed:
+        _run(arguments, target, outcome, out)
 
 
 def _refuse(arguments: argparse.Namespace, target: Target) -> None:

@@ -32,8 +32,7 @@ class Source:
 
 @dataclass
 class Target:
-    """A file or a family to check. name: as it was requested. sources: the files of its kernels. family: None for a
-    file."""
+    """A file or a family to check. name: as it was requested. sources: its files. family: None for a file."""
 
     name: str
     sources: list[Source]

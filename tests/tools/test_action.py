@@ -107,6 +107,7 @@ def test_a_race_fails_the_action_and_is_in_the_sarif_at_its_line(action, reposit
     assert status == 1, said
     results = Path(written["results"])
     assert results == repository / "cudakit-results"
+    assert written["sarif"] == str(results / "sarif")
     logs = [json.loads((results / "sarif" / f"{number}.sarif").read_text()) for number in (1, 2)]
     [result], none = (log["runs"][0]["results"] for log in logs)
     assert (result["ruleId"], none) == ("shared-memory-race", [])
@@ -129,17 +130,22 @@ def test_an_action_whose_checks_pass_passes(action, repository, installed):
     assert sorted(path.name for path in Path(written["results"]).rglob("*.*")) == ["1.json", "1.sarif", "1.xml"]
 
 
-def test_an_action_without_targets_fails(action, repository, installed):
-    status, said, _ = run_steps(action, repository, cudakit="cudakit", targets=" \n")
+@pytest.mark.parametrize(
+    ("targets", "why"), [(" \n", "nothing was checked"), ("absent.cu", "no kernel file 'absent.cu'")]
+)
+def test_an_action_that_has_nothing_to_check_fails(action, repository, installed, targets, why):
+    status, said, written = run_steps(action, repository, cudakit="cudakit", targets=targets)
     assert status == 2
-    assert "nothing was checked" in said
+    assert why in said
+    assert "sarif" not in written, "there is nothing to upload"
 
 
 def test_what_is_written_is_uploaded_after_a_failure_too(action):
     steps = {step["uses"].split("@")[0]: step for step in action["runs"]["steps"] if "uses" in step}
-    for name in ("github/codeql-action/upload-sarif", "actions/upload-artifact"):
+    for name, output in (("github/codeql-action/upload-sarif", "sarif"), ("actions/upload-artifact", "results")):
         assert steps[name]["if"].startswith("always() && ")
-        assert "steps.check.outputs.results" in json.dumps(steps[name]["with"])
+        assert f"steps.check.outputs.{output} != ''" in steps[name]["if"]
+        assert f"${{{{ steps.check.outputs.{output} }}}}" in steps[name]["with"].values()
     assert (
         filled("${{ inputs.cudakit || github.action_path }}", {"inputs.cudakit": "", "github.action_path": "x"}) == "x"
     )

@@ -267,6 +267,15 @@ def test_a_check_that_checked_nothing_is_no_success_in_any_file(check):
     assert (status, found["ok"], suite.get("errors")) == (0, True, "0")
 
 
+def test_a_script_that_asks_for_a_gpu_is_refused_and_the_files_say_so(check):
+    status, found, log, suite = check('cudakit.Device("gpu:99")')
+    assert status == cli.EXIT_REFUSED
+    assert "it asks for a GPU" in found["nothing_checked"]
+    assert not found["ok"]
+    assert not log["runs"][0]["invocations"][0]["executionSuccessful"]
+    assert [error.get("type") for error in suite.iter("error")] == ["nothing checked"]
+
+
 @pytest.mark.parametrize("flag", ["--sarif", "--junit"])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(folder, monkeypatch, capsys, flag):
     monkeypatch.chdir(folder)
