@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         UnseenFault,
         UnsupportedVariant,
     )
+    from cudakit.evaluation import bench
+    from cudakit.family import Family, Input, Launch, Variant, ceil_div, variant
     from cudakit.graph.graph import Executable, Graph
     from cudakit.launch.kernel import Kernel, Prepared
     from cudakit.launch.module import Module, UnknownName
@@ -73,6 +75,8 @@ _HOMES = {
         "UnseenFault",
         "UnsupportedVariant",
     ),
+    "evaluation": ("bench",),
+    "family": ("Family", "Input", "Launch", "Variant", "ceil_div", "variant"),
     "graph": ("Executable", "Graph"),
     "launch.kernel": ("Kernel", "Prepared"),
     "memory.array": ("DeviceArray",),
@@ -83,7 +87,20 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = frozenset(
-    {"frontends", "graph", "libs", "measure", "nvtx", "ops", "pipeline", "profiling", "sim", "testing", "torch"}
+    {
+        "family",
+        "frontends",
+        "graph",
+        "libs",
+        "measure",
+        "nvtx",
+        "ops",
+        "pipeline",
+        "profiling",
+        "sim",
+        "testing",
+        "torch",
+    }
 )
 
 __all__ = [
@@ -102,11 +119,14 @@ __all__ = [
     "DeviceUnavailable",
     "Event",
     "Executable",
+    "Family",
     "ForkedProcess",
     "GradientError",
     "Graph",
     "GraphError",
+    "Input",
     "Kernel",
+    "Launch",
     "LaunchError",
     "LeakWarning",
     "Module",
@@ -118,9 +138,13 @@ __all__ = [
     "UnknownName",
     "UnseenFault",
     "UnsupportedVariant",
+    "Variant",
     "__version__",
+    "bench",
+    "ceil_div",
     "load",
     "strided",
+    "variant",
 ]
 
 

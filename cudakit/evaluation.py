@@ -1,0 +1,68 @@
+"""A bench of a family from Python: `report = cudakit.bench(FAMILY)`, then `report.show()`, `.save()` and `.plot()`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from cudakit.device import Device
+from cudakit.measure.bench import Bench, Selection
+from cudakit.measure.rows import BenchReport
+from cudakit.shapes import Shape
+from cudakit.show import outputs, plots, tables, terminal
+
+if TYPE_CHECKING:
+    from cudakit.family import Ladder
+
+
+@dataclass
+class Report(BenchReport):
+    """The rows of a bench. ok: whether no row failed. as_dict(): what `save` writes."""
+
+    def show(self) -> None:
+        """Prints the table: times on a GPU, counters on a simulated device."""
+        tables.show(self.as_dict(), terminal.console())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the report as JSON, which `cudakit draw`, `cudakit fill` and `cudakit bench --against` read."""
+        outputs.write_json(self.as_dict(), os.fspath(path))
+
+    def plot(self, path: str | os.PathLike[str]) -> list[str]:
+        """Draws one bar per variant for one shape, or one line per variant over several; the ending names the format.
+        Returns the files that were written. Needs the extra `plot`."""
+        return [str(written) for written in plots.plot(self.as_dict(), os.fspath(path))]
+
+
+def bench(
+    family: Ladder[Any],
+    device: str | Device | None = None,
+    *,
+    shapes: Sequence[Shape | int] | None = None,
+    variants: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    modes: Sequence[str] | None = None,
+    once: bool = False,
+    seed: int = 0,
+) -> Report:
+    """Checks every variant of a family on every shape, and times those that are correct next to a copy of the same
+    bytes and the peers.
+
+    device: a Device, or its name; the first GPU, or the simulated device, unless given. shapes: the family's own unless
+    given; an int is a shape of one axis. variants, dtypes, modes: by name; all variants, the usual dtype and mode
+    unless given. once: launch each variant once, checked and not timed. seed: of the inputs.
+    Raises Refused for a shape or name that the family does not have.
+    """
+    opened = device if isinstance(device, Device) else Device(device)
+    try:
+        wanted = family.shapes_for(opened.kind, once=once) if shapes is None else shapes
+        places = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in wanted]
+        runner = Bench(opened, once=once, seed=seed)
+        made = runner.run(family, places, Selection(variants, dtypes, modes))
+        if runner.device is not opened:  # a kernel lost it
+            runner.device.close()
+    finally:
+        if opened is not device:
+            opened.close()
+    return Report(**{entry.name: getattr(made, entry.name) for entry in fields(made)})
