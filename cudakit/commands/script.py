@@ -26,6 +26,7 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
     about: dict[str, Any] = {"step": f"run {script}", "arch": arch, "script": script}
     found: list[reports.Report] = []
     kept = os.environ.get("CUDAKIT_DEVICE"), sys.argv, sys.path[:]
+    folder = os.getcwd()
     streams = sys.stdout, sys.stderr
     os.environ["CUDAKIT_DEVICE"] = f"sim:{arch}"
     sys.argv = [script]
@@ -59,6 +60,7 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
         failure = _failure(error, script)
         found = reports.of_error(error, **about)
     finally:
+        os.chdir(folder)
         sys.stdout, sys.stderr = streams
         device, sys.argv, sys.path[:] = kept
         os.environ.pop("CUDAKIT_DEVICE")

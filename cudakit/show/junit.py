@@ -32,6 +32,7 @@ class Case:
 
 def text(name: str, cases: Sequence[Case], when: datetime.datetime | None = None) -> str:
     """The document of one suite. when: its time stamp, now unless given."""
+    name = _printable(name)
     stamp = when or datetime.datetime.now(datetime.timezone.utc)
     root = ElementTree.Element("testsuites")
     failures, errors, skipped = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ _BLOCK, _BASE, _BITS = 100, 37, (1 << 64) - 1  # of the fingerprint: code units 
 def text(found: Sequence[Report], root: Path, category: str, nothing_checked: str | None = None) -> str:
     """The log of one check. root: the folder that paths are relative to. category: names the check among others of the
     same repository. nothing_checked: why nothing was checked, or None."""
-    return json.dumps(log(found, root, category, nothing_checked), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(log(found, root, category, nothing_checked), indent=1) + "\n"
 
 
 def log(found: Sequence[Report], root: Path, category: str, nothing_checked: str | None = None) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def uri(file: str, root: Path) -> tuple[str, bool]:
     """A file's URI, and whether it is relative to the root."""
     path = Path(file).resolve()
     if path.is_relative_to(root):
-        return quote(path.relative_to(root).as_posix()), True
+        return quote(os.fsencode(path.relative_to(root).as_posix())), True
     return path.as_uri(), False
 
 
@@ -184,7 +185,7 @@ def _location(
 ) -> dict[str, Any]:
     address, relative = uri(file, root)
     place: dict[str, Any] = {"artifactLocation": {"uri": address, **({"uriBaseId": _ROOT} if relative else {})}}
-    if line is not None:
+    if line:  # compilers write line 0 for code of no line
         place["region"] = {"startLine": line, **({} if column is None else {"startColumn": column})}
     location: dict[str, Any] = {"physicalLocation": place}
     if kernel is not None:

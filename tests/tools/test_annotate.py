@@ -399,9 +399,10 @@ def test_the_script_leaves_nothing_behind(capsys, mine, monkeypatch):
     import sys
 
     monkeypatch.setenv("CUDAKIT_DEVICE", "gpu:7")
-    before = list(sys.argv), list(sys.path)
+    before = list(sys.argv), list(sys.path), os.getcwd()
+    (mine / "try.py").write_text(SCRIPT + "import os\nos.chdir('/')\n")
     check(capsys, "--run", "try.py")
-    assert (list(sys.argv), list(sys.path), os.environ["CUDAKIT_DEVICE"]) == (*before, "gpu:7")
+    assert (list(sys.argv), list(sys.path), os.getcwd(), os.environ["CUDAKIT_DEVICE"]) == (*before, "gpu:7")
 
 
 def test_only_the_checks_asked_for_are_on(capsys, mine):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from pathlib import Path
 from xml.etree import ElementTree
@@ -472,6 +473,18 @@ def test_every_kind_of_planted_bug_has_advice_of_its_own():
 def test_the_fingerprint_of_a_line_is_the_one_that_github_computes(text, hashes):
     assert [sarif.line_hash(text, number + 1) for number in range(len(hashes))] == hashes
     assert sarif.line_hash(text, len(hashes) + 1) is None
+
+
+def test_names_and_texts_of_any_bytes_are_written(tmp_path):
+    odd = os.fsdecode(b"caf\xe9 #1.cu")
+    found = reports.Report("out of bounds", f"a load in {odd}", file=str(tmp_path / odd), line=0, full_text=odd)
+    log = json.loads(sarif.text([found], tmp_path, "x/").encode())
+    where = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert where["artifactLocation"]["uri"] == "caf%E9%20%231.cu"
+    assert "region" not in where, "compilers write line 0 for code without a line"
+    path = tmp_path / "out.xml"
+    path.write_text(junit.text(odd, [junit.Case(odd, 1234.5)]), encoding="utf-8")
+    expect_valid(log, path)
 
 
 def test_junit_holds_characters_that_xml_cannot(tmp_path):
