@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
@@ -13,7 +14,7 @@ import cudakit
 from cudakit import __main__ as command_line
 from cudakit import pytest_plugin
 from cudakit.commands import cli, fuzzing
-from cudakit.testing import kernel_test
+from cudakit.testing import cases, drawing, kernel_test
 
 pytest_plugins = ["pytester"]
 
@@ -115,6 +116,29 @@ def test_the_tests_of_a_family_show_the_smallest_problem_the_line_and_the_comman
     )
     assert found.failure in wrong
     assert found.replay.split()[2:] == words[1:]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_write_beside_the_output_is_found_by_the_guards(project, gpu):
+    result = project("""
+        from cudakit.testing import kernel_test
+        from mine import FAMILY
+
+        test_mine = kernel_test(FAMILY, ["right", "beside"], elements=200)
+    """, "--cudakit-device=both", "-v")  # fmt: skip
+    result.assert_outcomes(passed=2, failed=2)
+    assert "beside wrote outside its output" in section(result.stdout.str(), "test_mine[gpu-beside]")
+    assert "right behind the array of 4 bytes" in section(result.stdout.str(), "test_mine[sim-beside]")
+
+
+def test_a_seed_stands_for_the_same_problems_however_many_are_drawn():
+    def first(seed, count):
+        return [repr(drawn.case) for drawn in itertools.islice(drawing.problems(cases("vector_add", 100), seed), count)]
+
+    many = first(3, 60)
+    assert len(many) == 60
+    assert first(3, 20) == many[:20]
+    assert first(4, 20) != many[:20]
 
 
 def test_a_fault_costs_one_test_and_is_shown_at_its_line(project):
