@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cudakit import nvtx
-from cudakit.compile import bundled, diagnostics, headers, library, precompiled
+from cudakit.compile import bundled, diagnostics, headers, hints, library, precompiled
 from cudakit.compile import options as nvrtc_options
 from cudakit.errors import CompileError, check
 
@@ -147,9 +147,6 @@ def _define(key: str, value: Any) -> str:
     return f"-D{key}={value}"
 
 
-_MISSING = re.compile(r"(?:could not|cannot) open source file \"(\w+(?:\.h)?)\"")
-
-
 @nvtx.range("NVRTC")
 def compile(request: Request) -> Compiled:
     """Compile `request`. Raises CompileError with the log and the numbered source around each diagnostic."""
@@ -258,39 +255,21 @@ def _label_paths(ptx: str, name: str) -> str:
 
 
 def _failure(nvrtc: Any, result: Any, request: Request, options: tuple[str, ...], log: str) -> CompileError:
-    hint = ""
+    found = diagnostics.read(log)
+    sentences = hints.of(found, request.name, request.source)
     if "gpu-architecture" in log:
         known = check(nvrtc, "nvrtcGetSupportedArchs", nvrtc.nvrtcGetSupportedArchs())
         version = ".".join(map(str, library.version(nvrtc)))
-        hint = f". NVRTC {version} compiles for {', '.join(f'sm_{arch}' for arch in known)}, not for {request.arch}"
-    elif "could not open source file" in log or "cannot open source file" in log:
-        hint = _standard_header(log) or (
-            ". Headers are looked for in the file's folder, the include=... folders, kernels/common and CUDA's own; "
-            "CUDA's come with pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl, or a CUDA toolkit"
-        )
-    found = diagnostics.in_source(log, request.name, request.source)
+        archs = ", ".join(f"sm_{arch}" for arch in known)
+        sentences = [f"NVRTC {version} compiles for {archs}, not for {request.arch}"]
     errors = sum(one.is_error for one in found)
     count = f"{errors} error{'s' * (errors != 1)}" if errors else result.name
     return CompileError(
-        f"{request.name} does not compile for {request.arch}: {count}{hint}",
+        ". ".join([f"{request.name} does not compile for {request.arch}: {count}", *sentences]),
         log=log,
         options=options,
         excerpt=diagnostics.excerpt(log, request.name, request.source),
-        diagnostics=found,
     )
-
-
-def _standard_header(log: str) -> str:
-    """What to include instead of the host's standard headers that `log` misses; "" where it misses none of these."""
-    instead: dict[str, str] = {}
-    for name in _MISSING.findall(log):
-        own = "cuda/std/" + (f"c{name[:-2]}" if name.endswith(".h") else name)
-        if any(os.path.isfile(os.path.join(folder, own)) for folder in headers.cuda_directories()):
-            instead[name] = own
-    if not instead:
-        return ""
-    pairs = ", ".join(f"<{own}> instead of <{name}>" for name, own in instead.items())
-    return f". NVRTC has no standard headers of the host: include {pairs}. Its names are in cuda::std"
 
 
 def parse_resources(log: str) -> dict[str, Resources]:

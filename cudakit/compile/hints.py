@@ -1,0 +1,339 @@
+"""What to do about the commonest compile errors: sentences that name the line, the header or the option to change."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cudakit.compile import headers
+from cudakit.compile.diagnostics import Diagnostic
+
+_MOST = 3  # sentences; later errors often follow from the first
+
+DEFAULT_DEVICE = 'options=("-default-device",)'
+_FROM_PYTHON = "allocate, copy and launch from Python (device.array, kernel.launch)"
+_RUNTIME_IS_OF_THE_HOST = f"is for the host, and NVRTC compiles device code only: {_FROM_PYTHON}"
+_MAIN_IS_OF_THE_HOST = f"main is for the host, and NVRTC compiles device code only: delete it; {_FROM_PYTHON}"
+_MAIN = re.compile(r"^[\w ]*\bmain\s*\(", re.MULTILINE)
+
+# Headers ------------------------------------------------------------------------------------------------------------
+
+_BUILT_IN = {
+    "stdio": "printf is built in",
+    "assert": "assert is built in",
+    "math": "sqrtf, expf, pow and the like are built in",
+    "stdlib": "malloc, free and abs are built in",
+    "string": "memcpy and memset are built in",
+    "stddef": "size_t is built in",
+    "stdbool": "bool is built in",
+    "time": "clock() is built in",
+}
+_HOST_NAMES = """
+    condition_variable deque filesystem forward_list fstream future iomanip ios iostream istream list locale map memory
+    mutex ostream queue random regex set sstream stack stdexcept string system_error thread unordered_map unordered_set
+    valarray vector omp.h pthread.h unistd.h sys/time.h windows.h
+"""
+_OF_THE_HOST = frozenset(_HOST_NAMES.split())
+_STREAMS = ("fstream", "iomanip", "ios", "iostream", "istream", "ostream", "sstream")
+_LIBRARIES = re.compile(
+    r"cublas\w*\.h|cufft\w*\.h|cusparse\w*\.h|cusolver\w*\.h|curand\.h|cudnn\w*\.h|nccl\.h|nvtx3/.*|nvToolsExt\.h|"
+    r"helper_\w+\.h|driver_types\.h|cuda_profiler_api\.h|torch/.*|ATen/.*|c10/.*|pybind11/.*|Python\.h"
+)
+_RUNTIME = frozenset({"cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h"})
+_OF_LIBRARIES = {
+    "cutlass": f"CUTLASS's headers need {DEFAULT_DEVICE}",
+    "cute": f"CUTLASS's headers need {DEFAULT_DEVICE}",
+    "thrust": "Thrust is for the host: in a kernel use CUB's primitives, such as <cub/block/block_reduce.cuh>",
+}
+_FOLDERS = (
+    "Headers are looked for in the file's folder, the include=... folders, kernels/common and CUDA's own; "
+    "CUDA's come with pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl, or a CUDA toolkit"
+)
+
+# Names --------------------------------------------------------------------------------------------------------------
+
+# Each pattern of names, with the header to include.
+_NEEDS = [
+    (r"u?int(_least|_fast)?(8|16|32|64)_t|u?int(ptr|max)_t|U?INT(8|16|32|64)_(MAX|MIN)|SIZE_MAX", "cuda/std/cstdint"),
+    (r"(FLT|DBL)_(MAX|MIN|EPSILON|DIG|MANT_DIG)", "cuda/std/cfloat"),
+    (r"U?(CHAR|SHRT|INT|LONG|LLONG)_(MAX|MIN)|CHAR_BIT", "cuda/std/climits"),
+    (r"INFINITY|NAN", "cuda/std/cmath"),
+    (r"offsetof", "cuda/std/cstddef"),
+    (r"CUDART_\w+", "math_constants.h"),
+    (r"(__)?half2?|__(float|double|int|uint|short)2half\w*|__half\w*|__h(add|sub|mul|fma|max|min)2?|h(sqrt|exp|log)2?",
+     "cuda_fp16.h"),
+    (r"(__)?nv_bfloat16\w*|__(float|double)2bfloat16\w*|__bfloat16\w*", "cuda_bf16.h"),
+    (r"__nv_fp8\w*", "cuda_fp8.h"),
+    (r"cu(Float|Double)?Complex|make_cu(Float|Double)?Complex|cuC(real|imag|add|mul)f?", "cuComplex.h"),
+]  # fmt: skip
+_INSTEAD = {
+    "M_PI": "write CUDART_PI (or CUDART_PI_F, a float) and include <math_constants.h> instead of M_PI",
+    "uint": "write unsigned int instead of uint",
+    "uchar": "write unsigned char instead of uchar",
+    "ushort": "write unsigned short instead of ushort",
+    "ulong": "write unsigned long instead of ulong",
+    "exit": "exit is for the host: return from the kernel, or stop it with __trap()",
+    "abort": "abort is for the host: stop a kernel with __trap()",
+    "fprintf": "fprintf is for the host: printf is built in",
+    "puts": "puts is for the host: printf is built in",
+    "rand": "rand is for the host: <curand_kernel.h> has generators (pip install nvidia-curand)",
+    "_global_": "write __global__, with two underscores on both sides",
+}
+_SHUFFLES = re.compile(r"__(shfl(_up|_down|_xor)?|any|all|ballot)")
+_RUNTIME_NAME = re.compile(r"cuda[A-Z]\w*|cu(blas|fft|sparse|dnn)[A-Z]\w*")
+_CURAND = re.compile(r"curand\w*")
+_KNOWN = """
+    threadIdx blockIdx blockDim gridDim warpSize __syncthreads __syncwarp __threadfence __global__ __device__
+    __shared__ __constant__ __restrict__ __launch_bounds__ __shfl_sync __shfl_up_sync __shfl_down_sync
+    __shfl_xor_sync __ballot_sync __any_sync __all_sync __activemask atomicAdd atomicSub atomicMax atomicMin
+    atomicExch atomicCAS atomicAnd atomicOr atomicXor printf float4 float2 int4 int2 make_float4 make_float2 make_int4
+"""
+
+# The header in cuda/std of each name of std that is often used in kernels.
+STD = {
+    name: header
+    for header, names in {
+        "algorithm": "max min clamp fill copy lower_bound upper_bound",
+        "array": "array",
+        "bit": "bit_cast popcount countl_zero countr_zero",
+        "cmath": "abs sqrt exp log pow sin cos tan tanh fabs floor ceil round fma fmin fmax isnan isinf isfinite",
+        "complex": "complex",
+        "cstddef": "size_t ptrdiff_t byte nullptr_t",
+        "cstdint": "int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t uintptr_t intptr_t",
+        "functional": "plus multiplies minus less greater",
+        "limits": "numeric_limits",
+        "numeric": "accumulate",
+        "optional": "optional",
+        "span": "span",
+        "tuple": "tuple make_tuple tie",
+        "type_traits": "is_same is_same_v enable_if enable_if_t conditional conditional_t decay_t remove_cv_t "
+        "is_integral_v is_floating_point_v integral_constant",
+        "utility": "swap move forward pair make_pair index_sequence make_index_sequence declval",
+        "atomic": "atomic atomic_ref",
+    }.items()
+    for name in names.split()
+}
+_STD_OF_THE_HOST = {"cout": "printf", "cerr": "printf", "endl": "printf", "string": "", "vector": "", "map": ""}
+
+# Each namespace that one header declares.
+_NAMESPACES = [
+    (re.compile(r"\bcooperative_groups\b"), "#include <cooperative_groups.h>"),
+    (re.compile(r"\b(nvcuda|wmma)\b"), "#include <mma.h>"),
+    (re.compile(r"\bcub::"), "include CUB's header of what you use, such as <cub/block/block_reduce.cuh>"),
+    (re.compile(r"\bcuda::(barrier|atomic|atomic_ref|pipeline|ptx|annotated_ptr|latch|semaphore)\b"), "cuda/{}"),
+    (re.compile(r"\bcuda::std::(\w+)"), "cuda/std/{}"),
+]
+
+
+@dataclass(frozen=True)
+class About:
+    """A sentence that begins with a name: names that have the same one share it. after: "needs ..." or "is ..."."""
+
+    name: str
+    after: str
+
+
+def of(found: Sequence[Diagnostic], name: str, source: str) -> list[str]:
+    """Sentences, without a full stop, on the errors in `found` of the source `name`; the most important first."""
+    sentences: dict[str, list[str]] = {}  # what follows the names, and the names
+    texts: dict[str, Rest] = {name: source.splitlines()}
+    for one in found:
+        if not one.is_error:
+            continue
+        if one.file not in texts:
+            texts[one.file] = _users_header(one.file)
+        rest = texts[one.file]
+        rest = rest[one.line - 1 :] if rest is not None else None
+        line = rest[0] if rest else ""
+        for pattern, rule in _RULES:
+            if match := pattern.search(one.message):
+                if said := rule(match, one, line, rest):
+                    about = said if isinstance(said, About) else About("", said)
+                    names = sentences.setdefault(about.after, [])
+                    names += [about.name] if about.name not in names else []
+                break
+    if any("open source file" in one.message for one in found) and _MAIN.search(source):
+        sentences[_MAIN_IS_OF_THE_HOST] = [""]  # NVRTC stops at a header that it cannot open
+    if any(_FROM_PYTHON in after and not names[0] for after, names in sentences.items()):
+        sentences.pop(_RUNTIME_IS_OF_THE_HOST, None)
+    return [_sentence(names, after) for after, names in sentences.items()][:_MOST]
+
+
+def _users_header(file: str) -> Rest:
+    """The lines of a header that the user can change; None if it is CUDA's or another library's."""
+    if _library(file) or any(file.startswith(os.path.join(place, "")) for place in headers.cuda_directories()):
+        return None
+    try:
+        return Path(file).read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+
+
+def _library(file: str) -> str:
+    """The folder of a library in _OF_LIBRARIES that a header is in, or ""."""
+    folders = file.split(os.sep)[:-1]
+    return next((name for name in _OF_LIBRARIES if name in folders), "")
+
+
+def _sentence(names: Sequence[str], after: str) -> str:
+    if len(names) > 1:
+        verb, _, rest = after.partition(" ")
+        after = f"{ {'needs': 'need', 'is': 'are'}[verb] } {rest}"
+    return f"{', '.join(names)} {after}" if names[0] else after
+
+
+Said = str | About  # a sentence; "" if there is nothing to say
+Rest = Sequence[str] | None  # the file's lines from the error's own on; None if it is a library's header
+
+
+def _missing(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> Said:
+    header = match[1]
+    stem = header.removesuffix(".h") if header.endswith(".h") else header.removeprefix("c")
+    own = "cuda/std/" + (f"c{stem}" if header.endswith(".h") else header)
+    has_own = "/" not in header and any(
+        os.path.isfile(os.path.join(place, own)) for place in headers.cuda_directories()
+    )
+    if rest is None and os.path.basename(one.file) == "cuda.h":
+        return "<cuda.h> is the driver API, for the host: delete the line"
+    if header in _OF_THE_HOST:
+        more = "printf is built in" if header in _STREAMS else "a kernel gets pointers and sizes"
+        return f"<{header}> is for the host: delete the line; {more}"
+    if stem in _BUILT_IN and header != stem:
+        instead = f", or include <{own}> instead of <{header}>. Its names are in cuda::std" if has_own else ""
+        return f"{_BUILT_IN[stem]}: delete the line{instead}"
+    if has_own:
+        return (
+            f"NVRTC has no standard headers of the host: include <{own}> instead of <{header}>. "
+            "Its names are in cuda::std"
+        )
+    if header == "curand_kernel.h":
+        return f"<{header}> comes with pip install nvidia-curand"
+    if header in _RUNTIME:
+        return (
+            f"device code needs nothing of <{header}>: delete the line, "
+            "or pip install nvidia-cuda-runtime nvidia-cuda-crt"
+        )
+    if header.startswith(("cutlass/", "cute/")):
+        return f"name the folder of CUTLASS's headers in include=..., and compile with {DEFAULT_DEVICE}"
+    if _LIBRARIES.fullmatch(header):
+        libs = "; cudakit.libs has cuBLAS and cuFFT" if header.startswith(("cublas", "cufft")) else ""
+        return f"<{header}> is for the host: delete the line{libs}"
+    return _FOLDERS
+
+
+def _undefined(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> Said:
+    name = match[1]
+    if rest is None:
+        return ""  # a header's own
+    for names, header in _NEEDS:
+        if re.fullmatch(names, name):
+            return About(name, f"needs #include <{header}>")
+    if name in ("def", "import"):
+        return "this is Python, and NVRTC compiles CUDA C++"
+    if name in _INSTEAD:
+        return _INSTEAD[name]
+    if _SHUFFLES.fullmatch(name):
+        return f"{name} is gone since Volta: write {name}_sync, with the mask of the lanes first (0xffffffff: all 32)"
+    if _CURAND.fullmatch(name):
+        return About(name, "needs #include <curand_kernel.h> (pip install nvidia-curand)")
+    if _RUNTIME_NAME.fullmatch(name):
+        return About(name, _RUNTIME_IS_OF_THE_HOST)
+    close = difflib.get_close_matches(name, _KNOWN.split(), n=1, cutoff=0.8)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def _not_in_std(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> Said:
+    space, name = match[1], match[2]
+    if rest is None:
+        return _host_function(match, one, line, rest)
+    if header := STD.get(name):
+        if space == "std":
+            return f"std::{name} is for the host: include <cuda/std/{header}> and write cuda::std::{name}"
+        return About(f"cuda::std::{name}", f"needs #include <cuda/std/{header}>")
+    if space == "std" and name in _STD_OF_THE_HOST:
+        more = f"{used} is built in" if (used := _STD_OF_THE_HOST[name]) else "a kernel gets pointers and sizes"
+        return About(f"std::{name}", f"is for the host; {more}")
+    return ""
+
+
+def _host_function(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> str:
+    if rest is None:
+        return _OF_LIBRARIES.get(_library(one.file), "")
+    if _MAIN.search(line):
+        return _MAIN_IS_OF_THE_HOST
+    if re.search(r"<<<|\bcuda[A-Z]\w*\s*\(|\bstd::(vector|string|map|cout|cerr)\b", _body(rest)):
+        return (
+            f"a function that launches kernels or uses the host's libraries is for the host: delete it; {_FROM_PYTHON}"
+        )
+    return f"write __device__ before a function that kernels call, or compile with {DEFAULT_DEVICE}"
+
+
+def _body(lines: Sequence[str]) -> str:
+    """The text of the function that begins `lines`: to the brace that closes its first one."""
+    text = "\n".join(lines)
+    depth = 0
+    for at, char in enumerate(text):
+        depth += (char == "{") - (char == "}")
+        if char == "}" and depth <= 0:
+            return text[:at]
+    return text
+
+
+def _host_variable(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> str:
+    if rest is None:
+        return ""
+    if re.search(r"\btexture\s*<", line):
+        return "texture references are gone since CUDA 12: give the kernel a cudaTextureObject_t"
+    if wrong := re.match(r"\s*(_?global_?)\s+void\b", line):
+        return _INSTEAD["_global_"] + f", instead of {wrong[1]}"
+    if re.match(r"\s*dim3\b", line):
+        return "the grid and the block are given at the launch: delete the dim3, and write kernel.launch(grid=, block=)"
+    if re.match(r"\s*(def|import|from|class|@\w+)\b[^;{]*$", line):
+        return "this is Python, and NVRTC compiles CUDA C++"
+    if "__global__" in line:
+        return ""  # it follows from a parameter's type that is not known
+    return "write __device__, __constant__ or constexpr before a variable that kernels use"
+
+
+def _shared_array(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> str:
+    if "__shared__" not in line or "extern" in line:
+        return ""
+    return (
+        "the size of a __shared__ array must be a constant: if it is known only at the launch, "
+        "declare extern __shared__ float s[]; and launch with shared=BYTES"
+    )
+
+
+def _namespace(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> str:
+    for pattern, header in _NAMESPACES:
+        if used := pattern.search(line):
+            if "{}" not in header:
+                return header
+            name = STD.get(used[1], "") if "std" in header else used[1].removesuffix("_ref")
+            return f"#include <{header.format(name)}>" if name else ""
+    return ""
+
+
+def _device_launch(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> str:
+    return "a kernel cannot launch kernels here (CUDA's device runtime is not linked): launch them from Python"
+
+
+def _cub(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> str:
+    return "include the headers of what you use instead, such as <cub/block/block_reduce.cuh>"
+
+
+_RULES: list[tuple[re.Pattern[str], Callable[[re.Match[str], Diagnostic, str, Rest], Said]]] = [
+    (re.compile(r'(?:could not|cannot) open source file "([^"]+)"'), _missing),
+    (re.compile(r'identifier "([^"]+)" is undefined'), _undefined),
+    (re.compile(r'namespace "(std|cuda::std)[\w:]*" has no member (?:class )?"([^"]+)"'), _not_in_std),
+    (re.compile(r"function without execution space annotations"), _host_function),
+    (re.compile(r"variable without memory space annotations"), _host_variable),
+    (re.compile(r"incomplete type \"[^\"]*\[\]\" is not allowed|expression must have a constant value"), _shared_array),
+    (re.compile(r"name must be a namespace name|name followed by \"::\" must be"), _namespace),
+    (re.compile(r"device-side kernel launch could not be processed"), _device_launch),
+    (re.compile(r"Including <cub/cub\.cuh> is not supported"), _cub),
+]
