@@ -171,8 +171,8 @@ class Watch:
 @contextlib.contextmanager
 def last_store(driver: Any, address: int, size: int) -> Iterator[list[Any]]:
     """Look for the stores of kernels that a simulated driver runs in the block to `size` bytes at `address`. The list
-    has the last one's report (kernel, block, thread, places, launched) after the block; it is empty if there was none,
-    or if the driver checks neither races nor uninitialised reads."""
+    has the last one's report (kernel, block, thread, places, launched) after the block, and is empty if there was
+    none."""
     found: list[Any] = []
     watch = driver.simWatch(address, size)
     try:

@@ -430,16 +430,18 @@ extern "C" __global__ void same(float* y) { if (blockIdx.x == 2) y[9] = threadId
 """
 
 
-def test_the_last_store_to_some_bytes_is_found(sim_fresh):
-    module = sim_fresh.compile(source=STORES, name="stores.cu")
-    y, stream = sim_fresh.zeros(4 * 64), sim_fresh.default_stream
-    driver = sim_fresh.context.driver
+@pytest.mark.parametrize("checks", [["race", "init"], []], ids=["checked", "unchecked"])
+def test_the_last_store_to_some_bytes_is_found(checks):
+    device = cudakit.Device("sim", checks=checks)
+    module = device.compile(source=STORES, name="stores.cu")
+    y, stream = device.zeros(4 * 64), device.default_stream
+    driver = device.context.driver
 
     def last(element, *launches):
         with drivers.last_store(driver, y.pointer + 4 * element, 4) as found:
             for name, grid, block, *arguments in launches:
                 module[name].launch(stream, grid=grid, block=block, args=(y, *arguments))
-            sim_fresh.synchronize()
+            device.synchronize()
         return [(one.name, one.line, one.block[0], one.thread[0], one.launched.line) for one in found]
 
     line = last.__code__.co_firstlineno + 3
@@ -447,6 +449,7 @@ def test_the_last_store_to_some_bytes_is_found(sim_fresh):
     assert last(9, ("vectors", 1, 64, 0), ("same", 3, 40)) == [("same", 4, 2, 39, line)], "the last lane wins"
     assert last(9, ("same", 3, 1), ("vectors", 1, 64, 0)) == [("vectors", 2, 0, 2, line)], "the last launch"
     assert last(26, ("same", 3, 32), ("vectors", 1, 32, 7)) == [], "only others were stored to"
+    device.close()
 
 
 def test_every_kind_of_planted_bug_has_advice_of_its_own():

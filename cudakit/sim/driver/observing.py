@@ -74,8 +74,8 @@ class ObservingCalls(OccupancyCalls):
             return count.records
 
     def simWatch(self, address: int, size: int) -> StoreWatch:
-        """Begin to look for stores of kernels to ``size`` bytes of global memory at ``address``, until ``simEndWatch``.
-        The driver must have "race" or "init" among its checks."""
+        """Begin to look for stores of kernels to ``size`` bytes of global memory at ``address``; ``simEndWatch`` ends
+        it."""
         with self._lock.raw, self._lock:
             watch = StoreWatch(address, size)
             self._watches.append(watch)

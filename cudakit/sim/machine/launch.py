@@ -69,7 +69,7 @@ def launch(
     (uninitialised reads; of device memory, where the address space tracks them); bounds, alignment and freed memory are
     always checked. ``counters=False`` leaves memory traffic uncounted. ``stack_limit`` is the local memory of a thread
     whose calls recurse, in bytes. ``heap`` serves malloc. ``prints`` notes which bytes of some allocations are read and
-    written, and each of ``watches`` the last store to its bytes; both need "race" or "init" among the checks.
+    written; it needs "race" or "init" among the checks. Each of ``watches`` notes the last store to its bytes.
 
     Raises KernelFault; ValueError for what cannot be run at all. Limits of the device and types of parameters are the
     caller's to check.
@@ -82,7 +82,7 @@ def launch(
         program.prepare()
     with _grid_barrier(space, cooperative) as environment:
         run = KernelRun(config, services, function.module.sites, environment)
-        guard = LaunchGuard(run, function.reach, prints, watches) if wanted(checks) else None
+        guard = LaunchGuard(run, function.reach, prints, watches) if watches or wanted(checks) else None
         try:
             # the blocks of a cluster run together
             _run_batches(function.program, run, round_up(together, run.cluster_size), guard)
