@@ -255,7 +255,7 @@ def _label_paths(ptx: str, name: str) -> str:
 
 
 def _failure(nvrtc: Any, result: Any, request: Request, options: tuple[str, ...], log: str) -> CompileError:
-    found = diagnostics.read(log)
+    found = diagnostics.in_source(log, request.name, request.source)
     sentences = hints.of(found, request.name, request.source)
     if "gpu-architecture" in log:
         known = check(nvrtc, "nvrtcGetSupportedArchs", nvrtc.nvrtcGetSupportedArchs())
@@ -269,6 +269,7 @@ def _failure(nvrtc: Any, result: Any, request: Request, options: tuple[str, ...]
         log=log,
         options=options,
         excerpt=diagnostics.excerpt(log, request.name, request.source),
+        diagnostics=found,
     )
 
 
