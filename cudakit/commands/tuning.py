@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=60.0,
         metavar="SECONDS",
-        help="for each shape, dtype and mode, compiles included (default: 60)",
+        help="for each shape, dtype and mode, compiles and the reference included (default: 60)",
     )
     parser.add_argument(
         "--search",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ def _silent(text: str) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """How to search. budget_s: seconds for each shape, dtype and mode, compiles included. search: "auto", "exhaustive"
+    """How to search. budget_s: seconds for each shape, dtype and mode, with everything. search: "auto", "exhaustive"
     or "random". cold: start without the usual configurations, which are only held against the best at the end. keep:
     write the best down for "auto". threads: compiles at once, None for one per CPU."""
 
@@ -139,9 +140,11 @@ def tune(
     names = [one.name for one in chosen] if selection.variants else None
     first = device
     for mode, dtype, shape in itertools.product(modes, dtypes, shapes):
+        begin = time.monotonic()
         bench = _bench(device, family, shape, dtype, mode, names, settings, timer)
         said = bench.case.said
-        found = _one(bench, settings, lambda text, said=said: step(f"{said}: {text}"))  # type: ignore[misc]
+        left_s = settings.budget_s - (time.monotonic() - begin)  # arrays and their reference are a part of it
+        found = _one(bench, settings, left_s, lambda text, said=said: step(f"{said}: {text}"))  # type: ignore[misc]
         report.tunings.append(found)
         device = bench.device
         if found.outcome.lost is not None:
@@ -170,7 +173,7 @@ def _bench(
         raise Refused(f"{family.name} {shape_text(shape)}: {error}") from error
 
 
-def _one(bench: FamilyBench, settings: Settings, step: Callable[[str], None]) -> Tuning:
+def _one(bench: FamilyBench, settings: Settings, budget_s: float, step: Callable[[str], None]) -> Tuning:
     case = bench.case
     situation = situation_of(bench.family, bench.device, case.inputs, case.output, case.options)
     tuner = Tuner(
@@ -180,7 +183,7 @@ def _one(bench: FamilyBench, settings: Settings, step: Callable[[str], None]) ->
         auto=bench.auto,
         search=settings.search,
         seed=settings.seed,
-        budget_s=settings.budget_s,
+        budget_s=budget_s,
         threads=settings.threads,
         cold=settings.cold,
         step=step,

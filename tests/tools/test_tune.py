@@ -337,7 +337,7 @@ def test_bounds_pass_what_is_within_and_nothing_else() -> None:
     low, high = bounds(exact, allowed, np.dtype(np.float32)) or ((), ())
     inside = np.float32([1.0 + 5e-7, -2.0, np.inf, 0.1])
     assert np.all((inside >= low) & (inside <= high))
-    for place, value in ((0, 1.00001), (1, np.nan), (2, 3e38), (3, 0.10001)):
+    for place, value in ((0, 1.00001), (0, 0.99999), (1, np.nan), (2, 3e38), (3, 0.10001)):
         wrong = inside.copy()
         wrong[place] = value
         assert not np.all((wrong >= low) & (wrong <= high))
