@@ -103,15 +103,21 @@ def _endings(one: Mapping[str, Any]) -> list[str]:
         ended = [trial for trial in one["trials"] if trial["verdict"] == verdict]
         by_reason: dict[str, list[str]] = {}
         for trial in ended:
-            first = str(trial["why"] or "").splitlines()
             name = f"{trial['variant']} {configuration_text(trial['configuration'])}".strip()
-            by_reason.setdefault(first[0] if first else "", []).append(name)
+            by_reason.setdefault(_reason(str(trial["why"] or "")), []).append(name)
         for why, named in list(by_reason.items())[:MOST_REASONS]:
             others = f" and {len(named) - 1} more" if len(named) > 1 else ""
             lines.append(f"{verdict.upper() if verdict in ('wrong', 'failed') else verdict}: {named[0]}{others}: {why}")
         if len(by_reason) > MOST_REASONS:
             lines.append(f"{verdict}: {len(by_reason) - MOST_REASONS} more reasons are in --json")
     return lines
+
+
+def _reason(why: str) -> str:
+    """The first line of a reason, and the first error of a compiler in it."""
+    first, *others = why.splitlines() or [""]
+    errors = [line.partition("error:")[2].strip() for line in others if "error:" in line]
+    return f"{first}: {errors[0]}" if errors else first
 
 
 def _refusals(refused: Mapping[str, int]) -> list[str]:
@@ -127,13 +133,14 @@ def _conclusion(one: Mapping[str, Any]) -> str:
         return f"{one['lost']}{kept}"
     if one["best"] is None:
         return "nothing is kept"
-    what = "auto" if one["usual"] is None else f"auto's usual {one['usual']['variant']}"
-    ratio, unit = one["ratio"], "time" if one["unit"] == "ms" else "count of slots"
-    if ratio is None:
-        text = f"{what} could not be measured beside it"
+    usual, ratio, kept = one["usual"], one["ratio"], one["kept"]
+    unit = "time" if one["unit"] == "ms" else "slots"
+    if usual is None or ratio is None:
+        text = "what auto means without tuning could not be measured"
+    elif _same(one["best"], usual):
+        text = f"auto's usual choice, {usual['variant']}, is the best one"
     elif ratio <= 1.0:
-        text = f"{what} stays as it is: the best one found has {number(1 / ratio)} of its {unit}"
+        text = f"auto's usual choice, {usual['variant']}, stays: the best found takes {number(1 / ratio)} of its {unit}"
     else:
-        text = f"{number(1 / ratio)} of the {unit} of {what}"
-    kept = "it is not kept" if one["kept"] is None else f"kept for variant='auto' in {one['kept']}"
-    return f"{text}; {kept}"
+        text = f"the best one takes {number(1 / ratio)} of the {unit} of auto's usual choice, {usual['variant']}"
+    return f"{text}; {'nothing is kept' if kept is None else f'kept for auto in {kept}'}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cudakit import Device
+from cudakit import Device, tuned
 from cudakit.__main__ import main
 from cudakit.compare import bounds
 from cudakit.families import gemm, gemm_tiles
@@ -133,6 +133,28 @@ def test_what_tune_finds_is_what_auto_launches(project: Project) -> None:
     assert kernel != "tiled<8, 8, 0>"
     assert project.launched(target) == kernel
     assert project.launched(target, variant="tiled") == "tiled<8, 8, 0>"  # by name, a variant is as it is declared
+
+
+def test_a_call_looks_for_a_choice_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = project.declare("turn_once")
+    project.tune(target)
+    looked: list[str] = []
+    real = tuned.choices
+
+    def counted(*given: Any, **options: Any) -> Any:
+        looked.append("")
+        return real(*given, **options)
+
+    monkeypatch.setattr(tuned, "choices", counted)
+    family: Any = find.load(target)
+    with Device("sim", fresh=True) as device:
+        x, other = device.zeros((32, 32)), device.zeros((32, 32))
+        for _ in range(3):
+            family(x)
+            family(other)
+        assert len(looked) == 1
+        family(device.zeros((40, 32)))
+        assert len(looked) == 2
 
 
 def test_a_near_shape_takes_the_nearest_choice_and_a_far_one_does_not(project: Project) -> None:
