@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -16,7 +21,7 @@ from cudakit.tuning.search import SEARCHES
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cudakit.tuning.run import TuneReport
+    from cudakit.tuning.run import Earlier, TuneReport
 
 HELP = """Finds the best configurations of a family's variants, and keeps them for variant="auto".
 
@@ -99,33 +104,21 @@ def _saying(console: Console) -> Iterator[Callable[[str], None]]:
 
 def main(arguments: argparse.Namespace) -> int:
     """The command. Returns the exit status: 1 if a configuration is wrong or faults, 2 if none was measured."""
-    from cudakit.commands import ladder
-    from cudakit.tuning.run import Settings, tune
+    from cudakit.tuning.run import Earlier
 
     outputs.check_destination("--json", arguments.json)
     family = cli.family(arguments.family)
     if arguments.forget:
         terminal.say(f"{tuned.forget(family.name)} kept configurations of {family.name} were removed")
         return cli.EXIT_OK
-    settings = Settings(
-        arguments.budget, arguments.search, arguments.seed, arguments.cold, not arguments.dry_run, arguments.threads
-    )
     table, progress = cli.consoles(arguments)
-    report: TuneReport | None = None
-    with ExitStack() as stack:
-        device = stack.enter_context(cli.open_device(arguments.device))
-        step = stack.enter_context(_saying(progress))
-        for member, selection in ladder.selected(family, arguments):
-            if device.context.closed:  # a fault has lost a simulated device
-                device = stack.enter_context(cli.open_device(device.context.spec, fresh=True))
-            shapes = arguments.shapes or list(member.shapes[device.kind])
-            done = tune(device, member, shapes, selection, settings, step=step)
-            if report is None:
-                report = done
-            else:
-                report.tunings += done.tunings
-    if report is None:
-        raise Refused(f"there is nothing to tune of {arguments.family}")
+    with _saying(progress) as step:
+        report = search(arguments, Earlier(), step)
+        earlier = Earlier().after(report)
+        while earlier is not None:
+            step("another process, since a fault has lost the GPU for this one")
+            report = _elsewhere(arguments, earlier)
+            earlier = earlier.after(report)
     if not arguments.quiet:
         tuning_tables.show(report.as_dict(), table)
     if arguments.json:
@@ -136,3 +129,62 @@ def main(arguments: argparse.Namespace) -> int:
         reasons = [why for one in report.tunings if one.outcome.best is None for why in one.refused]
         return cli.nothing_checked("; ".join(dict.fromkeys(reasons)) or "no configuration could be measured")
     return cli.EXIT_OK
+
+
+def search(arguments: argparse.Namespace, earlier: Earlier, step: Callable[[str], None]) -> TuneReport:
+    """All searches that the arguments ask for, up to one that loses a GPU."""
+    from cudakit.commands import ladder
+    from cudakit.tuning.run import Settings, tune
+
+    settings = Settings(
+        arguments.budget, arguments.search, arguments.seed, arguments.cold, not arguments.dry_run, arguments.threads
+    )
+    report: TuneReport | None = None
+    with ExitStack() as stack:
+        device = stack.enter_context(cli.open_device(arguments.device))
+        for member, selection in ladder.selected(cli.family(arguments.family), arguments):
+            if device.context.closed:  # a fault has lost a simulated device
+                device = stack.enter_context(cli.open_device(device.context.spec, fresh=True))
+            shapes = arguments.shapes or list(member.shapes[device.kind])
+            done = tune(device, member, shapes, selection, settings, step=step, earlier=earlier)
+            if report is None:
+                report = done
+            else:
+                report.tunings += done.tunings
+            if done.tunings and done.tunings[-1].outcome.lost is not None:
+                break
+    if report is None:
+        raise Refused(f"there is nothing to tune of {arguments.family}")
+    return report
+
+
+# A context that a kernel has lost does not come back in its process, so another one goes on --------------------------
+
+_GO_ON = "from cudakit.commands.tuning import go_on; go_on()"
+
+
+def _elsewhere(arguments: argparse.Namespace, earlier: Earlier) -> TuneReport:
+    """`search` in another process. Raises Refused if that ends without a report."""
+    given = {name: value for name, value in vars(arguments).items() if name != "run"}
+    with tempfile.TemporaryDirectory() as folder:
+        to = os.path.join(folder, "report")
+        paths = os.pathsep.join(path for path in sys.path if path)
+        done = subprocess.run(
+            [sys.executable, "-c", _GO_ON],
+            input=pickle.dumps((given, earlier, to)),
+            env={**os.environ, "PYTHONPATH": paths},
+            check=False,
+        )
+        if done.returncode:
+            raise Refused(f"the process that went on after a fault ended with status {done.returncode}")
+        with open(to, "rb") as file:
+            report: TuneReport = pickle.load(file)
+    return report
+
+
+def go_on() -> None:
+    """What the other process does: reads its work from stdin, and writes the report to the file that it names."""
+    given, earlier, to = pickle.load(sys.stdin.buffer)
+    report = search(argparse.Namespace(**given), earlier, lambda text: None)
+    with open(to, "wb") as file:
+        pickle.dump(report, file)

@@ -37,8 +37,9 @@ class FamilyBench:
     """One shape, dtype and mode of a family on a device.
 
     variants: the names of those to search, all unless given. cold: the usual configurations are left out. timer: makes
-    what times launches; by default a GPU's events, and on the simulated device nothing: costs are counts then. `device`
-    is another one after a fault of the simulated device. Raises Refused for a shape that the family does not take.
+    what times launches; by default a GPU's events, and on the simulated device nothing: costs are counts then. failed:
+    configurations that are not launched. `device` is another one after a fault of the simulated device. Raises Refused
+    for a shape that the family does not take.
     """
 
     def __init__(
@@ -53,9 +54,11 @@ class FamilyBench:
         cold: bool = False,
         seed: int = 0,
         timer: Timer | None = None,
+        failed: Sequence[Trial] = (),
     ) -> None:
         self.device, self.family, self._cold = device, family, cold
         self._case_of = (shape, dtype, mode, seed)
+        self._failed = [(trial.variant, dict(trial.configuration)) for trial in failed]
         self._make_timer = timer if timer is not None or device.kind == "sim" else GpuTimer
         self.exact = self._make_timer is None
         self._open()
@@ -110,6 +113,8 @@ class FamilyBench:
         one = self.family[variant].configured(**configuration)
         if self._cold and configuration == self._defaults[variant]:
             return "the usual configuration, which a cold start leaves out"
+        if (variant, configuration) in self._failed:
+            return "it failed before"
         try:
             refusal = one.refusal(self.case.problem, self.device.arch)
             if refusal is not None:

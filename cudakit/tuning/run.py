@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from cudakit.family import Ladder
 
 
+#: Family, shape, dtype and mode of one search.
+Key = tuple[str, Shape, str, str]
+# Seconds of a budget that are worth another process.
+WORTH_S = 3.0
+
+
 def _silent(text: str) -> None:
     """Says nothing."""
 
@@ -60,6 +66,10 @@ class Tuning:
     refused: Mapping[str, int]
     outcome: Outcome
     kept: Path | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.family, self.shape, self.dtype, self.mode
 
     @property
     def ratio(self) -> float | None:
@@ -119,6 +129,28 @@ class TuneReport:
         }
 
 
+@dataclass
+class Earlier:
+    """What another process found before a fault lost its GPU. finished: searches that are over. failed: the trials of
+    the others that are not tried again. left_s: what is left of their budget."""
+
+    finished: dict[Key, Tuning] = field(default_factory=dict)
+    failed: dict[Key, list[Trial]] = field(default_factory=dict)
+    left_s: dict[Key, float] = field(default_factory=dict)
+
+    def after(self, report: TuneReport) -> Earlier | None:
+        """The same after another process's report; None if no GPU was lost in it, so that nothing is left to do."""
+        last = report.tunings[-1] if report.tunings else None
+        if last is None or last.outcome.lost is None or last.key in self.finished:
+            return None
+        failed = [trial for trial in last.outcome.trials if trial.verdict == "failed"]
+        left_s = self.left_s.get(last.key, report.settings.budget_s) - last.outcome.seconds
+        more = failed and left_s > WORTH_S
+        done = report.tunings[:-1] if more else report.tunings
+        finished = {one.key: one for one in done}
+        return Earlier(finished, {last.key: failed}, {last.key: left_s}) if more else Earlier(finished)
+
+
 def tune(
     device: Device,
     family: Ladder[Any],
@@ -128,23 +160,33 @@ def tune(
     *,
     step: Callable[[str], None] = _silent,
     timer: Timer | None = None,
+    earlier: Earlier | None = None,
 ) -> TuneReport:
     """Tunes a family on each shape, and keeps the best configurations for `variant="auto"`.
 
     selection: variants, dtypes and modes. step(text): told what runs next. timer: as for FamilyBench. A shape after
-    which a GPU is lost is the last one. Raises Refused for a wrong shape or name.
+    which a GPU is lost is the last one; another process can go on with `Earlier.after`. Raises Refused for a wrong
+    shape or name.
     """
     selection, settings = selection or Selection(), settings or Settings()
+    earlier = earlier or Earlier()
     chosen, dtypes, modes = selection.of(family)
     report = TuneReport(device.info(), settings)
     names = [one.name for one in chosen] if selection.variants else None
     first = device
     for mode, dtype, shape in itertools.product(modes, dtypes, shapes):
+        key = (family.name, family.read_shape(shape), dtype, mode)
+        if key in earlier.finished:
+            report.tunings.append(earlier.finished[key])
+            continue
         begin = time.monotonic()
-        bench = _bench(device, family, shape, dtype, mode, names, settings, timer)
+        failed = earlier.failed.get(key, [])
+        bench = _bench(device, family, shape, dtype, mode, names, settings, timer, failed)
         said = bench.case.said
-        left_s = settings.budget_s - (time.monotonic() - begin)  # arrays and their reference are a part of it
+        left_s = earlier.left_s.get(key, settings.budget_s)
+        left_s -= time.monotonic() - begin  # arrays and their reference are a part of it
         found = _one(bench, settings, left_s, lambda text, said=said: step(f"{said}: {text}"))  # type: ignore[misc]
+        found.outcome.trials[:0] = failed
         report.tunings.append(found)
         device = bench.device
         if found.outcome.lost is not None:
@@ -164,10 +206,20 @@ def _bench(
     names: list[str] | None,
     settings: Settings,
     timer: Timer | None,
+    failed: Sequence[Trial],
 ) -> FamilyBench:
     try:
         return FamilyBench(
-            device, family, shape, dtype, mode, variants=names, cold=settings.cold, seed=settings.seed, timer=timer
+            device,
+            family,
+            shape,
+            dtype,
+            mode,
+            variants=names,
+            cold=settings.cold,
+            seed=settings.seed,
+            timer=timer,
+            failed=failed,
         )
     except UnsupportedVariant as error:
         raise Refused(f"{family.name} {shape_text(shape)}: {error}") from error

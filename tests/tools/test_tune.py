@@ -217,6 +217,23 @@ def test_wrong_and_faulting_configurations_fail_the_run_and_are_never_the_best(
     assert "not compiled: tiled" in said
 
 
+def test_another_process_goes_on_after_a_fault_that_loses_the_device_for_good(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: here a simulated device that is not opened again stands for one."""
+    target = project.declare("turn_lost", pads=(0, 3))
+    monkeypatch.setattr(FamilyBench, "recover", lambda bench: "the device was lost")
+    status, report = project.tune(target, "--shapes", "32x32,16x16")
+    assert status == 1
+    assert [tuning["shape"] for tuning in report["tunings"]] == [[32, 32], [16, 16]]
+    for tuning in report["tunings"]:
+        assert verdicts(tuning) == {0: {"measured"}, 3: {"failed"}}
+        assert tuning["lost"] is None
+        assert tuning["best"]["configuration"].get("pad", 0) == 0
+        assert tuning["ratio"] >= 1.0
+    assert report["tunings"][0]["refused"]["it failed before"] == 1
+
+
 def test_a_configuration_that_only_does_not_compile_fails_nothing(project: Project) -> None:
     status, report = project.tune(project.declare("turn_static", pads=(0, 4)))
     assert status == 0
