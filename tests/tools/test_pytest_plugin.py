@@ -79,7 +79,7 @@ def test_the_tests_of_a_family_show_the_smallest_problem_the_line_and_the_comman
         from cudakit.testing import kernel_test
         from mine import FAMILY
 
-        test_mine = kernel_test(FAMILY, elements=200)
+        test_mine = kernel_test(FAMILY, elements=64)
     """, "--cudakit-device=sim", "-v")  # fmt: skip
     result.assert_outcomes(passed=1, failed=3)
     result.stdout.fnmatch_lines(["*test_mine[[]right] PASSED*"])
@@ -106,6 +106,7 @@ def test_the_tests_of_a_family_show_the_smallest_problem_the_line_and_the_comman
     arguments = command_line.build_parser().parse_args(words)
     assert arguments.family == "mine.py:FAMILY"
     assert arguments.variants == ["wrong"]
+    assert f"mine/wrong, seed {arguments.seed}:" in wrong
     found = fuzzing.run(
         arguments.device,
         cli.family(arguments.family),
