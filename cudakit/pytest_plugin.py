@@ -141,16 +141,20 @@ class SharedDevice:
 @pytest.fixture(scope="session")
 def cudakit_shared_device(request: pytest.FixtureRequest) -> Iterator[SharedDevice]:
     """The device that `cuda_device` hands to each test."""
+    from cudakit.errors import CudakitError
+
     spec = getattr(request, "param", None) or _wanted(request.config)
     if spec in ("auto", "both"):
         spec = "gpu" if spec == "auto" and why_no_gpu() is None else "sim"
-    unknown = ""
+    refused = ""
     try:
         shared = SharedDevice(spec, request.config.getoption("cudakit_checks"))
     except ValueError as error:
-        unknown = str(error)
-    if unknown:
-        pytest.fail(f"--cudakit-checks: {unknown}", pytrace=False)
+        refused = f"--cudakit-checks: {error}"
+    except CudakitError as error:
+        refused = f"--cudakit-device: {error}"
+    if refused:
+        pytest.fail(refused, pytrace=False)
     yield shared
     shared.close()
 
