@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cudakit import __version__, names
-from cudakit.commands import check, cli, files, fuzzing, profile, shipping, tuning
+from cudakit.commands import check, clangd, cli, files, fuzzing, profile, shipping, tuning
 from cudakit.errors import Refused
 from cudakit.show import outputs, terminal
 
@@ -121,7 +121,7 @@ def fill(arguments: argparse.Namespace) -> int:
     return cli.EXIT_FALSE if wrong else cli.EXIT_OK
 
 
-COMMANDS = ("info", "compile", "check", "bench", "fuzz", "tune", "profile", "export", "draw", "fill")
+COMMANDS = ("info", "compile", "check", "bench", "fuzz", "tune", "profile", "export", "clangd", "draw", "fill")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -188,6 +188,9 @@ def build_parser() -> argparse.ArgumentParser:
     sub = command("fill", "Writes the tables between the marks of markdown files, from the JSON they name.", fill)
     sub.add_argument("file", nargs="+")
     sub.add_argument("--check", action="store_true", help="write nothing; fail where a table is not up to date")
+
+    sub = command("clangd", clangd.HELP, clangd.main)
+    clangd.add_arguments(sub)
     return parser
 
 

@@ -258,10 +258,7 @@ def _failure(nvrtc: Any, result: Any, request: Request, options: tuple[str, ...]
     found = diagnostics.in_source(log, request.name, request.source)
     sentences = hints.of(found, request.name, request.source)
     if "gpu-architecture" in log:
-        known = check(nvrtc, "nvrtcGetSupportedArchs", nvrtc.nvrtcGetSupportedArchs())
-        version = ".".join(map(str, library.version(nvrtc)))
-        archs = ", ".join(f"sm_{arch}" for arch in known)
-        sentences = [f"NVRTC {version} compiles for {archs}, not for {request.arch}"]
+        sentences = [f"{library.supported(nvrtc)}, not for {request.arch}"]
     errors = sum(one.is_error for one in found)
     count = f"{errors} error{'s' * (errors != 1)}" if errors else result.name
     return CompileError(

@@ -29,6 +29,8 @@ _PARTS = {
     "cccl": "cuda/std/cstdint",
 }
 
+INSTALL = "pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl, or a CUDA toolkit"
+
 _VERSION = re.compile(r"^\s*#\s*define\s+(?:CUDART_VERSION|CCCL_VERSION)\s+(\d+)", re.MULTILINE)
 
 

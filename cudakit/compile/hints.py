@@ -51,7 +51,7 @@ _OF_LIBRARIES = {
 }
 _FOLDERS = (
     "Headers are looked for in the file's folder, the include=... folders, kernels/common and CUDA's own; "
-    "CUDA's come with pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl, or a CUDA toolkit"
+    f"CUDA's come with {headers.INSTALL}"
 )
 
 # Names --------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cudakit.errors import CompileError
+from cudakit.errors import CompileError, check
 
 
 def toolkits() -> list[Path]:
@@ -82,3 +82,9 @@ def load() -> Any:
 def version(nvrtc: Any) -> tuple[int, int]:
     _, major, minor = nvrtc.nvrtcVersion()
     return int(major), int(minor)
+
+
+def supported(nvrtc: Any) -> str:
+    """The architectures that NVRTC compiles for, in words: "NVRTC 13.5 compiles for sm_75, sm_80, ..."."""
+    known = check(nvrtc, "nvrtcGetSupportedArchs", nvrtc.nvrtcGetSupportedArchs())
+    return f"NVRTC {'.'.join(map(str, version(nvrtc)))} compiles for {', '.join(f'sm_{arch}' for arch in known)}"
