@@ -36,6 +36,13 @@ def add_compile_arguments(parser: argparse.ArgumentParser, file: str = FILE) -> 
     parser.add_argument("--define", action="append", default=[], metavar="NAME[=VALUE]", help="a macro")
     parser.add_argument("--no-fmad", action="store_true", help="do not fuse a * b + c")
     parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="an option of NVRTC: --option=-default-device, --option=-I../include",
+    )
+    parser.add_argument(
         "-v", "--verbose", action="store_true", help="print the compiler's options, and if headers were precompiled"
     )
 
@@ -49,7 +56,10 @@ def no_kernels(path: Path) -> str:
 
 
 def expect_defines(arguments: argparse.Namespace) -> None:
-    """Raises Refused for a --define that names no macro."""
+    """Raises Refused for a --define that names no macro, or an --option that the command has a flag of its own for."""
+    for option in arguments.option:
+        if option.startswith(("--gpu-architecture", "-arch")):
+            raise Refused(f"--option={option}: name the architecture with --arch")
     for pair in arguments.define:
         if not re.fullmatch(r"[A-Za-z_]\w*(\([\w\s,.]*\))?(=.*)?", pair, re.ASCII | re.DOTALL):
             raise Refused(f"--define {pair}: that names no macro. Write NAME or NAME=VALUE")
@@ -76,6 +86,7 @@ def compiled_for(
             defines=defines,
             names=tuple(names),
             fmad=not arguments.no_fmad,
+            options=tuple(arguments.option),
         )
     )
 

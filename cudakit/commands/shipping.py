@@ -79,6 +79,7 @@ def _export_file(arguments: argparse.Namespace, path: Path) -> int:
     options: dict[str, Any] = {
         "defines": {key: value or None for key, value in defines.items()},
         "fmad": not arguments.no_fmad,
+        "options": tuple(arguments.option),
         "names": tuple(names),
     }
     bundle = sources.build(name, [sources.Source(path, (), options)], arguments.arch, ptx=not arguments.no_ptx)
@@ -91,8 +92,8 @@ def _export_family(arguments: argparse.Namespace, family: Ladder[Any]) -> int:
     """The kernels of a family's variants."""
     from cudakit.device import Device
 
-    if arguments.names or arguments.define or arguments.no_fmad:
-        raise Refused("--names, --define and --no-fmad are of a .cu file: a family declares how it is compiled")
+    if arguments.names or arguments.define or arguments.no_fmad or arguments.option:
+        raise Refused("--names, --define, --no-fmad, --option are of a .cu file: a family declares how it is compiled")
     name = _name(arguments, family.name)
     arch = trial.newest_simulated(arguments.arch)
     with Device("sim" if arch is None else f"sim:{arch}", fresh=True) as device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -47,6 +48,7 @@ _RUNTIME = frozenset({"cuda_runtime.h", "cuda_runtime_api.h", "device_launch_par
 _OF_LIBRARIES = {
     "cutlass": f"CUTLASS's headers need {DEFAULT_DEVICE}",
     "cute": f"CUTLASS's headers need {DEFAULT_DEVICE}",
+    "cub": "include CUB's headers of what you use, such as <cub/block/block_reduce.cuh>: others are for the host",
     "thrust": "Thrust is for the host: in a kernel use CUB's primitives, such as <cub/block/block_reduce.cuh>",
 }
 _FOLDERS = (
@@ -56,10 +58,13 @@ _FOLDERS = (
 
 # Names --------------------------------------------------------------------------------------------------------------
 
+_FLOATS = "cuda/std/cfloat"
+_LIMITS = "write cuda::std::numeric_limits<float>::max() and the like, and include <cuda/std/limits>"
+
 # Each pattern of names, with the header to include.
 _NEEDS = [
     (r"u?int(_least|_fast)?(8|16|32|64)_t|u?int(ptr|max)_t|U?INT(8|16|32|64)_(MAX|MIN)|SIZE_MAX", "cuda/std/cstdint"),
-    (r"(FLT|DBL)_(MAX|MIN|EPSILON|DIG|MANT_DIG)", "cuda/std/cfloat"),
+    (r"(FLT|DBL)_(MAX|MIN|EPSILON|DIG|MANT_DIG)", _FLOATS),
     (r"U?(CHAR|SHRT|INT|LONG|LLONG)_(MAX|MIN)|CHAR_BIT", "cuda/std/climits"),
     (r"INFINITY|NAN", "cuda/std/cmath"),
     (r"offsetof", "cuda/std/cstddef"),
@@ -100,7 +105,7 @@ STD = {
         "algorithm": "max min clamp fill copy lower_bound upper_bound",
         "array": "array",
         "bit": "bit_cast popcount countl_zero countr_zero",
-        "cmath": "abs sqrt exp log pow sin cos tan tanh fabs floor ceil round fma fmin fmax isnan isinf isfinite",
+        "cmath": "abs sqrt exp log pow sin cos tan tanh fabs floor ceil round fmin fmax isnan isinf isfinite",
         "complex": "complex",
         "cstddef": "size_t ptrdiff_t byte nullptr_t",
         "cstdint": "int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t uintptr_t intptr_t",
@@ -190,15 +195,23 @@ Said = str | About  # a sentence; "" if there is nothing to say
 Rest = Sequence[str] | None  # the file's lines from the error's own on; None if it is a library's header
 
 
+def _there(header: str, name: str = "") -> bool:
+    """Whether CUDA's headers here have one of this name, in which `name` is: older ones lack some."""
+    for place in headers.cuda_directories():
+        with contextlib.suppress(OSError):
+            return name in Path(place, header).read_text(errors="replace")
+    return False
+
+
 def _missing(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> Said:
     header = match[1]
+    if rest is None:
+        if os.path.basename(one.file) == "cuda.h":
+            return "<cuda.h> is the driver API, for the host: delete the line"
+        return _OF_LIBRARIES.get(_library(one.file), _FOLDERS)
     stem = header.removesuffix(".h") if header.endswith(".h") else header.removeprefix("c")
     own = "cuda/std/" + (f"c{stem}" if header.endswith(".h") else header)
-    has_own = "/" not in header and any(
-        os.path.isfile(os.path.join(place, own)) for place in headers.cuda_directories()
-    )
-    if rest is None and os.path.basename(one.file) == "cuda.h":
-        return "<cuda.h> is the driver API, for the host: delete the line"
+    has_own = "/" not in header and _there(own)
     if header in _OF_THE_HOST:
         more = "printf is built in" if header in _STREAMS else "a kernel gets pointers and sizes"
         return f"<{header}> is for the host: delete the line; {more}"
@@ -230,8 +243,8 @@ def _undefined(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> 
     if rest is None:
         return ""  # a header's own
     for names, header in _NEEDS:
-        if re.fullmatch(names, name):
-            return About(name, f"needs #include <{header}>")
+        if re.fullmatch(names, name) and _there(header):
+            return About(name, f"needs #include <{header}>") if header != _FLOATS or _there(_FLOATS, name) else _LIMITS
     if name in ("def", "import"):
         return "this is Python, and NVRTC compiles CUDA C++"
     if name in _INSTEAD:
@@ -250,7 +263,8 @@ def _not_in_std(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) ->
     space, name = match[1], match[2]
     if rest is None:
         return _host_function(match, one, line, rest)
-    if header := STD.get(name):
+    header = STD.get(name)
+    if header and _there(f"cuda/std/{header}"):
         if space == "std":
             return f"std::{name} is for the host: include <cuda/std/{header}> and write cuda::std::{name}"
         return About(f"cuda::std::{name}", f"needs #include <cuda/std/{header}>")

@@ -583,6 +583,18 @@ def test_a_compile_error_is_shown_once_and_its_options_on_request(capsys, tmp_pa
     assert "options: --gpu-architecture=sm_90a" in run(capsys, "compile", str(source), "-v")[2]
 
 
+def test_an_option_of_nvrtc_is_given_to_the_compiler(capsys, tmp_path):
+    source = tmp_path / "k.cu"
+    source.write_text("float twice(float x) { return 2 * x; }\n__global__ void k(float* y) { y[0] = twice(y[1]); }\n")
+    status, _, err = run(capsys, "compile", str(source))
+    assert status == cli.EXIT_REFUSED
+    assert 'compile with options=("-default-device",)' in err
+    assert run(capsys, "compile", str(source), "--option=-default-device")[0] == cli.EXIT_OK
+    status, _, err = run(capsys, "compile", str(source), "--option=-arch=sm_80")
+    assert status == cli.EXIT_REFUSED
+    assert "name the architecture with --arch" in err
+
+
 @pytest.mark.parametrize(
     ("terminal", "no_colour", "coloured"), [(True, "", True), (True, "1", False), (False, "", False)]
 )

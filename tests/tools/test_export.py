@@ -523,7 +523,7 @@ def test_of_several_outputs_the_wrong_one_is_traced(transpose, fake_driver, caps
     ("arguments", "said"),
     [
         (("transpose.py:FAMILY", "--variants", "tild"), "transpose has no variant 'tild'"),
-        (("transpose.py:FAMILY", "--names", "tiled<8>"), "--names, --define and --no-fmad are of a .cu file"),
+        (("transpose.py:FAMILY", "--names", "tiled<8>"), "--names, --define, --no-fmad, --option are of a .cu file"),
         (("transpose.cu", "--variants", "naive"), "--variants is of a family"),
         (("transpos",), "there is no family 'transpos'"),
         (("softmax", "--variants", "split_row", "--arch", "sm_80"), "split_row: it needs sm_90 or later"),
