@@ -13,6 +13,7 @@ from cudakit.commands import cli, files
 from cudakit.compile import headers
 from cudakit.errors import ContextLost, Refused
 from cudakit.export import identifiers, ladders, sources, trial, writing
+from cudakit.family import wrong_results
 from cudakit.shipped import expect_architecture
 from cudakit.show import terminal
 
@@ -103,15 +104,14 @@ def _export_family(arguments: argparse.Namespace, family: Ladder[Any]) -> int:
         if arch is None or arguments.no_trial:
             reasons = _untried(bundle, "--no-trial" if arguments.no_trial else trial.NOT_SIMULATED)
         else:
+            recording = ladders.Recording(family, kernels, bundle)
             try:
-                samples, reasons = ladders.Recording(family, kernels, bundle).samples()
+                samples, reasons = recording.samples()
             except ladders.WrongResult as wrong:
-                from cudakit.testing import wrong_results
-
-                found = wrong_results.traced(device, wrong.verdict, wrong.again)
+                found = wrong_results.report(device, wrong.verdict, wrong.again)
                 return _failed(f"{wrong}\n{found.full_text.partition(chr(10))[2]}")
             except ContextLost as error:
-                return _failed(str(error))
+                return _failed(f"{recording.current}: {error}")
     return _write(arguments, bundle, samples, reasons, kernels.left_out)
 
 

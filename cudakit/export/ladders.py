@@ -165,18 +165,21 @@ def _three(extents: int | Sequence[int]) -> tuple[int, int, int]:
 
 
 class Recording:
-    """Runs variants on the simulated device and records them for a bundle, which has an image per source."""
+    """Runs variants on the simulated device and records them for a bundle, which has an image per source. current: the
+    run that is made, in words."""
 
     def __init__(self, family: Ladder[Any], kernels: Kernels, bundle: Bundle) -> None:
         self._family, self._kernels, self._bundle = family, kernels, bundle
+        self.current = ""
         self._images = {
             (source.path, tuple(source.options["defines"].items())): number
             for number, source in enumerate(kernels.sources)
         }
 
     def samples(self) -> tuple[list[Sample], dict[int, str]]:
-        """A sample of each variant on its smallest problem, and on others as far as these launch other kernels; and by
-        an entry's number why no sample launches it. Raises WrongResult, or what the simulated device reports."""
+        """Run each variant on every problem that it takes. Returns a sample of its smallest problem, and of others as
+        far as these launch other kernels; and by an entry's number why no sample launches it. Raises WrongResult, or
+        what the simulated device reports."""
         made: list[Sample] = []
         launched: set[int] = set()
         for variant, problems in self._kernels.runs:
@@ -185,10 +188,10 @@ class Recording:
                 if variant.refusal(problem.value, self._kernels.device.arch) is not None:
                     continue
                 numbers = {self._number(variant, one) for one in self._family.launches(variant, problem.value)}
-                if not numbers - mine:
-                    continue
-                mine |= numbers
-                made.append(self._run(variant, problem))
+                sample = self._run(variant, problem)
+                if numbers - mine:
+                    mine |= numbers
+                    made.append(sample)
             launched |= mine
         reasons = {
             number: f"its variants need a later architecture than {self._kernels.device.arch}, which was simulated"
@@ -204,7 +207,7 @@ class Recording:
     def _run(self, variant: Variant[Any], problem: Problem) -> Sample:
         """One variant on one problem, recorded and judged."""
         family = self._family
-        title = f"{family.name}/{variant.name} {problem.title}"
+        title = self.current = f"{family.name}/{variant.name} {problem.title}"
         names = [*family.specs] if len(family.specs) == len(problem.inputs) else []
         names = names or [f"in{number}" for number in range(len(problem.inputs))]
         arrays = dict(zip(names, problem.inputs, strict=True))

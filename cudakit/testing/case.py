@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 from cudakit.compare import ADDS, POISON, Comparison, still_poisoned
 from cudakit.errors import CudakitError
 from cudakit.family import Ladder, Variant, several
+from cudakit.family.wrong_results import Watch
 from cudakit.memory import array as memory
 from cudakit.memory import layout, makers
 from cudakit.memory.bounds import restrict
@@ -242,10 +243,6 @@ def _either_order(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout:
 
 
 # One run --------------------------------------------------------------------------------------------------------------
-
-
-#: Called with the output (a tuple of several); the kernels run within the context that it returns.
-Watch = Callable[[Any], AbstractContextManager[Any]]
 
 
 def run_case(

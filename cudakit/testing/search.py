@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from dataclasses import replace
@@ -13,8 +14,9 @@ from hypothesis.errors import Flaky
 
 from cudakit import reports
 from cudakit.errors import ContextLost, CudakitError
+from cudakit.family import wrong_results
 from cudakit.reports import Report
-from cudakit.testing import drawing, wrong_results
+from cudakit.testing import drawing
 from cudakit.testing.case import Case, Unsupported, run_case
 from cudakit.testing.coverage import LEAST, Coverage
 
@@ -194,7 +196,8 @@ def explained(bench: Workbench, family: Ladder[Any], wrong: Wrong) -> tuple[str,
     elif wrong.error is not None:
         found = reports.of_error(wrong.error, launched=site)
     elif wrong.verdict is not None and wrong.variant is not None:
-        found = [wrong_results.report(bench.usable(), family, wrong.variant, wrong.case, wrong.verdict)]
+        again = functools.partial(run_case, bench.usable(), family, wrong.variant, wrong.case)
+        found = [wrong_results.report(bench.usable(), wrong.verdict, again)]
     else:
         return str(wrong), []
     name = "auto" if wrong.variant is None else wrong.variant.name

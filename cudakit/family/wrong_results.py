@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,29 +13,25 @@ from typing import TYPE_CHECKING, Any
 from cudakit import reports
 from cudakit.driver import driver as drivers
 from cudakit.errors import CudakitError
-from cudakit.family import several
+from cudakit.family.declaration import several
 from cudakit.launch.definitions import definition_line
 from cudakit.reports import Report
-from cudakit.testing.case import Watch, run_case
+
+#: Called with the output (a tuple of several); the kernels run within the context that it returns.
+Watch = Callable[[Any], AbstractContextManager[Any]]
 
 if TYPE_CHECKING:
     from cudakit.compare import Comparison
     from cudakit.device import Device
-    from cudakit.family import Ladder, Variant
     from cudakit.memory.array import DeviceArray
 
 
-def report(device: Device, family: Ladder[Any], variant: Variant[Any], case: Any, verdict: Comparison) -> Report:
-    """The report of a variant that was wrong on a problem.
+def report(device: Device, verdict: Comparison, run: Callable[[Watch], object]) -> Report:
+    """The report of a wrong result. run(watch): runs the problem again, its kernels within watch(output).
 
     On the simulated device it has the kernel, block, thread and line of the last store to the wrong element; if no
     kernel stored to it, the last kernel's definition. On a GPU it has no place.
     """
-    return traced(device, verdict, lambda watch: run_case(device, family, variant, case, watch))
-
-
-def traced(device: Device, verdict: Comparison, run: Callable[[Watch], object]) -> Report:
-    """The report of a wrong result, likewise. run(watch): does it again, the kernels within watch(output)."""
     found = Report("wrong result", verdict.why, full_text=verdict.why)
     if device.kind != "sim":
         return found
