@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -97,8 +98,10 @@ def _export_family(arguments: argparse.Namespace, family: Ladder[Any]) -> int:
         raise Refused("--names, --define, --no-fmad, --option are of a .cu file: a family declares how it is compiled")
     name = _name(arguments, family.name)
     arch = trial.newest_simulated(arguments.arch)
-    with Device("sim" if arch is None else f"sim:{arch}", fresh=True) as device:
-        kernels = ladders.collect(family, arguments.variants or (), arguments.arch, device)
+    with (
+        Device("sim" if arch is None else f"sim:{arch}", fresh=True) as device,
+        contextlib.closing(ladders.collect(family, arguments.variants or (), arguments.arch, device)) as kernels,
+    ):
         bundle = sources.build(name, kernels.sources, arguments.arch, ptx=not arguments.no_ptx)
         samples: list[Sample] = []
         if arch is None or arguments.no_trial:

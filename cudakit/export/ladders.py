@@ -64,12 +64,19 @@ class Problem:
 @dataclass
 class Kernels:
     """The kernels that a family's variants launch. sources: in the order of the variants. runs: each variant with the
-    problems that it takes. left_out: variants without a kernel to export, and why."""
+    problems that it takes, whose arrays `close` frees. left_out: variants without a kernel to export, and why."""
 
     device: Device
     sources: list[Source]
     runs: list[tuple[Variant[Any], list[Problem]]]
     left_out: dict[str, str] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Free the arrays of the problems. Idempotent."""
+        for _, problems in self.runs:
+            for problem in problems:
+                for array in (*problem.inputs, *problem.outputs):
+                    array.close()
 
 
 def collect(family: Ladder[Any], variants: Sequence[str], architectures: Sequence[str], device: Device) -> Kernels:

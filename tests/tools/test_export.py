@@ -12,6 +12,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -277,8 +279,16 @@ def test_launchers_have_the_types_and_names_of_the_kernels(kinds):
     assert launcher(header, "kinds_load_2") == ["int *p"]  # the header's own function is kinds_load
     assert launcher(header, "kinds_nothing") == []
     assert launcher(header, "kinds_group") == ["kinds_dim3 cluster", "int *p"]
-    assert "KINDS_PAIRS_CLUSTER_X = 2" in header
+    assert "    KINDS_PAIRS_CLUSTER_X = 2,\n" in header
     assert re.search(r"KINDS_ALIGNED\(8\) unsigned char bytes\[16\];\n\} kinds_Range;", header)
+
+
+def test_a_kernel_made_for_one_block_has_its_size_as_constants(project):
+    (project / "fixed.cu").write_text("__global__ void __block_size__((16, 2, 1)) fixed(int* p) { *p = 1; }\n")
+    assert export(project / "fixed.cu", "--arch", "sm_90", "-o", project / "fixed") == 0  # not for the simulated device
+    header = (project / "fixed" / "fixed.h").read_text()
+    assert "    FIXED_FIXED_BLOCK_X = 16,\n    FIXED_FIXED_BLOCK_Y = 2,\n    FIXED_FIXED_BLOCK_Z = 1,\n" in header
+    assert "not run  fixed: " in (project / "fixed" / "example.cpp").read_text()
 
 
 USE_OF_KINDS = """
@@ -375,6 +385,14 @@ def test_what_cannot_be_exported_is_refused(project, monkeypatch, capsys, argume
     assert not Path("refused").exists()
 
 
+def test_without_nvfatbin_the_command_says_what_to_install(project, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvfatbin", None)
+    monkeypatch.delattr("cuda.bindings.nvfatbin", raising=False)
+    assert export(project / "scale.cu", "-o", project / "none") == 2
+    assert "nvFatbin cannot be loaded (" in (said := capsys.readouterr().err)
+    assert "pip install nvidia-nvfatbin" in said
+
+
 def test_a_kernel_is_left_out_for_architectures_before_its_first(project):
     wanted = (sources.Wanted("load"), sources.Wanted("group", since="sm_90", idea="in clusters"))
     text = 'extern "C" __global__ void load(int* p) { *p = 1; }\n#if __CUDA_ARCH__ >= 900\n' + (
@@ -414,7 +432,7 @@ extern "C" __global__ void naive(const float* x, float* out, int rows, int cols)
 """
 
 TRANSPOSE_PY = """\
-from cudakit.family import Family, Launch, ceil_div
+from cudakit import Family, Launch, ceil_div
 
 FAMILY = Family(
     "transpose",
@@ -450,7 +468,9 @@ def transpose(tmp_path, monkeypatch):
 
 def test_a_family_is_exported_with_its_usual_launches(transpose, fake_driver, capsys):
     target = f"{transpose / 'transpose.py'}:FAMILY"
-    assert export(target, "--arch", "sm_80", "-o", "out") == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", cudakit.LeakWarning)
+        assert export(target, "--arch", "sm_80", "-o", "out") == 0
     assert "transpose_tiled_16: tiled<16>(const float*, float*, int, int)" in capsys.readouterr().out
     header = Path("out/transpose.h").read_text()
     assert launcher(header, "transpose_naive") == ["const float *x", "float *out", "int rows", "int cols"]
