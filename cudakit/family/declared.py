@@ -104,7 +104,7 @@ class Declared(Generic[P]):
     ceiling: str = "copy"
     read_shape: Callable[[Shape], Shape] = field(default=lambda shape: shape)
     problems: str | Callable[..., Any] = ""
-    peers: tuple[PeerWork, ...] = ()
+    peers: list[PeerWork] = field(default_factory=list)  # one list for a family and its copies
     call: Callable[..., Callable[[], Any] | None] | None = field(default=None, init=False, compare=False, repr=False)
     recent: Recent = field(default_factory=Recent, init=False, compare=False, repr=False)
 

@@ -53,7 +53,7 @@ class Ladder(Declared[P]):
 
         def add(work: Callable[..., Any]) -> Callable[..., Any]:
             text = idea or (work.__doc__ or package).strip().splitlines()[0].rstrip(".")
-            self.peers = (*self.peers, PeerWork(name or f"peer:{package}", package, text, work))
+            self.peers.append(PeerWork(name or f"peer:{package}", package, text, work))
             return work
 
         return add

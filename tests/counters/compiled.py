@@ -42,7 +42,7 @@ Kernels = dict[tuple[str, str], Compiled]
 def kernels(device: Device) -> Kernels:
     """Every kernel of the ops that the device has compiled, by source and entry."""
     return {
-        key: Compiled(kernel.mangled, _DEBUG.sub("", _PLACES.sub("", kernel.module.ptx)), kernel.resources)
+        key[:2]: Compiled(kernel.mangled, _DEBUG.sub("", _PLACES.sub("", kernel.module.ptx)), kernel.resources)
         for key, kernel in device.kept.items()
         if isinstance(kernel, Kernel)
     }
@@ -56,7 +56,7 @@ class _Loading(dict[Any, Any]):
         self._device, self._found = device, found
 
     def get(self, key: Any, default: Any = None) -> Any:
-        kernel = self._found.get(key)
+        kernel = self._found.get(key[:2]) if isinstance(key, tuple) else None  # our ops define no macros
         if kernel is not None and key not in self:
             self[key] = kernel.module(self._device, key[0])[kernel.mangled]
         return super().get(key, default)
