@@ -150,13 +150,14 @@ def _define(key: str, value: Any) -> str:
 @nvtx.range("NVRTC")
 def compile(request: Request) -> Compiled:
     """Compile `request`. Raises CompileError with the log and the numbered source around each diagnostic."""
-    nvrtc = _ready(request)
+    nvrtc, included = _ready(request)
     options = full_options(request)
     result, how = precompiled.run(
         nvrtc,
         request.source,
         (nvrtc_identity(), request.name, *options),
         request.options,
+        included,
         lambda: _scan(request),
         lambda more: _attempt(nvrtc, request, options, more),
     )
@@ -166,21 +167,23 @@ def compile(request: Request) -> Compiled:
 @nvtx.range("NVRTC")
 def compile_in_threads(request: Request) -> Compiled:
     """The same without precompiled headers, which one thread at a time may use: several threads compile at once."""
-    result = _attempt(_ready(request), request, full_options(request), ()).result
+    nvrtc, _ = _ready(request)
+    result = _attempt(nvrtc, request, full_options(request), ()).result
     return replace(result, precompiled="not used: several threads compile")
 
 
-def _ready(request: Request) -> Any:
-    """The NVRTC bindings, with the headers in place that `request` may include. Raises CompileError for a source that
-    NVRTC would read in part."""
+def _ready(request: Request) -> tuple[Any, headers.Included]:
+    """The NVRTC bindings and the headers of `request`, with CUDA's in place if it may include them. Raises CompileError
+    for a source that NVRTC would read in part."""
     before, nul, _ = request.source.partition("\0")
     if nul:
         line = before.count("\n") + 1
         raise CompileError(f"{request.name}:{line} has a NUL character, where NVRTC takes the source to end: remove it")
     nvrtc = library.load()
-    if _scan(request).unknown or nvrtc_options.not_covered(request.options):
+    included = _scan(request)
+    if included.unknown or nvrtc_options.not_covered(request.options):
         bundled.unpack()  # a scan does if it finds a header of CUDA's; here there may be one
-    return nvrtc
+    return nvrtc, included
 
 
 def _scan(request: Request) -> headers.Included:

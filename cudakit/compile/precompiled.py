@@ -126,21 +126,21 @@ def run(
     source: str,
     depends: Sequence[str],
     options: Sequence[str],
+    included: headers.Included,
     scan: Callable[[], headers.Included],
     attempt: Callable[[tuple[str, ...]], Outcome[R]],
 ) -> tuple[R, str]:
     """The result of `attempt(more options)`, with precompiled headers if they pay, and how they were used.
 
-    depends: all that a compile depends on beside its source and headers, as text. options: the user's. scan: the
-    headers, read now. Raises what `attempt` does.
+    depends: all that a compile depends on beside its source and headers, as text. options: the user's. included:
+    its headers. scan: reads them again. Raises what `attempt` does.
     """
     if reason := unavailable() or _unsuitable(source, options):
         return attempt(()).result, f"not used: {reason}"
-    before = scan()
-    if before.unknown:
-        return attempt(()).result, f"not used: the header of {before.unknown[0]!r} is not known by name"
+    if included.unknown:
+        return attempt(()).result, f"not used: the header of {included.unknown[0]!r} is not known by name"
     mine = _this_process()
-    key = _key(source, depends, before)
+    key = _key(source, depends, included)
     with mine.lock:
         took = mine.took.get(key)
     if key not in mine.folders and policy() == "auto":
@@ -162,7 +162,7 @@ def run(
         except _NotPrecompiled as error:
             _discard(mine, key)
             return attempt(()).result, f"not used: {error}"
-        if scan() != before:
+        if scan() != included:
             _discard(mine, key)
     return outcome
 
@@ -231,16 +231,12 @@ def _preamble(source: str) -> str:
 
 def _key(source: str, depends: Sequence[str], included: headers.Included) -> str:
     """The sha256 of what precompiled headers are made of: a file with this key is as good as reading them."""
-    state = (
-        tuple(depends),
-        os.getcwd(),
-        _preamble(source),
-        headers.cuda_version(),
-        sorted(included.files.items()),
-        included.lookups,
-        included.stamps,
-    )
-    return hashlib.sha256(repr(state).encode("utf-8", "surrogateescape")).hexdigest()
+    state = (tuple(depends), os.getcwd(), _preamble(source), headers.cuda_version(), included.lookups, included.stamps)
+    digest = hashlib.sha256(repr(state).encode("utf-8", "surrogateescape"))
+    for path, content in sorted(included.files.items()):
+        digest.update(f"{path}\0{len(content)}\0".encode("utf-8", "surrogateescape"))
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def without_messages(log: str) -> str:

@@ -177,7 +177,7 @@ def _run(folder: Path, source: str = SOURCE, options: Sequence[str] = (), **nvrt
 
     scan = lambda: headers.scan(source, str(folder / "k.cu"), (str(folder),))  # noqa: E731
     bindings = SimpleNamespace(nvrtcResult=nvrtcResult, nvrtcSetPCHHeapSize=resized)
-    return precompiled.run(bindings, source, ("fake", str(folder)), options, scan, attempt)
+    return precompiled.run(bindings, source, ("fake", str(folder)), options, scan(), scan, attempt)
 
 
 @pytest.fixture
