@@ -239,6 +239,31 @@ def test_a_program_in_c_loads_launches_and_gets_each_error(scaled, fake_driver, 
     assert done.returncode == 0, done.stderr
 
 
+HALVES = """
+#define main example_main
+#include "example.cpp"
+#undef main
+int main() {
+    for (int bits = 0; bits < 65536; bits++) {
+        const double numbers[] = {static_cast<double>(Half{static_cast<std::uint16_t>(bits)}),
+                                  static_cast<double>(Bfloat16{static_cast<std::uint16_t>(bits)})};
+        std::fwrite(numbers, sizeof numbers, 1, stdout);
+    }
+}
+"""
+
+
+def test_the_example_reads_numbers_of_16_bits(scaled, tmp_path):
+    (tmp_path / "halves.cpp").write_text(HALVES)
+    program = built(tmp_path, "g++", "c++17", "halves.cpp", tmp_path / "halves", f"-I{scaled}")
+    found = np.frombuffer(subprocess.run([program], stdout=subprocess.PIPE, check=True).stdout).reshape(-1, 2)
+    bits = np.arange(65536, dtype=np.uint16)
+    np.testing.assert_array_equal(found[:, 0], bits.view(np.float16).astype(np.float64))
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        wide = (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    np.testing.assert_array_equal(found[:, 1], wide)
+
+
 # The header -----------------------------------------------------------------------------------------------------------
 
 
@@ -657,6 +682,18 @@ def test_the_examples_run_on_a_gpu(gpu, program, scaled, kinds, tmp_path):
     if gpu.context.compute_capability >= (9, 0):
         done = run(built(kinds, "g++", "c++17", "example.cpp", tmp_path / "example"), kinds)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("family", "variants"),
+    [("softmax", "registers,split_row,two_launches"), ("attention", "flash"), ("sum", ""), ("vector_add", "")],
+)
+def test_the_example_of_a_family_runs_on_a_gpu(gpu, tmp_path, family, variants):
+    assert export(family, *(["--variants", variants] if variants else []), "--arch", gpu.arch, "-o", tmp_path) == 0
+    done = run(built(tmp_path, "g++", "c++17", "example.cpp", tmp_path / "example"), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ", 0 wrong, 0 skipped" in done.stdout
 
 
 @pytest.mark.gpu
