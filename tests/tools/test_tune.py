@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(512) tiled(const float* x, float* out, int row
 }
 """
 DECLARED = """
-from cudakit.family import Family, Launch, ceil_div
+from cudakit import Family, Launch, ceil_div
 
 FAMILY = Family("{name}", reference=lambda x: x.T, inputs={{"x": "float32[rows, cols]"}}, shapes=((32, 32),){more})
 
