@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -314,3 +315,13 @@ def test_no_cuda_source_has_a_generic_lambda() -> None:
     assert any(path.suffix == ".cuh" for path in sources)
     matches = [(path, match) for path in sources for match in GENERIC_LAMBDA.finditer(path.read_text())]
     assert not [f"{path.relative_to(ROOT)}: {match[0]}" for path, match in matches]
+
+
+def test_threads_compile_the_same_as_one(tmp_path):
+    text = "template <int N> __global__ void k(float* y) { y[threadIdx.x] = N; }\n"
+    requests = [compiler.request(text, name=str(tmp_path / "k.cu"), arch="sm_90", names=(f"k<{n}>",)) for n in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(compiler.compile_in_threads, requests))
+    for request, one in zip(requests, made, strict=True):
+        alone = compiler.compile(request)
+        assert (one.cubin, one.ptx, one.lowered) == (alone.cubin, alone.ptx, alone.lowered)
