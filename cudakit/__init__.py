@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         UnseenFault,
         UnsupportedVariant,
     )
-    from cudakit.evaluation import bench
+    from cudakit.evaluation import bench, tune
     from cudakit.family import Family, Input, Launch, Variant, ceil_div, variant
     from cudakit.graph.graph import Executable, Graph
     from cudakit.launch.kernel import Kernel, Prepared
@@ -75,7 +75,7 @@ _HOMES = {
         "UnseenFault",
         "UnsupportedVariant",
     ),
-    "evaluation": ("bench",),
+    "evaluation": ("bench", "tune"),
     "family": ("Family", "Input", "Launch", "Variant", "ceil_div", "variant"),
     "graph": ("Executable", "Graph"),
     "launch.kernel": ("Kernel", "Prepared"),
@@ -144,6 +144,7 @@ __all__ = [
     "ceil_div",
     "load",
     "strided",
+    "tune",
     "variant",
 ]
 

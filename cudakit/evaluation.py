@@ -1,4 +1,5 @@
-"""A bench of a family from Python: `report = cudakit.bench(FAMILY)`, then `report.show()`, `.save()` and `.plot()`."""
+"""A bench or a tuning of a family from Python: `report = cudakit.bench(FAMILY)`, `cudakit.tune(FAMILY)`, then
+`report.show()` and `.save()`, and a bench's `.plot()`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from cudakit.device import Device
 from cudakit.measure.bench import Bench, Selection
 from cudakit.measure.rows import BenchReport
 from cudakit.shapes import Shape
-from cudakit.show import outputs, plots, tables, terminal
+from cudakit.show import outputs, plots, tables, terminal, tuning_tables
+from cudakit.tuning.run import Settings, TuneReport
+from cudakit.tuning.run import tune as run_tuning
 
 if TYPE_CHECKING:
     from cudakit.family import Ladder
@@ -56,8 +59,7 @@ def bench(
     """
     opened = device if isinstance(device, Device) else Device(device)
     try:
-        wanted = family.shapes_for(opened.kind, once=once) if shapes is None else shapes
-        places = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in wanted]
+        places = _places(family.shapes_for(opened.kind, once=once) if shapes is None else shapes)
         runner = Bench(opened, once=once, seed=seed)
         made = runner.run(family, places, Selection(variants, dtypes, modes))
         if runner.device is not opened:  # a kernel lost it
@@ -66,3 +68,55 @@ def bench(
         if opened is not device:
             opened.close()
     return Report(**{entry.name: getattr(made, entry.name) for entry in fields(made)})
+
+
+@dataclass
+class TuningReport(TuneReport):
+    """The configurations of a tuning. ok: whether none was wrong or failed. as_dict(): what `save` writes."""
+
+    def show(self) -> None:
+        """Prints the best configurations of each shape, what ended badly, and what is kept."""
+        tuning_tables.show(self.as_dict(), terminal.console())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes every configuration that was tried as JSON."""
+        outputs.write_json(self.as_dict(), os.fspath(path))
+
+
+def tune(
+    family: Ladder[Any],
+    device: str | Device | None = None,
+    *,
+    shapes: Sequence[Shape | int] | None = None,
+    variants: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    modes: Sequence[str] | None = None,
+    budget: float = 60.0,
+    search: str = "auto",
+    seed: int = 0,
+    cold: bool = False,
+    keep: bool = True,
+    threads: int | None = None,
+) -> TuningReport:
+    """Finds the best configurations of a family's variants for each shape, and keeps them for `variant="auto"`.
+
+    device, shapes, variants, dtypes, modes: as for `bench`. budget: seconds for each shape, dtype and mode. search:
+    "auto", "exhaustive" or "random". seed: of the search and the inputs. cold: do not start from the usual
+    configurations. keep: False leaves "auto" as it is. threads: compiles at once, one per CPU unless given. A fault
+    that loses a GPU ends it; the command `cudakit tune` goes on in another process.
+    Raises Refused for a shape or name that the family does not have.
+    """
+    settings = Settings(budget, search, seed, cold, keep, threads)
+    opened = device if isinstance(device, Device) else Device(device)
+    try:
+        places = _places(family.shapes_for(opened.kind) if shapes is None else shapes)
+        made = run_tuning(opened, family, places, Selection(variants, dtypes, modes), settings)
+    finally:
+        if opened is not device:
+            opened.close()
+    return TuningReport(**{entry.name: getattr(made, entry.name) for entry in fields(made)})
+
+
+def _places(shapes: Sequence[Shape | int]) -> list[Shape]:
+    """Shapes, of which an int is one of one axis."""
+    return [(shape,) if isinstance(shape, int) else tuple(shape) for shape in shapes]

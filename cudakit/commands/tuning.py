@@ -145,7 +145,7 @@ def search(arguments: argparse.Namespace, earlier: Earlier, step: Callable[[str]
         for member, selection in ladder.selected(cli.family(arguments.family), arguments):
             if device.context.closed:  # a fault has lost a simulated device
                 device = stack.enter_context(cli.open_device(device.context.spec, fresh=True))
-            shapes = arguments.shapes or list(member.shapes[device.kind])
+            shapes = arguments.shapes or member.shapes_for(device.kind)
             done = tune(device, member, shapes, selection, settings, step=step, earlier=earlier)
             if report is None:
                 report = done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from cudakit.measure.bench import Selection
 from cudakit.shapes import Shape, shape_text
 from cudakit.tuned import Choice
 from cudakit.tuning.bench import FamilyBench, Timer
+from cudakit.tuning.search import SEARCHES
 from cudakit.tuning.trial import Trial
 from cudakit.tuning.tuner import Outcome, Tuner
 
@@ -47,6 +49,12 @@ class Settings:
     cold: bool = False
     keep: bool = True
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.budget_s < math.inf:
+            raise ValueError(f"a budget of {self.budget_s} seconds: give a number above 0")
+        if self.search not in SEARCHES:
+            raise ValueError(f"there is no search {self.search!r}; there are {', '.join(SEARCHES)}")
 
     def as_dict(self) -> dict[str, Any]:
         return {"budget_s": self.budget_s, "search": self.search, "seed": self.seed, "cold": self.cold}

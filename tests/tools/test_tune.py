@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cudakit
 from cudakit import Device, tuned
 from cudakit.__main__ import main
 from cudakit.compare import bounds
@@ -190,6 +191,20 @@ def test_a_choice_ends_with_its_source_and_can_be_switched_off_and_forgotten(
     assert main(["tune", target, "--forget"]) == 0
     assert "1 kept" in capsys.readouterr().out
     assert project.launched(target) == "tiled<8, 8, 0>"
+
+
+def test_python_tunes_and_shows_as_the_command_does(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    family: Any = find.load(project.declare("turn_python"))
+    report = cudakit.tune(family, "sim", shapes=[(32, 32)], threads=1)
+    assert report.ok
+    report.show()
+    assert "COUNTS, NOT TIMES" in capsys.readouterr().out
+    report.save(project.folder / "python.json")
+    (tuning,) = json.loads((project.folder / "python.json").read_text())["tunings"]
+    assert tuning["kept"] == str(report.tunings[0].kept)
+    for wrong in ({"budget": 0}, {"search": "genetic"}):
+        with pytest.raises(ValueError, match=r"budget|search"):
+            cudakit.tune(family, "sim", **wrong)
 
 
 def test_a_dry_run_keeps_nothing(project: Project) -> None:
