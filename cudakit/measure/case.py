@@ -183,6 +183,9 @@ class BenchCase:
             made = tuple(self.device.empty_like(array, stream=self.stream) for array in several(self.output))
             if self.family.in_place:
                 made = (inputs[self.family.over],)
+            elif self.family.initial is not None:
+                for array in made:
+                    array.fill(self.family.initial, self.stream)
             self.sets.append((inputs, made[0] if len(made) == 1 else made))
 
     def prepared(self, variant: Variant[Any]) -> list[Launch]:

@@ -12,7 +12,7 @@ from cudakit.show.digits import NOTHING, number
 if TYPE_CHECKING:
     from rich.console import Console
 
-MOST_ROWS, MOST_REASONS = 10, 6
+MOST_ROWS, MOST_REASONS, MOST_LINES = 10, 6, 10
 
 COUNTS = (
     "COUNTS, NOT TIMES: the simulated device has no clock. Configurations are in the order of the slots of their "
@@ -97,17 +97,20 @@ def _place(one: Mapping[str, Any]) -> str:
 
 
 def _endings(one: Mapping[str, Any]) -> list[str]:
-    """The configurations that could not be measured, by reason, bugs first."""
+    """The configurations that could not be measured, by reason: bugs first, each with the report of its first one."""
     lines = []
     for verdict in ("wrong", "failed", "not compiled", "unfit"):
-        ended = [trial for trial in one["trials"] if trial["verdict"] == verdict]
-        by_reason: dict[str, list[str]] = {}
-        for trial in ended:
-            name = f"{trial['variant']} {configuration_text(trial['configuration'])}".strip()
-            by_reason.setdefault(_reason(str(trial["why"] or "")), []).append(name)
-        for why, named in list(by_reason.items())[:MOST_REASONS]:
-            others = f" and {len(named) - 1} more" if len(named) > 1 else ""
-            lines.append(f"{verdict.upper() if verdict in ('wrong', 'failed') else verdict}: {named[0]}{others}: {why}")
+        by_reason: dict[str, list[Mapping[str, Any]]] = {}
+        for trial in one["trials"]:
+            if trial["verdict"] == verdict:
+                by_reason.setdefault(_reason(str(trial["why"] or "")), []).append(trial)
+        for why, ended in list(by_reason.items())[:MOST_REASONS]:
+            name = f"{ended[0]['variant']} {configuration_text(ended[0]['configuration'])}".strip()
+            others = f" and {len(ended) - 1} more" if len(ended) > 1 else ""
+            bug = verdict in ("wrong", "failed")
+            lines.append(f"{verdict.upper() if bug else verdict}: {name}{others}: {why}")
+            if bug:
+                lines += [f"  {line}" for line in str(ended[0]["why"] or "").splitlines()[1:MOST_LINES]]
         if len(by_reason) > MOST_REASONS:
             lines.append(f"{verdict}: {len(by_reason) - MOST_REASONS} more reasons are in --json")
     return lines

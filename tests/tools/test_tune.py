@@ -229,7 +229,9 @@ def test_wrong_and_faulting_configurations_fail_the_run_and_are_never_the_best(
     assert "WRONG: tiled" in said
     assert "element (7, 0)" in said
     assert "FAILED: tiled" in said
+    assert "turn.cu:15" in said
     assert "not compiled: tiled" in said
+    assert "no padding of 4" in said
 
 
 def test_another_process_goes_on_after_a_fault_that_loses_the_device_for_good(
@@ -331,6 +333,31 @@ def test_configurations_are_timed_in_turns_and_the_fastest_is_kept(timed: TuneRe
     assert best.cost == min(trial.cost for trial in found.outcome.trials if trial.cost)
     assert found.kept is not None
     assert json.loads(found.kept.read_text())["unit"] == "ms"
+
+
+def test_a_kernel_that_adds_to_its_output_is_timed_on_outputs_with_their_initial_values(project: Project) -> None:
+    """The simulated device would report reads of uninitialised memory."""
+    (project.folder / "count.cu").write_text(
+        "__global__ void count(const unsigned char* x, unsigned* counts, int n) {\n"
+        "    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    if (i < n) atomicAdd(&counts[x[i] % 16], 1u);\n"
+        "}\n"
+    )
+    (project.folder / "counting.py").write_text(
+        "import numpy as np\n"
+        "from cudakit import Family, Launch, ceil_div\n"
+        "FAMILY = Family('counting', reference=lambda x: np.bincount(x % 16, minlength=16), initial=0,\n"
+        "                inputs={'x': 'uint8[n]'}, outputs={'counts': 'uint32[16]'}, shapes=((500,),))\n"
+        "@FAMILY.variant('count.cu', tune={'block': (32, 64)})\n"
+        "def count(p, block=32):\n"
+        "    return Launch(ceil_div(p.n, block), block)\n"
+    )
+    clock: Any = InstructionClock
+    with Device("sim", fresh=True) as device:
+        family = find.load(f"{project.folder / 'counting.py'}:FAMILY")
+        report = tune(device, family, [(500,)], settings=Settings(threads=1), timer=clock)
+    assert report.ok
+    assert [trial.verdict for trial in report.tunings[0].outcome.trials] == ["measured", "measured"]
 
 
 # Our own product ------------------------------------------------------------------------------------------------------
