@@ -14,7 +14,7 @@ import numpy as np
 
 from cudakit.compare import POISON, Comparison, bounds, still_poisoned
 from cudakit.errors import Refused
-from cudakit.family import Ladder, Variant, several
+from cudakit.family import Ladder, Variant, several, wrong_results
 from cudakit.measure.rows import LaunchShape, Rates, Row, Subject
 from cudakit.measure.timing import Launch, Spread, rotations, wall_clock
 from cudakit.memory.bounds import restrict
@@ -146,6 +146,22 @@ class BenchCase:
                 row.fail(damage)
         if counters:  # an empty problem launches nothing
             row.counters = _counted(counters, sum(guarded.array.size for guarded in self.outputs))
+        if not verdict.ok and row.verdict.why:
+            row.fail(row.verdict.why + self._stored_at(verdict, launch))
+
+    def _stored_at(self, verdict: Comparison, launch: Launch) -> str:
+        """The kernel, block, thread and line of the last store to the wrong element; "" on a GPU. It runs `launch`
+        again."""
+
+        def again(watch: wrong_results.Watch) -> None:
+            self._prepare_outputs()
+            with watch(self.output):
+                launch()
+                self.stream.synchronize()
+
+        found = wrong_results.report(self.device, verdict, again)
+        lines = [line.strip() for line in found.full_text.splitlines()[1:]]
+        return f"; {' '.join(lines)}" if lines else ""
 
     def _inside(self, results: Sequence[np.ndarray[Any, Any]], variant: Variant[Any] | None) -> bool:
         """Whether every element is within its bound of rounding: a test in the results' own precision, which passes

@@ -228,6 +228,7 @@ def test_wrong_and_faulting_configurations_fail_the_run_and_are_never_the_best(
     said = " ".join(capsys.readouterr().out.split())
     assert "WRONG: tiled" in said
     assert "element (7, 0)" in said
+    assert "turn.cu:9" in said  # the kernel's definition: it stores nothing to the wrong element
     assert "FAILED: tiled" in said
     assert "turn.cu:15" in said
     assert "not compiled: tiled" in said
@@ -296,6 +297,29 @@ def test_a_wrong_request_is_refused(project: Project, flags: list[str], why: str
         status = int(end.code or 0)
     assert status == 2
     assert why in capsys.readouterr().err
+
+
+def test_a_bench_names_the_line_of_a_wrong_result_too(project: Project) -> None:
+    """The last store to the wrong element is where `out` is written: a kernel that stores a wrong value everywhere."""
+    (project.folder / "shift.cu").write_text(
+        "__global__ void shift(const float* x, float* out, int n) {\n"
+        "    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    if (i < n) out[i] = x[i] + (i == 7);\n"
+        "}\n"
+    )
+    (project.folder / "shifting.py").write_text(
+        "from cudakit import Family, Launch, ceil_div\n"
+        "FAMILY = Family('shifting', reference=lambda x: x, inputs={'x': 'float32[n]'}, shapes=((64,),))\n"
+        "@FAMILY.variant('shift.cu')\n"
+        "def shift(p):\n"
+        "    return Launch(ceil_div(p.n, 32), 32)\n"
+    )
+    family: Any = find.load(f"{project.folder / 'shifting.py'}:FAMILY")
+    rows = [row for row in cudakit.bench(family, "sim").rows if row.subject.variant == "shift"]
+    assert [row.ok for row in rows] == [False]
+    why = str(rows[0].verdict.why)
+    assert "last stored by kernel shift, block (0, 0, 0), thread (7, 0, 0)" in why
+    assert "shift.cu:3" in why
 
 
 # Timed, by a planted clock --------------------------------------------------------------------------------------------
