@@ -589,7 +589,10 @@ def test_an_option_of_nvrtc_is_given_to_the_compiler(capsys, tmp_path):
     status, _, err = run(capsys, "compile", str(source))
     assert status == cli.EXIT_REFUSED
     assert 'compile with options=("-default-device",)' in err
-    assert run(capsys, "compile", str(source), "--option=-default-device")[0] == cli.EXIT_OK
+    status, out, _ = run(capsys, "compile", str(source), "--option=-default-device", "-v")
+    assert status == cli.EXIT_OK
+    assert re.search(r"options: .* -default-device", " ".join(out.split()))
+    assert "precompiled headers: not used: " in " ".join(out.split())
     status, _, err = run(capsys, "compile", str(source), "--option=-arch=sm_80")
     assert status == cli.EXIT_REFUSED
     assert "name the architecture with --arch" in err
