@@ -111,10 +111,11 @@ def _export_family(arguments: argparse.Namespace, family: Ladder[Any]) -> int:
             try:
                 samples, reasons = recording.samples()
             except ladders.WrongResult as wrong:
-                found = wrong_results.report(device, wrong.verdict, wrong.again)
-                return _failed(f"{wrong}\n{found.full_text.partition(chr(10))[2]}")
+                found = wrong_results.report(device, wrong.verdict, wrong.again, recording.variant)
+                return _failed(f"{wrong}\n{wrong_results.text([found]).partition(chr(10))[2]}")
             except ContextLost as error:
-                return _failed(f"{recording.current}: {error}")
+                said = wrong_results.text(wrong_results.of_error(error, recording.variant))
+                return _failed(f"{recording.current}: {said}")
     return _write(arguments, bundle, samples, reasons, kernels.left_out)
 
 

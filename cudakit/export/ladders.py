@@ -173,11 +173,11 @@ def _three(extents: int | Sequence[int]) -> tuple[int, int, int]:
 
 class Recording:
     """Runs variants on the simulated device and records them for a bundle, which has an image per source. current: the
-    run that is made, in words."""
+    run that is made, in words; variant: of that run."""
 
     def __init__(self, family: Ladder[Any], kernels: Kernels, bundle: Bundle) -> None:
         self._family, self._kernels, self._bundle = family, kernels, bundle
-        self.current = ""
+        self.current, self.variant = "", kernels.runs[0][0]
         self._images = {
             (source.path, tuple(source.options["defines"].items())): number
             for number, source in enumerate(kernels.sources)
@@ -213,7 +213,7 @@ class Recording:
 
     def _run(self, variant: Variant[Any], problem: Problem) -> Sample:
         """One variant on one problem, recorded and judged."""
-        family = self._family
+        family, self.variant = self._family, variant
         title = self.current = f"{family.name}/{variant.name} {problem.title}"
         names = [*family.specs] if len(family.specs) == len(problem.inputs) else []
         names = names or [f"in{number}" for number in range(len(problem.inputs))]

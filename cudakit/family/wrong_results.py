@@ -1,10 +1,12 @@
-"""The line of a wrong result: the problem is run again on the simulated device, which notes the last store to the wrong
-element."""
+"""What a user reads of a variant that is wrong: the line of a fault, and that of a wrong result.
+
+For a wrong result the problem is run again on the simulated device, which notes the last store to the wrong element.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cudakit import reports
 from cudakit.driver import driver as drivers
 from cudakit.errors import CudakitError
-from cudakit.family.declaration import several
+from cudakit.family.declaration import Variant, several
 from cudakit.launch.definitions import definition_line
 from cudakit.reports import Report
 
@@ -26,12 +28,35 @@ if TYPE_CHECKING:
     from cudakit.memory.array import DeviceArray
 
 
-def report(device: Device, verdict: Comparison, run: Callable[[Watch], object]) -> Report:
-    """The report of a wrong result. run(watch): runs the problem again, its kernels within watch(output).
+def of_error(error: BaseException, variant: Variant[Any] | None) -> list[Report]:
+    """The reports of what a variant's launch raised, launched by the variant's function: the line of the error itself
+    is one of this package."""
+    if isinstance(error, CudakitError):
+        error.report = without_harness(error.report)
+    return reports.of_error(error, launched=None if variant is None else reports.defined(variant.launch))
+
+
+def text(found: Sequence[Report]) -> str:
+    """The reports of one failure of a variant as they are printed, with the function that launches it."""
+    lines = list(dict.fromkeys(one.full_text for one in found))
+    site = next((one.launched for one in found if one.launched is not None), None)
+    return "\n".join([*lines, *([] if site is None else [f"  launched by {site.file}:{site.line}"])])
+
+
+def report(
+    device: Device, verdict: Comparison, run: Callable[[Watch], object], variant: Variant[Any] | None = None
+) -> Report:
+    """The report of a wrong result, of `variant` if given. run(watch): runs the problem again, its kernels within
+    watch(output).
 
     On the simulated device it has the kernel, block, thread and line of the last store to the wrong element; if no
     kernel stored to it, the last kernel's definition. On a GPU it has no place.
     """
+    site = None if variant is None else reports.defined(variant.launch)
+    return replace(_found(device, verdict, run), launched=site)
+
+
+def _found(device: Device, verdict: Comparison, run: Callable[[Watch], object]) -> Report:
     found = Report("wrong result", verdict.why, full_text=verdict.why)
     if device.kind != "sim":
         return found

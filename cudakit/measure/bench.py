@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cudakit import names, nvtx
 from cudakit.device import Device
 from cudakit.errors import ContextLost, CudakitError, OutOfMemory, Refused, UnsupportedVariant
-from cudakit.family import Ladder, Variant
+from cudakit.family import Ladder, Variant, wrong_results
 from cudakit.measure.calls import take_calls
 from cudakit.measure.case import BenchCase, Transfers, case_text, empty_row
 from cudakit.measure.ceilings import copy_ceiling, fp32_peak, large_copy_ceiling
@@ -145,7 +145,8 @@ class Bench:
                     left = self._case(report, case, every, left)
             except ContextLost as error:
                 # The row that was being checked is the cause.
-                left[0][1].fail(str(error))
+                variant, row = left[0]
+                row.fail(wrong_results.text(wrong_results.of_error(error, variant)))
                 left = left[1:]
             except (MemoryError, OutOfMemory) as error:
                 for _, row in left:
@@ -223,7 +224,7 @@ class Bench:
         except UnsupportedVariant:
             row.skip(variant.refusal(case.problem, case.device.arch))
         except CudakitError as error:  # a kernel that does not compile, or faults, is a false row; the others go on
-            row.fail(str(error))
+            row.fail(wrong_results.text(wrong_results.of_error(error, variant)))
 
     def _time(
         self,

@@ -139,6 +139,16 @@ class BenchCase:
             verdict = self.verdict(results[0] if len(results) == 1 else results, variant)
         if not verdict.ok and not self.family.in_place and self.family.initial is None:
             verdict = replace(verdict, why=verdict.why + still_poisoned(results))
+        if not verdict.ok and variant is not None:
+
+            def again(watch: wrong_results.Watch) -> None:
+                self._prepare_outputs()
+                with watch(self.output):
+                    launch()
+                    self.stream.synchronize()
+
+            found = wrong_results.report(self.device, verdict, again, variant)
+            verdict = replace(verdict, why=wrong_results.text([found]))
         row.judge(verdict)
         for guarded in self.outputs:
             damage = guarded.damage(self.stream)
@@ -146,22 +156,6 @@ class BenchCase:
                 row.fail(damage)
         if counters:  # an empty problem launches nothing
             row.counters = _counted(counters, sum(guarded.array.size for guarded in self.outputs))
-        if not verdict.ok and row.verdict.why:
-            row.fail(row.verdict.why + self._stored_at(verdict, launch))
-
-    def _stored_at(self, verdict: Comparison, launch: Launch) -> str:
-        """The kernel, block, thread and line of the last store to the wrong element; "" on a GPU. It runs `launch`
-        again."""
-
-        def again(watch: wrong_results.Watch) -> None:
-            self._prepare_outputs()
-            with watch(self.output):
-                launch()
-                self.stream.synchronize()
-
-        found = wrong_results.report(self.device, verdict, again)
-        lines = [line.strip() for line in found.full_text.splitlines()[1:]]
-        return f"; {' '.join(lines)}" if lines else ""
 
     def _inside(self, results: Sequence[np.ndarray[Any, Any]], variant: Variant[Any] | None) -> bool:
         """Whether every element is within its bound of rounding: a test in the results' own precision, which passes

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cudakit.shapes import shape_text
 from cudakit.show import terminal
 from cudakit.show.digits import NOTHING, number
+from cudakit.tuning.trial import BUGS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -103,12 +105,12 @@ def _endings(one: Mapping[str, Any]) -> list[str]:
         by_reason: dict[str, list[Mapping[str, Any]]] = {}
         for trial in one["trials"]:
             if trial["verdict"] == verdict:
-                by_reason.setdefault(_reason(str(trial["why"] or "")), []).append(trial)
+                by_reason.setdefault(_reason(trial), []).append(trial)
         for why, ended in list(by_reason.items())[:MOST_REASONS]:
             name = f"{ended[0]['variant']} {configuration_text(ended[0]['configuration'])}".strip()
             others = f" and {len(ended) - 1} more" if len(ended) > 1 else ""
             bug = verdict in ("wrong", "failed")
-            lines.append(f"{verdict.upper() if bug else verdict}: {name}{others}: {why}")
+            lines.append(f"{verdict.upper() if bug else verdict}: {name}{others}: {why.splitlines()[0]}")
             if bug:
                 lines += [f"  {line}" for line in str(ended[0]["why"] or "").splitlines()[1:MOST_LINES]]
         if len(by_reason) > MOST_REASONS:
@@ -116,11 +118,14 @@ def _endings(one: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _reason(why: str) -> str:
-    """The first line of a reason, and the first error of a compiler in it."""
-    first, *others = why.splitlines() or [""]
+def _reason(trial: Mapping[str, Any]) -> str:
+    """The first line of a reason; with it the kernel's line of a bug, and the first error of a compiler."""
+    first, *others = str(trial["why"] or "").splitlines() or [""]
     errors = [line.partition("error:")[2].strip() for line in others if "error:" in line]
-    return f"{first}: {errors[0]}" if errors else first
+    if errors:
+        return f"{first}: {errors[0]}"
+    places = [line for line in others if re.fullmatch(r"  at .+:\d+", line)]
+    return "\n".join([first, *places[:1]]) if trial["verdict"] in BUGS else first
 
 
 def _refusals(refused: Mapping[str, int]) -> list[str]:

@@ -190,20 +190,19 @@ def _smallest(
 
 def explained(bench: Workbench, family: Ladder[Any], wrong: Wrong) -> tuple[str, list[Report]]:
     """The text of a failure, with the line of a wrong result if the device knows it, and the reports."""
-    site = None if wrong.variant is None else reports.defined(wrong.variant.launch)
     if wrong.unstable:
-        found = [Report("unstable result", wrong.why, full_text=wrong.why)]
+        site = None if wrong.variant is None else reports.defined(wrong.variant.launch)
+        found = [Report("unstable result", wrong.why, full_text=wrong.why, launched=site)]
     elif wrong.error is not None:
-        found = reports.of_error(wrong.error, launched=site)
+        found = wrong_results.of_error(wrong.error, wrong.variant)
     elif wrong.verdict is not None and wrong.variant is not None:
         again = functools.partial(run_case, bench.usable(), family, wrong.variant, wrong.case)
-        found = [wrong_results.report(bench.usable(), wrong.verdict, again)]
+        found = [wrong_results.report(bench.usable(), wrong.verdict, again, wrong.variant)]
     else:
         return str(wrong), []
     name = "auto" if wrong.variant is None else wrong.variant.name
-    lines = [f"{name} on {wrong.case}:", *dict.fromkeys(one.full_text for one in found)]
-    lines += [] if site is None else [f"  launched by {site.file}:{site.line}"]
-    return "\n".join(lines), [replace(one, problem=repr(wrong.case), launched=site) for one in found]
+    said = f"{name} on {wrong.case}:\n{wrong_results.text(found)}"
+    return said, [replace(one, problem=repr(wrong.case)) for one in found]
 
 
 def check_variant(

@@ -10,7 +10,8 @@ import numpy as np
 
 from cudakit.compile import cache, compiler
 from cudakit.device import Device
-from cudakit.errors import Refused
+from cudakit.errors import CudakitError, Refused
+from cudakit.family import wrong_results
 from cudakit.measure.case import BenchCase
 from cudakit.measure.timing import GpuTimer, Launch
 from cudakit.shapes import Shape
@@ -154,7 +155,11 @@ class FamilyBench:
             if self.device.kind == "gpu":
                 events.append(self.stream.record(timing=True))
 
-        self.case.check(launch, row, one, errors=False)
+        try:
+            self.case.check(launch, row, one, errors=False)
+        except CudakitError as error:
+            trial.why = wrong_results.text(wrong_results.of_error(error, one))
+            raise
         if row.ok is not True:
             raise Wrong(row.verdict.why or "the result is wrong")
         if not self.exact:

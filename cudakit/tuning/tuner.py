@@ -37,7 +37,7 @@ class Workbench(Protocol):
 
     def check(self, trial: Trial) -> float:
         """Launches a point once and judges its result; returns a cost that it has at least. Raises Unfit, Wrong, and
-        CudakitError if it cannot be launched or faults."""
+        CudakitError if it cannot be launched or faults; the trial's `why` is then the whole reason, if it is set."""
 
     def cost(self, point: Point) -> float:
         """A short measurement of a point that was checked."""
@@ -182,7 +182,7 @@ class Tuner:
         except OutOfMemory as why:
             trial.end("unfit", str(why))
         except CudakitError as why:
-            trial.end("failed", str(why))
+            trial.end("failed", trial.why or str(why))
             if isinstance(why, ContextLost):
                 outcome.lost = self.bench.recover()
 
@@ -233,7 +233,7 @@ class Tuner:
                 usual.cost = self.bench.check(usual)
                 usual.end("measured")
             except (Unfit, Wrong, CudakitError) as why:
-                usual.end("wrong" if isinstance(why, Wrong) else "failed", str(why))
+                usual.end("wrong" if isinstance(why, Wrong) else "failed", usual.why or str(why))
                 if isinstance(why, ContextLost):
                     raise
         outcome.usual = usual
