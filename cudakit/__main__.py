@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cudakit import __version__, names
-from cudakit.commands import check, clangd, cli, files, fuzzing, profile, shipping, tuning
+from cudakit.commands import check, clangd, cli, files, fuzzing, profile, project, shipping, tuning
 from cudakit.errors import Refused
 from cudakit.show import outputs, terminal
 
@@ -121,7 +121,7 @@ def fill(arguments: argparse.Namespace) -> int:
     return cli.EXIT_FALSE if wrong else cli.EXIT_OK
 
 
-COMMANDS = ("info", "compile", "check", "bench", "fuzz", "tune", "profile", "export", "clangd", "draw", "fill")
+COMMANDS = ("info", "compile", "check", "bench", "fuzz", "tune", "profile", "export", "clangd", "new", "draw", "fill")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -148,15 +148,15 @@ def build_parser() -> argparse.ArgumentParser:
     sub = command("check", check.HELP, check.main)
     check.add_arguments(sub)
 
-    sub = command("bench", "Checks and measures families of cudakit.ops: every rung, its ceiling and its peers.", bench)
-    sub.add_argument("family", nargs="*", help="softmax, vector_add, ...; with --against, by default all of OLD.json")
+    sub = command("bench", "Checks and measures families of kernels: every rung, its ceiling and its peers.", bench)
+    sub.add_argument("family", nargs="*", help=f"{cli.FAMILIES}; with --against, by default all of OLD.json")
     cli.add_bench_arguments(sub)
     cli.add_against_argument(sub, "measure the rows of an older --json again, on the same kind of device")
 
     sub = command(
         "fuzz", "Runs a family's variants on problems that hypothesis draws, against the reference.", fuzzing.fuzz
     )
-    sub.add_argument("family", help="softmax, vector_add, ...")
+    sub.add_argument("family", help=cli.FAMILIES)
     sub.add_argument("--examples", type=cli.positive, default=200, help="different problems per variant (default: 200)")
     sub.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="only these (default: all)")
     sub.add_argument(
@@ -176,6 +176,10 @@ def build_parser() -> argparse.ArgumentParser:
 
     sub = command("export", shipping.HELP, shipping.main)
     shipping.add_arguments(sub)
+    sub.set_defaults(version=__version__)
+
+    sub = command("new", project.HELP, project.main)
+    project.add_arguments(sub)
     sub.set_defaults(version=__version__)
 
     sub = command("draw", "Draws the JSON of a bench: a bar a rung of one shape, or a line a variant over sizes.", draw)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from cudakit.family import Ladder
     from cudakit.measure.rows import BenchReport
 
+#: The help of an argument that names a family.
+FAMILIES = "mine.py:FAMILY, package.module:FAMILY, or a name such as softmax"
+
 EXIT_OK = 0
 EXIT_FALSE = 1  # a row is false, a check failed
 EXIT_REFUSED = 2  # it could not be run as asked, or nothing was checked; argparse's own status too

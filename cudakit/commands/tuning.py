@@ -33,7 +33,7 @@ are ordered by what it counts.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    parser.add_argument("family", help="mine.py:FAMILY, package.module:FAMILY, or a name such as gemm")
+    parser.add_argument("family", help=cli.FAMILIES)
     cli.add_common_arguments(parser)
     parser.add_argument("--shapes", type=cli.parse_shapes, metavar="S,...", help="the shapes (default: the family's)")
     parser.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="only these (default: all)")

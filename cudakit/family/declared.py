@@ -203,7 +203,7 @@ class Declared(Generic[P]):
     def _outputs_of_reference(self, inputs: Sequence[Any], options: Mapping[str, Any]) -> tuple[Like, ...]:
         """Shapes by the reference of arrays of zeros, and dtypes by the declaration or the signature."""
         zeros = [np.broadcast_to(np.zeros((), x.dtype), tuple(x.shape)) for x in inputs]
-        with np.errstate(all="ignore"):
+        with defaults.quiet():
             results = several(self.reference(*map(defaults.wide, zeros), **options))
         likes = []
         for number, result in enumerate(results):

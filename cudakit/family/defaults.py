@@ -3,9 +3,11 @@ the dtypes of arrays by the kernel's signature."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,14 @@ SHAPES: dict[int, dict[str, tuple[Shape, ...]]] = {
 # Roundings that a correct result may have more than the plain algorithm: a few for each element, and the random walk of
 # a sum over all inputs that an output may depend on.
 _FEW, _WALK = 16, 4
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Within it a reference may meet empty arrays, infinities and NaN, which numpy warns of: problems have them."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 def parameters(reference: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -136,7 +146,7 @@ def rounding(
     grow with the root of the number of inputs per output. 0 for whole numbers. One array per output.
     """
     exacts, few = several(exact), []
-    with np.errstate(all="ignore"):
+    with quiet():
         plains = several(reference(*inputs, **options))
         scales = several(reference(*(wide(_magnitude(x)) for x in inputs), **options))
     elements = sum(int(np.size(x)) for x in inputs)

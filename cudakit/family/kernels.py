@@ -118,7 +118,7 @@ def _reference_shapes(family: Any, likes: Sequence[_Stand]) -> list[Shape]:
     for kind in (np.float64, np.int64):
         zeros = [np.zeros(like.shape, kind if like.guessed else like.dtype) for like in likes]
         try:
-            with np.errstate(all="ignore"):
+            with defaults.quiet():
                 results = several(family.reference(*zeros, **family.option_defaults))
         except (TypeError, ValueError, IndexError) as error:
             failure = failure or error

@@ -121,7 +121,7 @@ class Ladder(Declared[P]):
         dtypes (their usual ones unless given). A tuple for several outputs."""
         if dtypes is None:
             dtypes = [dtype for _, dtype in self.outputs_like(inputs, **options)]
-        with np.errstate(all="ignore"):
+        with defaults.quiet():
             made = self.reference(*map(defaults.wide, inputs), **options)
         exacts = several(made)
         if len(exacts) != len(dtypes):
@@ -181,7 +181,7 @@ class Ladder(Declared[P]):
 
     def baseline_of(self, inputs: Sequence[Any], **options: Any) -> Any:
         """A numpy user's code on host arrays."""
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # it is timed
             return (self.baseline or self.reference)(*inputs, **options)
 
     # Launching --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,83 @@
+"""`cudakit new`: a project with a kernel, its declaration, its test and a GitHub workflow."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import keyword
+import re
+from importlib import resources
+from pathlib import Path
+
+from cudakit.commands import cli
+from cudakit.errors import Refused
+from cudakit.show import outputs, terminal
+
+HELP = """Creates a project: a kernel, its declaration, its test and a GitHub workflow.
+
+    cudakit new scale                the folder scale
+    cudakit new scale --folder .     this folder
+
+NAME.cu has two kernels that work, NAME.py declares them as FAMILY, test_NAME.py fuzzes them. README.md lists the
+commands. Replace the kernels and the reference by your own.
+"""
+
+#: The files of a project, and the templates they are made of.
+FILES = {
+    "@name@.cu": "kernel.cu",
+    "@name@.py": "family.py",
+    "test_@name@.py": "test_family.py",
+    "README.md": "README.md",
+    "requirements.txt": "requirements.txt",
+    ".github/workflows/kernels.yml": "kernels.yml",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument("name", help="of the family, its files and its folder: a Python identifier")
+    parser.add_argument("--folder", help="where to write the files; may exist (default: NAME)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """The command. Returns the exit status."""
+    _expect_identifier(arguments.name)
+    folder = Path(arguments.name if arguments.folder is None else arguments.folder).expanduser()
+    made = {folder / _filled(path, arguments): _template(text, arguments) for path, text in FILES.items()}
+    there = [str(path) for path in made if path.exists() or path.is_symlink()]
+    if there:
+        raise Refused(f"{', '.join(there)} exists already: nothing was written. Choose another name or --folder")
+    _expect_unused(arguments.name)
+    for path, text in made.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Refused(f"{path.parent} cannot be made: {outputs.reason(error)}") from error
+        outputs.write_file(path, text)
+        terminal.say(str(path))
+    where = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    terminal.say(f"Try: {where}cudakit bench {arguments.name}.py:FAMILY")
+    return cli.EXIT_OK
+
+
+def _expect_identifier(name: str) -> None:
+    """Raise Refused for a name that a module and a test cannot have."""
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or keyword.iskeyword(name):
+        raise Refused(f"{name!r} cannot name a module: write letters, digits and _, such as row_norm")
+
+
+def _expect_unused(name: str) -> None:
+    """Raise Refused for the name of another module, which the project's would hide. Files here are the user's own."""
+    spec = importlib.util.find_spec(name)
+    origin = None if spec is None else spec.origin  # a folder without __init__.py has none
+    if name == "conftest" or (origin is not None and Path(origin).parent != Path.cwd()):
+        raise Refused(f"{name!r} is the name of another module, which {name}.py would hide: choose another")
+
+
+def _template(template: str, arguments: argparse.Namespace) -> str:
+    file = resources.files("cudakit.commands") / "templates" / f"{template}.txt"
+    return _filled(file.read_text(encoding="utf-8"), arguments)
+
+
+def _filled(text: str, arguments: argparse.Namespace) -> str:
+    return text.replace("@name@", arguments.name).replace("@version@", arguments.version)
