@@ -1,4 +1,4 @@
-"""How often each value occurs: kernels that add to their output. The last one is wrong."""
+"""How often each value occurs, added to the output. The last variant is wrong."""
 
 import numpy as np
 

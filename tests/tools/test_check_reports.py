@@ -9,8 +9,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from paths import ROOT
 from planted import CASES
+from schemas import expect_valid
 
 import cudakit
 from cudakit import __main__ as command_line
@@ -18,9 +18,6 @@ from cudakit import reports
 from cudakit.commands import cli
 from cudakit.driver import driver as drivers
 from cudakit.show import junit, rules, sarif
-
-SCHEMAS = ROOT / "tests" / "data" / "schemas"
-MISSING = "the `test` extra has it: what is written is not held against the published schema here"
 
 KERNELS = """\
 #include "twice.cuh"
@@ -78,15 +75,6 @@ def check(folder, monkeypatch, capsys):
         return status, *found, ElementTree.parse("out.xml").getroot()[0]
 
     return run
-
-
-def expect_valid(log, document):
-    jsonschema = pytest.importorskip("jsonschema", reason=MISSING)
-    schema = json.loads((SCHEMAS / "sarif-schema-2.1.0.json").read_text())
-    jsonschema.Draft4Validator(schema, format_checker=jsonschema.FormatChecker()).validate(log)
-    etree = pytest.importorskip("lxml.etree", reason=MISSING)
-    for name in ("junit-10.xsd", "junit-ant.xsd"):
-        etree.XMLSchema(etree.parse(SCHEMAS / name)).assertValid(etree.parse(document))
 
 
 def line_of(text, file="sub/mine.cu"):
