@@ -121,7 +121,7 @@ def fill(arguments: argparse.Namespace) -> int:
     return cli.EXIT_FALSE if wrong else cli.EXIT_OK
 
 
-COMMANDS = ("info", "compile", "check", "bench", "fuzz", "tune", "profile", "export", "clangd", "new", "draw", "fill")
+COMMANDS = ("info", "compile", "check", "bench", "fuzz", "tune", "profile", "export", "new", "draw", "fill", "clangd")
 
 
 def build_parser() -> argparse.ArgumentParser:
