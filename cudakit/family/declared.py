@@ -5,7 +5,6 @@ Each method reads one part of the declaration, and falls back on its default (de
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
@@ -110,6 +109,7 @@ class Declared(Generic[P]):
 
     def __post_init__(self) -> None:
         arrays, self.option_defaults = defaults.parameters(self.reference)
+        self._signatures: dict[str, dict[str, str]] = {}
         self.option_defaults |= {name: values[0] for name, values in self.options.items()}
         declared = self.inputs if isinstance(self.inputs, Mapping) else dict.fromkeys(arrays, "")
         self.specs: dict[str, ArraySpec] = {name: ArraySpec.of(text) for name, text in declared.items()}
@@ -163,7 +163,7 @@ class Declared(Generic[P]):
             return memory.as_dtype(spec.dtype)
         if self.dtypes and dtype is not None:
             return memory.as_dtype(dtype)
-        return defaults.expect_dtype(self.name, name, self.signature.get(name))
+        return defaults.expect_dtype(self.name, name, self.signature().get(name))
 
     def inputs_for(self, shape: Shape, dtype: Any, rng: np.random.Generator, **options: Any) -> tuple[Any, ...]:
         """New random host arrays for one problem. Raises ValueError for a shape that it does not take."""
@@ -202,6 +202,7 @@ class Declared(Generic[P]):
 
     def _outputs_of_reference(self, inputs: Sequence[Any], options: Mapping[str, Any]) -> tuple[Like, ...]:
         """Shapes by the reference of arrays of zeros, and dtypes by the declaration or the signature."""
+        signature = self.signature(self._dtype_of(inputs))
         zeros = [np.broadcast_to(np.zeros((), x.dtype), tuple(x.shape)) for x in inputs]
         with defaults.quiet():
             results = several(self.reference(*map(defaults.wide, zeros), **options))
@@ -209,7 +210,7 @@ class Declared(Generic[P]):
         for number, result in enumerate(results):
             name = self.output_names(len(results))[number]
             spec = self.written.get(name, ArraySpec())
-            dtype = spec.dtype or self.signature.get(name)
+            dtype = spec.dtype or signature.get(name)
             likes.append((tuple(np.shape(result)), defaults.expect_dtype(self.name, name, dtype)))
         return tuple(likes)
 
@@ -232,6 +233,7 @@ class Declared(Generic[P]):
         if unknown:
             known = ", ".join(self.option_defaults) or "none"
             raise TypeError(f"{self.name} has no option {unknown[0]!r}; it has {known}")
+        self._dtype_of(inputs)
         written = several(output)
         over = self.over if self.in_place else None
         names, given = self.output_names(len(written)), {**self.option_defaults, **options}
@@ -250,7 +252,28 @@ class Declared(Generic[P]):
             return self.traffic(problem)
         return sum(map(defaults.spread, (*inputs, *several(output))))
 
-    @functools.cached_property
-    def signature(self) -> dict[str, str]:
-        """The dtypes of arrays by name, as far as the signature of the first variant's kernel shows them."""
-        return kernels.dtypes_of(self)
+    def signature(self, dtype: str = "") -> dict[str, str]:
+        """The dtypes of arrays by name, as far as the signature of the first variant's kernel shows them. dtype: of
+        inputs that declare none, if the family takes several."""
+        known = self._signatures.get(dtype)
+        if known is None:
+            known = self._signatures[dtype] = kernels.dtypes_of(self, dtype or next(iter(self.dtypes), "float32"))
+        return known
+
+    def _dtype_of(self, inputs: Sequence[Any]) -> str:
+        """The dtype of those inputs that may have one of several; "" if there are none. ValueError for another one."""
+        if not self.dtypes:
+            return ""
+        free = [
+            (name, array.dtype.name)
+            for (name, spec), array in zip(self.specs.items(), inputs, strict=False)
+            if not spec.dtype
+        ]
+        for name, dtype in free:
+            if dtype not in self.dtypes:
+                raise ValueError(f"{self.name} takes {name} of {' or '.join(self.dtypes)}, got {dtype}")
+            if dtype != free[0][1]:
+                raise ValueError(
+                    f"{self.name} takes arrays of one dtype: {free[0][0]} is {free[0][1]}, {name} is {dtype}"
+                )
+        return free[0][1] if free else ""

@@ -78,8 +78,9 @@ class _Stand:
     guessed: bool
 
 
-def dtypes_of(family: Any) -> dict[str, str]:
-    """The dtypes of arrays by name, as far as the signature of the first variant's kernel shows them.
+def dtypes_of(family: Any, dtype: str) -> dict[str, str]:
+    """The dtypes of arrays by name, as far as the signature of the first variant's kernel shows them. dtype: of inputs
+    that declare none.
 
     An input is the parameter that its launch puts it at, or that has its name; likewise outputs, of which the only one
     may have any name.
@@ -90,7 +91,7 @@ def dtypes_of(family: Any) -> dict[str, str]:
     shape = family.shapes["sim"][0]
     dims = defaults.bound(family.name, family.specs, shape)
     likely = [
-        _Stand(spec.shape(shape, dims), memory.as_dtype(spec.dtype or "float32"), not spec.dtype)
+        _Stand(spec.shape(shape, dims), memory.as_dtype(spec.dtype or dtype), not spec.dtype)
         for spec in family.specs.values()
     ]
     with Device("sim") as device:

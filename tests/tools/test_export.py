@@ -530,9 +530,7 @@ def test_a_wrong_variant_is_not_exported_and_its_line_is_named(transpose, capsys
     Path("transpose.cu").write_text(TRANSPOSE_CU.replace("to_row < cols && ", ""))
     assert export("transpose.py:FAMILY", "-o", "out2") == 1
     said = capsys.readouterr().err
-    assert re.search(
-        r"^transpose/tiled 33x37 float32: uninitialised read: shared load(.|\n)*transpose\.cu:8\n", said
-    )
+    assert re.search(r"^transpose/tiled 33x37 float32: uninitialised read: shared load(.|\n)*transpose\.cu:8\n", said)
 
 
 PAIR_CU = """\
