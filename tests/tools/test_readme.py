@@ -29,7 +29,9 @@ def test_the_tables_of_the_simulated_device_are_up_to_date():
     assert (profiles / "planted.md").read_text() == planted_table(json.loads((profiles / "planted.json").read_text()))
 
 
-@pytest.mark.parametrize("command", ["info", "compile", "check", "bench", "fuzz", "profile", "export", "fill"])
+@pytest.mark.parametrize(
+    "command", ["info", "compile", "check", "bench", "fuzz", "tune", "profile", "export", "new", "fill"]
+)
 def test_the_commands_it_names_are_there(command, capsys):
     assert f"    cudakit {command} " in README
     with pytest.raises(SystemExit) as ended:
