@@ -150,9 +150,11 @@ def _pairs(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def in_range(exact: Any, dtype: Any) -> Any:
-    """`exact` (float64) as a reference for results of `dtype`: infinite where that has nothing so large."""
+    """`exact` (float64 or complex128) as a reference for results of `dtype`: infinite where that has nothing so
+    large."""
+    wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
     with np.errstate(over="ignore", invalid="ignore"):
-        rounded = np.asarray(exact).astype(dtype).astype(np.float64)
+        rounded = np.asarray(exact).astype(dtype).astype(wide)
     return np.where(np.isinf(rounded), rounded, exact)
 
 

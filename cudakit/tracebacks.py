@@ -33,6 +33,19 @@ def outside_place() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def line_in(error: BaseException, file: str = "") -> str:
+    """ " (FILE:LINE)" of the innermost frame that an error passed in `file`, or, if there is none, in any file; "" if
+    it passed none."""
+    lines = []
+    entry = error.__traceback__
+    while entry is not None:
+        lines.append((entry.tb_frame.f_code.co_filename, entry.tb_lineno))
+        entry = entry.tb_next
+    files = [line for line in lines if not line[0].startswith("<")]
+    chosen = [line for line in files if line[0] == file] or files
+    return f" ({chosen[-1][0]}:{chosen[-1][1]})" if chosen else ""
+
+
 def trimmed(found: TracebackType | None) -> TracebackType | None:
     """A traceback without this package's frames; None if it has no others."""
     frames = []

@@ -16,9 +16,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from cudakit import names
-from cudakit.errors import UnsupportedVariant
+from cudakit.compile import headers
+from cudakit.errors import CudakitError, LaunchError, UnsupportedVariant
 from cudakit.launch.strides import declared
 from cudakit.memory import array as memory
+from cudakit.tracebacks import line_in
 
 P = TypeVar("P")  # a family's problem: shapes, strides in elements, dtype, alignment; frozen and hashable
 Dim = int | tuple[int, ...]
@@ -155,12 +157,25 @@ class Variant(Generic[P]):
 
     def answer(self, problem: P) -> tuple[Launch, ...] | str:
         """Its launches for `problem` in order, or the sentence that says why it does not take it."""
-        made = self.launch(problem, **self.configuration)
-        if isinstance(made, (tuple, str)):
-            return made
+        try:
+            made = self.launch(problem, **self.configuration)
+        except CudakitError:
+            raise
+        except Exception as error:
+            line = line_in(error, getattr(getattr(self.launch, "__code__", None), "co_filename", ""))
+            raise LaunchError(
+                f"the function of variant {self.name} fails for {problem}: {type(error).__name__}: {error}{line}"
+            ) from error
         if isinstance(made, Launch):
             return (made,)
-        raise TypeError(f"variant {self.name}: its function returns a Launch, several or a sentence, got {made!r}")
+        if isinstance(made, str) and made.strip():
+            return made
+        if isinstance(made, (tuple, list)) and all(isinstance(one, Launch) for one in made):
+            return tuple(made)
+        raise LaunchError(
+            f"the function of variant {self.name} returns {made!r} for {problem}: return a Launch, a tuple of several, "
+            "or a sentence that says why it does not take the problem"
+        )
 
     def launches(self, problem: P) -> tuple[Launch, ...]:
         """Its launches for `problem`, in order. Raises UnsupportedVariant with the reason if it does not take it."""
@@ -254,10 +269,16 @@ def variant(
 
 
 def _located(source: str, function: Callable[..., Any]) -> str:
-    """The absolute path of a file next to the function's own, else `source` itself."""
+    """The absolute path of a file next to the function's own; else `source` itself if it is found elsewhere."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     beside = Path(code.co_filename).parent / source if code is not None else Path(source)
-    return str(beside.resolve()) if beside.is_file() else source
+    if not beside.is_file():
+        try:
+            headers.find_source(source)
+        except FileNotFoundError:  # the error of its compile names the place where it is expected
+            return str(beside.resolve())
+        return source
+    return str(beside.resolve())
 
 
 def _first_line(function: Callable[..., Any]) -> str:
@@ -282,6 +303,11 @@ def ceil_div(a: int, b: int) -> int:
 def alignment(array: Any) -> int:
     """16 if the first element is on a 16-byte boundary, else the item's own size (at most 16)."""
     return 16 if array.pointer % 16 == 0 else min(array.itemsize, 16)
+
+
+def scratch_bytes(launches: Sequence[Launch]) -> int:
+    """Bytes of the scratch memory that the launches of one run share, in whole pieces of 16 bytes."""
+    return -(-max((each.scratch for each in launches), default=0) // 16) * 16
 
 
 def several(value: Any) -> tuple[Any, ...]:

@@ -11,16 +11,20 @@ from typing import Any, Generic
 
 import numpy as np
 
-from cudakit.family import defaults, kernels
+from cudakit.errors import Refused
+from cudakit.family import defaults, kernels, mistakes, references
 from cudakit.family.declaration import P, Variant, several
-from cudakit.family.problem import RESERVED, ArraySpec, bind, dims_of, problem_of
+from cudakit.family.problem import ArraySpec, bind, dims_of, expect_inputs, problem_of
 from cudakit.family.recent import Recent
 from cudakit.family.scalars import Scalar
 from cudakit.memory import array as memory
+from cudakit.names import hint
 from cudakit.shapes import Shape
 
 #: The shape and dtype of an output.
 Like = tuple[Shape, np.dtype[Any]]
+# Shapes of outputs that are kept, by the shapes of inputs: the reference is not run at each call.
+_MOST_LIKES = 256
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,16 @@ class Declared(Generic[P]):
 
     - `name`: in tables, on the command line, and of NVTX ranges.
     - `reference(*inputs, **options)`: the output (a tuple of several) in float64 numpy, or in whole numbers. Floats are
-      passed to it as float64, so plain numpy code is enough. Its keyword-only parameters are the family's options.
+      passed to it as float64, so plain numpy code is enough; it may not write to them. Its keyword-only parameters are
+      the family's options.
+    - `widened`: False for a reference that widens floats itself, piece by piece: it gets the inputs as they are.
     - `variants`: the rungs, the simplest first; `@family.variant` adds one.
     - `inputs`: by name, such as {"a": "float32[m, k]", "b": "float32[k, n]"}: names or numbers per axis, or none for
       the problem's whole shape. Without a dtype, the kernel's signature has it, or `dtypes`. Or a function (shape,
       dtype, rng, **options) that returns new host arrays. Unless given: the reference's parameters, of one shape.
-    - `outputs`: by name, likewise; or a function (*inputs, **options) that returns the shape and dtype of the output,
-      or a tuple of such pairs. Unless given: "out", of the reference's shape and the signature's dtype.
+    - `outputs`: by name, likewise; one without extents has the reference's shape if no input has the problem's whole
+      shape. Or a function (*inputs, **options) that returns the shape and dtype of the output, or a tuple of such
+      pairs. Unless given: "out", of the reference's shape and the signature's dtype.
     - `in_place`: the name of the input that is the output. `initial`: what outputs are filled with before a launch,
       for kernels that add to what is there.
     - `options`: values that an option is tested with, by name; its default is the first.
@@ -88,6 +95,7 @@ class Declared(Generic[P]):
     options: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     problem: Callable[..., P] | None = None
     strided: bool = False
+    widened: bool = True
     arguments: Callable[[P], tuple[Any, ...]] | None = None
     rounding: Callable[..., Any] | float | None = None
     tolerance: float | None = None
@@ -108,21 +116,25 @@ class Declared(Generic[P]):
     recent: Recent = field(default_factory=Recent, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        arrays, self.option_defaults = defaults.parameters(self.reference)
-        self._signatures: dict[str, dict[str, str]] = {}
-        self.option_defaults |= {name: values[0] for name, values in self.options.items()}
+        try:
+            arrays, defaulted, self._any_option = references.parameters(self.reference)
+        except TypeError as error:
+            raise TypeError(f"family {self.name}: {error}") from error
         declared = self.inputs if isinstance(self.inputs, Mapping) else dict.fromkeys(arrays, "")
-        self.specs: dict[str, ArraySpec] = {name: ArraySpec.of(text) for name, text in declared.items()}
         written = self.outputs if isinstance(self.outputs, Mapping) else {}
-        self.written: dict[str, ArraySpec] = {name: ArraySpec.of(text) for name, text in written.items()}
-        if self.in_place and self.in_place not in self.specs:
-            known = ", ".join(self.specs)
-            raise ValueError(f"family {self.name}: in_place={self.in_place!r} is not one of its inputs ({known})")
-        taken = [name for name in (*self.specs, *self.written, *self.dims, *self.option_defaults) if name in RESERVED]
-        if taken:
-            raise ValueError(f"family {self.name}: {taken[0]!r} is a name of every problem; choose another name for it")
-        axes = len(self.dims) if self.dims else 1
-        self.shapes = defaults.shapes_by_device(self.shapes, axes)
+        try:
+            self.specs: dict[str, ArraySpec] = {name: ArraySpec.of(text) for name, text in declared.items()}
+            self.written: dict[str, ArraySpec] = {name: ArraySpec.of(text) for name, text in written.items()}
+        except ValueError as error:
+            raise ValueError(f"family {self.name}: {error}") from error
+        self.option_defaults: dict[str, Any] = defaulted
+        mistakes.expect_options(self, self._any_option)
+        self.option_defaults = defaulted | {name: next(iter(values)) for name, values in self.options.items()}
+        mistakes.expect_arrays(self, arrays)
+        mistakes.expect_values(self)
+        self.shapes = mistakes.shapes_of(self)
+        self._likes: dict[Any, tuple[Like, ...]] = {}
+        self._signatures: dict[tuple[str, ...], dict[str, str]] = {}
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -163,7 +175,7 @@ class Declared(Generic[P]):
             return memory.as_dtype(spec.dtype)
         if self.dtypes and dtype is not None:
             return memory.as_dtype(dtype)
-        return defaults.expect_dtype(self.name, name, self.signature().get(name))
+        return defaults.expect_dtype(self.name, name, self.signature().get(name), output=False)
 
     def inputs_for(self, shape: Shape, dtype: Any, rng: np.random.Generator, **options: Any) -> tuple[Any, ...]:
         """New random host arrays for one problem. Raises ValueError for a shape that it does not take."""
@@ -176,14 +188,20 @@ class Declared(Generic[P]):
         )
 
     def outputs_like(self, inputs: Sequence[Any], **options: Any) -> tuple[Like, ...]:
-        """Shape and dtype of each output, for arrays on the host or on a device."""
+        """Shape and dtype of each output, for arrays on the host or on a device.
+
+        Raises ValueError for arrays that the declaration does not take, TypeError for an unknown option.
+        """
+        if self.problem is None:
+            self._expect_options(options)
+            expect_inputs(self.name, self.specs, inputs, self.dtypes)
         if self.in_place:
             over = inputs[self.over]
             return ((tuple(over.shape), over.dtype),)
         if callable(self.outputs):
             made = self.outputs(*inputs, **options)
             return made if isinstance(made[-1], tuple) else (made,)
-        if self.written and all(spec.dtype for spec in self.written.values()):
+        if self.written and all(self._is_placed(spec) for spec in self.written.values()):
             dims, whole = bind(self.name, self.specs, inputs)
             extents = {
                 **{k: int(v) for k, v in {**self.option_defaults, **options}.items() if isinstance(v, int)},
@@ -201,18 +219,52 @@ class Declared(Generic[P]):
         return self._outputs_of_reference(inputs, options)
 
     def _outputs_of_reference(self, inputs: Sequence[Any], options: Mapping[str, Any]) -> tuple[Like, ...]:
-        """Shapes by the reference of arrays of zeros, and dtypes by the declaration or the signature."""
-        signature = self.signature(self._dtype_of(inputs))
-        zeros = [np.broadcast_to(np.zeros((), x.dtype), tuple(x.shape)) for x in inputs]
-        with defaults.quiet():
-            results = several(self.reference(*map(defaults.wide, zeros), **options))
+        """Shapes by the reference of arrays of zeros, and dtypes by the declaration or the signature; kept."""
+        key = (tuple((tuple(x.shape), x.dtype.name) for x in inputs), repr(sorted(options.items())))
+        if key not in self._likes:
+            if len(self._likes) >= _MOST_LIKES:
+                del self._likes[next(iter(self._likes))]
+            self._likes[key] = self._like_results(inputs, options)
+        return self._likes[key]
+
+    def _like_results(self, inputs: Sequence[Any], options: Mapping[str, Any]) -> tuple[Like, ...]:
+        zeros = [np.broadcast_to(self._passed(np.zeros((), x.dtype)), tuple(x.shape)) for x in inputs]
+        results = several(self.results(zeros, **options))
+        found: dict[str, str] | None = None
         likes = []
-        for number, result in enumerate(results):
-            name = self.output_names(len(results))[number]
+        for name, result in zip(self._named(len(results)), results, strict=True):
             spec = self.written.get(name, ArraySpec())
-            dtype = spec.dtype or signature.get(name)
-            likes.append((tuple(np.shape(result)), defaults.expect_dtype(self.name, name, dtype)))
+            if not spec.dtype and found is None:
+                found = self.signature(inputs)
+            dtype = spec.dtype or (found or {}).get(name)
+            likes.append((tuple(np.shape(result)), defaults.expect_dtype(self.name, name, dtype, output=True)))
         return tuple(likes)
+
+    def _is_placed(self, spec: ArraySpec) -> bool:
+        """Whether the dtype and the shape of an output follow from its declaration and the inputs'."""
+        whole = any(other.dims is None for other in self.specs.values())
+        return bool(spec.dtype) and (spec.dims is not None or whole)
+
+    def results(self, inputs: Sequence[Any], **options: Any) -> Any:
+        """What the reference returns for host arrays: an array, or a tuple of several.
+
+        Raises Refused if it fails, and for results that are not numbers.
+        """
+        return references.results(self.name, self.reference, inputs, {**self.option_defaults, **options})
+
+    def _passed(self, array: Any) -> Any:
+        """An input as the reference gets it."""
+        return defaults.wide(array) if self.widened else array
+
+    def _named(self, count: int) -> tuple[str, ...]:
+        """The names of the outputs of a reference that returns `count`. Raises Refused if others are declared."""
+        found = self.output_names(count)
+        if len(found) != count:
+            raise Refused(
+                f"family {self.name}: its reference returns {count} array{'' if count == 1 else 's'}, outputs= "
+                f"declares {len(found)} ({', '.join(found)}): return a tuple of as many"
+            )
+        return found
 
     def output_names(self, count: int = 1) -> tuple[str, ...]:
         """The names of its outputs."""
@@ -229,18 +281,25 @@ class Declared(Generic[P]):
         """The problem of arrays on a device; ValueError says what it refuses. output: an array, or a tuple of them."""
         if self.problem is not None:
             return self.problem(inputs, output, **options)
-        unknown = [name for name in options if name not in self.option_defaults]
-        if unknown:
-            known = ", ".join(self.option_defaults) or "none"
-            raise TypeError(f"{self.name} has no option {unknown[0]!r}; it has {known}")
-        self._dtype_of(inputs)
+        self._expect_options(options)
+        self._expect_dtypes(inputs)
         written = several(output)
         over = self.over if self.in_place else None
         names, given = self.output_names(len(written)), {**self.option_defaults, **options}
         made: Any = problem_of(
-            self.name, self.specs, names, inputs, written, given, over=over, strided=self.strided
+            self.name, self.specs, names, inputs, written, given, over=over, strided=self.strided, dtypes=self.dtypes
         )  # fmt: skip
         return made  # type: ignore[no-any-return]
+
+    def _expect_options(self, options: Mapping[str, Any]) -> None:
+        """Raise TypeError for an option that the reference does not have."""
+        unknown = [name for name in options if name not in self.option_defaults]
+        if unknown and not self._any_option:
+            known = ", ".join(self.option_defaults) or "none"
+            raise TypeError(
+                f"{self.name} has no option {unknown[0]!r}; it has {known}"
+                f"{hint(unknown[0], self.option_defaults)}: options are the reference's keyword-only parameters"
+            )
 
     def is_empty(self, output: Any) -> bool:
         """Whether there is nothing to launch: no output has an element."""
@@ -252,22 +311,26 @@ class Declared(Generic[P]):
             return self.traffic(problem)
         return sum(map(defaults.spread, (*inputs, *several(output))))
 
-    def signature(self, dtype: str = "") -> dict[str, str]:
-        """The dtypes of arrays by name, as far as the signature of the first variant's kernel shows them. dtype: of
-        inputs that declare none, if the family takes several."""
-        known = self._signatures.get(dtype)
-        if known is None:
-            known = self._signatures[dtype] = kernels.dtypes_of(self, dtype or next(iter(self.dtypes), "float32"))
-        return known
+    def signature(self, inputs: Sequence[Any] | None = None) -> dict[str, str]:
+        """The dtypes of arrays by name, as far as the signature of a variant's kernel shows them.
 
-    def _dtype_of(self, inputs: Sequence[Any]) -> str:
-        """The dtype of those inputs that may have one of several; "" if there are none. ValueError for another one."""
-        if not self.dtypes:
-            return ""
+        inputs: the arrays of a call, if there are some: kernels may differ by the dtype.
+        """
+        if inputs is None:
+            usual = self.dtypes[0] if self.dtypes else ""
+            key = tuple(spec.dtype or usual for spec in self.specs.values())
+        else:
+            key = tuple(array.dtype.name for array in inputs)
+        if key not in self._signatures:
+            self._signatures[key] = kernels.dtypes_of(self, key)
+        return self._signatures[key]
+
+    def _expect_dtypes(self, inputs: Sequence[Any]) -> None:
+        """Raises ValueError for an input of a dtype that the family does not take, if it takes several."""
         free = [
             (name, array.dtype.name)
             for (name, spec), array in zip(self.specs.items(), inputs, strict=False)
-            if not spec.dtype
+            if self.dtypes and not spec.dtype
         ]
         for name, dtype in free:
             if dtype not in self.dtypes:
@@ -276,4 +339,3 @@ class Declared(Generic[P]):
                 raise ValueError(
                     f"{self.name} takes arrays of one dtype: {free[0][0]} is {free[0][1]}, {name} is {dtype}"
                 )
-        return free[0][1] if free else ""

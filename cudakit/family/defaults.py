@@ -3,11 +3,8 @@ the dtypes of arrays by the kernel's signature."""
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +13,7 @@ from cudakit.compare import steps_of
 from cudakit.errors import Refused
 from cudakit.family.declaration import several
 from cudakit.family.problem import ArraySpec, dims_of
+from cudakit.family.references import is_float
 from cudakit.memory import array as memory
 from cudakit.shapes import Shape, shape_text
 
@@ -25,37 +23,13 @@ SHAPES: dict[int, dict[str, tuple[Shape, ...]]] = {
     2: {"gpu": ((4096, 4096), (1023, 4097)), "sim": ((64, 64), (33, 65))},
     3: {"gpu": ((256, 256, 256), (255, 129, 257)), "sim": ((16, 16, 16), (9, 17, 33))},
 }
+#: The kinds of shapes that a family declares.
+KINDS = ("gpu", "sim", "sweep", "sim sweep", "gpu once", "sim once")
 # Roundings that a correct result may have more than the plain algorithm: a few for each element, and the random walk of
-# a sum over all inputs that an output may depend on.
-_FEW, _WALK = 16, 4
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Within it a reference may meet empty arrays, infinities and NaN, which numpy warns of: problems have them."""
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield
-
-
-def parameters(reference: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """The names of a reference's arrays, and the defaults of its options: keyword-only parameters.
-
-    Raises TypeError for parameters that are neither.
-    """
-    arrays: list[str] = []
-    options: dict[str, Any] = {}
-    for parameter in inspect.signature(reference).parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty:
-            options[parameter.name] = parameter.default
-        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            arrays.append(parameter.name)
-        elif parameter.kind is not parameter.VAR_KEYWORD:
-            raise TypeError(
-                "a reference takes arrays, and options as keyword-only parameters with defaults; "
-                f"{parameter} is neither"
-            )
-    return tuple(arrays), options
+# a sum over all inputs that an output depends on.
+_FEW, _WALK = 16, 2
+# The share of itself that an input is moved by to see how results follow: a rounding of float32.
+_NUDGE = 2.0**-24
 
 
 def shapes_by_device(declared: Any, axes: int) -> dict[str, tuple[Shape, ...]]:
@@ -67,16 +41,29 @@ def shapes_by_device(declared: Any, axes: int) -> dict[str, tuple[Shape, ...]]:
         declared = SHAPES[axes]
     if not isinstance(declared, Mapping):
         declared = {"gpu": declared}
-    found = {
-        kind: tuple(shape if isinstance(shape, tuple) else (int(shape),) for shape in shapes)
-        for kind, shapes in declared.items()
-    }
+    unknown = [kind for kind in declared if kind not in KINDS]
+    if unknown:
+        raise ValueError(f"shapes= has {unknown[0]!r}; kinds of shapes are {', '.join(KINDS)}")
+    found = {kind: tuple(map(_shape, _sequence(shapes))) for kind, shapes in declared.items()}
     every = found.get("gpu") or found.get("sim")
     if not every:
-        raise ValueError('shapes needs at least one shape for "gpu" or "sim"')
+        raise ValueError('shapes= needs at least one shape for "gpu" or "sim"')
     found.setdefault("gpu", every)
     found.setdefault("sim", every)
     return found | {"sweep": found.get("sweep", found["gpu"]), "sim sweep": found.get("sim sweep", found["sim"])}
+
+
+def _sequence(shapes: Any) -> Sequence[Any]:
+    if isinstance(shapes, str) or not isinstance(shapes, Sequence):
+        raise ValueError(f"shapes={shapes!r} is not a sequence of shapes: write ((64, 64), (37, 101)), or (4096,)")
+    return shapes
+
+
+def _shape(shape: Any) -> Shape:
+    extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    if not all(isinstance(extent, (int, np.integer)) and extent >= 0 for extent in extents):
+        raise ValueError(f"shapes= has {shape!r}, which is not a shape: write ((64, 64), (37, 101)), or (4096,)")
+    return tuple(int(extent) for extent in extents)
 
 
 # Inputs and outputs ---------------------------------------------------------------------------------------------------
@@ -127,45 +114,118 @@ def spread(array: Any) -> int:
 
 def wide(array: Any) -> Any:
     """An input as the reference gets it: floats as float64, complex numbers as complex128."""
-    dtype = np.asarray(array).dtype
-    if dtype.kind == "c":
+    if array.dtype.kind == "c":
         return array.astype(np.complex128)
-    return array if dtype.kind in "iubVSU" and dtype.name != "bfloat16" else array.astype(np.float64)
+    return array.astype(np.float64) if is_float(array.dtype) else array
 
 
 # Rounding -------------------------------------------------------------------------------------------------------------
 
 
 def rounding(
-    reference: Callable[..., Any], exact: Any, inputs: Sequence[Any], dtypes: Sequence[np.dtype[Any]], **options: Any
+    results: Callable[[Sequence[Any]], Any], exact: Any, inputs: Sequence[Any], dtypes: Sequence[np.dtype[Any]]
 ) -> Any:
-    """A bound of rounding for results of any algorithm that is not worse than a plain one.
+    """A bound of rounding for results of any algorithm that is not worse than a plain one. results: the reference.
 
-    8 times the error that the reference makes in the inputs' own precision, the largest along the last axis; plus some
-    roundings of the result and of the sum of magnitudes, which the reference of the inputs' magnitudes stands for, that
-    grow with the root of the number of inputs per output. 0 for whole numbers. One array per output.
+    The sum of three errors, each for a plain algorithm's: 8 times the error that the reference makes in the inputs' own
+    precision; 4 times the change of its results if each input is rounded once more, for algorithms that scale their
+    inputs first; and some roundings of the result, or of the sum of magnitudes, which the reference of the inputs'
+    magnitudes stands for, that grow with the root of the number of inputs per output, for sums in any order.
+    0 for whole numbers. One array per output.
     """
     exacts, few = several(exact), []
-    with quiet():
-        plains = several(reference(*inputs, **options))
-        scales = several(reference(*(wide(_magnitude(x)) for x in inputs), **options))
-    elements = sum(int(np.size(x)) for x in inputs)
+    plains = several(_tried(results, inputs, exact))
+    scales = several(_tried(results, [wide(_magnitude(x)) for x in inputs], exact))
+    moved = several(_tried(results, _perturbed(inputs), exact))
+    terms = _terms(results, exact, inputs)
     for number, (one, dtype) in enumerate(zip(exacts, dtypes, strict=True)):
         steps = steps_of(dtype)
         if not steps.sums:
             few.append(np.zeros(()))
             continue
-        with np.errstate(all="ignore"):
-            own = _finite(np.abs(np.asarray(plains[number]).astype(np.result_type(one, np.float64)) - one))
-            size = np.maximum(_finite(np.abs(one)), _finite(np.abs(np.asarray(scales[number]))))
-        worst = own.max(axis=-1, keepdims=True) if own.ndim and own.shape[-1] else own
-        terms = max(1.0, elements / max(np.size(one), 1))
-        few.append(8 * worst + steps.sums / 2 * (_FEW + _WALK * math.sqrt(terms)) * size + 2 * steps.least)
+        size = np.maximum(_finite(np.abs(one)), _finite(np.abs(scales[number])))
+        own = _usual(_apart(plains[number], one), size, steps.least)
+        change = _usual(_apart(moved[number], one) * (steps.sums / 2 / _NUDGE), size, steps.least)
+        walk = _FEW + _WALK * math.sqrt(terms[number])
+        few.append(8 * own + 4 * change + steps.sums / 2 * walk * size + 2 * steps.least)
     return tuple(few) if isinstance(exact, tuple) else few[0]
 
 
+def _apart(result: Any, exact: Any) -> Any:
+    """The distance of each element, in float64; 0 if one of them is not finite."""
+    kind = np.complex128 if "c" in (result.dtype.kind, exact.dtype.kind) else np.float64
+    with np.errstate(all="ignore"):
+        return _finite(np.abs(result.astype(kind) - exact))
+
+
+def _usual(errors: Any, size: Any, least: float) -> Any:
+    """Errors as they are usual along the last axis, absolute or relative to `size`, whichever are less; but for each
+    element at least its own.
+
+    The largest of a thousand is left out: it may be a step of the reference, such as a rounding to whole numbers, that
+    falls to the other side. The smallest results of a thousand, which may be differences, have absolute errors.
+    """
+    if not errors.ndim or not errors.shape[-1]:
+        return errors
+    with np.errstate(all="ignore"):
+        relative = np.where(size > 0, np.maximum(errors - least, 0) / size, 0.0)
+    count = errors.shape[-1]
+    last = min(int(0.999 * count), count - 1)
+    absolute, share, small = _ranked(errors, last), _ranked(relative, last), _ranked(size, count - 1 - last)
+    usual = np.where(size > small, np.minimum(absolute, share * size), absolute)
+    return np.maximum(usual, errors)
+
+
+def _ranked(values: Any, place: int) -> Any:
+    """The value at a place along the last axis, if it were in order."""
+    return np.partition(values, place, axis=-1)[..., place : place + 1]
+
+
+def _perturbed(inputs: Sequence[Any]) -> list[Any]:
+    """The inputs, wide, with each float moved up or down by about _NUDGE of itself."""
+    rng = np.random.default_rng(0)
+    with np.errstate(all="ignore"):
+        return [wide(x) * (1 + _NUDGE * rng.uniform(-1.5, 1.5, x.shape)) if _has_nan(x) else wide(x) for x in inputs]
+
+
+def _terms(results: Callable[[Sequence[Any]], Any], exact: Any, inputs: Sequence[Any]) -> list[float]:
+    """How many elements of an input an element of each output depends on: those that are NaN if one in the middle of
+    the input is, times the inputs per output. Of whole numbers, all inputs per output."""
+    exacts = several(exact)
+    found = [1.0] * len(exacts)
+    for number, x in enumerate(inputs):
+        if not x.size:
+            continue
+        marked = list(map(wide, inputs))
+        changed = [1] * len(exacts)
+        if _has_nan(x):
+            marked[number].flat[x.size // 2] = math.nan
+            after = several(_tried(results, marked, exact))
+            changed = [
+                int(np.count_nonzero(np.isnan(one) & ~np.isnan(before)))
+                for one, before in zip(after, exacts, strict=True)
+            ]
+        for place, (count, one) in enumerate(zip(changed, exacts, strict=True)):
+            found[place] = max(found[place], count * x.size / max(one.size, 1))
+    return found
+
+
+def _has_nan(array: Any) -> bool:
+    return array.dtype.kind == "c" or is_float(array.dtype)
+
+
+def _tried(results: Callable[[Sequence[Any]], Any], inputs: Sequence[Any], exact: Any) -> Any:
+    """The reference's results for inputs that it may not take, such as 16-bit numbers or NaN; `exact` then."""
+    try:
+        made = results(inputs)
+    except Refused:
+        return exact
+    shapes = [[np.shape(one) for one in several(each)] for each in (made, exact)]
+    return made if shapes[0] == shapes[1] else exact
+
+
 def _magnitude(array: Any) -> Any:
-    return np.abs(array) if np.asarray(array).dtype.kind in "fc" or array.dtype.name == "bfloat16" else array
+    return np.abs(array) if _has_nan(array) else array
 
 
 def _finite(array: Any) -> Any:
@@ -185,11 +245,12 @@ def relative(exact: Any, share: float) -> Any:
 # Signatures -----------------------------------------------------------------------------------------------------------
 
 
-def expect_dtype(what: str, name: str, dtype: str | None) -> np.dtype[Any]:
-    """The dtype `dtype` of array `name`. Refused if a kernel's signature does not have it."""
+def expect_dtype(what: str, name: str, dtype: str | None, *, output: bool) -> np.dtype[Any]:
+    """The dtype `dtype` of array `name`, an output or an input. Refused if a kernel's signature does not have it."""
     if dtype is None:
+        declared = f'outputs={{"{name}": "float32[n]"}}' if output else f'inputs={{"{name}": "float32[n]"}}'
         raise Refused(
-            f"{what}: the dtype of {name} is not declared, and the kernel's signature does not show it (its mangled "
-            f'name has no types, or no parameter of that name): declare inputs={{"{name}": "float32[n]"}}, or outputs='
+            f"family {what}: the dtype of {name} is not declared, and no kernel's signature shows it (no pointer that "
+            f"it is passed to, or that has its name, is to a type that is known): declare {declared}"
         )
     return memory.as_dtype(dtype)

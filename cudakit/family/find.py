@@ -13,6 +13,7 @@ from typing import Any
 from cudakit import names
 from cudakit.errors import Refused
 from cudakit.family.ladder import Ladder
+from cudakit.tracebacks import line_in
 
 #: The entry points by which an installed package makes its families known: `histogram = "package.module:FAMILY"`.
 GROUP = "cudakit.families"
@@ -93,11 +94,4 @@ def _refused(target: str, error: BaseException) -> BaseException:
     """Refused for what fails while a module is imported; an interrupt stays one."""
     if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
         return error
-    frames = error.__traceback__
-    line = ""
-    while frames is not None:
-        file = frames.tb_frame.f_code.co_filename
-        if not file.startswith("<frozen"):
-            line = f" ({file}:{frames.tb_lineno})"
-        frames = frames.tb_next
-    return Refused(f"{target} cannot be imported: {type(error).__name__}: {error}{line}")
+    return Refused(f"{target} cannot be imported: {type(error).__name__}: {error}{line_in(error)}")

@@ -55,7 +55,7 @@ def apply(
         if made is not None:
             return made
     family = family.instead(dtype_name(inputs[0])) or family
-    arrays = inputs if out is None else (*inputs, out)
+    arrays = inputs if out is None else (*inputs, *several(out))
     reader = reader_of(arrays)
     seen = reader.read(*arrays)
     if seen is None:
@@ -116,7 +116,7 @@ def _first(
     signature: Any,
 ) -> Any:
     """A call that no resolved call takes: every rule is checked, and what it found out is kept under `signature`."""
-    expect_one_library(inputs if out is None else (*inputs, out))
+    expect_one_library(inputs if out is None else (*inputs, *several(out)))
     device = reader.place(inputs[0])
     on = reader.stream(device, stream)
     with device.context.relaxed():  # compiling, loading and allocating, which a capture may not be part of

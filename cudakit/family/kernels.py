@@ -12,9 +12,11 @@ from cudakit.compile import compiler
 from cudakit.device import Device
 from cudakit.errors import LaunchError, Refused
 from cudakit.family import defaults
-from cudakit.family.declaration import Launch, Slot, Variant, several
+from cudakit.family.declaration import SCRATCH, Launch, Slot, Variant, several
 from cudakit.family.problem import Problem
 from cudakit.launch.arguments import pointer_dtypes
+from cudakit.launch.cxx import VOID, Type
+from cudakit.launch.declarations import plain_types
 from cudakit.launch.kernel import Kernel
 from cudakit.memory import array as memory
 from cudakit.shapes import Shape
@@ -37,31 +39,49 @@ def request_of(device: Device, one: Variant[Any], launch: Launch) -> compiler.Re
 
 def arguments_of(family: Any, launch: Launch, kernel: Kernel, problem: Any) -> tuple[Any, ...]:
     """The arguments of a launch, with Slots in the place of arrays: its own, or the family's, or by name."""
-    if launch.args is not None:
-        return launch.args
-    if family.arguments is not None:
-        return tuple(family.arguments(problem))
+    given = launch.args
+    if given is None and family.arguments is not None:
+        given = tuple(family.arguments(problem))
+    if given is not None:
+        if SCRATCH not in given or len(given) != len(kernel.parameters):
+            return given
+        return tuple(_scratch(one, parameter) for one, parameter in zip(given, kernel.parameters, strict=True))
     return tuple(_by_name(family.name, kernel, problem, number) for number in range(len(kernel.parameters)))
+
+
+def _scratch(value: Any, parameter: Any) -> Any:
+    """An argument; the scratch memory as elements of the parameter's type, if it is plain SCRATCH."""
+    target = parameter.type.target
+    if value != SCRATCH or parameter.kind != "pointer" or target is None:
+        return value
+    dtypes = pointer_dtypes(target)
+    return value if dtypes is None or dtypes[0] == "void" else value.at(dtype=dtypes[0])
 
 
 def _by_name(family: str, kernel: Kernel, problem: Any, number: int) -> Any:
     """The argument of a parameter: what the problem has by its name, or for a pointer to write to, an output."""
     parameter = kernel.parameters[number]
     if isinstance(problem, Problem):
-        if parameter.name and hasattr(problem, parameter.name):
+        if parameter.name in problem.names:
             return getattr(problem, parameter.name)
+        if parameter.name == "scratch":
+            return _scratch(SCRATCH, parameter)
         outputs = [array for array in problem.arrays if array.role is not None and array.role < 0]
         written = [
             other
             for other in kernel.parameters
-            if other.kind == "pointer" and not _reads(other) and not hasattr(problem, other.name or "?")
+            if other.kind == "pointer" and not _reads(other) and other.name not in (*problem.names, "scratch")
         ]
         if parameter in written and written.index(parameter) < len(outputs):
             return outputs[written.index(parameter)]
     raise LaunchError(
-        f"{kernel.signature}: {parameter.label} has no argument: no array, extent or option of {family} has its name. "
-        "Give args= to its Launch, or rename one of them"
+        f"{kernel.signature}: {parameter.label} has no argument: no array, extent or option of family {family} has its "
+        f"name{_known(problem)}. Give args= to its Launch, or rename one of them"
     )
+
+
+def _known(problem: Any) -> str:
+    return f" (it has {', '.join(problem.names)})" if isinstance(problem, Problem) else ""
 
 
 def _reads(parameter: Any) -> bool:
@@ -78,51 +98,77 @@ class _Stand:
     guessed: bool
 
 
-def dtypes_of(family: Any, dtype: str) -> dict[str, str]:
-    """The dtypes of arrays by name, as far as the signature of the first variant's kernel shows them. dtype: of inputs
-    that declare none.
+def dtypes_of(family: Any, known: Sequence[str]) -> dict[str, str]:
+    """The dtypes of arrays by name, as far as the signatures of a variant's kernels show them: those of the first
+    variant that takes the family's first shape.
 
-    An input is the parameter that its launch puts it at, or that has its name; likewise outputs, of which the only one
-    may have any name.
+    known: the dtypes of the inputs, "" for each that is not known. An input is the parameter that a launch puts it at,
+    or that has its name; likewise outputs, of which the only one may have any name.
     """
     if not family.variants:
         raise Refused(f"family {family.name} has no variants: add one with @{family.name.upper()}.variant(...)")
-    one = family.variants[0]
-    shape = family.shapes["sim"][0]
+    shape = family.read_shape(family.shapes["sim"][0])
     dims = defaults.bound(family.name, family.specs, shape)
     likely = [
-        _Stand(spec.shape(shape, dims), memory.as_dtype(spec.dtype or dtype), not spec.dtype)
-        for spec in family.specs.values()
+        _Stand(spec.shape(shape, dims), memory.as_dtype(dtype or "float32"), not dtype)
+        for spec, dtype in zip(family.specs.values(), known, strict=True)
     ]
+    results = _results(family, likely)
+    refusals = []
     with Device("sim") as device:
         stands = [device.empty(like.shape, like.dtype) for like in likely]
-        out = [device.empty(shape, np.float32) for shape in _reference_shapes(family, likely)]
-        if family.in_place:
-            out = [stands[family.over]]
+        out = [stands[family.over]] if family.in_place else [device.empty(one.shape, np.float32) for one in results]
         problem = family.problem_of(stands, out[0] if len(out) == 1 else tuple(out))
-        launch = one.launches(problem)[0]
+        for one in family.variants:
+            refusal = one.refusal(problem, device.arch)
+            if refusal is None:
+                return _shown(family, device, one, problem, results)
+            refusals.append(f"{one.name}: {refusal}")
+    raise Refused(
+        f"family {family.name}: no variant takes {problem}, by which dtypes that are not declared are found: declare "
+        f"those of inputs= and outputs= ({'; '.join(refusals)})"
+    )
+
+
+def _shown(family: Any, device: Device, one: Variant[Any], problem: Any, results: Sequence[Any]) -> dict[str, str]:
+    """The dtypes that the signatures of a variant's kernels show, by the arrays' names."""
+    names = family.output_names(len(results))
+    is_complex = {name: result.dtype.kind == "c" for name, result in zip(names, results, strict=False)}
+    found: dict[str, str] = {}
+    for launch in family.launches(one, problem):
         kernel = kernel_of(device, one, launch)
-        values = arguments_of(family, launch, kernel, problem)
-        found: dict[str, str] = {}
-        for value, parameter in zip(values, kernel.parameters, strict=True):
-            target = parameter.type.target
-            dtypes = pointer_dtypes(target) if parameter.kind == "pointer" and target is not None else None
-            name = getattr(value, "name", None) if isinstance(value, Slot) else None
-            if name and dtypes and dtypes[0] != "void":
-                found[name] = dtypes[0]
+        types = _types(kernel, request_of(device, one, launch).source)
+        for value, kind in zip(arguments_of(family, launch, kernel, problem), types, strict=False):
+            target = kind.target if kind.kind == "pointer" else None
+            dtypes = (pointer_dtypes(target) if target is not None else None) or ("void",)
+            name = getattr(value, "name", "") if isinstance(value, Slot) else ""
+            if name and dtypes[0] != "void":
+                wanted = [dtype for dtype in dtypes if dtype.startswith("complex") == is_complex.get(name, False)]
+                found.setdefault(name, (wanted or dtypes)[0])
     return found
 
 
-def _reference_shapes(family: Any, likes: Sequence[_Stand]) -> list[Shape]:
-    """The shapes of the reference's results for arrays whose dtypes are not known yet."""
-    failure: Exception | None = None
+def _types(kernel: Kernel, source: str) -> list[Type]:
+    """The types of a kernel's parameters; of an `extern "C"` kernel, whose name has none, as its source writes them."""
+    known = [parameter.type for parameter in kernel.parameters]
+    if not any(kind.kind == "bits" or kind.target is VOID for kind in known):
+        return known
+    written = plain_types(source, kernel.name, len(known))
+    return [
+        text if text is not None and text.size == kind.size else kind for kind, text in zip(known, written, strict=True)
+    ]
+
+
+def _results(family: Any, likes: Sequence[_Stand]) -> list[Any]:
+    """The reference's results for arrays of zeros whose dtypes may not be known yet."""
+    failure: Refused | None = None
     for kind in (np.float64, np.int64):
         zeros = [np.zeros(like.shape, kind if like.guessed else like.dtype) for like in likes]
         try:
-            with defaults.quiet():
-                results = several(family.reference(*zeros, **family.option_defaults))
-        except (TypeError, ValueError, IndexError) as error:
+            return list(several(family.results(zeros)))
+        except Refused as error:
             failure = failure or error
-            continue
-        return [tuple(np.shape(result)) for result in results]
-    raise Refused(f"family {family.name}: the reference fails on zeros: {failure}") from failure
+        if not any(like.guessed for like in likes):
+            break
+    assert failure is not None
+    raise failure

@@ -13,9 +13,9 @@ import numpy as np
 from cudakit import names, nvtx
 from cudakit.compare import Comparison, in_range, within
 from cudakit.compile import compiler
-from cudakit.errors import UnsupportedVariant
+from cudakit.errors import LaunchError, Refused, UnsupportedVariant
 from cudakit.family import defaults, kernels
-from cudakit.family.declaration import Launch, P, Slot, Variant, several, variant
+from cudakit.family.declaration import Launch, P, Slot, Variant, scratch_bytes, several, variant
 from cudakit.family.declared import Declared, PeerWork
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Ladder(Declared[P]):
             if one.name == name:
                 return one
         known = [v.name for v in self.variants]
-        meant = names.hint(name, known)
+        meant = names.hint(str(name), known)
         raise ValueError(f"{self.name} has no variant {name!r}; it has auto, {', '.join(known)}{meant}")
 
     def rung(self, one: Variant[P]) -> int:
@@ -121,18 +121,24 @@ class Ladder(Declared[P]):
         dtypes (their usual ones unless given). A tuple for several outputs."""
         if dtypes is None:
             dtypes = [dtype for _, dtype in self.outputs_like(inputs, **options)]
-        with defaults.quiet():
-            made = self.reference(*map(defaults.wide, inputs), **options)
+        made = self.results([self._passed(array) for array in inputs], **options)
         exacts = several(made)
         if len(exacts) != len(dtypes):
-            raise ValueError(
-                f"{self.name}: the reference returns {len(exacts)} arrays, there are {len(dtypes)} outputs"
+            raise Refused(
+                f"family {self.name}: its reference returns {len(exacts)} outputs, there are {len(dtypes)}: return a "
+                "tuple of all of them"
             )
-        ranged = tuple(
-            np.asarray(one) if np.asarray(one).dtype.kind in "iub" else in_range(np.asarray(one), dtype)
-            for one, dtype in zip(exacts, dtypes, strict=True)
-        )
+        ranged = tuple(self._ranged(one, dtype) for one, dtype in zip(exacts, dtypes, strict=True))
         return ranged if isinstance(made, tuple) else ranged[0]
+
+    def _ranged(self, exact: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> Any:
+        """A result of the reference for an output of `dtype`."""
+        if exact.dtype.kind == "c" and dtype.kind != "c":
+            raise Refused(
+                f"family {self.name}: its reference returns {exact.dtype}, the output is {dtype}: declare "
+                'outputs={"out": "complex64[n]"}, or return real numbers'
+            )
+        return exact if exact.dtype.kind in "iub" else in_range(exact, dtype)
 
     def rounding_of(self, one: Variant[P] | None) -> Any:
         """What results of a variant are judged by: a function, a number, or None for the default."""
@@ -153,7 +159,7 @@ class Ladder(Declared[P]):
             return defaults.relative(exact, self.tolerance)
         if bound is None:
             kinds = dtypes or [dtype for _, dtype in self.outputs_like(inputs, **options)]
-            return defaults.rounding(self.reference, exact, inputs, kinds, **options)
+            return defaults.rounding(functools.partial(self.results, **options), exact, inputs, kinds)
         if not callable(bound):
             return (bound,) * len(exact) if isinstance(exact, tuple) else bound
         return bound(exact, *inputs, **options)
@@ -165,6 +171,12 @@ class Ladder(Declared[P]):
         names = self.output_names(len(results))
         judged = zip(names, results, several(exact), several(allowed), strict=True)
         for number, (name, one, reference, limit) in enumerate(judged):
+            if np.shape(one) != np.shape(reference):
+                raise Refused(
+                    f"family {self.name}: output {name} has shape {np.shape(one)}, the reference returns "
+                    f"{np.shape(reference)}: return the shape of the output, or declare its extents, such as "
+                    f'outputs={{"{name}": "float32[m, n]"}}'
+                )
             verdict = within(one, reference, limit)
             if not verdict.ok:
                 where = f"output {name}: " if len(results) > 1 else ""
@@ -181,8 +193,10 @@ class Ladder(Declared[P]):
 
     def baseline_of(self, inputs: Sequence[Any], **options: Any) -> Any:
         """A numpy user's code on host arrays."""
-        with np.errstate(all="ignore"):  # it is timed
-            return (self.baseline or self.reference)(*inputs, **options)
+        if self.baseline is None:
+            return self.results(inputs, **options)
+        with np.errstate(all="ignore"):
+            return self.baseline(*inputs, **options)
 
     # Launching --------------------------------------------------------------------------------------------------------
 
@@ -238,9 +252,14 @@ class Ladder(Declared[P]):
         """The launches of a variant, in order, without those of no blocks if the outputs have their values beforehand:
         an empty input adds nothing. Raises UnsupportedVariant if the variant does not take the problem."""
         made = one.launches(problem)
-        if self.initial is None and not self.in_place:
-            return made
-        return tuple(each for each in made if 0 not in several(each.grid))
+        empty = [each for each in made if 0 in several(each.grid)]
+        if empty and self.initial is None and not self.in_place:
+            raise LaunchError(
+                f"{self.name}/{one.name}: the grid is {empty[0].grid} for {problem}, whose output has elements: launch "
+                "the blocks that write them; or, if the kernel adds to its output, declare initial=0, by which such a "
+                "launch is left out"
+            )
+        return tuple(each for each in made if 0 not in several(each.grid)) if empty else made
 
     def keywords(
         self, launch: Launch, kernel: Kernel, problem: P, inputs: Sequence[Any], output: Any, scratch: Any
@@ -255,7 +274,7 @@ class Ladder(Declared[P]):
 
     def scratch(self, device: Device, launches: Sequence[Launch], stream: Stream) -> DeviceArray | None:
         """The scratch memory that the launches of one run share, or None if they need none."""
-        count = max((each.scratch for each in launches), default=0)
+        count = scratch_bytes(launches)
         return device.empty((count,), np.uint8, stream=stream) if count else None
 
     def range(self, one: Variant[P]) -> AbstractContextManager[Any]:

@@ -13,11 +13,12 @@ import numpy as np
 from cudakit.family import checks
 from cudakit.family.declaration import SCRATCH, Slot
 from cudakit.memory import array as memory
+from cudakit.names import hint
 from cudakit.shapes import Shape
 
 _TEXT = re.compile(r"\s*([A-Za-z_]\w*)?\s*(?:\[([^\]]*)\])?\s*")
 #: Names of a Problem that no array, extent or option may have.
-RESERVED = frozenset(("arrays", "dims", "family", "options", "scratch", "shared_limit", "sms"))
+RESERVED = frozenset(("arrays", "dims", "family", "names", "options", "scratch", "shared_limit", "sms"))
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,14 @@ class Problem:
         values = self._named
         if name in values:
             return values[name]
-        raise AttributeError(f"a problem of {self.family} has no {name!r}; it has {', '.join(values)}")
+        raise AttributeError(
+            f"a problem of {self.family} has no {name!r}; it has {', '.join(values)}{hint(name, values)}"
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its arrays, extents and options."""
+        return tuple(name for name in self._named if name != "scratch")
 
     @property
     def _named(self) -> dict[str, Any]:
@@ -175,20 +183,46 @@ class Problem:
         return named
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[Any, ...]:
         """All that launches may depend on; hashable."""
         options = tuple((name, repr(value)) for name, value in self.options)
         return (self.family, self.arrays, self.dims, options, self.sms, self.shared_limit)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Problem) and self.key == other.key
+        return isinstance(other, Problem) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return hash(self._key)
 
     def __str__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.options)
         return f"{self.family} of {', '.join(map(str, self.arrays))}{options}"
+
+
+def counted(names: Sequence[str]) -> str:
+    """ "2 arrays (a, b)"."""
+    return f"{len(names)} array{'' if len(names) == 1 else 's'} ({', '.join(names) or 'none'})"
+
+
+def expect_inputs(
+    what: str, specs: Mapping[str, ArraySpec], inputs: Sequence[Any], dtypes: Sequence[str]
+) -> tuple[dict[str, int], Shape]:
+    """The extents by name and the whole shape of inputs (see `bind`). ValueError for another number of arrays, and for
+    dtypes that are not theirs: one of `dtypes`, if there are some, for all that declare none."""
+    if len(inputs) != len(specs):
+        raise ValueError(f"{what} takes {counted(list(specs))} by position, got {len(inputs)}")
+    open_dtypes = {}
+    for (name, spec), array in zip(specs.items(), inputs, strict=True):
+        if spec.dtype and array.dtype != memory.as_dtype(spec.dtype):
+            raise ValueError(f"{what} takes {name} of {spec.dtype}, got {array.dtype}")
+        if not spec.dtype and dtypes:
+            if array.dtype.name not in dtypes:
+                raise ValueError(f"{what} takes {name} of {', '.join(dtypes)}, got {array.dtype}")
+            open_dtypes[array.dtype.name] = name
+    if len(open_dtypes) > 1:
+        mixed = ", ".join(f"{name} of {dtype}" for dtype, name in open_dtypes.items())
+        raise ValueError(f"{what} takes arrays of one dtype, got {mixed}")
+    return bind(what, specs, inputs)
 
 
 def problem_of(
@@ -201,19 +235,16 @@ def problem_of(
     *,
     over: int | None = None,
     strided: bool = False,
+    dtypes: Sequence[str] = (),
 ) -> Problem:
     """The problem of declared arrays; ValueError says what it refuses.
 
     specs: of the inputs. outputs: their names. written: the output arrays. over: the number of the input that the only
-    output is. strided: arrays may have any strides.
+    output is. strided: arrays may have any strides. dtypes: those of inputs that declare none.
     """
-    if len(inputs) != len(specs):
-        raise ValueError(f"{what} takes {len(specs)} arrays ({', '.join(specs)}), got {len(inputs)}")
-    for (name, spec), array in zip(specs.items(), inputs, strict=True):
-        if spec.dtype and array.dtype != memory.as_dtype(spec.dtype):
-            raise ValueError(f"{what} takes {name} of {spec.dtype}, got {array.dtype}")
-    dims, whole = bind(what, specs, inputs)
-    dims.setdefault("n", math.prod(whole))
+    dims, whole = expect_inputs(what, specs, inputs, dtypes)
+    if "n" not in (*specs, *outputs, *options):
+        dims.setdefault("n", math.prod(whole))
     named = [*zip(specs, inputs, strict=True), *zip(outputs, written, strict=True)]
     for name, array in named:
         if not strided and not array.is_contiguous:

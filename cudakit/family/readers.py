@@ -93,7 +93,10 @@ class ForeignReader(Reader):
     def place(self, array: Any) -> Device:
         number = self.library.read(self.library.device)(array)
         if number < 0:
-            raise ValueError(f"the {self.name} tensor is on {array.device}: move it to a GPU with .cuda()")
+            raise ValueError(
+                f"the {self.name} tensor is on {array.device}: move it to a GPU with .cuda(), or copy it "
+                "to a device, simulated ones too, with device.array(tensor)"
+            )
         return self.device(number)
 
     def stream(self, device: Device, given: Any) -> Stream:

@@ -16,7 +16,7 @@ import numpy as np
 from cudakit.device import Device
 from cudakit.driver.stream import Stream
 from cudakit.errors import LaunchError
-from cudakit.family.declaration import Slot, Variant
+from cudakit.family.declaration import Slot, Variant, scratch_bytes
 from cudakit.family.ladder import Ladder
 from cudakit.family.scalars import MarkedFloat, MarkedInt, Scalar, mark, unmarked
 from cudakit.launch.patchable import PatchableLaunch
@@ -97,7 +97,7 @@ class ResolvedCall:
         *inputs, output = arrays
         passed = mark(problem, family.scalars, options)
         launches = family.launches(variant, passed)
-        self.scratch_bytes = max((each.scratch for each in launches), default=0)
+        self.scratch_bytes = scratch_bytes(launches)
         stand_in = None
         if self.scratch_bytes:
             # At an address of no meaning: kernels are passed another at each call.

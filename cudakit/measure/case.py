@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cudakit.compare import POISON, Comparison, bounds, still_poisoned
+from cudakit.compare import ADDS, POISON, Comparison, bounds, still_poisoned
 from cudakit.errors import Refused
 from cudakit.family import Ladder, Variant, several, wrong_results
 from cudakit.measure.rows import LaunchShape, Rates, Row, Subject
@@ -138,7 +138,7 @@ class BenchCase:
         else:
             verdict = self.verdict(results[0] if len(results) == 1 else results, variant)
         if not verdict.ok and not self.family.in_place and self.family.initial is None:
-            verdict = replace(verdict, why=verdict.why + still_poisoned(results))
+            verdict = replace(verdict, why=verdict.why + still_poisoned(results) + self._adds(launch, variant))
         if not verdict.ok and variant is not None:
 
             def again(watch: wrong_results.Watch) -> None:
@@ -156,6 +156,14 @@ class BenchCase:
                 row.fail(damage)
         if counters:  # an empty problem launches nothing
             row.counters = _counted(counters, sum(guarded.array.size for guarded in self.outputs))
+
+    def _adds(self, launch: Launch, variant: Variant[Any] | None) -> str:
+        """The end of a sentence on a wrong result, if it is correct on zeros; else ""."""
+        for guarded in self.outputs:
+            guarded.array.fill(0, self.stream)
+        launch()
+        results = tuple(guarded.array.numpy(self.stream) for guarded in self.outputs)
+        return ADDS if self.verdict(results[0] if len(results) == 1 else results, variant).ok else ""
 
     def _inside(self, results: Sequence[np.ndarray[Any, Any]], variant: Variant[Any] | None) -> bool:
         """Whether every element is within its bound of rounding: a test in the results' own precision, which passes

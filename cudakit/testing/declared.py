@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import reject
 from hypothesis import strategies as st
 
+from cudakit.errors import Refused
 from cudakit.family import ArraySpec, Ladder
 from cudakit.family.defaults import bound, value_range
 from cudakit.memory import array as memory
@@ -21,7 +22,8 @@ from cudakit.testing.case import Case, Filler, Layout, Values, contiguous, exten
 @dataclass(frozen=True)
 class Between:
     """A filler: numbers between two bounds, the upper one excluded, evenly spread; or, if `same`, one of them
-    throughout, which makes threads contend for one place."""
+    throughout, which makes threads contend for one place. A float that is the same throughout has few bits: each
+    addition of any other to a sum would be rounded the same way, which no bound of rounding expects."""
 
     seed: int
     low: float
@@ -35,7 +37,28 @@ class Between:
             drawn: Any = rng.integers(int(self.low), int(self.high), shape)
         else:
             drawn = rng.uniform(self.low, self.high, shape)
-        return np.full(shape, drawn.flat[0]) if self.same and drawn.size else np.asarray(drawn)
+        if not self.same or not drawn.size:
+            return np.asarray(drawn)
+        one = drawn.flat[0]
+        if not self.whole:
+            fraction, exponent = np.frexp(one)
+            short = np.ldexp(np.round(8 * fraction) / 8, exponent)
+            one = short if self.low <= short < self.high else one
+        return np.full(shape, one)
+
+
+@dataclass(frozen=True)
+class Wide:
+    """A filler: normal numbers of one scale, of which float64 keeps every bit, or complex numbers of both parts."""
+
+    seed: int
+    scale: float
+    complex: bool = False
+
+    def __call__(self, shape: Shape) -> np.ndarray[Any, Any]:
+        rng = np.random.default_rng(self.seed)
+        made = rng.standard_normal(shape) * self.scale
+        return np.asarray(made + 1j * rng.standard_normal(shape) * self.scale if self.complex else made)
 
 
 @dataclass(frozen=True)
@@ -86,7 +109,12 @@ def _cases(draw: st.DrawFn, family: Ladder[Any], elements: int) -> Case:
 def _case(draw: st.DrawFn, family: Ladder[Any], places: tuple[Layout, ...], fill: Any, options: dict[str, Any]) -> Case:
     if family.in_place:
         return Case(places, fill, None, options, family.over)
-    likes = family.outputs_like([_stand(place) for place in places], **options)
+    try:
+        likes = family.outputs_like([_stand(place) for place in places], **options)
+    except Refused:
+        if all(0 not in place.shape for place in places):
+            raise
+        reject()  # the reference of a maximum, say, does not take arrays without elements
     written = tuple(_placed(draw, family, shape, dtype.name, True) for shape, dtype in likes)
     return Case(places, fill, written[0] if len(written) == 1 else written, options)
 
@@ -156,6 +184,8 @@ def _fillers(spec: ArraySpec, dtype: str) -> st.SearchStrategy[Filler]:
         top = bottom + 1 if high is None else high
         same = st.sampled_from((False, False, False, True))
         return st.builds(Between, seeds, st.just(bottom), st.just(top), st.just(own.kind in "iub"), same)
+    if own.kind == "c" or own == np.float64:
+        return st.builds(Wide, seeds, st.sampled_from((1.0, 1.0, 10.0, 1e-3, 1e4)), st.just(own.kind == "c"))
     scales = (1.0, 1.0, 0.01, 100.0) if own.itemsize == 2 else (1.0, 1.0, 10.0, 1e-3, 1e4)
     places = st.lists(st.tuples(st.floats(0, 1), st.sampled_from((0.0, -0.0, 1.0))), max_size=2).map(tuple)
     return st.builds(Values, seeds, st.sampled_from(scales), places)
