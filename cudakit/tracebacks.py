@@ -34,14 +34,14 @@ def outside_place() -> str:
 
 
 def line_in(error: BaseException, file: str = "") -> str:
-    """ " (FILE:LINE)" of the innermost frame that an error passed in `file`, or, if there is none, in any file; "" if
-    it passed none."""
+    """ " (FILE:LINE)" of the innermost frame that an error passed in `file`, or, if there is none, outside this
+    package; "" if it passed none."""
     lines = []
     entry = error.__traceback__
     while entry is not None:
         lines.append((entry.tb_frame.f_code.co_filename, entry.tb_lineno))
         entry = entry.tb_next
-    files = [line for line in lines if not line[0].startswith("<")]
+    files = [line for line in lines if not line[0].startswith(("<", _PACKAGE))]
     chosen = [line for line in files if line[0] == file] or files
     return f" ({chosen[-1][0]}:{chosen[-1][1]})" if chosen else ""
 

@@ -95,6 +95,8 @@ def _known_by(family: Ladder[Any], options: Mapping[str, Any]) -> tuple[Any, ...
             kind = type(value)
             if isinstance(value, _BY_BYTES):
                 known += (name, kind, np.asarray(value).tobytes())
+            elif kind is np.void:
+                known += (name, value.dtype, value.tobytes())
             elif kind in _PLAIN or isinstance(value, np.dtype):
                 known += (name, kind, value)
             else:
