@@ -227,7 +227,7 @@ FAMILY: Family[BroadcastProblem] = Family(
     modes={"same": {"operand": "same"}, "": {}, "column": {"operand": "column"}},
     problems="cudakit.testing.add:add_cases",
 )
-FAMILY.call = lambda inputs, out, variant, stream, **_: functools.partial(
+FAMILY.call = vector_add.FAMILY.call = lambda inputs, out, variant, stream, **_: functools.partial(
     add, inputs[0], inputs[1], out, variant, stream
 )
 

@@ -199,6 +199,7 @@ FAMILY: Family[AttentionProblem] = Family(
     variants=LADDER,
     inputs=make_inputs,
     outputs=lambda q, k, v, **options: (tuple(q.shape), q.dtype),
+    widened=False,
     problem=problem,
     rounding=rounding,
     baseline=baseline,

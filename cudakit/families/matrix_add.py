@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,6 +111,9 @@ FAMILY: Family[MatrixProblem] = Family(
     },
     read_shape=lambda shape: shape * 2 if len(shape) == 1 else shape,
     problems="cudakit.testing.matrix_add:matrix_add_cases",
+)
+FAMILY.call = lambda inputs, out, variant, stream: functools.partial(
+    matrix_add, inputs[0], inputs[1], out, variant, stream
 )
 
 

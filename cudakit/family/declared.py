@@ -38,7 +38,7 @@ class PeerWork:
     work: Callable[..., Any]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Declared(Generic[P]):
     """The declaration of a family: what its variants compute, and what they are given.
 
@@ -62,7 +62,7 @@ class Declared(Generic[P]):
     - `arguments(problem)`: the kernels' arguments, for launches that have none.
     - `rounding(exact, *inputs, **options)`: how far rounding may move each element of a correct result before it is
       rounded to its dtype (see cudakit.rounding); or one number for all. `tolerance`: instead, a share of the largest
-      number along the last axis. Unless given, `defaults.rounding` derives one.
+      number along the last axis. Unless given, `cudakit.family.bound` derives one.
     - `baseline(*inputs, **options)`: a numpy user's code, in the same precision: the CPU row of a table; the reference
       unless given.
     - `traffic(problem)`: the fewest bytes that must move through device memory; those of all arrays unless given.
@@ -135,6 +135,10 @@ class Declared(Generic[P]):
         self.shapes = mistakes.shapes_of(self)
         self._likes: dict[Any, tuple[Like, ...]] = {}
         self._signatures: dict[tuple[str, ...], dict[str, str]] = {}
+
+    def __repr__(self) -> str:
+        variants = ", ".join(one.name for one in self.variants)
+        return f"<{type(self).__name__} {self.name}: {variants or 'no variants'}>"
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -228,7 +232,7 @@ class Declared(Generic[P]):
         return self._likes[key]
 
     def _like_results(self, inputs: Sequence[Any], options: Mapping[str, Any]) -> tuple[Like, ...]:
-        zeros = [np.broadcast_to(self._passed(np.zeros((), x.dtype)), tuple(x.shape)) for x in inputs]
+        zeros = [np.broadcast_to(self.passed(np.zeros((), x.dtype)), tuple(x.shape)) for x in inputs]
         results = several(self.results(zeros, **options))
         found: dict[str, str] | None = None
         likes = []
@@ -252,7 +256,7 @@ class Declared(Generic[P]):
         """
         return references.results(self.name, self.reference, inputs, {**self.option_defaults, **options})
 
-    def _passed(self, array: Any) -> Any:
+    def passed(self, array: Any) -> Any:
         """An input as the reference gets it."""
         return defaults.wide(array) if self.widened else array
 
@@ -282,7 +286,6 @@ class Declared(Generic[P]):
         if self.problem is not None:
             return self.problem(inputs, output, **options)
         self._expect_options(options)
-        self._expect_dtypes(inputs)
         written = several(output)
         over = self.over if self.in_place else None
         names, given = self.output_names(len(written)), {**self.option_defaults, **options}
@@ -324,18 +327,3 @@ class Declared(Generic[P]):
         if key not in self._signatures:
             self._signatures[key] = kernels.dtypes_of(self, key)
         return self._signatures[key]
-
-    def _expect_dtypes(self, inputs: Sequence[Any]) -> None:
-        """Raises ValueError for an input of a dtype that the family does not take, if it takes several."""
-        free = [
-            (name, array.dtype.name)
-            for (name, spec), array in zip(self.specs.items(), inputs, strict=False)
-            if self.dtypes and not spec.dtype
-        ]
-        for name, dtype in free:
-            if dtype not in self.dtypes:
-                raise ValueError(f"{self.name} takes {name} of {' or '.join(self.dtypes)}, got {dtype}")
-            if dtype != free[0][1]:
-                raise ValueError(
-                    f"{self.name} takes arrays of one dtype: {free[0][0]} is {free[0][1]}, {name} is {dtype}"
-                )

@@ -1,17 +1,15 @@
-"""What a family's declaration leaves open: the inputs that are drawn, the outputs' shapes, the bound of rounding, and
-the dtypes of arrays by the kernel's signature."""
+"""What a family's declaration leaves open: the inputs that are drawn, the outputs' shapes, and the
+dtypes of arrays by the kernel's signature."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from cudakit.compare import steps_of
 from cudakit.errors import Refused
-from cudakit.family.declaration import several
 from cudakit.family.problem import ArraySpec, dims_of
 from cudakit.family.references import is_float
 from cudakit.memory import array as memory
@@ -25,11 +23,6 @@ SHAPES: dict[int, dict[str, tuple[Shape, ...]]] = {
 }
 #: The kinds of shapes that a family declares.
 KINDS = ("gpu", "sim", "sweep", "sim sweep", "gpu once", "sim once")
-# Roundings that a correct result may have more than the plain algorithm: a few for each element, and the random walk of
-# a sum over all inputs that an output depends on.
-_FEW, _WALK = 16, 2
-# The share of itself that an input is moved by to see how results follow: a rounding of float32.
-_NUDGE = 2.0**-24
 
 
 def shapes_by_device(declared: Any, axes: int) -> dict[str, tuple[Shape, ...]]:
@@ -117,129 +110,6 @@ def wide(array: Any) -> Any:
     if array.dtype.kind == "c":
         return array.astype(np.complex128)
     return array.astype(np.float64) if is_float(array.dtype) else array
-
-
-# Rounding -------------------------------------------------------------------------------------------------------------
-
-
-def rounding(
-    results: Callable[[Sequence[Any]], Any], exact: Any, inputs: Sequence[Any], dtypes: Sequence[np.dtype[Any]]
-) -> Any:
-    """A bound of rounding for results of any algorithm that is not worse than a plain one. results: the reference.
-
-    The sum of three errors, each for a plain algorithm's: 8 times the error that the reference makes in the inputs' own
-    precision; 4 times the change of its results if each input is rounded once more, for algorithms that scale their
-    inputs first; and some roundings of the result, or of the sum of magnitudes, which the reference of the inputs'
-    magnitudes stands for, that grow with the root of the number of inputs per output, for sums in any order.
-    0 for whole numbers. One array per output.
-    """
-    exacts, few = several(exact), []
-    plains = several(_tried(results, inputs, exact))
-    scales = several(_tried(results, [wide(_magnitude(x)) for x in inputs], exact))
-    moved = several(_tried(results, _perturbed(inputs), exact))
-    terms = _terms(results, exact, inputs)
-    for number, (one, dtype) in enumerate(zip(exacts, dtypes, strict=True)):
-        steps = steps_of(dtype)
-        if not steps.sums:
-            few.append(np.zeros(()))
-            continue
-        size = np.maximum(_finite(np.abs(one)), _finite(np.abs(scales[number])))
-        own = _usual(_apart(plains[number], one), size, steps.least)
-        change = _usual(_apart(moved[number], one) * (steps.sums / 2 / _NUDGE), size, steps.least)
-        walk = _FEW + _WALK * math.sqrt(terms[number])
-        few.append(8 * own + 4 * change + steps.sums / 2 * walk * size + 2 * steps.least)
-    return tuple(few) if isinstance(exact, tuple) else few[0]
-
-
-def _apart(result: Any, exact: Any) -> Any:
-    """The distance of each element, in float64; 0 if one of them is not finite."""
-    kind = np.complex128 if "c" in (result.dtype.kind, exact.dtype.kind) else np.float64
-    with np.errstate(all="ignore"):
-        return _finite(np.abs(result.astype(kind) - exact))
-
-
-def _usual(errors: Any, size: Any, least: float) -> Any:
-    """Errors as they are usual along the last axis, absolute or relative to `size`, whichever are less; but for each
-    element at least its own.
-
-    The largest of a thousand is left out: it may be a step of the reference, such as a rounding to whole numbers, that
-    falls to the other side. The smallest results of a thousand, which may be differences, have absolute errors.
-    """
-    if not errors.ndim or not errors.shape[-1]:
-        return errors
-    with np.errstate(all="ignore"):
-        relative = np.where(size > 0, np.maximum(errors - least, 0) / size, 0.0)
-    count = errors.shape[-1]
-    last = min(int(0.999 * count), count - 1)
-    absolute, share, small = _ranked(errors, last), _ranked(relative, last), _ranked(size, count - 1 - last)
-    usual = np.where(size > small, np.minimum(absolute, share * size), absolute)
-    return np.maximum(usual, errors)
-
-
-def _ranked(values: Any, place: int) -> Any:
-    """The value at a place along the last axis, if it were in order."""
-    return np.partition(values, place, axis=-1)[..., place : place + 1]
-
-
-def _perturbed(inputs: Sequence[Any]) -> list[Any]:
-    """The inputs, wide, with each float moved up or down by about _NUDGE of itself."""
-    rng = np.random.default_rng(0)
-    with np.errstate(all="ignore"):
-        return [wide(x) * (1 + _NUDGE * rng.uniform(-1.5, 1.5, x.shape)) if _has_nan(x) else wide(x) for x in inputs]
-
-
-def _terms(results: Callable[[Sequence[Any]], Any], exact: Any, inputs: Sequence[Any]) -> list[float]:
-    """How many elements of an input an element of each output depends on: those that are NaN if one in the middle of
-    the input is, times the inputs per output. Of whole numbers, all inputs per output."""
-    exacts = several(exact)
-    found = [1.0] * len(exacts)
-    for number, x in enumerate(inputs):
-        if not x.size:
-            continue
-        marked = list(map(wide, inputs))
-        changed = [1] * len(exacts)
-        if _has_nan(x):
-            marked[number].flat[x.size // 2] = math.nan
-            after = several(_tried(results, marked, exact))
-            changed = [
-                int(np.count_nonzero(np.isnan(one) & ~np.isnan(before)))
-                for one, before in zip(after, exacts, strict=True)
-            ]
-        for place, (count, one) in enumerate(zip(changed, exacts, strict=True)):
-            found[place] = max(found[place], count * x.size / max(one.size, 1))
-    return found
-
-
-def _has_nan(array: Any) -> bool:
-    return array.dtype.kind == "c" or is_float(array.dtype)
-
-
-def _tried(results: Callable[[Sequence[Any]], Any], inputs: Sequence[Any], exact: Any) -> Any:
-    """The reference's results for inputs that it may not take, such as 16-bit numbers or NaN; `exact` then."""
-    try:
-        made = results(inputs)
-    except Refused:
-        return exact
-    shapes = [[np.shape(one) for one in several(each)] for each in (made, exact)]
-    return made if shapes[0] == shapes[1] else exact
-
-
-def _magnitude(array: Any) -> Any:
-    return np.abs(array) if _has_nan(array) else array
-
-
-def _finite(array: Any) -> Any:
-    return np.where(np.isfinite(array), array, 0.0)
-
-
-def relative(exact: Any, share: float) -> Any:
-    """A bound of `share` of the largest number along the last axis. One array per output."""
-    bounds = []
-    for one in several(exact):
-        size = _finite(np.abs(np.asarray(one, np.float64)))
-        largest = size.max(axis=-1, keepdims=True) if size.ndim and size.shape[-1] else size
-        bounds.append(share * largest)
-    return tuple(bounds) if isinstance(exact, tuple) else bounds[0]
 
 
 # Signatures -----------------------------------------------------------------------------------------------------------

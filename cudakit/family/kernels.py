@@ -163,7 +163,7 @@ def _results(family: Any, likes: Sequence[_Stand]) -> list[Any]:
     """The reference's results for arrays of zeros whose dtypes may not be known yet."""
     failure: Refused | None = None
     for kind in (np.float64, np.int64):
-        zeros = [np.zeros(like.shape, kind if like.guessed else like.dtype) for like in likes]
+        zeros = [family.passed(np.zeros(like.shape, kind if like.guessed else like.dtype)) for like in likes]
         try:
             return list(several(family.results(zeros)))
         except Refused as error:

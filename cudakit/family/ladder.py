@@ -14,7 +14,8 @@ from cudakit import names, nvtx
 from cudakit.compare import Comparison, in_range, within
 from cudakit.compile import compiler
 from cudakit.errors import LaunchError, Refused, UnsupportedVariant
-from cudakit.family import defaults, kernels
+from cudakit.family import bound as bounds
+from cudakit.family import kernels
 from cudakit.family.declaration import Launch, P, Slot, Variant, scratch_bytes, several, variant
 from cudakit.family.declared import Declared, PeerWork
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from cudakit.memory.array import DeviceArray
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Ladder(Declared[P]):
     """The variants that compute the same thing, from the simplest to the fastest (see Declared for the parameters)."""
 
@@ -121,7 +122,7 @@ class Ladder(Declared[P]):
         dtypes (their usual ones unless given). A tuple for several outputs."""
         if dtypes is None:
             dtypes = [dtype for _, dtype in self.outputs_like(inputs, **options)]
-        made = self.results([self._passed(array) for array in inputs], **options)
+        made = self.results([self.passed(array) for array in inputs], **options)
         exacts = several(made)
         if len(exacts) != len(dtypes):
             raise Refused(
@@ -156,10 +157,10 @@ class Ladder(Declared[P]):
         `inputs`, before they are rounded to the outputs' dtypes."""
         bound = self.rounding_of(one)
         if bound is None and self.tolerance is not None:
-            return defaults.relative(exact, self.tolerance)
+            return bounds.relative(exact, self.tolerance)
         if bound is None:
             kinds = dtypes or [dtype for _, dtype in self.outputs_like(inputs, **options)]
-            return defaults.rounding(functools.partial(self.results, **options), exact, inputs, kinds)
+            return bounds.rounding(functools.partial(self.results, **options), exact, inputs, kinds)
         if not callable(bound):
             return (bound,) * len(exact) if isinstance(exact, tuple) else bound
         return bound(exact, *inputs, **options)

@@ -211,17 +211,17 @@ def expect_inputs(
     dtypes that are not theirs: one of `dtypes`, if there are some, for all that declare none."""
     if len(inputs) != len(specs):
         raise ValueError(f"{what} takes {counted(list(specs))} by position, got {len(inputs)}")
-    open_dtypes = {}
+    open_dtypes: dict[str, str] = {}
     for (name, spec), array in zip(specs.items(), inputs, strict=True):
         if spec.dtype and array.dtype != memory.as_dtype(spec.dtype):
             raise ValueError(f"{what} takes {name} of {spec.dtype}, got {array.dtype}")
         if not spec.dtype and dtypes:
             if array.dtype.name not in dtypes:
-                raise ValueError(f"{what} takes {name} of {', '.join(dtypes)}, got {array.dtype}")
-            open_dtypes[array.dtype.name] = name
+                raise ValueError(f"{what} takes {name} of {' or '.join(dtypes)}, got {array.dtype}")
+            open_dtypes.setdefault(array.dtype.name, name)
     if len(open_dtypes) > 1:
-        mixed = ", ".join(f"{name} of {dtype}" for dtype, name in open_dtypes.items())
-        raise ValueError(f"{what} takes arrays of one dtype, got {mixed}")
+        mixed = ", ".join(f"{name} is {dtype}" for dtype, name in open_dtypes.items())
+        raise ValueError(f"{what} takes arrays of one dtype: {mixed}")
     return bind(what, specs, inputs)
 
 

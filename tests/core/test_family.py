@@ -178,6 +178,10 @@ def test_the_reference_gets_the_options_that_the_kernel_gets(make: Make, device:
     assert report.ok, [row.verdict.why for row in report.rows]
 
 
+def test_a_family_reads_as_its_name_and_variants(make: Make) -> None:
+    assert repr(make("copied", lambda x: x)) == "<Family mine: first>"
+
+
 # Dtypes ---------------------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +208,7 @@ def test_dtypes_of_a_template_follow_the_inputs(make: Make, device: cudakit.Devi
     for dtype in family.dtypes:
         (host,) = family.inputs_for((100,), dtype, np.random.default_rng(0))
         assert call(family, device, host).dtype.name == dtype
-    with pytest.raises(ValueError, match="mine takes x of float32, float16, bfloat16, got float64"):
+    with pytest.raises(ValueError, match="mine takes x of float32 or float16 or bfloat16, got float64"):
         family(device.zeros((4,), np.float64))
 
 

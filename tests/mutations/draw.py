@@ -13,10 +13,12 @@ from pathlib import Path
 # of theirs draws other problems, which are as right, and the tests of fuzzing count how many a rung takes.
 KERNELS = ("kernels/*/*.cu", "kernels/*/*.cuh")
 JUDGES = (
-    "cudakit/compare.py", "cudakit/testing/case.py", "cudakit/family/checks.py",
+    "cudakit/compare.py", "cudakit/testing/case.py", "cudakit/family/checks.py", "cudakit/family/bound.py",
     "cudakit/commands/numbered.py", "cudakit/commands/streamed.py",
 )  # fmt: skip
-REFERENCES = ("cudakit/families/*_host.py",)
+# Of the families' other files, only what their declarations name as these, and the functions that it calls.
+REFERENCES = ("cudakit/families/*.py",)
+HOST_CODE = frozenset(("baseline", "reference", "rounding"))
 BENCHES = ("cudakit/measure/*.py", "cudakit/commands/ladder.py", "cudakit/commands/fuzzing.py")
 COUNTS = ((KERNELS, 1), (JUDGES, 3), (REFERENCES, 2), (BENCHES, 2))
 
@@ -75,14 +77,31 @@ def drawn(root: Path, seed: int) -> list[Mutation]:
             rng.shuffle(kinds)
             # the kind first: comparisons are few beside operands
             for kind in (kinds * count)[:count]:
-                found.append(rng.choice([site for site in sites if site.kind == kind]))
-                sites.remove(found[-1])
+                left = [site for site in sites if site.kind == kind]
+                if left:
+                    found.append(rng.choice(left))
+                    sites.remove(found[-1])
     return found
 
 
 def sites_of(file: str, text: str) -> Iterator[Mutation]:
     """Every mutation that could be drawn from a file."""
     return _python(file, text) if file.endswith(".py") else _cuda(file, text)
+
+
+def _of_hosts(tree: ast.Module) -> set[int]:
+    """The nodes of a family's file that compute on the host: see HOST_CODE."""
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    rest: list[ast.AST] = [
+        node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg in HOST_CODE
+    ]
+    found: set[int] = set()
+    while rest:
+        for node in ast.walk(rest.pop()):
+            if id(node) not in found and isinstance(node, ast.Name) and node.id in functions:
+                rest.append(functions[node.id])
+            found.add(id(node))
+    return found
 
 
 # CUDA C++ -------------------------------------------------------------------------------------------------------------
@@ -157,8 +176,10 @@ class _Places:
 def _python(file: str, text: str) -> Iterator[Mutation]:
     places, tree = _Places(text), ast.parse(text)
     skipped = _not_code(tree)
+    narrowed = "/families/" in file and not file.endswith("_host.py")
+    chosen = _of_hosts(tree) if narrowed else set()
     for node in ast.walk(tree):
-        if id(node) in skipped:
+        if id(node) in skipped or (narrowed and id(node) not in chosen):
             continue
         if isinstance(node, ast.Compare):
             token = _TOKENS.get(type(node.ops[0]))

@@ -45,6 +45,7 @@ FILES: dict[str, tuple[Group, ...]] = {
     "kernels/peaks/fma.cu": ((TRAPS,), ("tests/tools/test_profiling.py",)),
     "kernels/peaks/mma.cu": ((TRAPS,), ("tests/tools/test_profiling.py",)),
     "cudakit/compare.py": JUDGES,
+    "cudakit/family/bound.py": (("tests/core/test_family_results.py",),),
     "cudakit/testing/case.py": (("tests/ops/test_wrong.py",), ("tests/ops/test_elementwise.py",), (FUZZ,)),
     "cudakit/family/checks.py": (
         ("tests/ops/test_elementwise.py",), ("tests/ops/test_ops.py",), ("tests/ops/test_blur.py",),

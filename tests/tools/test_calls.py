@@ -56,6 +56,13 @@ def test_what_no_call_runs_has_none(sim):
     assert modes.call_of(modes.variants[0], (x,), y, log=True) is not None
 
 
+def test_sums_are_timed_by_the_functions_that_users_call(sim):
+    x, y = sim.zeros((4, 8)), sim.zeros((4, 8))
+    for name, function in (("vector_add", ops.add), ("matrix_add", ops.matrix_add)):
+        family = FAMILIES[name]
+        assert {family.call_of(variant, (x, x), y).func for variant in family} == {function}
+
+
 def test_a_burst_counts_neither_its_lead_nor_its_context(monkeypatch):
     now = [0]
     monkeypatch.setattr("cudakit.measure.timing.time.perf_counter_ns", lambda: now[0])
