@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class FuzzOutcome:
     """What a run of fuzzing found. `ran` and `refused` count the problems of all variants; `different`: by variant, the
     different problems that ran; `short`: by variant, a sentence if it ran on too few. `cut_after`:
-    the seconds after which no more problems were tried, None if all that were asked for were. `replay`: the command
-    that draws the same problems again. `reports`: what was wrong, as data."""
+    the seconds after which no more problems were tried, None if all that were asked for were. `failed`: the variants
+    that were wrong. `failure`: the texts about them. `replay`: the command that draws their problems again, or, if none
+    was wrong, all. `reports`: what was wrong, as data."""
 
     family: str
     variants: list[str]
@@ -34,6 +35,7 @@ class FuzzOutcome:
     refused: int = 0
     different: dict[str, int] = field(default_factory=dict)
     short: dict[str, str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
     failure: str | None = None
     cut_after: float | None = None
     replay: str = ""
@@ -48,17 +50,18 @@ class FuzzOutcome:
         short = coverage.shortfall(least)
         if short is not None and coverage.drawn:
             self.short[variant.name] = short
-            self._report(variant, [Report("too few problems", short, full_text=short)])
+            self._report(variant, [Report("too few problems", short, full_text=short)], self.replay)
 
-    def fail(self, variant: Variant[Any], text: str, found: Sequence[Report]) -> None:
-        """Notes the problem that a variant was wrong on."""
+    def fail(self, variant: Variant[Any], text: str, found: Sequence[Report], replay: str) -> None:
+        """Notes the problem that a variant was wrong on. replay: the command that draws its problems again."""
         self.problems += 1
-        self.failure = text
-        self._report(variant, found)
+        self.failed.append(variant.name)
+        self.failure = text if self.failure is None else f"{self.failure}\n{text}"
+        self._report(variant, found, replay)
 
-    def _report(self, variant: Variant[Any], found: Sequence[Report]) -> None:
+    def _report(self, variant: Variant[Any], found: Sequence[Report], replay: str) -> None:
         """Adds reports about a variant. One without a place is about its source file."""
-        about: dict[str, Any] = {"family": self.family, "variant": variant.name, "replay": self.replay}
+        about: dict[str, Any] = {"family": self.family, "variant": variant.name, "replay": replay}
         source = str(headers.find_source(variant.source))
         self.reports += [replace(one, **about).at(source) for one in found]
 
@@ -67,7 +70,7 @@ class FuzzOutcome:
         return self.failure is None and self.ran > 0 and not self.short
 
     def text(self) -> str:
-        """One line, and the smallest failing problem where there is one."""
+        """One line, and the smallest failing problem of each variant that has one."""
         what = f"{self.family}/{self.variants[0]}" if len(self.variants) == 1 else self.family
         line = (
             f"{what} on {self.device}: {self.problems} problems, {self.ran} runs, {self.refused} refused with a reason,"
@@ -76,7 +79,8 @@ class FuzzOutcome:
         if self.cut_after is not None:
             line += f"ended after {self.cut_after:g} seconds, "
         if self.failure is not None:
-            return f"{line}FAILED\n{self.failure}\nreplay: {self.replay}"
+            which = f": {', '.join(self.failed)}" if len(self.variants) > 1 else ""
+            return f"{line}FAILED{which}\n{self.failure}\nreplay: {self.replay}"
         if not self.ran:
             return line + "NOTHING RAN, every problem was refused"
         if self.short:
@@ -95,7 +99,7 @@ def run(
     seconds: float | None = None,
 ) -> FuzzOutcome:
     """Runs each of the variants `names` (all if empty) on `examples` different problems of at most `elements` elements,
-    of the kind that it supports.
+    of the kind that it supports. One that is wrong does not keep the others from being tried, unless it loses a GPU.
 
     checks: those of a simulated device, all unless given. seconds: begin no new problem after that; a failing problem
     may take as long again to be made small. Raises Refused where it cannot be done.
@@ -117,23 +121,33 @@ def run(
             raise Refused(str(error)) from error
         seed = search.random_seed() if seed is None else seed
         outcome = FuzzOutcome(family.name, [variant.name for variant in variants], device.name, seed)
-        outcome.replay = replay.command(
-            family, spec, examples=examples, seed=seed, elements=elements, variants=names, checks=checks
-        )
+
+        def again(names: Sequence[str]) -> str:
+            return replay.command(
+                family, spec, examples=examples, seed=outcome.seed, elements=elements, variants=names, checks=checks
+            )
+
+        outcome.replay = again(names)
         limit = search.Limit(seconds)
-        for variant, problems in zip(variants, cases, strict=True):
+        for number, (variant, problems) in enumerate(zip(variants, cases, strict=True)):
             coverage, least = testing.Coverage(), min(testing.LEAST, examples)
             try:
                 search.search(bench, family, variant, problems, coverage, examples=examples, seed=seed, limit=limit)
             except search.Wrong as wrong:
-                outcome.fail(variant, *search.explained(bench, family, wrong))
+                outcome.fail(variant, *search.explained(bench, family, wrong), again([variant.name]))
                 least = 0
             except search.TimeIsUp:
                 outcome.cut_after = seconds
                 least = 0
             outcome.add(variant, coverage, least)
-            if outcome.failure is not None or outcome.cut_after is not None:
+            if outcome.cut_after is not None:
                 break
+            if bench.lost and variants[number + 1 :]:
+                untried = ", ".join(one.name for one in variants[number + 1 :])
+                outcome.failure = f"{outcome.failure}\nthe GPU is lost to this process; not tried: {untried}"
+                break
+        if outcome.failed:
+            outcome.replay = again(outcome.failed)
     return outcome
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,6 +64,13 @@ class Layout:
         steps = tuple(stride * buffer.itemsize for stride in self.strides)
         return as_strided(buffer[self.first :], self.shape, steps)
 
+    def said(self, name: str) -> str:
+        """The array for a message, such as "x float32[3, 4] with strides (1, 3)"."""
+        dense = contiguous(self.shape).strides
+        strides = f" with strides {self.strides}" if self.strides != dense and 0 not in self.shape else ""
+        lead = f" from element {self.lead} of its buffer on" if self.lead else ""
+        return f"{name} {self.dtype}[{', '.join(map(str, self.shape))}]{strides}{lead}"
+
     def on(self, buffer: DeviceArray, stream: Any) -> DeviceArray:
         """The view of a device buffer of `extent` elements."""
         steps = tuple(stride * buffer.itemsize for stride in self.strides)
@@ -105,6 +112,34 @@ class Case:
         options = f", options={dict(self.options)}" if self.options else ""
         output = self.output or ("in place" if self.over == 0 else f"over input {self.over}")
         return f"Case(inputs={self.inputs}, output={output}, fill={self.fill}{options})"
+
+    def said(self, family: Ladder[Any]) -> str:
+        """The problem for a message: its arrays and options by their names in `family`, and what fills the inputs."""
+        named = list(family.specs)
+        names = [named[i] if i < len(named) else f"input {i}" for i in range(len(self.inputs))]
+        arrays = list(map(Layout.said, self.inputs, names))
+        if self.output is None:
+            arrays[self.over] += ", in place"
+        else:
+            places = several(self.output)
+            arrays += map(Layout.said, places, family.output_names(len(places)))
+        options = [f"{name}={value!r}" for name, value in self.options.items()]
+        if isinstance(self.fill, tuple):
+            filled = [f"{name} = {_said(one)}" for name, one in zip(names, self.fill, strict=True)]
+        else:
+            filled = [f"{', '.join(names)} = {_said(self.fill)}"] if names else []
+        return ", ".join(arrays + options) + (f"; {', '.join(filled)}" if filled else "")
+
+
+def _said(filler: Filler) -> str:
+    """A filler for a message: without the fields that have their defaults."""
+    text = repr(filler)
+    if not is_dataclass(filler):
+        return text
+    for each in fields(filler):
+        if getattr(filler, each.name) == each.default:
+            text = text.replace(f", {each.name}={each.default!r}", "")
+    return text
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from cudakit.device import Device
     from cudakit.family import Ladder, Variant
+    from cudakit.reports import Report
 
 
 def kernel_test(
@@ -58,15 +60,27 @@ def kernel_test(
             checks=pytestconfig.getoption("cudakit_checks") if cuda_device.kind == "sim" else None,
         )
         problems, coverage = cases_of(family, variant, most), Coverage()
+        what = "too few problems"
         with Workbench(cuda_device, owned=False) as bench:
             try:
                 search(bench, family, variant, problems, coverage, examples=wanted, seed=seed)
                 why = coverage.shortfall()
             except Wrong as wrong:
-                why, _ = explained(bench, family, wrong)
+                why, found = explained(bench, family, wrong)
+                what = _headline(found)
         if why is not None:
-            pytest.fail(f"{family.name}/{variant.name}, seed {seed}:\n{why}\nrepeat it with: {again}", pytrace=False)
+            pytest.fail(
+                f"{family.name}/{variant.name}: {what}, seed {seed}\n{why}\nrepeat it with: {again}", pytrace=False
+            )
 
     made: Callable[..., None] = test_kernel
     made.__doc__ = f"Each variant of {family.name} on drawn problems, against the reference."
     return made
+
+
+def _headline(found: Sequence[Report]) -> str:
+    """The line of pytest's summary about a failure, such as "out of bounds at mine.cu:7"."""
+    if not found:
+        return "failed"
+    place = f" at {os.path.basename(found[0].file)}:{found[0].line}" if found[0].file and found[0].line else ""
+    return f"{found[0].kind}{place}"

@@ -39,6 +39,7 @@ class Wrong(Exception):
 
     def __init__(
         self,
+        family: Ladder[Any],
         variant: Variant[Any] | None,
         case: Case,
         why: str,
@@ -47,7 +48,7 @@ class Wrong(Exception):
         verdict: Comparison | None = None,
         unstable: bool = False,
     ) -> None:
-        super().__init__(f"{'auto' if variant is None else variant.name} on {case}:\n{why}")
+        super().__init__(f"{'auto' if variant is None else variant.name} on {case.said(family)}:\n{why}")
         self.variant, self.case, self.why = variant, case, why
         self.error, self.verdict, self.unstable = error, verdict, unstable
 
@@ -84,15 +85,20 @@ class Workbench:
             verdict = run_case(device, family, variant, case)
         except CudakitError as error:
             error.report = wrong_results.without_harness(error.report)
-            wrong = Wrong(variant, case, str(error) if error.report is None else str(error.report), error=error)
+            wrong = Wrong(family, variant, case, str(error) if error.report is None else str(error.report), error=error)
             if isinstance(error, ContextLost) and device.kind == "gpu":
                 self._lost = wrong
             raise wrong from error
         if isinstance(verdict, Unsupported):
             return False
         if not verdict.ok:
-            raise Wrong(variant, case, verdict.why, verdict=verdict)
+            raise Wrong(family, variant, case, verdict.why, verdict=verdict)
         return True
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing can be tried any more: a fault has lost the GPU."""
+        return self._lost is not None
 
     def close(self) -> None:
         if self._owned:
@@ -185,7 +191,7 @@ def _smallest(
     except Flaky:
         pass
     why = f"{smallest.why}\none problem failed and then passed, so the result depends on chance (a race?)"
-    return Wrong(variant, smallest.case, why, unstable=True)
+    return Wrong(family, variant, smallest.case, why, unstable=True)
 
 
 def explained(bench: Workbench, family: Ladder[Any], wrong: Wrong) -> tuple[str, list[Report]]:
@@ -201,8 +207,9 @@ def explained(bench: Workbench, family: Ladder[Any], wrong: Wrong) -> tuple[str,
     else:
         return str(wrong), []
     name = "auto" if wrong.variant is None else wrong.variant.name
-    said = f"{name} on {wrong.case}:\n{wrong_results.text(found)}"
-    return said, [replace(one, problem=repr(wrong.case)) for one in found]
+    problem = wrong.case.said(family)
+    said = f"{name} on {problem}:\n{wrong_results.text(found)}"
+    return said, [replace(one, problem=problem) for one in found]
 
 
 def check_variant(

@@ -416,7 +416,7 @@ __global__ void reads_far_outside(const float* a, const float* b, float* c, long
 def test_fuzz_finds_the_smallest_wrong_problem(wrong_family):
     found = fuzzing.run("sim", wrong_family("wrong_from_100_on"), [], 200, seed=1)
     assert not found.ok
-    assert "Layout(shape=(101,)" in found.failure
+    assert "wrong_from_100_on on a float32[101], b float32[101]" in found.failure
     assert "element (100,) is 12345.0" in found.failure
     assert "FAILED" in found.text()
     assert found.problems <= 200
@@ -426,7 +426,21 @@ def test_fuzz_reports_a_fault_and_goes_on_with_a_fresh_device(wrong_family):
     found = fuzzing.run("sim", wrong_family("reads_far_outside"), [], 200, seed=1)
     assert not found.ok
     assert "b[i + 100000000]" in found.failure
-    assert "Layout(shape=(1,)" in found.failure, "it was made smaller after the first fault"
+    assert "reads_far_outside on a float32[1]" in found.failure, "it was made smaller after the first fault"
+
+
+def test_fuzz_tries_the_variants_after_a_wrong_one_and_repeats_those_that_failed(wrong_family):
+    one, two = (wrong_family(name) for name in ("reads_far_outside", "wrong_from_100_on"))
+    right = next(each for each in ops.families()["vector_add"].variants if each.name == "vector_add")
+    family = dataclasses.replace(one, variants=(*one.variants, right, *two.variants))
+    found = fuzzing.run("sim", family, [], 20, seed=1)
+    assert found.failed == ["reads_far_outside", "wrong_from_100_on"]
+    assert "b[i + 100000000]" in found.failure
+    assert "element (100,) is 12345.0" in found.failure
+    assert found.different["vector_add"] == 20
+    assert "FAILED: reads_far_outside, wrong_from_100_on" in found.text()
+    assert "--variants reads_far_outside,wrong_from_100_on" in found.text()
+    assert [report.replay.split()[-1] for report in found.reports] == found.failed
 
 
 def test_fuzz_where_nothing_ran_is_not_all_right(wrong_family):

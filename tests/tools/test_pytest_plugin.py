@@ -87,12 +87,12 @@ def test_the_tests_of_a_family_show_the_smallest_problem_the_line_and_the_comman
     beside, wrong, races = (section(output, f"test_mine[{name}]") for name in ("beside", "wrong", "races"))
 
     assert "right behind the array of 4 bytes" in beside
-    assert "Layout(shape=(1,)" in beside
+    assert "beside on a float32[1], b float32[1], out float32[1]" in beside
     assert "mine.cu:7\n      if (i <= n) c[i]" in beside
     assert "kernel beside, block (0, 0, 0), thread (1, 0, 0)" in beside
     assert "given as parameter 2 (`c`)" in beside
 
-    assert "Layout(shape=(31,)" in wrong
+    assert "wrong on a float32[31]" in wrong
     assert "element (30,) is 12345.0" in wrong
 
     assert "shared memory race" in races
@@ -106,7 +106,7 @@ def test_the_tests_of_a_family_show_the_smallest_problem_the_line_and_the_comman
     arguments = command_line.build_parser().parse_args(words)
     assert arguments.family == "mine.py:FAMILY"
     assert arguments.variants == ["wrong"]
-    assert f"mine/wrong, seed {arguments.seed}:" in wrong
+    assert f"mine/wrong: wrong result at mine.cu:11, seed {arguments.seed}" in wrong
     found = fuzzing.run(
         arguments.device,
         cli.family(arguments.family),
