@@ -336,6 +336,14 @@ def _device_launch(match: re.Match[str], one: Diagnostic, line: str, rest: Rest)
     return "a kernel cannot launch kernels here (CUDA's device runtime is not linked): launch them from Python"
 
 
+def _c_linkage(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> str:
+    name = match[1]
+    return (
+        f'another function is called {name}, perhaps one of CUDA\'s built-in ones, and extern "C" does not allow two: '
+        f'rename {name}, or delete its extern "C", which is not needed'
+    )
+
+
 def _cub(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> str:
     return "include the headers of what you use instead, such as <cub/block/block_reduce.cuh>"
 
@@ -349,5 +357,6 @@ _RULES: list[tuple[re.Pattern[str], Callable[[re.Match[str], Diagnostic, str, Re
     (re.compile(r"incomplete type \"[^\"]*\[\]\" is not allowed|expression must have a constant value"), _shared_array),
     (re.compile(r"name must be a namespace name|name followed by \"::\" must be"), _namespace),
     (re.compile(r"device-side kernel launch could not be processed"), _device_launch),
+    (re.compile(r'more than one instance of overloaded function "([^"]+)" has "C" linkage'), _c_linkage),
     (re.compile(r"Including <cub/cub\.cuh> is not supported"), _cub),
 ]

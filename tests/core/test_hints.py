@@ -188,6 +188,12 @@ BEGINNINGS = {
         "the size of a __shared__ array must be a constant",
         body("__shared__ float s[4];"),
     ),
+    "the name of a built-in function": Beginning(
+        'extern "C" __global__ void norm(float* x) {}',
+        'rename norm, or delete its extern "C"',
+        "__global__ void norm(float* x) {}",
+        minimal=False,
+    ),
     "Python": Beginning("def k(x):\n    x[0] = 1\n", "this is Python, and NVRTC compiles CUDA C++", None),
 }
 

@@ -264,6 +264,12 @@ def counted():
     return SimDevice(COUNTED)
 
 
+def test_dynamic_shared_memory_that_the_launch_does_not_have(counted):
+    report = report_of(counted, "store4", 1, 32, np.zeros(1, np.float32), 1)
+    assert report.kind == "out of bounds"
+    assert "shared store of 4 bytes at byte 0 of shared memory, and the block has none: launch it with" in str(report)
+
+
 def launch_on(device, name, grid, block, *args, **more):
     """Launch on arrays that start at an address of choice: (array, bytes to skip)."""
     params = []

@@ -274,7 +274,7 @@ class AddressResolver:
             kind = "out of bounds"
             what = f"byte {start} of shared memory, of which the block has {limit} bytes"
             if limit == 0:
-                what = f"shared memory at {address:#x}, of which the block has none"
+                what = f"byte {start} of shared memory, and the block has none: launch it with shared=BYTES"
         f.fail(
             self.site.instruction,
             kind,
