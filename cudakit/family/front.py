@@ -171,14 +171,14 @@ def _outputs(
                 view.fill(family.initial, on)
         return (made[0] if len(made) == 1 else made), views
     views = tuple(reader.view(device, on, array) for array in several(out))
-    if family.problem is None:
+    if family.problem is None or len(views) != 1:
         _expect_outputs(family, family.outputs_like(sources, **options), views)
     return out, views
 
 
 def _expect_outputs(family: Ladder[Any], likes: Sequence[Any], views: Sequence[Any]) -> None:
     if len(likes) != len(views):
-        raise ValueError(f"{family.name} has {len(likes)} outputs, got {len(views)}")
+        raise ValueError(f"{family.name} has {len(likes)} output{'s' * (len(likes) != 1)}, got {len(views)}")
     for (shape, dtype), view in zip(likes, views, strict=True):
         if tuple(view.shape) != tuple(shape) or view.dtype != dtype:
             raise ValueError(
