@@ -118,8 +118,8 @@ class Ladder(Declared[P]):
     # Results ----------------------------------------------------------------------------------------------------------
 
     def exact(self, inputs: Sequence[Any], dtypes: Sequence[Any] | None = None, **options: Any) -> Any:
-        """The reference of host arrays in float64 or in whole numbers, infinite if it is past the range of the outputs'
-        dtypes (their usual ones unless given). A tuple for several outputs."""
+        """The reference of host arrays in float64, infinite if it is past the range of the outputs' dtypes (their usual
+        ones unless given); or in whole numbers, which wrap around as a kernel's do. A tuple for several outputs."""
         if dtypes is None:
             dtypes = [dtype for _, dtype in self.outputs_like(inputs, **options)]
         made = self.results([self.passed(array) for array in inputs], **options)
@@ -139,6 +139,8 @@ class Ladder(Declared[P]):
                 f"family {self.name}: its reference returns {exact.dtype}, the output is {dtype}: declare "
                 'outputs={"out": "complex64[n]"}, or return real numbers'
             )
+        if exact.dtype.kind in "iu" and dtype.kind in "iu":
+            return exact.astype(dtype)  # wrapped around: numpy sums int32 in int64, a kernel in int32
         return exact if exact.dtype.kind in "iub" else in_range(exact, dtype)
 
     def rounding_of(self, one: Variant[P] | None) -> Any:

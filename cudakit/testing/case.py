@@ -152,12 +152,17 @@ class Unsupported:
 # Strategies -----------------------------------------------------------------------------------------------------------
 
 
+def likely_extents(most: int) -> list[int]:
+    """Extents up to `most` that kernels are likely to be wrong at: 0, 1, primes, one off multiples of warps, vectors
+    and blocks."""
+    edges = [n + d for n in (4, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 14080, 32768) for d in (-1, 0, 1)]
+    return sorted(n for n in {0, 1, 2, 3, 5, 7, 13, 37, 127, 251, 509, 1021, *edges} if n <= most)
+
+
 @functools.cache  # hypothesis examines each new strategy, which takes longer than drawing
 def extents(most: int) -> st.SearchStrategy[int]:
-    """Extents 0 to `most`, leaning to 0, 1, primes and one off multiples of warps, vectors and blocks."""
-    edges = [n + d for n in (4, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 14080, 32768) for d in (-1, 0, 1)]
-    likely = sorted(n for n in {0, 1, 2, 3, 5, 7, 13, 37, 127, 251, 509, 1021, *edges} if n <= most)
-    return st.one_of(st.sampled_from(likely), st.integers(0, most))
+    """Extents 0 to `most`, leaning to the likely ones."""
+    return st.one_of(st.sampled_from(likely_extents(most)), st.integers(0, most))
 
 
 @st.composite

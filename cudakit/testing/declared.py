@@ -16,20 +16,22 @@ from cudakit.family import ArraySpec, Ladder
 from cudakit.family.defaults import bound, value_range
 from cudakit.memory import array as memory
 from cudakit.shapes import Shape
-from cudakit.testing.case import Case, Filler, Layout, Values, contiguous, extents, known, layouts
+from cudakit.testing.case import Case, Filler, Layout, Values, contiguous, known, layouts, likely_extents
 
 
 @dataclass(frozen=True)
 class Between:
     """A filler: numbers between two bounds, the upper one excluded, evenly spread; or, if `same`, one of them
     throughout, which makes threads contend for one place. A float that is the same throughout has few bits: each
-    addition of any other to a sum would be rounded the same way, which no bound of rounding expects."""
+    addition of any other to a sum would be rounded the same way, which no bound of rounding expects. specials: other
+    values at drawn places (fractions of the array)."""
 
     seed: int
     low: float
     high: float
     whole: bool = True
     same: bool = False
+    specials: tuple[tuple[float, int], ...] = ()
 
     def __call__(self, shape: Shape) -> np.ndarray[Any, Any]:
         rng = np.random.default_rng(self.seed)
@@ -37,14 +39,17 @@ class Between:
             drawn: Any = rng.integers(int(self.low), int(self.high), shape)
         else:
             drawn = rng.uniform(self.low, self.high, shape)
-        if not self.same or not drawn.size:
-            return np.asarray(drawn)
-        one = drawn.flat[0]
-        if not self.whole:
-            fraction, exponent = np.frexp(one)
-            short = np.ldexp(np.round(8 * fraction) / 8, exponent)
-            one = short if self.low <= short < self.high else one
-        return np.full(shape, one)
+        values = np.asarray(drawn)
+        if self.same and values.size:
+            one = values.flat[0]
+            if not self.whole:
+                fraction, exponent = np.frexp(one)
+                short = np.ldexp(np.round(8 * fraction) / 8, exponent)
+                one = short if self.low <= short < self.high else one
+            values = np.full(shape, one)
+        for place, special in self.specials if values.size else ():
+            values.flat[int(place * (values.size - 1))] = special
+        return values
 
 
 @dataclass(frozen=True)
@@ -136,12 +141,29 @@ def _stand(place: Layout) -> np.ndarray[Any, Any]:
 
 
 def _shape(draw: st.DrawFn, axes: int, elements: int) -> Shape:
-    """Extents whose product is at most `elements`, long and short ones on any axis."""
+    """Extents whose product is at most `elements`: any; or about equal ones, which take several tiles along each axis;
+    or one axis that is longer than a block. All kinds draw alike, so that a failing one is made small as any other."""
+    kind = draw(st.sampled_from(("any", "equal", "long")))
+    side = max(1, int(elements ** (1 / axes)))
     shape = [1] * axes
-    for axis in draw(st.permutations(range(axes))):
+    for number, axis in enumerate(draw(st.permutations(range(axes)))):
         left = max(1, elements // max(math.prod(shape), 1))
-        shape[axis] = draw(extents(left if axes == 1 else min(left, draw(st.sampled_from((40, 300, 2100))))))
+        longest = min(left, 5000 if axes == 1 else 2100)
+        most = left if axes == 1 else min(left, draw(st.sampled_from((2100, 300, 40))))
+        if kind == "equal" and axes > 1:
+            shape[axis] = draw(_extents(min((side + 1) // 2, left), min(side, left)))
+        elif kind == "long" and number == 0:
+            shape[axis] = draw(_extents(min(longest, 1025), longest))
+        else:
+            shape[axis] = draw(_extents(0, most))
     return tuple(shape)
+
+
+@functools.cache
+def _extents(least: int, most: int) -> st.SearchStrategy[int]:
+    """Extents from `least` to `most`, half of them those that kernels are likely to be wrong at."""
+    likely = [extent for extent in likely_extents(most) if extent >= least]
+    return st.one_of(st.integers(least, most), st.sampled_from(likely) if likely else st.integers(least, most))
 
 
 def _placed(draw: st.DrawFn, family: Ladder[Any], shape: Shape, dtype: str, output: bool) -> Layout:
@@ -175,17 +197,30 @@ def _scaled(value: np.void, factor: float) -> np.void:
 
 @functools.cache
 def _fillers(spec: ArraySpec, dtype: str) -> st.SearchStrategy[Filler]:
-    """Fillers of an array: numbers within its bounds; unbounded floats of several scales, with zeros of both signs."""
+    """Fillers of an array: numbers within its bounds; unbounded floats of several scales, with zeros of both signs, or
+    small whole ones, of which many are equal; unbounded whole numbers, a few of them large."""
     own = memory.as_dtype(dtype)
     low, high = value_range(spec, own)
-    seeds = st.integers(0, 2**32 - 1)
+    seeds, fraction = st.integers(0, 2**32 - 1), st.floats(0, 1)
     if own.kind in "iub" or low is not None or high is not None:
         bottom = -1.0 if low is None else low
         top = bottom + 1 if high is None else high
         same = st.sampled_from((False, False, False, True))
-        return st.builds(Between, seeds, st.just(bottom), st.just(top), st.just(own.kind in "iub"), same)
+        large = _past_other_types(own) if spec.low is None and spec.high is None else ()
+        numbers = st.sampled_from(large) if large else st.nothing()
+        specials = st.lists(st.tuples(fraction, numbers), max_size=2 if large else 0).map(tuple)
+        return st.builds(Between, seeds, st.just(bottom), st.just(top), st.just(own.kind in "iub"), same, specials)
     if own.kind == "c" or own == np.float64:
         return st.builds(Wide, seeds, st.sampled_from((1.0, 1.0, 10.0, 1e-3, 1e4)), st.just(own.kind == "c"))
     scales = (1.0, 1.0, 0.01, 100.0) if own.itemsize == 2 else (1.0, 1.0, 10.0, 1e-3, 1e4)
-    places = st.lists(st.tuples(st.floats(0, 1), st.sampled_from((0.0, -0.0, 1.0))), max_size=2).map(tuple)
-    return st.builds(Values, seeds, st.sampled_from(scales), places)
+    places = st.lists(st.tuples(fraction, st.sampled_from((0.0, -0.0, 1.0))), max_size=2).map(tuple)
+    scaled = st.builds(Values, seeds, st.sampled_from(scales), places)
+    return st.one_of(scaled, scaled, scaled, st.builds(Between, seeds, st.just(-3.0), st.just(4.0)))
+
+
+def _past_other_types(dtype: np.dtype[Any]) -> tuple[int, ...]:
+    """Whole numbers of a dtype that a kernel loses on their way through float or int; () if it has none."""
+    if dtype.kind not in "iu" or dtype.itemsize < 4:
+        return ()
+    found = (2**24 + 1,) if dtype.itemsize == 4 else (2**24 + 1, 2**31 + 1, 2**40 + 1)
+    return found if dtype.kind == "u" else (*found, *(-number for number in found))

@@ -1,0 +1,113 @@
+"""The problems that are drawn for a declared family find kernels that are wrong on few of them, and accuse none that is
+right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cudakit.device import Device
+from cudakit.family import Family, Launch, ceil_div
+from cudakit.testing.coverage import Coverage
+from cudakit.testing.search import Workbench, Wrong, search
+from cudakit.testing.strategies import cases_of
+
+KERNELS = """
+__global__ void row_of_one_block(const float* x, float* out, int rows, int cols) {
+    const int r = blockIdx.x;
+    for (int c = threadIdx.x; c < cols && c < 1024; c += 32) out[r * cols + c] = x[r * cols + c];
+}
+__global__ void rows_of_one_block(const float* x, float* out, int rows, int cols) {
+    const int r = blockIdx.x;
+    for (int c = threadIdx.x; c < cols && r < 1024; c += 32) out[r * cols + c] = x[r * cols + c];
+}
+__global__ void one_tile(const float* x, float* out, int rows, int cols) {
+    const int r = blockIdx.x;
+    const bool second = r >= 32 && cols > 32;
+    for (int c = threadIdx.x; c < cols; c += 32) out[r * cols + c] = second ? 0.0f : x[r * cols + c];
+}
+__global__ void last_maximum(const float* x, int* out, int rows, int cols) {
+    int best = 0;
+    for (int c = 1; c < cols; ++c) if (x[blockIdx.x * cols + c] >= x[blockIdx.x * cols + best]) best = c;
+    out[blockIdx.x] = best;
+}
+__global__ void through_float(const int* x, int* out, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = (int)((float)x[i] + 1.0f);
+}
+__global__ void through_int(const long long* x, long long* out, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = (int)x[i];
+}
+__global__ void sum_of_squares(const int* x, int* out, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) atomicAdd(out, x[i] * x[i]);
+}
+"""
+
+
+def plain(p):
+    return Launch(ceil_div(p.n, 128), 128)
+
+
+def by_row(p):
+    return Launch(p.rows, 32)
+
+
+def first_maximum(x):
+    return x.argmax(axis=1) if x.shape[1] else np.zeros(len(x), np.int64)
+
+
+MATRIX, SHAPES = {"x": "float32[rows, cols]"}, ((40, 40),)
+COPY = Family("copy", reference=lambda x: x, inputs=MATRIX, shapes=SHAPES)
+ARGMAX = Family("argmax", reference=first_maximum, inputs=MATRIX, shapes=SHAPES)
+ONE_MORE = Family("one_more", reference=lambda x: x + 1, inputs={"x": "int32[n]"}, shapes=((64,),))
+LONG = Family("long", reference=lambda x: x, inputs={"x": "int64[n]"}, shapes=((64,),))
+SQUARES = Family("squares", reference=lambda x: (x * x).sum(), inputs={"x": "int32[n]"}, initial=0, shapes=((64,),))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("drawn") / "drawn.cu"
+    path.write_text(KERNELS)
+    return str(path)
+
+
+def verdict(family, source, kernel, launch):
+    """The search of kernel_test with its usual number of examples: the error of what it finds, or None."""
+    variant = family.variant(source, entry=kernel, name=kernel)(launch)
+    coverage = Coverage()
+    with Workbench(Device("sim", fresh=True)) as bench:
+        try:
+            search(bench, family, variant, cases_of(family, variant, 4000), coverage, examples=20, seed=0)
+        except Wrong as wrong:
+            return wrong
+    assert coverage.shortfall() is None
+    return None
+
+
+@pytest.mark.parametrize(
+    ("family", "kernel", "launch"),
+    [
+        (COPY, "row_of_one_block", by_row),
+        (COPY, "rows_of_one_block", by_row),
+        (COPY, "one_tile", by_row),
+        (ARGMAX, "last_maximum", by_row),
+        (ONE_MORE, "through_float", plain),
+        (LONG, "through_int", plain),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_kernel_that_is_wrong_on_few_problems_is_found(source, family, kernel, launch):
+    wrong = verdict(family, source, kernel, launch)
+    assert wrong is not None
+    assert wrong.verdict is not None, wrong
+
+
+def test_whole_numbers_that_wrap_around_are_right(source):
+    assert verdict(SQUARES, source, "sum_of_squares", plain) is None
+
+
+def test_the_smallest_problem_is_small_whichever_kind_found_it(source):
+    wrong = verdict(Family("copy", lambda x: x, inputs=MATRIX, shapes=SHAPES), source, "one_tile", by_row)
+    assert wrong.case.inputs[0].shape == (33, 33)
