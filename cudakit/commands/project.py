@@ -46,7 +46,8 @@ def main(arguments: argparse.Namespace) -> int:
     made = {folder / _filled(path, arguments): _template(text, arguments) for path, text in FILES.items()}
     there = [str(path) for path in made if path.exists() or path.is_symlink()]
     if there:
-        raise Refused(f"{', '.join(there)} exists already: nothing was written. Choose another name or --folder")
+        exist = "exists" if len(there) == 1 else "exist"
+        raise Refused(f"{', '.join(there)} {exist} already: nothing was written. Choose another name or --folder")
     _expect_unused(arguments.name)
     for path, text in made.items():
         try:
@@ -62,8 +63,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _expect_identifier(name: str) -> None:
     """Raise Refused for a name that a module and a test cannot have."""
-    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or keyword.iskeyword(name):
-        raise Refused(f"{name!r} cannot name a module: write letters, digits and _, such as row_norm")
+    if not re.fullmatch(r"(?!__)[A-Za-z_]\w{0,99}", name, re.ASCII) or keyword.iskeyword(name):
+        raise Refused(f"{name!r} cannot name a module: write up to 100 letters, digits and _, such as row_norm")
 
 
 def _expect_unused(name: str) -> None:

@@ -182,7 +182,7 @@ def test_the_folder_of_a_new_project_is_its_name(folder, run):
         assert "@version@" not in text
 
 
-@pytest.mark.parametrize("name", ["9rows", "my-rows", "class", "", "a.b", "../rows", "grün"])
+@pytest.mark.parametrize("name", ["9rows", "my-rows", "class", "", "a.b", "../rows", "grün", "__main__", "r" * 300])
 def test_a_name_that_is_not_an_identifier_is_refused(name, folder, run):
     status, said = run("new", name)
     assert status == 2
@@ -205,6 +205,14 @@ def test_files_that_exist_are_kept(folder, run):
     assert "test_rows.py exists already: nothing was written" in said
     assert [path.name for path in folder.iterdir()] == ["test_rows.py"]
     assert (folder / "test_rows.py").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_made_is_refused(folder, run):
+    (folder / "rows").write_text("a file")
+    status, said = run("new", "rows")
+    assert status == 2
+    assert "rows cannot be made: " in said
+    assert [path.name for path in folder.iterdir()] == ["rows"]
 
 
 # The wheel -----------------------------------------------------------------------------------------------------------
