@@ -15,6 +15,7 @@ from cudakit.commands import cli
 from cudakit.compile import cache, compiler, headers
 from cudakit.errors import Refused
 from cudakit.launch import signature
+from cudakit.launch.declarations import plain_types
 from cudakit.launch.mangling import demangle
 from cudakit.shapes import shape_text
 from cudakit.show import outputs, terminal
@@ -184,12 +185,22 @@ def kernel_facts(compiled: compiler.Compiled) -> list[KernelFacts]:
     facts = []
     for mangled, entry in signature.ptx_entries(compiled.ptx).items():
         known = demangle(mangled)
-        declared_types = known.types if known is not None else None
-        types = [kind.text for kind in declared_types or ()] or [parameter.type for parameter in entry]
+        if known is not None and known.types:
+            types = [kind.text for kind in known.types]
+        else:  # extern "C": those of the source, if they are plain
+            plain = plain_types(compiled.source, mangled, len(entry))
+            types = [
+                kind.text if kind is not None and kind.size == parameter.size else _ptx_type(parameter)
+                for parameter, kind in zip(entry, plain, strict=True)
+            ]
         name = by_mangled.get(mangled) or (known.name if known is not None else mangled)
         resources = compiled.resources.get(mangled, compiler.Resources())
         facts.append(KernelFacts(mangled, name, tuple(types), resources, bounds.get(mangled)))
     return facts
+
+
+def _ptx_type(parameter: signature.PtxParameter) -> str:
+    return f"struct of {parameter.size} bytes" if parameter.array else parameter.type
 
 
 def warnings_of(log: str) -> list[str]:

@@ -119,6 +119,18 @@ def test_compile_prints_what_a_kernel_takes_and_needs(capsys, tmp_path):
     assert cubin.read_bytes()[:4] == b"\x7fELF"
 
 
+def test_compile_reads_the_types_of_an_extern_c_kernel_from_its_source(capsys, tmp_path):
+    path = tmp_path / "plain.cu"
+    path.write_text("""
+struct Range { float low, high, step; };
+typedef int Count;
+extern "C" __global__ void plain(const float* __restrict__ x, float* y, Range range, Count n) { y[n] = x[0]; }
+""")
+    status, out, _ = run(capsys, "compile", str(path))
+    assert status == 0
+    assert "plain(const float*, float*, struct of 12 bytes, u32): " in out
+
+
 def test_compile_gives_ptx_alone_on_stdout(capsys, tmp_path):
     source = tmp_path / "scale.cu"
     source.write_text(GOOD)
