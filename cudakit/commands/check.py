@@ -130,7 +130,7 @@ def _refuse(arguments: argparse.Namespace, target: Target) -> None:
     for flag in ("--annotate", "--sarif", "--junit"):
         if getattr(arguments, flag[2:]) == "-":
             raise Refused(f"{flag} -: this is written to a file; name one")
-    files.expect_defines(arguments)
+    files.expect_options(arguments)
     for flag in ("--annotate", "--json", "--sarif", "--junit"):
         outputs.check_destination(flag, getattr(arguments, flag[2:]))
     if arguments.annotate and len(target.sources) > 1:

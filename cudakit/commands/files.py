@@ -56,11 +56,16 @@ def no_kernels(path: Path) -> str:
     return f"{path} has no kernels: a template has one per --names"
 
 
-def expect_defines(arguments: argparse.Namespace) -> None:
+def expect_options(arguments: argparse.Namespace) -> None:
     """Raises Refused for a --define that names no macro, or an --option that the command has a flag of its own for."""
     for option in arguments.option:
         if option.startswith(("--gpu-architecture", "-arch")):
             raise Refused(f"--option={option}: name the architecture with --arch")
+    expect_defines(arguments)
+
+
+def expect_defines(arguments: argparse.Namespace) -> None:
+    """Raises Refused for a --define that names no macro."""
     for pair in arguments.define:
         if not re.fullmatch(r"[A-Za-z_]\w*(\([\w\s,.]*\))?(=.*)?", pair, re.ASCII | re.DOTALL):
             raise Refused(f"--define {pair}: that names no macro. Write NAME or NAME=VALUE")
@@ -75,7 +80,7 @@ def compiled_for(
 ) -> compiler.Compiled:
     """The file compiled (or found in the cache) for one architecture, with the templates that `configs` launch. macros:
     those of the launches, of which the command's own replace others of the same name."""
-    expect_defines(arguments)
+    expect_options(arguments)
     defines: dict[str, Any] = dict(macros)
     defines |= {name: value or None for name, _, value in (pair.partition("=") for pair in arguments.define)}
     names = arguments.names or sorted({config.entry for config in configs if "<" in config.entry})

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """The command. Returns the exit status."""
-    files.expect_defines(arguments)
+    files.expect_options(arguments)
     if not arguments.arch:
         raise Refused(files.NO_ARCHITECTURE)
     for arch in arguments.arch:

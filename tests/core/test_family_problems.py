@@ -184,12 +184,12 @@ WRONG: dict[str, tuple[str, Fields]] = {
     "the second output": (
         "output whole: element", ("wrong_pairs", lambda x: (x, np.trunc(x).astype(np.int32)), usual, PAIRS)
     ),
-    "an option": ("'negative': True", ("never_negative", scaling, usual, {})),
+    "an option": ("negative=True", ("never_negative", scaling, usual, {})),
     "a number of a struct": (
         r"-2\.0", ("positive_line", lambda x, *, p=POINT: p["a"] * x + p["b"], usual, {})
     ),
     "one dtype": (
-        "dtype='float16'",
+        "x float16",
         ("thrice_halves", lambda x: 2 * x, of_type("thrice_halves"), HALVES),
     ),
     "a function that fails": (
