@@ -126,18 +126,25 @@ def family(name: str) -> Ladder[Any]:
     from cudakit.family import find
 
     if find.is_target(name):
-        return find.load(name)
+        return _climbable(find.load(name))
     families = ops.families()
     if name in families:
         return families[name]
     installed = find.installed()
     if name in installed:
-        return find.loaded(installed[name])
+        return _climbable(find.loaded(installed[name]))
     known = (*families, *installed)
     raise Refused(
         f"there is no family {name!r}; there are {', '.join(known)}, and your own as mine.py:FAMILY"
         f"{names.hint(name, known)}"
     )
+
+
+def _climbable(found: Ladder[Any]) -> Ladder[Any]:
+    """The family. Raises Refused if it has no variants."""
+    if not found.variants:
+        raise Refused(f"family {found.name} has no variants: add one with @FAMILY.variant(...)")
+    return found
 
 
 def open_device(spec: str, **options: Any) -> Device:

@@ -133,7 +133,8 @@ class Variant(Generic[P]):
     - `run`: for a variant that is more than kernels, with a library's calls between them: it queues all of its work
       itself, and its `launch` returns (), or the reason. `waits`: it waits for the device meanwhile.
     - `rounding`: replaces the family's, if its arithmetic differs.
-    - `problems`: the kind of problems that cudakit.testing draws for a variant that supports few others; any unless
+    - `problems`: the kind of problems that cudakit.testing draws for a variant that supports few others: "aligned" for
+      one that loads vectors (see cudakit.testing.declared_cases), or one of the family's own strategy; any unless
       given.
     - `tune`: the values that keywords of `launch` may have; `configuration`: those that differ from its defaults.
     """

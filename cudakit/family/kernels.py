@@ -106,7 +106,7 @@ def dtypes_of(family: Any, known: Sequence[str]) -> dict[str, str]:
     or that has its name; likewise outputs, of which the only one may have any name.
     """
     if not family.variants:
-        raise Refused(f"family {family.name} has no variants: add one with @{family.name.upper()}.variant(...)")
+        raise Refused(f"family {family.name} has no variants: add one with @FAMILY.variant(...)")
     shape = family.read_shape(family.shapes["sim"][0])
     dims = defaults.bound(family.name, family.specs, shape)
     likely = [

@@ -53,7 +53,7 @@ def expect_arrays(family: Any, arrays: Sequence[str]) -> None:
         for dim in spec.dims or ()
         if isinstance(dim, str) and dim not in (*family.dims, *family.option_defaults)
     ]
-    if unknown and not callable(family.inputs):
+    if unknown:
         name, dim = unknown[0]
         have = ", ".join((*family.dims, *family.option_defaults)) or "none"
         raise ValueError(

@@ -36,7 +36,7 @@ class Layout:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     lead: int = 0
-    dtype: str = "float32"
+    dtype: str | np.dtype[Any] = "float32"
 
     @property
     def reach(self) -> tuple[int, int]:
@@ -166,7 +166,9 @@ def extents(most: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def layouts(draw: st.DrawFn, shape: tuple[int, ...], *, output: bool = False, dtype: str = "float32") -> Layout:
+def layouts(
+    draw: st.DrawFn, shape: tuple[int, ...], *, output: bool = False, dtype: str | np.dtype[Any] = "float32"
+) -> Layout:
     """Layouts of one shape: C order, transposed, gaps, negative and (inputs only) zero strides, any alignment.
 
     Half of them are contiguous or nearly so, since that is where the fast paths are.
@@ -203,7 +205,7 @@ def known(kind: str, *kinds: str) -> None:
         raise ValueError(f"there are no problems of kind {kind!r} here, but of {', '.join(kinds) or 'none'}")
 
 
-def contiguous(shape: tuple[int, ...], lead: int = 0, dtype: str = "float32") -> Layout:
+def contiguous(shape: tuple[int, ...], lead: int = 0, dtype: str | np.dtype[Any] = "float32") -> Layout:
     """C order without gaps, `lead` elements off the allocation's alignment."""
     return Layout(shape, nested(shape, range(len(shape) - 1, -1, -1), lambda axis: 0), lead, dtype)
 

@@ -36,5 +36,5 @@ class Coverage:
         return (
             f"{self.refused} of {self.drawn} problems were refused and {len(self.different)} different ones ran; at "
             f"least half must run, and {least} different ones: name the kind of problems that it supports in "
-            "`problems` of its Variant, or draw more"
+            '`problems` of its Variant, such as "aligned" for one that loads vectors, or draw more'
         )

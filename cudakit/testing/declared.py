@@ -87,31 +87,44 @@ class MadeInput:
 
 def declared_cases(family: Ladder[Any], elements: int = 20_000, kind: str = "") -> st.SearchStrategy[Case]:
     """Problems of `family` whose arrays have at most about `elements` elements each: odd extents, arrays that begin at
-    any element (and have any strides, if the family takes them), every dtype, mode and option."""
-    known(kind)
-    return _cases(family, elements)
+    any element (and have any strides, if the family takes them), every dtype, mode and option.
+
+    kind: "aligned" for variants that load vectors: contiguous arrays that begin on 16 bytes, half of them with extents
+    that are multiples of 16.
+    """
+    known(kind, "aligned")
+    return _cases(family, elements, kind == "aligned")
 
 
 @st.composite
-def _cases(draw: st.DrawFn, family: Ladder[Any], elements: int) -> Case:
+def _cases(draw: st.DrawFn, family: Ladder[Any], elements: int, aligned: bool) -> Case:
     options = {**draw(st.sampled_from(list(family.modes.values())))}
     for name, choices in family.option_values().items():
         options.setdefault(name, draw(st.sampled_from(_variations(choices))))
     dtype = draw(st.sampled_from(family.usual_dtypes))
     shape = _shape(draw, len(family.shapes["sim"][0]), elements)
+    if aligned and draw(st.booleans()):
+        shape = tuple(-(-extent // 16) * 16 for extent in shape)
     if callable(family.inputs):
-        return _made(draw, family, shape, dtype, draw(st.integers(0, 2**32 - 1)), options)
+        return _made(draw, family, shape, dtype, draw(st.integers(0, 2**32 - 1)), options, aligned)
     dims = bound(family.name, family.specs, shape)
     places, fill = [], []
     for name, spec in family.specs.items():
         own = family.input_dtype(name, dtype)
         writes = name == family.in_place
-        places.append(_placed(draw, family, spec.shape(shape, dims), own.name, writes))
+        places.append(_placed(draw, family, spec.shape(shape, dims), own, writes, aligned))
         fill.append(draw(_fillers(spec, own.name)))
-    return _case(draw, family, tuple(places), tuple(fill), options)
+    return _case(draw, family, tuple(places), tuple(fill), options, aligned)
 
 
-def _case(draw: st.DrawFn, family: Ladder[Any], places: tuple[Layout, ...], fill: Any, options: dict[str, Any]) -> Case:
+def _case(
+    draw: st.DrawFn,
+    family: Ladder[Any],
+    places: tuple[Layout, ...],
+    fill: Any,
+    options: dict[str, Any],
+    aligned: bool,
+) -> Case:
     if family.in_place:
         return Case(places, fill, None, options, family.over)
     try:
@@ -120,19 +133,27 @@ def _case(draw: st.DrawFn, family: Ladder[Any], places: tuple[Layout, ...], fill
         if all(0 not in place.shape for place in places):
             raise
         reject()  # the reference of a maximum, say, does not take arrays without elements
-    written = tuple(_placed(draw, family, shape, dtype.name, True) for shape, dtype in likes)
+    written = tuple(_placed(draw, family, shape, dtype, True, aligned) for shape, dtype in likes)
     return Case(places, fill, written[0] if len(written) == 1 else written, options)
 
 
-def _made(draw: st.DrawFn, family: Ladder[Any], shape: Shape, dtype: str, seed: int, options: dict[str, Any]) -> Case:
+def _made(
+    draw: st.DrawFn,
+    family: Ladder[Any],
+    shape: Shape,
+    dtype: str,
+    seed: int,
+    options: dict[str, Any],
+    aligned: bool,
+) -> Case:
     """A case of inputs that the family's own function makes; a shape that it does not take is drawn anew."""
     try:
         made = family.inputs_for(shape, dtype, np.random.default_rng(seed), **options)
     except ValueError:
         reject()
-    places = tuple(_placed(draw, family, one.shape, one.dtype.name, False) for one in made)
+    places = tuple(_placed(draw, family, one.shape, one.dtype, False, aligned) for one in made)
     fill = tuple(MadeInput(family.name, seed, index, made) for index in range(len(made)))
-    return _case(draw, family, places, fill, options)
+    return _case(draw, family, places, fill, options, aligned)
 
 
 def _stand(place: Layout) -> np.ndarray[Any, Any]:
@@ -166,10 +187,15 @@ def _extents(least: int, most: int) -> st.SearchStrategy[int]:
     return st.one_of(st.integers(least, most), st.sampled_from(likely) if likely else st.integers(least, most))
 
 
-def _placed(draw: st.DrawFn, family: Ladder[Any], shape: Shape, dtype: str, output: bool) -> Layout:
+def _placed(
+    draw: st.DrawFn, family: Ladder[Any], shape: Shape, dtype: np.dtype[Any], output: bool, aligned: bool
+) -> Layout:
+    name = dtype.name if dtype.names is None else dtype  # a struct's name does not say what is in it
+    if aligned:
+        return contiguous(shape, draw(st.sampled_from((0, 0, 0, 16, 32))), name)
     if family.strided:
-        return draw(layouts(shape, output=output, dtype=dtype))
-    return contiguous(shape, draw(st.sampled_from((0, 0, 0, 1, 4))), dtype)
+        return draw(layouts(shape, output=output, dtype=name))
+    return contiguous(shape, draw(st.sampled_from((0, 0, 0, 1, 4))), name)
 
 
 def _variations(choices: tuple[Any, ...]) -> tuple[Any, ...]:

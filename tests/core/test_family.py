@@ -237,7 +237,7 @@ def test_a_dtype_that_no_kernel_shows_is_asked_for(make: Make, device: cudakit.D
     with pytest.raises(Refused, match=r"family mine: no variant takes .* \(first: not today\)"):
         make("copied", lambda x: x, lambda p: "not today")(device.zeros((4,)))
     empty: Family[Any] = Family("mine", reference=lambda x: x, inputs=X)
-    with pytest.raises(Refused, match=r"family mine has no variants: add one with @MINE\.variant"):
+    with pytest.raises(Refused, match=r"family mine has no variants: add one with @FAMILY.variant"):
         empty(device.zeros((4,)))
 
 

@@ -38,6 +38,9 @@ __global__ void scaled(const float* x, float* out, int n, float a, bool negative
     I; out[i] = negative ? -a * x[i] : a * x[i];
 }
 __global__ void never_negative(const float* x, float* out, int n, float a, bool negative) { I; out[i] = a * x[i]; }
+struct Particle { float x, y; int id; };
+__global__ void heights(const Particle* particles, float* out, int n) { I; out[i] = particles[i].y; }
+__global__ void vectors(const float4* x, float4* out, int n) { int i = threadIdx.x; if (4 * i < n) out[i] = x[i]; }
 template <class T> __global__ void twice(const T* x, T* out, int n) { I; out[i] = T(2.0f * float(x[i])); }
 template <class T> __global__ void thrice_halves(const T* x, T* out, int n) {
     I; out[i] = T((sizeof(T) == 2 ? 3.0f : 2.0f) * float(x[i]));
@@ -197,6 +200,39 @@ WRONG: dict[str, tuple[str, Fields]] = {
         ("copied", lambda x: x, lambda p: Launch(p.n // (p.n < 60), 128), {"outputs": {"out": "float32[n]"}}),
     ),
 }  # fmt: skip
+
+
+def test_vectors_are_tried_on_problems_that_they_take(source: str, device: cudakit.Device) -> None:
+    """By the kind "aligned": more than half of those are taken, and others refused; of all problems, few are."""
+    family: Family[Any] = Family("mine", reference=lambda x: x, inputs={"x": "float32[n]"})
+
+    def vectors(p: Any) -> Launch | str:
+        if p.n % 4 or min(p.x.alignment, p.out.alignment) < 16:
+            return "it copies 16 bytes at a time"
+        return Launch(1, 128)
+
+    named = family.variant(source, problems="aligned")(vectors)
+    coverage = check_variant(device, family, named, cases_of(family, named, 500), examples=20)
+    assert coverage.refused
+    with pytest.raises(AssertionError, match=r'problems were refused.*such as "aligned"'):
+        check_variant(device, family, named, cases(family, 500), examples=20)
+    with pytest.raises(ValueError, match="no problems of kind 'even' here, but of aligned"):
+        cases(family, 500, "even")
+
+
+def test_structs_are_inputs_that_the_familys_own_function_makes(source: str, device: cudakit.Device) -> None:
+    kind = np.dtype([("x", "f4"), ("y", "f4"), ("id", "i4")])
+
+    def inputs(shape: Any, dtype: Any, rng: np.random.Generator) -> tuple[Any, ...]:
+        made = np.zeros(shape, kind)
+        made["y"] = rng.standard_normal(shape)
+        return (made,)
+
+    family = made(
+        source, "heights", lambda particles: particles["y"], inputs=inputs, outputs={"out": "float32"}, shapes=(50,)
+    )
+    check_variant(device, family, family.variants[0], cases(family, 300), examples=20)
+    assert cudakit.bench(family, device).ok
 
 
 @pytest.mark.parametrize("name", WRONG)
