@@ -225,11 +225,12 @@ class Declared(Generic[P]):
     def _outputs_of_reference(self, inputs: Sequence[Any], options: Mapping[str, Any]) -> tuple[Like, ...]:
         """Shapes by the reference of arrays of zeros, and dtypes by the declaration or the signature; kept."""
         key = (tuple((tuple(x.shape), x.dtype.name) for x in inputs), repr(sorted(options.items())))
-        if key not in self._likes:
+        found = self._likes.get(key)
+        if found is None:
             if len(self._likes) >= _MOST_LIKES:
-                del self._likes[next(iter(self._likes))]
-            self._likes[key] = self._like_results(inputs, options)
-        return self._likes[key]
+                self._likes.clear()
+            found = self._likes[key] = self._like_results(inputs, options)
+        return found
 
     def _like_results(self, inputs: Sequence[Any], options: Mapping[str, Any]) -> tuple[Like, ...]:
         zeros = [np.broadcast_to(self.passed(np.zeros((), x.dtype)), tuple(x.shape)) for x in inputs]
