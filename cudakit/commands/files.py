@@ -116,7 +116,7 @@ def declared_configs(path: Path) -> list[Launch]:
 
 
 def launches_of(pairs: Sequence[tuple[Any, Any]]) -> list[Launch]:
-    """How variants are launched for their families' shapes on the simulated device, without doubles."""
+    """How variants are launched for their families' shapes on the simulated device, without arguments and doubles."""
     if not pairs:
         return []
     from cudakit.device import Device
@@ -127,7 +127,8 @@ def launches_of(pairs: Sequence[tuple[Any, Any]]) -> list[Launch]:
             for problem, *_ in problems(device, family):
                 made = variant.answer(problem)
                 if not isinstance(made, str):
-                    own = (replace(each, entry=each.entry or variant.entry) for each in made if not each.source)
+                    # without arguments: a struct among them cannot be hashed
+                    own = (replace(one, args=None, entry=one.entry or variant.entry) for one in made if not one.source)
                     configs |= dict.fromkeys(own)
     return list(configs)
 

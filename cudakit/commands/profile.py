@@ -6,6 +6,8 @@ import argparse
 import datetime
 import json
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +24,16 @@ from cudakit.show.plots import roofline
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = """Profiles a script's kernels under Nsight Compute and says what binds each of them.
+    from cudakit.family import Ladder
+
+HELP = """Profiles the kernels of a script or a family under Nsight Compute and says what binds each of them.
 
 Writes four files: STEM.ncu-rep (open it in ncu-ui for everything), STEM.json (a row a launch), STEM.md (a table, and a
 sentence for each launch) and STEM.png (a roofline). docs/profiling.md says what the columns mean. Flags of this command
-come before the script, the script's own behind it; under ncu the examples launch each variant once.
+come before the script, the script's own behind it; under ncu the examples launch each variant once. So does a family,
+for which the flags behind it are those of `cudakit bench`.
 
+    cudakit profile mine.py:FAMILY --shapes 4096x4096
     cudakit profile examples/gemm.py --shapes 2048
     cudakit profile --ranges softmax.tree_reduce,softmax.registers examples/softmax_compare.py --shapes 8192x8192
     cudakit profile --import gemm.ncu-rep --ceilings profiles/h200/gemm.json"""
@@ -73,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--import", dest="imported", metavar="FILE", help="reduce this report, .ncu-rep or .json")
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
     parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
-    parser.add_argument("script", nargs="?", help="a .py file, or any program")
+    parser.add_argument("script", nargs="?", help="a .py file, any program, or a family such as mine.py:FAMILY")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
 
 
@@ -87,7 +93,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    stem = _stem(arguments)
+    stem = stem_of(arguments)
     shown, progress = cli.consoles(arguments)
     report = _imported(arguments) if arguments.imported else _profiled(arguments, stem, progress)
     if arguments.sum:
@@ -116,21 +122,44 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.imported and not Path(arguments.imported).is_file():
         raise Refused(f"--import {arguments.imported}: there is no such file")
     outputs.check_destination("--json", arguments.json)
-    outputs.check_destination("--output", f"{_stem(arguments)}.md")
+    outputs.check_destination("--output", f"{stem_of(arguments)}.md")
     if arguments.plot is not None:
         plots.check(arguments.plot)
     _keep_others(arguments)
     _given_ceilings(arguments.ceilings)
     if arguments.script:
-        runner.script_command(arguments.script, arguments.arguments, module=arguments.module)
+        command_of(arguments)
         problems = missing()
         if problems:
             raise runner.ProfilerError("\n".join(problems))
 
 
+def command_of(arguments: argparse.Namespace) -> list[str]:
+    """The command that is profiled: the script's, or the bench of a family. Raises ProfilerError or Refused if there is
+    neither."""
+    script, rest = arguments.script, arguments.arguments
+    if _family(arguments) is not None:
+        return [sys.executable, "-m", "cudakit", "bench", script, *rest]
+    return runner.script_command(script, rest, module=arguments.module)
+
+
+def _family(arguments: argparse.Namespace) -> Ladder[Any] | None:
+    """The family to profile; None if the script is a file, a module or a program."""
+    script = arguments.script
+    if not script or arguments.module or Path(script).exists():
+        return None
+    if ":" in script:
+        return cli.family(script)
+    if shutil.which(script) is not None:
+        return None
+    from cudakit import ops
+
+    return ops.families().get(script)
+
+
 def _keep_others(arguments: argparse.Namespace) -> None:
     """Refuses to write over files whose names nobody gave, but for those of an earlier profile."""
-    stem = _stem(arguments)
+    stem = stem_of(arguments)
     rows, page, picture = (Path(f"{stem}{ending}") for ending in (".json", ".md", ".png"))
     ours = {rows: _holds(rows, '"ncu": '), page: _holds(page, _PAGE)}
     ours[picture] = any(ours.values())
@@ -162,10 +191,12 @@ def missing() -> list[str]:
     return problems
 
 
-def _stem(arguments: argparse.Namespace) -> Path:
+def stem_of(arguments: argparse.Namespace) -> Path:
     """The files' common name: --output less an ending of ours, or the script's in this folder."""
     name = Path(arguments.imported or arguments.script)
     own = name.name if arguments.script and arguments.module else name.stem
+    if (family := _family(arguments)) is not None:
+        own = family.name
     if not arguments.output:
         return Path(own)
     given = Path(arguments.output)
@@ -175,7 +206,7 @@ def _stem(arguments: argparse.Namespace) -> Path:
 
 
 def _profiled(arguments: argparse.Namespace, stem: Path, progress: Console) -> dict[str, Any]:
-    command = runner.script_command(arguments.script, arguments.arguments, module=arguments.module)
+    command = command_of(arguments)
     target = Path(f"{stem}.ncu-rep")
 
     def line(text: str) -> None:

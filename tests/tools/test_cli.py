@@ -131,6 +131,33 @@ extern "C" __global__ void plain(const float* __restrict__ x, float* y, Range ra
     assert "plain(const float*, float*, struct of 12 bytes, u32): " in out
 
 
+def test_check_of_a_family_that_passes_a_struct(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "affine.cu").write_text("""
+struct Params { float scale; int n; };
+__global__ void affine(const float* x, float* out, Params p) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < p.n) out[i] = p.scale * x[i];
+}
+""")
+    (tmp_path / "affine.py").write_text("""
+import numpy as np
+from cudakit import Family, Launch, ceil_div
+
+FAMILY = Family("affine", reference=lambda x, *, scale=2.0: scale * x, inputs={"x": "float32[n]"},
+                outputs={"out": "float32[n]"}, shapes=((100,), (33,)))
+PARAMS = np.dtype([("scale", "f4"), ("n", "i4")])
+
+@FAMILY.variant("affine.cu")
+def affine(p):
+    return Launch(ceil_div(p.n, 64), 64, args=(p.x, p.out, np.array((p.scale, p.n), PARAMS)[()]))
+""")
+    status, out, _ = run(capsys, "check", "affine.py:FAMILY", "--arch", "sm_90a", "--examples", "20")
+    assert status == 0
+    assert "occupancy: 100 % with 64 threads" in out
+    assert "20 problems, 20 runs" in out
+
+
 def test_compile_gives_ptx_alone_on_stdout(capsys, tmp_path):
     source = tmp_path / "scale.cu"
     source.write_text(GOOD)

@@ -525,6 +525,30 @@ def test_a_script_a_module_or_a_program(tmp_path):
         runner.script_command(str(tmp_path / "absent.py"), [])
 
 
+def test_a_family_is_profiled_by_its_bench(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("""
+from cudakit import Family
+
+TWICE = Family("twice", reference=lambda x: 2 * x, inputs={"x": "float32[n]"})
+""")
+    bench = [sys.executable, "-m", "cudakit", "bench"]
+
+    def read(*words):
+        arguments = command_line.build_parser().parse_args(["profile", *words])
+        return command.command_of(arguments), command.stem_of(arguments)
+
+    own = read("mine.py:TWICE", "--shapes", "100", "--variants", "twice")
+    assert own == ([*bench, "mine.py:TWICE", "--shapes", "100", "--variants", "twice"], Path("twice"))
+    assert read("softmax") == ([*bench, "softmax"], Path("softmax"))
+    assert read("mine.py") == ([sys.executable, "mine.py"], Path("mine"))
+    with pytest.raises(Refused, match="has no family 'TWISE'; it has TWICE"):
+        read("mine.py:TWISE")
+    (tmp_path / "softmax").mkdir()
+    with pytest.raises(profiling.ProfilerError, match="no script softmax"):
+        read("softmax")
+
+
 # The command ----------------------------------------------------------------------------------------------------------
 
 
