@@ -48,17 +48,17 @@ def families(report: Mapping[str, Any]) -> list[str]:
     return [name for name in dict.fromkeys(row["family"] for row in report["rows"]) if name in known]
 
 
-def work(report: Mapping[str, Any], named: Sequence[str]) -> Work:
+def work(report: Mapping[str, Any], named: Sequence[Ladder[Any]]) -> Work:
     """The rows of an older report as what to measure again: for each family (of `named` alone, if any), dtype and mode
     the shapes and variants that it has. Families, dtypes, modes and variants that no longer exist are left out."""
     from cudakit import ops
 
-    known = ops.families()
+    known = {family.name: family for family in named} or ops.families()
     groups: dict[tuple[str, str, str], tuple[dict[Shape, None], dict[str, None]]] = {}
     for row in report["rows"]:
         family = known.get(row["family"])
         mode = row.get("mode") or ""
-        if family is None or (named and row["family"] not in named):
+        if family is None:
             continue
         if row["dtype"] not in family.usual_dtypes or mode not in family.modes:
             continue
@@ -71,6 +71,17 @@ def work(report: Mapping[str, Any], named: Sequence[str]) -> Work:
         for (family, dtype, mode), (shapes, variants) in groups.items()
         if variants
     ]
+
+
+def no_rows(report: Mapping[str, Any], named: Sequence[Ladder[Any]]) -> str:
+    """Why a report has nothing to measure again, if `work` is empty."""
+    found = ", ".join(dict.fromkeys(row["family"] for row in report["rows"]))
+    if not found:
+        return "it has no rows"
+    if named:
+        own = ", ".join(family.name for family in named)
+        return f"it has no row of {own} whose variant still exists; its rows are of {found}"
+    return f"its rows are of {found}: name the family to measure, such as mine.py:FAMILY, unless it is cudakit's own"
 
 
 def refusal(report: Mapping[str, Any], device: Mapping[str, Any]) -> str:

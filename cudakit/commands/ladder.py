@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = N
         if old is not None and earlier is not None:
             why = against.refusal(earlier, device.info())
             if not why and not said:
-                work = against.work(earlier, names)
-                why = "" if work else "it has no row of a family that is to be measured"
+                work = against.work(earlier, families)
+                why = "" if work else against.no_rows(earlier, families)
             if why:
                 return against.nothing_compared(old, why)
         report = _measure(device, work, once, progress)

@@ -173,6 +173,37 @@ def test_rows_that_are_gone_and_new_ones_are_named(again):
     assert "only in this run: vector_add vector_add_vec4 64 float32" in said
 
 
+def test_rows_of_a_users_family_are_measured_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "twice.cu").write_text("""
+__global__ void twice(const float* x, float* out, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = 2 * x[i];
+}
+""")
+    (tmp_path / "mine.py").write_text("""
+from cudakit import Family, Launch, ceil_div
+
+FAMILY = Family("twice", reference=lambda x: 2 * x, inputs={"x": "float32[n]"}, shapes=((100,),))
+
+@FAMILY.variant("twice.cu")
+def twice(p):
+    return Launch(ceil_div(p.n, 64), 64)
+""")
+
+    def bench(*words):
+        status = command_line.main(["bench", *words, "--device", "sim"])
+        return status, " ".join("".join(capsys.readouterr()).split())
+
+    assert bench("mine.py:FAMILY", "--json", "old.json")[0] == cli.EXIT_OK
+    status, said = bench("mine.py:FAMILY", "--against", "old.json")
+    assert status == cli.EXIT_OK
+    assert "1 row compared with old.json" in said
+    status, said = bench("--against", "old.json")
+    assert status == cli.EXIT_REFUSED
+    assert "its rows are of twice: name the family to measure, such as mine.py:FAMILY" in said
+
+
 def other_device(report):
     report["device"]["arch"] = "sm_80"
 
