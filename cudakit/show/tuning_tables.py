@@ -135,6 +135,10 @@ def _refusals(refused: Mapping[str, int]) -> list[str]:
     return lines
 
 
+#: Why the usual choice has no cost, by its verdict.
+_NO_CHOICE = {"wrong": "is wrong", "failed": "fails", "not compiled": "does not compile"}
+
+
 def _conclusion(one: Mapping[str, Any]) -> str:
     if one["lost"]:
         kept = "" if one["kept"] is None else f". The best so far is kept in {one['kept']}"
@@ -143,7 +147,9 @@ def _conclusion(one: Mapping[str, Any]) -> str:
         return "nothing is kept"
     usual, ratio, kept = one["usual"], one["ratio"], one["kept"]
     unit = "time" if one["unit"] == "ms" else "slots"
-    if usual is None or ratio is None:
+    if usual is not None and usual["verdict"] in _NO_CHOICE:
+        text = f"auto's usual choice, {usual['variant']}, {_NO_CHOICE[usual['verdict']]}"
+    elif usual is None or ratio is None:
         text = "what auto means without tuning could not be measured"
     elif _same(one["best"], usual):
         text = f"auto's usual choice, {usual['variant']}, is the best one"

@@ -235,6 +235,17 @@ def test_wrong_and_faulting_configurations_fail_the_run_and_are_never_the_best(
     assert "no padding of 4" in said
 
 
+@pytest.mark.parametrize(("pad", "why"), [(2, "is wrong"), (3, "fails"), (4, "does not compile")])
+def test_a_usual_choice_that_is_a_bug_is_named(
+    project: Project, pad: int, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = project.declare(f"turn_usual_{pad}", pads=(0, pad))
+    file = Path(target.removesuffix(":FAMILY"))
+    file.write_text(file.read_text().replace("pad=0", f"pad={pad}"))
+    assert main(["tune", target, "--device", "sim", "--threads", "1", "--variants", "tiled", "--dry-run"]) == 1
+    assert f"auto's usual choice, tiled, {why}; nothing is kept" in " ".join(capsys.readouterr().out.split())
+
+
 def test_another_process_goes_on_after_a_fault_that_loses_the_device_for_good(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
