@@ -102,6 +102,7 @@ def installed():
 def test_a_race_fails_the_action_and_is_in_the_sarif_at_its_line(action, repository, installed):
     (repository / "kernels" / "right.cu").write_text(RIGHT)
     (repository / "right.py").write_text(SCRIPT.replace("my turn", "right"))
+    (repository / "try.py").write_text(f"import sys; sys.stdin.read(); {SCRIPT}")  # no line of the next target
     targets = f"\n{TARGET}\n  \nkernels/right.cu --run right.py\n"
     status, said, written = run_steps(action, repository, cudakit="cudakit", targets=targets, arguments="--arch sm_90a")
     assert status == 1, said
