@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +24,21 @@ from cudakit.shapes import Shape
 
 
 def kernel_of(device: Device, one: Variant[Any], launch: Launch) -> Kernel:
-    """The compiled kernel of a variant's launch, kept on the device after the first call."""
-    key = _, entry, _ = one.entry_of(launch)
-    kernel: Kernel | None = device.kept.get(key)
-    if kernel is None:
-        kernel = device.kept[key] = device.module_of(request_of(device, one, launch))[entry]
-    return kernel
+    """The compiled kernel of a variant's launch, kept on the device after the first call until its file is edited."""
+    key = source, entry, _ = one.entry_of(launch)
+    stamp = _stamp(source)
+    known: tuple[Any, Kernel] | None = device.kept.get(key)
+    if known is None or known[0] != stamp:
+        known = device.kept[key] = stamp, device.module_of(request_of(device, one, launch))[entry]
+    return known[1]
+
+
+def _stamp(source: str) -> tuple[int, int] | None:
+    """What a user's file is known to be unchanged by; None for one of cudakit's own, which a process does not edit."""
+    if not os.path.isabs(source):
+        return None
+    state = os.stat(source)
+    return state.st_mtime_ns, state.st_size
 
 
 def request_of(device: Device, one: Variant[Any], launch: Launch) -> compiler.Request:

@@ -18,6 +18,7 @@ from cudakit.family import bound as bounds
 from cudakit.family import kernels
 from cudakit.family.declaration import Launch, P, Slot, Variant, scratch_bytes, several, variant
 from cudakit.family.declared import Declared, PeerWork
+from cudakit.family.recent import Recent
 
 if TYPE_CHECKING:
     from cudakit.device import Device
@@ -43,6 +44,7 @@ class Ladder(Declared[P]):
             if any(made.name == other.name for other in self.variants):
                 raise ValueError(f"family {self.name} has a variant {made.name!r} already: give name=")
             self.variants = (*self.variants, made)
+            self.recent = Recent()  # "auto" may mean another variant now
             return made
 
         return add

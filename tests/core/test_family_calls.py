@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from cudakit import nvtx
 from cudakit.family import Family, Launch, ceil_div
 
 SOURCE = """
@@ -85,3 +88,25 @@ def test_what_a_family_does_not_take_is_no_error_of_its_reference(scaled, arrays
         scaled(x, y[:50])
     with pytest.raises(TypeError, match="scaled has no option 'b'; it has a"):
         scaled(x, y, b=2.0)
+
+
+def test_auto_means_a_variant_that_is_added_after_a_call(sim, source, scaled, arrays):
+    with nvtx.trace() as trace:
+        scaled(*arrays)
+        scaled(*arrays)
+        scaled.variant(source, name="fused")(launch)
+        scaled(*arrays)
+        scaled(*arrays)
+    ran = [span.name for span in trace.spans if span.name.startswith("scaled.")]
+    assert ran == ["scaled.scaled"] * 2 + ["scaled.fused"] * 2
+
+
+def test_a_family_that_is_declared_again_runs_the_edited_source(sim, source, arrays):
+    """A notebook whose cell is edited and run again, on a device that stays open."""
+    x, y = arrays
+    for sign in ("+", "-"):
+        Path(source).write_text(SOURCE.replace("a * x[i] + y[i]", f"a * x[i] {sign} y[i] "))
+        family = Family("scaled", lambda x, y, *, a=1.0: a * x + y, inputs=INPUTS)
+        family.variant(source, name="scaled")(launch)
+        got = family(x, y).numpy()
+        np.testing.assert_array_equal(got, x.numpy() + y.numpy() if sign == "+" else x.numpy() - y.numpy())
