@@ -21,7 +21,7 @@ import re
 import threading
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ NEAR = 2.0
 
 _lock = threading.Lock()
 _read: dict[str, tuple[int, list[tuple[Situation, Choice]]]] = {}
-_fingerprints: dict[tuple[Any, ...], str] = {}
+_fingerprints: dict[tuple[str, str], tuple[dict[str, tuple[int, int]], str]] = {}
 _said: set[str] = set()
 
 
@@ -100,22 +100,34 @@ def fingerprint(source: str | os.PathLike[str], arch: str) -> str:
     """The digest (hex) of what a choice depends on: the source's content and that of its headers, and the compiler.
 
     source: a `.cu` file, looked for as `Device.compile` does. Raises FileNotFoundError, and CompileError if it is not
-    UTF-8. A file that has not changed is read once per process.
+    UTF-8. Files are read again if one of them has changed.
     """
     file = headers.find_source(source)
-    state = file.stat()
-    known = (str(file), arch, state.st_mtime_ns, state.st_size)
-    found = _fingerprints.get(known)
-    if found is None:
-        request = compiler.request(headers.read_source(file), name=str(file), arch=arch)
-        included = headers.scan(request.source, request.name, request.directories)
-        parts = [str(SCHEMA), compiler.nvrtc_identity(), arch, request.source, *included.unknown]
-        parts.append(headers.cuda_version() if included.uses_cuda else "")
-        digest = hashlib.sha256()
-        for part in (*(part.encode() for part in parts), *included.files.values()):
-            digest.update(len(part).to_bytes(8, "little"))
-            digest.update(part)
-        found = _fingerprints[known] = digest.hexdigest()
+    known = _fingerprints.get((str(file), arch))
+    if known is not None and known[0] == _stamps(known[0]):
+        return known[1]
+    stamps = _stamps([str(file)])
+    request = compiler.request(headers.read_source(file), name=str(file), arch=arch)
+    included = headers.scan(request.source, request.name, request.directories)
+    parts = [str(SCHEMA), compiler.nvrtc_identity(), arch, request.source, *included.unknown]
+    parts.append(headers.cuda_version() if included.uses_cuda else "")
+    digest = hashlib.sha256()
+    for part in (*(part.encode() for part in parts), *included.files.values()):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    _fingerprints[str(file), arch] = {**stamps, **_stamps(included.files)}, digest.hexdigest()
+    return digest.hexdigest()
+
+
+def _stamps(paths: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Time and size of files, by which one that has not changed is known; of those that are gone, zeros."""
+    found = {}
+    for path in paths:
+        try:
+            state = os.stat(path)
+            found[path] = state.st_mtime_ns, state.st_size
+        except OSError:
+            found[path] = 0, 0
     return found
 
 

@@ -114,6 +114,7 @@ class Declared(Generic[P]):
     peers: list[PeerWork] = field(default_factory=list)  # one list for a family and its copies
     call: Callable[..., Callable[[], Any] | None] | None = field(default=None, init=False, compare=False, repr=False)
     recent: Recent = field(default_factory=Recent, init=False, compare=False, repr=False)
+    epoch: int = field(default=0, init=False, compare=False, repr=False)  # grows if calls are to be resolved anew
 
     def __post_init__(self) -> None:
         try:

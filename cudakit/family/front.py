@@ -62,7 +62,7 @@ def apply(
         return _first(family, inputs, out, variant, stream, options, reader, recent, None)
     pointers, where, layouts = seen
     try:
-        ladder = id(family), len(family.variants)
+        ladder = id(family), family.epoch
         signature = (ladder, variant, out is None, layouts, _known_by(family, options) if options else None)
         call = thread_calls(device := reader.device(where)).get(signature)
     except Exception:  # _first raises what is wrong; a value that may change is resolved at each call

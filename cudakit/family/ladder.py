@@ -44,10 +44,15 @@ class Ladder(Declared[P]):
             if any(made.name == other.name for other in self.variants):
                 raise ValueError(f"family {self.name} has a variant {made.name!r} already: give name=")
             self.variants = (*self.variants, made)
-            self.recent = Recent()  # "auto" may mean another variant now
+            self.forget_calls()
             return made
 
         return add
+
+    def forget_calls(self) -> None:
+        """Have calls choose their variants anew: "auto" may mean another one from now on."""
+        self.recent = Recent()
+        self.epoch += 1
 
     def peer(self, package: str, idea: str = "", name: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Adds the function under it as a peer of benches: it does the family's work with `package` ("torch" or "cupy";

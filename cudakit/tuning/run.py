@@ -265,4 +265,5 @@ def _one(bench: FamilyBench, settings: Settings, budget_s: float, step: Callable
             outcome.usual.cost if outcome.usual is not None else None,
         )
         found.kept = tuned.keep(situation, choice, home=os.path.dirname(bench.family.variants[0].source))
+        bench.family.forget_calls()
     return found

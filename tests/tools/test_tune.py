@@ -136,6 +136,21 @@ def test_what_tune_finds_is_what_auto_launches(project: Project) -> None:
     assert project.launched(target, variant="tiled") == "tiled<8, 8, 0>"  # by name, a variant is as it is declared
 
 
+def test_a_call_looks_again_after_a_tuning_in_its_process(project: Project) -> None:
+    family: Any = find.load(project.declare("turn_again"))
+    with Device("sim", fresh=True) as device:
+        x, out = device.zeros((32, 32)), device.zeros((32, 32))
+        with device.counters() as before:
+            family(x, out=out)
+        report = cudakit.tune(family, device, shapes=[(32, 32)], threads=1)
+        with device.counters() as after:
+            family(x, out=out)
+    best = report.tunings[0].outcome.best
+    assert best is not None
+    at = best.configuration
+    assert ([*before], [*after]) == (["tiled<8, 8, 0>"], [f"tiled<{at['tile']}, {at['rows']}, {at['pad']}>"])
+
+
 def test_a_call_looks_for_a_choice_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     target = project.declare("turn_once")
     project.tune(target)

@@ -515,7 +515,10 @@ def test_a_fingerprint_follows_the_source_and_its_headers(tmp_path: Path) -> Non
     assert tuned.fingerprint(elsewhere / "k.cu", "sm_90a") == first  # contents, not paths
     (elsewhere / "inner.cuh").write_text("#define N 2\n")
     source.write_text('#include "inner.cuh"\n__global__ void k() { }\n')
-    assert tuned.fingerprint(source, "sm_90a") != first
+    second = tuned.fingerprint(source, "sm_90a")
+    assert second != first
+    header.write_text("#define N 100\n")  # alone
+    assert tuned.fingerprint(source, "sm_90a") not in (first, second)
 
 
 def test_every_value_of_a_configuration_survives_the_disk(store: Path) -> None:
