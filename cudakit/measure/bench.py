@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudakit import names, nvtx
 from cudakit.device import Device
-from cudakit.errors import ContextLost, CudakitError, OutOfMemory, Refused, UnsupportedVariant
+from cudakit.errors import CompileError, ContextLost, CudakitError, OutOfMemory, Refused, UnsupportedVariant
 from cudakit.family import Ladder, Variant, wrong_results
 from cudakit.measure.calls import take_calls
 from cudakit.measure.case import BenchCase, Transfers, case_text, empty_row
@@ -223,7 +223,9 @@ class Bench:
                 row.launch = case.launched(variant)
         except UnsupportedVariant:
             row.skip(variant.refusal(case.problem, case.device.arch))
-        except CudakitError as error:  # a kernel that does not compile, or faults, is a false row; the others go on
+        except CompileError as error:  # the source's: the same for its other variants, so tables show it once
+            row.fail(str(error))
+        except CudakitError as error:  # a kernel that faults is a false row; the others go on
             row.fail(wrong_results.text(wrong_results.of_error(error, variant)))
 
     def _time(

@@ -14,7 +14,7 @@ import pytest
 import cudakit
 from cudakit import ops, pipeline
 from cudakit.compare import Comparison, compare
-from cudakit.family import Launch, Variant, ceil_div
+from cudakit.family import Family, Launch, Variant, ceil_div
 from cudakit.measure import case as bench_case
 from cudakit.measure import ceilings
 from cudakit.measure.bench import Bench, Selection
@@ -400,6 +400,18 @@ def test_a_kernel_that_does_not_compile_is_a_false_row(device, family):
     report = Bench(device, once=True).run(family("no_such_kernel"), [(10,)])
     assert [row.ok for row in report.rows] == [True, False]
     assert "no_such_kernel" in report.rows[1].verdict.why
+
+
+def test_an_error_of_the_source_is_shown_once_for_all_of_its_variants(device, tmp_path):
+    path = tmp_path / "two.cu"
+    path.write_text("__global__ void one(const float* x, float* out) { out[0] = y; }\n__global__ void two() {}\n")
+    both = Family("both", reference=lambda x: x, inputs={"x": "float32[n]"}, outputs={"out": "float32[n]"})
+    for name in ("one", "two"):
+        both.variant(str(path), name=name)(lambda p: Launch(1, 32, args=(p.x, p.out)))
+    report = Bench(device, once=True).run(both, [(10,)])
+    whys = {row.verdict.why for row in report.rows if not row.ok}
+    assert len(whys) == 1
+    assert "two.cu:\n> 1 | __global__ void one(const float* x, float* out) { out[0] = y; }" in whys.pop()
 
 
 class CannedTimer:
