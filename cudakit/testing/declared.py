@@ -174,7 +174,7 @@ def _shape(draw: st.DrawFn, axes: int, elements: int) -> Shape:
         if kind == "equal" and axes > 1:
             shape[axis] = draw(_extents(min((side + 1) // 2, left), min(side, left)))
         elif kind == "long" and number == 0:
-            shape[axis] = draw(_extents(min(longest, 1025), longest))
+            shape[axis] = draw(_extents(min(longest, longest // 2 if axes == 1 else 1025), longest))
         else:
             shape[axis] = draw(_extents(0, most))
     return tuple(shape)

@@ -9,6 +9,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import hypothesis
 from hypothesis import strategies as st
@@ -75,7 +76,20 @@ def _chunk(strategy: st.SearchStrategy[Case], seed: int, number: int) -> tuple[D
 
     with contextlib.suppress(_Enough):
         _draw(strategy, seed, number, keep)
-    return tuple(found.values())
+    return _new_shapes_first(tuple(found.values()))
+
+
+def _new_shapes_first(drawn: tuple[Drawn, ...]) -> tuple[Drawn, ...]:
+    """Hypothesis draws many problems that differ from the one before in an offset or an option alone: a short search
+    should not spend its examples on one shape."""
+    seen: set[Any] = set()
+    first: list[Drawn] = []
+    others: list[Drawn] = []
+    for one in drawn:
+        shapes = tuple(place.shape for place in one.case.inputs)
+        (others if shapes in seen else first).append(one)
+        seen.add(shapes)
+    return (*first, *others)
 
 
 def shrink(strategy: st.SearchStrategy[Case], seed: int, failing: Drawn, attempt: Callable[[Case], None]) -> None:

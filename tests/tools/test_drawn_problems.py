@@ -31,6 +31,10 @@ __global__ void last_maximum(const float* x, int* out, int rows, int cols) {
     for (int c = 1; c < cols; ++c) if (x[blockIdx.x * cols + c] >= x[blockIdx.x * cols + best]) best = c;
     out[blockIdx.x] = best;
 }
+__global__ void sixteen_blocks(const float* x, float* out, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = blockIdx.x < 16 ? x[i] : 0.0f;
+}
 __global__ void through_float(const int* x, int* out, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) out[i] = (int)((float)x[i] + 1.0f);
@@ -60,6 +64,7 @@ def first_maximum(x):
 
 MATRIX, SHAPES = {"x": "float32[rows, cols]"}, ((40, 40),)
 COPY = Family("copy", reference=lambda x: x, inputs=MATRIX, shapes=SHAPES)
+VECTOR = Family("vector", reference=lambda x: x, inputs={"x": "float32[n]"}, shapes=((64,),))
 ARGMAX = Family("argmax", reference=first_maximum, inputs=MATRIX, shapes=SHAPES)
 ONE_MORE = Family("one_more", reference=lambda x: x + 1, inputs={"x": "int32[n]"}, shapes=((64,),))
 LONG = Family("long", reference=lambda x: x, inputs={"x": "int64[n]"}, shapes=((64,),))
@@ -93,6 +98,7 @@ def verdict(family, source, kernel, launch):
         (COPY, "rows_of_one_block", by_row),
         (COPY, "one_tile", by_row),
         (ARGMAX, "last_maximum", by_row),
+        (VECTOR, "sixteen_blocks", plain),
         (ONE_MORE, "through_float", plain),
         (LONG, "through_int", plain),
     ],
