@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudakit import reports
 from cudakit.driver import driver as drivers
-from cudakit.errors import CudakitError
+from cudakit.errors import CudakitError, LaunchError
 from cudakit.family.declaration import Variant, several
 from cudakit.launch.definitions import definition_line
 from cudakit.reports import Report
@@ -33,7 +33,11 @@ def of_error(error: BaseException, variant: Variant[Any] | None) -> list[Report]
     is one of this package."""
     if isinstance(error, CudakitError):
         error.report = without_harness(error.report)
-    return reports.of_error(error, launched=None if variant is None else reports.defined(variant.launch))
+    site = None if variant is None else reports.defined(variant.launch)
+    found = reports.of_error(error, launched=site)
+    if isinstance(error, LaunchError) and site is not None:  # the fault is the launch's: its source has no line of it
+        found = [one.at(site.file, site.line) for one in found]
+    return found
 
 
 def text(found: Sequence[Report]) -> str:

@@ -346,6 +346,9 @@ for name in ("left_out", "overrun"):
 OUTPUTS = {"same": "float32[n]", "twice": "float32[n]"}
 PAIR = Family("pair", reference=lambda x: (x, 2 * x), inputs={"x": "float32[n]"}, outputs=OUTPUTS, shapes=((64,),))
 PAIR.variant("both.cu", name="both")(launch)
+
+LARGE = Family("large", reference=lambda x: 2 * x, inputs={"x": "float32[n]"}, shapes=((64,),))
+LARGE.variant("sums.cu", name="right")(lambda p: Launch(1, 2000))  # too many threads
 """,
 }
 
@@ -397,6 +400,15 @@ def test_a_wrong_element_of_the_second_output_has_its_line(ladder, monkeypatch):
     [report] = json.loads(Path("pair.json").read_text())["reports"]
     assert report["message"].startswith("output twice: element (3,) is 0.5")
     assert (report["line"], report["thread"]) == (line_of("// wrong in the second", "both.cu"), [3, 0, 0])
+
+
+def test_a_launch_that_is_refused_is_at_the_function_that_asks_for_it(ladder, monkeypatch):
+    monkeypatch.chdir(ladder)
+    flags = ["--arch", "sm_90a", "--examples", "10", "--seed", "1", "--sarif", "large.sarif"]
+    assert command_line.main(["check", "mine.py:LARGE", *flags]) == cli.EXIT_FALSE
+    [result] = json.loads(Path("large.sarif").read_text())["runs"][0]["results"]
+    assert result["ruleId"] == "refused-launch"
+    assert place(result["locations"][0]) == ("mine.py", line_of("# too many threads", "mine.py"))
 
 
 def test_a_family_that_cannot_be_checked_is_refused(ladder, monkeypatch, capsys):
