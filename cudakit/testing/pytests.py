@@ -38,11 +38,13 @@ def kernel_test(
 
     variants: names, all if None. examples: at least 20; `--cudakit-examples` unless given. elements: the most of a
     problem; 4,000 on the simulated device and 20,000 on a GPU unless given. `--cudakit-seed` draws other problems.
-    Raises ValueError for a name that is not a variant's.
+    Raises ValueError for a name that is not a variant's, and if there is no variant.
     """
     import pytest
 
     chosen = list(family.variants) if variants is None else [family[name] for name in variants]
+    if not chosen:  # pytest would skip a test of no parameters
+        raise ValueError(f"kernel_test of family {family.name} tests no variant: declare one first, or name one")
 
     @pytest.mark.parametrize("variant", chosen, ids=[variant.name for variant in chosen])
     def test_kernel(cuda_device: Device, pytestconfig: pytest.Config, variant: Variant[Any]) -> None:

@@ -14,6 +14,7 @@ import cudakit
 from cudakit import __main__ as command_line
 from cudakit import pytest_plugin
 from cudakit.commands import cli, fuzzing
+from cudakit.family import Family
 from cudakit.testing import cases, drawing, kernel_test
 
 pytest_plugins = ["pytester"]
@@ -270,3 +271,9 @@ print([name for name in sys.modules if name.partition(".")[0] in heavy or name.s
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "['cudakit.tracebacks', 'cudakit.pytest_plugin']"
+
+
+def test_a_family_without_variants_is_not_a_test_that_is_skipped():
+    family = Family("nothing", reference=lambda x: x, inputs={"x": "float32[n]"})
+    with pytest.raises(ValueError, match="family nothing tests no variant"):
+        kernel_test(family)
