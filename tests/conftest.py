@@ -9,9 +9,11 @@ HYPOTHESIS_PROFILE or `--hypothesis-profile`; HYPOTHESIS_MAX_EXAMPLES sets the c
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -102,9 +104,9 @@ DEVICES = ["sim", pytest.param("gpu", marks=pytest.mark.gpu)]
 @pytest.fixture(scope="module", params=DEVICES)
 def device(request: pytest.FixtureRequest) -> Iterator[cudakit.Device]:
     """Each device in turn, one for a module: hypothesis may run many examples on it. Do not break it: see `sim`."""
-    opened = open_device(request.param)
-    with opened:
+    with open_device(request.param) as opened:
         yield opened
+        let_go(opened)
 
 
 @pytest.fixture(scope="module", params=DEVICES)
@@ -119,6 +121,7 @@ def roomy(request: pytest.FixtureRequest) -> Iterator[cudakit.Device]:
         opened = open_device(request.param)
     with opened:
         yield opened
+        let_go(opened)
 
 
 @pytest.fixture
@@ -126,6 +129,23 @@ def gpu() -> Iterator[cudakit.Device]:
     """The GPU. A test that uses it carries the mark `gpu` itself."""
     with open_device("gpu") as opened:
         yield opened
+        let_go(opened)
+
+
+def let_go(opened: cudakit.Device) -> None:
+    """Returns the memory that the pools of a GPU keep: other workers have tests of arrays of 2^31 elements, too."""
+    if opened.kind != "gpu" or opened.context.closed or opened.context.lost is not None:
+        return
+    import cudakit
+    from cudakit.memory.allocation import trim
+
+    with contextlib.suppress(cudakit.CudakitError):  # a test's own fault
+        opened.synchronize()
+        trim(opened.context)
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
+    if "cupy" in sys.modules:
+        sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def test_on_a_gpu_a_write_beside_the_output_is_found_by_the_guards(project, gpu)
     """, "--cudakit-device=both", "-v")  # fmt: skip
     result.assert_outcomes(passed=2, failed=2)
     assert "beside wrote outside its output" in section(result.stdout.str(), "test_mine[gpu-beside]")
-    assert "right behind the array of 4 bytes" in section(result.stdout.str(), "test_mine[sim-beside]")
+    assert "out of bounds at mine.cu:7" in section(result.stdout.str(), "test_mine[sim-beside]")
 
 
 def test_a_seed_stands_for_the_same_problems_however_many_are_drawn():
