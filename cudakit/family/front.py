@@ -102,8 +102,8 @@ def _known_by(family: Ladder[Any], options: Mapping[str, Any]) -> tuple[Any, ...
                 known += (name, kind, value)
             else:
                 raise TypeError(f"{name} may change")
-        elif scalar.kind is not None:
-            known.append(scalar.kind(value))
+        else:
+            known += (name, None if scalar.kind is None else scalar.kind(value))
     return tuple(known)
 
 

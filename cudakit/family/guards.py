@@ -109,7 +109,7 @@ class _OwnGuard:
                     if a1.allocation.uses.home is not on: a1.allocation.uses.add(on)
                     last = a0.tag, a1.tag, on.tag
                 if not (a0.allocation.open and a1.allocation.open): return None
-            except (AttributeError, ValueError):
+            except (AttributeError, KeyError, ValueError):
                 return None
             handle = on.handle
             if attention:
@@ -146,7 +146,7 @@ class _OwnGuard:
             *(f"            {line}" for line in uses),
             f"            last = {', '.join(tags)}",
             f"        if not ({opened}): return None",
-            "    except (AttributeError, ValueError):",
+            "    except (AttributeError, KeyError, ValueError):",
             "        return None",
             *self._changed_numbers(),
         ]
@@ -202,6 +202,8 @@ class _OwnGuard:
             # A number of another kind needs another resolved call, which is found by its signature.
             if number.kind is not None:
                 lines.append(f"        if options[{name!r}] is not number_{name}.value: return None")
+            else:
+                lines.append(f"        options[{name!r}]")  # a KeyError if the call has other options
         lines.append(f"        {''.join(f'a{i}, ' for i in range(self.inputs))[:-1]} = inputs")
         if not self.fresh:
             lines.append(f"        a{self.inputs} = out")
@@ -260,7 +262,7 @@ class _ForeignGuard(_OwnGuard):
                     and ... the same for a1 ...
                 ):
                     return None
-            except (AttributeError, ValueError):
+            except (AttributeError, KeyError, ValueError):
                 return None
             p0 = a0.data_ptr()
             p1 = a1.data_ptr()
@@ -301,7 +303,7 @@ class _ForeignGuard(_OwnGuard):
             *self._first_lines(),
             f"        if not ({_joined(tests)}):",
             "            return None",
-            "    except (AttributeError, ValueError):",
+            "    except (AttributeError, KeyError, ValueError):",
             "        return None",
             *(f"    p{i} = {library.pointer.format(f'a{i}')}" for i in self.seen),
             f"    if not ({' and '.join(places)}): return None",
