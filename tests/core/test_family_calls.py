@@ -114,19 +114,19 @@ def test_a_family_that_is_declared_again_runs_the_edited_source(sim, source, arr
 
 def test_calls_may_differ_in_which_options_they_give(source, arrays):
     x, y = arrays
-    family = Family("scaled", lambda x, y, *, a=1.0, b=0.0: a * x + y + b, inputs=INPUTS)
+    family = Family("scaled", lambda x, y, *, a=1, b=0: (a + b) * x + y, inputs=INPUTS)
 
     def shifted(p):
-        return Launch(ceil_div(p.n, 64), 64, args=(p.x, p.y, p.out, p.a + p.b, p.n))
+        return Launch(ceil_div(p.n, 64), 64, args=(p.x, p.y, p.out, float(p.a + p.b), p.n))
 
     family.variant(source, name="scaled")(shifted)
     for options, factor in (
-        ({"a": 2.0}, 2),
-        ({"b": 2.0}, 3),
-        ({"a": 4.0}, 4),
+        ({"a": 2}, 2),
+        ({"b": 2}, 3),
+        ({"a": 4}, 4),
         ({}, 1),
-        ({"a": 2.0}, 2),
-        ({"b": 2.0}, 3),
+        ({"a": 2}, 2),
+        ({"b": 2}, 3),
     ):
         for _ in range(2):
             np.testing.assert_allclose(family(x, y, **options).numpy(), factor * x.numpy() + y.numpy(), atol=1e-5)
