@@ -133,6 +133,7 @@ class Declared(Generic[P]):
         self.option_defaults = defaulted | {name: next(iter(values)) for name, values in self.options.items()}
         mistakes.expect_arrays(self, arrays)
         mistakes.expect_values(self)
+        mistakes.expect_bounds(self)
         self.shapes = mistakes.shapes_of(self)
         self._likes: dict[Any, tuple[Like, ...]] = {}
         self._signatures: dict[tuple[str, ...], dict[str, str]] = {}
@@ -187,8 +188,9 @@ class Declared(Generic[P]):
         if callable(self.inputs):
             return tuple(self.inputs(shape, memory.as_dtype(dtype), rng, **options))
         dims = defaults.bound(self.name, self.specs, shape)
+        numbers = {**self.option_defaults, **options, **dims}
         return tuple(
-            defaults.values(spec, spec.shape(shape, dims), self.input_dtype(name, dtype), rng)
+            defaults.values(spec.within(numbers), spec.shape(shape, dims), self.input_dtype(name, dtype), rng)
             for name, spec in self.specs.items()
         )
 

@@ -74,19 +74,25 @@ def bound(what: str, specs: Mapping[str, ArraySpec], shape: Shape) -> dict[str, 
 
 
 def value_range(spec: ArraySpec, dtype: np.dtype[Any]) -> tuple[float | None, float | None]:
-    """The bounds that values of an array are drawn between, `high` excluded; None for floats without bounds."""
+    """The bounds that values of an array are drawn between, `high` excluded; None for floats without bounds.
+
+    spec: its `high` is a number (see `ArraySpec.within`).
+    """
+    top: Any = spec.high
     if dtype.kind not in "iub":
-        return spec.low, spec.high
+        return spec.low, top
     if dtype.kind == "b":
         return 0, 2
     info = np.iinfo(dtype)
     low, high = max(int(info.min), -1000), min(int(info.max) + 1, 1000)
-    return (low if spec.low is None else spec.low), (high if spec.high is None else spec.high)
+    return (low if spec.low is None else spec.low), (high if top is None else top)
 
 
 def values(spec: ArraySpec, shape: Shape, dtype: np.dtype[Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
     """Random values of a declared array: standard normal numbers, or evenly spread ones within its bounds."""
     low, high = value_range(spec, dtype)
+    if math.prod(shape) and low is not None and high is not None and high <= low:
+        raise ValueError(f"no value is from {low} up to, not including, {high}")
     if dtype.kind in "iub":
         return rng.integers(int(low or 0), int(high or 0), shape).astype(dtype)
     if low is not None or high is not None:

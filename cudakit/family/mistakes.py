@@ -103,6 +103,17 @@ def expect_values(family: Any) -> None:
             raise ValueError(f"{what}: dtypes= has {dtype!r}, which is not a dtype") from error
 
 
+def expect_bounds(family: Any) -> None:
+    """Raise ValueError for the bound of an input's values that names neither an extent nor an option."""
+    known = (*family.dims, *family.option_defaults)
+    for name, spec in family.specs.items():
+        if isinstance(spec.high, str) and spec.high not in known:
+            raise ValueError(
+                f"family {family.name}: high={spec.high!r} of input {name} is neither an extent nor an option; "
+                f"there are {', '.join(known) or 'none'}{names.hint(spec.high, known)}"
+            )
+
+
 def shapes_of(family: Any) -> dict[str, tuple[Shape, ...]]:
     """The shapes of a family by kind of device. Raises ValueError for shapes that its inputs cannot have."""
     what, dims = f"family {family.name}", family.dims

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,12 @@ RESERVED = frozenset(("arrays", "dims", "family", "names", "options", "scratch",
 class ArraySpec:
     """A declared array. dtype: "" if it is read from the kernel's signature, or the one under test of several. dims: a
     name or a number per axis; None: it has the problem's whole shape. low, high: the least value that is drawn, and the
-    one after the greatest."""
+    one after the greatest, or the extent or option that is it."""
 
     dtype: str = ""
     dims: tuple[str | int, ...] | None = None
     low: float | None = None
-    high: float | None = None
+    high: float | str | None = None
 
     @classmethod
     def of(cls, declared: str | ArraySpec) -> ArraySpec:
@@ -57,6 +57,10 @@ class ArraySpec:
     def __str__(self) -> str:
         return self.dtype + ("" if self.dims is None else f"[{', '.join(map(str, self.dims))}]")
 
+    def within(self, numbers: Mapping[str, Any]) -> ArraySpec:
+        """It with a bound that is a number. numbers: the extents and options by name."""
+        return replace(self, high=numbers[self.high]) if isinstance(self.high, str) else self
+
     def shape(self, whole: Shape, dims: Mapping[str, int]) -> Shape:
         """Its shape if the problem's is `whole`, and its extents are `dims`."""
         if self.dims is None:
@@ -64,9 +68,12 @@ class ArraySpec:
         return tuple(dims[dim] if isinstance(dim, str) else dim for dim in self.dims)
 
 
-def Input(declared: str, low: float | None = None, high: float | None = None) -> ArraySpec:
-    """A declared input whose values are drawn from `low` up to, not including, `high`: indices into a table, for
-    example."""
+def Input(declared: str, low: float | None = None, high: float | str | None = None) -> ArraySpec:
+    """A declared input whose values are drawn from `low` up to, not including, `high`.
+
+    high: a number, or the name of an extent or option: Input("int32[m]", low=0, high="n") has indices into an array of
+    n rows. Such an extent is drawn large enough for one value.
+    """
     spec = ArraySpec.of(declared)
     return ArraySpec(spec.dtype, spec.dims, low, high)
 

@@ -108,12 +108,18 @@ def _cases(draw: st.DrawFn, family: Ladder[Any], elements: int, aligned: bool) -
     if callable(family.inputs):
         return _made(draw, family, shape, dtype, draw(st.integers(0, 2**32 - 1)), options, aligned)
     dims = bound(family.name, family.specs, shape)
+    for spec in family.specs.values():
+        if isinstance(spec.high, str) and spec.high in dims:
+            dims[spec.high] = max(dims[spec.high], 1 + int(spec.low or 0))
+    if dims:
+        shape = tuple(dims.values())
+    numbers = {**options, **dims}
     places, fill = [], []
     for name, spec in family.specs.items():
         own = family.input_dtype(name, dtype)
         writes = name == family.in_place
         places.append(_placed(draw, family, spec.shape(shape, dims), own, writes, aligned))
-        fill.append(draw(_fillers(spec, own.name)))
+        fill.append(draw(_fillers(spec.within(numbers), own.name)))
     return _case(draw, family, tuple(places), tuple(fill), options, aligned)
 
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from cudakit.device import Device
-from cudakit.family import Family, Launch, ceil_div
+from cudakit.family import Family, Input, Launch, ceil_div
+from cudakit.testing import drawing
 from cudakit.testing.coverage import Coverage
 from cudakit.testing.search import Workbench, Wrong, search
-from cudakit.testing.strategies import cases_of
+from cudakit.testing.strategies import cases, cases_of
 
 KERNELS = """
 __global__ void row_of_one_block(const float* x, float* out, int rows, int cols) {
@@ -117,3 +118,29 @@ def test_whole_numbers_that_wrap_around_are_right(source):
 def test_the_smallest_problem_is_small_whichever_kind_found_it(source):
     wrong = verdict(Family("copy", lambda x: x, inputs=MATRIX, shapes=SHAPES), source, "one_tile", by_row)
     assert wrong.case.inputs[0].shape == (33, 33)
+
+
+def test_indices_are_below_the_extent_that_bounds_them():
+    inputs = {"table": "float32[n, cols]", "index": Input("int32[m]", low=0, high="n")}
+    outputs = {"out": "float32[m, cols]"}
+    family = Family("gather", reference=lambda table, index: table[index], inputs=inputs, outputs=outputs)
+    drawn = [one.case for one, _ in zip(drawing.problems(cases(family, 200), 0), range(100), strict=False)]
+    seen = [(case.inputs[0].shape[0], case.values(1)) for case in drawn]
+    assert all(n > 0 and (index < n).all() and (index >= 0).all() for n, index in seen)
+    assert any((index == n - 1).any() for n, index in seen if n > 1)
+    assert set(family.inputs_for((3, 2, 50), None, np.random.default_rng(0))[1]) == {0, 1, 2}
+    assert family.inputs_for((0, 2, 0), None, np.random.default_rng(0))[1].shape == (0,)
+    with pytest.raises(ValueError, match="no value is from 0 up to, not including, 0"):
+        family.inputs_for((0, 2, 5), None, np.random.default_rng(0))
+
+
+def test_values_are_below_the_option_that_bounds_them():
+    def counts(x, *, bins=4):
+        return np.bincount(x, minlength=bins)
+
+    inputs = {"x": Input("int32[n]", low=0, high="bins")}
+    family = Family("counts", reference=counts, inputs=inputs, options={"bins": (4, 2)}, initial=0)
+    for options, values in (({}, {0, 1, 2, 3}), ({"bins": 2}, {0, 1})):
+        assert set(family.inputs_for((200,), None, np.random.default_rng(0), **options)[0]) == values
+    with pytest.raises(ValueError, match=r"high='bin' of input x is neither an extent nor an option; .* mean 'bins'"):
+        Family("counts", reference=counts, inputs={"x": Input("int32[n]", low=0, high="bin")})
