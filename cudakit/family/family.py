@@ -11,7 +11,9 @@ from cudakit.family.problem import counted
 
 
 class Family(Ladder[P]):
-    """A ladder of variants, declared once (see Ladder for the parameters), that is called like a function.
+    """A ladder of variants, declared once, that is called like a function.
+
+    Its parameters are those of `cudakit.family.declared.Declared`.
 
     FAMILY = Family("transpose", reference=lambda x: x.T, inputs={"x": "float32[rows, cols]"})
 
