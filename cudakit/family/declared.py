@@ -6,7 +6,7 @@ Each method reads one part of the declaration, and falls back on its default (de
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 import numpy as np
@@ -19,7 +19,8 @@ from cudakit.family.recent import Recent
 from cudakit.family.scalars import Scalar
 from cudakit.memory import array as memory
 from cudakit.names import hint
-from cudakit.shapes import Shape
+from cudakit.shapes import Shape, shape_text
+from cudakit.tracebacks import line_in
 
 #: The shape and dtype of an output.
 Like = tuple[Shape, np.dtype[Any]]
@@ -125,6 +126,8 @@ class Declared(Generic[P]):
         written = self.outputs if isinstance(self.outputs, Mapping) else {}
         try:
             self.specs: dict[str, ArraySpec] = {name: ArraySpec.of(text) for name, text in declared.items()}
+            if callable(self.inputs):  # arrays of any shapes: those that the function makes
+                self.specs = {name: replace(spec, free=True) for name, spec in self.specs.items()}
             self.written: dict[str, ArraySpec] = {name: ArraySpec.of(text) for name, text in written.items()}
         except ValueError as error:
             raise ValueError(f"family {self.name}: {error}") from error
@@ -186,7 +189,15 @@ class Declared(Generic[P]):
     def inputs_for(self, shape: Shape, dtype: Any, rng: np.random.Generator, **options: Any) -> tuple[Any, ...]:
         """New random host arrays for one problem. Raises ValueError for a shape that it does not take."""
         if callable(self.inputs):
-            return tuple(self.inputs(shape, memory.as_dtype(dtype), rng, **options))
+            try:
+                return tuple(self.inputs(shape, memory.as_dtype(dtype), rng, **options))
+            except ValueError:
+                raise  # a shape that it does not take
+            except Exception as error:
+                raise Refused(
+                    f"family {self.name}: inputs(shape, dtype, rng, **options) fails for {shape_text(shape)}: "
+                    f"{type(error).__name__}: {error}{line_in(error)}"
+                ) from error
         dims = defaults.bound(self.name, self.specs, shape)
         numbers = {**self.option_defaults, **options, **dims}
         return tuple(

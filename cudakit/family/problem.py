@@ -25,12 +25,14 @@ RESERVED = frozenset(("arrays", "dims", "family", "names", "options", "scratch",
 class ArraySpec:
     """A declared array. dtype: "" if it is read from the kernel's signature, or the one under test of several. dims: a
     name or a number per axis; None: it has the problem's whole shape. low, high: the least value that is drawn, and the
-    one after the greatest, or the extent or option that is it."""
+    one after the greatest, or the extent or option that is it. free: it has any
+    shape, whatever the others have."""
 
     dtype: str = ""
     dims: tuple[str | int, ...] | None = None
     low: float | None = None
     high: float | str | None = None
+    free: bool = False
 
     @classmethod
     def of(cls, declared: str | ArraySpec) -> ArraySpec:
@@ -91,6 +93,8 @@ def bind(what: str, specs: Mapping[str, ArraySpec], arrays: Sequence[Any]) -> tu
     whole: Shape | None = None
     for (name, spec), array in zip(specs.items(), arrays, strict=True):
         shape = tuple(int(extent) for extent in array.shape)
+        if spec.free:
+            continue
         if spec.dims is None:
             if whole is not None and shape != whole:
                 raise ValueError(f"{what} takes arrays of one shape, {first['']} is {whole}, {name} is {shape}")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from cudakit.device import Device
+from cudakit.errors import Refused
 from cudakit.family import Family, Input, Launch, ceil_div
 from cudakit.testing import drawing
 from cudakit.testing.coverage import Coverage
@@ -47,6 +48,13 @@ __global__ void through_int(const long long* x, long long* out, int n) {
 __global__ void sum_of_squares(const int* x, int* out, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) atomicAdd(out, x[i] * x[i]);
+}
+__global__ void product(const int* start, const int* column, const float* value, const float* x, float* out, int rows) {
+    const int r = blockIdx.x * blockDim.x + threadIdx.x;
+    if (r >= rows) return;
+    float sum = 0;
+    for (int i = start[r]; i < start[r + 1]; ++i) sum += value[i] * x[column[i]];
+    out[r] = sum;
 }
 """
 
@@ -144,3 +152,41 @@ def test_values_are_below_the_option_that_bounds_them():
         assert set(family.inputs_for((200,), None, np.random.default_rng(0), **options)[0]) == values
     with pytest.raises(ValueError, match=r"high='bin' of input x is neither an extent nor an option; .* mean 'bins'"):
         Family("counts", reference=counts, inputs={"x": Input("int32[n]", low=0, high="bin")})
+
+
+def sparse(shape, dtype, rng, **options):
+    rows, cols = shape
+    counts = rng.integers(0, min(cols, 9) + 1, rows)
+    start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    column = rng.integers(0, max(cols, 1), start[-1]).astype(np.int32)
+    value, x = (rng.standard_normal(n).astype(np.float32) for n in (start[-1], cols))
+    return start, column, value, x
+
+
+def rows_of(start, *others, **options):
+    return (start.shape[0] - 1,), np.dtype(np.float32)
+
+
+def multiplied(start, column, value, x, *, alpha=1.0):
+    row = np.repeat(np.arange(len(start) - 1), np.diff(start))
+    return alpha * np.bincount(row, weights=value * x[column], minlength=len(start) - 1)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_a_function_makes_inputs_of_shapes_of_their_own(source, alpha):
+    def launch(p):
+        rows = p.out.shape[0]
+        return Launch(ceil_div(rows, 64), 64, args=(p.start, p.column, p.value, p.x, p.out, rows))
+
+    options, shapes = {"alpha": (alpha, alpha)}, ((30, 20),)
+    family = Family("sparse", multiplied, inputs=sparse, outputs=rows_of, options=options, shapes=shapes)
+    assert (verdict(family, source, "product", launch) is None) == (alpha == 1.0)
+
+
+def test_a_function_of_inputs_that_fails_is_named():
+    def inputs(shape, dtype, rng):
+        return (np.zeros(shape, dtype),)
+
+    family = Family("failing", lambda x, *, alpha=1.0: alpha * x, inputs=inputs)
+    with pytest.raises(Refused, match=r"failing: inputs\(shape, dtype, rng, \*\*options\) fails for 5: TypeError"):
+        family.inputs_for((5,), "float32", np.random.default_rng(0), alpha=1.0)
