@@ -25,8 +25,8 @@ RESERVED = frozenset(("arrays", "dims", "family", "names", "options", "scratch",
 class ArraySpec:
     """A declared array. dtype: "" if it is read from the kernel's signature, or the one under test of several. dims: a
     name or a number per axis; None: it has the problem's whole shape. low, high: the least value that is drawn, and the
-    one after the greatest, or the extent or option that is it. free: it has any
-    shape, whatever the others have."""
+    one after the greatest, or the extent or option that is it. free: it has any shape, whatever the others have; the
+    problem's is that of the first array then."""
 
     dtype: str = ""
     dims: tuple[str | int, ...] | None = None
@@ -94,6 +94,7 @@ def bind(what: str, specs: Mapping[str, ArraySpec], arrays: Sequence[Any]) -> tu
     for (name, spec), array in zip(specs.items(), arrays, strict=True):
         shape = tuple(int(extent) for extent in array.shape)
         if spec.free:
+            whole = shape if whole is None else whole
             continue
         if spec.dims is None:
             if whole is not None and shape != whole:
