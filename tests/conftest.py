@@ -89,6 +89,20 @@ def pytest_testnodedown(node: Any) -> None:
     node.config.pluginmanager.get_plugin("terminalreporter").stats["deselected"] = [SimpleNamespace()] * count
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _modules_before[0] = len(sys.modules)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Forgets the modules that a test imported from a folder of its own: the next one's `mine.py` is another."""
+    for name in list(sys.modules)[_modules_before[0] :]:  # the latest are last
+        if f"{os.sep}pytest-of-" in str(getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]
+
+
+_modules_before = [0]
+
+
 def open_device(spec: str) -> cudakit.Device:
     """The device called `spec`; skips the test that asked where it is a GPU and there is none."""
     import cudakit

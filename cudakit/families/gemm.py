@@ -62,7 +62,7 @@ def pipelined(
     return tile if isinstance(tile, str) else tile_launch("pipelined", tile, problem)
 
 
-@variant("gemm/10_sliced.cu", since="sm_80", problems="neighbours", tune={**gemm_tiles.TUNE, "slices": (1, 2, 4, 8)})
+@variant("gemm/10_sliced.cu", since="sm_80", problems="neighbours", tune=gemm_tiles.SLICED_TUNE)
 def sliced(
     problem: GemmProblem,
     tm: int | None = None,
@@ -81,7 +81,7 @@ def sliced(
     return tile if isinstance(tile, str) else tile_launch("sliced", tile, problem)
 
 
-@variant("gemm/11_stream_k.cu", since="sm_80", problems="neighbours", tune={**gemm_tiles.TUNE, "slices": (1, 2, 4, 8)})
+@variant("gemm/11_stream_k.cu", since="sm_80", problems="neighbours", tune=gemm_tiles.SLICED_TUNE)
 def stream_k(
     problem: GemmProblem,
     tm: int | None = None,

@@ -173,6 +173,7 @@ TUNE = {
     "stages": (2, 3, 4),
     "resident": (1, 2, 3, 4),
 }
+SLICED_TUNE = {**TUNE, "slices": (1, 2, 4, 8)}
 USUAL = (8, 2, 2, 4, 3, 2, 1)
 # Registers that a thread needs besides its sums and two sets of operands, at least.
 OTHER_REGISTERS = 16

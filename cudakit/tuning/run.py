@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cudakit.family import Ladder
 
 
-#: Family, shape, dtype and mode of one search.
+# Family, shape, dtype and mode of one search.
 Key = tuple[str, Shape, str, str]
 # Seconds of a budget that are worth another process.
 WORTH_S = 3.0

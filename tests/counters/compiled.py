@@ -39,12 +39,17 @@ class Compiled:
 Kernels = dict[tuple[str, str], Compiled]
 
 
+def _kept(device: Device) -> list[tuple[Any, Kernel]]:
+    """What a device keeps of launches' kernels: by source, entry and macros, next to the state of the source."""
+    pairs = ((key, value[1]) for key, value in device.kept.items() if isinstance(value, tuple) and len(value) == 2)
+    return [(key, kernel) for key, kernel in pairs if isinstance(kernel, Kernel)]
+
+
 def kernels(device: Device) -> Kernels:
     """Every kernel of the ops that the device has compiled, by source and entry."""
     return {
         key[:2]: Compiled(kernel.mangled, _DEBUG.sub("", _PLACES.sub("", kernel.module.ptx)), kernel.resources)
-        for key, kernel in device.kept.items()
-        if isinstance(kernel, Kernel)
+        for key, kernel in _kept(device)
     }
 
 
@@ -58,7 +63,7 @@ class _Loading(dict[Any, Any]):
     def get(self, key: Any, default: Any = None) -> Any:
         kernel = self._found.get(key[:2]) if isinstance(key, tuple) else None  # our ops define no macros
         if kernel is not None and key not in self:
-            self[key] = kernel.module(self._device, key[0])[kernel.mangled]
+            self[key] = None, kernel.module(self._device, key[0])[kernel.mangled]  # None: of a file that is not edited
         return super().get(key, default)
 
 

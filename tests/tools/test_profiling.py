@@ -528,9 +528,14 @@ def test_a_script_a_module_or_a_program(tmp_path):
 def test_a_family_is_profiled_by_its_bench(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("""
-from cudakit import Family
+from cudakit import Family, Launch
 
 TWICE = Family("twice", reference=lambda x: 2 * x, inputs={"x": "float32[n]"})
+
+
+@TWICE.variant("twice.cu")
+def twice(p):
+    return Launch(1, 1)
 """)
     bench = [sys.executable, "-m", "cudakit", "bench"]
 
