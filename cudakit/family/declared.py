@@ -191,8 +191,8 @@ class Declared(Generic[P]):
         if callable(self.inputs):
             try:
                 return tuple(self.inputs(shape, memory.as_dtype(dtype), rng, **options))
-            except ValueError:
-                raise  # a shape that it does not take
+            except (ValueError, MemoryError):
+                raise  # a shape that it does not take, or that has no room
             except Exception as error:
                 raise Refused(
                     f"family {self.name}: inputs(shape, dtype, rng, **options) fails for {shape_text(shape)}: "

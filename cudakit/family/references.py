@@ -80,6 +80,8 @@ def results(
     try:
         with _quiet():
             made = reference(*map(_locked, inputs), **options)
+    except MemoryError:
+        raise  # no mistake of the reference
     except Exception as error:
         raise Refused(_failure(family, reference, inputs, options, error)) from error
     checked = tuple(_numbers(family, one) for one in several(made))
