@@ -71,9 +71,9 @@ def _place() -> Path | str:
     if (known := re.match(r"(\d+)\.(\d+)", label)) and (int(known[1]), int(known[2])) < _SINCE:
         return f"NVRTC {label} has none (13.3 and later have)"
     base = folder.directory()
-    if bypassed := folder.why_bypassed(base):
+    bypassed = folder.why_bypassed(base)
+    if bypassed or base is None:
         return f"the cache is not used: {bypassed}"
-    assert base is not None
     # Reports know CUDA's headers by these folder names (`cuda...` and `include`).
     return base / f"{_PREFIX}{label}-{hashlib.sha256(library.identity().encode()).hexdigest()[:8]}"
 

@@ -171,14 +171,13 @@ def _types(kernel: Kernel, source: str) -> list[Type]:
 
 def _results(family: Any, likes: Sequence[_Stand]) -> list[Any]:
     """The reference's results for arrays of zeros whose dtypes may not be known yet."""
-    failure: Refused | None = None
+    failures: list[Refused] = []
     for kind in (np.float64, np.int64):
         zeros = [family.passed(np.zeros(like.shape, kind if like.guessed else like.dtype)) for like in likes]
         try:
             return list(several(family.results(zeros)))
         except Refused as error:
-            failure = failure or error
+            failures.append(error)
         if not any(like.guessed for like in likes):
             break
-    assert failure is not None
-    raise failure
+    raise failures[0]
