@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cudakit.commands import cli
 from cudakit.compile import cache, compiler, headers
 from cudakit.errors import Refused
+from cudakit.family import one_or_all
 from cudakit.launch import signature
 from cudakit.launch.declarations import plain_types
 from cudakit.launch.mangling import demangle
@@ -149,7 +150,7 @@ def problems(device: Device, family: Ladder[Any]) -> Iterator[tuple[Any, list[An
                 elif family.initial is not None:
                     for array in written:
                         array.fill(family.initial)
-                output: Any = written[0] if len(written) == 1 else written
+                output: Any = one_or_all(written)
                 said = " ".join(part for part in (shape_text(shape), name, mode) if part)
                 yield family.problem_of(inputs, output, **options), inputs, output, options, said
 

@@ -20,7 +20,7 @@ from cudakit.device import Device
 from cudakit.errors import CudakitError, Refused
 from cudakit.export.samples import Recorder, Sample
 from cudakit.export.sources import Bundle, Source, Usual, Wanted
-from cudakit.family import Ladder, Launch, Variant, several
+from cudakit.family import Ladder, Launch, Variant, one_or_all, several
 from cudakit.launch.kernel import Kernel
 from cudakit.memory.array import DeviceArray
 from cudakit.shapes import Shape, shape_text
@@ -136,7 +136,7 @@ def _problem(
     if family.in_place:
         outputs = (inputs[family.over],)
     title = " ".join(part for part in (shape_text(shape), dtype, mode) if part)
-    output: Any = outputs[0] if len(outputs) == 1 else outputs
+    output: Any = one_or_all(outputs)
     return Problem(title, hosts, options, inputs, outputs, family.problem_of(inputs, output, **options))
 
 
@@ -263,7 +263,7 @@ class Recording:
         family, dtypes = self._family, [one.dtype for one in results]
         exact = family.exact(problem.hosts, dtypes, **problem.options)
         allowed = family.allowed(exact, problem.hosts, variant, dtypes, **problem.options)
-        verdict = family.compared(results[0] if len(results) == 1 else results, exact, allowed)
+        verdict = family.compared(one_or_all(results), exact, allowed)
         if verdict.ok:
             return exact, allowed
 

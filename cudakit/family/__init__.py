@@ -25,6 +25,7 @@ from cudakit.family.declaration import (
     alignment,
     ceil_div,
     cpp_bool,
+    one_or_all,
     several,
     variant,
 )
@@ -38,5 +39,5 @@ from cudakit.family.scalars import Scalar
 __all__ = [
     "CPP", "IN", "MAX_GRID_X", "MAX_GRID_YZ", "OUT", "SCRATCH",
     "ArrayFacts", "ArraySpec", "Dim", "Family", "Input", "Ladder", "Launch", "PeerWork", "Problem", "Scalar", "Slot",
-    "Variant", "alignment", "apply", "ceil_div", "checks", "cpp_bool", "several", "variant",
+    "Variant", "alignment", "apply", "ceil_div", "checks", "cpp_bool", "one_or_all", "several", "variant",
 ]  # fmt: skip

@@ -314,3 +314,8 @@ def scratch_bytes(launches: Sequence[Launch]) -> int:
 def several(value: Any) -> tuple[Any, ...]:
     """The arrays of one output or of several."""
     return value if isinstance(value, tuple) else (value,)
+
+
+def one_or_all(arrays: tuple[Any, ...]) -> Any:
+    """The only array of a tuple, or the tuple: how callers pass one output or several. The inverse of `several`."""
+    return arrays[0] if len(arrays) == 1 else arrays

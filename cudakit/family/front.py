@@ -21,7 +21,7 @@ import numpy as np
 
 from cudakit.errors import GraphError
 from cudakit.family.choice import tuned_variant
-from cudakit.family.declaration import Variant, several
+from cudakit.family.declaration import Variant, one_or_all, several
 from cudakit.family.guards import make_guard, renew
 from cudakit.family.ladder import Ladder
 from cudakit.family.readers import Reader, expect_one_library, reader_of
@@ -126,7 +126,7 @@ def _first(
         sources = [reader.view(device, on, x) for x in inputs]
         fresh = out is None
         out, targets = _outputs(family, sources, out, options, reader, device, on)
-        target: Any = targets[0] if len(targets) == 1 else targets
+        target: Any = one_or_all(targets)
         problem = family.problem_of(sources, target, **options)
         picked = tuned_variant(family, device, sources, target, options, problem) if variant == "auto" else None
         picked = picked or family.pick(variant, problem, device.arch)
@@ -170,7 +170,7 @@ def _outputs(
         if family.initial is not None:
             for view in views:
                 view.fill(family.initial, on)
-        return (made[0] if len(made) == 1 else made), views
+        return one_or_all(made), views
     views = tuple(reader.view(device, on, array) for array in several(out))
     if family.problem is None or len(views) != 1:
         _expect_outputs(family, family.outputs_like(sources, **options), views)

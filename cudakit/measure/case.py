@@ -14,7 +14,7 @@ import numpy as np
 
 from cudakit.compare import ADDS, POISON, Comparison, bounds, still_poisoned
 from cudakit.errors import Refused
-from cudakit.family import Ladder, Variant, several, wrong_results
+from cudakit.family import Ladder, Variant, one_or_all, several, wrong_results
 from cudakit.measure.rows import LaunchShape, Rates, Row, Subject
 from cudakit.measure.timing import Launch, Spread, rotations, wall_clock
 from cudakit.memory.bounds import restrict
@@ -90,7 +90,7 @@ class BenchCase:
         made = tuple(guarded.array for guarded in self.outputs)
         if family.in_place:
             self.inputs[family.over] = made[0]
-        self.output: Any = made[0] if len(made) == 1 else made
+        self.output: Any = one_or_all(made)
         try:
             self.problem = family.problem_of(self.inputs, self.output, **self.options)
         except ValueError as error:
@@ -136,7 +136,7 @@ class BenchCase:
         if not errors and self._inside(results, variant):
             verdict = Comparison(True, 0.0, 0.0, None)
         else:
-            verdict = self.verdict(results[0] if len(results) == 1 else results, variant)
+            verdict = self.verdict(one_or_all(results), variant)
         if not verdict.ok and not self.family.in_place and self.family.initial is None:
             verdict = replace(verdict, why=verdict.why + still_poisoned(results) + self._adds(launch, variant))
         if not verdict.ok and variant is not None:
@@ -163,7 +163,7 @@ class BenchCase:
             guarded.array.fill(0, self.stream)
         launch()
         results = tuple(guarded.array.numpy(self.stream) for guarded in self.outputs)
-        return ADDS if self.verdict(results[0] if len(results) == 1 else results, variant).ok else ""
+        return ADDS if self.verdict(one_or_all(results), variant).ok else ""
 
     def _inside(self, results: Sequence[np.ndarray[Any, Any]], variant: Variant[Any] | None) -> bool:
         """Whether every element is within its bound of rounding: a test in the results' own precision, which passes
@@ -204,7 +204,7 @@ class BenchCase:
             elif self.family.initial is not None:
                 for array in made:
                     array.fill(self.family.initial, self.stream)
-            self.sets.append((inputs, made[0] if len(made) == 1 else made))
+            self.sets.append((inputs, one_or_all(made)))
 
     def prepared(self, variant: Variant[Any]) -> list[Launch]:
         """A prepared run of `variant` for each of the rotated copies; they share their scratch memory, in turn."""

@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from cudakit.compare import ADDS, POISON, Comparison, still_poisoned
 from cudakit.errors import CudakitError
-from cudakit.family import Ladder, Variant, several
+from cudakit.family import Ladder, Variant, one_or_all, several
 from cudakit.family.wrong_results import Watch
 from cudakit.memory import array as memory
 from cudakit.memory import layout, makers
@@ -335,7 +335,7 @@ def _run(
         targets = [_Target.new(place, initial, device, stream) for place in several(case.output)]
     for buffer, array in (*zip(buffers, inputs, strict=True), *((one.buffer, one.array) for one in targets)):
         restrict(buffer, array)
-    output = targets[0].array if len(targets) == 1 else tuple(target.array for target in targets)
+    output = one_or_all(tuple(target.array for target in targets))
 
     problem = family.problem_of(inputs, output, **case.options)
     if variant is None:
@@ -347,7 +347,7 @@ def _run(
         family.launch(device, variant, inputs, output, stream, **case.options)
         after = [target.buffer.numpy(stream=stream) for target in targets]
     results = tuple(target.place.of(host).copy() for target, host in zip(targets, after, strict=True))
-    verdict = family.judge(results[0] if len(results) == 1 else results, views, variant, **case.options)
+    verdict = family.judge(one_or_all(results), views, variant, **case.options)
     if not verdict.ok and case.output is not None and initial is None:
         verdict = replace(verdict, why=verdict.why + still_poisoned(results))
     for number, (target, host) in enumerate(zip(targets, after, strict=True)):

@@ -12,7 +12,7 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from cudakit.errors import Refused
-from cudakit.family import ArraySpec, Ladder
+from cudakit.family import ArraySpec, Ladder, one_or_all
 from cudakit.family.defaults import bound, value_range
 from cudakit.memory import array as memory
 from cudakit.shapes import Shape
@@ -140,7 +140,7 @@ def _case(
             raise
         reject()  # the reference of a maximum, say, does not take arrays without elements
     written = tuple(_placed(draw, family, shape, dtype, True, aligned) for shape, dtype in likes)
-    return Case(places, fill, written[0] if len(written) == 1 else written, options)
+    return Case(places, fill, one_or_all(written), options)
 
 
 def _made(
