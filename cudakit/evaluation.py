@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -57,16 +58,12 @@ def bench(
     unless given. once: launch each variant once, checked and not timed. seed: of the inputs.
     Raises Refused for a shape or name that the family does not have.
     """
-    opened = device if isinstance(device, Device) else Device(device)
-    try:
+    with _opened(device) as opened:
         places = _places(family.shapes_for(opened.kind, once=once) if shapes is None else shapes)
         runner = Bench(opened, once=once, seed=seed)
         made = runner.run(family, places, Selection(variants, dtypes, modes))
         if runner.device is not opened:  # a kernel lost it
             runner.device.close()
-    finally:
-        if opened is not device:
-            opened.close()
     return Report(**{entry.name: getattr(made, entry.name) for entry in fields(made)})
 
 
@@ -107,14 +104,20 @@ def tune(
     Raises Refused for a shape or name that the family does not have.
     """
     settings = Settings(budget, search, seed, cold, keep, threads)
-    opened = device if isinstance(device, Device) else Device(device)
-    try:
+    with _opened(device) as opened:
         places = _places(family.shapes_for(opened.kind) if shapes is None else shapes)
         made = run_tuning(opened, family, places, Selection(variants, dtypes, modes), settings)
-    finally:
-        if opened is not device:
-            opened.close()
     return TuningReport(**{entry.name: getattr(made, entry.name) for entry in fields(made)})
+
+
+@contextmanager
+def _opened(device: str | Device | None) -> Iterator[Device]:
+    """A caller's device, which stays open, or one by its name for as long as it is used."""
+    if isinstance(device, Device):
+        yield device
+        return
+    with Device(device) as opened:
+        yield opened
 
 
 def _places(shapes: Sequence[Shape | int]) -> list[Shape]:
