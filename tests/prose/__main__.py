@@ -8,8 +8,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.prose.phrases import PHRASES, findings
-from tests.prose.texts import Paragraph, paragraphs, tracked
+from .phrases import PHRASES, findings
+from .texts import Paragraph, paragraphs, tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORTEST = 5  # words of a sentence that is worth drawing

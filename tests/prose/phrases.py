@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.prose.texts import Paragraph
+from .texts import Paragraph
 
 _UNIT = (
     r"(?:element|row|column|thread|lane|warp|block|grid|launch|kernel|call|copy|load|store|word|byte|tile|chunk|image|"
@@ -66,7 +66,7 @@ PHRASES = (
     ),
     Phrase(
         "a for per, twice",
-        rf"\b(?:[Aa]n?|one) (?:\w+) an? {_UNIT}\b",
+        rf"\b[Aa]n? \w+ an? {_UNIT}\b",
         "one ... per ...",
         "a bar a rung",
     ),
@@ -158,7 +158,10 @@ PHRASES = (
     Phrase("wants", r"\b[Ww]ants?\b(?! to\b)", "needs, requires", "plots want a package", (r"[Yy]ou want\b",)),
     Phrase("gives", r"\b(?:[Gg]ives?|[Gg]ave|[Gg]iving)\b(?! up\b)", "returns, raises, produces", "it gives the size"),
     Phrase(
-        "which that", r"\b(?:that|which) (?:nothing|none)\b", "reword: name what does not happen", "what nothing reads"
+        "which that",
+        r"\b(?:that|which) (?:nothing|none)\b",
+        "reword: name what does not happen",
+        "bytes that nothing reads",
     ),
     Phrase("of whose", r"\bof whose\b", "reword: two sentences", "an array of whose bytes"),
 )

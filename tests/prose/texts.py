@@ -81,9 +81,8 @@ def _markdown(path: str, source: str) -> Iterator[Paragraph]:
     yield from _joined(path, "page", plain)
 
 
-def _indented_code(lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The lines without a docstring's examples, which are indented after an empty line."""
-    margin = min((len(line) - len(line.lstrip()) for _, line in lines[1:] if line.strip()), default=0)
+def _without_examples(lines: list[tuple[int, str]], margin: int) -> list[tuple[int, str]]:
+    """The lines of a docstring without its examples, which are indented past its margin after an empty line."""
     kept, before, code = [], "", False
     for number, line in lines:
         indent = len(line) - len(line.lstrip())
@@ -103,7 +102,7 @@ def _python(path: str, source: str) -> Iterator[Paragraph]:
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
             docstrings.add(id(first.value))
             lines = list(enumerate(first.value.value.split("\n"), first.value.lineno))
-            yield from _joined(path, "docstring", _indented_code(lines))
+            yield from _joined(path, "docstring", _without_examples(lines, first.value.col_offset))
     comments: list[tuple[int, str]] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
