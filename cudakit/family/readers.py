@@ -71,7 +71,7 @@ class Reader:
         arguments. Raises DeviceMismatch for an array of another device."""
         if not array.context.same_device(device.context):
             numbers = array.context.told_apart(device.context)
-            raise DeviceMismatch(f"{array!r} is not of {device.context.spec}{numbers}: array() copies it there")
+            raise DeviceMismatch(f"{array.summary} is not of {device.context.spec}{numbers}: array() copies it there")
         of = array.allocation
         own = Allocation(of.context, of.pointer, Uses(of.context, of.uses.home), of, of.span)
         own.open = of.open

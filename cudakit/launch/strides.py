@@ -17,7 +17,8 @@ class StridedArgument:
         self.array = array
 
     def __repr__(self) -> str:
-        return f"strided({self.array!r})"
+        array = self.array
+        return f"strided({array.summary if isinstance(array, DeviceArray) else repr(array)})"
 
 
 def strided(array: Any) -> StridedArgument:

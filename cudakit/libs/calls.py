@@ -178,11 +178,11 @@ def _run_checked(
         if not isinstance(array, DeviceArray):
             _expect_array(array, place)
         if not array.allocation.open:
-            raise Closed(f"{array!r} was closed: its memory is gone")
+            raise Closed(f"{array.summary} was closed: its memory is gone")
         if array.context is not context and not array.context.same_device(context):
             numbers = array.context.told_apart(context)
             raise DeviceMismatch(
-                f"{array!r} was given to a call on {context.spec}{numbers}: copy it there with array()"
+                f"{array.summary} was given to a call on {context.spec}{numbers}: copy it there with array()"
             )
     try:
         key = make, options, *[(array.shape, array.strides, array.dtype) for array in arrays]

@@ -20,7 +20,7 @@ from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.driver.stream import LEGACY_DEFAULT, Event, Stream
 from cudakit.errors import Closed, DeviceMismatch
-from cudakit.memory import copies, dlpack, interop, layout
+from cudakit.memory import copies, dlpack, interop, layout, shown
 from cudakit.memory.allocation import Allocation
 from cudakit.memory.layout import Shape
 from cudakit.memory.strided import Strided
@@ -79,8 +79,15 @@ class DeviceArray(Strided):
         self.tag = object()
 
     def __repr__(self) -> str:
-        state = "" if self.allocation.open else ", closed"
-        return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.context.spec!r}{state})"
+        return shown.text(self)
+
+    def _repr_html_(self) -> str:
+        return shown.html(self)
+
+    @property
+    def summary(self) -> str:
+        """The repr without values: shape, dtype, device, and whether it is closed or its device is lost."""
+        return shown.summary(self)
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError("a DeviceArray does not turn into a numpy array by itself: copy it with .numpy(stream)")
@@ -155,7 +162,7 @@ class DeviceArray(Strided):
     def _on(self, stream: Any) -> Stream:
         """The stream to work on, with the array in order and its later free ordered after that work."""
         if not self.allocation.open:
-            raise Closed(f"{self!r} was closed: its memory is gone")
+            raise Closed(f"{self.summary} was closed: its memory is gone")
         if stream is None:
             return self.allocation.uses.at_home()
         chosen = Stream.of(self.context, stream)
@@ -165,7 +172,7 @@ class DeviceArray(Strided):
     def expect_writable(self) -> None:
         """ValueError for an array that is read-only, or that overlaps itself."""
         if self.readonly:
-            raise ValueError(f"{self!r} is read-only: its owner exported it so")
+            raise ValueError(f"{self.summary} is read-only: its owner exported it so")
         if layout.overlaps_itself(self.shape, self.strides, self.dtype.itemsize):
             raise ValueError(
                 f"an array of shape {self.shape} and strides {self.strides} overlaps itself, so it cannot be written to"
@@ -253,7 +260,7 @@ class DeviceArray(Strided):
             on.synchronize()
             return
         if not source.allocation.open:
-            raise Closed(f"{source!r} was closed: its memory is gone")
+            raise Closed(f"{source.summary} was closed: its memory is gone")
         if self.size == 0 or (self.pointer, self.strides) == (source.pointer, source.strides):
             return
         source.allocation.uses.add(on)

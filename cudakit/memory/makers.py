@@ -98,7 +98,7 @@ def wrap(context: Context, stream: Any, exporter: Any) -> DeviceArray:
         if exporter.context.same_device(context):
             return exporter
         numbers = exporter.context.told_apart(context)
-        raise DeviceMismatch(f"{exporter!r} is not of {context.spec}{numbers}: array() copies it there")
+        raise DeviceMismatch(f"{exporter.summary} is not of {context.spec}{numbers}: array() copies it there")
     if getattr(exporter, "requires_grad", False) is True:
         raise GradientError(
             f"wrap() was given a {type(exporter).__name__} of shape {tuple(exporter.shape)} that records gradients, "

@@ -28,6 +28,7 @@ from cudakit.sim.driver.launches import write_stdout
 from cudakit.sim.driver.objects import Context, Device, Operation, Pool, QueuedWork, Stream
 from cudakit.sim.driver.observing import Count
 from cudakit.sim.driver.order import Rows
+from cudakit.sim.driver.peeking import PeekCalls
 from cudakit.sim.driver.regions import Region
 from cudakit.sim.driver.state import DriverState, call
 from cudakit.sim.driver.streams import StreamScheduler
@@ -57,7 +58,7 @@ class Stats:
     freeing: int
 
 
-class Driver(GraphCalls, StreamCalls, ContextCalls):
+class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
     """A simulated driver with ``devices`` devices of one architecture.
 
     ``memory`` is each device's memory in bytes, ``checks`` which of ``ALL_CHECKS`` are on. ``order`` says which of the

@@ -110,11 +110,12 @@ class CopyCalls(MemoryCalls):
     ) -> Operation:
         """Enqueue a copy. What is pageable is dealt with before this returns."""
         read: Callable[[], Bytes]
-        details: dict[str, Any] = {}
+        details: dict[str, Any] = {"puts": (dst, None)}
         source: PinnedSource | None = None
         if src.kind == "pageable":
             staged = src.view().copy()
             read = lambda: staged  # noqa: E731
+            details["puts"] = (dst, lambda row, start, stop: staged[row, start:stop])
         elif src.kind == "pinned":
             source = PinnedSource(src, self._may_watch(src, stream))
             read = source.read

@@ -10,6 +10,7 @@ from cudakit.sim.driver.arguments import Handle, as_handle, size_t, unsigned
 from cudakit.sim.driver.copies import CopyCalls
 from cudakit.sim.driver.faults import CallError, Result, caller
 from cudakit.sim.driver.objects import Operation, QueuedWork, Stream
+from cudakit.sim.driver.regions import repeated
 from cudakit.sim.driver.state import call
 from cudakit.sim.lockstep.memory import MemoryFault
 
@@ -43,10 +44,12 @@ class FillCalls(CopyCalls):
 
         host = region.kind == "pinned"
         writes = (region.extent,) if host else ()
+        unit = np.frombuffer(pattern.tobytes(), np.uint8)
+        puts = (region, lambda row, start, stop: repeated(unit, start, stop))
 
         def enqueue(stream: Stream, after: Iterable[Operation]) -> Operation:
             operation = self._scheduler.enqueue(
-                stream, label, run, after=after, place=place, visible=host, writes=writes
+                stream, label, run, after=after, place=place, visible=host, writes=writes, puts=puts
             )
             self._note(operation, "writes", region.rows)
             return operation

@@ -30,7 +30,8 @@ class Operation:
     is certain to be done before this starts: the last such operation of each stream, by stream number and serial.
     ``blocked`` counts the operations of ``after`` that are not done, and ``followers`` come after this one.
     ``watched`` are a kernel's memories, each with its use and another's that nothing orders; ``poisoned`` says that its
-    destination was filled with poison, which nothing but a mistake of the host changes before it runs.
+    destination was filled with poison, which nothing but a mistake of the host changes before it runs. ``puts``: the
+    region that a copy or fill writes, and ``values(row, start, stop)``, its bytes, None if they are not known yet.
     """
 
     stream: Stream
@@ -47,6 +48,7 @@ class Operation:
     clock: dict[int, int] = field(default_factory=dict)
     watched: list[tuple[Any, Use, Use]] = field(default_factory=list)
     poisoned: bool = False
+    puts: tuple[Any, Callable[[int, int, int], Any] | None] | None = None
     done: bool = False
     blocked: int = 0
     followers: list[Operation] = field(default_factory=list)
@@ -62,7 +64,7 @@ class Operation:
         for follower in followers:
             follower.blocked -= 1
         # let go of everything: events keep done operations
-        self.run = self.secure = None
+        self.run = self.secure = self.puts = None
         self.after = ()
         self.clock = {}
         self.watched = []

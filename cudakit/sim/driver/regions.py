@@ -86,3 +86,8 @@ class PinnedSource:
 def _checksum(data: Bytes) -> int:
     contiguous: Any = np.ascontiguousarray(data)  # a buffer, which numpy's stubs say from Python 3.12 on only
     return zlib.crc32(contiguous)
+
+
+def repeated(pattern: Bytes, start: int, stop: int) -> Bytes:
+    """Bytes ``start`` to ``stop`` of a pattern that repeats."""
+    return pattern[np.arange(start, stop) % len(pattern)]

@@ -151,6 +151,14 @@ class Allocation:
         rows: Bytes = np.ndarray((height, size), np.uint8, buffer=found, offset=first, strides=(pitch or size, 1))
         return rows
 
+    def undefined_at(self, start: int, size: int) -> Bytes | None:
+        """A copy of ``undefined_bytes`` of ``size`` bytes from byte ``start`` on, made of these alone."""
+        known = self._undefined
+        if not isinstance(known, np.ndarray):
+            return np.full(size, 0xFF, np.uint8) if known else None
+        first = self.address - self.base + start
+        return np.array(known[first : first + size])
+
     def undefined_bytes(self) -> Bytes | None:
         """0xFF for each byte of the store that is undefined, else 0, writable; None where all are defined."""
         if self._undefined is True:
