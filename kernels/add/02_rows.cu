@@ -1,16 +1,17 @@
-// c = a + b over four axes, a row of the last one to a group of lanes: its place is worked out once, vectors follow.
+// c = a + b over four axes: LANES neighbouring lanes share a row of the last axis, find its address once and move
+// vectors.
 //
-// Along the last axis c and a are contiguous, and b is contiguous too (B = 1) or one value (B = 0); the other strides
-// are any. LANES lanes share a row, or a piece of a long one, DEEP vectors of VEC floats each. VEC 4 needs every row of
-// the arrays walked to lie alike against the 16-byte boundaries (not on one); VEC 1 takes any.
+// Along the last axis c and a are contiguous; b is contiguous (B = 1) or one value (B = 0). The other strides are
+// arbitrary. Each lane moves DEEP vectors of VEC floats; longer rows are split into pieces. VEC = 4 needs all rows of
+// all arrays to have the same offset from a 16-byte boundary; VEC = 1 has no such limit.
 //
-// Bound by: memory, for each array the bytes it has. It takes no operand that is transposed; the next rung does. Short
-// and odd rows are slow; the one behind it is for those.
+// Bottleneck: memory bandwidth. It does not accept a transposed operand (see 03_tiles.cu), and short or odd-length rows
+// are slow (see 04_dense.cu).
 #include "../common/row_pieces.cuh"
 
 template <int B>
 struct Sum {
-    static_assert(B == 0 || B == 1, "b is one value a row, or contiguous");
+    static_assert(B == 0 || B == 1, "b is one value per row, or contiguous");
     const float *a, *b;
 
     template <int N>
@@ -23,8 +24,8 @@ struct Sum {
     }
 };
 
-// a_k, b_k, c_k: strides over axis k of n0 x n1 x n2 x cols; pieces: a row;
-// grid: enough threads for n0 * n1 * n2 * pieces groups of LANES, block: a multiple of LANES
+// a_k, b_k, c_k: strides over axis k of n0 x n1 x n2 x cols; pieces: pieces per row;
+// grid: at least n0 * n1 * n2 * pieces groups of LANES threads, block: a multiple of LANES
 template <int VEC, int LANES, int DEEP, int B>
 __global__ void broadcast_rows(const float* a, const float* b, float* c, int64 a_0, int64 a_1, int64 a_2, int64 b_0,
     int64 b_1, int64 b_2, int64 c_0, int64 c_1, int64 c_2, uint64 n0, uint64 n1, uint64 n2, int64 cols, uint64 pieces) {

@@ -1,15 +1,16 @@
-// c = a + b where an operand is transposed: it is read along its own rows and turned in shared memory.
+// c = a + b if an operand is transposed: that operand is read along its own contiguous axis and transposed in shared
+// memory.
 //
-// The last axis is c's fastest; along axis `across` (the grid's tiles take both) the transposed operand's steps are
-// smallest. A block of TILE x ROWS threads takes TILE x TILE elements: an operand that is transposed is read with
-// neighbouring lanes along `across`, and put down with one float of padding a row, so that 32 lanes that read a column
-// of the tile meet 32 banks. Other operands are read where they are used. TURN_A and TURN_B say which is transposed.
+// `along` is c's fastest axis; `across` is the axis along which the transposed operand has its smallest stride. A block
+// of TILE x ROWS threads computes TILE x TILE elements. Neighbouring lanes read the transposed operand along `across`;
+// one float of padding per tile row avoids bank conflicts when the tile is read by columns. Other operands are read
+// directly. TURN_A and TURN_B say which operand is transposed.
 //
-// Bound by: two barriers and a round trip through shared memory a tile. Blocks wait at them, so as many as a
-// multiprocessor holds (8 of 256 threads) are asked for: an eighth to a quarter faster on an H200.
+// Bottleneck: two barriers and a pass through shared memory per tile. Blocks wait at the barriers, so __launch_bounds__
+// requests 8 resident blocks of 256 threads: an eighth to a quarter faster on an H200.
 #include "../common/numbers.cuh"
 
-// a_k, b_k, c_k: strides over n0 x n1 outer axes, `across` and `along` (the last one); block: (TILE, ROWS);
+// a_k, b_k, c_k: strides over n0 x n1 outer axes, `across` and `along` (the last axis); block: (TILE, ROWS);
 // grid: (ceil(along / TILE), at most 65535 of ceil(across / TILE), at most 65535 of n0 * n1)
 template <int TILE, int ROWS, int TURN_A, int TURN_B>
 __global__ void __launch_bounds__(TILE* ROWS, 8) broadcast_tiles(const float* a, const float* b, float* c, int64 a_0,
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(TILE* ROWS, 8) broadcast_tiles(const float* a,
 #pragma unroll 1
         for (int64 top = static_cast<int64>(blockIdx.y) * TILE; top < across;
             top += static_cast<int64>(gridDim.y) * TILE) {
-            // Transposed operands go to tiles, the others to registers, all before the barrier: more loads in flight.
+            // Load transposed operands to tiles and the others to registers before the barrier: more loads in flight.
             const float *turn_a = from_a + (top + tx) * a_across + (left + ty) * a_along,
                         *turn_b = from_b + (top + tx) * b_across + (left + ty) * b_along,
                         *next_a = from_a + (top + ty) * a_across + (left + tx) * a_along,

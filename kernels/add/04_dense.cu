@@ -1,11 +1,11 @@
-// c = a + b over rows, as one run of memory: four elements a thread, wherever rows begin and end.
+// c = a + b for contiguous arrays, treated as one flat array: four elements per thread, regardless of row boundaries.
 //
-// a and c are (rows, cols), contiguous, and start on 16 bytes; b is one row for all of them (B = 1, b_row = 0), or one
-// value a row (B = 0), or a row for each row (B = 1). A thread works out its row once, by one division, and steps into
-// the next row where its four elements cross the end of one. So short rows and rows of odd lengths cost no more than
-// others, which is what the dealing of whole rows cannot give. Number: uint32 for up to 2^31 elements, or uint64.
+// a and c are (rows, cols), contiguous and 16-byte aligned. b is one row for all rows (B = 1, b_row = 0), one value per
+// row (B = 0), or a row for each row (B = 1). A thread finds its row with one division and moves to the next row if its
+// four elements cross a row's end. So short rows and rows of odd length cost no more than others, unlike in 02_rows.cu.
+// Number: uint32 if there are at most 2^31 elements, else uint64.
 //
-// Bound by: memory.
+// Bottleneck: memory bandwidth.
 #include "../common/numbers.cuh"
 
 // b_row: b's stride over rows; grid: ceil(ceil(rows * cols / 4) / blockDim.x), any 1-D block
@@ -14,7 +14,7 @@ __global__ void broadcast_dense(const float* a, const float* b, float* c, int64 
     const Number first = static_cast<Number>(global_thread()) * 4;
     if (first >= n) return;
     const bool whole = first + 4 <= n;
-    // a's vector first: it must not wait for b's value, whose place takes a division to find
+    // Load a first: b's address needs a division, and a's load should not wait for it.
     float4 p = {};
     if (whole) p = reinterpret_cast<const float4*>(a)[first / 4];
     const Number row = first / cols;

@@ -1,12 +1,12 @@
-// out[x, y, z] = volume[x, y, z] + plane[x, y] + line[x], blocks of 4x4x4 with threadIdx.x along x.
+// out[x, y, z] = volume[x, y, z] + plane[x, y] + line[x], blocks of 4x4x4 with threadIdx.x along x, the slowest axis.
 //
 // volume and out are (nx, ny, nz), plane (nx, ny), line (nx,), any strides in elements; out may be volume. Index
-// products are 64-bit: 1300^3 elements are past 2^31. The grid's y and z stop at 65,535 blocks: beyond, the blocks go
-// on in strides of the grid.
+// products are 64-bit: 1300^3 elements exceed 2^31. The grid's y and z have at most 65,535 blocks; grid-stride loops
+// cover the rest.
 //
-// Bound by: uncoalesced access. x is the slowest axis in memory, and threadIdx.x the one that neighbouring lanes differ
-// in: the 32 elements of a warp (4 in x, 4 in y, 2 in z) lie in 16 rows, two floats in each, so a request touches 16
-// sectors of 32 bytes where 4 hold as much. The next rung only renames the axes.
+// Bottleneck: uncoalesced access. x is the slowest axis in memory, but neighbouring lanes differ in threadIdx.x. A
+// warp's 32 elements (4 in x, 4 in y, 2 in z) are in 16 rows, two floats in each, so a request touches 16 sectors of 32
+// bytes instead of 4. The next variant only swaps the axes.
 #include "../common/numbers.cuh"
 
 // grid: (ceil(nx / bx), at most 65535 of ceil(ny / by) and of ceil(nz / bz)), block: (bx, by, bz)

@@ -1,9 +1,11 @@
-// out[x, y, z] = volume[x, y, z] + plane[x, y] + line[x], threadIdx.x along z: neighbouring lanes, neighbouring floats.
+// out[x, y, z] = volume[x, y, z] + plane[x, y] + line[x], threadIdx.x along z: neighbouring lanes read neighbouring
+// floats.
 //
-// Parameters as in 01_slow_axis.cu. The block is 32x4x2: a warp is one run of 32 floats in z, 128 bytes, whole sectors.
+// Parameters as in 01_slow_axis.cu. The block is 32x4x2: a warp reads 32 consecutive floats in z, 128 bytes, whole
+// sectors.
 //
-// Bound by: memory; but every element reads its plane and line value again (from the L1), and works out three products.
-// The next rung reads the two once a row and moves 16 bytes a lane.
+// Bottleneck: memory bandwidth. But each element reads its plane and line value again (from L1) and computes three
+// index products. The next variant reads both values once per row and moves 16 bytes per lane.
 #include "../common/numbers.cuh"
 
 // grid: (ceil(nz / bx), at most 65535 of ceil(ny / by) and of ceil(nx / bz)), block: (bx, by, bz)

@@ -1,19 +1,19 @@
-// out[x, y, z] = volume[x, y, z] + plane[x, y] + line[x], a row of z to a group of lanes.
+// out[x, y, z] = volume[x, y, z] + plane[x, y] + line[x]; LANES neighbouring lanes share a row of z.
 //
-// volume and out are (nx, ny, nz) with z contiguous, plane (nx, ny), line (nx,); other strides are any, in elements;
-// out may be volume. LANES lanes share a row and read its two scalars once; each has DEEP vectors of VEC floats in
-// flight. A long row is split into pieces of LANES * DEEP vectors. VEC 4 needs every row of volume and out to lie alike
-// against the 16-byte boundaries (not on one); VEC 1 takes any.
+// volume and out are (nx, ny, nz) with z contiguous, plane (nx, ny), line (nx,); the other strides are arbitrary, in
+// elements; out may be volume. The row's two scalars are read once. Each lane has DEEP vectors of VEC floats in flight;
+// a longer row is split into pieces of LANES * DEEP vectors. VEC = 4 needs all rows of volume and out to have the same
+// offset from a 16-byte boundary; VEC = 1 has no such limit.
 //
-// Bound by: memory, at 8 bytes an element: volume once, out once. Rows of a few floats leave lanes without work, and
-// odd ones leave the vectors; the next rung is for those.
+// Bottleneck: memory bandwidth, 8 bytes per element. Rows of a few floats leave lanes idle, and odd-length rows need
+// scalar accesses; the next variant handles both.
 #include "../common/row_pieces.cuh"
 
 struct Shifted {
     const float* row;
     float plane, line;
 
-    // volume + plane first: the order in which the sum is written
+    // volume + plane first: the reference adds in this order
     template <int N>
     __device__ __forceinline__ Floats<N> get(int64 i) const {
         Floats<N> v = load_floats<N>(row + i);
@@ -23,7 +23,7 @@ struct Shifted {
     }
 };
 
-// pieces: a row; grid: enough threads for nx * ny * pieces groups of LANES, block: a multiple of LANES
+// pieces: pieces per row; grid: at least nx * ny * pieces groups of LANES threads, block: a multiple of LANES
 template <int VEC, int LANES, int DEEP>
 __global__ void add_rows(const float* volume, const float* plane, const float* line, float* out, int64 v_x, int64 v_y,
     int64 p_x, int64 p_y, int64 l_x, int64 o_x, int64 o_y, int64 nx, int64 ny, int64 nz, int64 pieces) {

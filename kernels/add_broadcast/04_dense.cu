@@ -1,11 +1,11 @@
-// out[x, y, z] = volume[x, y, z] + plane[x, y] + line[x], as one run of memory: four elements a thread.
+// out[x, y, z] = volume[x, y, z] + plane[x, y] + line[x] as one flat array: four elements per thread.
 //
-// volume and out are (nx, ny, nz), contiguous, and start on 16 bytes; plane (nx, ny) and line (nx,) have any strides,
-// in elements; out may be volume. A thread works out x and y once, by two divisions, and steps on where its four
-// elements cross the end of a row: rows of three floats cost no more than long ones. Number: uint32 for up to 2^31
-// elements, or uint64.
+// volume and out are (nx, ny, nz), contiguous and 16-byte aligned; plane (nx, ny) and line (nx,) have any strides, in
+// elements; out may be volume. A thread finds x and y with two divisions and moves to the next row if its four elements
+// cross a row's end: rows of three floats cost no more than long ones. Number: uint32 if there are at most 2^31
+// elements, else uint64.
 //
-// Bound by: memory, for short rows by the 8 bytes of plane and line that come to every row.
+// Bottleneck: memory bandwidth; for short rows, the 8 bytes of plane and line per row.
 #include "../common/numbers.cuh"
 
 // grid: ceil(ceil(nx * ny * nz / 4) / blockDim.x), any 1-D block

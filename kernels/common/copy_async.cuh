@@ -1,9 +1,9 @@
-// Copies from global to shared memory that pass no register (cp.async, sm_80 on). A thread sees its own copies after
-// copy_async_wait(); other threads see them after a barrier behind that.
+// Asynchronous copies from global to shared memory that use no registers (cp.async, sm_80 and later). After
+// copy_async_wait() a thread sees its own copies; other threads see them after a barrier that follows.
 #pragma once
 #include "numbers.cuh"
 
-// Copies BYTES (4, 8 or 16, both sides aligned to it).
+// Copies BYTES (4, 8 or 16); both addresses must be aligned to BYTES.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "the sizes that cp.async.ca takes");
@@ -11,8 +11,8 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(BYTES) : "memory");
 }
 
-// The same, or BYTES zeros where `wanted` is false; `global` is then not read. 16 bytes go past L1: other blocks read
-// them next, not this one.
+// Copies BYTES if `wanted`; otherwise writes BYTES zeros and does not read `global`. 16-byte copies bypass L1: the next
+// reader is another block.
 template <int BYTES>
 __device__ __forceinline__ void copy_async_or_zero(void* shared, const void* global, bool wanted) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "the sizes that cp.async takes");
@@ -29,12 +29,12 @@ __device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// Copies are waited for in groups: those started since the last commit are one.
+// Ends a group: all copies started since the last commit. Groups are waited for as a whole.
 __device__ __forceinline__ void copy_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until at most LATEST of the newest groups are still under way.
+// Waits until at most LATEST of the newest groups are still in flight.
 template <int LATEST>
 __device__ __forceinline__ void copy_async_wait_for() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LATEST) : "memory");

@@ -1,24 +1,24 @@
-// Tensor cores as one warp uses them: fragments from shared memory by ldmatrix, products by mma.sync.m16n8k16 with half
-// or bfloat16 operands and float sums (sm_80 on).
+// Tensor-core operations of one warp: ldmatrix loads fragments from shared memory, mma.sync.m16n8k16 multiplies half or
+// bfloat16 fragments with float sums (sm_80 and later).
 //
-// Fragments, lane l of the warp, g = l / 4, t = l % 4; each register holds two neighbouring elements:
+// Fragments of lane l, with g = l / 4 and t = l % 4; each register holds two neighbouring elements:
 //   A, 16 x 16: a[0] row g, columns 2t, 2t + 1; a[1] row g + 8; a[2] row g, columns 8 on; a[3] row g + 8, columns 8 on
 //   B, 16 x 8:  b[0] rows 2t, 2t + 1 of column g; b[1] rows 8 on
 //   C, 16 x 8:  c[0], c[1] row g, columns 2t, 2t + 1; c[2], c[3] row g + 8
-// So the sums of two C tiles side by side, rounded to pairs, are an A tile of the next product.
+// So the sums of two neighbouring C tiles, rounded and packed in pairs, form an A tile of a following product.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "numbers.cuh"
 
-// Where a pointer to shared memory points, as the instructions below take it.
+// The shared-memory address of a pointer, in the form the instructions below need.
 __device__ __forceinline__ unsigned shared_address(const void* shared) {
     return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
-// Four 8 x 8 matrices of 16-bit elements, one a register. Lane l gives the address of row l % 8 of matrix l / 8 (16
-// bytes, aligned to them) and gets columns 2t, 2t + 1 of row g of each.
+// Loads four 8 x 8 matrices of 16-bit elements, one per register. Lane l passes the address of row l % 8 of matrix l /
+// 8 (16 bytes, 16-byte aligned) and receives columns 2t, 2t + 1 of row g of each matrix.
 __device__ __forceinline__ void load_matrices(unsigned (&to)[4], unsigned address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
         : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -26,7 +26,7 @@ __device__ __forceinline__ void load_matrices(unsigned (&to)[4], unsigned addres
         : "memory");
 }
 
-// The same, each matrix transposed: the lane gets rows 2t, 2t + 1 of column g.
+// Loads four matrices, each transposed: the lane receives rows 2t, 2t + 1 of column g.
 __device__ __forceinline__ void load_matrices_transposed(unsigned (&to)[4], unsigned address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
         : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -57,7 +57,7 @@ __device__ __forceinline__ void multiply_add<__nv_bfloat16>(
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Two floats rounded to the nearest T, `low` in the lower half of the register.
+// Two floats rounded to the nearest T; `low` is in the register's lower half.
 template <class T>
 __device__ __forceinline__ unsigned pack(float low, float high);
 

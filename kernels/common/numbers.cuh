@@ -1,5 +1,5 @@
-// Number limits and fixed-width integers for kernels compiled by NVRTC, which brings no <cfloat>, <cmath> or <cstdint>
-// of its own.
+// Constants, fixed-width integers and thread indices for the kernels. NVRTC, which compiles them, has no <cfloat>,
+// <cmath> or <cstdint>.
 #pragma once
 
 using int64 = long long;
@@ -12,7 +12,7 @@ constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// One thread's place among all threads of a 1-D grid. 64-bit: grid * block passes 2^31.
+// This thread's index among all threads of a 1-D grid. 64-bit, since grid * block can exceed 2^31.
 __device__ __forceinline__ int64 global_thread() {
     return static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x;
 }

@@ -1,4 +1,4 @@
-// N elements that are moved as one, in accesses of at most 16 bytes.
+// N elements that are loaded and stored together, in accesses of at most 16 bytes.
 #pragma once
 
 template <class T, int N>

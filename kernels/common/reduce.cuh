@@ -1,4 +1,4 @@
-// Reductions over a warp by shuffles and over a block by a shared-memory tree or by warps.
+// Reductions over a warp with shuffles, and over a block with a shared-memory tree or with warp shuffles.
 #pragma once
 #include "numbers.cuh"
 
@@ -12,7 +12,7 @@ struct Sum {
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
 };
 
-// Every lane of each group of `WIDTH` neighbouring lanes gets the group's result. All 32 lanes take part.
+// Returns the group's result to every lane of each group of `WIDTH` neighbouring lanes. All 32 lanes must call it.
 template <int WIDTH, class Op>
 __device__ __forceinline__ float lanes_reduce(float value, Op op) {
     static_assert(WIDTH >= 1 && WIDTH <= kWarp && (WIDTH & (WIDTH - 1)) == 0, "a power of two of lanes");
@@ -22,8 +22,8 @@ __device__ __forceinline__ float lanes_reduce(float value, Op op) {
     return value;
 }
 
-// Every thread of the block gets the result. `scratch` holds blockDim.x values. Halves are rounded up, so any block
-// size works, not only powers of two.
+// Returns the result to every thread of the block. `scratch` holds blockDim.x values. Half counts are rounded up, so
+// any block size works, not only powers of two.
 template <class T, class Op>
 __device__ __forceinline__ T tree_reduce_block(T value, T* scratch, Op op) {
     scratch[threadIdx.x] = value;
@@ -39,9 +39,9 @@ __device__ __forceinline__ T tree_reduce_block(T value, T* scratch, Op op) {
     return result;
 }
 
-// Every thread of the block gets the result; shuffles first, then one value a warp through shared memory.
-// `scratch` holds 32 values, blockDim.x is a multiple of 32. Two calls in a row need two scratch areas. MOST: a power
-// of two, no fewer than the block's warps; fewer take fewer shuffles.
+// Returns the result to every thread of the block: shuffles first, then one value per warp through shared memory.
+// `scratch` holds 32 values; blockDim.x is a multiple of 32. Two calls in a row need two scratch areas. MOST: a power
+// of two, at least the block's number of warps; a smaller value needs fewer shuffles.
 template <int MOST = kWarp, class Op>
 __device__ __forceinline__ float warps_reduce_block(float value, float* scratch, Op op) {
     const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;

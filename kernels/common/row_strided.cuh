@@ -1,11 +1,11 @@
-// Walks a row of floats of any stride, the threads of a block side by side.
+// Walks a row of floats with any stride; neighbouring threads of a block take neighbouring elements.
 //
-// The addresses are stepped, not multiplied out anew: a 64-bit product an element costs as much as the element's own
-// arithmetic. Unrolled by four, so that a thread has four loads in flight.
+// Addresses are incremented, not multiplied: a 64-bit product per element would cost as much as the element's own
+// arithmetic. Loops are unrolled by four, so each thread has four loads in flight.
 #pragma once
 #include "numbers.cuh"
 
-// Calls use(element) for every element of the row, each in one thread of the block. `stride` in floats.
+// Calls use(element) once for every element of the row; the block's threads share the calls. `stride` in floats.
 template <class Use>
 __device__ __forceinline__ void for_each_strided(const float* row, int64 stride, int64 cols, Use use) {
     const int64 step = blockDim.x * stride;
@@ -14,7 +14,7 @@ __device__ __forceinline__ void for_each_strided(const float* row, int64 stride,
     for (int64 c = threadIdx.x; c < cols; c += blockDim.x, at += step) use(*at);
 }
 
-// to[i] = f(from[i]) for every i of the row. Both may be the same row.
+// Sets to[i] = f(from[i]) for every i of the row. Both may be the same row.
 template <class F>
 __device__ __forceinline__ void map_strided(
     const float* from, int64 from_stride, float* to, int64 to_stride, int64 cols, F f) {

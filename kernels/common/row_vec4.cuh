@@ -1,17 +1,17 @@
-// Walks a row of floats in 16-byte pieces whatever its alignment: a scalar head up to the first 16-byte boundary, a
-// float4 body, a scalar tail. A float4 access off a 16-byte boundary faults, and rows whose stride is not a multiple
-// of 4 floats start off one: the split is worked out for each row, not assumed. Bodies are unrolled by four for loads
-// in flight.
+// Walks a row of floats in 16-byte accesses for any alignment: a scalar head up to the first 16-byte boundary, a
+// float4 body, a scalar tail. An unaligned float4 access faults, and rows whose stride is not a multiple of 4
+// floats start unaligned: so the split is computed for each row. Bodies are unrolled by four, for more loads in
+// flight.
 #pragma once
 #include "numbers.cuh"
 
 struct Split {
     int64 head;  // scalars before the body
     int64 body;  // float4 groups
-    int64 tail;  // index of the first scalar behind the body
+    int64 tail;  // index of the first scalar after the body
 };
 
-// `stride` is the distance of neighbouring elements in floats; anything but 1 has no body.
+// `stride`: floats between neighbouring elements. If it is not 1, the whole row is head.
 __device__ __forceinline__ Split split_row(const float* row, int64 stride, int64 cols) {
     if (stride != 1) return {cols, 0, cols};
     const int64 to_boundary = (16 - (reinterpret_cast<uint64>(row) & 15)) / 4 % 4;
@@ -20,7 +20,7 @@ __device__ __forceinline__ Split split_row(const float* row, int64 stride, int64
     return {head, body, head + body * 4};
 }
 
-// Calls use(element) for every element of the row, each in one thread of the block.
+// Calls use(element) once for every element of the row; the block's threads share the calls.
 template <class Use>
 __device__ __forceinline__ void for_each_in_row(const float* row, int64 stride, int64 cols, Use use) {
     const Split split = split_row(row, stride, cols);
@@ -34,7 +34,8 @@ __device__ __forceinline__ void for_each_in_row(const float* row, int64 stride, 
     for (int64 i = split.tail + threadIdx.x; i < cols; i += blockDim.x) use(row[i]);
 }
 
-// to[i] = f(from[i]) for every i of the row. Stores are 16 bytes wide where both rows share their boundaries.
+// Sets to[i] = f(from[i]) for every i of the row. Stores are 16 bytes wide if both rows have the same offset from 16
+// bytes.
 template <class F>
 __device__ __forceinline__ void map_row(
     const float* from, int64 from_stride, float* to, int64 to_stride, int64 cols, F f) {

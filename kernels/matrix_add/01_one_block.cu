@@ -1,10 +1,10 @@
-// C = A + B for one matrix, by one block of 16x16 threads that strides over it.
+// C = A + B for one matrix, computed by a single block of 16x16 threads.
 //
-// A, B, C are (rows, cols) with any strides in elements. One block has at most 1,024 threads: written as one element a
-// thread it leaves every matrix past that unfinished, without an error. Here the block goes on in strides of its own
-// size until the matrix is done.
+// A, B, C are (rows, cols) with any strides in elements. A block has at most 1,024 threads: with one element per
+// thread, a larger matrix would silently stay unfinished. So the block loops over the matrix in steps of its own
+// size.
 //
-// Bound by: one multiprocessor of all. The next rung gives every 16x16 tile a block.
+// Bottleneck: only one SM works. The next variant launches one block per 16x16 tile.
 #include "../common/numbers.cuh"
 
 // a, b, c: (rows, cols); grid: 1, any 2-D block

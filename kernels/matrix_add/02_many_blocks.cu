@@ -1,14 +1,14 @@
-// C = A + B for one matrix, a 16x16 tile a block.
+// C = A + B for one matrix, one block per 16x16 tile.
 //
 // A, B, C are (rows, cols) with any strides in elements. threadIdx.x runs along the columns, which are neighbours in
-// memory. The grid is rounded up and the threads past the edge do nothing: rounded down, 100x100 gets 6x6 tiles and its
-// last four rows and columns are never written. A grid has at most 65,535 blocks along y: beyond that many tiles the
-// blocks go on in strides of the grid.
+// memory. The grid is rounded up, and threads past the edge do nothing: rounded down, a 100x100 matrix would get 6x6
+// tiles and its last four rows and columns would not be written. A grid has at most 65,535 blocks along y; a
+// grid-stride loop covers more rows of tiles.
 //
-// (A loop that mostly runs once is not unrolled: its trip count would be worked out first, by a 64-bit division.)
+// `#pragma unroll 1`: the loop mostly runs once, and unrolling would compute its trip count with a 64-bit division.
 //
-// Bound by: memory, but a row of a tile is 16 floats, so a warp moves two segments of 64 bytes; and a batch of matrices
-// takes a launch each. The next rung puts the batch on the grid's z.
+// Bottleneck: memory bandwidth. A tile's row is 16 floats, so a warp moves two segments of 64 bytes, and a batch needs
+// one launch per matrix. The next variant puts the batch on the grid's z axis.
 #include "../common/numbers.cuh"
 
 // a, b, c: (rows, cols); grid: (ceil(cols / bx), at most 65535 of ceil(rows / by)), block: (bx, by)

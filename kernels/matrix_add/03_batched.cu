@@ -1,10 +1,12 @@
-// C[m] = A[m] + B[m] for a batch of matrices in one launch: the grid's z is the matrix, x and y are its 16x16 tiles.
+// C[m] = A[m] + B[m] for a batch of matrices in one launch: the grid's z axis is the matrix, x and y are its 16x16
+// tiles.
 //
-// A, B, C are (matrices, rows, cols) with any strides in elements. Offsets are 64-bit: 32,768 matrices of 256x256 are
-// 2^31 elements, which an int does not hold. A grid has at most 65,535 blocks along z (and y), so from there on a block
-// takes every 65,535th matrix.
+// A, B, C are (matrices, rows, cols) with any strides in elements. Offsets are 64-bit: 32,768 matrices of 256x256 have
+// 2^31 elements, too many for an int. A grid has at most 65,535 blocks along y and z; grid-stride loops cover larger
+// batches and matrices.
 //
-// Bound by: memory, in segments of 64 bytes a warp. Where everything is contiguous the next rung forgets the axes.
+// Bottleneck: memory bandwidth, in segments of 64 bytes per warp. If everything is contiguous, the next variant uses a
+// flat index.
 #include "../common/numbers.cuh"
 
 // a, b, c: (matrices, rows, cols); block: (bx, by);

@@ -1,9 +1,9 @@
-// The highest rate of float multiply-adds that instructions reach: nothing but FFMA on registers.
+// Measures the peak FP32 rate: FFMA instructions on registers only.
 //
-// x becomes a * x + b, `steps` times for each of 16 values a thread. A sum waits for itself some four cycles, and the
-// other 15 fill them; memory is touched once, at the end.
+// Each thread computes x = a * x + b `steps` times for 16 independent values. A value must wait about four cycles for
+// its last FFMA; the other 15 keep the pipe busy. Memory is written once, at the end.
 //
-// Bound by: the FMA pipe, two thirds of whose operands are the same register for all 16. Shapes of a roofline's roof.
+// Bottleneck: the FMA pipe. The result is the compute roof of a roofline plot.
 constexpr int kChains = 16;
 
 // out: (threads,), the sum of a thread's values; any 1-D grid and block

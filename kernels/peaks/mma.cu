@@ -1,20 +1,20 @@
-// The highest rate of tensor cores by mma.sync: bfloat16 products with float sums, operands in registers all along.
+// Measures the peak tensor-core rate of mma.sync: bfloat16 products, float sums, operands always in registers.
 //
-// A warp keeps 4 A tiles (16 x 16), 4 B tiles (16 x 8) and their 16 products (16 x 8), and adds each to its sum once a
-// step. Elements are 1 + noise / 128 with up to 7 bits of noise: a chip that multiplies ones or zeros draws less
-// power, clocks higher and shows a peak that no data reaches.
+// Each warp holds 4 A tiles (16 x 16), 4 B tiles (16 x 8) and their 16 products (16 x 8). Each step adds all 16
+// products to their sums. Elements are 1 + noise / 128 with up to 7 random bits: multiplying only ones or zeros uses
+// less power, raises the clock and shows a peak that real data never reaches.
 //
-// Bound by: the tensor pipe. wgmma, which reads its operands from shared memory, goes further on sm_90a.
+// Bottleneck: the tensor pipe. On sm_90a, wgmma is faster: it reads its operands from shared memory.
 #include "../common/mma.cuh"
 
 constexpr int kTiles = 4;
 
-// Two bfloat16 in [1, 2), 1.0 where `noise` has no bits
+// Two bfloat16 in [1, 2); 1.0 if `noise` has no bits set.
 __device__ __forceinline__ unsigned ones(unsigned noise) {
     return 0x3f803f80u | (noise & 0x007f007fu);
 }
 
-// out: (threads,), the sum of a thread's sums; any 1-D grid, block: warps. noise: 0, or bits to draw elements from
+// out: (threads,), one sum per thread; any 1-D grid, block: whole warps. noise: 0, or a seed for the elements
 __global__ void __launch_bounds__(256) mma_chains(float* out, unsigned noise, int steps) {
     unsigned a[kTiles][4], b[kTiles][2];
     float c[kTiles][kTiles][4] = {};

@@ -1,11 +1,14 @@
-// Sum, maximum or its place along one axis of a matrix: one thread a reduction.
+// Sum, max or argmax along one axis of a matrix: one thread per result.
 //
-// x: element i of reduction k at x[k * kept_stride + i * along_stride], of any sign; y: one result every y_stride.
-// Over rows, neighbouring threads read a row apart: 32 sectors a request, an eighth of each used. Over columns the same
-// kernel reads neighbours, and lacks only threads. The next rung gives a row to a block.
+// x: element i of reduction k is x[k * kept_stride + i * along_stride]; strides have any sign. y: one result every
+// y_stride elements. The matrix has `kept` reductions of `length` elements each.
+//
+// Bottleneck: uncoalesced access if rows are reduced. Neighbouring threads read addresses a whole row apart: 32 sectors
+// per request, an eighth of each used. If columns are reduced, accesses are coalesced, but there are too few threads.
+// The next variant uses one block per row.
 #include "operators.cuh"
 
-// grid: 1-D, a thread each of `kept` reductions of `length` elements
+// grid: 1-D, at least one thread for each of the `kept` reductions
 template <class Op, class Result>
 __global__ void thread_per_row(const float* x, Result* y, int64 kept_stride, int64 along_stride, int64 kept_index,
     int64 along_index, int64 y_stride, int64 kept, int64 length) {

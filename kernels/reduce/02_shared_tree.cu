@@ -1,7 +1,9 @@
-// Sum, maximum or its place along one axis: one block a reduction, whose threads combine by a tree in shared memory.
+// Sum, max or argmax along one axis: one block per result, combined by a tree in shared memory.
 //
-// Parameters as in 01_thread_per_row.cu. A barrier for each halving, with fewer threads at work each time; the next
-// rung combines within warps, where no barrier is needed.
+// Parameters as in 01_thread_per_row.cu.
+//
+// Bottleneck: barriers. The tree needs a barrier per halving, with half as many active threads each time. The next
+// variant combines within warps, which needs no barrier.
 #include "operators.cuh"
 
 // grid: kept, block: BLOCK

@@ -1,6 +1,8 @@
-// Sum, maximum or its place along one axis: one block a reduction, combined by shuffles and one barrier.
+// Sum, max or argmax along one axis: one block per result, combined by warp shuffles and one barrier.
 //
-// Parameters as in 01_thread_per_row.cu. Bound by the number of loads: four bytes each. The next rung reads 16 at once.
+// Parameters as in 01_thread_per_row.cu.
+//
+// Bottleneck: the number of loads, 4 bytes per lane each. The next variant loads 16 bytes at once.
 #include "operators.cuh"
 
 // grid: kept, block: BLOCK

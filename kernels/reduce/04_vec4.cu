@@ -1,10 +1,12 @@
-// Sum, maximum or its place along one axis: LANES threads a reduction, 16-byte loads, several in flight.
+// Sum, max or argmax along one axis: LANES threads per result, 16-byte loads, several in flight.
 //
-// Parameters as in 01_thread_per_row.cu. Bound by memory where there are reductions enough to fill the chip. One long
-// row keeps one multiprocessor busy: the next rung parts it.
+// Parameters as in 01_thread_per_row.cu. LANES is part of a warp for short rows, so that a block has several rows.
+//
+// Bottleneck: memory bandwidth, if there are enough reductions to fill the chip. A single long row uses only one SM;
+// the next variant splits it.
 #include "vectors.cuh"
 
-// grid: ceil(kept / (BLOCK / LANES)), block: BLOCK; LANES: a power of two up to 32, or BLOCK
+// grid: ceil(kept / (BLOCK / LANES)), block: BLOCK; LANES: BLOCK, or a power of two up to 32
 template <class Op, class Result, int BLOCK, int LANES>
 __global__ void __launch_bounds__(BLOCK) vec4(const float* x, Result* y, int64 kept_stride, int64 along_stride,
     int64 kept_index, int64 along_index, int64 y_stride, int64 kept, int64 length) {

@@ -1,10 +1,13 @@
-// Sum, maximum or its place of few long rows, or of a whole array: blocks reduce chunks, a second launch the chunks.
+// Sum, max or argmax of few long rows, or of a whole array: blocks reduce chunks, a second launch reduces the chunks'
+// results.
 //
-// x as in 01_thread_per_row.cu; `parts`: kept * chunks states. No atomics: a float sum that blocks add to in the order
-// of their arrival differs from run to run. Bound by memory, and by the second launch where the array is small.
+// x as in 01_thread_per_row.cu; `parts`: scratch for kept * chunks states. Without atomics: if blocks added floats in
+// order of arrival, the result would differ from run to run.
+//
+// Bottleneck: memory bandwidth; for small arrays, the second launch.
 #include "vectors.cuh"
 
-// grid: kept * chunks, block: BLOCK; each chunk of `each` elements
+// grid: kept * chunks, block: BLOCK; `each`: elements per chunk
 template <class Op, int BLOCK>
 __global__ void __launch_bounds__(BLOCK) reduce_chunks(const float* x, typename Op::State* parts, int64 kept_stride,
     int64 along_stride, int64 kept_index, int64 along_index, int64 chunks, int64 each, int64 length) {
@@ -18,7 +21,7 @@ __global__ void __launch_bounds__(BLOCK) reduce_chunks(const float* x, typename 
     if (threadIdx.x == 0) parts[blockIdx.x] = all;
 }
 
-// grid: one block a result, block: BLOCK; `chunks` states each
+// grid: one block per result, block: BLOCK; `chunks`: states per result
 template <class Op, class Result, int BLOCK>
 __global__ void __launch_bounds__(BLOCK) finish_chunks(
     const typename Op::State* parts, Result* y, int64 y_stride, int64 chunks) {

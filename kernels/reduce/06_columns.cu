@@ -1,9 +1,12 @@
-// Sum, maximum or its place down the columns: a warp reads neighbouring columns, blocks take slabs of rows.
+// Sum, max or argmax down the columns: a warp reads neighbouring columns, so its loads are coalesced; each block takes
+// a slab of rows.
 //
-// x as in 01_thread_per_row.cu, and with VEC = 4 neighbouring columns side by side on 16-byte boundaries; `parts`:
-// slabs * kept states, slab by slab, which the second launch makes one; a single slab is written to y at once. A block
-// of 32 x ROWS threads holds 32 * VEC columns, and deals the rows of its slab to its ROWS warps; a tree in shared
-// memory joins these. Bound by memory.
+// x as in 01_thread_per_row.cu. VEC = 4 needs neighbouring columns that are contiguous and 16-byte aligned. `parts`:
+// scratch for slabs * kept states, slab by slab; a second launch combines the slabs. With a single slab, results go
+// directly to y. A block of 32 x ROWS threads takes 32 * VEC columns; its ROWS warps share the slab's rows, and a tree
+// in shared memory combines the warps' states.
+//
+// Bottleneck: memory bandwidth.
 #include "../common/pack.cuh"
 #include "operators.cuh"
 
@@ -12,7 +15,7 @@ struct States {
     typename Op::State at[VEC];
 };
 
-// The first of ROWS warps gets what all hold of the same columns.
+// Combines the states that ROWS warps hold of the same columns; the first warp gets the result.
 template <class Op, int VEC, int ROWS>
 __device__ __forceinline__ States<Op, VEC> merge_down(States<Op, VEC> mine, States<Op, VEC> (&shared)[ROWS][kWarp]) {
     static_assert((ROWS & (ROWS - 1)) == 0, "the tree halves");
@@ -31,7 +34,7 @@ __device__ __forceinline__ States<Op, VEC> merge_down(States<Op, VEC> mine, Stat
     return mine;
 }
 
-// grid: slabs * tiles, block: (32, ROWS); slabs of `each` rows
+// grid: slabs * tiles, block: (32, ROWS); `each`: rows per slab
 template <class Op, class Result, int VEC, int ROWS>
 __global__ void __launch_bounds__(kWarp* ROWS) column_slabs(const float* x, typename Op::State* parts, Result* y,
     int64 kept_stride, int64 along_stride, int64 kept_index, int64 along_index, int64 y_stride, int64 slabs, int64 each,

@@ -1,16 +1,16 @@
-// What sum, max and argmax share: the state of a reduction, how a thread folds its elements into one, and how the
-// states of a warp and of a block become one.
+// Shared by sum, max and argmax: the state of a reduction, how a thread folds its elements into a state, and how the
+// states of a warp and of a block are combined.
 //
-// An operator has a State, start(index) (the state before the element of that index), add(state, value, index) for
-// indices that rise, merge of two states in either order, and result. Adding kNothing changes no state.
+// An operator has a State type, start(index) (the state before the element of that index), add(state, value, index) for
+// increasing indices, merge of two states in either order, and result. Adding kNothing does not change a state.
 #pragma once
 #include "../common/numbers.cuh"
 
-constexpr int64 kNone = 0x7fffffffffffffff;  // an index behind all others
+constexpr int64 kNone = 0x7fffffffffffffff;  // an index after all others
 constexpr int kFold = 32;
 
-// What every kernel of the family is told about x: element i of reduction k is x[k * kept_stride + i * along_stride],
-// and its index is k * kept_index + i * along_index.
+// The layout of x: element i of reduction k is x[k * kept_stride + i * along_stride], and its index is k * kept_index +
+// i * along_index.
 struct Walk {
     int64 kept_stride, along_stride, kept_index, along_index;
 };
@@ -30,7 +30,7 @@ struct SumOf {
     __device__ __forceinline__ static Result result(State sum) { return sum; }
 };
 
-// The comparison with itself keeps a NaN: fmaxf would pass over it, and numpy's maximum of a row with a NaN is NaN.
+// a != a keeps a NaN: fmaxf would drop it, and numpy's maximum of a row with a NaN is NaN.
 struct MaxOf {
     using State = float;
     using Result = float;
@@ -53,8 +53,8 @@ struct Place {
     int64 index;
 };
 
-// A NaN is above all numbers, and of equal values the first counts. Without the index in `merge` a tie would go to
-// whichever warp comes first.
+// A NaN is greater than all numbers; of equal values the first wins. `merge` compares indices, so that a tie does not
+// depend on the order of the warps.
 struct ArgMaxOf {
     using State = Place;
     using Result = int64;
@@ -78,16 +78,16 @@ struct ArgMaxOf {
     __device__ __forceinline__ static State from(State a, int distance) {
         return {__shfl_xor_sync(kAllLanes, a.value, distance), __shfl_xor_sync(kAllLanes, a.index, distance)};
     }
-    // With the element's number in its reduction made its index; a number costs no multiplication an element.
+    // Converts the element's number in its reduction to its index. Counting numbers saves a multiplication per element.
     __device__ __forceinline__ static State at(State best, int64 base, int64 step) {
         return {best.value, best.index == kNone ? kNone : base + best.index * step};
     }
     __device__ __forceinline__ static Result result(State best) { return best.index; }
 };
 
-// Adds steps first, first + step, ... to a state, kBatch of them, asked for before the first is used. WHOLE: all lie
-// before `end`; otherwise those past it are `none`, and the load is of the first again (a load under a condition would
-// wait for the one before it to be used).
+// Adds elements first, first + step, ... (kBatch of them) to a state, all loaded before the first is used. WHOLE: all
+// are before `end`. Otherwise an element past `end` counts as `none`, and its load reads `first` again, because a
+// conditional load would wait until the previous one is used.
 constexpr int kBatch = 8;
 template <bool WHOLE, class State, class None, class Load, class Add>
 __device__ __forceinline__ void add_batch(
@@ -106,10 +106,10 @@ __device__ __forceinline__ void add_batch(
     }
 }
 
-// One thread's states of steps first, first + step, ... before end, merged as a tree of LEVEL levels with 32 branches
-// below the topmost, so that rounding hardly grows with the length. (Ones added from left to right in float32 stop at
-// 2^24.) More levels than the length asks for cost registers. start(i), load(i), add(state, loaded, i), merge(a, b);
-// adding `none` changes no state.
+// Folds elements first, first + step, ... before end into one state, as a tree of LEVEL levels with 32 branches each
+// below the top, so that rounding errors hardly grow with the length. (Ones added one by one in float32 stop at 2^24.)
+// Unneeded levels cost registers. start(i), load(i), add(state, loaded, i), merge(a, b); adding `none` does not change
+// a state.
 template <int LEVEL, class None, class Start, class Load, class Add, class Merge>
 __device__ __forceinline__ auto fold(
     int64 first, int64 end, int64 step, None none, Start start, Load load, Add add, Merge merge) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ auto fold(
     }
 }
 
-// Every lane of WIDTH neighbours gets their state. All 32 lanes take part.
+// Combines the states of WIDTH neighbouring lanes; each of them gets the result. All 32 lanes must call it.
 template <class Op, int WIDTH>
 __device__ __forceinline__ typename Op::State lanes_merge(typename Op::State state) {
 #pragma unroll
@@ -141,7 +141,8 @@ __device__ __forceinline__ typename Op::State lanes_merge(typename Op::State sta
     return state;
 }
 
-// Every thread of the first warp gets the block's state. `shared`: 32 states; blockDim.x is a multiple of 32.
+// Combines the block's states; every thread of the first warp gets the result. `shared`: 32 states; blockDim.x is a
+// multiple of 32.
 template <class Op>
 __device__ __forceinline__ typename Op::State block_merge(typename Op::State state, typename Op::State* shared) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
@@ -151,7 +152,8 @@ __device__ __forceinline__ typename Op::State block_merge(typename Op::State sta
     return lanes_merge<Op, kWarp>(lane < warps ? shared[lane] : Op::start(kNone));
 }
 
-// One thread's state of every `lanes`-th element of one reduction, from number `lane` on; `base`: index of number 0.
+// Folds every `lanes`-th element of one reduction, starting at number `lane`, into one state; `base`: index of number
+// 0.
 template <class Op>
 __device__ __forceinline__ typename Op::State fold_scalars(
     const float* row, Walk walk, int64 base, int64 lane, int64 end, int64 lanes) {

@@ -1,10 +1,10 @@
-// One thread's share of a run of neighbouring floats, read 16 bytes at once where they lie on a boundary.
+// Folds contiguous floats with 16-byte loads.
 #pragma once
 #include "../common/row_vec4.cuh"
 #include "operators.cuh"
 
-// The state of what falls to `lane` of `lanes` in the `length` elements of `row`, the first of which has index `base`.
-// Any stride is right; neighbours are read in float4 behind a scalar head, eight loads in flight.
+// Folds the share of `lane`, one of `lanes`, in the `length` elements of `row` into one state; `base`: index of the
+// first. Any stride is correct; contiguous elements are read as float4 after a scalar head, with eight loads in flight.
 template <class Op>
 __device__ __forceinline__ typename Op::State fold_vectors(
     const float* row, Walk walk, int64 base, int64 length, int64 lane, int64 lanes) {

@@ -1,15 +1,15 @@
-// y = f(x) over four axes of any strides: one thread an element at a time, in the order of y's memory.
+// y = f(x) over four axes with any strides: one thread per element, in the order of y's memory.
 //
-// f is a map of maps.cuh, with one parameter; y may be x. The axes are slowest first in y. The grid is fixed and
-// strides over the elements.
+// f is a map of maps.cuh with one parameter; y may be x. The axes are ordered by y's strides, slowest first. The grid
+// has a fixed size and uses a grid-stride loop.
 //
-// Bound by: the divisions that find an element's place, and 2 or 4 bytes a lane a load. The next rung is for contiguous
-// arrays, which need no place and move 16 bytes.
+// Bottleneck: the divisions that find an element's indices, and accesses of 2 or 4 bytes per lane. The next variant is
+// for contiguous arrays: no divisions, 16 bytes per lane.
 #include "../common/places.cuh"
 #include "maps.cuh"
 
 // x_k, y_k: strides over axis k of n0 x n1 x n2 x n3; any 1-D grid and
-// block; Number: uint32 for up to 2^31 elements, or uint64
+// block; Number: uint32 if there are at most 2^31 elements, else uint64
 template <class X, class Y, class Map, class Number>
 __global__ void map_strided(const X* x, Y* y, int64 x_0, int64 x_1, int64 x_2, int64 x_3, int64 y_0, int64 y_1,
     int64 y_2, int64 y_3, Number n0, Number n1, Number n2, Number n3, float parameter) {

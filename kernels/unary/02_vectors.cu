@@ -1,9 +1,10 @@
-// y = f(x) over contiguous arrays: PER elements a lane, in one load and one store.
+// y = f(x) over contiguous arrays: PER elements per lane, in one load and one store.
 //
-// x and y are (n,), start on 16 bytes, and y may be x. PER elements are 16 bytes of the wider type. The last n % PER
-// elements go to the thread behind the last whole group.
+// x and y are (n,) and 16-byte aligned; y may be x. PER elements are 16 bytes of the wider type. The thread after the
+// last whole group handles the last n % PER elements.
 //
-// Bound by: memory. (Two or four groups a thread are slower on an H200: a full chip has loads enough in flight.)
+// Bottleneck: memory bandwidth. Two or four groups per thread are slower on an H200: a full chip already has enough
+// loads in flight.
 #include "../common/pack.cuh"
 #include "maps.cuh"
 

@@ -1,12 +1,12 @@
-// y = value over four axes of any strides, the value given as its bits: one kernel for every type of U's size.
+// y = value over four axes with any strides. The value is passed as its bits: one kernel for all types of U's size.
 //
-// The axes are slowest first in y. The grid is fixed and strides over the elements.
+// The axes are ordered by y's strides, slowest first. The grid has a fixed size and uses a grid-stride loop.
 //
-// Bound by: the divisions that find an element's place. The next rung is for contiguous arrays.
+// Bottleneck: the divisions that find an element's indices. The next variant is for contiguous arrays.
 #include "../common/places.cuh"
 
 // y_k: strides over axis k of n0 x n1 x n2 x n3; any 1-D grid and
-// block; Number: uint32 for up to 2^31 elements, or uint64
+// block; Number: uint32 if there are at most 2^31 elements, else uint64
 template <class U, class Number>
 __global__ void fill_strided(
     U* y, int64 y_0, int64 y_1, int64 y_2, int64 y_3, Number n0, Number n1, Number n2, Number n3, uint64 bits) {

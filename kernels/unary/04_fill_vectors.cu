@@ -1,12 +1,12 @@
-// y = value over a contiguous array, the value given as its bits: 16 bytes a lane in one store.
+// y = value over a contiguous array, 16 bytes per lane in one store. The value is passed as its bits.
 //
-// y is (n,) and starts on 16 bytes. The last elements, too few for 16 bytes, go to the first threads.
+// y is (n,) and 16-byte aligned. If the last elements do not fill 16 bytes, the first threads write them.
 //
-// Bound by: memory, written only. (More stores a thread gain nothing on an H200.)
+// Bottleneck: memory bandwidth, stores only. More stores per thread are no faster on an H200.
 #include "../common/numbers.cuh"
 #include "../common/pack.cuh"
 
-// grid: enough threads for n * sizeof(U) / 16 groups, and one a tail element; any 1-D block
+// grid: one thread per 16-byte group, and at least one per tail element; any 1-D block
 template <class U>
 __global__ void fill_vectors(U* y, int64 n, uint64 bits) {
     constexpr int kPer = 16 / sizeof(U);

@@ -1,10 +1,10 @@
-// Maps of one value to one value, and the number types they work on. A map is a struct with one float parameter.
+// Element-wise maps and conversions between number types. A map is a struct with one float parameter.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include "../common/numbers.cuh"
 
-// To float, which holds every float16 and bfloat16 exactly. int32 has conversions of its own below.
+// Conversion to float, which is exact for float16 and bfloat16. int32 has its own conversions below.
 __device__ __forceinline__ float to_float(float x) {
     return x;
 }
@@ -15,8 +15,8 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 x) {
     return __bfloat162float(x);
 }
 
-// From float, rounded to nearest even. Too large for a float16 or bfloat16 is infinite; too large for an int32 is its
-// largest (or smallest) value, and NaN is 0 there.
+// Conversion from float, rounded to nearest even. Values too large for float16 or bfloat16 become infinite. For int32,
+// values out of range become the nearest int32, and NaN becomes 0.
 template <class Y>
 __device__ __forceinline__ Y from_float(float x);
 template <>
@@ -36,20 +36,20 @@ __device__ __forceinline__ int from_float<int>(float x) {
     return __float2int_rn(x);
 }
 
-// y = factor * x, the product in float32
+// y = factor * x, with the product in float32
 template <class T>
 struct Scale {
     float factor;
     __device__ __forceinline__ T operator()(T x) const { return from_float<T>(factor * to_float(x)); }
 };
 
-// y = x, or 0 where x < limit; NaN is below nothing and stays
+// y = 0 if x < limit, else x; NaN stays NaN
 template <class T>
 struct Threshold {
     float limit;
     __device__ __forceinline__ T operator()(T x) const {
         const float value = to_float(x);
-        return from_float<T>(value < limit ? 0.0f : value);  // exact both ways, and chosen without a branch
+        return from_float<T>(value < limit ? 0.0f : value);  // to float and back is exact; no branch
     }
 };
 
@@ -59,8 +59,8 @@ struct Cast {
     __device__ __forceinline__ Y operator()(X x) const { return from_float<Y>(to_float(x)); }
 };
 
-// An int32 has up to 31 significant bits. Rounded to float32 first and to 16 bits then, some would be rounded the wrong
-// way; rounded to odd first (towards zero, the last bit set where anything was lost), none is.
+// An int32 has up to 31 significant bits. Rounding to float32 and then to 16 bits would sometimes round the wrong way.
+// Rounding to odd first (towards zero, with the last bit set if the conversion was inexact) avoids that.
 template <class Y>
 struct Cast<int, Y> {
     float unused;

@@ -1,10 +1,10 @@
-// c[i] = a[i] + b[i], one thread an element.
+// c[i] = a[i] + b[i], one thread per element.
 //
-// a, b, c are (n,), contiguous. The grid is ceil(n / block): n / block would leave the ragged end
-// unwritten, and one block alone ends at 1024 elements. The guard is for the last block's threads past n.
+// a, b, c are (n,), contiguous. The grid is n / block rounded up: rounded down, the last elements would not be written.
+// A single block is limited to 1024 threads. The test i < n stops the last block's extra threads.
 //
-// Bound by: memory, 12 bytes an element; but 4 bytes a lane a load, and one block for every 1024 elements to schedule.
-// The float4 rung moves 16 bytes a lane.
+// Bottleneck: memory bandwidth, 12 bytes per element. Each load moves only 4 bytes per lane, and every 1024 elements
+// need a block. The float4 variant moves 16 bytes per lane.
 #include "../common/numbers.cuh"
 
 // a, b, c: (n,); grid: ceil(n / blockDim.x), any 1-D block

@@ -1,12 +1,12 @@
-// c = a + b over a flat volume (nx, ny, nz), x fastest: one thread an element, 3-D blocks.
+// c = a + b over a volume (nx, ny, nz), x fastest: one thread per element, 3-D blocks.
 //
-// a, b, c hold nx * ny * nz floats, element (x, y, z) at (z * ny + y) * nx + x. The grid's y and z stop at 65,535
-// blocks (x at 2^31 - 1), so y and z go on in strides of the grid: a volume of any shape is covered. (Loops that mostly
-// run once are not unrolled: their trip counts would be worked out first, by 64-bit divisions.)
+// a, b, c hold nx * ny * nz floats; element (x, y, z) is at (z * ny + y) * nx + x. A grid is limited to 65,535 blocks
+// along y and z (2^31 - 1 along x), so y and z use grid-stride loops and a volume of any shape is covered. `#pragma
+// unroll 1`: the loops mostly run once, and unrolling would compute trip counts with 64-bit divisions.
 //
-// Bound by: memory, as in one dimension; a block of 16x8x8 has rows of 16 floats, so a warp touches two row segments
-// of 64 bytes instead of one of 128, and the index costs more instructions. The lesson is that the shape of the block
-// should follow memory, not the problem's axes.
+// Bottleneck: memory bandwidth, as in one dimension. But a block of 16x8x8 has rows of 16 floats, so a warp reads two
+// segments of 64 bytes instead of one of 128, and the index costs more instructions. Choose the block's shape by the
+// memory layout, not by the problem's axes.
 #include "../common/numbers.cuh"
 
 // a, b, c: (nz, ny, nx); grid: ceil(nx / bx), at most 65535 of ceil(ny / by), ceil(nz / bz), block: (bx, by, bz)

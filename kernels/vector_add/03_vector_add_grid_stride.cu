@@ -1,9 +1,10 @@
-// c[i] = a[i] + b[i] by a fixed number of blocks that walk the vector in strides of the whole grid.
+// c[i] = a[i] + b[i] with a grid-stride loop: a fixed number of blocks walks the whole vector.
 //
-// a, b, c are (n,), contiguous. The grid is a few blocks an SM whatever n is, so blocks are scheduled once and n may
-// pass what one grid can hold.
+// a, b, c are (n,), contiguous. The grid is a few blocks per SM for any n: blocks are scheduled once, and n may be
+// larger than a grid can be.
 //
-// Bound by: memory; each thread waits for its pair of loads before it issues the next, unless the compiler unrolls.
+// Bottleneck: memory latency. Each thread waits for its two loads before it issues the next, unless the compiler
+// unrolls.
 #include "../common/numbers.cuh"
 
 // a, b, c: (n,); any 1-D grid and block

@@ -1,8 +1,8 @@
-// c[i] = a[i] + b[i], 16 bytes a lane a load: four elements a thread, the last n % 4 by single threads.
+// c[i] = a[i] + b[i] with float4: four elements per thread, 16 bytes per lane and load. One thread adds the last n % 4.
 //
-// a, b, c are (n,), contiguous and 16-byte aligned: float4 off a 16-byte boundary faults.
+// a, b, c are (n,), contiguous and 16-byte aligned: an unaligned float4 access faults.
 //
-// Bound by: memory, 12 bytes an element; a quarter of the load instructions and of the blocks.
+// Bottleneck: memory bandwidth, 12 bytes per element, with a quarter of the threads and load instructions of 01.
 #include "../common/numbers.cuh"
 
 // a, b, c: (n,); grid: ceil(ceil(n / 4) / blockDim.x), any 1-D block

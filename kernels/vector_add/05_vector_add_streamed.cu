@@ -1,9 +1,10 @@
-// c[i] = a[i] + b[i], 16 bytes a lane, with the hint that nothing of it will be used again soon.
+// c[i] = a[i] + b[i] with float4 and cache hints that the data will not be used again soon.
 //
-// Parameters as in 04_vector_add_vec4.cu. __ldcs and __stcs mark lines to be evicted first: in a stream longer than the
-// L2 every line is new, and one that stays only pushes out another that is still to be written back.
+// Shapes as in 04_vector_add_vec4.cu. __ldcs and __stcs mark cache lines as evict-first. If the arrays are larger than
+// the L2, no line is reused, and a line that stays only displaces one that must still be written back.
 //
-// Bound by: memory, 12 bytes an element. The hint is wrong for arrays that the next kernel would have found in the L2.
+// Bottleneck: memory bandwidth, 12 bytes per element. Do not use the hints if the next kernel would find the arrays in
+// L2.
 #include "../common/numbers.cuh"
 
 // a, b, c: (n,); grid: ceil(ceil(n / 4) / blockDim.x), any 1-D block
