@@ -1,4 +1,4 @@
-"""Device: the front object. It makes streams, arrays and modules, and says what it is.
+"""Device: creates streams, arrays and modules.
 
 dev = Device()                      # $CUDAKIT_DEVICE, or the first GPU, or the simulated device
 module = dev.compile("softmax/05_tree_reduce.cu")
@@ -40,9 +40,19 @@ _of_gpu: dict[int, Device] = {}
 class Device:
     """A GPU, or the simulated device.
 
-    spec: None or "auto", "gpu", "gpu:1", "sim", "sim:sm_80" (see `cudakit.driver`). fresh, options: a simulated device
-    of its own, and what it is made with (checks, memory, devices). context: its Context. arch: what its kernels are
-    compiled for ("sm_90a").
+    Args:
+        spec: "gpu", "gpu:1", "sim" or "sim:sm_80"; None or "auto": `CUDAKIT_DEVICE`, or the first GPU, or the simulated
+            device.
+        fresh: Create a simulated device with its own memory, instead of one on the simulated driver that the process
+            shares.
+        options: Settings of the simulated device: `checks`, `memory` and `devices`.
+
+    Attributes:
+        context: Its Context.
+        arch: The architecture its kernels are compiled for, such as "sm_90a".
+
+    Raises:
+        DeviceUnavailable: If there is no such device.
     """
 
     def __init__(self, spec: str | int | Context | None = None, *, fresh: bool = False, **options: Any) -> None:
@@ -55,19 +65,27 @@ class Device:
         self.arch = compiler.chip_arch(*context.compute_capability)
         self._modules: dict[compiler.Request, Module] = {}
         self._default_stream: Stream | None = None
-        self.kept: dict[Any, Any] = {}  # what the layers above keep for as long as the device: kernels of ops
-        # Arrays hold their context, and by it the device whose default stream they are ordered on.
+        self.kept: dict[Any, Any] = {}  # kernels of ops and the like, kept until the device is closed
+        # Arrays hold their context; it leads to the device and so to its default stream.
         context.device_object = self
 
     @classmethod
     def several(cls, spec: str | None = None, count: int | None = None, **options: Any) -> list[Device]:
-        """`count` devices of the kind that `spec` names, from number 0 on: GPUs (all there are unless `count` says
-        less), or simulated devices of one driver (2 unless it says otherwise), which copy to each other as GPUs do.
+        """Open several devices of one kind, from number 0 on.
 
-        Raises DeviceUnavailable if there are not as many GPUs.
+        Simulated devices of one call share a driver, and copy to each other as GPUs do.
+
+        Args:
+            spec: The kind, as for `Device`.
+            count: How many; by default all GPUs, or 2 simulated devices.
+            options: Settings of the simulated devices.
+
+        Raises:
+            DeviceUnavailable: If there are fewer GPUs than `count`.
+            ValueError: If `count` is not a whole number of at least 1.
         """
         if count is not None and (not isinstance(count, int) or count < 1):
-            raise ValueError(f"{count!r} devices were asked for: at least one is needed, a whole number")
+            raise ValueError(f"count must be a whole number of at least 1, got {count!r}")
         first = drivers.open(spec)
         if first.kind == "sim":
             count = count or 2
@@ -77,19 +95,19 @@ class Device:
         return [cls(Context(drivers.numbered(first, number))) for number in range(count)]
 
     def reopened(self) -> Device:
-        """A fresh simulated device of the same architecture and with the same checks, in place of one that was lost."""
+        """A new simulated device with the architecture and the checks of this one, to continue after it was lost."""
         return Device(self.context.spec, fresh=True, checks=self.context.driver.checks)
 
     @classmethod
     def of(cls, context: Context) -> Device:
-        """The Device of a context: the one it was made with."""
+        """The Device that a context was made with; a new one if it has none."""
         with _lock:
             device: Device | None = context.device_object
             return device if device is not None else cls(context)
 
     @classmethod
     def of_gpu(cls, ordinal: int) -> Device:
-        """The Device that this process shares for GPU number `ordinal`; made when it is first asked for."""
+        """The Device that this process shares for GPU number `ordinal`; created at the first call."""
         known = _of_gpu.get(ordinal)
         if known is not None and not known.context.closed:
             return known
@@ -109,10 +127,10 @@ class Device:
         self._close(warn=kind in (None, SystemExit))
 
     def close(self) -> None:
-        """Free everything made with it, and let go of the driver's context. Idempotent.
+        """Free everything made with the device and release the driver's context. Idempotent.
 
-        The simulated device warns of what is still held (LeakWarning) and of faults that no call has raised
-        (UnseenFault): see `Context.close`.
+        The simulated device warns of leaks (LeakWarning) and of faults that no call has raised (UnseenFault); see
+        `Context.close`.
         """
         self._close(warn=True)
 
@@ -121,7 +139,7 @@ class Device:
         self.kept.clear()
         self.context.close(warn=warn)
 
-    # What it is -------------------------------------------------------------------------------------------------------
+    # Properties -------------------------------------------------------------------------------------------------------
 
     @property
     def kind(self) -> str:
@@ -130,27 +148,32 @@ class Device:
 
     @property
     def ordinal(self) -> int:
-        """Its number, from 0."""
+        """Its number, counted from 0."""
         return self.context.ordinal
 
     @property
     def name(self) -> str:
-        """Its name, as the driver reports it."""
+        """Its name, from the driver."""
         return self.context.name
 
     @property
     def multiprocessors(self) -> int:
-        """How many multiprocessors it has."""
+        """The number of its multiprocessors."""
         return self.attribute("MULTIPROCESSOR_COUNT")
 
     def attribute(self, name: Any) -> int:
-        """A device attribute by its driver name without the prefix, such as "L2_CACHE_SIZE"."""
+        """Return a device attribute.
+
+        Args:
+            name: The driver's name without its prefix, such as "L2_CACHE_SIZE".
+        """
         return self.context.attribute(name)
 
     def enable_peer(self, other: Device) -> None:
-        """Let kernels and copies of this device use memory of `other` directly, over the link between them. One way.
+        """Let kernels and copies of this device access memory of `other` directly; the other direction is not enabled.
 
-        Raises DeviceMismatch if the two cannot.
+        Raises:
+            DeviceMismatch: If the two devices have no peer access.
         """
         self.context.enable_peer(other.context)
 
@@ -159,7 +182,7 @@ class Device:
         return self.context.memory_info()
 
     def info(self) -> dict[str, str]:
-        """What results are published with: name, kind, arch, driver and nvrtc (versions)."""
+        """Facts to publish with results: name, kind, arch, and the versions of the driver and NVRTC."""
         version = int(self.context.call("cuDriverGetVersion"))
         cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
         return {
@@ -173,12 +196,16 @@ class Device:
     # Streams ----------------------------------------------------------------------------------------------------------
 
     def stream(self, priority: int = 0) -> Stream:
-        """A new stream; smaller priorities run first. It is not ordered with the legacy default stream."""
+        """Create a stream, which is not ordered with the legacy default stream.
+
+        Args:
+            priority: Smaller numbers run first.
+        """
         return Stream(self.context, priority)
 
     @property
     def default_stream(self) -> Stream:
-        """The device's own stream, used where none is named. It is ordered with the legacy default stream."""
+        """The stream that is used unless another is given. It is ordered with the legacy default stream."""
         if self._default_stream is None or self._default_stream.closed:
             with _lock:
                 if self._default_stream is None or self._default_stream.closed:
@@ -191,18 +218,27 @@ class Device:
         return self._default_stream
 
     def capture(self, stream: Any = None) -> AbstractContextManager[Graph]:
-        """Capture what is queued on a stream (the default stream unless given) in a `with` block into a Graph.
+        """Capture the work that a `with` block queues on a stream into a Graph; see `cudakit.graph.capture`.
 
-        See `cudakit.graph.capture`.
+        Args:
+            stream: The stream; the default stream if None.
         """
         return capture(Stream.of(self.context, self._on(stream)))
 
     def event(self, *, timing: bool = True) -> Event:
-        """A new event, to be recorded with `event.record(stream)`."""
+        """Create an event, to be recorded with `event.record(stream)`.
+
+        Args:
+            timing: Whether times between events can be measured.
+        """
         return Event(self.context, timing=timing)
 
     def synchronize(self) -> None:
-        """Wait for all work on the device, and raise what any of it failed with."""
+        """Wait for all work on the device.
+
+        Raises:
+            DeviceFault: If a kernel failed; on the simulated device with the fault's report.
+        """
         self.context.synchronize()
 
     def _on(self, stream: Any) -> Any:
@@ -211,35 +247,75 @@ class Device:
     # Memory -----------------------------------------------------------------------------------------------------------
 
     def array(self, host: Any, dtype: Any = None, stream: Any = None) -> DeviceArray:
-        """A new array with the contents of a numpy or device array, or of what numpy makes an array of.
+        """Create an array with the contents of another.
 
-        A device array is copied in `stream`'s order: work on it that is queued on another stream, such as another
-        device's default stream, must be waited for first (`stream.wait(other)`, or `other.synchronize()`).
+        A device array is copied in `stream`'s order: if work on it is queued on another stream, such as another
+        device's default stream, wait for that stream first (`stream.wait(other)`, or `other.synchronize()`).
+
+        Args:
+            host: A numpy or device array, or any object that `numpy.asarray` takes.
+            dtype: The array's dtype; that of `host` if None.
+            stream: The stream of the allocation and the copy; the default stream if None.
         """
         return makers.array(self.context, self._on(stream), host, dtype)
 
     def empty(self, shape: Any, dtype: Any = "float32", stream: Any = None) -> DeviceArray:
-        """A new array, its contents undefined."""
+        """Create an array with undefined contents.
+
+        Args:
+            shape: Extents, in elements.
+            dtype: A numpy dtype or its name.
+            stream: The stream of the allocation; the default stream if None.
+        """
         return memory.empty(self.context, self._on(stream), shape, dtype)
 
     def zeros(self, shape: Any, dtype: Any = "float32", stream: Any = None) -> DeviceArray:
-        """A new array of zeros."""
+        """Create an array of zeros; arguments as for `empty`."""
         return makers.zeros(self.context, self._on(stream), shape, dtype)
 
     def full(self, shape: Any, value: Any, dtype: Any = None, stream: Any = None) -> DeviceArray:
-        """A new array of one value; dtype: the value's own, unless given."""
+        """Create an array with every element set to `value`.
+
+        Args:
+            shape: Extents, in elements.
+            value: The value.
+            dtype: The array's dtype; that of `value` if None.
+            stream: The stream of the allocation and the fill; the default stream if None.
+        """
         return makers.full(self.context, self._on(stream), shape, value, dtype)
 
     def empty_like(self, other: Any, stream: Any = None) -> DeviceArray:
-        """A new contiguous array of the shape and dtype of another, of the device or numpy's; contents undefined."""
+        """Create a contiguous array with undefined contents and the shape and dtype of another.
+
+        Args:
+            other: A device array or a numpy array.
+            stream: The stream of the allocation; the default stream if None.
+        """
         return memory.empty(self.context, self._on(stream), other.shape, other.dtype)
 
     def pinned(self, shape: Any, dtype: Any = "float32") -> npt.NDArray[Any]:
-        """A numpy array in pinned host memory, its contents undefined: copies of it are asynchronous and fast."""
+        """Create a numpy array in pinned (page-locked) host memory, for asynchronous copies; contents undefined.
+
+        Args:
+            shape: Extents, in elements.
+            dtype: A numpy dtype or its name.
+        """
         return makers.pinned(self.context, shape, dtype)
 
     def wrap(self, exporter: Any, stream: Any = None) -> DeviceArray:
-        """An array over another library's memory, without a copy (`__dlpack__` or `__cuda_array_interface__`)."""
+        """Create an array over another library's memory, without a copy.
+
+        Args:
+            exporter: An object with `__dlpack__` or `__cuda_array_interface__`, such as a torch tensor. It is kept
+                alive until work on the array is done.
+            stream: The stream on which the array is used, which waits for the exporter's work; the default stream if
+                None.
+
+        Raises:
+            TypeError: If the object exports no memory.
+            DeviceMismatch: If the memory is on another device.
+            GradientError: If it is a torch tensor that requires gradients.
+        """
         return makers.wrap(self.context, self._on(stream), exporter)
 
     # Kernels ----------------------------------------------------------------------------------------------------------
@@ -259,12 +335,28 @@ class Device:
         max_registers: int | None = None,
         line_info: bool = True,
     ) -> Module:
-        """The module of a `.cu` file (looked for in the working directory, then among cudakit's kernels), or of text.
+        """Compile a `.cu` file or a source text with NVRTC, or take it from the cache, and load it.
 
-        names: name expressions of templates and variables to compile ("k<4>", "&table"). defines: macros. options: more
-        options of NVRTC. include: folders. The same request gives the same module, from the cache if it is warm.
-        A source that names a header by a macro, and options that read or write files, are compiled at each call.
-        Raises FileNotFoundError, CompileError (with the source around each error).
+        The same request returns the same module. A source that includes a header by a macro's name, and options that
+        read or write files, are compiled at each call.
+
+        Args:
+            path: The file; relative paths are tried in the working directory, then among cudakit's kernels.
+            source: The source text, instead of `path`.
+            name: The file name that reports use for `source`.
+            names: Name expressions of templates and variables to compile, such as "k<4>" and "&table".
+            defines: Macros and their values.
+            options: Further options of NVRTC.
+            include: Folders of headers.
+            std: The C++ standard.
+            fmad: Whether multiplications and additions may be fused.
+            max_registers: Limit of registers per thread.
+            line_info: Keep source lines for profilers and reports.
+
+        Raises:
+            CompileError: If NVRTC reports errors; its text has the source around each.
+            FileNotFoundError: If the file does not exist.
+            ValueError: If both or neither of `path` and `source` are given.
         """
         if (path is None) == (source is None):
             raise ValueError("compile() takes a path, or source=... with a name, and not both")
@@ -277,7 +369,7 @@ class Device:
         return self.module_of(compiler.request(source or "", name=name or "kernel.cu", **settings))
 
     def module_of(self, request: compiler.Request) -> Module:
-        """The module of a compile request for this device's architecture: what `compile` returns for it."""
+        """Compile and load a request for this device's architecture, as `compile` does."""
         with nvtx.range(f"compile {os.path.basename(request.name)}"):
             compiled = cache.compiled(request)
         with _lock:
@@ -288,13 +380,20 @@ class Device:
         return module
 
     def load(self, image: str | bytes | os.PathLike[str], *, name: str | None = None) -> Module:
-        """A new module of what another compiler made (Triton, clang, nvcc): PTX, or a cubin or fat binary on a GPU.
+        """Load the output of another compiler (Triton, clang, nvcc): PTX, or on a GPU a cubin or fat binary.
 
-        image: PTX as text or bytes, machine code as bytes, or the path of a file of either (a str of one line is one).
-        name: what errors call it; the path unless given. Launches are checked as far as PTX has types: counts, widths,
-        floats and marked pointers; with machine code alone, counts and sizes.
-        Raises FileNotFoundError, ValueError for what is neither, CudaError with the reason if it does not load, and
-        CudakitError for machine code on the simulated device.
+        Launches are checked as far as the image has types. PTX has the number and width of parameters, and marks
+        floats and pointers; machine code has only the number and sizes.
+
+        Args:
+            image: PTX as text or bytes, machine code as bytes, or the path of a file (a str of one line is a path).
+            name: The name that errors use; the path if None.
+
+        Raises:
+            FileNotFoundError: If the file does not exist.
+            ValueError: If the image is neither PTX nor machine code.
+            CudaError: If the driver cannot load it; the text has its reason.
+            CudakitError: If it is machine code and the device is simulated.
         """
         if isinstance(image, str) and "\n" in image:
             return Module(self.context, object_code(image, name or "module.ptx"))
@@ -305,19 +404,24 @@ class Device:
 
     @contextlib.contextmanager
     def counters(self) -> Iterator[dict[str, Any]]:
-        """Count what the kernels launched in the block do, on the simulated device.
+        """Count memory traffic, bank conflicts and instructions of the kernels that a `with` block launches.
+
+        Only the simulated device counts; on a GPU use Nsight Compute. The end of the block waits for the device.
+
+        Yields:
+            A dict, filled at the end of the block: the kernel's name to its Counters, summed over its launches.
+
+        Raises:
+            CudakitError: On a GPU.
+
+        Example:
 
             with dev.counters() as counters:
                 kernel.launch(...)
             print(counters["tree_reduce"].bank_conflicts)
-
-        The dict is filled at the block's end, which waits for the device: kernel name to Counters, added up over its
-        launches. Raises CudakitError on a GPU, where Nsight Compute counts.
         """
         if self.kind != "sim":
-            raise CudakitError(
-                f"{self.context.spec} does not count by itself: profile with ncu, or count on Device('sim')"
-            )
+            raise CudakitError(f"{self.context.spec} has no counters: profile with ncu, or count on Device('sim')")
         driver = self.context.driver
         self.synchronize()
         counted: dict[str, Any] = {}

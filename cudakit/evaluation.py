@@ -1,5 +1,5 @@
-"""A bench or a tuning of a family from Python: `report = cudakit.bench(FAMILY)`, `cudakit.tune(FAMILY)`, then
-`report.show()` and `.save()`, and a bench's `.plot()`."""
+"""Bench and tune a family from Python: `report = cudakit.bench(FAMILY)` or `cudakit.tune(FAMILY)`, then `report.show()`
+and `.save()`; a bench's report also has `.plot()`."""
 
 from __future__ import annotations
 
@@ -23,19 +23,31 @@ if TYPE_CHECKING:
 
 @dataclass
 class Report(BenchReport):
-    """The rows of a bench. ok: whether no row failed. as_dict(): what `save` writes."""
+    """The rows of a bench. `ok` is True if no row failed; `as_dict()` has the contents that `save` writes."""
 
     def show(self) -> None:
-        """Prints the table: times on a GPU, counters on a simulated device."""
+        """Print the table: times on a GPU, counters on a simulated device."""
         tables.show(self.as_dict(), terminal.console())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report as JSON, which `cudakit draw`, `cudakit fill` and `cudakit bench --against` read."""
+        """Write the report as JSON, which `cudakit draw`, `cudakit fill` and `cudakit bench --against` read.
+
+        Args:
+            path: The file.
+        """
         outputs.write_json(self.as_dict(), os.fspath(path))
 
     def plot(self, path: str | os.PathLike[str]) -> list[str]:
-        """Draws one bar per variant for one shape, or one line per variant over several; the ending names the format.
-        Returns the files that were written. Needs the extra `plot`."""
+        """Draw one bar per variant if there is one shape, or one line per variant over several shapes.
+
+        Needs the extra `plot`.
+
+        Args:
+            path: The picture; its ending names the format.
+
+        Returns:
+            The files that were written.
+        """
         return [str(written) for written in plots.plot(self.as_dict(), os.fspath(path))]
 
 
@@ -50,13 +62,26 @@ def bench(
     once: bool = False,
     seed: int = 0,
 ) -> Report:
-    """Checks every variant of a family on every shape, and times those that are correct next to a copy of the same
-    bytes and the peers.
+    """Check every variant of a family on every shape, and time those that are correct.
 
-    device: a Device, or its name; the first GPU, or the simulated device, unless given. shapes: the family's own unless
-    given; an int is a shape of one axis. variants, dtypes, modes: by name; all variants, the usual dtype and mode
-    unless given. once: launch each variant once, checked and not timed. seed: of the inputs.
-    Raises Refused for a shape or name that the family does not have.
+    Each is compared with a copy of the same bytes, or the family's own ceiling, and with the peers, in the same run. A
+    simulated device reports counters instead of times.
+
+    Args:
+        family: The family.
+        device: A Device or its name; None: `CUDAKIT_DEVICE`, or the first GPU, or the simulated device.
+        shapes: Problem shapes, where an int is a shape of one axis; the family's own shapes if None.
+        variants: Names of the variants to run; all if None.
+        dtypes: Names of the dtypes to run; the family's usual one if None.
+        modes: Names of the modes to run; the family's usual one if None.
+        once: Launch and check each variant once, without timing.
+        seed: Seed of the inputs.
+
+    Returns:
+        The report, with one row per variant, shape, dtype and mode, also for those that failed or were skipped.
+
+    Raises:
+        Refused: If the family does not have the shape or the name.
     """
     with _opened(device) as opened:
         places = _places(family.shapes_for(opened.kind, once=once) if shapes is None else shapes)
@@ -69,14 +94,18 @@ def bench(
 
 @dataclass
 class TuningReport(TuneReport):
-    """The configurations of a tuning. ok: whether none was wrong or failed. as_dict(): what `save` writes."""
+    """The configurations of a tuning. `ok` is True if none was wrong or failed; `as_dict()` has what `save` writes."""
 
     def show(self) -> None:
-        """Prints the best configurations of each shape, what ended badly, and what is kept."""
+        """Print the best configurations per shape, those that failed, and the choices that are kept."""
         tuning_tables.show(self.as_dict(), terminal.console())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes every configuration that was tried as JSON."""
+        """Write every configuration that was tried as JSON.
+
+        Args:
+            path: The file.
+        """
         outputs.write_json(self.as_dict(), os.fspath(path))
 
 
@@ -95,13 +124,29 @@ def tune(
     keep: bool = True,
     threads: int | None = None,
 ) -> TuningReport:
-    """Finds the best configurations of a family's variants for each shape, and keeps them for `variant="auto"`.
+    """Find the best configurations of a family's variants for each shape, and keep them for `variant="auto"`.
 
-    device, shapes, variants, dtypes, modes: as for `bench`. budget: seconds for each shape, dtype and mode. search:
-    "auto", "exhaustive" or "random". seed: of the search and the inputs. cold: do not start from the usual
-    configurations. keep: False leaves "auto" as it is. threads: compiles at once, one per CPU unless given. A fault
-    that loses a GPU ends it; the command `cudakit tune` goes on in another process.
-    Raises Refused for a shape or name that the family does not have.
+    A fault that loses a GPU ends the tuning; the command `cudakit tune` continues in another process.
+
+    Args:
+        family: The family.
+        device: As for `bench`.
+        shapes: As for `bench`.
+        variants: As for `bench`.
+        dtypes: As for `bench`.
+        modes: As for `bench`.
+        budget: Seconds per shape, dtype and mode.
+        search: "auto", "exhaustive" or "random".
+        seed: Seed of the search and of the inputs.
+        cold: Do not start from the usual configurations.
+        keep: Whether to keep the best configurations; False leaves "auto" as it is.
+        threads: Number of compilations at once; one per CPU if None.
+
+    Returns:
+        The report, with one row per configuration that was tried.
+
+    Raises:
+        Refused: If the family does not have the shape or the name.
     """
     settings = Settings(budget, search, seed, cold, keep, threads)
     with _opened(device) as opened:
@@ -112,7 +157,7 @@ def tune(
 
 @contextmanager
 def _opened(device: str | Device | None) -> Iterator[Device]:
-    """A caller's device, which stays open, or one by its name for as long as it is used."""
+    """The caller's device, which stays open, or a new one of this name, which is closed at the end."""
     if isinstance(device, Device):
         yield device
         return
@@ -121,5 +166,5 @@ def _opened(device: str | Device | None) -> Iterator[Device]:
 
 
 def _places(shapes: Sequence[Shape | int]) -> list[Shape]:
-    """Shapes, of which an int is one of one axis."""
+    """Shapes as tuples; an int is a shape of one axis."""
     return [(shape,) if isinstance(shape, int) else tuple(shape) for shape in shapes]

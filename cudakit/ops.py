@@ -1,4 +1,4 @@
-"""The functions of the kernel families, and the families by name."""
+"""The functions of cudakit's kernel families, and the families by name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def families() -> dict[str, Family[Any]]:
-    """Every family by name."""
+    """Return cudakit's families by name."""
     every: tuple[Family[Any], ...] = (
         _VECTOR_ADD,
         _MATRIX_ADD,

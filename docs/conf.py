@@ -28,6 +28,13 @@ myst_heading_anchors = 4
 # GitHub knows nothing of Markdown's further extensions, so the pages use none.
 myst_enable_extensions: list[str] = []
 
+# Objects that a device, a module or a stream returns: the reference leaves out their constructors.
+docstrings_not_constructed = [
+    "Compiled", "Context", "Declared", "DeviceArray", "Event", "Executable", "Graph", "Kernel", "LaunchShape", "Module",
+    "Node", "Prepared", "Rates", "Report", "Resources", "Row", "ShippedKernels", "Stream", "Subject", "TileKernel",
+    "Times", "Trace", "TritonKernel", "Tuning", "TuningReport", "Verdict",
+]  # fmt: skip
+
 # Without torch the page of cudakit.torch is made with a stand-in for it.
 autodoc_mock_imports = [] if importlib.util.find_spec("torch") else ["torch"]
 autodoc_member_order = "bysource"

@@ -1,10 +1,11 @@
 """cuTile's kernels, compiled ahead of time without a GPU (the extra `tile`), and run on a GPU only.
 
-@ct.kernel
-def add(a, b, out, TILE: ct.Constant[int]): ...
+    @ct.kernel
+    def add(a, b, out, TILE: ct.Constant[int]): ...
 
-built = frontends.cutile.compile(dev, add, dict.fromkeys(("a", "b", "out"), "float32[::1]:16"), {"TILE": 1024})
-built.launch(stream, grid=-(-n // 1024), args=(a, b, out))
+    types = dict.fromkeys(("a", "b", "out"), "float32[::1]:16")
+    built = frontends.cutile.compile(dev, add, types, {"TILE": 1024})
+    built.launch(stream, grid=-(-n // 1024), args=(a, b, out))
 
 A signature gives each array's dtype and dimensions: "float32[:]" with any stride, "float32[:, ::1]" with the last axis
 contiguous; ":16" behind it promises that its address and the strides of its other axes are multiples of 16 bytes, by

@@ -1,10 +1,11 @@
 """Triton's kernels, compiled ahead of time: neither torch nor a GPU is needed (the extra `triton`).
 
-@triton.jit
-def add(x, y, out, n, BLOCK: tl.constexpr): ...
+    @triton.jit
+    def add(x, y, out, n, BLOCK: tl.constexpr): ...
 
-built = frontends.triton.compile(dev, add, {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}, {"BLOCK": 1024})
-built.launch(stream, grid=-(-n // 1024), args=(x, y, out, n))
+    types = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}
+    built = frontends.triton.compile(dev, add, types, {"BLOCK": 1024})
+    built.launch(stream, grid=-(-n // 1024), args=(x, y, out, n))
 
 A signature has Triton's own names of types: "*fp32" is a pointer, "*kfp32" one that is only read, "i32" an integer.
 ":16" behind one promises a multiple of 16 (of a pointer's address, or of the number), by which loads become wide; each

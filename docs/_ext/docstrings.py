@@ -1,8 +1,12 @@
-"""Our docstrings for autodoc: prose with `code` in backticks, lists with "- ", and examples that are indented."""
+"""Docstrings for autodoc: prose with `code` in backticks, lists with "- ", indented examples, and Google's sections.
+
+The sections Args, Attributes, Returns, Yields and Raises become the field lists that Sphinx shows as parameter lists.
+"""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +14,10 @@ from typing import Any
 _CODE = re.compile(r"(`+)(.+?)\1", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _ITEM = re.compile(r"(?:- |\d+\. )")
-_HEADING = re.compile(r"[A-Z][^.:]{0,60}\n[-=]{3,}")
+# Google's sections, and the field that Sphinx has for an entry of each
+_SECTIONS = {"Args": "param", "Attributes": "", "Raises": "raises", "Returns": "returns", "Yields": "yields"}
+_SECTION = re.compile(rf"({'|'.join(_SECTIONS)}):\n(?=    )")
+_ENTRY = re.compile(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*): +")
 
 
 def inline(text: str) -> str:
@@ -19,7 +26,7 @@ def inline(text: str) -> str:
     for found in _CODE.finditer(text):
         parts.append(_plain(text[end : found.start()]))
         code = " ".join(found[2].split())
-        # a name becomes a link where it is one of ours; what is no name there stays plain code
+        # a name of the reference becomes a link; other code stays plain
         parts.append(f"\\ :py:obj:`{code}`\\ " if _NAME.fullmatch(code) else f"\\ ``{code}``\\ ")
         end = found.end()
     parts.append(_plain(text[end:]))
@@ -31,8 +38,9 @@ def _plain(text: str) -> str:
 
 
 def _chunks(text: str) -> Iterator[str]:
-    """Paragraphs, and blocks of code with the blank lines that they have within."""
+    """Paragraphs, sections, and blocks of code with their blank lines."""
     code: list[str] = []
+    text = re.sub(rf"\n(?={_SECTION.pattern})", "\n\n", text)
     for part in re.split(r"\n(?:[ \t]*\n)+", text.strip("\n")):
         if part.startswith("    "):
             code.append(part)
@@ -74,12 +82,31 @@ def _items(chunk: str) -> list[str]:
     return [*lines, ""]
 
 
+def _fields(chunk: str) -> list[str]:
+    """A section as a field list: one field per entry of Args, Attributes and Raises, one in all for the others."""
+    heading, _, text = chunk.partition(":\n")
+    kind, body = _SECTIONS[heading], inspect.cleandoc(text)
+    if kind in ("returns", "yields"):
+        return [f":{kind}: {inline(' '.join(body.split()))}", ""]
+    lines = [] if kind else [":Attributes:", ""]
+    for entry in re.split(r"\n(?=\S)", body):
+        found = _ENTRY.match(entry)
+        if found is None:
+            raise ValueError(f"{heading}: an entry is `name: text`, its further lines indented: {entry!r}")
+        name = found[1].replace("*", "\\*")
+        said = inline(" ".join(entry[found.end() :].split()))
+        lines.append(f":{kind} {name}: {said}" if kind else f"   - **{name}** -- {said}")
+    return [*lines, ""]
+
+
 def converted(text: str) -> list[str]:
     """The lines in reStructuredText."""
     lines: list[str] = []
     for chunk in _chunks(text):
         if chunk.startswith("    "):
             lines += _block(chunk)
+        elif _SECTION.match(chunk):
+            lines += _fields(chunk)
         elif chunk.startswith("===="):  # a table, which reStructuredText has as we write it
             lines += [*chunk.split("\n"), ""]
         elif _ITEM.match(chunk):
@@ -91,12 +118,28 @@ def converted(text: str) -> list[str]:
 
 def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     text = "\n".join(lines)
-    if what == "module":  # whose indented blocks autodoc takes for its indentation where nothing else stands behind
+    if what == "module":  # if only indented blocks follow the first line, autodoc removes their indentation
         first, _, rest = (obj.__doc__ or "").partition("\n")
         text = f"{first.strip()}\n{rest}"
     lines[:] = converted(text)
 
 
+def readable(
+    app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """A signature without the parameters of exceptions and of classes that users do not construct, and with `...`
+    instead of defaults that are not Python."""
+    if signature is None:
+        return None, returns
+    if what == "exception" or (what == "class" and obj.__name__ in app.config.docstrings_not_constructed):
+        return "", ""
+    signature = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", signature)
+    signature = re.sub(r"= ?<(?:[^<>]|<[^<>]*>)*>", "= ...", signature)
+    return signature, returns
+
+
 def setup(app: Any) -> dict[str, bool]:
+    app.add_config_value("docstrings_not_constructed", [], "env")
     app.connect("autodoc-process-docstring", process)
+    app.connect("autodoc-process-signature", readable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -263,6 +263,7 @@ def test_the_built_pages(tmp_path):
     check_links(html, built)
     check_no_network(html, built)
     check_everything_is_there(html)
+    check_the_reference_has_nothing_internal(html)
 
 
 def check_links(html, built):
@@ -296,6 +297,15 @@ def check_everything_is_there(html):
         if not name.startswith("__"):
             assert inspect.getdoc(getattr(cudakit, name)), f"cudakit.{name} has no docstring"
             assert re.search(rf'id="cudakit\.(\w+\.)*{name}"', reference), f"the reference lacks cudakit.{name}"
+
+
+def check_the_reference_has_nothing_internal(html):
+    for page in sorted((html / "api").glob("*.html")):
+        text = re.sub(r"<[^>]+>", "", re.sub(r"<script.*?</script>", "", page.read_text(encoding="utf-8"), flags=re.S))
+        for found in ("object at 0x", "&lt;factory&gt;", "&lt;function", "&lt;class", "cudakit._", "Args:"):
+            assert found not in text, f"{page.name} has {found}"
+    device = (html / "api" / "device.html").read_text(encoding="utf-8")
+    assert re.search(r"Parameters.*<strong>include</strong> – Folders", device, re.S), "sections are parameter lists"
 
 
 @pytest.mark.parametrize("odd", ["a | b", "two\nlines", "a\r\n\n| b |", "<!-- end -->", "<!-- figure x.json y -->"])
