@@ -1,12 +1,12 @@
-// 3 x 3 Gaussian blur, (1 2 1; 2 4 2; 1 2 1) / 16, of a batch of images, one pixel a thread.
+// 3 x 3 Gaussian blur, (1 2 1; 2 4 2; 1 2 1) / 16, of a batch of images, one thread per pixel.
 //
-// x, y: (images, rows, cols), strides in floats; y does not lie over x. The batch is one launch: images are counted
-// along with the pixels, so there may be more than the 65,535 of a grid's z.
+// x, y: (images, rows, cols), strides in floats; y must not overlap x. One launch handles the batch: a flat index
+// counts images too, so there may be more than the 65,535 of a grid's z.
 //
-// Bound by: nine loads a pixel, all but one from the L1. The next rung loads a pixel once a block.
+// Bottleneck: nine loads per pixel, of which eight hit L1. The next variant loads each pixel once per block.
 #include "border.cuh"
 
-// grid: any, any 1-D block: it strides over the pixels
+// grid: any, any 1-D block (grid-stride loop over the pixels)
 template <int BORDER>
 __global__ void naive(const float* x, float* y, int64 images, int64 rows, int64 cols, int64 x_image, int64 x_row,
     int64 x_col, int64 y_image, int64 y_row, int64 y_col) {

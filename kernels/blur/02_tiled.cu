@@ -1,9 +1,9 @@
-// 3 x 3 Gaussian blur, a tile of 32 x 16 pixels and its halo in shared memory a block.
+// 3 x 3 Gaussian blur, one block per tile of 32 x 16 pixels, with the tile and its halo in shared memory.
 //
-// Parameters as in 01_naive.cu. All 34 x 18 elements are loaded, the four corners of the halo too: a load of the edges
-// by the threads beside them leaves the corners out, and what lies outside the image has to be set there, not left.
+// Parameters as in 01_naive.cu. All 34 x 18 elements are loaded, including the halo's four corners, which are easily
+// forgotten if only edge threads load the halo. Elements outside the image must be set too.
 //
-// Bound by: the barrier, and nine shared loads a pixel. The next rung keeps rows in registers.
+// Bottleneck: the barrier, and nine shared-memory loads per pixel. The next variant keeps rows in registers.
 #include "border.cuh"
 
 constexpr int kWide = 32, kHigh = 16;
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kWide* kHigh) tiled(const float* x, float* y, 
     x += image * x_image;
     for (int i = threadIdx.y * kWide + threadIdx.x; i < (kHigh + 2) * (kWide + 2); i += kWide * kHigh) {
         const int r = i / (kWide + 2), c = i % (kWide + 2);
-        // beyond the halo of the last tile nothing is read
+        // nothing is read past the last tile's halo
         const bool near = r0 + r - 1 <= rows && c0 + c - 1 <= cols;
         tile[r][c] = near ? element<BORDER>(x, r0 + r - 1, c0 + c - 1, rows, cols, x_row, x_col) : 0.0f;
     }

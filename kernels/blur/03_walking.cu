@@ -1,12 +1,12 @@
-// 3 x 3 Gaussian blur, a warp walks down a strip of 128 columns with the sums of three rows in registers.
+// 3 x 3 Gaussian blur, one warp per strip of 128 columns: it walks down the strip with three row sums in registers.
 //
-// Parameters as in 01_naive.cu, for columns that are neighbours, cols a multiple of 4, and rows that start on 16 bytes.
+// Parameters as in 01_naive.cu, for contiguous columns, cols a multiple of 4, and 16-byte aligned rows.
 //
-// The kernel is a product of (1 2 1) across and (1 2 1) down, so a row is summed across once and used in three outputs.
-// A lane has four columns, 16 bytes a load; the column beside them comes from the neighbouring lane, and at the ends of
-// the strip from memory.
+// The filter is (1 2 1) across times (1 2 1) down, so each row is summed across once and used for three outputs. A lane
+// has four columns, 16 bytes per load. The adjacent columns come from the neighbouring lanes, and at the strip's ends
+// from memory.
 //
-// Bound by: memory, 8 bytes a pixel and two rows more a strip of ROWS.
+// Bottleneck: memory bandwidth, 8 bytes per pixel plus two extra rows per strip of ROWS rows.
 #include "border.cuh"
 
 // grid: ceil(strips of all images / warps of a block), block: a multiple of 32
@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(256) walking(const float* x, float* y, int64 i
     x += image * x_image;
     y += image * y_image;
 
-    // What a lane brings of row r, one step outside the image at most: its four columns, and for the two lanes at the
-    // ends of the strip the column beside them. It is asked for one row ahead of its use.
+    // A lane's part of row r, which may be one row outside the image: its four columns, and for the strip's first and
+    // last lane the adjacent column. It is loaded one row before its use.
     const int64 beside = lane == 0 ? c - 1 : lane == kWarp - 1 && c + 4 < cols ? c + 4 : -1;
     struct Piece {
         float4 v;
@@ -38,9 +38,9 @@ __global__ void __launch_bounds__(256) walking(const float* x, float* y, int64 i
         if (at >= 0 && c < cols && beside >= 0) piece.end = from[beside];
         return piece;
     };
-    // Weights that add up to 1 cannot overflow on the way.
+    // The weights add up to 1, so intermediate sums cannot overflow.
     const auto mix = [](float a, float b, float d) { return 0.25f * a + 0.5f * b + 0.25f * d; };
-    // The sums across a row. Every lane takes part in the shuffles.
+    // Sums across a row. Every lane must call it, for the shuffles.
     const auto across_row = [&](const Piece& piece) {
         const float4 v = piece.v;
         float left = __shfl_up_sync(kAllLanes, v.w, 1), right = __shfl_down_sync(kAllLanes, v.x, 1);

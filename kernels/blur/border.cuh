@@ -1,11 +1,11 @@
-// What stands outside an image: zero, the nearest element, or the image mirrored at its outermost elements (which are
-// not repeated; an image of one row or column repeats that one).
+// Pixels outside an image: zero, the nearest pixel, or the image mirrored at its outermost pixels (which are not
+// repeated; an image of one row or column repeats that one).
 #pragma once
 #include "../common/numbers.cuh"
 
 enum Border { ZERO = 0, CLAMP = 1, REFLECT = 2 };
 
-// The index that stands for i, one step outside 0..n-1 at most; -1 for a zero.
+// The index to read for i, which is at most one outside 0..n-1; -1 for a zero.
 template <int BORDER>
 __device__ __forceinline__ int64 inside(int64 i, int64 n) {
     if (i >= 0 && i < n) return i;
@@ -14,7 +14,7 @@ __device__ __forceinline__ int64 inside(int64 i, int64 n) {
     return i < 0 ? 1 : n - 2;
 }
 
-// The element at (r, c), which may be one step outside.
+// The element at (r, c), which may be one pixel outside.
 template <int BORDER>
 __device__ __forceinline__ float element(
     const float* image, int64 r, int64 c, int64 rows, int64 cols, int64 row, int64 col) {

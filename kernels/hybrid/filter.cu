@@ -1,9 +1,10 @@
-// The element-wise steps of a filter in the frequency domain: threshold and make complex, low-pass, back to reals.
+// The element-wise steps of a filter in the frequency domain: threshold and conversion to complex, low-pass, back to
+// real.
 //
-// images: (batch, rows, cols), contiguous; spectra: the same shape of complex numbers, (real, imaginary) pairs.
-// A complex number is twice as wide as a real one, so reals become complex element by element: copying their bytes over
-// the pairs puts two neighbours into one number. Each step reads and writes every element once: device memory is the
-// limit, and the transforms between them move more.
+// images: (batch, rows, cols), contiguous; spectra: the same shape of complex numbers, (real, imaginary) pairs. A
+// complex number is twice as wide as a real one, so each real is converted separately: copying the bytes would combine
+// two neighbours into one complex number. Each step reads and writes every element once: memory-bound. The transforms
+// between the steps move more.
 
 // out = (x < cut ? 0 : x) + 0i: a value equal to the cut stays, and so does NaN, as in ops.threshold
 __global__ void threshold_to_complex(const float* images, float2* spectra, float cut, long long count) {
@@ -13,12 +14,12 @@ __global__ void threshold_to_complex(const float* images, float2* spectra, float
     spectra[i] = make_float2(x < cut ? 0.0f : x, 0.0f);
 }
 
-// The frequency of place i of n, in cycles an element: 0 comes first, and the second half are the negative ones.
+// The frequency of index i of n, in cycles per element: 0 comes first; the second half is the negative frequencies.
 __device__ float frequency(int i, int n) {
     return static_cast<float>(i < (n + 1) / 2 ? i : i - n) / static_cast<float>(n);
 }
 
-// spectra *= 1 / (1 + (d / cutoff)^4), d: the distance from frequency 0, which is element (0, 0) and not the middle.
+// spectra *= 1 / (1 + (d / cutoff)^4); d: the distance from frequency 0, which is element (0, 0), not the middle.
 __global__ void low_pass(float2* spectra, float cutoff, int rows, int cols, long long count) {
     const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= count) return;
@@ -30,7 +31,7 @@ __global__ void low_pass(float2* spectra, float cutoff, int rows, int cols, long
     spectra[i] = make_float2(gain * z.x, gain * z.y);
 }
 
-// images = real part * scale: the inverse transform leaves a factor of rows * cols in.
+// images = real part * scale; scale undoes the inverse transform's factor of rows * cols.
 __global__ void normalize(const float2* spectra, float* images, float scale, long long count) {
     const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < count) images[i] = spectra[i].x * scale;

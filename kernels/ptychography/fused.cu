@@ -1,8 +1,8 @@
-// The element-wise steps of a ptychography update in three kernels: one before, one between and one after the two
-// Fourier transforms, which nothing can be fused over.
+// The element-wise steps of a ptychography update in three kernels: before, between and after the two Fourier
+// transforms, across which nothing can be fused.
 //
-// Shapes as in separate.cu. What separate kernels write only for the next one to read stays in registers: 60 bytes an
-// element instead of 148. The exit wave is worked out twice, which costs four multiplications and saves reading it.
+// Shapes as in separate.cu. Intermediate results stay in registers instead of going through memory between kernels: 60
+// bytes per element instead of 148. The exit wave is computed twice: four multiplications are cheaper than reading it.
 
 __device__ long long element() {
     return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -18,8 +18,8 @@ __global__ void illuminate(const float2* patches, const float2* probe, float2* e
     if (i < count) exits[i] = product(patches[i], probe[i % size]);
 }
 
-// spectra = measured * spectra / |spectra| * scale: the measured amplitude and the phase that is there (0 where there
-// is none). scale: 1 / size, which the inverse transform that follows leaves out.
+// spectra = measured * spectra / |spectra| * scale: sets the measured amplitude and keeps the phase (0 if the spectrum
+// is 0). scale: 1 / size, since the inverse transform that follows does not normalise.
 __global__ void constrain(float2* spectra, const float* measured, float scale, long long count) {
     const long long i = element();
     if (i >= count) return;

@@ -1,8 +1,8 @@
-// The element-wise steps of a ptychography update, one kernel a step: easy to read, and each passes over memory again.
+// The element-wise steps of a ptychography update, one kernel per step: easy to read, but each is a pass over memory.
 //
-// patches, exits, spectra: (positions, size) complex numbers, size = rows * cols; probe: (size); measured: (positions,
-// size) amplitudes. All contiguous. Every kernel is a pass that reads and writes its arrays once: 148 bytes an element
-// over all of them, where fused.cu moves 60; the probe, 16 more in both, is read from the cache.
+// patches, exits, spectra: (positions, size) complex numbers, size = rows * cols; probe: (size,); measured: (positions,
+// size) amplitudes. All contiguous. The kernels move 148 bytes per element in total, fused.cu 60; the probe, 16 more
+// bytes in both, is read from cache.
 
 __device__ long long element() {
     return static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -22,7 +22,7 @@ __global__ void amplitude(const float2* spectra, float* amplitudes, long long co
     if (i < count) amplitudes[i] = hypotf(spectra[i].x, spectra[i].y);
 }
 
-// spectra /= amplitudes: their phases alone; where there is nothing, phase 0
+// spectra /= amplitudes: keeps only the phases; phase 0 if the amplitude is 0
 __global__ void phase(float2* spectra, const float* amplitudes, long long count) {
     const long long i = element();
     if (i >= count) return;
@@ -46,7 +46,7 @@ __global__ void scale(float2* z, float factor, long long count) {
     if (i < count) z[i] = make_float2(factor * z[i].x, factor * z[i].y);
 }
 
-// changed -= exits: what the constraint has changed
+// changed -= exits: the change made by the constraint
 __global__ void difference(float2* changed, const float2* exits, long long count) {
     const long long i = element();
     if (i >= count) return;

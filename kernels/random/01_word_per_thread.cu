@@ -1,8 +1,8 @@
-// Random numbers, one element a thread: element i of the stream that `seed` names is word i % 4 of counter i / 4.
+// Random numbers, one thread per element: element i of the stream of `seed` is word i % 4 of Philox counter i / 4.
 //
-// y: n floats; element j of y is element offset + j of the stream, so the numbers depend on nothing but seed and place.
+// y: (n,) floats; y[j] is element offset + j of the stream, so it depends only on seed and index, not on the launch.
 //
-// Bound by: arithmetic; each thread makes four words and keeps one. The next rung keeps all four.
+// Bottleneck: arithmetic. Each thread computes four words and keeps one. The next variant keeps all four.
 #include "../common/philox.cuh"
 
 // grid: ceil(n / block), any 1-D block

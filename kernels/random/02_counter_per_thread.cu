@@ -1,13 +1,13 @@
-// Random numbers, all four words of a counter: EACH counters a thread, stored as 16 bytes where they lie so.
+// Random numbers, EACH counters per thread, all four words of each counter used, with 16-byte stores if y is aligned.
 //
-// Parameters as in 01_word_per_thread.cu. ALIGNED: offset is a multiple of 4 and y starts on 16 bytes; otherwise the
-// four are stored one by one, those of the first and last counter only as far as they are within y.
+// Parameters as in 01_word_per_thread.cu. ALIGNED: offset is a multiple of 4 and y is 16-byte aligned; otherwise the
+// words are stored one by one, and the first and last counter store only the words that are within y.
 //
-// A block makes a tile of its own and is done: nothing is asked about a whole tile, and only the last is not whole. The
-// counters of a thread share the keys of the ten rounds.
+// A block fills one tile. A whole tile needs no bounds checks, and only the last tile can be incomplete. A thread's
+// counters share the keys of the ten rounds.
 //
-// Bound by: the write for uniform numbers, which are made as fast as memory is filled: 17.5 us for 2^24 (H200), 14.8 of
-// them arithmetic. Normal numbers are bound by their logarithms and sines: 38.7 us, 36.6 without the write.
+// Bottleneck: for uniform numbers, stores: 17.5 us for 2^24 (H200), of which the arithmetic takes 14.8 us. For normal
+// numbers, logarithms and sines: 38.7 us, 36.6 us without the stores.
 #include "../common/philox.cuh"
 
 // grid: ceil(counters / (block * EACH)), any 1-D block of 256 threads at most

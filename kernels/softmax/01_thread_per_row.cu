@@ -1,13 +1,13 @@
-// Row softmax, one thread a row, three passes: maximum, sum of exponentials, division.
+// Row softmax, one thread per row, three passes: maximum, sum of exponentials, division.
 //
-// x is (rows, cols) read at x[r * x_row + c * x_col], y is (rows, cols) written at y[r * y_row + c * y_col]; strides
-// in floats, any sign or zero for x, 64-bit: row * x_row passes 2^31 long before a GPU's memory is full, and a 32-bit
-// product would wrap to another row. y may be x itself. Every rung of this family has these parameters.
+// x is (rows, cols), read at x[r * x_row + c * x_col]; y is (rows, cols), written at y[r * y_row + c * y_col]. Strides
+// are in floats, any sign or zero for x. They are 64-bit: row * x_row exceeds 2^31 long before a GPU's memory is full.
+// y may be x. Every variant of this family has these parameters.
 //
-// Bound by: uncoalesced access. Neighbouring threads are a whole row apart, so each load of a warp touches 32 sectors
-// and uses 4 bytes of each. The next rung reads twice instead of three times; serial_block and after change who reads.
+// Bottleneck: uncoalesced access. Neighbouring threads are a whole row apart, so each load of a warp touches 32 sectors
+// and uses 4 bytes of each. The next variant reads the row twice instead of three times.
 //
-// x carries no __restrict__ in any rung: in place, x and y are the same memory.
+// No variant declares x __restrict__: in place, x and y are the same memory.
 #include "../common/numbers.cuh"
 
 // x, y: (rows, cols); grid: ceil(rows / blockDim.x), any 1-D block

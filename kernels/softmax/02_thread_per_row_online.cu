@@ -1,9 +1,10 @@
-// Row softmax, one thread a row, two passes: maximum and sum together by the online update, then division.
+// Row softmax, one thread per row, two passes: maximum and sum together by the online update, then division.
 //
-// Parameters as in 01_thread_per_row.cu. The input is read twice instead of three times (not once instead of twice:
-// the division needs the element again).
+// Parameters as in 01_thread_per_row.cu. The input is read twice instead of three times. One read is not enough, since
+// the division needs the element again.
 //
-// Bound by: uncoalesced access still; the update adds an exponential an element. The next rungs give a row to a block.
+// Bottleneck: still uncoalesced access; the update also computes one more exponential per element. The next variants
+// use one block per row.
 #include "../common/online.cuh"
 
 // x, y: (rows, cols); grid: ceil(rows / blockDim.x), any 1-D block

@@ -1,9 +1,9 @@
-// Row softmax, one block a row and one thread a block: the baseline of the block-a-row rungs.
+// Row softmax, one block per row with a single thread: the baseline of the variants with one block per row.
 //
 // Parameters as in 01_thread_per_row.cu.
 //
-// Bound by: instruction issue with one lane of 32 at work, and by latency: a multiprocessor has at most 32 such blocks,
-// each with its loads one after another. The next rung puts 256 threads on the row.
+// Bottleneck: instruction issue with one active lane of 32, and latency: an SM holds at most 32 such blocks, and each
+// issues its loads one after another. The next variant uses 256 threads per row.
 #include "../common/numbers.cuh"
 
 // x, y: (rows, cols); grid: rows, block: 1

@@ -1,9 +1,9 @@
-// Row softmax, one block a row: every thread reduces a strided share, then thread 0 combines the shares in a loop.
+// Row softmax, one block per row: each thread reduces a strided share of the row, then thread 0 combines the shares.
 //
-// Parameters as in 01_thread_per_row.cu. BLOCK is the largest block and the length of the shared array, one fact: with
-// an array of a fixed 256 and a block of 512, threads 256 and up write behind its end.
+// Parameters as in 01_thread_per_row.cu. BLOCK is both the largest block and the length of the shared array: with an
+// array of 256 and a block of 512, threads 256 and up would write out of bounds.
 //
-// Bound by: the serial combine, in which BLOCK - 1 threads wait, twice a row. The next rung combines in a tree.
+// Bottleneck: thread 0's serial loop, for which BLOCK - 1 threads wait, twice per row. The next variant uses a tree.
 #include "../common/reduce.cuh"
 #include "../common/row_strided.cuh"
 

@@ -1,9 +1,9 @@
-// Row softmax, one block a row: maximum and sum combined by a tree in dynamic shared memory.
+// Row softmax, one block per row: maximum and sum are combined by a tree in dynamic shared memory.
 //
-// Parameters as in 01_thread_per_row.cu. Dynamic shared memory: one float a thread. Any block size works, since the
-// tree rounds its halves up; halving 384 threads as if they were a power of two would lose every third share.
+// Parameters as in 01_thread_per_row.cu. Dynamic shared memory: one float per thread. The tree rounds half counts up,
+// so any block size works; plain halving would lose every third partial result of 384 threads.
 //
-// Bound by: three reads of the row and log2(block) barriers, twice. The next rung reads once less.
+// Bottleneck: three reads of the row, and log2(block) barriers, twice. The next variant reads the row twice.
 #include "../common/reduce.cuh"
 #include "../common/row_strided.cuh"
 

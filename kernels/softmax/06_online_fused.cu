@@ -1,9 +1,10 @@
-// Row softmax, one block a row: each thread runs the online update over its share, one tree merges the pairs.
+// Row softmax, one block per row: each thread runs the online update over its elements, then one tree merges the pairs.
 //
-// Parameters as in 01_thread_per_row.cu. Dynamic shared memory: one pair of floats a thread.
+// Parameters as in 01_thread_per_row.cu. Dynamic shared memory: two floats per thread. Maximum and sum need one pass,
+// not two.
 //
-// Bound by: the number of load instructions, 4 bytes a lane each, and the chain of updates behind each load. The next
-// rung loads 16 bytes at a time.
+// Bottleneck: the number of load instructions, 4 bytes per lane each, and the chain of dependent updates after each
+// load. The next variant loads 16 bytes at a time.
 #include "../common/online.cuh"
 #include "../common/reduce.cuh"
 #include "../common/row_strided.cuh"

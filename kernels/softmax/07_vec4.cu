@@ -1,9 +1,10 @@
-// Row softmax, one block a row: 16-byte loads and stores, with a scalar head and tail so that any stride is right.
+// Row softmax, one block per row: 16-byte loads and stores, with a scalar head and tail so that any row stride works.
 //
-// Parameters as in 01_thread_per_row.cu. Dynamic shared memory: one float a thread. The block is 512 threads, 1024 for
-// rows over 14,080 floats (the source series' choice). Columns that are not neighbours fall back to scalars.
+// Parameters as in 01_thread_per_row.cu. Dynamic shared memory: one float per thread. Blocks have 512 threads, or 1024
+// for rows over 14,080 floats. Columns that are not contiguous use scalar accesses.
 //
-// Bound by: barriers, two trees of log2(block) each, and three reads. The next rung reduces in registers by shuffles.
+// Bottleneck: barriers (two trees of log2(block) each) and three reads. The next variant reduces in registers with
+// shuffles.
 #include "../common/reduce.cuh"
 #include "../common/row_vec4.cuh"
 

@@ -1,8 +1,8 @@
-// Row softmax, one block a row: 16-byte accesses as before, reductions by warp shuffles with one barrier each.
+// Row softmax, one block per row: 16-byte accesses; reductions use warp shuffles and one barrier each.
 //
 // Parameters as in 01_thread_per_row.cu. The block is a multiple of 32.
 //
-// Bound by: three reads of each element; rows longer than L1 come from L2 or memory each time. The next rung reads
+// Bottleneck: three reads of each element; rows larger than L1 come from L2 or DRAM each time. The next variant reads
 // once.
 #include "../common/reduce.cuh"
 #include "../common/row_vec4.cuh"

@@ -1,22 +1,22 @@
-// Row softmax that reads each element once and writes it once: the row stays in registers between the two, and what
-// the registers cannot hold stays in shared memory.
+// Row softmax that reads and writes each element once: the row stays in registers in between, and in shared memory if
+// the registers cannot hold it.
 //
-// Parameters as in 01_thread_per_row.cu. A row is shared by LANES threads: part of a warp or a warp for short rows (no
-// barrier at all), or the whole block. Each thread holds HELD pieces of VEC floats in registers and PARKED pieces in
-// its own slots of dynamic shared memory, brought there by cp.async past the registers; nobody else reads a slot, so
-// parking needs no barrier.
+// Parameters as in 01_thread_per_row.cu. LANES threads share a row: part of a warp or a warp for short rows (no
+// barrier), or the whole block. Each thread holds HELD pieces of VEC floats in registers and PARKED pieces in its own
+// slots of dynamic shared memory. cp.async fills the slots without registers; no other thread reads a slot, so parking
+// needs no barrier.
 //
-// VEC = 4 needs neighbouring columns, 16-byte aligned rows on both sides and cols a multiple of 4; VEC = 1 takes any
-// strides. LANES * (HELD + PARKED) * VEC is at least cols. SHIFTED: neighbouring columns, rows that start anywhere, at
-// the same distance from a 16-byte boundary in x and y: pieces are cut at the boundaries, and those that stick out at
-// the ends of the row, of at most two threads, are moved by single floats. (Rows of 8,191 floats were 0.76 of a copy in
-// single floats.) It takes three floats more than cols.
+// VEC = 4 needs contiguous columns, 16-byte aligned rows in x and y, and cols a multiple of 4; VEC = 1 takes any
+// strides. LANES * (HELD + PARKED) * VEC is at least cols. SHIFTED: contiguous columns in rows that are not aligned,
+// with the same offset from a 16-byte boundary in x and y. Pieces are then cut at the boundaries; the incomplete pieces
+// at the row's ends belong to at most two threads and are moved float by float. (Rows of 8,191 floats moved float by
+// float reach 0.76 of copy bandwidth.) SHIFTED needs room for three floats more than cols.
 //
-// __expf, an error of 2 ulp and one more for each unit of |x - maximum|, is enough: an element so far below the maximum
-// that the error shows in its own digits adds nothing to the sum. It saves the registers that let 1024 threads hold 32
-// floats each (measured on an H200, 4096x32768: 0.969 of a copy against 0.960 with expf).
+// __expf is accurate enough. Its error is 2 ulp plus one ulp per unit of |x - maximum|, and an element that far below
+// the maximum adds almost nothing to the sum. It saves registers, so that 1024 threads can hold 32 floats each (H200,
+// 4096x32768: 0.969 of copy bandwidth, 0.960 with expf).
 //
-// Bound by: memory; 8 bytes an element. What is left is the tail of the last wave of blocks.
+// Bottleneck: memory bandwidth, 8 bytes per element. The rest is the tail of the last wave of blocks.
 #include "../common/copy_async.cuh"
 #include "../common/exponential.cuh"
 #include "../common/reduce.cuh"
@@ -32,9 +32,9 @@ struct Piece<4> {
     using type = float4;
 };
 
-// One thread's share of a row: piece i is the VEC columns from column(i) on, brought and written in one access if it is
-// whole, column by column if it is the row's head or tail (SHIFTED rows only). LANES threads share the row; a piece may
-// be parked in a slot of shared memory that no other thread uses, BLOCK slots from one piece to the next.
+// One thread's share of a row. Piece i is the VEC columns from column(i) on. A whole piece is moved in one access, the
+// row's head or tail (SHIFTED rows only) column by column. LANES threads share the row. A piece may be parked in a slot
+// of shared memory that no other thread uses; a thread's slots are BLOCK slots apart.
 template <int BLOCK, int LANES, int VEC, bool SHIFTED>
 struct RowShare {
     using P = typename Piece<VEC>::type;
@@ -42,16 +42,16 @@ struct RowShare {
     P* slots;     // this thread's first slot
     int64 cols;   // of the row
     int lane;     // 0 .. LANES - 1
-    int lead;     // floats from the last 16-byte boundary to the row's first: 0 .. 3, and 0 unless SHIFTED
+    int lead;     // floats from the last 16-byte boundary to the row's first: 0 .. 3; 0 unless SHIFTED
     bool inside;  // false for threads past the last row
 
-    // The first column of piece i; below 0 if the piece begins ahead of a shifted row.
+    // The first column of piece i; negative if the piece begins before a shifted row.
     __device__ __forceinline__ int64 column(int i) const {
         const int number = i * LANES + lane;  // of the piece in the row
         return static_cast<int64>(number) * VEC - lead;
     }
 
-    // Whether piece i begins ahead of the row's end.
+    // Whether piece i begins before the row's end.
     __device__ __forceinline__ bool begins(int i) const { return inside && column(i) < cols; }
 
     // Whether all columns of piece i are in the row, if it begins there.
@@ -62,8 +62,8 @@ struct RowShare {
     // Whether column k of piece i is in the row.
     __device__ __forceinline__ bool within(int i, int k) const { return column(i) + k >= 0 && column(i) + k < cols; }
 
-    // Floats from the row's first to piece i, columns being `stride` floats apart: pieces of four are of neighbours, a
-    // constant from the first.
+    // Floats from the row's first element to piece i; columns are `stride` floats apart. Pieces of four are contiguous
+    // and at a constant distance from the first.
     __device__ __forceinline__ int64 place(int64 stride, int i) const {
         return VEC == 4 ? column(0) + i * LANES * VEC : column(i) * stride;
     }
@@ -71,7 +71,7 @@ struct RowShare {
     // Slot i, as VEC floats.
     __device__ __forceinline__ float* slot(int i) const { return reinterpret_cast<float*>(&slots[i * BLOCK]); }
 
-    // Starts bringing piece i of `x` to slot `to` past the registers. Places past the row's ends hold -inf.
+    // Starts copying piece i of `x` to slot `to`, without registers. Columns outside the row become -inf.
     __device__ __forceinline__ void park(const float* x, int64 stride, int i, int to) const {
         if (begins(i) && whole(i))
             copy_async<VEC * 4>(slot(to), x + place(stride, i));
@@ -81,7 +81,7 @@ struct RowShare {
                 slot(to)[k] = SHIFTED && begins(i) && within(i, k) ? x[column(i) + k] : -kInfinity;
     }
 
-    // Piece i of `x`. Places past the row's ends hold -inf.
+    // Loads piece i of `x`. Columns outside the row become -inf.
     __device__ __forceinline__ void load(const float* x, int64 stride, int i, float (&to)[VEC]) const {
         P piece;
         float* parts = reinterpret_cast<float*>(&piece);
@@ -97,7 +97,7 @@ struct RowShare {
         for (int k = 0; k < VEC; ++k) to[k] = parts[k];
     }
 
-    // Writes piece i of `y`, which begins in the row.
+    // Writes piece i of `y`; the piece must begin in the row.
     __device__ __forceinline__ void store(float* y, int64 stride, int i, const P& piece) const {
         const float* parts = reinterpret_cast<const float*>(&piece);
         if (whole(i))
@@ -109,7 +109,7 @@ struct RowShare {
     }
 };
 
-// Every thread of the row's group gets the result. `scratch` holds 32 floats. MOST: as in warps_reduce_block.
+// Returns the result to every thread of the row's group. `scratch` holds 32 floats. MOST: as in warps_reduce_block.
 template <int LANES, int MOST, class Op>
 __device__ __forceinline__ float group_reduce(float value, float* scratch, Op op) {
     if constexpr (LANES > kWarp)
@@ -122,12 +122,12 @@ __device__ __forceinline__ float group_reduce(float value, float* scratch, Op op
 template <int BLOCK, int LANES, int HELD, int PARKED, int VEC, bool SHIFTED>
 __global__ void __launch_bounds__(BLOCK) registers(
     const float* x, float* y, int64 x_row, int64 x_col, int64 y_row, int64 y_col, int64 rows, int64 cols) {
-    static_assert(!SHIFTED || VEC == 4, "shifted pieces are of 16 bytes");
+    static_assert(!SHIFTED || VEC == 4, "shifted pieces have 16 bytes");
     static_assert(BLOCK % kWarp == 0 && BLOCK % LANES == 0, "whole warps, whole groups");
     static_assert(LANES <= kWarp || LANES == BLOCK, "a group past a warp is the block: its barrier is the block's");
     using P = typename Piece<VEC>::type;
-    // Of shifted rows the shorter ways cost 14 registers, and with them a block per multiprocessor: 0.90 of a copy at
-    // 8192x8191, not 0.96.
+    // For shifted rows a smaller kMost costs 14 registers, and with them a resident block: 0.90 of copy bandwidth at
+    // 8192x8191 instead of 0.96.
     constexpr int kWarps = SHIFTED ? kWarp : LANES / kWarp;
     constexpr int kMost = kWarps <= 2 ? 2 : kWarps <= 4 ? 4 : kWarps <= 8 ? 8 : kWarps <= 16 ? 16 : 32;
     extern __shared__ float4 slots[];
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(BLOCK) registers(
     P* const parked = reinterpret_cast<P*>(slots) + threadIdx.x;  // slot i at parked[i * BLOCK]
     const RowShare<BLOCK, LANES, VEC, SHIFTED> share{parked, cols, lane, lead, inside};
 
-    // Parked pieces first: they need no register while they are on their way.
+    // Parked pieces first: their copies need no registers while in flight.
 #pragma unroll
     for (int i = 0; i < PARKED; ++i) share.park(x, x_col, HELD + i, i);
     float held[HELD][VEC];
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(BLOCK) registers(
     }
     maximum = group_reduce<LANES, kMost>(maximum, maxima, Max());
 
-    // A place past the end adds exp(-inf) = 0. In a row of -inf alone it adds NaN, as the row's own elements do.
+    // A column past the end adds exp(-inf) = 0. In a row of only -inf it adds NaN, like the row's own elements.
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < HELD; ++i)

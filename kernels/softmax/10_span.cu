@@ -1,19 +1,19 @@
-// Row softmax for short rows that follow each other without gaps but do not start on 16-byte boundaries: a block moves
-// several whole rows as one aligned span.
+// Row softmax for short contiguous rows that are not 16-byte aligned: a block moves several whole rows as one aligned
+// span.
 //
-// Parameters as in 01_thread_per_row.cu, for x_col = y_col = 1 and x_row = y_row = cols. A row of 127 floats starts on
-// any multiple of 4 bytes, so row by row no 16-byte access is legal and each 128-byte request straddles a fifth sector.
-// ROWS rows, ROWS a multiple of 4, always span a multiple of 16 bytes: the block brings its span to shared memory 16
-// bytes a lane, a warp works on its rows there, and the block writes the span back 16 bytes a lane.
+// Parameters as in 01_thread_per_row.cu, with x_col = y_col = 1 and x_row = y_row = cols. A row of 127 floats starts at
+// any multiple of 4 bytes: row by row, no 16-byte access is legal, and each 128-byte request touches a fifth sector.
+// ROWS rows, ROWS a multiple of 4, always have a multiple of 16 bytes. So the block copies its span to shared memory
+// with 16 bytes per lane, each warp computes its rows there, and the block writes the span back with 16 bytes per lane.
 //
 // Dynamic shared memory: ROWS * cols * 4 bytes. ITEMS * 32 is at least cols.
 //
-// Bound by: memory, 8 bytes an element. The copy loops are unrolled to ROWS * ITEMS * 8 pieces, so that all loads of a
-// thread are in flight at once: with loops of unknown length it reached 0.95 of a copy, unrolled 0.98 (H200,
+// Bottleneck: memory bandwidth, 8 bytes per element. The copy loops are unrolled to ROWS * ITEMS * 8 pieces, so that
+// all loads of a thread are in flight at once: 0.98 of copy bandwidth, 0.95 with loops of unknown length (H200,
 // 131072x127).
 #include "../common/reduce.cuh"
 
-// Calls use(i) for every i < count that is this thread's share, at most LIMIT in all.
+// Calls use(i) for every i < count that belongs to this thread; count is at most LIMIT.
 template <int BLOCK, int LIMIT, class Use>
 __device__ __forceinline__ void share_of_block(int count, Use use) {
 #pragma unroll
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(BLOCK) span(
 
     const int lane = threadIdx.x % kWarp;      // 0 .. 31
     const int warp = threadIdx.x / kWarp;      // 0 .. BLOCK / 32 - 1
-    const int row = warp * kRows;              // the warp's first in the span: 0 .. ROWS - kRows
+    const int row = warp * kRows;              // the warp's first row in the span: 0 .. ROWS - kRows
     const int width = static_cast<int>(cols);  // 1 .. ITEMS * 32
     const int64 first = static_cast<int64>(blockIdx.x) * ROWS;
     const int here = static_cast<int>(rows - first < ROWS ? rows - first : ROWS);  // rows of the span: 1 .. ROWS

@@ -1,15 +1,15 @@
-// Row softmax for few and very long rows: the blocks of a cluster share a row, each holds its part of it, and each
-// element is read once and written once.
+// Row softmax for few very long rows: the blocks of a cluster share a row, each block holds its part, and each element
+// is read and written once.
 //
-// Parameters as in 01_thread_per_row.cu, for x_col = y_col = 1 and rows on 16-byte boundaries, cols a multiple of 4. A
-// row is shared by CLUSTER blocks of BLOCK threads. Each thread holds HELD float4 in registers and PARKED in its own
-// slots of dynamic shared memory, as in 09_registers.cu. CLUSTER * BLOCK * (HELD + PARKED) * 4 is at least cols.
+// Parameters as in 01_thread_per_row.cu, with x_col = y_col = 1, 16-byte aligned rows and cols a multiple of 4. CLUSTER
+// blocks of BLOCK threads share a row. Each thread holds HELD float4 in registers and PARKED in its own slots of
+// dynamic shared memory, as in 09_registers.cu. CLUSTER * BLOCK * (HELD + PARKED) * 4 is at least cols.
 //
-// A block works out the maximum and the sum of its own part and shows both to the others through distributed shared
-// memory: one exchange a row, and nothing goes through device memory. The sums are brought to the common maximum there.
+// Each block computes the maximum and the sum of its part. The blocks exchange both once per row through distributed
+// shared memory, not through device memory, and scale the sums to the common maximum.
 //
-// Bound by: memory, 8 bytes an element. A row that the chip reads as one is also written as one, so reads and writes
-// overlap only between clusters. Rows that no cluster can hold take the next rung.
+// Bottleneck: memory bandwidth, 8 bytes per element. A cluster first reads its whole row and then writes it, so reads
+// and writes overlap only between clusters. Rows too long for a cluster take the next variant.
 #include <cooperative_groups.h>
 
 #include "../common/copy_async.cuh"
@@ -18,8 +18,8 @@
 
 namespace cg = cooperative_groups;
 
-// 16 bytes in one store. Of plain float4 stores the compiler parts the first of each thread in four, which costs 3 % of
-// the whole at 1024x131072 on an H200.
+// Stores 16 bytes at once. For plain float4 stores the compiler splits each thread's first one into four, which costs 3
+// % of the total time at 1024x131072 on an H200.
 __device__ __forceinline__ void store4(float* to, float4 v) {
     asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
         : "memory");
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(BLOCK) split_row(
     const int part = static_cast<int>(cluster.block_rank());  // 0 .. CLUSTER - 1
     x += row * x_row;
     y += row * y_row;
-    // The first column of this thread's float4 number i: the cluster's threads take neighbouring ones in turn.
+    // The first column of this thread's float4 number i. Neighbouring threads of the cluster take neighbouring ones.
     const auto column = [&](int i) {
         const int64 stretch = static_cast<int64>(i) * CLUSTER + part;  // of BLOCK float4
         return (stretch * BLOCK + threadIdx.x) * 4;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(BLOCK) split_row(
     }
     maximum = warps_reduce_block(maximum, maxima, Max());
 
-    // A part of -inf alone is shifted by 0: its sum is then 0 and does not spoil the row with -inf - -inf.
+    // A part of only -inf uses shift 0: its sum is then 0, instead of the NaN of -inf - -inf.
     const float shift = online_shift(maximum);
     float sum = 0.0f;
 #pragma unroll
@@ -96,9 +96,9 @@ __global__ void __launch_bounds__(BLOCK) split_row(
     Online total = online_empty();
 #pragma unroll
     for (int other = 0; other < CLUSTER; ++other) total = online_merge(total, *cluster.map_shared_rank(&mine, other));
-    cluster.sync();  // no block ends while another reads what it shows
-    // A part of -inf alone is zero in a row that has more, and NaN where the row's sum is; in a row of -inf alone the
-    // exponential is NaN, as the definition has it.
+    cluster.sync();  // no block may exit while another reads its shared memory
+    // A part of only -inf becomes 0 if the row has other elements, or NaN if the row's sum is NaN. In a row of only
+    // -inf the exponential is NaN, as defined.
     const bool nothing = maximum == -kInfinity && total.maximum > -kInfinity;
     const float scale = nothing ? 0.0f * total.sum : expf(maximum - total.maximum) / total.sum;
 

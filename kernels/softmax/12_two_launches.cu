@@ -1,15 +1,15 @@
-// Row softmax for few rows of any length and any strides: many blocks share a row, in two launches.
+// Row softmax for few rows of any length and any strides: CHUNKS blocks share a row, in two launches.
 //
-// Parameters as in 01_thread_per_row.cu, and `parts`: rows * CHUNKS pairs. The first kernel leaves the maximum and the
-// sum of each chunk of a row there, the second reads the pairs of its row, and writes its chunk. Chunks are handed out
-// from the end of the array in the second, so that it starts with what the first has left in the L2.
+// Parameters as in 01_thread_per_row.cu; `parts`: scratch for rows * CHUNKS pairs. The first kernel writes the maximum
+// and the sum of each chunk of a row. The second merges the pairs of its row and writes its chunk. The second kernel
+// takes the chunks in reverse order, so that it starts with data the first has left in L2.
 //
-// Bound by: memory; x is read twice, 12 bytes an element where the L2 does not hold it.
+// Bottleneck: memory bandwidth; x is read twice, 12 bytes per element unless it is in L2.
 #include "../common/online.cuh"
 #include "../common/reduce.cuh"
 #include "../common/row_vec4.cuh"
 
-// A block's part of a row: `length` floats from `first`, a multiple of 4 except for the last.
+// A block's part of a row: `length` floats from `first`; `length` is a multiple of 4, except in the last chunk.
 struct Chunk {
     int64 row, first, length;
 

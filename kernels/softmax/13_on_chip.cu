@@ -1,15 +1,15 @@
-// Row softmax for at most 32 very long rows: the whole grid holds them at once, and meets once.
+// Row softmax for at most 32 very long rows: a cooperative launch holds all rows on the chip, with one grid barrier.
 //
-// Parameters as in 01_thread_per_row.cu, for x_col = y_col = 1 and rows on 16-byte boundaries, cols a multiple of 4,
-// and `parts`: rows * gridDim.x * WARPS pairs. A cooperative launch of blocks of 1,024 threads, one a multiprocessor.
+// Parameters as in 01_thread_per_row.cu, with x_col = y_col = 1, 16-byte aligned rows and cols a multiple of 4;
+// `parts`: scratch for rows * gridDim.x * WARPS pairs. Blocks have 1,024 threads, one block per SM.
 //
-// Every block has an equal stretch of every row, WARPS warps per row, so that a thread has one row only. Of its float4
-// it keeps HELD in registers and PARKED in its own slots of dynamic shared memory; what is left it reads a second time,
-// last in the first pass and first in the second, when the L2 still has it. A warp's maximum and sum go to `parts`, the
-// grid meets, and each warp adds up the pairs of its row.
+// Every block takes an equal stretch of every row, with WARPS warps per row, so each thread has one row only. A thread
+// keeps HELD of its float4 in registers and PARKED in its own slots of dynamic shared memory. It reads the rest a
+// second time: last in the first pass and first in the second pass, while L2 still has it. Each warp writes its maximum
+// and sum to `parts`; after the grid barrier each warp merges the pairs of its row.
 //
-// Bound by: memory, 8 bytes an element, and the meeting, which nothing overlaps. 16 rows of 4 MiB: the chip holds 46 of
-// their 64 MiB, the L2 the rest.
+// Bottleneck: memory bandwidth, 8 bytes per element, and the grid barrier, which nothing overlaps. For 16 rows of 4 MiB
+// the chip holds 46 of the 64 MiB, and L2 the rest.
 #include <cooperative_groups.h>
 
 #include "../common/copy_async.cuh"
@@ -21,12 +21,12 @@ template <int WARPS, int HELD, int PARKED>
 __global__ void __launch_bounds__(1024) on_chip(const float* x, float* y, Online* parts, int64 x_row, int64 x_col,
     int64 y_row, int64 y_col, int64 rows, int64 cols) {
     constexpr int kBlock = 1024;
-    static_assert(kBlock / kWarp % WARPS == 0, "as many warps for each row");
+    static_assert(kBlock / kWarp % WARPS == 0, "the same number of warps for each row");
     extern __shared__ float4 slots[];
     const int lane = threadIdx.x % kWarp;           // 0 .. 31
     const int warp = threadIdx.x / kWarp % WARPS;   // of the row: 0 .. WARPS - 1
     const int64 row = threadIdx.x / kWarp / WARPS;  // 0 .. 32 / WARPS - 1
-    const bool inside = row < rows;                 // the others only meet
+    const bool inside = row < rows;                 // threads without a row only wait at the barrier
     x += row * x_row;
     y += row * y_row;
 
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(1024) on_chip(const float* x, float* y, Online
     const int64 begin = blockIdx.x * share;
     const int64 last = begin + share < pieces ? begin + share : pieces;
     const int64 end = inside ? last : 0;
-    // Piece i of the thread: float4 number place(i) of the row, if that is below `end`.
+    // Piece i of the thread is float4 number place(i) of the row, if place(i) < end.
     const auto place = [&](int64 i) {
         const int64 line = i * WARPS + warp;  // of 32 float4, one per lane
         return begin + line * kWarp + lane;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(1024) on_chip(const float* x, float* y, Online
     sum = lanes_reduce<kWarp>(sum, Sum());
 
     const int count = gridDim.x * WARPS;                   // pairs of a row
-    const int64 first = row * count + blockIdx.x * WARPS;  // of them that are this block's
+    const int64 first = row * count + blockIdx.x * WARPS;  // the first pair of this block
     if (inside && lane == 0) parts[first + warp] = {maximum, sum};
     cooperative_groups::this_grid().sync();
     if (!inside) return;
@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(1024) on_chip(const float* x, float* y, Online
         const auto part = [&](float e) { return expf(e - total.maximum) / total.sum; };
         to[place(i)] = make_float4(part(v.x), part(v.y), part(v.z), part(v.w));
     }
-    // A part of -inf alone is zero in a row that has more, and NaN where the row's sum is; in a row of -inf alone the
-    // exponential is NaN, as the definition has it.
+    // A part of only -inf becomes 0 if the row has other elements, or NaN if the row's sum is NaN. In a row of only
+    // -inf the exponential is NaN, as defined.
     const bool none = maximum == -kInfinity && total.maximum > -kInfinity;
     const float scale = none ? 0.0f * total.sum : expf(maximum - total.maximum) / total.sum;
     const auto scaled = [&](float4 v) { return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale); };

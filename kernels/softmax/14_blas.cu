@@ -1,15 +1,17 @@
-// The kernels of a row softmax whose reductions are a BLAS library's: amax for the maximum, asum for the sum.
+// Row softmax whose reductions are BLAS calls: amax for the maximum, asum for the sum. These kernels are the steps
+// between.
 //
-// amax is the place of the largest |x|, not of the largest x: of a row with -1000 in it that is the -1000, and exp of
-// the difference overflows. So amax is given keys instead, two arrays of numbers without a sign whose order is that of
-// the positive x and that of the others:
-//   above = x where x > 0, else 0;   below = the float whose bits are inf's less those of |x| where x <= 0, else 0.
-// Both keep the order exactly. Where a row has a positive number the maximum stands at the place of the largest
-// `above`, else at that of the largest `below`. NaN counts as infinite, so that its row's maximum is NaN, as it should
-// be.
+// amax returns the index of the largest |x|, not of the largest x: in a row with -1000 it would pick the -1000, and exp
+// of the difference would overflow. So amax gets two arrays of non-negative keys instead; the first orders the positive
+// x, the second orders the others:
+//   above = x if x > 0, else 0;   below = the float with the bits of inf minus those of |x| if x <= 0, else 0.
+// Both keep the order exactly. If a row has a positive number, the maximum is at the index of the largest `above`,
+// otherwise at that of the largest `below`. NaN counts as infinite, so that the row's maximum is NaN.
 //
 // x and y: (rows, cols) with strides in floats, any for x; keys: (rows, cols), contiguous; y may be x. Each pass moves
-// every element once, and a library call a row stands between the passes: the launches are what it is bound by.
+// every element once.
+//
+// Bottleneck: launches. Each row needs a library call per reduction.
 #include "../common/numbers.cuh"
 
 // grid: ceil(rows * cols / blockDim.x)
@@ -25,7 +27,7 @@ __global__ void blas_keys(
     below[i] = v <= 0.0f ? __int_as_float(0x7f800000 - size) : 0.0f;
 }
 
-// maxima[r] = the row's largest number, found at one of its two places (counted from 1); grid: ceil(rows / blockDim.x)
+// maxima[r] = the row's maximum, at one of its two candidate indices (counted from 1); grid: ceil(rows / blockDim.x)
 __global__ void blas_maxima(const float* x, const int* places_above, const int* places_below, float* maxima,
     int64 x_row, int64 x_col, int64 rows) {
     const int64 row = global_thread();
@@ -47,7 +49,7 @@ __global__ void blas_exponentials(const float* x, float* y, const float* maxima,
     y[row * y_row + col * y_col] = expf(x[row * x_row + col * x_col] - maxima[row]);
 }
 
-// y /= sum of the row; grid as before
+// y /= sum of the row; grid: ceil(rows * cols / blockDim.x)
 __global__ void blas_quotients(float* y, const float* sums, int64 y_row, int64 y_col, int64 rows, int64 cols) {
     const int64 i = global_thread();
     if (i >= rows * cols) return;

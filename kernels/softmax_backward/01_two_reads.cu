@@ -1,11 +1,11 @@
-// Gradient of row softmax or log-softmax, one block per row: the row's sum, then a second read.
+// Gradient of row softmax or log-softmax, one block per row, with two reads: the row's sum, then the result.
 //
-// Parameters in rows.cuh; any strides, rows of any length. VEC > 1 takes neighbouring columns, rows on 16-byte
-// boundaries and cols a multiple of VEC, and moves 16 bytes at a time.
+// Parameters in rows.cuh; any strides, rows of any length. VEC > 1 needs contiguous columns, 16-byte aligned rows and
+// cols a multiple of VEC, and moves 16 bytes at a time.
 //
-// Bound by: two reads of both arrays (of grad alone, for the logarithm). One block of 1,024 threads per multiprocessor
-// keeps the rows that are being read few enough for the second read to find much of them in the L2. The next rung reads
-// once.
+// Bottleneck: two reads of both arrays (log-softmax: only grad is read twice). With one block of 1,024
+// threads per SM, few rows are in progress, so the second read finds much of them in L2. The next variant
+// reads once.
 #include "rows.cuh"
 
 // Calls use(column, piece of grad, piece of y) for every piece of this thread; y is not read if READ_Y is false.

@@ -1,11 +1,11 @@
-// Gradient of row softmax or log-softmax that reads each element once, 16 bytes at a time, and holds its row of both
-// arrays in registers, 16-bit elements as they were loaded.
+// Gradient of row softmax or log-softmax that reads each element once, 16 bytes at a time. The row of both arrays is
+// held in registers, 16-bit elements as loaded.
 //
-// Parameters in rows.cuh. A row is shared by LANES threads, part of a warp or the whole block, each of which holds HELD
-// pieces of VEC elements of grad and of y; LANES * HELD * VEC is at least cols. VEC > 1 takes neighbouring columns,
-// rows on 16-byte boundaries and cols a multiple of VEC; VEC = 1 takes any strides.
+// Parameters in rows.cuh. LANES threads share a row: part of a warp or the whole block. Each holds HELD pieces of VEC
+// elements of grad and of y; LANES * HELD * VEC is at least cols. VEC > 1 needs contiguous columns, 16-byte aligned
+// rows and cols a multiple of VEC; VEC = 1 takes any strides.
 //
-// Bound by: memory; one read of each element of both arrays, and one write.
+// Bottleneck: memory bandwidth: one read of each element of both arrays, and one write.
 #include "rows.cuh"
 
 // grad, y, out: (rows, cols); grid: ceil(rows / (BLOCK / LANES)), block: BLOCK
@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(BLOCK) registers(const T* grad, const T* y, T*
     y += row * y_row;
     out += row * out_row;
 
-    // All loads before the first use, so that they are under way together.
-    Pack<T, VEC> grads[HELD] = {}, values[HELD] = {};  // past the row 0, which adds nothing to the sum
+    // All loads before the first use, so that they are in flight together.
+    Pack<T, VEC> grads[HELD] = {}, values[HELD] = {};  // 0 past the row: adds nothing to the sum
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
         if (!inside || column(i) >= cols) continue;

@@ -1,13 +1,13 @@
 // Gradient of row softmax or log-softmax for long rows: the blocks of a cluster share a row, each holds its part of
 // both arrays in registers, and each element is read once.
 //
-// Parameters in rows.cuh, for grad_col = y_col = out_col = 1, rows on 16-byte boundaries and cols a multiple of VEC. A
-// row is shared by CLUSTER blocks of BLOCK threads, each of which holds HELD pieces of VEC elements of grad and of y;
-// CLUSTER * BLOCK * HELD * VEC is at least cols.
+// Parameters in rows.cuh, with grad_col = y_col = out_col = 1, 16-byte aligned rows and cols a multiple of VEC. CLUSTER
+// blocks of BLOCK threads share a row; each thread holds HELD pieces of VEC elements of grad and of y. CLUSTER * BLOCK
+// * HELD * VEC is at least cols.
 //
-// A block shows the sum of its part to the others through distributed shared memory: one exchange per row.
+// The blocks exchange the sums of their parts once per row, through distributed shared memory.
 //
-// Bound by: memory, as the rung before. Rows that no cluster can hold are read twice.
+// Bottleneck: memory bandwidth, as in 02. Rows too long for a cluster are read twice.
 #include <cooperative_groups.h>
 
 #include "rows.cuh"
@@ -28,13 +28,13 @@ __global__ void __launch_bounds__(BLOCK) split_row(const T* grad, const T* y, T*
     grad += row * grad_row;
     y += row * y_row;
     out += row * out_row;
-    // The first column of this thread's piece i: the cluster's threads take neighbouring ones in turn.
+    // The first column of this thread's piece i. Neighbouring threads of the cluster take neighbouring pieces.
     const auto column = [&](int i) {
         const int64 stretch = static_cast<int64>(i) * CLUSTER + part;  // of BLOCK pieces
         return (stretch * BLOCK + threadIdx.x) * VEC;
     };
 
-    Pack<T, VEC> grads[HELD] = {}, values[HELD] = {};  // past the row 0, which adds nothing to the sum
+    Pack<T, VEC> grads[HELD] = {}, values[HELD] = {};  // 0 past the row: adds nothing to the sum
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
         if (column(i) >= cols) continue;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(BLOCK) split_row(const T* grad, const T* y, T*
     sum = 0.0f;
 #pragma unroll
     for (int other = 0; other < CLUSTER; ++other) sum += *cluster.map_shared_rank(&mine, other);
-    cluster.sync();  // no block ends while another reads what it shows
+    cluster.sync();  // no block may exit while another reads its shared memory
 
 #pragma unroll
     for (int i = 0; i < HELD; ++i)

@@ -1,13 +1,13 @@
-// The gradient of softmax and log-softmax of scale * x, element by element, shared by the kernels of this family.
+// Shared by the variants of this family: the gradient of softmax and log-softmax of scale * x, element by element.
 //
-// y is the forward result, grad its gradient, out the gradient of x; all are (rows, cols), read and written at
-// p[r * p_row + c * p_col]. Strides are in elements, 64-bit, and may be 0 for grad and y. out may be grad or y. T is
-// float, __half or __nv_bfloat16; all arithmetic is in float.
+// y is the forward result, grad its gradient, out the gradient of x. All are (rows, cols), accessed at p[r * p_row + c
+// * p_col]. Strides are in elements, 64-bit, and may be 0 for grad and y. out may be grad or y. T is float, __half or
+// __nv_bfloat16; all arithmetic is in float.
 //
 //   softmax:      out = scale * (y * (grad - sum over the row of grad * y))
 //   log-softmax:  out = scale * (grad - exp(y) * sum over the row of grad)
 //
-// Elements that a mask hid have y = 0, or -inf for log-softmax: exp(y) is then 0. NaN and infinities follow IEEE
+// Elements hidden by a mask have y = 0, or -inf for log-softmax: exp(y) is then 0. NaN and infinities follow IEEE
 // arithmetic.
 #pragma once
 #include <cuda_bf16.h>
@@ -17,15 +17,15 @@
 #include "../common/pack.cuh"
 #include "../common/reduce.cuh"
 
-// The place of column c: VEC > 1 takes neighbouring columns, and constants are added to addresses without instructions.
+// The offset of column c. VEC > 1 means contiguous columns: constant offsets then need no extra instructions.
 template <int VEC>
 __device__ __forceinline__ int64 place(int64 c, int64 stride) {
     return VEC > 1 ? c : c * stride;
 }
 
-// Makes the compiler convert the 16-bit elements of `piece` again at their next use: the floats that it would keep of
-// them take twice the registers. blockIdx.y is 0 in every launch of this family, which the compiler cannot know; it
-// sees through an assembler statement without an instruction.
+// Forces the compiler to convert the 16-bit elements of `piece` again at their next use: floats kept from earlier
+// conversions need twice the registers. blockIdx.y is 0 in every launch of this family, which the compiler cannot know.
+// (An empty asm statement is not enough: the compiler sees through it.)
 template <class T, int VEC>
 __device__ __forceinline__ void forget_conversions(Pack<T, VEC>& piece) {
     if constexpr (sizeof(T) == 2 && VEC == 8) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void add_terms(float& sum, const Pack<T, VEC>& grad, 
     }
 }
 
-// The gradient of x for one piece; sum: of the whole row.
+// The gradient of x for one piece; `sum` is that of the whole row.
 template <bool LOG, class T, int VEC>
 __device__ __forceinline__ Pack<T, VEC> gradient(
     const Pack<T, VEC>& grad, const Pack<T, VEC>& y, float sum, float scale) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ Pack<T, VEC> gradient(
     return result;
 }
 
-// Writes a piece of 16 bytes in one store. Of plain stores the compiler parts the first of each thread into elements.
+// Writes a piece of 16 bytes in one store. For plain stores the compiler splits each thread's first one into elements.
 template <class T, int VEC>
 __device__ __forceinline__ void store(T* to, const Pack<T, VEC>& piece) {
     if constexpr (sizeof(Pack<T, VEC>) == 16) {

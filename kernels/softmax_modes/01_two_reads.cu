@@ -1,11 +1,11 @@
-// Row softmax or log-softmax of scale * x + mask, one block a row: the pair of maximum and sum online, then a second
-// read.
+// Row softmax or log-softmax of scale * x + mask, one block per row, with two reads: maximum and sum by the online
+// update, then the result.
 //
-// Parameters in rows.cuh; any strides, rows of any length. Pieces of VEC elements, as in 02_registers.cu, several on
-// their way at once.
+// Parameters in rows.cuh; any strides, rows of any length. Pieces of VEC elements as in 02_registers.cu; each thread
+// has several in flight.
 //
-// Bound by: two reads of each element. One block of 1,024 threads a multiprocessor keeps the rows that are being read
-// few enough for the second read to find much of them in the L2. The next rung reads once.
+// Bottleneck: two reads of each element. With one block of 1,024 threads per SM, few rows are in progress, so the
+// second read finds much of them in L2. The next variant reads once.
 #include "../common/online.cuh"
 #include "rows.cuh"
 
@@ -13,7 +13,7 @@
 template <class T, class M, int MASK, bool LOG, int VEC>
 __global__ void __launch_bounds__(1024, 1) two_reads(const T* x, const M* mask, T* y, int64 x_row, int64 x_col,
     int64 m_row, int64 m_col, int64 y_row, int64 y_col, int64 rows, int64 cols, float scale) {
-    constexpr int kBatch = VEC == 8 ? 2 : 4;  // pieces a thread has on their way: 16 elements or fewer
+    constexpr int kBatch = VEC == 8 ? 2 : 4;  // pieces in flight per thread: 16 elements or fewer
     __shared__ float maxima[kWarp], sums[kWarp];
     const int64 row = blockIdx.x;
     const int64 step = static_cast<int64>(blockDim.x) * VEC;    // columns that the block takes at once
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(1024, 1) two_reads(const T* x, const M* mask, 
     y += row * y_row;
     if constexpr (MASK != kNoMask) mask += row * m_row;
     bool seen = false;
-    // The scores of kBatch pieces from column c on, `step` apart; what lies past the row is -inf.
+    // Loads the scores of kBatch pieces from column c on, `step` columns apart; columns past the row become -inf.
     const auto load = [&](int64 c, float (&values)[kBatch][VEC]) {
         Pack<T, VEC> pieces[kBatch];
         Pack<M, VEC> masks[MASK == kNoMask ? 1 : kBatch];
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(1024, 1) two_reads(const T* x, const M* mask, 
     const float maximum = warps_reduce_block(share.maximum, maxima, Max());
     const float part = share.sum * exponential(share.maximum - online_shift(maximum));
     const float sum = warps_reduce_block(part, sums, Sum());
-    // A row that the mask hides altogether is 0, its logarithm -inf: x has no say in it.
+    // A row that the mask hides completely becomes 0 (log-softmax: -inf), whatever x is.
     const bool any = __syncthreads_or(seen);
     const float last = LOG ? logf(sum) : 1.0f / sum;
     for (int64 c = start; c < cols; c += kBatch * step) {

@@ -1,15 +1,16 @@
-// Row softmax or log-softmax of scale * x + mask that reads each element once, 16 bytes at a time, and holds its row in
-// registers: as floats, or 16-bit elements without a mask as they came, in half of the registers (their scores and
-// exponentials are worked out again where they are needed).
+// Row softmax or log-softmax of scale * x + mask that reads each element once, 16 bytes at a time. The row is held in
+// registers as floats. 16-bit elements without a mask are held as loaded, in half the registers; their scores and
+// exponentials are recomputed when needed.
 //
-// Parameters in rows.cuh. A row is shared by LANES threads, part of a warp or the whole block, each of which holds HELD
-// pieces of VEC elements; LANES * HELD * VEC is at least cols. VEC > 1 takes neighbouring columns, rows on 16-byte
-// boundaries, cols a multiple of VEC, and a mask that can be read in pieces of VEC too; VEC = 1 takes any strides.
+// Parameters in rows.cuh. LANES threads share a row: part of a warp or the whole block. Each holds HELD pieces of VEC
+// elements; LANES * HELD * VEC is at least cols. VEC > 1 needs contiguous columns, 16-byte aligned rows, cols a
+// multiple of VEC, and a mask that can be read in pieces of VEC too; VEC = 1 takes any strides.
 //
-// Bound by: memory; one read and one write of each element, and one read of a mask that is not broadcast.
+// Bottleneck: memory bandwidth: one read and one write per element, and one read of a mask that is not broadcast.
 #include "rows.cuh"
 
-// Makes the compiler read `piece` anew: floats that it keeps of it would take the registers that were to be saved.
+// Forces the compiler to use `piece` itself again: floats it kept from earlier conversions would need the saved
+// registers.
 template <class PIECE>
 __device__ __forceinline__ void forget_what_was_made_of(PIECE& piece) {
     static_assert(sizeof(PIECE) == 16, "four registers");
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(BLOCK) registers(const T* x, const M* mask, T*
     y += row * y_row;
     if constexpr (MASK != kNoMask) mask += row * m_row;
 
-    // All loads before the first use, so that they are under way together.
+    // All loads before the first use, so that they are in flight together.
     Pack<T, VEC> pieces[HELD];
     Pack<M, VEC> masks[MASK == kNoMask ? 1 : HELD];
 #pragma unroll
@@ -104,10 +105,10 @@ __global__ void __launch_bounds__(BLOCK) registers(const T* x, const M* mask, T*
         Pack<T, VEC> piece;
 #pragma unroll
         for (int k = 0; k < VEC; ++k) {
-            float power = value(i, k);  // or, for LOG, its logarithm
+            float power = value(i, k);  // LOG: its logarithm
             if constexpr (kAsTheyCame) power = LOG ? power - maximum : exponential(power - maximum);
             const float result = LOG ? power - last : power * last;
-            // A row that the mask hides altogether is 0, its logarithm -inf: x has no say in it.
+            // A row that the mask hides completely becomes 0 (log-softmax: -inf), whatever x is.
             piece.at[k] = static_cast<T>(any ? result : LOG ? -kInfinity : 0.0f);
         }
         *reinterpret_cast<Pack<T, VEC>*>(y + column(i) * y_col) = piece;

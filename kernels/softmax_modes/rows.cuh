@@ -1,8 +1,8 @@
-// What the rungs of this family share: the element of a row that the softmax is taken of, with its scale and mask.
+// Shared by the variants of this family: loading a score, the element of a row with its scale and mask applied.
 //
-// x is (rows, cols) read at x[r * x_row + c * x_col], y written at y[r * y_row + c * y_col], the mask read at
-// mask[r * m_row + c * m_col] (0 where it is broadcast); strides in elements, 64-bit. y may be x itself. T is float,
-// __half or __nv_bfloat16, M is bool or float; all arithmetic is float's.
+// x is (rows, cols), read at x[r * x_row + c * x_col]; y is written at y[r * y_row + c * y_col]; the mask is read at
+// mask[r * m_row + c * m_col], with stride 0 along broadcast axes. Strides are in elements, 64-bit. y may be x. T is
+// float, __half or __nv_bfloat16, M is bool or float; all arithmetic is in float.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -11,12 +11,12 @@
 #include "../common/pack.cuh"
 #include "../common/reduce.cuh"
 
-// Without a mask its pointer is never read; x stands there, and M is T.
+// Without a mask the mask pointer is never read: the caller passes x, and M is T.
 enum Mask { kNoMask, kBoolMask, kFloatMask };
 
-// scale * x + mask, -inf where the mask hides x, whatever x is: an additive mask hides with -inf. `seen` becomes true
-// for an element that is not hidden. Both roundings are kept apart, as the definition has them: one fused operation
-// would move every exponential by the difference, which for scores of 10,000 is more than its own rounding.
+// scale * x + mask; -inf if the mask hides x, whatever x is (a float mask hides with -inf). Sets `seen` if the element
+// is not hidden. The product and the sum are rounded separately, as in the definition: a fused operation would change
+// every exponential, for scores of 10,000 by more than its own rounding error.
 template <int MASK, class T, class M>
 __device__ __forceinline__ float score(T x, M mask, float scale, bool& seen) {
     float value = __fmul_rn(static_cast<float>(x), scale);
