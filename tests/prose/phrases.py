@@ -16,7 +16,7 @@ _UNIT = (
 )
 _NO_COUNT = (
     "of|in|for|to|by|on|at|from|is|are|has|have|as|with|within|per|and|or|than|after|into|over|between|if|that|which|"
-    "gets"
+    "gets|without|through|before|like|but|across|inside|needs|takes|reads|writes"
 )
 _COUNT = r"(?:one|two|three|four|six|eight|ten|half|\d[\d,.]*)"
 
