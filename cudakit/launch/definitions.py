@@ -12,6 +12,9 @@ KERNEL = re.compile(
     r"|\b__\w+__\s*(?:\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))?|::|\b\w+\s*::)*(?P<name>\w+)\s*(?:<[^;{}()]*>\s*)?\("
 )
 
+#: A kernel, or a brace with the namespace that it opens, if it does.
+_SCOPE = re.compile(r"__global__|(?:\bnamespace\s+(?P<space>[\w:]+)\s*)?\{|\}")
+
 
 def definition_line(text: str, kernel: str) -> int | None:
     """The line (from 1) of a source text at which a kernel of this name is defined, or None. kernel: its name, with or
@@ -23,6 +26,25 @@ def definition_line(text: str, kernel: str) -> int | None:
         if match["name"] == name and end is not None and end[0] == "{":
             return code.count("\n", 0, match.start("name")) + 1
     return None
+
+
+def positions(text: str) -> dict[str, int]:
+    """Where each kernel is first declared in a source text: by its name with namespaces, and by the last part of it."""
+    code = without_comments(text)
+    found: dict[str, int] = {}
+    last: dict[str, int] = {}
+    scopes: list[str] = []
+    kernels = {match.start(): match["name"] for match in KERNEL.finditer(code)}
+    for token in _SCOPE.finditer(code):
+        if token[0] == "__global__":
+            name = kernels.get(token.start(), "")
+            found.setdefault("::".join([*filter(None, scopes), name]), token.start())
+            last.setdefault(name, token.start())
+        elif token[0] != "}":
+            scopes.append(token["space"] or "")
+        elif scopes:
+            scopes.pop()
+    return {**last, **found}
 
 
 def last_name(name: str) -> str:

@@ -7,10 +7,12 @@ kernel.launch(stream, grid=rows, block=256, shared=1024, args=(x, y, rows, cols)
 
 from __future__ import annotations
 
+import collections
 import difflib
 import re
 import threading
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +22,7 @@ from cudakit.compile.compiler import Compiled, Resources
 from cudakit.driver.context import Context
 from cudakit.driver.stream import LEGACY_DEFAULT, Stream
 from cudakit.errors import CudaError, CudakitError
+from cudakit.launch import definitions
 from cudakit.launch.cxx import Type
 from cudakit.launch.image import Image
 from cudakit.launch.kernel import Kernel
@@ -154,8 +157,32 @@ class Module(Image):
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Every kernel, in the order of the PTX; by name if there is none."""
-        return tuple(self._kernel(mangled) for mangled in self._entries)
+        """Every kernel, in the order of the source, and of PTX for those that the source's text does not show."""
+        return tuple(self._kernel(mangled) for mangled in self._in_order())
+
+    def __iter__(self) -> Iterator[str]:
+        """The name of every kernel, in the same order; the full signature for several kernels of one name."""
+        names = {mangled: self._signatures[mangled].name for mangled in self._in_order()}
+        often = collections.Counter(names.values())
+        return iter([name if often[name] == 1 else self._signatures[one].text for one, name in names.items()])
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __bool__(self) -> bool:
+        return True  # also without kernels: a module is not a collection that may be missing
+
+    def _in_order(self) -> list[str]:
+        asked = {mangled: place for place, mangled in enumerate(self.compiled.lowered.values())}
+        places = definitions.positions(self.compiled.source)
+        end = len(self.compiled.source)
+
+        def key(mangled: str) -> tuple[int, int]:
+            base = self._signatures[mangled].base
+            place = places.get(base, places.get(definitions.last_name(base), end))
+            return place, asked.get(mangled, 0)
+
+        return sorted(self._entries, key=key)
 
     def kernel_of(self, handle: Any) -> Kernel | None:
         """The kernel of a driver's function, of those that were asked for; None for another."""
@@ -165,14 +192,16 @@ class Module(Image):
         return None
 
     def __getitem__(self, name: str) -> Kernel:
-        """A kernel by C++ name if that is unique ("k", "ns::k"), by name expression or name with template arguments
-        ("k<4>", "ns::k<4>"), by full signature ("k(float*, int)") or by mangled name. Raises UnknownName."""
+        """Return a kernel by C++ name if that is unique ("k", "ns::k"), by name expression or name with template
+        arguments ("k<4>", "ns::k<4>"), by full signature ("k(float*, int)") or by mangled name. Raises UnknownName."""
         kernel = self._by_name.get(name)
         if kernel is None:
             kernel = self._by_name[name] = self._kernel(self._lookup(name))
         return kernel
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
         try:
             self._lookup(name)
         except UnknownName:

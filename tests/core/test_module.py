@@ -101,6 +101,29 @@ def test_every_kernel_is_listed(module: cudakit.Module) -> None:
     ]
 
 
+def test_a_module_lists_its_kernels_in_the_order_of_the_source(module: cudakit.Module) -> None:
+    names = ["ns::scale", "ns::only", "scale", "fill<4, float>", "fill<8, int>", "plain"]
+    assert list(module) == names
+    assert len(module) == 6
+    assert [module[name] for name in names] == list(module.kernels)
+    assert "plain" in module
+    assert "plane" not in module
+    assert 0 not in module
+
+
+def test_overloads_are_listed_by_their_signatures(device: cudakit.Device) -> None:
+    source = "__global__ void k(int* p) {} __global__ void k(float* p) {} __global__ void a() {}"
+    module = device.compile(source=source, name="overloads.cu")
+    assert list(module) == ["k(int*)", "k(float*)", "a"]
+    assert [module[name].signature for name in module] == ["k(int*)", "k(float*)", "a()"]
+
+
+def test_a_module_without_kernels_is_true(device: cudakit.Device) -> None:
+    module = device.compile(source="__device__ int x;", name="none.cu")
+    assert list(module) == []
+    assert module
+
+
 def test_two_kernels_of_one_name_in_two_namespaces(device: cudakit.Device) -> None:
     source = "namespace a { __global__ void k(int* p) {} } namespace b { __global__ void k(float* p) {} }"
     module = device.compile(source=source, name="two.cu")
