@@ -305,7 +305,7 @@ def check_the_reference_has_nothing_internal(html):
         for found in ("object at 0x", "&lt;factory&gt;", "&lt;function", "&lt;class", "cudakit._", "Args:"):
             assert found not in text, f"{page.name} has {found}"
     device = (html / "api" / "device.html").read_text(encoding="utf-8")
-    assert re.search(r"Parameters.*<strong>include</strong> – Folders", device, re.S), "sections are parameter lists"
+    assert re.search(r"Parameters.*<strong>include</strong> . Folders", device, re.S), "sections are parameter lists"
 
 
 @pytest.mark.parametrize("odd", ["a | b", "two\nlines", "a\r\n\n| b |", "<!-- end -->", "<!-- figure x.json y -->"])
