@@ -1,11 +1,11 @@
-// Attention in three kernels, one for each step of its definition: scores, their softmax, the weighted sum of values.
+// Attention in three kernels, one per step of its definition: scores, their softmax, the weighted sum of values.
 //
 // Parameters as in problem.cuh, elements float, half or bfloat16; scores: (batch * heads * sq, skv) floats of scratch.
 // One block per query in each kernel.
 //
-// Bound by: memory. The scores are written once and read four times, skv / d times the size of the inputs, and
-// neighbouring threads of the first kernel read different rows of k. The next rung keeps the scores of a few queries in
-// shared memory.
+// Bottleneck: memory bandwidth. The scores are written once and read four times, at skv / d times the size of the
+// inputs, and neighbouring threads of the first kernel read different rows of k. The next variant keeps the scores of a
+// few queries in shared memory.
 #include "../common/reduce.cuh"
 #include "problem.cuh"
 
@@ -25,7 +25,7 @@ __global__ void scores(const T* q, const T* k, float* scores, int64 q_batch, int
     }
 }
 
-// scores: each row's softmax, in place; grid: batch * heads * sq
+// Replaces each row of scores by its softmax; grid: batch * heads * sq
 __global__ void __launch_bounds__(1024) softmax_rows(float* scores, int sq, int skv, int causal) {
     __shared__ float maxima[kWarp], sums[kWarp];
     scores += blockIdx.x * static_cast<int64>(skv);

@@ -1,15 +1,16 @@
-// Attention in one kernel: the scores of a block's ROWS queries stay in shared memory, keys and values come in tiles.
+// Attention in one kernel: the scores of a block's ROWS queries stay in shared memory; keys and values are loaded in
+// tiles.
 //
 // Parameters as in problem.cuh, elements float, half or bfloat16. One warp per query. Shared memory, in floats: ROWS x
-// d queries, a tile of KEYS x (d + 1) keys or values, ROWS x skv scores. Lines of the tile are one float longer than d,
-// so that the lanes of a warp, each on a key of its own, read different banks.
+// d queries, a tile of KEYS x (d + 1) keys or values, ROWS x skv scores. Tile rows are padded by one float, so that the
+// lanes of a warp, each with its own key, read different banks.
 //
-// Bound by: shared memory, two reads for each multiply-add; and skv is limited by how much of it a block may have. The
-// next rung stores no scores at all and multiplies from registers.
+// Bottleneck: shared memory, two reads per multiply-add. Also, a block's shared memory limits skv. The next variant
+// stores no scores and multiplies from registers.
 #include "../common/reduce.cuh"
 #include "problem.cuh"
 
-constexpr int kKeys = kWarp;  // of a tile: one per lane
+constexpr int kKeys = kWarp;  // keys per tile: one per lane
 
 // q, o: (batch, heads, sq, d); k, v: (batch, heads / group, skv, d); grid: all heads x blocks of queries
 template <class T, int ROWS>

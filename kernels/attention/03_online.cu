@@ -1,18 +1,18 @@
-// Online attention: no score is ever stored. A block's queries keep their output in registers and take the keys a tile
-// at a time, with a running maximum and sum for each query.
+// Online attention: scores are never stored. A block keeps the output of its queries in registers and processes the
+// keys tile by tile, with a running maximum and sum for each query.
 //
-// Parameters as in problem.cuh, elements float, half or bfloat16, scale = log2(e) times the factor on the scores. 256
-// threads, 16 x 16, make ROWS queries of one head: thread (y, x) has the rows y, y + 16, ..., of the scores the keys x,
-// x + 16, ..., and of the output D / 16 columns. Everything is float in shared memory: ROWS x D queries, KEYS x D keys
-// and as many values, ROWS x (KEYS + 4) exponentiated scores. D is d rounded up to a size with a tile; what is past d,
-// sq or skv is zero there. Float tiles are copied by cp.async while the other product runs, other types through
+// Parameters as in problem.cuh, elements float, half or bfloat16, scale = log2(e) times the factor on the scores.
+// 256 threads, 16 x 16, compute ROWS queries of one head. Thread (y, x) has rows y, y + 16, ...; of the scores keys
+// x, x + 16, ...; of the output D / 16 columns. Everything is float in shared memory: ROWS x D queries, KEYS x D
+// keys and as many values, ROWS x (KEYS + 4) exponentiated scores. D is d rounded up to a supported size; elements
+// past d, sq or skv are zero. Float tiles are copied by cp.async during the other product, other types through
 // registers.
 //
 // Source of the algorithm: Dao, Fu, Ermon, Rudra, Re, "FlashAttention: Fast and memory-efficient exact attention with
 // IO-awareness", 2022.
 //
-// Bound by: the float units, which it keeps at work about as a plain product of matrices does. The next rung has tensor
-// cores multiply.
+// Bottleneck: the float units, which are about as busy as in a plain matrix product. The next variant multiplies on
+// tensor cores.
 #include "../common/copy_async.cuh"
 #include "../common/online.cuh"
 #include "../common/pack.cuh"
@@ -21,15 +21,15 @@
 
 constexpr int kSide = 16, kThreads = kSide * kSide;
 
-// Floats from the start of a tile to piece `piece` (16 bytes) of line `line`. Piece p of line r is at p ^ (r % 8), so
-// that one piece of eight lines is in eight different groups of banks.
+// Floats from the start of a tile to 16-byte piece `piece` of line `line`. Piece p of line r is at p ^ (r % 8), so that
+// the same piece of eight lines is in eight different groups of banks.
 template <int D>
 __device__ __forceinline__ int place(int line, int piece) {
     const int column = piece ^ line % 8;  // 0 .. D / 4 - 1
     return line * D + column * 4;
 }
 
-// Starts copying `lines` lines of d elements to a shared tile of LINES lines of D floats; the rest is made zero.
+// Starts copying `lines` lines of d elements to a shared tile of LINES lines of D floats; the rest becomes zero.
 template <int LINES, int D, int VECTOR, class T>
 __device__ __forceinline__ void start_copy(float* tile, const T* from, int64 row, int lines, int d) {
     constexpr int kAlong = D / VECTOR;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const
     constexpr int kMine = ROWS / kSide;         // rows of a thread
     constexpr int kKeys = KEYS / kSide;         // keys of a thread
     constexpr int kLine = KEYS + 4;             // floats from one row of weights to the next
-    constexpr int kWide = D % 64 == 0 ? 4 : 2;  // columns side by side,
+    constexpr int kWide = D % 64 == 0 ? 4 : 2;  // adjacent columns of a thread,
     constexpr int kGroups = D / kSide / kWide;  // and groups of them
     extern __shared__ __align__(16) float shared[];
     float* const queries = shared;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const
     const int limit = key_limit(first_row, sq, skv, causal);  // of the first row
     const int seen = max(min(limit + ROWS - 1, skv), 0);      // by any of the rows
 
-    float out[kMine][kGroups][kWide] = {}, maximum[kMine], sum[kMine] = {};  // of the sum, this thread's part
+    float out[kMine][kGroups][kWide] = {}, maximum[kMine], sum[kMine] = {};  // sum: this thread's part
 #pragma unroll
     for (int i = 0; i < kMine; ++i) maximum[i] = -kInfinity;
     start_copy<ROWS, D, VECTOR>(
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const
 
     for (int first = 0; first < seen; first += KEYS) {
         copy_async_wait();
-        __syncthreads();  // the keys are there, and the values and weights before are no longer read
+        __syncthreads();  // keys have arrived; the previous values and weights are free
         start_copy<KEYS, D, VECTOR>(values, v + first * v_row, v_row, skv - first, d);
 
         float score[kMine][kKeys] = {};
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const
             }
         }
         copy_async_wait();
-        __syncthreads();  // values and weights are there, and the keys are no longer read
+        __syncthreads();  // values and weights have arrived; the keys are free
         if (first + KEYS < seen)
             start_copy<KEYS, D, VECTOR>(keys, k + (first + KEYS) * k_row, k_row, skv - first - KEYS, d);
 

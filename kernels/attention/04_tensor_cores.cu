@@ -1,16 +1,16 @@
 // Online attention on tensor cores: a warp keeps the scores and the output of 16 queries in registers.
 //
 // Parameters as in problem.cuh, elements half or bfloat16 of any alignment, scale = log2(e) times the factor on the
-// scores. A block makes WARPS * 16 queries of one head; tiles of KEYS keys and values are copied through registers,
-// VECTOR elements at a time, into shared lines of D + 8 elements, from which ldmatrix reads without bank conflicts. D
-// is d rounded up to a size with a tile; what is past d, sq or skv is zero there.
+// scores. A block computes WARPS * 16 queries of one head. Tiles of KEYS keys and values are copied through registers,
+// VECTOR elements at a time, to shared memory with padded lines of D + 8 elements, which ldmatrix reads without bank
+// conflicts. D is d rounded up to a supported size; elements past d, sq or skv are zero.
 //
-// Bound by: waiting. Nothing is computed while a tile is copied, and each fragment of keys and values is read from
-// shared memory for 16 queries only. The next rung copies ahead and shares fragments.
+// Bottleneck: latency. No arithmetic overlaps the copy of a tile, and each fragment of keys and values is used for 16
+// queries only. The next variant copies ahead and reuses fragments.
 #include "../common/pack.cuh"
 #include "warp_rows.cuh"
 
-// Copies `lines` lines of d elements from `from` to a padded shared tile of LINES lines of D; the rest is made zero.
+// Copies `lines` lines of d elements from `from` to a padded shared tile of LINES lines of D; the rest becomes zero.
 template <class T, int D, int LINES, int THREADS, int VECTOR>
 __device__ __forceinline__ void copy_tile(char* tile, const T* from, int64 row, int lines, int d) {
     using Piece = Pack<T, VECTOR>;

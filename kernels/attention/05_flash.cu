@@ -1,36 +1,36 @@
-// Attention with tensor cores, its copies a tile ahead of the arithmetic: FlashAttention-2's algorithm.
+// Attention on tensor cores with copies a tile ahead of the arithmetic: the FlashAttention-2 algorithm.
 //
 // Parameters as in problem.cuh, elements half or bfloat16, scale = log2(e) times the factor on the scores; every row of
-// q, k, v and o begins on 16 bytes. A block makes WARPS * TILES * 16 queries of one head; keys and values come in tiles
-// of KEYS through two buffers each, by cp.async, from the last tile that any of its queries sees to the first. One
+// q, k, v and o is 16-byte aligned. A block computes WARPS * TILES * 16 queries of one head. Keys and values are copied
+// by cp.async in tiles of KEYS, two buffers each, from the last tile that any of its queries sees to the first. One
 // barrier per tile: after it the tile is visible to all threads and the other buffer can be refilled.
 //
-// Work is even: tiles that no query sees are not loaded, a warp passes over tiles that none of its own rows sees, only
-// tiles on the diagonal or past the end are masked, and blocks with the most tiles start first (a short one at the end
-// of the launch keeps few waiting). `section` heads advance together, as many as the L2 holds keys and values of.
+// Work is balanced: tiles that no query sees are not loaded, a warp skips tiles that none of its own rows sees, only
+// tiles on the diagonal or past the end are masked, and blocks with the most tiles start first, so that short ones end
+// the launch. `section` heads are processed at a time: as many as have keys and values that fit in L2.
 //
 // Source of the algorithm: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning",
 // 2023.
 //
-// Bound by: waiting. The tensor cores are busy 62 % of the time (H200, head size 128): the output and the scores of 32
-// queries fill a warp's registers, so that a scheduler has two warps to cover the waits for fragments and exponentials.
-// On Hopper wgmma does better: it reads its operands from shared memory and runs beside the warp's other work.
+// Bottleneck: latency. The tensor cores are busy 62 % of the time (H200, head size 128): the output and the scores of
+// 32 queries fill a warp's registers, so a scheduler has only two warps to hide the latency of fragments and
+// exponentials. On Hopper wgmma is faster: it reads operands from shared memory and runs asynchronously.
 #include "../common/copy_async.cuh"
 #include "warp_rows.cuh"
 
-// Copies of LINES lines of D elements to a shared tile. A line past `lines` is made zero: its values must be finite,
-// since 0 times NaN would reach the output.
+// Copies LINES lines of D elements to a shared tile. Lines past `lines` become zero: their values must be finite, since
+// 0 times NaN would reach the output.
 template <class T, int D, int LINES, int THREADS>
 struct TileCopy {
-    static constexpr int kAlong = D % 64 == 0 ? 8 : 4;  // pieces side by side that neighbouring threads copy
+    static constexpr int kAlong = D % 64 == 0 ? 8 : 4;  // adjacent pieces that neighbouring threads copy
     static constexpr int kStep = THREADS / kAlong;      // lines at once
-    static_assert(LINES % kStep == 0 && kStep % 8 == 0, "every thread copies the same share, all of one swizzle");
+    static_assert(LINES % kStep == 0 && kStep % 8 == 0, "every thread copies the same share, with one swizzle");
 
     const T* from;  // this thread's first piece
     int64 row;      // elements between lines
     unsigned to;    // bytes within the tile
     int line, lines;
-    int pieces;  // of a line, those of this thread's column on
+    int pieces;  // pieces of a line from this thread's column on
 
     __device__ __forceinline__ TileCopy(const T* base, int64 row_, int lines_, int d) : row(row_), lines(lines_) {
         const int piece = threadIdx.x % kAlong;  // 0 .. kAlong - 1
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
     int64 v_row, int64 o_batch, int64 o_head, int64 o_row, int batches, int heads, int group, int sq, int skv, int d,
     float scale, int causal, int section) {
     constexpr int kThreads = WARPS * kWarp, kRows = WARPS * TILES * 16;
-    // Whether copies are started after a tile's first product: a block alone on its multiprocessor so begins the
-    // product at once (4 % faster on an H200 at head size 256); if two share it, it is slower (5 % at 64).
+    // Whether copies start after a tile's first product: if a block has the SM to itself, the product then begins at
+    // once (4 % faster on an H200 at head size 256); if two blocks share the SM, it is slower (5 % at 64).
     constexpr bool kLate = kThreads > 128;
     constexpr unsigned kTile = KEYS * D * 2;         // bytes
     extern __shared__ __align__(128) char shared[];  // queries, then keys and values, twice
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
     const int block = blocks - 1 - rest / abreast;  // of the head: 0 .. blocks - 1, the last first
     const int first_row = block * kRows;
 
-    // How many tiles any of the block's queries sees, and how many of these all of them see to the last key.
+    // How many tiles any of the block's queries sees, and how many of these all of its queries see completely.
     const int limit = key_limit(first_row, sq, skv, causal);
     const int keys_seen_by_any = max(min(limit + kRows - 1, skv), 0);
     const int keys_seen_by_all = max(min(limit, skv), 0);
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
 
     for (int tile = tiles - 1; tile >= 0; --tile) {
         copy_async_wait();
-        __syncthreads();  // this tile is visible, and no thread reads the other one any more
+        __syncthreads();  // this tile is visible; all reads of the other are done
         const bool seen = tile * KEYS < warp_limit + TILES * 16 - 1;
         const unsigned at = key_tiles + tile % 2 * 2 * kTile;
         if (!kLate && tile > 0) fill(tile - 1);
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
     }
     rows.divide(lane_limit, skv);
 
-    // Through the shared memory of the warp's own queries, so that whole lines are written, 16 bytes a lane.
-    __syncwarp();  // no lane writes where another's ldmatrix may still read
+    // Stage the output in the shared memory of the warp's own queries, so that stores are 16 bytes per lane.
+    __syncwarp();  // all ldmatrix reads are done before any lane writes
 #pragma unroll
     for (int i = 0; i < TILES; ++i)
 #pragma unroll

@@ -1,17 +1,17 @@
 // Shared by the kernels of this folder: their parameters, and which keys a query sees.
 //
-// Parameters, all rungs: q (batch, heads, sq, d), k and v (batch, heads / group, skv, d), o as q; strides in elements
-// of the first three axes, the last one is contiguous; `group` query heads share a key head; `scale`, the factor on the
-// scores; `causal`: query i sees the keys up to i + skv - sq, so that the last query sees them all whichever of sq and
-// skv is more. (torch's is_causal lines up the first query and the first key instead: the same mask only where sq =
-// skv.)
+// Parameters of all variants: q (batch, heads, sq, d), k and v (batch, heads / group, skv, d), o like q; strides in
+// elements of the first three axes, the last is contiguous; `group` query heads share a key head; `scale`
+// multiplies the scores; `causal`: query i sees the keys up to i + skv - sq, so the last query sees all keys,
+// whether sq or skv is larger. (torch's is_causal aligns the first query with the first key: the masks are equal
+// only if sq = skv.)
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "../common/numbers.cuh"
 
-// More keys than there are, with room to count on.
+// More keys than any problem has; additions to it do not overflow.
 constexpr int kNoLimit = 0x7f000000;
 
 // The strides of one operand, in elements.
@@ -19,7 +19,7 @@ struct HeadStrides {
     int64 batch, head, row;
 };
 
-// A (batch, query head) and the head of keys that belongs to it.
+// A batch, a query head and its key head.
 struct Head {
     int batch, query, key;
 
@@ -40,7 +40,7 @@ struct Head {
     }
 };
 
-// How many keys, from the first, query `row` sees under the causal limit, though there may be fewer. 0 or less: none,
+// The causal limit: how many keys, from the first, query `row` may see; there may be fewer. If 0 or less, it sees none
 // and its output is 0.
 __device__ __forceinline__ int key_limit(int row, int sq, int skv, bool causal) {
     return causal ? row + 1 + (skv - sq) : kNoLimit;

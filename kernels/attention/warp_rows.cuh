@@ -1,13 +1,13 @@
-// Attention of the query rows that one warp owns, on tensor cores: scores, softmax and output stay in its registers.
+// Attention of one warp's query rows on tensor cores: scores, softmax and output stay in the warp's registers.
 //
-// A warp owns 16 * TILES rows and takes KEYS keys at a time. The scores of two neighbouring 16 x 8 tiles, exponentiated
-// and rounded to pairs, are the left operand of the second product as they lie: P passes no shared memory. Each
-// fragment of keys and values that is read from shared memory is used TILES times.
+// A warp has 16 * TILES rows and processes KEYS keys at a time. The scores of two neighbouring 16 x 8 tiles,
+// exponentiated and rounded to pairs, are already in the layout of the second product's left operand, so P needs no
+// shared memory. Each fragment of keys and values that is read from shared memory is used TILES times.
 //
-// The softmax is online, in powers of two: p = 2^(score * scale - shift), `scale` holding log2(e) / sqrt(d). `shift` is
-// the row's maximum when it was last set. It is set again only where a score passes it by more than 8: until then p is
-// at most 2^8, the sum in float and the rounding of p (relative) are as good, and the output is not scaled again. All
-// places of a row use the same rounded shift, so that its rounding, however large the scores, cancels in the division.
+// The softmax is online, in powers of two: p = 2^(score * scale - shift), where `scale` includes log2(e) / sqrt(d).
+// `shift` is the row's maximum at its last update. It is updated only if a score exceeds it by more than 8: until then
+// p is at most 2^8, which loses no accuracy, and the output is not rescaled. All elements of a row use the same rounded
+// shift, so its rounding cancels in the division, however large the scores.
 #pragma once
 #include "../common/mma.cuh"
 #include "problem.cuh"
@@ -21,9 +21,9 @@ __device__ __forceinline__ float exp2_fast(float x) {
     return result;
 }
 
-// A tile of 16-bit elements in shared memory, lines of D, 16-byte piece p of line r at p ^ (r % 8): the eight lines
-// that ldmatrix reads at once lie in different banks. (Lines of 64 or 192 bytes begin in two places of the banks, and
-// the four pieces from each are exchanged by r / 2 % 4.) The tile begins at a multiple of 128 bytes.
+// A tile of 16-bit elements in shared memory, lines of D; 16-byte piece p of line r is at p ^ (r % 8), so that the
+// eight lines that ldmatrix reads at once are in different banks. (Lines of 64 or 192 bytes start at two bank offsets,
+// so r / 2 % 4 swizzles the four pieces from each.) The tile is aligned to 128 bytes.
 template <int D>
 struct Swizzled {
     static_assert(D % 32 == 0, "whole groups of four pieces");
@@ -36,13 +36,13 @@ struct Swizzled {
         const int turn = D % 64 == 0 ? line & 7 : line >> 1 & 3;  // 0 .. kMask
         return start + ((piece ^ turn) << 4);
     }
-    // From an address inside a tile, `lines` (a multiple of 8) and `pieces` (even) on; both known at compile time.
+    // Moves an address inside a tile by `lines` (a multiple of 8) and `pieces` (even), both known at compile time.
     static __device__ __forceinline__ unsigned move(unsigned address, int lines, unsigned pieces) {
         return (address ^ ((pieces & kMask) << 4)) + lines * kLine + ((pieces & ~kMask) << 4);
     }
 };
 
-// The same in lines of D + 8 elements: no exchange, some memory unused.
+// A tile in lines of D + 8 elements: no swizzle, but some memory unused.
 template <int D>
 struct Padded {
     static constexpr unsigned kLine = (D + 8) * 2;
@@ -59,13 +59,13 @@ struct WarpRows {
 
     float out[TILES][D / 8][4];
     float score[TILES][KEYS / 8][4];
-    float shift[TILES][2], sum[TILES][2];  // of rows g and g + 8; the sum is of this lane's keys
-    unsigned queries, keys, values;        // this lane's places within the shared tiles, in bytes
+    float shift[TILES][2], sum[TILES][2];  // for rows g and g + 8; the sum is over this lane's keys
+    unsigned queries, keys, values;        // this lane's offsets in the shared tiles, in bytes
 
     // row: the warp's first row within the shared tile of queries
     __device__ __forceinline__ explicit WarpRows(int row) {
         const int lane = threadIdx.x % kWarp;  // 0 .. 31
-        const int line = lane % 8;             // 0 .. 7, of the matrix that the lane fetches a line of:
+        const int line = lane % 8;             // 0 .. 7, in the matrix whose line the lane loads:
         const int matrix = lane / 8;           // 0 .. 3
         queries = Layout::place(row + line + matrix % 2 * 8, matrix / 2);
         keys = Layout::place(line + matrix / 2 * 8, matrix % 2);
@@ -81,7 +81,7 @@ struct WarpRows {
         }
     }
 
-    // score = Q K^T. The addresses of shared tiles of queries and of KEYS keys.
+    // score = Q K^T. The arguments are addresses of shared tiles of queries and of KEYS keys.
     __device__ __forceinline__ void multiply_keys(unsigned query_tile, unsigned key_tile) {
 #pragma unroll
         for (int i = 0; i < TILES; ++i)
@@ -107,8 +107,8 @@ struct WarpRows {
         }
     }
 
-    // Hides what a query does not see: from key `limit` on for the first of this lane's rows and one key more per row
-    // (a causal limit), and from key `end` on for all. Both count from the tile's first key.
+    // Masks what a query does not see: key `limit` and later for the first of this lane's rows, one key later per
+    // further row (causal), and key `end` and later for all rows. Both count from the tile's first key.
     __device__ __forceinline__ void mask(int limit, int end) {
         const int column = threadIdx.x % 4 * 2;  // 0 .. 6
 #pragma unroll
@@ -123,7 +123,7 @@ struct WarpRows {
                 }
     }
 
-    // score = 2^(score * scale - shift), and its part of the sum. The shift is 0 while only -inf has been seen.
+    // score = 2^(score * scale - shift); adds to this lane's sum. The shift is 0 while all scores so far are -inf.
     __device__ __forceinline__ void exponentiate(float scale) {
         float top[TILES][2];
         bool passed = false;
@@ -168,7 +168,7 @@ struct WarpRows {
             }
     }
 
-    // out += P V, P being the exponentiated scores rounded to T. value_tile: the address of a shared tile of KEYS
+    // out += P V; P is the exponentiated scores rounded to T. value_tile: the address of a shared tile of KEYS
     // values.
     __device__ __forceinline__ void multiply_values(unsigned value_tile) {
 #pragma unroll
@@ -194,8 +194,8 @@ struct WarpRows {
         }
     }
 
-    // out / sum, or 0 in rows that see no key: `limit` and `end` as in mask, from the very first key. A row whose
-    // scores are all -inf is 0 / 0.
+    // out /= sum, or 0 in rows that see no key: `limit` and `end` as in mask, but from the first key of all. A row
+    // whose scores are all -inf becomes 0 / 0.
     __device__ __forceinline__ void divide(int limit, int end) {
 #pragma unroll
         for (int i = 0; i < TILES; ++i)

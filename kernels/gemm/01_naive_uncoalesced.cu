@@ -1,15 +1,15 @@
 // fp32 product D = alpha * A * B + beta * C, one thread per output, neighbouring threads in neighbouring rows.
 //
-// A is (m, k), B (k, n), C and D (m, n), each with its own strides in floats: element (r, c) of batch z of A is
-// a[z * a_batch + r * a_row + c * a_col]. Strides have any sign: a transposed operand has `row` and `col` swapped, a
-// leading dimension is the larger one. They are 64-bit: with 50,000 columns row * a_row passes 2^31 at row 42,950. They
-// are scalars because one struct per operand was slower on an H200: naive by 50 % at 4096, pipelined by 3 to 4 %. D may
-// be C itself. beta == 0: C is not read. k == 0: D = beta * C. Every rung of this family has these parameters; blocks
-// count through the batches.
+// A is (m, k), B (k, n), C and D (m, n), each with its own strides in floats: element (r, c) of batch z of A is a[z *
+// a_batch + r * a_row + c * a_col]. Strides have any sign: a transposed operand has `row` and `col` swapped, a leading
+// dimension is the larger one. They are 64-bit: with 50,000 columns row * a_row exceeds 2^31 at row 42,950. They are
+// scalars because one struct per operand was slower on an H200: naive by 50 % at 4096, pipelined by 3 to 4 %. D may be
+// C itself. beta == 0: C is not read. k == 0: D = beta * C. Every variant of this family has these parameters;
+// blockIdx.x also counts the batches.
 //
-// Bound by: uncoalesced access, on purpose. threadIdx.x runs down the rows of row-major arrays, so that the 32 lanes of
-// a warp read 16 rows of A and each load takes 16 sectors of 32 bytes to bring 64 bytes. The next rung turns the block
-// by 90 degrees and changes nothing else.
+// Bottleneck: uncoalesced access, on purpose. threadIdx.x runs down the rows of row-major arrays, so that the 32 lanes
+// of a warp read 16 rows of A and each load takes 16 sectors of 32 bytes to load 64 bytes. The next variant swaps the
+// block's axes and changes nothing else.
 #include "output.cuh"
 
 // grid: tiles of all batches, block: SIDE x SIDE

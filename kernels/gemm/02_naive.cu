@@ -2,11 +2,11 @@
 //
 // Parameters as in 01_naive_uncoalesced.cu.
 //
-// What it adds: threadIdx.x runs along a row of B and D. A warp covers 2 rows of 16 columns, so that a load of B takes
-// 2 sectors and uses them whole, and a load of A is two addresses that all lanes share.
+// What it adds: coalesced access. threadIdx.x runs along a row of B and D. A warp covers 2 rows of 16 columns, so a
+// load of B takes 2 full sectors, and a load of A has two addresses, each shared by 16 lanes.
 //
-// Bound by: the load units. Every fused multiply-add needs two loads from L1 or L2; each row of A is read n times and
-// each column of B m times. The next rung brings a tile once for 16 uses.
+// Bottleneck: the load units. Every fused multiply-add needs two loads from L1 or L2; each row of A is read n times and
+// each column of B m times. The next variant loads each tile once for 16 uses.
 #include "output.cuh"
 
 // grid: tiles of all batches, block: SIDE x SIDE

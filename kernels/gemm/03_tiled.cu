@@ -1,20 +1,20 @@
-// fp32 product, one thread per output, TILE x TILE tiles of A and B in shared memory. Two rungs: tiles of 16 and of 32.
+// fp32 product, one thread per output, TILE x TILE tiles of A and B in shared memory. Two variants: TILE = 16 and 32.
 //
-// Parameters as in 01_naive_uncoalesced.cu. What lies past m, n or k is brought as zeros, which add nothing, so that
-// the inner loop asks no questions; the threads past the edges stay, since all threads of a block must reach a barrier.
+// Parameters as in 01_naive_uncoalesced.cu. Elements past m, n or k are loaded as zeros, which add nothing, so that the
+// inner loop needs no bounds checks. Threads past the edges do not exit: all threads of a block must reach each
+// barrier.
 //
-// What it adds: the block brings one tile of A and one of B, and every element of them is read TILE times from shared
-// memory. Global traffic falls by TILE. Two barriers per tile: the first ends the writing before any thread reads, the
-// second ends the reading before any thread writes the next tile.
+// What it adds: shared memory. The block loads one tile of A and one of B and reads every element TILE times from
+// shared memory, so global traffic falls by a factor of TILE. Two barriers per tile: the first separates the stores
+// from the reads, the second separates the reads from the stores of the next tile.
 //
-// Tiles of 32 halve the traffic of 16 and fill a block to its limit of 1,024 threads; a tile of 64 would need 4,096:
-// one output per thread ends here. They gain little (H200, 4096: 8.0 TFLOP/s both), since traffic is not what limits
-// them any more. __launch_bounds__ asks for registers few enough that a multiprocessor holds all its 2,048 threads:
-// left alone the compiler takes 40 each, one block of 32 x 32 is then all that fits, and it stands still at every
-// barrier (5.4).
+// TILE = 32 halves the traffic of 16 and uses the largest block, 1,024 threads; 64 would need 4,096 threads, so one
+// output per thread ends here. The gain is small (H200, 4096: 8.0 TFLOP/s both), since traffic is no longer the
+// bottleneck. __launch_bounds__ limits registers so that an SM holds all its 2,048 threads. Without it the compiler
+// takes 40 registers per thread, only one block of 32 x 32 fits, and the SM idles at every barrier (5.4 TFLOP/s).
 //
-// Bound by: shared memory. Each fused multiply-add still reads two floats, from shared memory instead of the L1. The
-// next rung keeps several outputs in each thread's registers, so that a read is used more than once.
+// Bottleneck: shared memory. Each fused multiply-add still reads two floats, now from shared memory instead of L1. The
+// next variant keeps several outputs in each thread's registers, so that each read is used more than once.
 #include "output.cuh"
 
 constexpr int kMostThreads = 1024;  // of a block
@@ -36,8 +36,8 @@ tiled(const float* a, const float* b, const float* c, float* d, int64 a_row, int
     const float* of_b = b + tile.batch * b_batch + col * b_col;
     float sum = 0.0f;
     for (int64 k0 = 0; k0 < k; k0 += TILE) {
-        const int64 k_a = k0 + x;  // of the float that this thread brings of A,
-        const int64 k_b = k0 + y;  // and of B
+        const int64 k_a = k0 + x;  // this thread loads this k of A,
+        const int64 k_b = k0 + y;  // and this k of B
         tile_a[y][x] = row < m && k_a < k ? of_a[k_a * a_col] : 0.0f;
         tile_b[y][x] = col < n && k_b < k ? of_b[k_b * b_row] : 0.0f;
         __syncthreads();

@@ -1,12 +1,12 @@
-// fp32 product, TM outputs of one column per thread.
+// fp32 product, TM outputs of one column per thread, with the sums in registers.
 //
 // Parameters as in 01_naive_uncoalesced.cu.
 //
-// What it adds: a thread reads one float of B and uses it for TM rows, TM sums staying in registers. TM fused
-// multiply-adds take TM + 1 reads of shared memory, not 2 * TM, and the tile grows to 64 x 64 with 512 threads.
+// What it adds: a thread reads one float of B and uses it for TM rows. TM fused multiply-adds take TM + 1 reads of
+// shared memory instead of 2 * TM, and the tile grows to 64 x 64 with 512 threads.
 //
-// Bound by: shared memory still: the floats of A are read once for each use. The next rung keeps columns too, so that a
-// float of A is used TN times.
+// Bottleneck: still shared memory: each float of A is read once per use. The next variant keeps several columns too, so
+// that a float of A is used TN times.
 #include "output.cuh"
 
 // grid: tiles of all batches, block: BM * BN / TM
@@ -16,10 +16,10 @@ __global__ void __launch_bounds__(BM* BN / TM, 2) register_1d(const float* a, co
     int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
     float beta) {
     constexpr int kThreads = BM * BN / TM;
-    static_assert(BM * BK == kThreads && BK * BN == kThreads, "every thread brings one float of A and one of B");
+    static_assert(BM * BK == kThreads && BK * BN == kThreads, "every thread loads one float of A and one of B");
     __shared__ float tile_a[BM][BK], tile_b[BK][BN];
     const int thread = threadIdx.x;  // 0 .. kThreads - 1
-    // The float that it brings of A, and of B
+    // The elements it loads of A and of B
     const int line_a = thread / BK;  // 0 .. BM - 1
     const int k_a = thread % BK;     // 0 .. BK - 1
     const int k_b = thread / BN;     // 0 .. BK - 1
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(BM* BN / TM, 2) register_1d(const float* a, co
         tile_a[line_a][k_a] = inside_a && k_a < left ? *of_a : 0.0f;
         tile_b[k_b][line_b] = inside_b && k_b < left ? *of_b : 0.0f;
         __syncthreads();
-#pragma unroll 4  // all of BK at once is more values of A than there are registers
+#pragma unroll 4  // unrolling all of BK needs more registers for A than there are
         for (int i = 0; i < BK; ++i) {
             const float value = tile_b[i][col];
 #pragma unroll

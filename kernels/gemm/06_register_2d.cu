@@ -1,16 +1,16 @@
-// fp32 product, TM x TN outputs per thread.
+// fp32 product, TM x TN outputs per thread, with the sums in registers.
 //
 // Parameters as in 01_naive_uncoalesced.cu.
 //
-// What it adds: of each k a thread reads TM floats of A and TN of B and multiplies each with each: 64 fused
-// multiply-adds for 16 floats at 8 x 8, where the rung before reads 72. A 128 x 128 tile brings a float of A or B once
-// for 128 uses.
+// What it adds: for each k a thread reads TM floats of A and TN of B and multiplies all pairs: at 8 x 8, 64 fused
+// multiply-adds for 16 floats, where the previous variant reads 72. With 128 x 128 tiles, each float of A or B is
+// loaded once for 128 uses.
 //
-// Bound by: shared memory, and the work of bringing a tile. Neighbouring threads stand TN floats apart in the tile of
-// B, so that lanes of a read meet in the same banks: 272 of 709 million passes over shared memory at 4096 are for that
-// (ncu). A tile comes in loads of 4 bytes, each with an address of its own. And the compiler makes 16-byte reads of A
-// along k, four k of 8 rows at once: 32 registers of the 128 that two blocks a multiprocessor leave a thread. The next
-// rung moves four floats at once everywhere, and turns the tile of A.
+// Bottleneck: shared memory, and loading the tiles. Neighbouring threads read B TN floats apart, which causes bank
+// conflicts: 272 of 709 million shared-memory passes at 4096 (ncu). Tiles are loaded 4 bytes at a time, each load with
+// its own address. The compiler reads A 16 bytes at a time along k, four k of 8 rows: 32 of the 128 registers that
+// each thread has with two blocks per SM. The next variant uses 16-byte accesses everywhere and transposes the tile of
+// A.
 #include "output.cuh"
 
 // grid: tiles of all batches, block: BM * BN / (TM * TN)
@@ -21,14 +21,14 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), 2) register_2d(const float
     float alpha, float beta) {
     constexpr int kThreads = BM * BN / (TM * TN);
     constexpr int kAcross = BN / TN;  // threads across the tile
-    static_assert(kThreads % BK == 0 && kThreads % BN == 0, "a thread brings floats of one k of A and one line of B");
+    static_assert(kThreads % BK == 0 && kThreads % BN == 0, "a thread loads floats of one k of A and one line of B");
     __shared__ float tile_a[BM][BK], tile_b[BK][BN];
     const int thread = threadIdx.x;  // 0 .. kThreads - 1
     // Its first output in the tile
     const int row = thread / kAcross * TM;  // 0 .. BM - TM
     const int col = thread % kAcross * TN;  // 0 .. BN - TN
     const BlockTile<BM, BN> tile(m, n);
-    // The floats that it brings: lines kStepA apart of one k of A, and k that are kStepB apart of one line of B
+    // The floats it loads: of A one k, lines kStepA apart; of B one line, k that are kStepB apart
     constexpr int kStepA = kThreads / BK, kStepB = kThreads / BN;
     const int line_a = thread / BK;  // 0 .. kStepA - 1
     const int k_a = thread % BK;     // 0 .. BK - 1
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), 2) register_2d(const float
         for (int i = 0; i < BK; i += kStepB)
             tile_b[k_b + i][line_b] = tile.n0 + line_b < n && k_b + i < left ? of_b[i * b_row] : 0.0f;
         __syncthreads();
-#pragma unroll 4  // all of BK at once is more values of A than there are registers
+#pragma unroll 4  // unrolling all of BK needs more registers for A than there are
         for (int i = 0; i < BK; ++i) {
             float values_a[TM], values_b[TN];
 #pragma unroll

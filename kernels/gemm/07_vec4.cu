@@ -1,15 +1,15 @@
-// fp32 product, 8 x 8 outputs per thread, with 128-bit accesses to global and shared memory.
+// fp32 product, 8 x 8 outputs per thread, with 16-byte accesses to global and shared memory.
 //
 // Parameters as in 01_naive_uncoalesced.cu; one axis of A and one of B has stride 1 (template constants say which). An
-// operand or an output whose rows do not start on 16 bytes goes by 4 bytes, the rest stays as it is.
+// operand or output whose rows are not 16-byte aligned is accessed 4 bytes at a time; the rest is unchanged.
 //
-// What it adds: a load from global memory and a store to it move four floats, so that a thread brings its share of a
-// tile in 2 loads, where the rung before takes 8. The tile of A lies turned in shared memory, [k][row], so that a
-// thread's 8 rows of one k are two 16-byte reads and 8 registers.
+// What it adds: each global load or store moves four floats, so that a thread loads its share of a tile in 2 loads
+// instead of 8. The tile of A is transposed in shared memory, [k][row], so that a thread reads its 8 rows of one k in
+// two 16-byte reads and needs 8 registers.
 //
-// Bound by: bank conflicts. Turning the tile writes k and k + 4 of a line to one bank, and neighbouring threads read 8
-// columns apart, so that two of them meet in a bank: 302 of 744 million passes over shared memory at 4096 are for
-// that (ncu). The next rung deals the threads out otherwise.
+// Bottleneck: bank conflicts. The transposing stores put k and k + 4 of a line in the same bank, and neighbouring
+// threads read 8 columns apart, so that two of them share a bank: 302 of 744 million shared-memory passes at 4096
+// (ncu). The next variant arranges the threads differently.
 #include "wide_tile.cuh"
 
 // grid: tiles of all batches, block: BM * BN / 64

@@ -1,17 +1,17 @@
-// fp32 product whose warps take tiles of their own, 64 x 32, without bank conflicts.
+// fp32 product in which each warp has its own tile of 64 x 32 outputs, arranged to avoid bank conflicts.
 //
 // Parameters as in 07_vec4.cu.
 //
-// What it adds: a place for every lane. A warp makes WM x WN of the block's tile, and its lanes stand 8 x 4 in it; the
-// 8 x 8 outputs of a lane are four groups of 4 x 4, the groups 32 rows and 16 columns apart. So neighbouring lanes read
-// neighbouring 16-byte pieces: the 8 lanes down a warp read 128 bytes of A in a row, the 4 across 64 bytes of B, and
-// lanes that share a piece are served together. A warp also reads less of the tile: 64 + 32 floats a k, not 16 + 128.
-// Rows of a turned tile are 4 floats longer than its lines, which puts the stores of k and k + 4 half the banks apart.
-// At 4096 that leaves 443 million passes over shared memory, 6 million of them for conflicts (ncu).
+// What it adds: a layout of lanes. A warp computes WM x WN of the block's tile with 8 x 4 lanes. A lane's 8 x 8 outputs
+// are four groups of 4 x 4, 32 rows and 16 columns apart. So neighbouring lanes read neighbouring 16-byte pieces: the 8
+// lanes down a warp read 128 contiguous bytes of A, the 4 lanes across 64 bytes of B, and lanes with the same piece
+// share one access. A warp also reads less: 64 + 32 floats per k instead of 16 + 128. Rows of a transposed tile are
+// padded by 4 floats, which moves the stores of k and k + 4 half the banks apart. At 4096 this leaves 443 million
+// shared-memory passes, 6 million of them conflicts (ncu).
 //
-// Bound by: waiting. Between the barriers a tile is brought, then multiplied; the multiply-adds stand still while the
-// loads are on their way, but for the other block of the multiprocessor (the pipes are busy 55 % of the time). The next
-// rung brings tiles ahead.
+// Bottleneck: latency. Between barriers a tile is first loaded, then multiplied. While loads are in flight,
+// only the SM's other block computes (the FMA pipes are busy 55 % of the time). The next variant loads tiles
+// ahead.
 #include "wide_tile.cuh"
 
 // grid: tiles of all batches, block: 32 * (BM / WM) * (BN / WN)
@@ -23,12 +23,12 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, 2) warp_tile(cons
     constexpr int TM = 8, TN = 8, kThreads = BM / WM * (BN / WN) * kWarp;
     constexpr int kWarpsAcross = BN / WN;
     constexpr int kDown = WM / TM, kAcross = WN / TN;  // lanes of a warp
-    static_assert(kDown * kAcross == kWarp, "a lane for every 8 x 8 outputs of a warp's tile");
+    static_assert(kDown * kAcross == kWarp, "one lane per 8 x 8 outputs of a warp's tile");
     constexpr int kPitchA = BM + (A_K ? 4 : 0), kPitchB = BN + (B_K ? 4 : 0);
     __shared__ __align__(16) float tile_a[BK * kPitchA], tile_b[BK * kPitchB];
     const int lane = threadIdx.x % kWarp;  // 0 .. 31
     const int warp = threadIdx.x / kWarp;  // 0 .. kThreads / 32 - 1
-    // Where the warp's outputs begin in the block's tile, and the lane's among them: four rows of four columns
+    // The first output of the warp in the block's tile, and of the lane in the warp's: four rows of four columns
     const int warp_row = warp / kWarpsAcross * WM;  // 0 .. BM - WM
     const int warp_col = warp % kWarpsAcross * WN;  // 0 .. BN - WN
     const int lane_row = lane / kAcross * 4;        // 0 .. kDown * 4 - 4
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, 2) warp_tile(cons
     for (int r = 0; r < TM; ++r)
 #pragma unroll
         for (int s = 0; s < TN; s += 4) {
-            const int group_row = r / 4 * (kDown * 4);  // 0 or kDown * 4: of the sum's group of 4 x 4
+            const int group_row = r / 4 * (kDown * 4);  // 0 or kDown * 4: the first row of the 4 x 4 group
             const int group_col = s * kAcross;          // 0 or kAcross * 4
             const float* of_c = c + tile.batch * c_batch;
             float* of_d = d + tile.batch * d_batch;

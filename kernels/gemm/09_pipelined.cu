@@ -3,11 +3,11 @@
 // Parameters as in 01_naive_uncoalesced.cu; one axis of A and one of B has stride 1 (template constants select which).
 // One block per tile of D, a loop over batches on z. Dynamic shared memory: STAGES tiles of A and B.
 //
-// What it adds: cp.async copies the tile after next while this one is multiplied, with one barrier per tile; a k is
-// read from shared memory while the k before it is multiplied; 128 sums per thread, so that 6 loads feed 128 FFMA.
+// What it adds: cp.async copies the tile after next while this one is multiplied, with one barrier per tile. Each k is
+// read from shared memory while the previous k is multiplied. With 128 sums per thread, 6 loads feed 128 FFMA.
 //
-// Bound by: issue, 94 % of it FFMA, and register banks (fma_tile.cuh). What is left is the last wave: tiles that do not
-// fill the chip. The next rungs split the k of a tile to have more to hand out.
+// Bottleneck: instruction issue, 94 % of it FFMA, and register banks (fma_tile.cuh). The rest is the last wave, whose
+// tiles do not fill the chip. The next variants split a tile's k, so that there is more work to distribute.
 #include "fma_tile.cuh"
 
 // grid: (tiles, 1, batches up to 65,535), block: 32 * WARPS_M * WARPS_N

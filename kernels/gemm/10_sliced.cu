@@ -1,12 +1,12 @@
-// fp32 product whose blocks share the k of their tile among SLICES groups of warps.
+// fp32 product in which SLICES groups of warps of a block share the k of a tile.
 //
 // Parameters as in 09_pipelined.cu. Dynamic shared memory: SLICES rings of STAGES tiles.
 //
-// What it adds: a product of 1024 x 1024 has 128 tiles of 64 x 128, one per multiprocessor, and four warps there cannot
-// hide each other's waits. Two groups of four warps take half of k each, and their sums meet in shared memory at the
-// end: twice the warps on the same tile, and nothing goes through device memory.
+// What it adds: more warps per tile. A product of 1024 x 1024 has 128 tiles of 64 x 128, one per SM, and four warps per
+// SM cannot hide each other's latency. Two groups of four warps each take half of k and add their sums in shared memory
+// at the end: twice the warps on the same tile, without traffic to device memory.
 //
-// Bound by: tiles fewer than multiprocessors stay so. The next rung shares a tile's k among blocks.
+// Bottleneck: with fewer tiles than SMs, some SMs stay idle. The next variant splits a tile's k among blocks.
 #include "fma_tile.cuh"
 
 // grid: (tiles, 1, batches up to 65,535), block: 32 * WARPS_M * WARPS_N * SLICES
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(WARPS_M * WARPS_N * kWarp * SLICES, RESIDENT) 
     const int64 down = (m + BM - 1) / BM;            // tiles in a column of tiles
     const int64 m0 = blockIdx.x % down * BM;         // 0 .. m - 1
     const int64 n0 = blockIdx.x / down * BN;         // 0 .. n - 1
-    // Each slice has the same number of steps of BK; the last ones may end early, or have no k at all.
+    // Each slice takes the same number of steps of BK; the last slices may end early or have no k.
     const int64 tiles = (k + Tile::BK * SLICES - 1) / (Tile::BK * SLICES);  // steps of a slice
     const int64 depth = tiles * Tile::BK;                                   // k of a slice
     for (int64 z = blockIdx.z; z < batches; z += gridDim.z) {

@@ -1,22 +1,23 @@
-// fp32 product by as many blocks as the chip holds, each with the same number of steps of k, wherever they lie.
+// fp32 product by as many blocks as the chip holds, each with the same number of steps of k, across tile borders.
 //
-// Parameters as in 09_pipelined.cu, and `parts`: memory for two tiles per block. Two kernels in turn: stream_k, and
-// stream_k_join.
+// Parameters as in 09_pipelined.cu; `parts`: scratch for two tiles per block. Two kernels, one after the other:
+// stream_k and stream_k_join.
 //
-// What it adds: all steps of BK of all tiles form one line, and every block takes an equal stretch of it. Tiles that
-// lie in one stretch are finished on the spot. A block has at most two that do not, at the ends of its stretch; it
-// puts their sums into `parts`, and the second kernel adds up each shared tile in the order of k. So no wave is ever
-// partly filled, one tile of great depth is split among all blocks, and the result does not depend on timing.
+// What it adds: equal work for all blocks. All steps of BK of all tiles form one sequence, and each block takes an
+// equal stretch of it. A tile within one stretch is finished by its block. At most two tiles of a stretch, at its ends,
+// are shared with other blocks: the block writes their sums to `parts`, and the second kernel adds the parts of each
+// shared tile in the order of k. So no wave is partly filled, a single tile with a large k is split among all blocks,
+// and the result does not depend on timing.
 //
 // Source of the idea: Osama et al., "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix
 // Multiplication on the GPU", 2023.
 //
 // Groups of warps may share a stretch's k as in 10_sliced.cu, which makes fewer parts.
 //
-// Bound by: as 09, and the parts, two tiles per block, through the L2.
+// Bottleneck: as in 09, and the parts, two tiles per block, which go through L2.
 #include "fma_tile.cuh"
 
-// How the line of steps is cut: `units` steps in all, `depth` per tile, `blocks` equal stretches.
+// How the sequence of steps is split: `units` steps in all, `depth` per tile, `blocks` equal stretches.
 struct Cut {
     int64 units, depth, blocks, tiles_m, tiles_n;
 
@@ -27,7 +28,7 @@ struct Cut {
     // The first step of a block's stretch.
     __device__ __forceinline__ int64 begin(int64 block) const { return block * units / blocks; }
 
-    // Where tile `index` is: tiles are numbered down a column of tiles, then across, then by batches.
+    // The position of tile `index`: tiles are numbered down a column of tiles, then across, then by batches.
     __device__ __forceinline__ int64 row(int64 index) const { return index % tiles_m; }            // 0 .. tiles_m - 1
     __device__ __forceinline__ int64 col(int64 index) const { return index / tiles_m % tiles_n; }  // 0 .. tiles_n - 1
     __device__ __forceinline__ int64 batch(int64 index) const { return index / tiles_m / tiles_n; }
@@ -86,10 +87,10 @@ __global__ void __launch_bounds__(WARPS_M * WARPS_N * kWarp * SLICES, RESIDENT) 
     }
 }
 
-// Adds up a tile that is shared by several of stream_k's `blocks` stretches: tile blockIdx.x, or, if there are at least
-// as many tiles as stretches, the tile that stretch blockIdx.x begins in the middle of, if it is the first to do so.
-// SHARE warps of a block take turns at the parts of the same 128 sums: 1 if a tile has few parts, 8 if it has hundreds.
-// grid: (tiles or `blocks`, the fewer, BM * BN * SHARE / 1024), block: 256
+// Adds the parts of one tile that several of stream_k's `blocks` stretches share. Tile blockIdx.x; or, if there are at
+// least as many tiles as stretches, the tile in whose middle stretch blockIdx.x begins, if it is the first to do so.
+// SHARE warps of a block share the parts of the same 128 sums: 1 if a tile has few parts, 8 if it has hundreds.
+// grid: (the smaller of tiles and `blocks`, BM * BN * SHARE / 1024), block: 256
 template <int BM, int BN, int TM, int TN, int WARPS_M, int WARPS_N, int SHARE>
 __global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, int64 c_row, int64 c_col, int64 c_batch,
     int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta,
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, i
     if (by_tile ? second == blocks || cut.begin(second) >= start + cut.depth : second != blockIdx.x) return;
 
     const int warp = threadIdx.x / kWarp;                           // 0 .. 7
-    const int share = warp % SHARE;                                 // the parts that this warp adds up: 0 .. SHARE - 1
+    const int share = warp % SHARE;                                 // the parts that this warp adds: 0 .. SHARE - 1
     const unsigned line = blockIdx.y * (8 / SHARE) + warp / SHARE;  // 128 sums: 0 .. BM * BN / 128 - 1
     const int lane = threadIdx.x % kWarp;                           // 0 .. 31
     const int first = (line * kWarp + lane) * 4;                    // this thread's four: 0 .. BM * BN - 4
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, i
     const int64 m0 = cut.row(index) * BM;  // 0 .. m - 1
     const int64 n0 = cut.col(index) * BN;  // 0 .. n - 1
     const int64 z = cut.batch(index);      // 0 .. batches - 1
-    // Sum (i, j) of four neighbouring threads of the tile, as FmaTile::keep wrote them
+    // Sum (i, j) of four neighbouring threads of the tile, in the layout of FmaTile::keep
     const int number = first / Tile::kThreads;  // 0 .. TM * TN - 1
     const int i = number / TN;                  // 0 .. TM - 1
     const int j = number % TN;                  // 0 .. TN - 1

@@ -1,19 +1,19 @@
-// fp32 product of a matrix A and at most SMALL columns: A is read once, at the speed of memory.
+// fp32 product of a matrix A and at most SMALL columns: A is read once, at memory bandwidth.
 //
-// Parameters as in 01_naive_uncoalesced.cu, n <= SMALL. A product with few rows instead is given as its transpose, D^T
-// = B^T * A^T. Tiles of 64 or 128 columns would multiply zeros for most of them, and with 2 * n operations for every 4
-// bytes of A there is nothing to compute anyway: it is a matrix times a vector, n times over the same matrix.
+// Parameters as in 01_naive_uncoalesced.cu, n <= SMALL. A product with few rows is passed as its transpose, D^T = B^T *
+// A^T. Tiles of 64 or 128 columns would mostly multiply zeros, and 2 * n operations per 4 bytes of A need no tiles: it
+// is a matrix-vector product for n vectors at once.
 //
-// gemv_rows is for an A whose rows are contiguous (and takes any strides): a warp takes ROWS rows, its lanes go along k
-// 16 bytes at a time, and B lies turned in shared memory, a piece of k after the other, so that its reads are of 16
-// bytes too. A single column is read where it lies: to wait for it at a barrier would keep A waiting.
+// gemv_rows is for an A with contiguous rows (and takes any strides). A warp takes ROWS rows, and its lanes read along
+// k 16 bytes at a time. B is transposed in shared memory, one piece of k after another, so that its reads are also 16
+// bytes. A single column is read directly: waiting for it at a barrier would delay the loads of A.
 //
-// gemv_columns is for an A whose columns are contiguous: lanes stand at neighbouring rows, the warps of a block share k
-// among them, and each brings a piece of B at a time to shared memory, where a float of it is one address for all
-// lanes. Their sums meet in shared memory.
+// gemv_columns is for an A with contiguous columns. Lanes take neighbouring rows; the block's warps share k. Each warp
+// loads a piece of B at a time to shared memory, where all lanes read the same address. The warps' sums are added in
+// shared memory.
 //
-// Bound by: memory with one or two columns, 4 bytes of A for 2 * n operations; with 8 by the waits for the pieces of B,
-// which nothing brings ahead.
+// Bottleneck: memory bandwidth for one or two columns, 4 bytes of A per 2 * n operations; for 8, the wait for the
+// pieces of B, which are not loaded ahead.
 #include "../common/reduce.cuh"
 #include "output.cuh"
 
@@ -23,19 +23,20 @@ __global__ void __launch_bounds__(256) gemv_rows(const float* a, const float* b,
     int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch,
     int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta) {
     constexpr int kWarps = 8, kThreads = kWarps * kWarp, kChunk = 8192 / SMALL;
-    // 4 floats more per column: a column's piece still starts on 16 bytes, and neighbouring columns in other banks
+    // 4 floats of padding per column: each column's piece is still 16-byte aligned, and neighbouring columns use other
+    // banks
     __shared__ __align__(16) float columns[SMALL > 1 ? SMALL : 1][SMALL > 1 ? kChunk + 4 : 1];
     const int lane = threadIdx.x % kWarp;  // 0 .. 31
     const int warp = threadIdx.x / kWarp;  // 0 .. 7
     const BlockTile<kWarps * ROWS, SMALL> tile(m, n);
-    const int64 row = tile.m0 + warp * ROWS;  // the warp's first
+    const int64 row = tile.m0 + warp * ROWS;  // the warp's first row
     float sums[ROWS][SMALL] = {};
     for (int64 k0 = 0; k0 < k; k0 += kChunk) {
         const int count = static_cast<int>(k - k0 < kChunk ? k - k0 : kChunk);
         const float* of_b = b + tile.batch * b_batch + k0 * b_row;
         if constexpr (SMALL > 1) {
             const int padded = (count + VEC - 1) / VEC * VEC;
-            __syncthreads();  // the piece before is read
+            __syncthreads();  // all reads of the previous piece are done
 #pragma unroll 4
             for (int at = threadIdx.x; at < padded * SMALL; at += kThreads) {
                 const int i = at / SMALL;  // 0 .. padded - 1, from k0 on
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(WARPS* kWarp) gemv_columns(const float* a, con
     const int lane = threadIdx.x % kWarp;  // 0 .. 31
     const int warp = threadIdx.x / kWarp;  // 0 .. WARPS - 1
     const BlockTile<kRows, SMALL> tile(m, n);
-    const int64 row = tile.m0 + lane * VEC;  // the lane's first
+    const int64 row = tile.m0 + lane * VEC;  // the lane's first row
     // The warp's k: [begin, end)
     const int64 share = (k + WARPS - 1) / WARPS;
     const int64 begin = warp * share;
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(WARPS* kWarp) gemv_columns(const float* a, con
     float sums[SMALL][VEC] = {};
     for (int64 k0 = begin; k0 < end; k0 += kPiece) {
         const int count = static_cast<int>(end - k0 < kPiece ? end - k0 : kPiece);
-        float values[kPiece][VEC], of_columns[SMALL];  // all on their way before anything waits
+        float values[kPiece][VEC], of_columns[SMALL];  // all loads in flight before the first use
 #pragma unroll
         for (int i = 0; i < kPiece; ++i) {
             const bool inside = i < count && row < m;
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(WARPS* kWarp) gemv_columns(const float* a, con
 #pragma unroll
         for (int j = 0; j < SMALL; ++j)
             of_columns[j] = lane < count && j < n ? of_b[(k0 + lane) * b_row + j * b_col] : 0.0f;
-        __syncwarp();  // the piece before is read
+        __syncwarp();  // all reads of the previous piece are done
 #pragma unroll
         for (int j = 0; j < SMALL; ++j)
             if (lane < kPiece) pieces[warp][lane][j] = of_columns[j];

@@ -1,22 +1,22 @@
-// The inner loop of the fast fp32 products: one block makes a BM x BN tile of A * B over a range of k, with operands in
-// a ring of STAGES shared tiles and TM x TN sums a thread in registers.
+// The inner loop of the fast fp32 products: one block computes a BM x BN tile of A * B over a range of k, with operands
+// in a ring of STAGES shared-memory tiles and TM x TN sums per thread in registers.
 //
-// A "line" is a row of A or a column of B. Both operands lie in shared memory as [k][line], so that a thread reads four
-// neighbouring lines of one k in a 16-byte load, whatever they are in global memory:
-//   line by line (A column-major, B row-major): brought by cp.async, 16 bytes at a time, or 4 if rows are not aligned
-//   along k (A row-major, B column-major): turned on the way through registers, which hold the tile after next
-//   while this one is multiplied. (4-byte cp.async can turn it too, and keeps the load pipe twice as busy: 0.93 of
-//   cuBLAS at 4096 against 1.02.) LINES + 4 floats from k to k + 1 keep the stores of a warp within two passes over the
+// A "line" is a row of A or a column of B. Both operands are stored in shared memory as [k][line], so that a thread
+// reads four neighbouring lines of one k in one 16-byte load, whatever their layout in global memory:
+//   line by line (A column-major, B row-major): copied by cp.async, 16 bytes at a time, or 4 if rows are not aligned
+//   along k (A row-major, B column-major): transposed on the way through registers, which hold the tile after next
+//   while this one is multiplied. (4-byte cp.async can transpose too, but keeps the load pipe twice as busy: 0.93 of
+//   cuBLAS at 4096 against 1.02.) LINES + 4 floats from k to k + 1 limit the stores of a warp to two passes over the
 //   banks.
 //
 // Bank conflicts of the reads: a 16-byte load takes one pass per half warp if neighbouring lanes (i, i ^ 1 or i, i ^ 2)
-// share their address and the others fall into different 16-byte columns of the banks. So the bits of the lane are
-// dealt in turn to the thread's column and row: lanes i, i ^ 1 share A, lanes i, i ^ 2 share B. Half the passes of the
-// usual 8 x 4 arrangement, and no conflict.
+// share their address and the others use different 16-byte columns of the banks. So the bits of the lane's number
+// alternate between the thread's column and row: lanes i, i ^ 1 share A, lanes i, i ^ 2 share B. This takes half the
+// passes of the usual 8 x 4 arrangement, without conflicts.
 //
-// Bound by: issue, 128 FFMA and 6 LDS per k, and a register file with two banks of one port each. An FFMA reads
-// three registers, so it takes a second cycle unless the reuse cache holds one of them and the other two lie in
-// different banks. The order of the sums (`multiply_add`) decides that; see there.
+// Bottleneck: instruction issue, 128 FFMA and 6 LDS per k, and a register file with two banks of one port each. An FFMA
+// reads three registers, so it takes a second cycle unless the reuse cache holds one of them and the other two are in
+// different banks. The order of the sums decides that; see `multiply_add`.
 #pragma once
 #include "../common/copy_async.cuh"
 #include "../common/numbers.cuh"
@@ -27,20 +27,20 @@ struct OperandTile {
     static_assert(VEC == 4 || VEC == 1, "accesses of 16 or of 4 bytes");
     static constexpr int kPitch = LINES + (ALONG_K ? 4 : 0);  // floats from k to k + 1
     static constexpr int kFloats = kPitch * BK;
-    // A thread brings kRuns runs of kRun pieces: neighbouring k, or one 16-byte piece, or lines a warp apart.
+    // A thread loads kRuns runs of kRun pieces: neighbouring k, or one 16-byte piece, or lines kWarp apart.
     static constexpr int kRun = ALONG_K ? 4 : VEC == 4 ? 1 : LINES / kWarp;
     static constexpr int kAcross = ALONG_K    ? BK / 4
                                    : VEC == 4 ? LINES / 4
                                               : kWarp;  // threads along the contiguous axis
     static constexpr int kStep = THREADS / kAcross;     // lines (or k) between a thread's runs
     static constexpr int kRuns = (ALONG_K ? LINES : BK) / kStep;
-    static_assert(THREADS % kAcross == 0 && (ALONG_K ? LINES : BK) % kStep == 0, "every thread brings the same share");
+    static_assert(THREADS % kAcross == 0 && (ALONG_K ? LINES : BK) % kStep == 0, "every thread loads the same share");
 
     const float* from;  // this thread's first element of the next tile
     int64 step;         // floats between a thread's runs
     int64 advance;      // floats between tiles
-    int64 left;         // k not yet asked for
-    unsigned inside;    // bit i: run i (ALONG_K) or piece i of every run lies within the operand's lines
+    int64 left;         // k not yet requested
+    unsigned inside;    // bit i: run i (ALONG_K) or piece i of every run is within the operand's lines
     int place, k;       // where run 0 goes in the shared tile, and its first k
     float held[ALONG_K ? kRuns : 1][4];
 
@@ -63,8 +63,8 @@ struct OperandTile {
             if (line + my_line + i * (ALONG_K ? kStep : kWarp) < lines) inside |= 1u << i;
     }
 
-    // Brings the next tile: to `tile` by copies, or (ALONG_K) to registers, for `put`. WHOLE: all its k are within the
-    // range; otherwise what lies past the last is zero, as what lies past the operand's lines always is.
+    // Loads the next tile: to `tile` by cp.async, or (ALONG_K) to registers, for `put`. WHOLE: all its k are within the
+    // range; otherwise elements past the last k become zero. Lines past the operand's end always become zero.
     template <bool WHOLE>
     __device__ __forceinline__ void bring(float* tile) {
         const int count = WHOLE || left >= BK ? BK : left > 0 ? static_cast<int>(left) : 0;
@@ -91,7 +91,7 @@ struct OperandTile {
         if (!WHOLE) left -= BK;
     }
 
-    // Writes what was brought to registers.
+    // Writes the loaded registers to the shared tile.
     __device__ __forceinline__ void put(float* tile) const {
 #pragma unroll
         for (int run = 0; run < kRuns; ++run)
@@ -99,7 +99,7 @@ struct OperandTile {
             for (int e = 0; e < 4; ++e) tile[place + e * kPitch + run * kStep] = held[run][e];
     }
 
-    // N lines of one k, in groups of four, `apart` lines from group to group.
+    // Reads N lines of one k, in groups of four that are `apart` lines apart.
     template <int N>
     static __device__ __forceinline__ void read(const float* tile, int line, int apart, float (&values)[N]) {
 #pragma unroll
@@ -110,10 +110,10 @@ struct OperandTile {
     }
 };
 
-// sums[i][j] += a[i] * b[j], in an order that suits the register file: along a row a[i] stays in the reuse cache, and
-// the row after it runs the other way, so that b[j] does at the turn. The order of the columns decides in which bank
-// the compiler finds place for the sums. These were found by trying: in the machine code of NVRTC 13.0 for 16 x 8 sums,
-// 1 FFMA in 13 waits for a port with them, 1 in 8 with columns in plain order, and 1 in 6 if the rows do not turn
+// sums[i][j] += a[i] * b[j], in an order that suits the register file. Along a row a[i] stays in the reuse cache;
+// every other row runs backwards, so that b[j] is reused at the turn. The order of the columns determines in which
+// banks the compiler places the sums. It was found by trial: in the machine code of NVRTC 13.0 for 16 x 8 sums, 1 FFMA
+// in 13 waits for a port with this order, 1 in 8 with columns in plain order, and 1 in 6 if the rows do not alternate
 // either.
 template <int TM, int TN>
 __device__ __forceinline__ void multiply_add(const float (&a)[TM], const float (&b)[TN], float (&sums)[TM][TN]) {
@@ -162,7 +162,7 @@ struct FmaTile {
         constexpr int kWarpRows = BM / WARPS_M, kWarpCols = BN / WARPS_N;  // outputs of a warp
         const int lane = thread % kWarp;                                   // 0 .. 31
         const int warp = thread / kWarp;                                   // 0 .. WARPS_M * WARPS_N - 1
-        // The lane's bits are dealt in turn (see the bank conflicts above): 0, 2 and 4, and 1 and 3.
+        // Bits 0, 2, 4 and bits 1, 3 of the lane's number select row and column (see the bank conflicts above).
         const int three = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);  // 0 .. 7
         const int two = (lane >> 1 & 1) | (lane >> 2 & 2);                 // 0 .. 3
         const int lane_row = kRows == 8 ? three : two;                     // 0 .. kRows - 1
@@ -178,8 +178,8 @@ struct FmaTile {
         B::read(stage + A::kFloats + k * B::kPitch, col, kCols * 4, of_b);
     }
 
-    // Multiplies the tile whose stage begins at `at` (in floats), brings a later one, and leaves the first k of the
-    // next tile in registers.
+    // Multiplies the tile whose stage begins at `at` (in floats), loads a later one, and leaves the first k of the next
+    // tile in registers.
     template <bool WHOLE>
     __device__ __forceinline__ void multiply(
         A& in_a, B& in_b, float* shared, int& at, float (&of_a)[2][TM], float (&of_b)[2][TN]) {
@@ -203,9 +203,9 @@ struct FmaTile {
         }
     }
 
-    // sums = A * B over k in [k0, k1) for the tile whose first row and column are m0, n0. a, b: of the batch. Takes
-    // `tiles` steps of BK, which covers [k0, k1), at least `whole` of them wholly; both are the same for every thread
-    // of the block.
+    // sums = A * B over k in [k0, k1) for the tile with first row m0 and first column n0. a, b: of the batch. Takes
+    // `tiles` steps of BK, which cover [k0, k1); at least `whole` of them are complete. Both counts are the same for
+    // every thread of the block.
     __device__ __forceinline__ void product(float* shared, const float* a, int64 a_row, int64 a_col, const float* b,
         int64 b_row, int64 b_col, int64 m0, int64 n0, int64 m, int64 n, int64 k0, int64 k1, int64 tiles, int64 whole) {
         A in_a(a, a_row, a_col, m0, m, k0, k1);
@@ -213,8 +213,8 @@ struct FmaTile {
         float* const shared_b = shared + A::kFloats;
         clear();
 
-        // Copies run STAGES - 1 tiles ahead; what goes through registers is one tile ahead in shared memory and one
-        // more in registers.
+        // cp.async copies run STAGES - 1 tiles ahead. An operand that goes through registers has one tile ahead in
+        // shared memory and one more in registers.
 #pragma unroll
         for (int s = 0; s < STAGES - 1; ++s) {
             if constexpr (!A_K) in_a.template bring<false>(shared + s * kStage);
@@ -226,11 +226,11 @@ struct FmaTile {
         copy_async_wait_for<STAGES - 2>();
         __syncthreads();
 
-        // Registers hold one k while the next is on its way from shared memory.
+        // Registers hold one k while the next is loaded from shared memory.
         float of_a[2][TM], of_b[2][TN];
         read(shared, 0, of_a[0], of_b[0]);
-        int at = 0;  // of the tile that is multiplied, in floats
-        // While whole tiles are brought, no copy tests where k ends.
+        int at = 0;  // start of the tile that is multiplied, in floats
+        // While whole tiles are loaded, no copy checks the end of k.
         const int64 hot = whole - (STAGES - 1 > 2 ? STAGES - 1 : 2);
         int64 t = 0;
 #pragma unroll 1
@@ -249,7 +249,7 @@ struct FmaTile {
             for (int j = 0; j < TN; ++j) sums[i][j] = 0.0f;
     }
 
-    // Adds up the sums of `slices` groups of kThreads threads, which made the same tile from different k, in the first.
+    // Adds the sums of `slices` groups of kThreads threads, for the same tile and different k, in the first group.
     __device__ __forceinline__ void gather(float* shared, int slices) {
         const int thread = threadIdx.x % kThreads;  // 0 .. kThreads - 1
         const int slice = threadIdx.x / kThreads;   // 0 .. slices - 1
@@ -261,7 +261,7 @@ struct FmaTile {
         }
     }
 
-    // Writes the sums to TM x TN x kThreads floats, each access one line per warp.
+    // Writes the sums to TM x TN x kThreads floats; each access is one cache line per warp.
     __device__ __forceinline__ void keep(float* part, int thread) const {
 #pragma unroll
         for (int i = 0; i < TM; ++i)
@@ -282,8 +282,8 @@ struct FmaTile {
             }
     }
 
-    // d = alpha * sums + beta * c, within m x n. c, d: of the batch; c is not read if beta is 0. VEC: 4 if the columns
-    // of d are neighbours, n is a multiple of 4 and every row of d starts on 16 bytes.
+    // d = alpha * sums + beta * c, within m x n. c, d: of the batch; c is not read if beta is 0. VEC: 4 if d's columns
+    // are contiguous, n is a multiple of 4 and every row of d is 16-byte aligned.
     template <int VEC>
     __device__ __forceinline__ void store(const float* c, int64 c_row, int64 c_col, float* d, int64 d_row, int64 d_col,
         int64 m0, int64 n0, int64 m, int64 n, float alpha, float beta) const {

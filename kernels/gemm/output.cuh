@@ -1,10 +1,10 @@
-// Shared by the rungs up to warp_tile: the tile of the output that a block makes, and how an output is written.
+// Shared by the variants up to warp_tile: the output tile of a block, and how an output is written.
 #pragma once
 #include "../common/numbers.cuh"
 
-// The BM x BN tile that this block makes: its first row and column, and its batch. blockIdx.x counts tiles along a row
-// of tiles, then down, then batches: the other axes of a grid end at 65,535 blocks. And without a loop over batches
-// nothing is computed ahead of it, which for 64 outputs per thread takes more registers than there are.
+// The BM x BN tile of this block: its first row and column, and its batch. blockIdx.x counts tiles along a row of
+// tiles, then down, then batches, because a grid's other axes are limited to 65,535 blocks. There is no loop over
+// batches: the compiler would compute values ahead of it, and 64 outputs per thread leave no registers for them.
 template <int BM, int BN>
 struct BlockTile {
     int64 m0, n0, batch;

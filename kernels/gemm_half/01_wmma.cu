@@ -1,14 +1,14 @@
-// Product of half or bfloat16 matrices on tensor cores, by CUDA C++'s wmma interface: D = alpha * A * B + beta * C.
+// Product of half or bfloat16 matrices on tensor cores with CUDA C++'s wmma interface: D = alpha * A * B + beta * C.
 //
 // a: m x k, b: k x n, elements T; c, d: m x n, elements R (T or float); any strides, in elements; `batches` of each. c
-// is not read if beta is 0. Sums are float, rounded to R once. A tile is filled with zeros past the operand's edges.
+// is not read if beta is 0. Sums are float, rounded to R once. Tiles are filled with zeros past the operand's edges.
 //
-// A block of four warps makes 64 x 64 outputs, a warp 32 x 32 of them as 2 x 2 fragments of 16 x 16. One warp-wide
-// instruction multiplies 16 x 16 x 16, where an FFMA of every lane is 32 products; which lane holds which element of a
-// fragment is not said, so that fragments are loaded from and stored to shared memory as a whole.
+// A block of four warps computes 64 x 64 outputs, each warp 32 x 32 as 2 x 2 fragments of 16 x 16. One warp-wide
+// instruction multiplies 16 x 16 x 16; an FFMA of all lanes makes only 32 products. The lane that holds an element of a
+// fragment is unspecified, so fragments are loaded from and stored to shared memory as a whole.
 //
-// Bound by: bringing the operands, 2 bytes a load, with nothing under way meanwhile. The next rung copies 16 bytes at a
-// time and gives a warp a larger tile.
+// Bottleneck: loading the operands, 2 bytes per load, with no copies in flight during the arithmetic. The next variant
+// copies 16 bytes at a time and gives a warp a larger tile.
 #include <mma.h>
 
 #include <cuda_bf16.h>
@@ -21,7 +21,7 @@ using namespace nvcuda;
 constexpr int kTile = 64, kK = 32, kThreads = 128;
 constexpr int kShare = kTile * kK / kThreads;                              // elements of each tile per thread
 constexpr int kStepA = kThreads / kK, kStepB = kThreads / kTile;           // rows between them
-constexpr int kPitchA = kK + 8, kPitchB = kTile + 8, kPitchD = kTile + 4;  // 8 halves, 4 floats: banks that differ
+constexpr int kPitchA = kK + 8, kPitchB = kTile + 8, kPitchD = kTile + 4;  // padding against bank conflicts
 
 // grid: (tiles, 1, batches up to 65,535), block: 128
 template <class T, class R>
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) wmma_tile(const T* a, const T* b, co
     const int warp = threadIdx.x / kWarp;          // 0 .. 3
     const int warp_m = warp / 2 * 32;              // 0 or 32
     const int warp_n = warp % 2 * 32;              // 0 or 32
-    // The first elements that this thread brings: lanes along k in A, along the columns in B
+    // The first elements this thread loads: lanes along k in A, along the columns in B
     const int a_line = threadIdx.x / kK;     // 0 .. kStepA - 1
     const int a_k = threadIdx.x % kK;        // 0 .. kK - 1
     const int b_k = threadIdx.x / kTile;     // 0 .. kStepB - 1
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) wmma_tile(const T* a, const T* b, co
             for (auto& each : row) wmma::fill_fragment(each, 0.0f);
 
         for (int64 k0 = 0; k0 < k; k0 += kK) {
-            // All loads first, so that they wait together.
+            // All loads first, so that they are in flight together.
             T of_a[kShare], of_b[kShare];
 #pragma unroll
             for (int i = 0; i < kShare; ++i) {

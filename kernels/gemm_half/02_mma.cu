@@ -1,15 +1,15 @@
-// Product of half or bfloat16 matrices by mma.sync and ldmatrix, tiles laid out in shared memory plainly (rung 2) or
-// swizzled (rung 3).
+// Product of half or bfloat16 matrices by mma.sync and ldmatrix; tiles in shared memory are plain (variant 2) or
+// swizzled (variant 3).
 //
-// Parameters as in 01_wmma.cu; `wide`: the columns of d are neighbours, n is a multiple of 8 and every row of d starts
-// on 16 bytes. An operand's contiguous axis is k (A_K, B_K) or its lines; rows of its memory start on 16 bytes and the
+// Parameters as in 01_wmma.cu; `wide`: d's columns are contiguous, n is a multiple of 8 and every row of d is 16-byte
+// aligned. An operand's contiguous axis is k (A_K, B_K) or its lines; its rows in memory are 16-byte aligned and the
 // contiguous extent is a multiple of 8. Dynamic shared memory: a tile of each operand.
 //
-// What it adds: copies of 16 bytes, and instructions whose fragments are known lane by lane, so that ldmatrix fetches
-// four 8 x 8 matrices at once and a warp's 64 x 32 outputs stay in registers. Without the swizzle the 8 rows of such a
-// matrix are in the same four banks, and each ldmatrix takes 8 times as long (tensor_tile.cuh shows why).
+// What it adds: 16-byte copies, and fragments with a known layout, so that ldmatrix loads four 8 x 8 matrices at once
+// and a warp's 64 x 32 outputs stay in registers. Without the swizzle the 8 rows of such a matrix are in the same four
+// banks, and each ldmatrix takes 8 times as long (see tensor_tile.cuh).
 //
-// Bound by: waiting. Copying and multiplying take turns. The next rung copies ahead.
+// Bottleneck: latency. Copying and multiplying alternate. The next variant copies ahead.
 #include "tensor_tile.cuh"
 
 // grid: (tiles, 1, batches up to 65,535), block: BM / WM * BN / WN warps

@@ -1,24 +1,24 @@
-// Product of half or bfloat16 matrices by mma.sync, its copies STAGES - 1 tiles ahead of the arithmetic.
+// Product of half or bfloat16 matrices by mma.sync, with copies STAGES - 1 tiles ahead of the arithmetic.
 //
 // Parameters as in 02_mma.cu. Dynamic shared memory: a ring of STAGES tiles of each operand.
 //
-// What it adds: cp.async fills a ring of tiles, a part of a tile with each part of the arithmetic, and after one
-// barrier per tile the next tile is visible and the oldest is free. A second set of fragments is loaded from shared
-// memory while one is multiplied. Larger tiles: a block of 128 x 256 outputs makes 85 operations per byte that comes
-// from the L2, one of 128 x 128 makes 64. Blocks stay: each makes tile after tile, the copies for the next under way
-// while one is written. And blocks that run at one time make about a square of the output, so that what they read is in
-// the L2 for each other.
+// What it adds: cp.async fills a ring of tiles, part of a tile with each part of the arithmetic. After the one barrier
+// per tile the next tile is visible and the oldest can be overwritten. One set of fragments is loaded from shared
+// memory while the other is multiplied. Tiles are larger: a block of 128 x 256 outputs computes 85 operations per byte
+// from L2, one of 128 x 128 computes 64. Blocks are persistent: each computes tile after tile, and copies for the next
+// tile are in flight while one is written. Blocks that run at the same time cover a nearly square part of the output,
+// so that they find each other's operands in L2.
 //
-// Bound by: mma.sync. Alone, operands in registers, it reaches 637 TFLOP/s on an H200; here its pipe is busy 82 % of
-// the time, and the power limit holds the clock at 1.5 to 1.75 GHz. wgmma, which cuBLAS uses there, does more for an
+// Bottleneck: mma.sync. With operands in registers it reaches 637 TFLOP/s on an H200; here its pipe is busy 82 % of the
+// time, and the power limit holds the clock at 1.5 to 1.75 GHz. wgmma, which cuBLAS uses there, does more work per
 // instruction and reads shared memory without registers.
 #include "tensor_tile.cuh"
 
-constexpr int kGroupRows = 2048;  // rows of the output that blocks make together
+constexpr int kGroupRows = 2048;  // rows of the output that concurrent blocks cover
 constexpr int kSteps = kDepth / 16;
 
-// Multiplies one tile and brings another. WHOLE: no copy tests where k ends. `reading` and `filling`: bytes from the
-// start of the ring, of the tile that is multiplied and of the free one.
+// Multiplies one tile and loads another. WHOLE: no copy checks the end of k. `reading` and `filling`: offsets in bytes
+// in the ring, of the tile that is multiplied and of the free one.
 template <bool WHOLE, int STAGES, class TILE>
 __device__ __forceinline__ void advance(TILE& tile, typename TILE::A& in_a, typename TILE::B& in_b, char* shared,
     int& reading, int& filling, typename TILE::Fragments (&fragments)[2]) {
@@ -47,7 +47,8 @@ __device__ __forceinline__ void advance(TILE& tile, typename TILE::A& in_a, type
     in_a.next(), in_b.next();
 }
 
-// Where the BM x BN tile with a number begins: batch by batch, kGroup rows of tiles at a time, down these, then across.
+// The start of the BM x BN tile with a given number: batch by batch, kGroup rows of tiles at a time, down these, then
+// across.
 template <int BM, int BN>
 struct Place {
     static constexpr int kGroup = kGroupRows / BM;
@@ -65,7 +66,7 @@ struct Place {
     }
 };
 
-// Starts the copies of the first STAGES - 1 tiles, each a group.
+// Starts the copies of the first STAGES - 1 tiles, one commit group each.
 template <int STAGES, class TILE>
 __device__ __forceinline__ void begin(typename TILE::A& in_a, typename TILE::B& in_b, char* shared) {
 #pragma unroll
@@ -85,13 +86,13 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelin
     float beta, int wide) {
     using Tile = TensorTile<T, BM, BN, WM, WN, A_K, B_K, true>;
     using At = Place<BM, BN>;
-    static_assert(STAGES >= 2, "a tile that is multiplied and one that comes");
+    static_assert(STAGES >= 2, "one tile to multiply and one to fill");
     extern __shared__ __align__(128) char shared[];
     const int64 across = (n + BN - 1) / BN;  // tiles in a row of tiles
     const int64 down = (m + BM - 1) / BM;    // rows of tiles
     const int64 all = down * across * batches;
     const int64 depth = (k + kDepth - 1) / kDepth;  // steps of a tile
-    const int64 hot = k / kDepth - (STAGES - 1);    // steps whose copies are all of whole tiles
+    const int64 hot = k / kDepth - (STAGES - 1);    // steps that copy only whole tiles
 
     const auto operand_a = [&](const At& at) {
         return typename Tile::A(a + at.batch * a_batch, a_row, a_col, at.m0, m, k);
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelin
     auto in_b = operand_b(at);
     begin<STAGES, Tile>(in_a, in_b, shared);
 
-    constexpr int kFree = (STAGES - 1) * Tile::kStage;  // where the ring's last tile begins, in bytes
+    constexpr int kFree = (STAGES - 1) * Tile::kStage;  // start of the ring's last tile, in bytes
     for (int64 next = blockIdx.x + gridDim.x;; next += gridDim.x) {
         Tile tile;
         copy_async_wait_for<STAGES - 2>();
@@ -120,8 +121,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelin
         copy_async_wait_for<0>();
         __syncthreads();  // no thread reads or fills the ring any more
 
-        // The next tile's copies are under way while this one is written, through the tile of the ring that they leave
-        // free.
+        // The next tile's copies are in flight while this one is written, through the ring's tile that they do not
+        // use.
         const At here = at;
         if (next < all) {
             at = At(next, down, across);

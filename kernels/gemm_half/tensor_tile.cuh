@@ -1,16 +1,16 @@
-// Shared by the rungs with mma.sync: tiles of half or bfloat16 operands in shared memory, a warp's fragments of them,
-// and the store of the sums.
+// Shared by the variants with mma.sync: tiles of half or bfloat16 operands in shared memory, a warp's fragments of
+// them, and the store of the sums.
 //
-// A "line" is a row of A or a column of B. A tile of an operand is LINES lines x 64 k, in rows of 128 bytes, all banks
-// once, whichever way the operand lies:
+// A "line" is a row of A or a column of B. A tile of an operand is LINES lines x 64 k, in rows of 128 bytes, which
+// cover all banks once, for both layouts of the operand:
 //   along k (A row-major, B column-major): row r is line r, its eight 16-byte pieces are 8 k each
 //   line by line (A column-major, B row-major): row 64 * p + k is that k of lines 64 * p on, a piece is 8 lines
-// ldmatrix reads 8 pieces, one from each of 8 rows in succession; in the second form it transposes them on the way. So
-// both forms give the same fragments, and neither operand is turned in memory.
+// ldmatrix reads 8 pieces, one from each of 8 successive rows; for the second layout it transposes them. So both
+// layouts give the same fragments, and neither operand is transposed in memory.
 //
-// The swizzle: piece p of row r lies at place p ^ (r % 8). Without it the 8 pieces of an 8 x 8 matrix lie 128 bytes
-// apart, in the same four banks, and come in 8 passes; with it they lie in all 32 banks and come in one. Writing is
-// free of conflicts either way: 8 neighbouring threads write the 8 pieces of one row.
+// The swizzle: piece p of row r is at place p ^ (r % 8). Without it the 8 pieces of an 8 x 8 matrix are 128 bytes
+// apart, in the same four banks, and take 8 passes; with it they cover all 32 banks and take one pass. Stores have no
+// conflicts either way: 8 neighbouring threads write the 8 pieces of one row.
 #pragma once
 #include "../common/copy_async.cuh"
 #include "../common/mma.cuh"
@@ -27,18 +27,18 @@ struct OperandTile {
     static constexpr int kStep = THREADS / 8;         // rows at once
     static constexpr int kCopies = LINES / kStep;     // 16-byte pieces a thread copies
     static constexpr int kPerPanel = kDepth / kStep;  // copies of one thread among 64 rows
-    static_assert(LINES % kDepth == 0 && kDepth % kStep == 0 && kStep % 8 == 0, "a thread's rows are of one swizzle");
+    static_assert(LINES % kDepth == 0 && kDepth % kStep == 0 && kStep % 8 == 0, "a thread's rows share one swizzle");
 
     const T* from;    // this thread's first piece of the next tile
     int64 step;       // elements between its rows
     int64 advance;    // elements between tiles
-    int64 left;       // k not yet brought
-    unsigned inside;  // bit i: copy i lies within the operand's lines
+    int64 left;       // k not yet loaded
+    unsigned inside;  // bit i: copy i is within the operand's lines
     unsigned to;      // bytes from the start of the tile to its first piece
     int k;            // of its first piece
 
-    // `operand`: element (0, 0); `line`: first line of the tile, of `lines` in all. Rows of the operand's memory begin
-    // on 16 bytes, and its contiguous extent is a multiple of 8.
+    // `operand`: element (0, 0); `line`: first line of the tile, of `lines` in all. The operand's rows in memory are
+    // 16-byte aligned, and its contiguous extent is a multiple of 8.
     __device__ __forceinline__ OperandTile(
         const T* operand, int64 line_stride, int64 k_stride, int64 line, int64 lines, int64 depth) {
         const int row = threadIdx.x / 8;                // 0 .. kStep - 1
@@ -64,13 +64,14 @@ struct OperandTile {
         return row * kRowBytes + (column << 4);
     }
 
-    // Brings copies FIRST to LAST of the next tile, by cp.async or (not ASYNC) through registers. WHOLE: all its k are
-    // within the operand; otherwise what lies past the last is zero, as what lies past the operand's lines always is.
+    // Loads copies FIRST to LAST of the next tile, by cp.async or (not ASYNC) through registers. WHOLE: all its k are
+    // within the operand; otherwise elements past the last k become zero. Lines past the operand's end always become
+    // zero.
     template <bool WHOLE, bool ASYNC, int FIRST = 0, int LAST = kCopies>
     __device__ __forceinline__ void bring(char* tile) const {
 #pragma unroll
         for (int i = FIRST; i < LAST; ++i) {
-            // Along k all rows are lines; otherwise 64 rows are the k of one panel of 64 lines.
+            // If contiguous along k, all rows are lines; otherwise 64 rows are the k of one panel of 64 lines.
             const int panel = ALONG_K ? 0 : i / kPerPanel;        // 0 .. LINES / 64 - 1
             const int row_step = ALONG_K ? i : i % kPerPanel;     // rows from copy 0, in kStep
             const int my_k = ALONG_K ? k : k + row_step * kStep;  // 0 .. 63
@@ -89,8 +90,8 @@ struct OperandTile {
         left -= kDepth;
     }
 
-    // Bytes from the start of a tile to this lane's piece of a warp's first fragment, the warp's lines beginning at
-    // `line`. Lane l fetches row l % 8 of matrix l / 8.
+    // Bytes from the start of a tile to this lane's piece of a warp's first fragment; the warp's lines begin at `line`.
+    // Lane l loads row l % 8 of matrix l / 8.
     static __device__ __forceinline__ unsigned lane_place(int line) {
         const int lane = threadIdx.x % kWarp;                           // 0 .. 31
         const int first_row = ALONG_K ? line : line / kDepth * kDepth;  // of the warp's lines, or of their panel
@@ -101,9 +102,9 @@ struct OperandTile {
         return place(first_row + lane_row, first_piece + lane_piece);
     }
 
-    // Lines 16 * i to 16 * i + 15 of the warp, k 16 * s to 16 * s + 15: an A fragment, or two B fragments, whose pairs
-    // of registers must be neighbours. So of A [1] is the other 8 lines and [2] the other 8 k, and of B the other way
-    // round. `first`: the lane's place, as lane_place returns it.
+    // Loads lines 16 * i to 16 * i + 15 of the warp, k 16 * s to 16 * s + 15: one A fragment, or two B fragments, each
+    // in neighbouring registers. So [1] is the other 8 lines of A and the other 8 k of B; [2] is the reverse. `first`:
+    // the lane's offset, from lane_place.
     static __device__ __forceinline__ void fragment(unsigned (&to)[4], unsigned tile, unsigned first, int i, int s) {
         const int row = ALONG_K ? i * 16 : i / 4 * kDepth + s * 16;  // rows from the first fragment
         const int pair = ALONG_K ? s : i % 4;                        // 0 .. 3: pairs of pieces from there
@@ -119,15 +120,15 @@ struct OperandTile {
 template <class T, int BM, int BN, int WM, int WN, bool A_K, bool B_K, bool SWIZZLED>
 struct TensorTile {
     static_assert(BM % WM == 0 && BN % WN == 0 && (64 % WM == 0 || WM % 64 == 0) && (64 % WN == 0 || WN % 64 == 0),
-        "a warp's lines begin where the pieces of a row do");
+        "a warp's lines begin at the start of a piece");
     static constexpr int kThreads = BM / WM * (BN / WN) * kWarp;
     static constexpr int kTilesM = WM / 16, kTilesN = WN / 8;
     using A = OperandTile<T, BM, true, A_K, SWIZZLED, kThreads>;
     using B = OperandTile<T, BN, false, B_K, SWIZZLED, kThreads>;
     static constexpr int kStage = A::kBytes + B::kBytes;
-    static constexpr int kPitch = WN + 8;  // floats per row of staged sums: 8 more keep 8-byte stores apart
+    static constexpr int kPitch = WN + 8;  // floats per row of staged sums; padding against bank conflicts
     static constexpr int kOut = kThreads / kWarp * 16 * kPitch * 4;  // bytes
-    static_assert(kOut <= kStage, "the sums leave through the tiles' own memory");
+    static_assert(kOut <= kStage, "the sums are staged in the tiles' memory");
 
     struct Fragments {
         unsigned a[kTilesM][4], b[kTilesN / 2][4];
@@ -152,7 +153,7 @@ struct TensorTile {
                 for (int e = 0; e < 4; ++e) sums[i][j][e] = 0.0f;
     }
 
-    // Fragments of k 16 * s on of the tiles that begin at `stage`.
+    // Loads the fragments of k 16 * s to 16 * s + 15 of the tiles that begin at `stage`.
     __device__ __forceinline__ void load(Fragments& to, unsigned stage, int s) const {
 #pragma unroll
         for (int i = 0; i < kTilesM; ++i) A::fragment(to.a[i], stage, place_a, i, s);
@@ -172,9 +173,9 @@ struct TensorTile {
     }
 
     // d = alpha * sums + beta * c within m x n, rounded once. c, d: of the batch; c is not read if beta is 0. Each warp
-    // turns its sums in shared memory, 16 rows at a time, so that whole rows of its tile are written (kOut bytes from
-    // `shared` on must be unused meanwhile). `wide`: the columns of d are neighbours, n is a multiple of 8 and every
-    // row of d starts on 16 bytes.
+    // stages its sums in shared memory, 16 rows at a time, so that it writes whole rows of its tile (kOut bytes from
+    // `shared` on must be unused). `wide`: d's columns are contiguous, n is a multiple of 8 and every row of d is
+    // 16-byte aligned.
     template <class R>
     __device__ __forceinline__ void store(char* shared, const R* c, int64 c_row, int64 c_col, R* d, int64 d_row,
         int64 d_col, int64 m0, int64 n0, int64 m, int64 n, float alpha, float beta, bool wide) const {
@@ -188,7 +189,7 @@ struct TensorTile {
         m0 += warp_m, n0 += warp_n;
 #pragma unroll
         for (int i = 0; i < kTilesM; ++i) {
-            __syncwarp();  // before the rows are filled again
+            __syncwarp();  // before the staged rows are overwritten
 #pragma unroll
             for (int j = 0; j < kTilesN; ++j)
 #pragma unroll
