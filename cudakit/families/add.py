@@ -13,16 +13,16 @@ from cudakit.families import axes, rows, vector_add
 from cudakit.families.vector_add import GRID_STRIDE_BLOCKS
 from cudakit.family import IN, MAX_GRID_YZ, OUT, Family, Launch, Slot, apply, ceil_div, checks, variant
 
-# 32x32 elements of 03_tiles.cu, by a block of 32x8 threads.
+# Tiles of 03_tiles.cu: 32x32 elements per block of 32x8 threads.
 TILE, TILE_ROWS = 32, 8
 
 
 @dataclass(frozen=True)
 class BroadcastProblem:
-    """The walk over a, b and c (in the order of c's memory), and floats from the last 16-byte boundary to each one's
-    first element.
+    """The walk over a, b and c in the order of c's memory. `phases`: floats between the last 16-byte boundary and the
+    first element of each array.
 
-    `swapped`: what is called a here is the second input, so that b is the one that repeats or lies otherwise than c.
+    `swapped`: a and b are exchanged, so that b is always the operand that is repeated or has another layout than c.
     """
 
     walk: axes.Walk
@@ -37,7 +37,7 @@ class BroadcastProblem:
 
     @property
     def repeats(self) -> bool:
-        """Whether b is one value along a row."""
+        """Whether b is constant along a row."""
         return self.walk.strides[1][-1] == 0
 
     @property
@@ -52,8 +52,8 @@ class BroadcastProblem:
 
 
 def turned(problem: BroadcastProblem) -> tuple[int, bool, bool] | None:
-    """(axis, of a, of b): the axis along which the operands that are transposed have their smallest steps, and which
-    they are; None if none is, or two are along different axes."""
+    """Return (axis, a is transposed, b is transposed); None if neither operand is, or if both are along different axes.
+    `axis` is the one along which the transposed operands have their smallest strides."""
     extents, last = problem.walk.extents, axes.RANK - 1
     turned_along = []
     for strides in problem.walk.strides[:2]:
@@ -74,7 +74,7 @@ def _is_along_rows(problem: BroadcastProblem) -> bool:
 
 
 def _is_dense(problem: BroadcastProblem) -> bool:
-    """Two axes; the output and a are one run of memory."""
+    """Whether there are two axes, and the output and a are contiguous."""
     _, _, rows_, cols = problem.walk.extents
     a, b, c = (strides[-2:] for strides in problem.walk.strides)
     two = problem.walk.size == rows_ * cols and rows_ > 1 and cols > 1
@@ -83,7 +83,7 @@ def _is_dense(problem: BroadcastProblem) -> bool:
 
 @variant("add/01_strided.cu")
 def strided(problem: BroadcastProblem) -> Launch:
-    """any strides: every element finds its own place"""
+    """any strides: addresses computed per element"""
     walk = problem.walk
     a, b, c = walk.strides
     blocks = min(ceil_div(walk.size, 256), GRID_STRIDE_BLOCKS)
@@ -93,9 +93,9 @@ def strided(problem: BroadcastProblem) -> Launch:
 
 @variant("add/02_rows.cu", problems="rows")
 def _rows(problem: BroadcastProblem) -> Launch | str:
-    """the place once a row, 16 bytes a lane"""
+    """addresses computed once per row, 16 bytes per lane"""
     if not _is_along_rows(problem):
-        return "along the output's fastest axis it takes contiguous arrays, or one operand repeated"
+        return "needs inputs that are contiguous, or one of them constant, along the output's fastest axis"
     walk, deal = problem.walk, problem.deal
     a, b, c = (strides[:-1] for strides in walk.strides)
     n0, n1, n2, _ = walk.extents
@@ -109,10 +109,10 @@ def _rows(problem: BroadcastProblem) -> Launch | str:
 
 @variant("add/03_tiles.cu", problems="transposed")
 def tiles(problem: BroadcastProblem) -> Launch | str:
-    """transposed operands turned in shared memory"""
+    """operands transposed in shared memory"""
     turn = turned(problem)
     if turn is None:
-        return "it takes a transposed operand, or two that are transposed alike"
+        return "needs one transposed operand, or two transposed along the same axis"
     axis, of_a, of_b = turn
     order = (*(k for k in range(axes.RANK - 1) if k != axis), axis, axes.RANK - 1)
     n0, n1, across, along = extents = [problem.walk.extents[k] for k in order]
@@ -127,9 +127,9 @@ def tiles(problem: BroadcastProblem) -> Launch | str:
 
 @variant("add/04_dense.cu", problems="dense")
 def dense(problem: BroadcastProblem) -> Launch | str:
-    """rows of any length as one run of memory"""
+    """rows of any length as one contiguous array"""
     if not _is_dense(problem):
-        return "it takes rows without gaps from a 16-byte boundary on, and a row or a column to add"
+        return "needs contiguous rows that start on a 16-byte boundary, and a row or a column to add"
     walk = problem.walk
     args = (*problem.arrays, walk.strides[1][-2], walk.size, walk.extents[-1])
     entry = f"broadcast_dense<{walk.number}, {0 if problem.repeats else 1}>"
@@ -138,41 +138,41 @@ def dense(problem: BroadcastProblem) -> Launch | str:
 
 def _as_vector(problem: BroadcastProblem, block: int) -> Launch | str:
     if not _is_flat(problem):
-        return "it takes arrays that lie alike, without gaps, and start on a 16-byte boundary"
+        return "needs contiguous arrays of one layout that start on a 16-byte boundary"
     size = problem.walk.size
     return Launch(ceil_div(ceil_div(size, 4), block), block, (*IN[:2], OUT, size))
 
 
 @variant("vector_add/04_vector_add_vec4.cu", entry="vector_add_vec4", problems="aligned")
 def flat(problem: BroadcastProblem) -> Launch | str:
-    """arrays that lie alike as one vector"""
+    """contiguous arrays as one vector"""
     return _as_vector(problem, 256)
 
 
 @variant("vector_add/05_vector_add_streamed.cu", entry="vector_add_streamed", problems="aligned")
 def streamed(problem: BroadcastProblem) -> Launch | str:
-    """marked as not to be kept in the L2"""
+    """loads and stores marked evict-first in L2"""
     return _as_vector(problem, 1024)
 
 
 def result_shape(a: Any, b: Any) -> tuple[int, ...]:
-    """The shape that both broadcast to; ValueError if there is none."""
+    """Return the shape that both broadcast to. Raise ValueError if there is none."""
     try:
         return np.broadcast_shapes(tuple(a.shape), tuple(b.shape))
     except ValueError:
         raise ValueError(
-            f"shapes {tuple(a.shape)} and {tuple(b.shape)} do not broadcast to one shape: counted from the last axis, "
+            f"shapes {tuple(a.shape)} and {tuple(b.shape)} do not broadcast: counted from the last axis, "
             "extents must be equal, or one of them 1"
         ) from None
 
 
 def problem(inputs: Sequence[Any], output: Any, **_: Any) -> BroadcastProblem:
-    """The problem of a + b = output; ValueError says what it refuses."""
+    """Return the problem of output = a + b. Raise ValueError for unsupported arrays."""
     a, b = inputs
     checks.expect_float32("broadcast add", (("a", a), ("b", b), ("out", output)))
     shape = result_shape(a, b)
     if tuple(output.shape) != shape:
-        raise ValueError(f"a + b has shape {shape}, and the output {tuple(output.shape)}: they must be the same")
+        raise ValueError(f"a + b has shape {shape}, but the output has {tuple(output.shape)}")
     checks.expect_output("broadcast add", output, (("a", a), ("b", b)))
     walk = axes.walk(
         "broadcast add", shape, (axes.broadcast(a, shape), axes.broadcast(b, shape), output.strides_elements)
@@ -189,14 +189,14 @@ def problem(inputs: Sequence[Any], output: Any, **_: Any) -> BroadcastProblem:
 def _inputs(
     shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, operand: str = "row"
 ) -> tuple[np.ndarray, ...]:
-    """An array of `shape`, and the operand that is added to it: another array of that shape, a row (its last axis), or
-    a column (one value per row)."""
+    """Return an array of `shape` and the operand to add: an array of the same shape, a row (its last axis), or a column
+    (one value per row)."""
     other = {"same": shape, "row": shape[-1:], "column": (*shape[:-1], 1)}[operand]
     return (rng.standard_normal(shape, dtype=np.float32), rng.standard_normal(other, dtype=np.float32))
 
 
 def choose(problem: BroadcastProblem, arch: str) -> str:
-    """The rung that "auto" means: the fastest on an H200 among those that support the problem."""
+    """Return the variant for "auto": the fastest on an H200 among those that support the problem."""
     if _is_flat(problem):
         return "streamed" if vector_add.streams(problem.walk.size) else "flat"
     if _is_dense(problem):
@@ -233,13 +233,23 @@ FAMILY.call = vector_add.FAMILY.call = lambda inputs, out, variant, stream, **_:
 
 
 def add(a: Any, b: Any, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
-    """a + b by numpy's broadcasting rules, float32: cudakit's, torch's or CuPy's arrays, and so is the result.
+    """Return a + b by numpy's broadcasting rules, for float32 arrays of cudakit, torch or CuPy.
 
-    a, b: any ranks and strides (zero, negative, transposed) whose axes merge into four. out: where to write, which may
-    be a or b where it has the result's shape; a new array unless given. variant: a rung of add or of vector_add (which
-    take contiguous arrays of one shape) by name, or "auto". stream: the device's default stream, or torch's or CuPy's
-    current one, unless given. Returns without waiting. Raises ValueError for arrays it does not take,
-    UnsupportedVariant for a rung that does not take them.
+    Does not wait for the device.
+
+    Args:
+        a: The first operand: any rank and any strides (zero, negative, transposed) whose axes can be merged into four.
+        b: The second operand, like `a`.
+        out: The output. It may be a or b if that has the result's shape. By default a new array.
+        variant: The name of a variant of add or of vector_add (for contiguous arrays of one shape), or "auto".
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+
+    Returns:
+        The result, an array of the inputs' library.
+
+    Raises:
+        ValueError: If the arrays are not supported.
+        UnsupportedVariant: If the variant does not support the arrays.
     """
     contiguous = variant != "auto" and any(variant == rung.name for rung in vector_add.FAMILY)
     return apply(vector_add.FAMILY if contiguous else FAMILY, (a, b), out, variant, stream)

@@ -1,4 +1,4 @@
-"""A volume, a plane and a line in one sum: out[x, y, z] = volume[x, y, z] + plane[x, y] + line[x], float32."""
+"""Sum of a volume, a plane and a line: out[x, y, z] = volume[x, y, z] + plane[x, y] + line[x], float32."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Steps = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class VolumeProblem:
-    """nx x ny x nz; strides in elements; floats from the last 16-byte boundary to volume's and out's first element."""
+    """Extents (nx, ny, nz) and strides, in elements. `phases`: floats between the last 16-byte boundary and the first
+    element of volume and of out."""
 
     shape: Steps
     volume: Steps
@@ -70,9 +71,9 @@ def coalesced(problem: VolumeProblem) -> Launch:
 
 @variant("add_broadcast/03_rows.cu", problems="rows")
 def _rows(problem: VolumeProblem) -> Launch | str:
-    """the two scalars once a row, 16 bytes a lane"""
+    """plane and line read once per row, 16 bytes per lane"""
     if not _is_along_z(problem):
-        return "it takes volumes whose last axis is contiguous, in and out"
+        return "needs an input and an output volume whose last axis is contiguous"
     p, deal = problem, problem.deal
     strides = *p.volume[:2], *p.plane, p.line, *p.out[:2]
     args = (*IN[:3], OUT, *strides, *p.shape, deal.pieces)
@@ -81,19 +82,19 @@ def _rows(problem: VolumeProblem) -> Launch | str:
 
 @variant("add_broadcast/04_dense.cu", problems="aligned")
 def dense(problem: VolumeProblem) -> Launch | str:
-    """short rows as one run of memory"""
+    """short rows as one contiguous array"""
     if not _is_dense(problem):
-        return "it takes volumes without gaps, in and out, that start on a 16-byte boundary"
+        return "needs contiguous input and output volumes that start on a 16-byte boundary"
     p = problem
     args = (*IN[:3], OUT, *p.plane, p.line, p.n, *p.shape[1:])
     return Launch(ceil_div(ceil_div(p.n, 4), rows.BLOCK), rows.BLOCK, args, entry=f"add_dense<{axes.number(p.n)}>")
 
 
 def problem(inputs: Sequence[Any], output: Any) -> VolumeProblem:
-    """The problem of volume + plane + line = output; ValueError says what it refuses."""
+    """Return the problem of output = volume + plane + line. Raise ValueError for unsupported arrays."""
     volume, plane, line = inputs
     if volume.ndim != 3:
-        raise ValueError(f"add_broadcast takes a volume (X, Y, Z) first, got shape {tuple(volume.shape)}")
+        raise ValueError(f"add_broadcast takes a volume (X, Y, Z), got shape {tuple(volume.shape)}")
     shape: Steps = tuple(volume.shape)
     wanted = (("volume", volume, shape), ("plane", plane, shape[:2]), ("line", line, shape[:1]), ("out", output, shape))
     checks.expect_float32("add_broadcast", [(name, array) for name, array, _ in wanted])
@@ -115,31 +116,31 @@ def problem(inputs: Sequence[Any], output: Any) -> VolumeProblem:
 
 def _inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     if len(shape) != 3:
-        raise ValueError("write a volume, XxYxZ")
+        raise ValueError("give the shape of a volume, XxYxZ")
     return tuple(rng.standard_normal(shape[:rank], dtype=np.float32) for rank in (3, 2, 1))
 
 
 def _sum(volume: Any, plane: Any, line: Any) -> Any:
-    """The sum from left to right in the inputs' precision."""
+    """Return the sum, added from left to right in the inputs' precision."""
     total = volume + plane[:, :, None]
     total += line[:, None, None]
     return total
 
 
 def reference(volume: Any, plane: Any, line: Any) -> Any:
-    """The sum; infinite if float32 sums taken from left to right are past their range on the way."""
+    """Return the sum; infinite if a float32 sum from left to right overflows in an intermediate result."""
     single = _sum(*(array.astype(np.float32) for array in (volume, plane, line)))
     return np.where(np.isfinite(single), _sum(volume, plane, line), single)
 
 
 def rounding(exact: Any, volume: Any, plane: Any, line: Any) -> Any:
-    """The rounding of the first sum; every rung adds in the order in which the sum is written."""
+    """Return the rounding error of the first sum; every variant adds from left to right."""
     with np.errstate(invalid="ignore"):
         return U * np.abs(volume.astype(np.float64) + plane[..., None])
 
 
 def choose(problem: VolumeProblem, arch: str) -> str:
-    """The rung that "auto" means: the fastest on an H200 among those that support the problem."""
+    """Return the variant for "auto": the fastest on an H200 among those that support the problem."""
     if problem.shape[2] < rows.SHORTEST_RAGGED and _is_dense(problem):
         return "dense"
     return "rows" if _is_along_z(problem) else "coalesced"
@@ -173,12 +174,23 @@ FAMILY.call = lambda inputs, out, variant, stream: functools.partial(
 def add_broadcast(
     volume: Any, plane: Any, line: Any, out: Any = None, variant: str = "auto", stream: Any = None
 ) -> Any:
-    """volume[x, y, z] + plane[x, y] + line[x], float32: cudakit's, torch's or CuPy's arrays, and so is the result.
+    """Return volume[x, y, z] + plane[x, y] + line[x], for float32 arrays of cudakit, torch or CuPy.
 
-    volume: (X, Y, Z), plane: (X, Y), line: (X,), any strides. (numpy's rules would align plane and line with the last
-    axes; here they belong to the first ones.) out: where to write, which may be volume; a new array unless given.
-    variant: a rung by name, or "auto". stream: the device's default stream, or torch's or CuPy's current one, unless
-    given. Returns without waiting. Raises ValueError for arrays it does not take, UnsupportedVariant for a rung that
-    does not take them.
+    Does not wait for the device. Unlike numpy's rules, plane and line are aligned with the first axes.
+
+    Args:
+        volume: Shape (X, Y, Z), any strides.
+        plane: Shape (X, Y), any strides.
+        line: Shape (X,), any stride.
+        out: The output, which may be `volume`. By default a new array.
+        variant: The name of a variant, or "auto".
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+
+    Returns:
+        The result, an array of the inputs' library.
+
+    Raises:
+        ValueError: If the arrays are not supported.
+        UnsupportedVariant: If the variant does not support the arrays.
     """
     return apply(FAMILY, (volume, plane, line), out, variant, stream)

@@ -1,12 +1,13 @@
 """Attention, forward: o = softmax(q k^T * scale) v for each head, without and with a causal limit.
 
-`attention(q, k, v)` picks the best rung; `FAMILY` is the ladder. q is (batch, heads, queries, d), k and v are
-(batch, key heads, keys, d); where there are fewer key heads, neighbouring query heads share one (grouped queries). The
-causal limit is aligned at the end: the last query sees every key, and query i the keys up to i + keys - queries (as
-FlashAttention-2 has it; torch's is_causal aligns at the beginning). A query that sees no key gives 0.
+`attention(q, k, v)` picks the fastest variant; `FAMILY` is the ladder. q is (batch, heads, queries, d), k and v are
+(batch, key heads, keys, d). If there are fewer key heads than heads, neighbouring query heads share one (grouped
+queries). The causal limit is aligned at the end: query i sees the keys up to i + keys - queries, so that the last query
+sees every key. FlashAttention-2 does the same; torch's is_causal aligns at the beginning. A query that sees no key
+gives 0.
 
-Scores and sums are float32 in every rung. A NaN in q or k makes NaN of each query whose scores it enters, as does a
-score of +inf, or nothing but scores of -inf. v has to be finite where a causal limit hides it: 0 * NaN is NaN.
+Scores and sums are float32 in every variant. The output of a query is NaN if one of its scores is NaN or +inf, or if
+all are -inf. v must be finite even where the causal limit hides it: 0 * NaN is NaN.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from cudakit.family import (
 )
 
 LOG2_E = 1 / math.log(2)
-# Bytes of keys and values of the heads that advance together under a causal limit (see 05_flash.cu). Measured on an
-# H200, whose L2 has 60 MiB: 64 MiB is 2 to 14 % faster than 4, and no slower than more.
+# Bytes of keys and values of the heads that are processed at the same time under a causal limit (see 05_flash.cu).
+# Measured on an H200 (60 MiB of L2): 64 MiB is 2 to 14 % faster than 4 MiB, and no slower than more.
 SHARED_KEYS = 64 << 20
 
-# Queries of a block of 02_fused_rows.cu.
+# Queries per block of 02_fused_rows.cu.
 FUSED_ROWS = 8
-# Scratch memory that 01_three_passes.cu may ask for.
+# The most scratch memory, in bytes, that 01_three_passes.cu may request.
 MOST_SCORES = 8 << 30
 
-_ALIGNED = "it copies 16 bytes at a time: every row of q, k, v and out must begin on 16 bytes"
-_HALVES = "tensor cores take float16 and bfloat16, not float32"
+_ALIGNED = "copies 16 bytes at a time: every row of q, k, v and out must start on a 16-byte boundary"
+_HALVES = "tensor cores support float16 and bfloat16, not float32"
 
 
 def _sizes(problem: AttentionProblem) -> tuple[int, ...]:
@@ -56,13 +57,13 @@ def _sizes(problem: AttentionProblem) -> tuple[int, ...]:
 
 
 def _arguments(problem: AttentionProblem, scale: float) -> tuple[Any, ...]:
-    """q, k, v and out, their strides, the sizes, the factor on scores, the causal limit."""
+    """Return q, k, v and out, their strides, the sizes, the scale of scores, and the causal flag."""
     p = problem
     return (*IN[:3], OUT, *sum(p.strides, ()), p.batches, *_sizes(p), scale, int(p.causal))
 
 
 def _powers_of_two(problem: AttentionProblem) -> tuple[Any, ...]:
-    """The same for kernels that take powers of two."""
+    """Return the same for kernels that compute exponentials in base 2."""
     return _arguments(problem, problem.scale * LOG2_E)
 
 
@@ -72,9 +73,9 @@ def three_passes(problem: AttentionProblem) -> tuple[Launch, ...] | str:
     p, rows = problem, problem.all_heads * problem.sq
     scratch = max(rows * p.skv, 1) * 4
     if scratch > MOST_SCORES:
-        return f"its scores take {scratch} bytes of scratch memory, over {MOST_SCORES}"
+        return f"at most {MOST_SCORES} bytes of scratch memory for scores supported, got {scratch}"
     if rows > MAX_GRID_X:
-        return f"it takes one block a query, {rows}, and a grid has at most {MAX_GRID_X}"
+        return f"at most {MAX_GRID_X} queries in all heads supported (one block per query), got {rows}"
     cpp, causal, sizes, scores = CPP[p.dtype], int(p.causal), _sizes(p), SCRATCH.at(dtype=np.float32)
     q, k, v = IN[:3]
     q_strides, k_strides, v_strides, o_strides = p.strides
@@ -93,10 +94,10 @@ def fused_rows(problem: AttentionProblem) -> Launch | str:
     p = problem
     shared = (FUSED_ROWS * p.d + 32 * (p.d + 1) + FUSED_ROWS * p.skv) * 4
     if shared > p.shared:
-        return f"the scores of {FUSED_ROWS} queries and {p.skv} keys do not fit {p.shared} shared bytes"
+        return f"{FUSED_ROWS} queries and {p.skv} keys need {shared} bytes of shared memory, over {p.shared}"
     blocks = p.all_heads * ceil_div(p.sq, FUSED_ROWS)
     if blocks > MAX_GRID_X:
-        return "it has more blocks than a grid"
+        return f"at most {MAX_GRID_X} blocks supported, got {blocks}"
     entry = f"fused_rows<{CPP[p.dtype]}, {FUSED_ROWS}>"
     return Launch(blocks, FUSED_ROWS * 32, _arguments(p, p.scale), shared, entry)
 
@@ -105,7 +106,7 @@ def fused_rows(problem: AttentionProblem) -> Launch | str:
 def online(problem: AttentionProblem) -> Launch:
     """scores never stored: a running maximum and sum, output in registers"""
     d = problem.padded
-    for rows, keys in ((128, 64), (64, 32), (32, 16)):  # the largest tiles that fit
+    for rows, keys in ((128, 64), (64, 32), (32, 16)):  # the largest tile that fits
         shared = ((rows + 2 * keys) * d + rows * (keys + 4)) * 4
         if shared <= problem.shared:
             break
@@ -130,7 +131,8 @@ def tensor_cores(problem: AttentionProblem) -> Launch | str:
 
 @dataclass(frozen=True)
 class FlashTile:
-    """The template constants of 05_flash.cu: head size, warps a block, tiles of 16 queries a warp, keys a tile."""
+    """The template constants of 05_flash.cu: head size, warps per block, tiles of 16 queries per warp, keys per
+    tile."""
 
     d: int
     warps: int
@@ -139,16 +141,17 @@ class FlashTile:
 
     @property
     def queries(self) -> int:
-        """Of a block."""
+        """Queries per block."""
         return self.warps * self.tiles * 16
 
     @property
     def shared(self) -> int:
-        """Bytes: the queries, and keys and values twice."""
+        """Bytes of shared memory: the queries, and two buffers of keys and values."""
         return (self.queries + 4 * self.keys) * self.d * 2
 
 
-# By head size, the best first (measured on an H200); the first whose shared memory the device has is taken.
+# Tiles by head size, the fastest first (measured on an H200). The first that fits in the device's shared memory is
+# used.
 FLASH_TILES = {
     32: (FlashTile(32, 4, 2, 64),),
     64: (FlashTile(64, 4, 2, 64),),
@@ -160,13 +163,13 @@ FLASH_TILES = {
 
 @variant("attention/05_flash.cu", since="sm_80", problems="aligned")
 def flash(problem: AttentionProblem) -> Launch | str:
-    """copies a tile ahead of the arithmetic; each fragment of keys and values used for 32 queries"""
+    """copies one tile ahead of the arithmetic; each fragment of keys and values used for 32 queries"""
     tiles = FLASH_TILES[problem.padded]
     return flash_launch(problem, next((tile for tile in tiles if tile.shared <= problem.shared), tiles[-1]))
 
 
 def flash_launch(problem: AttentionProblem, tile: FlashTile) -> Launch | str:
-    """The launch of 05_flash.cu with a tile."""
+    """Return the launch of 05_flash.cu with `tile`, or the reason why it is unsupported."""
     p = problem
     if p.dtype == "float32":
         return _HALVES
@@ -183,7 +186,7 @@ LADDER = (three_passes, fused_rows, online, tensor_cores, flash)
 
 
 def choose(problem: AttentionProblem, arch: str) -> str:
-    """The rung that "auto" means: the highest that takes the problem, which is the fastest on an H200."""
+    """Return the variant for "auto": the last in the ladder that supports the problem, the fastest on an H200."""
     supported = (rung.name for rung in reversed(LADDER) if rung.refusal(problem, arch) is None)
     return next(supported, LADDER[0].name)
 
@@ -240,14 +243,26 @@ def attention(
     variant: str = "auto",
     stream: Any = None,
 ) -> Any:
-    """softmax(q k^T * scale) v: cudakit's arrays, torch's or CuPy's, and so is the result.
+    """Return softmax(q k^T * scale) v, for arrays of cudakit, torch or CuPy.
 
-    q: (batch, heads, queries, d); k, v: (batch, key heads, keys, d), heads a multiple of key heads; d a multiple of 8,
-    up to 256; float32, float16 or bfloat16, all alike; any strides that keep the last axis contiguous, so that arrays
-    laid out (batch, length, heads, d) come as transposed views. out: where to write, of the shape of q, apart from the
-    inputs; a new array unless given. causal: query i sees the keys up to i + keys - queries. scale: 1 / sqrt(d) unless
-    given. variant: a rung by name, or "auto". stream: the device's default stream, or torch's or CuPy's current one,
-    unless given. Returns without waiting. Raises ValueError for arrays it does not take, UnsupportedVariant for a rung
-    that does not take them.
+    Does not wait for the device. Arrays are float32, float16 or bfloat16, all of one dtype, with any strides that keep
+    the last axis contiguous: pass arrays of layout (batch, length, heads, d) as transposed views.
+
+    Args:
+        q: Shape (batch, heads, queries, d); d is a multiple of 8, at most 256.
+        k: Shape (batch, key heads, keys, d); heads is a multiple of key heads.
+        v: The shape of `k`.
+        out: The output, of the shape of `q`, separate from the inputs. By default a new array.
+        causal: If true, query i sees only the keys up to i + keys - queries.
+        scale: The factor on scores, by default 1 / sqrt(d).
+        variant: The name of a variant, or "auto".
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+
+    Returns:
+        The result, an array of the inputs' library, of the shape of `q`.
+
+    Raises:
+        ValueError: If the arrays are not supported.
+        UnsupportedVariant: If the variant does not support the arrays.
     """
     return apply(FAMILY, (q, k, v), out, variant, stream, {"causal": causal, "scale": scale})

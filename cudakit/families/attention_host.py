@@ -1,6 +1,6 @@
-"""Attention on the host: the float64 reference, its rounding, and what a numpy user would write.
+"""Attention on the host: the float64 reference, its rounding, and a float32 baseline in numpy.
 
-All work through the rows of one head in blocks, with heads in several threads, so that no array of all scores is made.
+Each processes the rows of a head in blocks, and heads in several threads, so that scores of all rows are never stored.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from cudakit.compare import steps_of
 from cudakit.families import gemm_half
 from cudakit.rounding import U, of_chain, of_exponential
 
-# Multiply-adds of one product for which inputs are drawn anew, at two groups of heads at least. In larger ones (2^39
-# are usual in a bench) those groups come again, in random order, and the reference of a group is made once.
+# Draw new inputs for this many multiply-adds of one product, and for at least two groups of heads. Larger problems
+# (2^39 is usual in a bench) repeat those groups in random order, so that the reference of each is computed once.
 DRAWN_WORK = 1 << 34
-# Scores of a block of rows, and heads at once: what 16 cores are fastest with, whose numpy lets one product of matrices
-# run at a time (on all of them).
+# Scores per block of rows, and heads at a time. Fastest on 16 cores with a numpy that runs one matrix product at a
+# time, on all cores.
 _BLOCK = 1 << 22
 _THREADS = 4
 
@@ -29,9 +29,9 @@ _THREADS = 4
 def make_inputs(
     shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, **options: Any
 ) -> tuple[np.ndarray, ...]:
-    """Normal numbers for q, k and v of a shape (batches, heads, key heads, queries, keys, d). See DRAWN_WORK."""
+    """Return normal numbers for q, k and v of a shape (batches, heads, key heads, queries, keys, d). See DRAWN_WORK."""
     if len(shape) != 6:
-        raise ValueError("an attention is BATCHxHEADSxKEY_HEADSxQUERIESxKEYSxD")
+        raise ValueError("give the shape of an attention, BATCHxHEADSxKEY_HEADSxQUERIESxKEYSxD")
     batches, heads, key_heads, sq, skv, d = shape
     group = heads // max(key_heads, 1)
     groups = batches * key_heads
@@ -45,21 +45,22 @@ def make_inputs(
 
 
 def reference(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
-    """softmax(q k^T scale) v in float64; 0 for a query that sees no key. What is there twice is computed once."""
+    """Return softmax(q k^T scale) v in float64; 0 for a query that sees no key. Heads with equal inputs are computed
+    once."""
     return _attend((q, k, v), causal, scale, np.float64, once=True)
 
 
 def baseline(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
-    """The same in float32, rounded to the inputs' dtype."""
+    """Return the same in float32, rounded to the inputs' dtype."""
     return _attend((q, k, v), causal, scale, np.float32).astype(q.dtype)
 
 
 def rounding(exact: Any, q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
-    """The roundings of scores, probabilities and sums, for each element.
+    """Return the rounding error of scores, probabilities and sums, per element.
 
-    Every probability p has an error of its own: the rounding of its score, and of 16-bit inputs that of p itself, which
-    enters the second product as a 16-bit number. These errors are independent; they move sum(p * v) by as much as they
-    are, times the root of the sum of the squares of p * v. Sums on tensor cores are cut (gemm_half.of_sum); sums of
+    Each probability p has its own error: the rounding of its score and, for 16-bit inputs, that of p itself, which
+    enters the second product as a 16-bit number. These errors are independent, so they move sum(p * v) by their size
+    times the root of the sum of the squares of p * v. Sums on tensor cores are truncated (gemm_half.of_sum); sums of
     float32 are chains of fused multiply-adds.
     """
     if not exact.size or not v.size:
@@ -89,8 +90,8 @@ def _attend(
     once: bool = False,
     rows_of: Callable[..., Any] | None = None,
 ) -> Any:
-    """The output in `dtype`, computed in it. once: heads whose inputs are the same, bit by bit, share their output.
-    rows_of: makes the output of some rows of one head (_rows)."""
+    """Return the output, computed in `dtype`. once: compute heads with bitwise equal inputs only once. rows_of:
+    computes the output of some rows of one head, by default _rows."""
     rows_of = rows_of or _rows
     q, k, v = inputs
     out = np.zeros(q.shape, dtype)
@@ -132,12 +133,13 @@ def _blocks(sq: int, skv: int) -> Iterator[slice]:
 
 
 def _spread(q: Any, k: Any, v: Any, rows: slice, sq: int, causal: bool) -> Any:
-    """The root of the sum of the squares of p * v, for some rows of one head."""
+    """Return the root of the sum of the squares of p * v, for some rows of one head."""
     return np.sqrt(_rows(q, k, v, rows, sq, causal, squared=True))
 
 
 def _rows(q: Any, k: Any, v: Any, rows: slice, sq: int, causal: bool, squared: bool = False) -> Any:
-    """The output of some rows of one head, `q` already scaled. squared: that of squared probabilities and values."""
+    """Return the output of some rows of one head; `q` is already scaled. squared: of squared probabilities and
+    values."""
     skv = len(k)
     seen = max(_last_key(rows.stop - 1, sq, skv, causal) + 1, 0)
     if not seen:
@@ -148,10 +150,10 @@ def _rows(q: Any, k: Any, v: Any, rows: slice, sq: int, causal: bool, squared: b
         if causal:
             hidden = np.arange(seen) > np.arange(rows.start, rows.stop)[:, None] + (skv - sq)
             scores[hidden] = -np.inf
-        scores -= np.fmax.reduce(scores, axis=-1, keepdims=True)  # NaN is passed over, and comes back in by the sum
+        scores -= np.fmax.reduce(scores, axis=-1, keepdims=True)  # ignores NaN, which the sum brings back
         p = np.exp(scores, out=scores)
         if hidden is not None:
-            p[hidden] = 0  # in a row that sees nothing, or nothing but -inf, too
+            p[hidden] = 0  # also in a row that sees no key, or only -inf
         total = p.sum(axis=-1, keepdims=True)
         if squared:
             p, v, total = np.square(p / total), np.square(v), 1.0

@@ -1,4 +1,4 @@
-"""The problem of attention: extents, strides and options of q, k, v and the output, and what is refused."""
+"""The problem of attention: extents, strides and options of q, k, v and the output, and the checks of them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MAX_LENGTH = 2**30
 Strides = tuple[int, int, int]
 
 _TWICE = (
-    "the output of attention with strides {output.strides_elements} (elements) may name one place twice, and blocks "
-    "would race for it: give an output whose elements are apart"
+    "the output of attention with strides {output.strides_elements} (elements) may store two elements at one "
+    "address, a data race: give an output whose elements do not overlap"
 )
 
 
 @dataclass(frozen=True)
 class AttentionProblem:
-    """Extents; strides of (batch, head, row) of q, k, v and o in elements, the last axis being contiguous; the bytes
-    (at most 16) to which every row of all four is aligned; dtype by name; the causal limit; the factor on scores; the
-    bytes of shared memory that a block of the device may have."""
+    """Extents; the strides of (batch, head, row) of q, k, v and o, in elements (the last axis is contiguous);
+    `alignment`, in bytes (at most 16), of every row of all four; the name of the dtype; whether there is a causal
+    limit; the scale of scores; `shared`, the bytes of shared memory that the device allows per block."""
 
     batches: int
     heads: int
@@ -50,7 +50,7 @@ class AttentionProblem:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Bytes per element."""
         return memory.as_dtype(self.dtype).itemsize
 
     @property
@@ -60,7 +60,7 @@ class AttentionProblem:
 
     @property
     def pairs(self) -> int:
-        """Pairs of a query and a key it sees, in one head."""
+        """The number of (query, visible key) pairs in one head."""
         if not self.causal:
             return self.sq * self.skv
         seen, blind = min(self.sq, self.skv), max(self.skv - self.sq, 0)
@@ -68,12 +68,12 @@ class AttentionProblem:
 
     @property
     def padded(self) -> int:
-        """The head size that kernels on tensor cores have a tile for, d or more."""
+        """The smallest head size, at least d, that tensor core kernels have a tile for."""
         return next(size for size in (32, 64, 96, 128, 256) if size >= self.d)
 
 
 def problem(inputs: Sequence[Any], output: Any, causal: bool = False, scale: float | None = None) -> AttentionProblem:
-    """The problem of q, k and v and the output; ValueError says what it refuses."""
+    """Return the problem of q, k, v and the output. Raise ValueError for unsupported arrays."""
     q, k, v = inputs
     names = {array.dtype.name for array in (q, k, v, output)}
     if len(names) > 1 or q.dtype.name not in CPP:
@@ -95,18 +95,18 @@ def problem(inputs: Sequence[Any], output: Any, causal: bool = False, scale: flo
         )
     if heads and (not key_heads or heads % key_heads):
         raise ValueError(
-            f"attention shares each key head among as many query heads: {heads} query heads are no multiple of "
+            f"attention needs a number of query heads that is a multiple of the key heads, got {heads} query heads and "
             f"{key_heads} key heads"
         )
     if not 8 <= d <= MAX_D or d % 8:
         raise ValueError(
             f"attention takes head sizes 8 to {MAX_D} that are multiples of 8, got {d}: pad q, k and v with zeros "
-            "and give scale=1/sqrt(the true size)"
+            "and give scale=1/sqrt(the original size)"
         )
     if max(sq, skv) > MAX_LENGTH or batches * heads * ceil_div(sq, 16) > MAX_GRID_X:
         raise ValueError(
             f"attention takes lengths up to {MAX_LENGTH} and at most {MAX_GRID_X} blocks of 16 queries, got "
-            f"{batches * heads} heads of {sq} queries and {skv} keys: give it a part at a time"
+            f"{batches * heads} heads of {sq} queries and {skv} keys: split the batch"
         )
     if tuple(output.shape) != tuple(q.shape):
         raise ValueError(f"attention writes an output of the shape of q, {tuple(q.shape)}, got {tuple(output.shape)}")
@@ -114,7 +114,7 @@ def problem(inputs: Sequence[Any], output: Any, causal: bool = False, scale: flo
     for name, array in (*named, ("out", output)):
         if array.size and array.strides_elements[-1] != 1:
             raise ValueError(
-                f"attention takes arrays whose last axis is contiguous, {name} has a step of "
+                f"attention takes arrays whose last axis is contiguous, {name} has a stride of "
                 f"{array.strides_elements[-1]} elements there: copy it first"
             )
     checks.expect_output("attention", output, separate=named, twice=_TWICE)
@@ -127,15 +127,15 @@ def problem(inputs: Sequence[Any], output: Any, causal: bool = False, scale: flo
 
 
 def read_scale(scale: float) -> float:
-    """`scale`, if it is positive and finite."""
+    """Return `scale` as a float. Raise ValueError unless it is positive and finite."""
     factor = float(scale)
     if not (math.isfinite(factor) and factor > 0):
-        raise ValueError(f"attention takes a positive finite scale, got {scale}: for a negative one negate q")
+        raise ValueError(f"attention takes a positive finite scale, got {scale}: for a negative scale, negate q")
     return factor
 
 
 def _row_alignment(arrays: Sequence[Any]) -> int:
-    """16 where every row of every array begins on 16 bytes, else the item's size."""
+    """Return 16 if every row of every array starts on a 16-byte boundary, otherwise the item size."""
     for array in arrays:
         steps = [stride for stride, extent in zip(array.strides[:3], array.shape[:3], strict=True) if extent > 1]
         if array.size and (alignment(array) != 16 or any(step % 16 for step in steps)):

@@ -1,4 +1,4 @@
-"""What element-wise families share: broadcasting, and axes that are walked alike merged into one.
+"""Broadcasting and merging of axes, shared by the element-wise families.
 
 Strides are in elements throughout.
 """
@@ -16,8 +16,8 @@ Strides = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Walk:
-    """How several arrays of one shape are walked together: RANK axes, the one whose steps in the output are smallest
-    last; `strides` holds a tuple for each array."""
+    """The order in which several arrays of one shape are traversed: RANK axes, sorted by the output's strides with the
+    smallest last; `strides` holds one tuple per array."""
 
     extents: tuple[int, ...]
     strides: tuple[Strides, ...]
@@ -29,27 +29,28 @@ class Walk:
 
     @property
     def number(self) -> str:
-        """The C++ type that counts the elements."""
+        """The C++ type of an element index."""
         return number(self.size)
 
     @property
     def flat(self) -> bool:
-        """Whether all arrays are one run of neighbouring elements in the same order."""
+        """Whether all arrays are contiguous in the same order."""
         outer = all(extent == 1 for extent in self.extents[:-1])
         return outer and (self.extents[-1] == 1 or all(strides[-1] == 1 for strides in self.strides))
 
 
 def number(size: int) -> str:
-    """The C++ type that counts `size` elements; kernels step past the last one by less than 2^31."""
+    """Return the C++ type of an index of `size` elements. Kernels step past the end by less than 2^31."""
     return "unsigned int" if size <= 2**31 else "unsigned long long"
 
 
 def walk(what: str, shape: Sequence[int], strides: Sequence[Strides]) -> Walk:
-    """The walk over arrays of one shape, the output's strides last. ValueError if more than RANK axes remain.
+    """Return the walk over arrays of one shape; the output's strides come last. Raise ValueError if more than RANK axes
+    remain.
 
-    Axes of one element go, the others are put in the order of the output's memory, and neighbours that every array
-    steps through as through one axis become one: contiguous arrays of any rank, and arrays that are all transposed
-    alike, end as a single axis.
+    Axes of extent 1 are dropped, the others are sorted in the order of the output's memory, and neighbouring axes are
+    merged if every array can step through them as one. Contiguous arrays of any rank, and arrays that are all
+    transposed in the same way, end up with one axis.
     """
     if 0 in shape:
         return Walk((0,) * RANK, ((0,) * RANK,) * len(strides))
@@ -65,8 +66,8 @@ def walk(what: str, shape: Sequence[int], strides: Sequence[Strides]) -> Walk:
             merged.append((extent, steps))
     if len(merged) > RANK:
         raise ValueError(
-            f"{what} takes arrays whose axes can be merged into {RANK}, and shape {tuple(shape)} with these strides "
-            f"leaves {len(merged)}: copy() the arrays first, or work on slices of them"
+            f"{what} takes arrays whose axes can be merged into at most {RANK}, but shape {tuple(shape)} with these "
+            f"strides leaves {len(merged)}: copy() the arrays first, or work on slices of them"
         )
     none: tuple[int, tuple[int, ...]] = (1, (0,) * len(strides))
     padded = [none] * (RANK - len(merged)) + merged
@@ -74,12 +75,12 @@ def walk(what: str, shape: Sequence[int], strides: Sequence[Strides]) -> Walk:
 
 
 def broadcast(array: Any, shape: Sequence[int]) -> Strides:
-    """The strides of `array` seen as one of `shape`, which it broadcasts to: 0 along every axis that it repeats on."""
+    """Return the strides of `array` broadcast to `shape`: 0 along every axis it repeats on."""
     missing = len(shape) - len(array.shape)
     own = zip(array.shape, array.strides_elements, strict=True)
     return (0,) * missing + tuple(0 if extent == 1 else stride for extent, stride in own)
 
 
 def phase(array: Any) -> int:
-    """Elements from the last 16-byte boundary to the first element."""
+    """Return the elements between the last 16-byte boundary and the first element."""
     return int(array.pointer % 16 // array.itemsize)

@@ -12,18 +12,18 @@ import numpy as np
 from cudakit.family import IN, MAX_GRID_X, OUT, Family, Launch, alignment, apply, ceil_div, checks, variant
 from cudakit.rounding import SMALLEST, U
 
-# Names of the borders, in the order of kernels/blur/border.cuh, and what numpy.pad calls them.
+# Names of the borders, in the order of kernels/blur/border.cuh, and numpy.pad's names for them.
 BORDERS = {"zero": "constant", "clamp": "edge", "reflect": "reflect"}
 STRIP_COLS = 128
 
-_TWICE = "the output of blur may name one place twice: give an output whose elements are apart"
-_SHARED = "blur cannot work in place: a pixel is read after its neighbours are written. Give a separate output"
+_TWICE = "the output of blur may store two elements at one address: give an output whose elements do not overlap"
+_SHARED = "blur cannot work in place, as pixels are read after their neighbours are written: give a separate output"
 
 
 @dataclass(frozen=True)
 class BlurProblem:
-    """Images of rows x cols; strides in elements (image, row, column); whether rows are whole float4; the border;
-    multiprocessors."""
+    """Images of rows x cols; strides (image, row, column), in elements; `vectors`, whether rows can be read as float4;
+    the border's number; the device's multiprocessors."""
 
     images: int
     rows: int
@@ -47,36 +47,36 @@ def _strips(problem: BlurProblem, rows: int) -> int:
 
 
 def strip_rows(problem: BlurProblem) -> int:
-    """Rows a warp walks down: 32 if that leaves 16 warps for each multiprocessor (H200: 0.865 of a copy, against 0.844
-    with 64), fewer for small images."""
+    """Return the rows that a warp walks down: 32 if that makes at least 16 warps per multiprocessor (H200: 0.865 of
+    copy bandwidth, against 0.844 with 64 rows), fewer for small images."""
     return next((rows for rows in (32, 16) if _strips(problem, rows) >= 16 * problem.sms), 4)
 
 
 @variant("blur/01_naive.cu")
 def naive(problem: BlurProblem) -> Launch:
-    """one pixel a thread, nine loads"""
+    """one pixel per thread, nine loads"""
     pixels = problem.images * problem.rows * problem.cols
     return Launch(min(ceil_div(pixels, 256), 2**20), 256, entry=f"naive<{problem.border}>")
 
 
 @variant("blur/02_tiled.cu")
 def tiled(problem: BlurProblem) -> Launch | str:
-    """a tile with its whole halo in shared memory"""
+    """tile and halo in shared memory"""
     tiles = _tiles(problem)
     if tiles > MAX_GRID_X:
-        return f"{tiles} tiles are more than a grid has blocks"
+        return f"at most {MAX_GRID_X} tiles supported, got {tiles}"
     return Launch(tiles, (32, 16), entry=f"tiled<{problem.border}>")
 
 
 @variant("blur/03_walking.cu", problems="vectors")
 def walking(problem: BlurProblem) -> Launch | str:
-    """a warp walks down with three rows' sums in registers"""
+    """each warp walks down the rows, sums of three rows in registers"""
     if not problem.vectors:
-        return "float4 access needs neighbouring columns, a multiple of 4 of them, and rows on 16-byte boundaries"
+        return "float4 access needs contiguous columns, a multiple of 4 of them, and rows on 16-byte boundaries"
     rows = strip_rows(problem)
     blocks = ceil_div(_strips(problem, rows), 4)
     if blocks > MAX_GRID_X:
-        return "its strips are more than a grid has blocks for"
+        return f"at most {MAX_GRID_X} blocks supported, got {blocks}"
     return Launch(blocks, 128, entry=f"walking<{problem.border}, {rows}>")
 
 
@@ -86,10 +86,11 @@ def _strides(array: Any) -> tuple[int, int, int]:
 
 
 def problem(inputs: Sequence[Any], output: Any, border: str = "zero") -> BlurProblem:
-    """The problem of (rows, cols) or (images, rows, cols) and an output; ValueError says what it refuses."""
+    """Return the problem of (rows, cols) or (images, rows, cols) and an output. Raise ValueError for unsupported
+    arrays."""
     (x,) = inputs
     if border not in BORDERS:
-        raise ValueError(f"border is {border!r}: it must be one of {', '.join(map(repr, BORDERS))}")
+        raise ValueError(f"border must be one of {', '.join(map(repr, BORDERS))}, got {border!r}")
     checks.expect_float32_in_and_out("blur", x, output)
     if len(x.shape) not in (2, 3):
         raise ValueError(f"blur takes (rows, cols) or (images, rows, cols), got shape {tuple(x.shape)}")
@@ -104,7 +105,7 @@ def problem(inputs: Sequence[Any], output: Any, border: str = "zero") -> BlurPro
 
 
 def _blur(x: Any, *, border: str = "zero") -> Any:
-    """The blur in x's precision, across and then down."""
+    """Return the blur in x's precision, first along rows and then along columns."""
     if not x.size:
         return x.copy()
     axes = [(0, 0)] * (x.ndim - 2) + [(1, 1), (1, 1)]
@@ -113,14 +114,14 @@ def _blur(x: Any, *, border: str = "zero") -> Any:
         width = [pair if index == axis else (0, 0) for index, pair in enumerate(axes)]
         mode: Any = "edge" if border == "reflect" and x.shape[axis] == 1 else BORDERS[border]
         padded = np.pad(padded, width, mode=mode)
-    quarter, half = x.dtype.type(0.25), x.dtype.type(0.5)  # weights that add up to 1 cannot overflow on the way
+    quarter, half = x.dtype.type(0.25), x.dtype.type(0.5)  # weights with a sum of 1 cannot overflow
     across = quarter * padded[..., :-2] + half * padded[..., 1:-1] + quarter * padded[..., 2:]
     return quarter * across[..., :-2, :] + half * across[..., 1:-1, :] + quarter * across[..., 2:, :]
 
 
 def rounding(exact: Any, x: Any, border: str = "zero") -> Any:
-    """The rounding of two sums across and two down. The weights are powers of two, so that products are exact or
-    denormal."""
+    """Return the rounding error of two sums along rows and two along columns. The weights are powers of two, so
+    products are exact or denormal."""
     with np.errstate(invalid="ignore", over="ignore"):
         return 4 * U * _blur(np.abs(x, dtype=np.float64), border=border) + 4 * SMALLEST
 
@@ -149,12 +150,24 @@ FAMILY.call = lambda inputs, out, variant, stream, **options: functools.partial(
 
 
 def blur(images: Any, out: Any = None, *, border: str = "zero", variant: str = "auto", stream: Any = None) -> Any:
-    """The 3x3 Gaussian blur of float32 images: cudakit's, torch's or CuPy's, and so is the result.
+    """Return the 3x3 Gaussian blur of float32 images, for arrays of cudakit, torch or CuPy.
 
-    images: (rows, cols) or (images, rows, cols), any strides, any number of images. out: where to write, of the same
-    shape and not over the input; a new array unless given. border: what stands outside an image: "zero"; "clamp", the
-    nearest element; "reflect", the image mirrored at its outermost elements, which are not repeated (numpy.pad's
-    "reflect"; an axis of one element repeats it). variant: a rung by name, or "auto". stream: as for every op. Returns
-    without waiting. Raises ValueError for what it does not take, UnsupportedVariant for a rung that does not take it.
+    Does not wait for the device.
+
+    Args:
+        images: Shape (rows, cols) or (images, rows, cols), any strides.
+        out: The output, of the same shape, separate from the input. By default a new array.
+        border: The values outside an image: "zero"; "clamp", the nearest element; "reflect", the image mirrored at its
+            outermost elements without repeating them (numpy.pad's "reflect"), except along an axis of one element,
+            which is repeated.
+        variant: The name of a variant, or "auto".
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+
+    Returns:
+        The result, an array of the input's library.
+
+    Raises:
+        ValueError: If the arrays or the border are not supported.
+        UnsupportedVariant: If the variant does not support the arrays.
     """
     return apply(FAMILY, (images,), out, variant, stream, {"border": border})

@@ -1,7 +1,7 @@
 """Matrix products: D = alpha * A @ B + beta * C, any strides, batched or not.
 
-`gemm(a, b)` picks the best rung; `FAMILY` is the ladder of the fp32 products, whose sums are IEEE fp32 (fused
-multiply-add), no TF32. That of float16 and bfloat16, on tensor cores, is in gemm_half.
+`gemm(a, b)` picks the fastest variant; `FAMILY` is the ladder of the fp32 products, whose sums are IEEE fp32 (fused
+multiply-add), not TF32. The ladder of float16 and bfloat16, on tensor cores, is in gemm_half.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from cudakit.families.gemm_tiles import FmaTile
 from cudakit.family import MAX_GRID_YZ, Family, Launch, apply, variant
 from cudakit.memory import array as memory
 
-# The least extent from which on turning operands once in memory pays: where they are not aligned, and where they are
-# (H200: 0.996 of cuBLAS against 0.998 at 4096, 1.025 against 1.008 at 8192).
+# The smallest extent for which it is faster to transpose operands once in memory: of unaligned and of aligned operands
+# (H200: 0.996 of cuBLAS with it against 0.998 without at 4096, 1.025 against 1.008 at 8192).
 PACK_UNALIGNED_FROM, PACK_FROM = 4096, 8192
 
 
 def tile_launch(kernel: str, tile: FmaTile, problem: GemmProblem) -> Launch | str:
-    """The launch of `pipelined` or `sliced` on `tile`, or why the kernel does not take how the operands lie."""
+    """Return the launch of `pipelined` or `sliced` on `tile`, or the reason why the operands' layout is unsupported."""
     lies = gemm_tiles.operand_layout(problem)
     if isinstance(lies, str):
         return lies
@@ -38,11 +38,11 @@ def tile_launch(kernel: str, tile: FmaTile, problem: GemmProblem) -> Launch | st
 def _tile(
     table: Callable[[GemmProblem], FmaTile], problem: GemmProblem, tm: int | None, *constants: int
 ) -> FmaTile | str:
-    """The tile of a variant's constants, or why it cannot be; that of the table if tm is None."""
+    """Return the tile of a variant's constants, or the reason why it is unsupported; the table's tile if tm is None."""
     if tm is not None:
         return gemm_tiles.tuned_tile(problem, (tm, *constants))
     if constants != gemm_tiles.USUAL:
-        return "tm=None is the table's tile: it takes no other constants"
+        return "tm=None selects the table's tile: the other constants must keep their defaults"
     return table(problem)
 
 
@@ -57,7 +57,7 @@ def pipelined(
     stages: int = 3,
     resident: int = 2,
 ) -> Launch | str:
-    """copies run ahead of the arithmetic, 16x8 sums a thread"""
+    """asynchronous copies ahead of the arithmetic, 16x8 sums per thread"""
     tile = _tile(gemm_tiles.best_plain, problem, tm, tn, warps_m, warps_n, rows, stages, resident, 1)
     return tile if isinstance(tile, str) else tile_launch("pipelined", tile, problem)
 
@@ -74,9 +74,9 @@ def sliced(
     resident: int = 2,
     slices: int = 1,
 ) -> Launch | str:
-    """groups of warps share the k of a tile"""
+    """groups of warps split k within a tile"""
     if tm is not None and slices == 1:
-        return "it has at least two slices"
+        return "needs at least two slices, got 1"
     tile = _tile(gemm_tiles.best_sliced, problem, tm, tn, warps_m, warps_n, rows, stages, resident, slices)
     return tile if isinstance(tile, str) else tile_launch("sliced", tile, problem)
 
@@ -93,7 +93,7 @@ def stream_k(
     resident: int = 2,
     slices: int = 1,
 ) -> tuple[Launch, ...] | str:
-    """every block takes an equal stretch of all tiles' k"""
+    """stream-K: every block gets an equal share of all tiles' k"""
     lies = gemm_tiles.operand_layout(problem)
     tile = _tile(gemm_tiles.best_stream, problem, tm, tn, warps_m, warps_n, rows, stages, resident, slices)
     if isinstance(lies, str):
@@ -101,7 +101,7 @@ def stream_k(
     if isinstance(tile, str):
         return tile
     if tile.bm * tile.bn % 1024:
-        return "a tile is not a multiple of 1024 sums"
+        return "needs tiles with a multiple of 1024 sums"
     return gemm_tiles.stream_launches(tile, problem, lies)
 
 
@@ -111,9 +111,9 @@ VARIANTS = (*LADDER, pipelined, sliced, stream_k, gemm_packed.packed, gemv)
 def problem(
     inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None
 ) -> GemmProblem:
-    """The problem of float32 operands; ValueError says what it refuses."""
+    """Return the problem of float32 operands. Raise ValueError for unsupported arrays."""
     if dtype is not None and memory.as_dtype(dtype) != np.float32:
-        raise ValueError(f"a product of {inputs[0].dtype} gives float32, {dtype} was asked for")
+        raise ValueError(f"a product of {inputs[0].dtype} has the dtype float32, got dtype={dtype}")
     for name, array in (*zip("ABC", inputs, strict=False), ("the output", output)):
         if array.dtype != np.float32:
             raise ValueError(f"a product takes float32, float16 or bfloat16 throughout; {name} is {array.dtype}")
@@ -121,22 +121,22 @@ def problem(
 
 
 def baseline(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
-    """numpy's product."""
+    """Return numpy's product."""
     product = np.float32(alpha) * np.matmul(a, b)
     return product + np.float32(beta) * c if beta else product
 
 
 def call(inputs: Sequence[Any], out: Any, variant: str, stream: Any, **options: Any) -> Callable[[], Any]:
-    """A user's call of `gemm`."""
+    """Return a user's call of `gemm`."""
     a, b, *rest = inputs
     given = {**options, **({"c": rest[0]} if rest else {})}
     return lambda: gemm(a, b, out, variant=variant, stream=stream, **given)
 
 
 def choose(problem: GemmProblem, arch: str) -> str:
-    """The rung that "auto" means."""
+    """Return the variant for "auto"."""
     if problem.empty:
-        return "naive"  # which takes anything; nothing is launched
+        return "naive"  # supports every problem; nothing is launched
     if gemm_ladder.prefers_gemv(problem):
         return "gemv"
     if isinstance(gemm_tiles.operand_layout(problem), str):
@@ -197,17 +197,31 @@ def gemm(
     variant: str = "auto",
     stream: Any = None,
 ) -> Any:
-    """alpha * a @ b + beta * c for arrays of float32, float16 or bfloat16: cudakit's, torch's or CuPy's, and so is the
-    result. float16 and bfloat16 go through tensor cores (sm_80 on), their sums are fp32.
+    """Return alpha * a @ b + beta * c, for arrays of cudakit, torch or CuPy.
 
-    a: (m, k), b: (k, n), any strides, so a.T is a transposed operand; (batch, m, k) and (batch, k, n) for batches, and
-    a 2-D one is used for all of them. out: (m, n) or (batch, m, n), where to write, which may be c; a new array unless
-    given. c: of the output's shape and dtype; out itself unless given, and not read where beta is 0. dtype: of a new
-    output: the operands', or "float32" for 16-bit operands. variant: a rung by name, or "auto". stream: the device's
-    default stream, or torch's or CuPy's current one, unless given. k = 0 gives beta * c. Returns without waiting.
-    Raises ValueError for arrays it does not take, UnsupportedVariant for a rung that does not take them.
+    Does not wait for the device. Operands are float32, float16 or bfloat16. The 16-bit dtypes use tensor cores (sm_80
+    and newer) with fp32 sums. If k is 0 the result is beta * c.
+
+    Args:
+        a: Shape (m, k) or (batch, m, k), any strides: a.T is a transposed operand. A 2-D operand is used for every
+            batch.
+        b: Shape (k, n) or (batch, k, n), like `a`.
+        out: The output, of shape (m, n) or (batch, m, n). It may be `c`. By default a new array.
+        c: An array of the output's shape and dtype, by default `out` itself. It is not read if beta is 0.
+        alpha: The factor on the product.
+        beta: The factor on `c`.
+        dtype: The dtype of a new output: the operands' (default), or "float32" for 16-bit operands.
+        variant: The name of a variant, or "auto".
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+
+    Returns:
+        The result, an array of the inputs' library.
+
+    Raises:
+        ValueError: If the arrays are not supported, or beta is not 0 and there is neither `c` nor `out`.
+        UnsupportedVariant: If the variant does not support the arrays.
     """
     if beta and c is None and out is None:
-        raise ValueError(f"beta is {beta}, and there is no c for it: give c=, or out= to add to")
+        raise ValueError(f"beta is {beta}, but there is nothing to add: give c=, or out= to add to")
     inputs = (a, b) if c is None else (a, b, c)
     return apply(FAMILY, inputs, out, variant, stream, {"alpha": alpha, "beta": beta, "dtype": dtype})

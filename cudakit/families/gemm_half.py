@@ -1,7 +1,7 @@
 """Matrix products on tensor cores: float16 or bfloat16 operands, fp32 sums, rounded once to the operands' dtype or not
 at all (float32 out). Any strides, batched or not.
 
-`ops.gemm` picks the best rung; `FAMILY` is the ladder.
+`ops.gemm` picks the fastest variant; `FAMILY` is the ladder.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from cudakit.memory import array as memory
 from cudakit.rounding import U
 
 DTYPES = ("float16", "bfloat16")
-_ITEM = 2  # bytes of an element of A and B
-_DEPTH = 64  # k of a shared tile
+_ITEM = 2  # bytes per element of A and B
+_DEPTH = 64  # k per tile in shared memory
 _WMMA = 64  # rows and columns of the tile of 01_wmma.cu
-_TOO_MANY = f"it takes {{blocks}} tiles of {{bm}}x{{bn}}, a grid has at most {MAX_GRID_X} blocks"
+_TOO_MANY = f"at most {MAX_GRID_X} tiles of {{bm}}x{{bn}} supported, got {{blocks}}"
 
 
 @dataclass(frozen=True)
 class MmaTile:
-    """bm x bn outputs a block, wm x wn a warp, a ring of `stages` tiles; `resident` blocks a multiprocessor.
+    """A tile of bm x bn outputs per block and wm x wn per warp, with a ring of `stages` tiles in shared memory and
+    `resident` blocks per multiprocessor.
 
-    The rest is what it takes, in us, fitted to 17 shapes on an H200: a step of 64 k of a block alone on a
-    multiprocessor, of each block where there are several, and the start and end of a tile.
+    The other fields are times in us, fitted to 17 shapes on an H200: of a step of 64 k if the block is alone on its
+    multiprocessor, of such a step per block if there are several, and of the start and end of a tile.
     """
 
     bm: int
@@ -52,7 +53,7 @@ class MmaTile:
 
     @property
     def shared(self) -> int:
-        """Bytes of the ring."""
+        """Bytes of the ring in shared memory."""
         return self.stages * (self.bm + self.bn) * _DEPTH * _ITEM
 
     @property
@@ -65,7 +66,8 @@ class MmaTile:
         return ceil_div(problem.m, self.bm) * ceil_div(problem.n, self.bn) * problem.batch
 
     def us(self, problem: GemmProblem) -> float:
-        """The time the model gives: full rounds of the busiest multiprocessor, and what is left of the last one."""
+        """Return the modelled time: that of the full rounds of the busiest multiprocessor, and of its partial last
+        round."""
         steps = max(1, ceil_div(problem.k, _DEPTH))
         rounds, left = divmod(ceil_div(self.count(problem), problem.sms), self.resident)
         full, last = (
@@ -84,25 +86,25 @@ TILES = (
 )
 
 
-# How the operands lie -------------------------------------------------------------------------------------------------
+# Layout of the operands -----------------------------------------------------------------------------------------------
 
 
 def _oriented(problem: GemmProblem) -> GemmProblem:
-    """`problem`, or its transpose where only the output's columns are neighbours."""
+    """Return `problem`, or its transpose if the output is contiguous along columns only."""
     return problem.turned if problem.d.row == 1 and problem.d.col != 1 else problem
 
 
 def _arguments(problem: GemmProblem) -> tuple[Any, ...]:
-    """What the rungs behind wmma take: what all products take, and whether rows of the output can be written in 16-byte
-    pieces."""
+    """Return the arguments of the variants after wmma: those of all products, and whether rows of the output can be
+    written in 16-byte pieces."""
     d, item = problem.d, memory.as_dtype(problem.result).itemsize
     wide = problem.n % 8 == 0 and d.pieces(d.col, d.row, problem.n, problem.batch, item)
     return (*arguments(problem), int(wide))
 
 
 def _along_k(problem: GemmProblem, packed: Collection[int] = ()) -> tuple[bool, bool] | str:
-    """Whether A and B lie along k, in 16-byte pieces either way, or why these kernels do not take them. `packed`: which
-    of them (0, 1) lie as 12_packed.cu leaves them."""
+    """Return whether A and B are contiguous along k, or the reason why an operand is unsupported: each must consist of
+    16-byte pieces, along k or across it. `packed`: the indexes of operands that 12_packed.cu packs."""
     p, along_k = problem, []
     if not p.k:
         return True, True  # nothing is read
@@ -115,8 +117,8 @@ def _along_k(problem: GemmProblem, packed: Collection[int] = ()) -> tuple[bool, 
             along_k.append(False)
         else:
             return (
-                f"{'AB'[index]} does not lie in 16-byte pieces: an axis of neighbours whose extent is a multiple of 8, "
-                "other strides that are, and the first element on 16 bytes"
+                f"{'AB'[index]} does not consist of 16-byte pieces: needs a contiguous axis, extent and other strides "
+                "that are multiples of 8, and a first element on a 16-byte boundary"
             )
     return along_k[0], along_k[1]
 
@@ -130,7 +132,7 @@ def _types(problem: GemmProblem) -> str:
 
 @variant("gemm_half/01_wmma.cu", since="sm_80")
 def wmma(problem: GemmProblem) -> Launch | str:
-    """tensor cores: 16x16x16 products, fragments as a whole"""
+    """tensor cores by WMMA: 16x16x16 products"""
     blocks = ceil_div(problem.m, _WMMA) * ceil_div(problem.n, _WMMA)
     if blocks > MAX_GRID_X:
         return _TOO_MANY.format(blocks=blocks, bm=_WMMA, bn=_WMMA)
@@ -159,13 +161,13 @@ def ldmatrix(problem: GemmProblem) -> Launch | str:
 
 @variant("gemm_half/02_mma.cu", since="sm_80", problems="pieces")
 def swizzled(problem: GemmProblem) -> Launch | str:
-    """the pieces of a tile swizzled: no bank conflicts"""
+    """16-byte pieces swizzled within a tile: no bank conflicts"""
     return _one_stage(problem, swizzled=True)
 
 
 def tile_launch(tile: MmaTile, problem: GemmProblem, packed: Collection[int] = (), source: str = "") -> Launch | str:
-    """The launch of `pipelined` on `tile` for an oriented problem, or why it does not take it. `packed`: as of
-    _along_k."""
+    """Return the launch of `pipelined` on `tile` for an oriented problem, or the reason why it is unsupported.
+    `packed`: as in _along_k."""
     along_k = _along_k(problem, packed)
     if isinstance(along_k, str):
         return along_k
@@ -175,13 +177,14 @@ def tile_launch(tile: MmaTile, problem: GemmProblem, packed: Collection[int] = (
 
 
 def best(problem: GemmProblem) -> MmaTile:
-    """The tile of `pipelined` for a problem, among those whose ring the device has room for."""
+    """Return the fastest tile of `pipelined` for a problem, among those whose ring fits in the device's shared
+    memory."""
     return min((tile for tile in TILES if tile.shared <= problem.shared), key=lambda tile: tile.us(problem))
 
 
 @variant("gemm_half/04_pipelined.cu", since="sm_80", problems="pieces")
 def pipelined(problem: GemmProblem) -> Launch | str:
-    """copies run ahead of the arithmetic, 64x64 outputs a warp"""
+    """asynchronous copies ahead of the arithmetic, 64x64 outputs per warp"""
     p = _oriented(problem)
     return tile_launch(best(p), p)
 
@@ -192,7 +195,7 @@ def _packing(problem: GemmProblem) -> gemm_packed.Packing:
 
 @variant(gemm_packed.SOURCE, since="sm_80")
 def packed(problem: GemmProblem) -> tuple[Launch, ...] | str:
-    """operands that are not aligned copied once to where they are"""
+    """unaligned operands copied once to aligned scratch memory"""
     oriented, packing = _oriented(problem), _packing(problem)
     applied = packing.applied(oriented)
     places = [each.index for each in packing.packed]
@@ -206,44 +209,44 @@ def packed(problem: GemmProblem) -> tuple[Launch, ...] | str:
 
 
 def _result(a: Any, dtype: Any) -> np.dtype[Any]:
-    """The dtype of the output: the operands', unless `dtype` says another."""
+    """Return the dtype of the output: `dtype`, or the operands' if it is None."""
     return memory.as_dtype(a.dtype if dtype is None else dtype)
 
 
 def problem(
     inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None
 ) -> GemmProblem:
-    """The problem of float16 or bfloat16 operands; ValueError says what it refuses."""
+    """Return the problem of float16 or bfloat16 operands. Raise ValueError for unsupported arrays."""
     kind = inputs[0].dtype
     if kind.name not in DTYPES:
         raise ValueError(f"a product on tensor cores takes {' or '.join(DTYPES)}, A is {kind}")
     if output.dtype not in (kind, np.float32):
-        raise ValueError(f"a product of {kind} gives {kind} or float32, the output is {output.dtype}")
+        raise ValueError(f"a product of {kind} takes an output of {kind} or float32, got {output.dtype}")
     if dtype is not None and output.dtype != memory.as_dtype(dtype):
-        raise ValueError(f"the result was asked for as {dtype}, and the output is {output.dtype}: give one of the two")
+        raise ValueError(f"dtype={dtype} differs from the output's dtype {output.dtype}: give only one of the two")
     return any_problem(inputs, output, alpha, beta)
 
 
 def of_sum(k: int) -> float:
-    """The rounding of a sum of k products on tensor cores, relative to its size: partial sums are cut, not rounded,
-    once in 16 products, so that it grows with k. Measured: up to 0.06 * k steps of float32 at 2,048; this
-    is twice that."""
+    """Return the relative rounding error of a sum of k products on tensor cores. It grows with k, because partial sums
+    are truncated, not rounded, once per 16 products. Measured: at most 0.06 * k steps of float32 at k = 2,048; this is
+    twice that."""
     return (k / 16 + 2) * 4 * U
 
 
 def rounding(exact: Any, *inputs: Any, **options: Any) -> Any:
-    """The rounding of sums on tensor cores."""
+    """Return the rounding error of products with sums on tensor cores."""
     return any_rounding(exact, *inputs, of_sum=of_sum, **options)
 
 
 def baseline(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
-    """numpy's product in float32: it has no fast one of 16-bit numbers."""
+    """Return numpy's product in float32; numpy has no fast product of 16-bit numbers."""
     product = np.float32(alpha) * np.matmul(a.astype(np.float32), b.astype(np.float32))
     return (product + np.float32(beta) * c.astype(np.float32) if beta else product).astype(_result(a, dtype))
 
 
 def choose(problem: GemmProblem, arch: str) -> str:
-    """The rung that "auto" means."""
+    """Return the variant for "auto"."""
     return "pipelined" if isinstance(_along_k(_oriented(problem)), tuple) else "packed"
 
 

@@ -9,32 +9,34 @@ import numpy as np
 
 from cudakit.rounding import SMALLEST, U, of_chain
 
-# Multiply-adds, and terms of a sum, of a product that is also made from left to right.
+# The most multiply-adds, and terms per sum, of a product that is also summed from left to right.
 IN_ORDER_WORK, IN_ORDER_TERMS = 1 << 22, 1 << 14
-# Among more sums than these some pass through partial sums several times as large as where they end: the worst of
-# 4096 x 4096 sums of 4,096 products of normal numbers is 2.3 times as far off as the bound for one sum (cuBLAS and our
-# kernels that add in order, on an H200), the worst of 1000 x 1000 sums of 1,000 products 1.9 times.
+# In products of more than MANY_SUMS sums, some sums have intermediate values several times as large as their result.
+# The largest error of 4096 x 4096 sums of 4,096 products of normal numbers is 2.3 times the bound for one sum (cuBLAS
+# and our kernels that add in order, on an H200); that of 1000 x 1000 sums of 1,000 products is 1.9 times.
 MANY_SUMS, PASSING = 1 << 16, 3.0
 
 
 def read_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """(n,) is a square product, (m, n, k) one product, (batch, m, n, k) several."""
+    """Return the extents of a bench's shape: (n,) is a square product, (m, n, k) one product, (batch, m, n, k)
+    several."""
     if len(shape) == 1:
         return shape * 3
     return shape
 
 
 def make_inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Normal numbers for A and B of a bench's (m, n, k) or (batch, m, n, k); ValueError for other shapes."""
+    """Return normal numbers for A and B of a bench's (m, n, k) or (batch, m, n, k). Raise ValueError for other
+    shapes."""
     if len(shape) not in (3, 4):
-        raise ValueError("write n, MxNxK or BATCHxMxNxK")
+        raise ValueError("give the shape of a product, N, MxNxK or BATCHxMxNxK")
     *batch, m, n, k = shape
     shapes = ((*batch, m, k), (*batch, k, n))
     return tuple(rng.standard_normal(each, dtype=np.float32).astype(dtype, copy=False) for each in shapes)
 
 
 def reference(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
-    """alpha * A @ B + beta * C. C is not looked at if beta is 0."""
+    """Return alpha * A @ B + beta * C. C is not read if beta is 0."""
     product = alpha * (a @ b)
     return product + beta * c if beta else product
 
@@ -47,10 +49,11 @@ def rounding(
     dtype: Any = None,
     of_sum: Callable[[int], float] = of_chain,
 ) -> Any:
-    """The rounding of each sum of k products, of_sum(k) times its size, and of alpha and beta.
+    """Return the rounding error of each sum of k products, of_sum(k) times its size, and of alpha and beta.
 
-    The size is the root of the sum of the products' squares, or the sum itself if it is larger. Sums of a small product
-    may be further off if one from left to right is, as it is if its numbers are in an order that piles them up.
+    The size is the root of the sum of the products' squares, or the sum itself if that is larger. For a small product
+    the bound is at least twice the measured error of summing from left to right, which is larger if the numbers are in
+    an order that makes large partial sums.
     """
     a, b, *rest = (np.asarray(x).astype(np.float64) for x in inputs)
     k = a.shape[-1]
@@ -68,7 +71,8 @@ def rounding(
 
 
 def _root_of_squares(a: Any, b: Any) -> Any:
-    """The root of a^2 @ b^2. Of large products in float32, which is fast enough and as close as a bound must be."""
+    """Return the root of a^2 @ b^2. Large products are computed in float32, which is faster and accurate enough for a
+    bound."""
     if a.shape[-2] * a.shape[-1] * b.shape[-1] <= 1 << 24:
         return np.sqrt(np.square(a) @ np.square(b))
     rows, cols = (np.abs(x).max(axis=axis, keepdims=True, initial=0.0) for x, axis in ((a, -1), (b, -2)))

@@ -1,5 +1,5 @@
-"""Operands of matrix products that are turned and aligned once in memory, for both families; and the rung of the fp32
-products that multiplies them."""
+"""Packing of matrix product operands, which transposes and aligns them once in scratch memory, for both families; and
+the variant of the fp32 products that multiplies packed operands."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cudakit.family import CPP, MAX_GRID_YZ, SCRATCH, Launch, Slot, ceil_div, cp
 from cudakit.memory import array as memory
 
 SOURCE = "gemm/12_packed.cu"
-_TILE = 32  # of its kernel
+_TILE = 32  # the tile of its kernel
 
 
 @dataclass(frozen=True)
 class Packed:
-    """One packed operand: its strides where it came from (of a line, of k, of a batch), its lines and batches, its
-    place in the scratch memory, and the elements from k to k + 1 there. A line is a row of A or a column
-    of B."""
+    """One packed operand: the operand it is copied from (strides of a line, of k and of a batch), its lines and
+    batches, its address in the scratch memory, and its pitch there, the elements between k and k + 1. A line is a row
+    of A or a column of B."""
 
     index: int
     of: Operand
@@ -32,10 +32,10 @@ class Packed:
 
 @dataclass(frozen=True)
 class Packing:
-    """The operands as the product reads them, the packed ones among them, and the first element of the scratch memory
-    after those.
+    """The operands as the product reads them, the packed ones, and `end`, the first element of the scratch memory after
+    the packed ones.
 
-    It has no alpha or beta: it is kept for problems that compare equal, and 0.0 equals -0.0."""
+    alpha and beta are left out, because results are cached for problems that compare equal, and 0.0 equals -0.0."""
 
     a: Operand
     b: Operand
@@ -43,13 +43,14 @@ class Packing:
     end: int
 
     def applied(self, problem: GemmProblem) -> GemmProblem:
-        """The problem with these operands."""
+        """Return the problem with these operands."""
         return replace(problem, a=self.a, b=self.b)
 
 
-@functools.lru_cache(maxsize=64)  # scratch, launches and the arguments of each ask for it
+@functools.lru_cache(maxsize=64)  # called for scratch, for launches and for the arguments of each
 def packing_of(problem: GemmProblem, along_k: bool = False) -> Packing:
-    """Packs each operand that does not lie in whole 16-byte pieces line by line, or (`along_k`) along k either."""
+    """Return a packing of each operand that does not consist of whole 16-byte pieces across its lines or, with
+    `along_k`, along k."""
     p, end, packed = problem, 0, []
     itemsize = memory.as_dtype(p.dtype).itemsize
     width = 16 // itemsize
@@ -61,7 +62,7 @@ def packing_of(problem: GemmProblem, along_k: bool = False) -> Packing:
             continue
         pitch = ceil_div(lines, width) * width
         batches = p.batch if of.batch else 1
-        place = SCRATCH.at(end * itemsize, p.dtype) if p.k else of.slot  # without k there is nothing to read
+        place = SCRATCH.at(end * itemsize, p.dtype) if p.k else of.slot  # nothing is read if k is 0
         packed.append(Packed(index, of, lines, batches, place, pitch))
         lies.append(Operand(1, pitch, pitch * p.k if of.batch else 0, 16, place))
         end += pitch * p.k * batches
@@ -69,7 +70,7 @@ def packing_of(problem: GemmProblem, along_k: bool = False) -> Packing:
 
 
 def pack_launches(packing: Packing, p: GemmProblem) -> list[Launch]:
-    """One launch for each operand that is packed."""
+    """Return one launch per packed operand."""
     launches = []
     for each in packing.packed if p.k else ():
         of = each.of
@@ -81,16 +82,16 @@ def pack_launches(packing: Packing, p: GemmProblem) -> list[Launch]:
     return launches
 
 
-# The rung of the fp32 products ----------------------------------------------------------------------------------------
+# The variant of the fp32 products -------------------------------------------------------------------------------------
 
 
 @variant(SOURCE, since="sm_80", problems="one")
 def packed(problem: GemmProblem) -> tuple[Launch, ...] | str:
-    """operands turned and aligned once in memory"""
+    """operands transposed and aligned once in memory"""
     if problem.batch != 1:
-        return f"it packs one product, not {problem.batch}"
+        return f"one product supported, got a batch of {problem.batch}"
     packing = packing_of(problem)
-    # where a packed line ends inside a piece, zeros are behind it: all copies are of whole pieces
+    # the last piece of a packed line is padded with zeros, so that all copies are whole pieces
     lies = gemm_tiles.OperandLayout(False, False, 4, 4, gemm_tiles.store_width(problem))
     parts = SCRATCH.at(4 * packing.end)
     product = gemm_tiles.stream_launches(LARGE, packing.applied(problem), lies, parts, "gemm/11_stream_k.cu")

@@ -1,6 +1,7 @@
 """The problem that both families of matrix products take: D = alpha * A @ B + beta * C, any strides, batched or not.
 
-A transposed operand is a view with its strides swapped; a 2-D operand beside 3-D ones is used for every batch.
+A transposed operand is a view with its strides swapped. If the other operand is 3-D, a 2-D operand is used for every
+batch.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from cudakit.family import IN, OUT, Scalar, Slot, alignment, checks
 from cudakit.libs.products import product_shape
 
 _TWICE = (
-    "the output of a product, {output.shape} with strides {output.strides_elements} (elements), may name one place "
-    "twice, and blocks would race for it: give an output whose elements are apart"
+    "the output of a product, {output.shape} with strides {output.strides_elements} (elements), may store two "
+    "elements at one address, a data race: give an output whose elements do not overlap"
 )
 _PARTLY = "C and the output overlap without being the same array: give the same one, or a separate one"
-_SHARED = "the output of a product lies over {name}, which is read throughout: give a separate one"
+_SHARED = "the output of a product overlaps {name}, which is read until the end: give a separate one"
 
 
 @dataclass(frozen=True)
 class Operand:
-    """Strides in elements (of a row, a column, a batch), the alignment in bytes (at most 16) of the first one, and the
-    array among a kernel's arguments."""
+    """Strides of a row, a column and a batch, in elements; the alignment of the first element, in bytes (at most 16);
+    and the array's slot in a kernel's arguments."""
 
     row: int
     col: int
@@ -37,8 +38,8 @@ class Operand:
         return replace(self, row=self.col, col=self.row)
 
     def pieces(self, along: int, step: int, extent: int, batches: int, itemsize: int) -> bool:
-        """Whether an axis of stride `along` and `extent` elements is whole 16-byte pieces, wherever a step of `step`
-        or a batch leads."""
+        """Return whether an axis of stride `along` and `extent` elements consists of whole 16-byte pieces, at every
+        step of the other axis (stride `step`) and in every batch."""
         width = 16 // itemsize
         whole = along == 1 and extent % width == 0 and step % width == 0 and self.alignment == 16
         return whole and (batches == 1 or self.batch % width == 0)
@@ -46,8 +47,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """m x n = m x k times k x n, `batch` times. dtype: of A and B; result: of C and D. sms: multiprocessors of the
-    device, shared: bytes of shared memory a block may have there."""
+    """m x n = m x k times k x n, `batch` times. dtype: of A and B. result: the dtype of C and D. sms: the device's
+    multiprocessors. shared: the bytes of shared memory that it allows per block."""
 
     m: int
     n: int
@@ -73,7 +74,7 @@ class GemmProblem:
 
     @property
     def empty(self) -> bool:
-        """Nothing is written."""
+        """Whether the output has no elements."""
         return not (self.m and self.n and self.batch)
 
     @property
@@ -82,26 +83,26 @@ class GemmProblem:
 
     @property
     def turned(self) -> GemmProblem:
-        """The same as a product of the transposed operands: D^T = B^T * A^T."""
+        """The same problem as a product of the transposed operands: D^T = B^T * A^T."""
         a, b, c, d = (operand.turned for operand in (self.b, self.a, self.c, self.d))
         return replace(self, m=self.n, n=self.m, a=a, b=b, c=c, d=d)
 
 
 def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0) -> GemmProblem:
-    """The problem of (A, B) or (A, B, C) and D; ValueError says what it refuses."""
+    """Return the problem of (A, B) or (A, B, C) and D. Raise ValueError for unsupported arrays."""
     a, b, *rest = inputs
     c, slot = (rest[0], IN[2]) if rest else (output, OUT)
     if a.dtype != b.dtype:
-        raise ValueError(f"a product takes operands of one dtype, A is {a.dtype} and B is {b.dtype}")
+        raise ValueError(f"a product takes operands of one dtype, got A {a.dtype} and B {b.dtype}")
     if c.dtype != output.dtype:
         raise ValueError(
-            f"C and the output of a product are of one dtype, C is {c.dtype} and the output {output.dtype}"
+            f"C and the output of a product must have one dtype, got C {c.dtype} and output {output.dtype}"
         )
     shape = output_shape(a.shape, b.shape)
     for name, array in (("C", c), ("the output", output)):
         if tuple(array.shape) != shape:
             raise ValueError(
-                f"A {tuple(a.shape)} times B {tuple(b.shape)} is {shape}, and {name} is {tuple(array.shape)}: "
+                f"A {tuple(a.shape)} times B {tuple(b.shape)} has shape {shape}, but {name} has {tuple(array.shape)}: "
                 "give one of that shape"
             )
     added = (("C", c),) if beta != 0 else ()
@@ -115,7 +116,8 @@ def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float 
     return GemmProblem(m, n, k, batch, of_a, of_b, of_c, of_d, float(alpha), float(beta), *dtypes, sms, shared)
 
 
-#: The options of both families that are plain numbers; C is read, and may not overlap the output, if beta is not 0.
+#: The options of both families that are plain numbers. If beta is not 0, C is read and must not partly overlap the
+#: output.
 SCALARS = {"alpha": Scalar("alpha", float), "beta": Scalar("beta", float, kind=lambda beta: float(beta) != 0)}
 
 
@@ -125,12 +127,12 @@ def _operand(array: Any, slot: Slot) -> Operand:
 
 
 def output_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """The shape of A @ B; ValueError where they do not fit."""
+    """Return the shape of A @ B. Raise ValueError if their shapes do not match."""
     return product_shape(a, b, names=("A", "B"))
 
 
 def arguments(p: GemmProblem) -> tuple[Any, ...]:
-    """What every kernel of both families takes."""
+    """Return the arguments that every kernel of both families takes."""
     operands = (p.a, p.b, p.c, p.d)
     strides = (stride for o in operands for stride in (o.row, o.col, o.batch))
     return (*(o.slot for o in operands), *strides, p.m, p.n, p.k, p.batch, p.alpha, p.beta)

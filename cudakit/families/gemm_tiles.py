@@ -1,4 +1,4 @@
-"""The tiles of the fast fp32 products (kernels/gemm/fma_tile.cuh), and which one a problem is given."""
+"""The tiles of the fast fp32 products (kernels/gemm/fma_tile.cuh), and the choice of a tile for a problem."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from cudakit.families.gemm_problem import GemmProblem, arguments
 from cudakit.family import SCRATCH, Launch, Slot, ceil_div, cpp_bool
 
-DEPTH = 16  # k of a shared tile
+DEPTH = 16  # k per tile in shared memory
 
 
 @dataclass(frozen=True)
 class FmaTile:
-    """bm x bn outputs a block, tm x tn a thread, warps_m x warps_n warps for each of `slices` shares of k, a ring of
-    `stages` tiles; `resident` blocks a multiprocessor.
+    """A tile of bm x bn outputs per block and tm x tn per thread, with warps_m x warps_n warps for each of `slices`
+    slices of k, a ring of `stages` tiles in shared memory, and `resident` blocks per multiprocessor.
 
-    The rest is what it takes, in us, fitted to 40 shapes on an H200: a step of one block alone on a multiprocessor, of
-    each block where there are several, the start and end of a tile, and by how much a step is longer where an operand
-    is not aligned. 0 of a tile that is not in a table.
+    The other fields are fitted to 40 shapes on an H200: the time in us of a step if the block is alone on its
+    multiprocessor, of a step per block if there are several, of the start and end of a tile, and the factor by which a
+    step is longer if an operand is not aligned. They are 0 for a tile that is not in a table.
     """
 
     bm: int
@@ -42,16 +42,16 @@ class FmaTile:
         return 32 * self.warps_m * self.warps_n * self.slices
 
     def shared(self, along_k: tuple[bool, bool]) -> int:
-        """Bytes of the ring: an operand that lies along k is padded by four floats a k."""
+        """Return the bytes of the ring. An operand that is contiguous along k is padded by four floats per k."""
         lines = self.bm + self.bn + 4 * sum(along_k)
         return self.slices * self.stages * lines * DEPTH * 4
 
     def count(self, problem: GemmProblem) -> int:
-        """Tiles of one batch."""
+        """Return the tiles per batch."""
         return ceil_div(problem.m, self.bm) * ceil_div(problem.n, self.bn)
 
     def constants(self, sliced: bool) -> str:
-        """The template arguments up to the layouts."""
+        """Return the template arguments before the layouts."""
         shape = (self.bm, self.bn, self.tm, self.tn, self.warps_m, self.warps_n, self.stages)
         return ", ".join(map(str, (*shape, *((self.slices,) if sliced else ()), self.resident)))
 
@@ -83,14 +83,14 @@ STREAM_TILES = (
 )
 LAUNCH_US = 2.0
 JOIN_US = 4.5
-# Bytes of stream-K's parts per us, written and read again, by tiles per stretch, at most. Measured on an H200: parts of
-# few tiles are added up by many blocks at once.
+# Rate at which stream-K writes and reads its partial tiles, in bytes per us, by the largest ratio of tiles to blocks.
+# Measured on an H200: with few tiles, many blocks add up partial tiles at the same time.
 PARTS_BYTES_PER_US = ((0.5, 8e6), (1.125, 1.9e6), (math.inf, 0.6e6))
 
 
 @dataclass(frozen=True)
 class OperandLayout:
-    """How the operands lie: along k or not, and the floats an access may take."""
+    """The layout of the operands: whether each is contiguous along k, and the floats per access."""
 
     a_along_k: bool
     b_along_k: bool
@@ -104,7 +104,7 @@ class OperandLayout:
 
 
 def operand_layout(problem: GemmProblem) -> OperandLayout | str:
-    """The layout of a problem's operands, or why these kernels do not take it."""
+    """Return the layout of a problem's operands, or the reason why it is unsupported."""
     p, f = problem, 4
     along = []
     for name, line, along_k, lines in (("A", p.a.row, p.a.col, p.m), ("B", p.b.col, p.b.row, p.n)):
@@ -113,7 +113,7 @@ def operand_layout(problem: GemmProblem) -> OperandLayout | str:
         elif line == 1 or lines == 1:
             along.append(False)
         else:
-            return f"neither axis of {name} has neighbouring elements (strides {line} and {along_k})"
+            return f"neither axis of {name} is contiguous (strides {line} and {along_k})"
     a_k, b_k = along
     whole_a = p.a.pieces(p.a.col, p.a.row, p.k, p.batch, f) if a_k else p.a.pieces(p.a.row, p.a.col, p.m, p.batch, f)
     whole_b = p.b.pieces(p.b.row, p.b.col, p.k, p.batch, f) if b_k else p.b.pieces(p.b.col, p.b.row, p.n, p.batch, f)
@@ -121,30 +121,31 @@ def operand_layout(problem: GemmProblem) -> OperandLayout | str:
 
 
 def store_width(problem: GemmProblem) -> int:
-    """Floats of a store to the output."""
+    """Return the floats per store to the output."""
     d = problem.d
     return 4 if d.pieces(d.col, d.row, problem.n, problem.batch, 4) else 1
 
 
 def steps(problem: GemmProblem) -> int:
-    """Shared tiles along k, at least one."""
+    """Return the steps along k (tiles in shared memory), at least one."""
     return max(1, ceil_div(problem.k, DEPTH))
 
 
 def stream_blocks(tile: FmaTile, problem: GemmProblem) -> int:
-    """The blocks of a stream-K launch: what the chip holds, at most one a step."""
+    """Return the blocks of a stream-K launch: as many as are resident on the device, at most one per step."""
     return min(problem.sms * tile.resident, tile.count(problem) * problem.batch * steps(problem))
 
 
 def join_share(tile: FmaTile, problem: GemmProblem) -> int:
-    """How many warps share the parts of a tile where stream-K joins them."""
+    """Return the number of warps that add up the partial sums of one tile in stream-K's second launch."""
     return 8 if stream_blocks(tile, problem) >= 16 * tile.count(problem) * problem.batch else 1
 
 
 def stream_launches(
     tile: FmaTile, problem: GemmProblem, lies: OperandLayout, parts: Slot = SCRATCH, source: str = ""
 ) -> tuple[Launch, Launch]:
-    """The two launches of stream-K on `tile`. parts: the scratch memory of its parts of tiles. source: their file."""
+    """Return the two launches of stream-K on `tile`. parts: the scratch memory of its partial tiles. source: the file
+    of the kernels."""
     blocks, share = stream_blocks(tile, problem), join_share(tile, problem)
     tiles = tile.count(problem) * problem.batch
     shape = (tile.bm, tile.bn, tile.tm, tile.tn, tile.warps_m, tile.warps_n, share)
@@ -162,8 +163,8 @@ def stream_launches(
     )
 
 
-# The constants that the three kernels are tuned by. rows: rows of threads in a warp. tm=None is the tile of the table,
-# which depends on the problem; the others, and slices, are at USUAL then.
+# The constants that tuning varies in the three kernels. rows: rows of threads in a warp. tm=None selects the table's
+# tile, which depends on the problem; the other constants and slices then have the values of USUAL.
 TUNE = {
     "tm": (None, 4, 8, 16),
     "tn": (4, 8, 16),
@@ -175,23 +176,23 @@ TUNE = {
 }
 SLICED_TUNE = {**TUNE, "slices": (1, 2, 4, 8)}
 USUAL = (8, 2, 2, 4, 3, 2, 1)
-# Registers that a thread needs besides its sums and two sets of operands, at least.
+# The least registers that a thread needs besides its sums and two sets of operands.
 OTHER_REGISTERS = 16
 
 
 def tuned_tile(problem: GemmProblem, constants: Sequence[int]) -> FmaTile | str:
-    """The tile of tm, tn, warps_m, warps_n, rows, stages, resident and slices, or why the kernels cannot take them for
-    a problem."""
+    """Return the tile of tm, tn, warps_m, warps_n, rows, stages, resident and slices, or the reason why the kernels do
+    not support it for a problem."""
     tm, tn, warps_m, warps_n, rows, stages, resident, slices = constants
     tile = FmaTile(warps_m * tm * rows, warps_n * tn * (32 // rows), tm, tn, warps_m, warps_n, stages, slices, resident)
     lies = operand_layout(problem)
     if isinstance(lies, str):
         return lies
     if tile.threads > 1024:
-        return "a block has more than 1024 threads"
+        return "at most 1024 threads per block supported"
     registers = min(255, 65536 // (tile.threads * resident))
     if tm * tn + 2 * (tm + tn) + OTHER_REGISTERS > registers:
-        return "its sums do not fit in the registers that `resident` blocks leave a thread"
+        return "the sums do not fit in a thread's registers with `resident` blocks per multiprocessor"
     shared = tile.shared((lies.a_along_k, lies.b_along_k))
     if resident * (shared + 1024) > problem.shared + 1024:
         return "`resident` blocks do not fit in shared memory"
@@ -201,7 +202,7 @@ def tuned_tile(problem: GemmProblem, constants: Sequence[int]) -> FmaTile | str:
         across = DEPTH // 4 if along_k else lines // 4 if vec == 4 else 32
         step = tile.threads // slices // across
         if not step or tile.threads // slices % across or (lines if along_k else DEPTH) % step or lines % 32:
-            return "the threads of a slice cannot bring equal shares of a tile"
+            return "a tile cannot be split equally among the threads of a slice that copy it"
     return tile
 
 
@@ -211,14 +212,14 @@ def _step_us(tile: FmaTile, resident: int, aligned: bool) -> float:
 
 
 def is_aligned(problem: GemmProblem) -> bool:
-    """Whether both operands can be brought 16 bytes at a time."""
+    """Return whether both operands can be copied 16 bytes at a time."""
     lies = operand_layout(problem)
     return isinstance(lies, str) or lies.vec_a == lies.vec_b == 4
 
 
 def wave_us(tile: FmaTile, problem: GemmProblem) -> float:
-    """The time the model gives a launch of a block a tile: full rounds of the busiest multiprocessor, and what is left
-    of the last one."""
+    """Return the modelled time of a launch with one block per tile: that of the full rounds of the busiest
+    multiprocessor, and of its partial last round."""
     aligned, depth = is_aligned(problem), ceil_div(steps(problem), tile.slices)
     rounds, left = divmod(ceil_div(tile.count(problem) * problem.batch, problem.sms), tile.resident)
     full = tile.start_us + depth * _step_us(tile, tile.resident, aligned)
@@ -227,7 +228,7 @@ def wave_us(tile: FmaTile, problem: GemmProblem) -> float:
 
 
 def stream_us(tile: FmaTile, problem: GemmProblem) -> float:
-    """The time the model gives stream-K's two launches."""
+    """Return the modelled time of stream-K's two launches."""
     blocks, tiles = stream_blocks(tile, problem), tile.count(problem) * problem.batch
     share = tiles * steps(problem) / blocks
     resident = min(tile.resident, ceil_div(blocks, problem.sms))
@@ -239,24 +240,24 @@ def stream_us(tile: FmaTile, problem: GemmProblem) -> float:
 
 @functools.lru_cache(maxsize=64)
 def best_plain(problem: GemmProblem) -> FmaTile:
-    """The tile of `pipelined` for a problem."""
+    """Return the fastest tile of `pipelined` for a problem."""
     return min(PLAIN_TILES, key=lambda tile: wave_us(tile, problem))
 
 
 @functools.lru_cache(maxsize=64)
 def best_sliced(problem: GemmProblem) -> FmaTile:
-    """The tile of `sliced` for a problem."""
+    """Return the fastest tile of `sliced` for a problem."""
     return min(SLICED_TILES, key=lambda tile: wave_us(tile, problem))
 
 
 @functools.lru_cache(maxsize=64)
 def best_stream(problem: GemmProblem) -> FmaTile:
-    """The tile of `stream_k` for a problem."""
+    """Return the fastest tile of `stream_k` for a problem."""
     return min(STREAM_TILES, key=lambda tile: stream_us(tile, problem))
 
 
 def fastest(problem: GemmProblem) -> str:
-    """The rung among `pipelined`, `sliced` and `stream_k` whose time the model puts lowest."""
+    """Return the variant with the shortest modelled time: `pipelined`, `sliced` or `stream_k`."""
     times = {
         "pipelined": wave_us(best_plain(problem), problem),
         "sliced": wave_us(best_sliced(problem), problem),

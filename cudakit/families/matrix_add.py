@@ -16,8 +16,8 @@ TILE = 16
 
 @dataclass(frozen=True)
 class MatrixProblem:
-    """matrices x rows x cols; strides in elements, in that order, of both inputs and the output; whether all three
-    are contiguous and start on 16 bytes."""
+    """Extents (matrices, rows, cols); strides in that order, in elements, of both inputs and the output; `vectors`,
+    whether all three are contiguous and start on a 16-byte boundary."""
 
     matrices: int
     rows: int
@@ -33,14 +33,14 @@ class MatrixProblem:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Blocks along x and y; never less than the matrix needs, unless y is at its limit."""
+        """Blocks along x and y: enough to cover the matrix, unless y is at its limit."""
         return ceil_div(self.cols, TILE), min(ceil_div(self.rows, TILE), MAX_GRID_YZ)
 
     def __str__(self) -> str:
         return f"sum of {self.matrices} matrices {self.rows}x{self.cols}"
 
 
-_BATCH = "it adds one matrix a launch; take the rung that has the batch on the grid's z"
+_BATCH = "one matrix per launch supported; use 'batched', which has the batch on the grid's z"
 
 
 def _one_matrix(problem: MatrixProblem, grid: Dim) -> Launch | str:
@@ -49,19 +49,19 @@ def _one_matrix(problem: MatrixProblem, grid: Dim) -> Launch | str:
 
 @variant("matrix_add/01_one_block.cu", problems="one")
 def one_block(problem: MatrixProblem) -> Launch | str:
-    """one block of 16x16 strides over the matrix"""
+    """one block of 16x16 threads strides over the matrix"""
     return _one_matrix(problem, 1)
 
 
 @variant("matrix_add/02_many_blocks.cu", problems="one")
 def many_blocks(problem: MatrixProblem) -> Launch | str:
-    """a 16x16 tile a block, the grid rounded up"""
+    """one 16x16 tile per block, the grid rounded up"""
     return _one_matrix(problem, problem.tiles)
 
 
 @variant("matrix_add/03_batched.cu")
 def batched(problem: MatrixProblem) -> Launch:
-    """a batch in one launch, z of the grid is the matrix"""
+    """a batch in one launch, the grid's z indexes matrices"""
     p = problem
     grid = *p.tiles, min(p.matrices, MAX_GRID_YZ)
     return Launch(grid, (TILE, TILE), (*IN[:2], OUT, *p.a, *p.b, *p.c, p.matrices, p.rows, p.cols))
@@ -69,14 +69,14 @@ def batched(problem: MatrixProblem) -> Launch:
 
 @variant("vector_add/04_vector_add_vec4.cu", entry="vector_add_vec4", problems="aligned")
 def flat_vec4(problem: MatrixProblem) -> Launch | str:
-    """contiguous matrices as one vector, 16 bytes a lane"""
+    """contiguous matrices as one vector, 16 bytes per lane"""
     if not problem.vectors:
         return "float4 access needs contiguous arrays that start on a 16-byte boundary"
     return Launch(ceil_div(ceil_div(problem.n, 4), 256), 256, (*IN[:2], OUT, problem.n))
 
 
 def problem(inputs: Sequence[Any], output: Any) -> MatrixProblem:
-    """The problem of a + b = output; ValueError says what it refuses."""
+    """Return the problem of output = a + b. Raise ValueError for unsupported arrays."""
     arrays = (("a", inputs[0]), ("b", inputs[1]), ("out", output))
     shape = tuple(inputs[0].shape)
     checks.expect_float32("matrix add", arrays)
@@ -118,11 +118,22 @@ FAMILY.call = lambda inputs, out, variant, stream: functools.partial(
 
 
 def matrix_add(a: Any, b: Any, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
-    """a + b for a float32 matrix or a batch of them: cudakit's, torch's or CuPy's arrays, and so is the result.
+    """Return a + b for float32 matrices or batches of matrices, for arrays of cudakit, torch or CuPy.
 
-    a, b: (rows, cols) or (matrices, rows, cols), one shape, any strides. out: where to write, which may be a or b; a
-    new array unless given. variant: a rung by name, or "auto". stream: the device's default stream, or torch's or
-    CuPy's current one, unless given. Returns without waiting. Raises ValueError for arrays it does not take,
-    UnsupportedVariant for a rung that does not take them.
+    Does not wait for the device.
+
+    Args:
+        a: Shape (rows, cols) or (matrices, rows, cols), any strides.
+        b: The shape of `a`, any strides.
+        out: The output, which may be a or b. By default a new array.
+        variant: The name of a variant, or "auto".
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+
+    Returns:
+        The result, an array of the inputs' library.
+
+    Raises:
+        ValueError: If the arrays are not supported.
+        UnsupportedVariant: If the variant does not support the arrays.
     """
     return FAMILY(a, b, out=out, variant=variant, stream=stream)

@@ -1,7 +1,7 @@
-"""Random float32 numbers made on the device: uniform in [0, 1) and normal, by Philox4x32-10.
+"""Random float32 numbers generated on the device: uniform in [0, 1) and normal, by Philox4x32-10.
 
-Element i of a stream depends on the seed and on i alone: `uniform(..., seed=s, offset=k)` gives elements k, k + 1, ...
-of the stream of s, whatever the launch, and parts made one by one are the same numbers as the whole.
+Element i of a stream of numbers depends only on the seed and on i: `uniform(..., seed=s, offset=k)` returns elements k,
+k + 1, ... of the stream of s for any launch, and several calls on parts return the same numbers as one call.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from cudakit.family import OUT, Family, Launch, Scalar, Variant, alignment, appl
 from cudakit.rounding import U
 
 BLOCK = 256
-EACH = 4  # counters a thread of counter_per_thread
+EACH = 4  # counters per thread of counter_per_thread
 LARGEST_NORMAL = 5.77
 
 
 @dataclass(frozen=True)
 class RandomProblem:
-    """n elements from number `offset` on; whether they lie as whole counters on 16-byte boundaries; multiprocessors."""
+    """n elements, starting at number `offset` of the stream; whether they are whole counters on 16-byte boundaries; the
+    device's multiprocessors."""
 
     n: int
     seed: int
@@ -40,7 +41,7 @@ class RandomProblem:
 
 
 def philox(counters: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
-    """Four 32-bit words for each 64-bit counter: (n, 4) uint32, as the kernels make them."""
+    """Return four 32-bit words per 64-bit counter, (n, 4) uint32, equal to the kernels' words."""
     low = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
     counters = np.asarray(counters, np.uint64)
@@ -80,14 +81,14 @@ def _normal(n: int, seed: int, offset: int, dtype: Any) -> np.ndarray[Any, Any]:
 def _number(name: str) -> Callable[[int], int]:
     def read(value: int) -> int:
         if not 0 <= value < 2**64:
-            raise ValueError(f"{name} is {value}: it must be from 0 to 2**64 - 1")
+            raise ValueError(f"{name} must be from 0 to 2**64 - 1, got {value}")
         return int(value)
 
     return read
 
 
 def _offset_kind(offset: int) -> tuple[int, int]:
-    """Its place in a counter; and the offset itself if the stream could end before the array does."""
+    """Return the offset's position within a counter; and the offset itself if the stream could end before the array."""
     whole = int(offset)
     return whole % 4, whole if whole >= 2**63 else 0
 
@@ -96,7 +97,7 @@ _SCALARS = {"seed": Scalar("seed", _number("seed")), "offset": Scalar("offset", 
 
 
 def problem(inputs: Sequence[Any], output: Any, seed: int = 0, offset: int = 0) -> RandomProblem:
-    """The problem of filling `output`; ValueError says what it refuses."""
+    """Return the problem of filling `output`. Raise ValueError for unsupported arrays."""
     if output.dtype != np.float32:
         raise ValueError(f"random numbers are float32, the output is {output.dtype}")
     if not output.is_contiguous:
@@ -105,7 +106,7 @@ def problem(inputs: Sequence[Any], output: Any, seed: int = 0, offset: int = 0) 
         )
     seed, offset = (_SCALARS[name].read(value) for name, value in (("seed", seed), ("offset", offset)))
     if offset + output.size > 2**64:
-        raise ValueError(f"a stream has 2**64 numbers, asked were {output.size} from number {offset} on")
+        raise ValueError(f"a stream has 2**64 numbers, requested were {output.size} from number {offset} on")
     aligned = offset % 4 == 0 and alignment(output) == 16
     sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
     return RandomProblem(int(output.size), seed, offset, aligned, sms)
@@ -114,12 +115,12 @@ def problem(inputs: Sequence[Any], output: Any, seed: int = 0, offset: int = 0) 
 def _variants(kind: str) -> tuple[Variant[RandomProblem], ...]:
     @variant("random/01_word_per_thread.cu")
     def word_per_thread(problem: RandomProblem) -> Launch:
-        """one element a thread"""
+        """one element per thread"""
         return Launch(ceil_div(problem.n, BLOCK), BLOCK, entry=f"word_per_thread<{kind}>")
 
     @variant("random/02_counter_per_thread.cu")
     def counter_per_thread(problem: RandomProblem) -> Launch:
-        """all four words of a counter"""
+        """four elements per counter, four counters per thread"""
         counters = ceil_div(problem.n + problem.offset % 4, 4)
         entry = f"counter_per_thread<{kind}, {cpp_bool(problem.aligned)}, {EACH}>"
         return Launch(ceil_div(counters, BLOCK * EACH), BLOCK, entry=entry)
@@ -129,7 +130,7 @@ def _variants(kind: str) -> tuple[Variant[RandomProblem], ...]:
 
 def _family(name: str, kind: str, made: Any, rounding: Any, function: Callable[..., Any]) -> Family[RandomProblem]:
     def reference(x: Any, *, seed: int = 0, offset: int = 0) -> Any:
-        """The numbers in the precision of x, which tells the shape and is not read."""
+        """Return the numbers in the precision of x. Only the shape and dtype of x are used."""
         return made(x.size, seed, offset, x.dtype.type).reshape(x.shape)
 
     family: Family[RandomProblem] = Family(
@@ -158,17 +159,29 @@ def _family(name: str, kind: str, made: Any, rounding: Any, function: Callable[.
 
 
 def uniform(shape: Any = None, **options: Any) -> Any:
-    """Random numbers in [0, 1), multiples of 2**-24. Takes what `normal` takes."""
+    """Return random numbers in [0, 1), multiples of 2**-24. Takes the arguments of `normal`."""
     return _fill(UNIFORM, shape, **options)
 
 
 def normal(shape: Any = None, **options: Any) -> Any:
-    """Random numbers of mean 0 and variance 1, by Box and Muller's transform; the largest possible is 5.77.
+    """Return random numbers of mean 0 and variance 1, by the Box-Muller transform; the largest possible is 5.77.
 
-    shape: of a new array on `device` (a Device; cudakit.Device() unless given). out: a contiguous float32 array to fill
-    instead, cudakit's, torch's or CuPy's. seed, offset: which numbers of which stream, both from 0 to 2**64 - 1.
-    variant: a rung by name, or "auto". stream: as for every op. Returns without waiting. Raises ValueError for what it
-    does not take.
+    Does not wait for the device.
+
+    Args:
+        shape: The shape of a new array. Give either `shape` or `out`.
+        out: A contiguous float32 array to fill, of cudakit, torch or CuPy.
+        seed: Selects the stream of numbers; from 0 to 2**64 - 1.
+        offset: The index of the first number in its stream; from 0 to 2**64 - 1.
+        device: The device of a new array, by default `cudakit.Device()`.
+        variant: The name of a variant, or "auto".
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+
+    Returns:
+        The filled array.
+
+    Raises:
+        ValueError: If an argument is not supported.
     """
     return _fill(NORMAL, shape, **options)
 
@@ -185,14 +198,15 @@ def _fill(
     stream: Any = None,
 ) -> Any:
     if (shape is None) == (out is None):
-        raise ValueError(f"{family.name} takes either the shape of a new array or out=, an array to fill")
+        raise ValueError(f"{family.name} takes either the shape of a new array, or out=, an array to fill")
     if out is None:
         out = (device or Device()).empty(shape, np.float32, stream=stream)
     return apply(family, (out,), out, variant, stream, {"seed": seed, "offset": offset})
 
 
 def _normal_rounding(exact: Any, x: Any, **_: Any) -> Any:
-    """The rounding of the radius, relative to a number, and of the angle (at most 2 pi), relative to the radius."""
+    """Return the rounding error: of the radius, relative to each number, and of the angle (at most 2 pi), relative to
+    the radius."""
     return 8 * U * (np.abs(exact) + LARGEST_NORMAL)
 
 

@@ -1,8 +1,8 @@
-"""Sum, maximum and its place over the rows, the columns or all of a float32 array.
+"""Sum, maximum and index of the maximum over the rows, the columns or all of a float32 array.
 
-`sum(x, axis)`, `max(x, axis)`, `argmax(x, axis)`; SUM, MAX and ARGMAX are the ladders, of the same kernels. Sums are of
-fixed trees: the same to the last bit in every run, and as close as pairwise summation. A NaN is the maximum, and of
-equal values the first counts, as numpy has it.
+`sum(x, axis)`, `max(x, axis)`, `argmax(x, axis)`; SUM, MAX and ARGMAX are their ladders, which share the kernels. Sums
+are added in a fixed tree: bitwise reproducible, and as accurate as pairwise summation. As in numpy, NaN counts as the
+maximum, and the first of equal values is chosen.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from cudakit.rounding import of_tree
 
 BLOCK = 256
 FINISH_BLOCK = 1024
-# 06_columns.cu: warps of a block, blocks that its registers allow a multiprocessor, warps of a block of the second
+# 06_columns.cu: warps per block, blocks per multiprocessor that its registers allow, warps per block of the second
 # launch.
 SLAB_ROWS, SLABS_RESIDENT, FINISH_ROWS = 8, 4, 32
-# Elements of a chunk of 05_two_step.cu: no fewer and no more.
+# The fewest and the most elements per chunk of 05_two_step.cu.
 CHUNK_LEAST, CHUNK_MOST = 8192, 65536
 _STATE_BYTES = {"sum": 4, "max": 4, "argmax": 16}
 
 
 # Launches ------------------------------------------------------------------------------------------------------------
 
-_WHOLE = "it reduces one axis, and the strides of this array do not merge its axes into one"
+_WHOLE = "one reduced axis supported; the strides of this array do not merge its axes into one"
 
 
 @variant("reduce/01_thread_per_row.cu", problems="one axis")
 def thread_per_row(problem: ReduceProblem) -> Launch | str:
-    """one thread a row"""
+    """one thread per row"""
     if problem.whole:
         return _WHOLE
     return Launch(ceil_div(problem.kept, 128), 128, entry=f"thread_per_row<{problem.operator_and_result}>")
@@ -49,7 +49,7 @@ def _block_a_row(problem: ReduceProblem, name: str) -> Launch | str:
 
 @variant("reduce/02_shared_tree.cu", problems="one axis")
 def shared_tree(problem: ReduceProblem) -> Launch | str:
-    """one block a row, a tree in shared memory"""
+    """one block per row, a tree in shared memory"""
     return _block_a_row(problem, "shared_tree")
 
 
@@ -60,7 +60,7 @@ def warp_shuffle(problem: ReduceProblem) -> Launch | str:
 
 
 def _lanes(problem: ReduceProblem) -> int:
-    """Threads per reduction in 04_vec4.cu."""
+    """Return the threads per reduction in 04_vec4.cu."""
     for lanes in (4, 8, 16, 32):
         if problem.length <= 16 * lanes:
             return lanes
@@ -71,7 +71,7 @@ def _lanes(problem: ReduceProblem) -> int:
 def vec4(problem: ReduceProblem) -> Launch | str:
     """16-byte loads, several in flight"""
     if problem.along_stride != 1 and problem.length > 1:
-        return "it reads 16 bytes along the axis that it reduces, whose elements are no neighbours here"
+        return "16-byte loads need a reduced axis that is contiguous"
     if problem.whole:
         return _WHOLE
     lanes = _lanes(problem)
@@ -80,7 +80,7 @@ def vec4(problem: ReduceProblem) -> Launch | str:
 
 
 def chunks(problem: ReduceProblem) -> tuple[int, int]:
-    """How many chunks 05_two_step.cu makes of a reduction, and their elements, a multiple of 4."""
+    """Return the number of chunks per reduction in 05_two_step.cu, and the elements per chunk, a multiple of 4."""
     wanted = ceil_div(16 * problem.sms, builtins.max(problem.kept, 1))
     count = builtins.max(1, min(wanted, problem.length // CHUNK_LEAST), ceil_div(problem.length, CHUNK_MOST))
     each = builtins.max(4, ceil_div(ceil_div(problem.length, count), 4) * 4)
@@ -89,10 +89,10 @@ def chunks(problem: ReduceProblem) -> tuple[int, int]:
 
 @variant("reduce/05_two_step.cu")
 def two_step(problem: ReduceProblem) -> tuple[Launch, ...] | str:
-    """many blocks share a row, a second launch joins them"""
+    """many blocks share a row, a second launch combines them"""
     p, (count, each) = problem, chunks(problem)
     if p.kept * count > MAX_GRID_X:
-        return f"{p.kept} reductions of several blocks each are more than a grid has"
+        return f"at most {MAX_GRID_X} blocks supported, got {p.kept} reductions of {count} blocks each"
     results = 1 if p.whole else p.kept
     states = p.kept * count // builtins.max(results, 1)
     finish = FINISH_BLOCK if states > BLOCK else 32 if states <= 32 else BLOCK
@@ -105,8 +105,8 @@ def two_step(problem: ReduceProblem) -> tuple[Launch, ...] | str:
 
 
 def slabs(problem: ReduceProblem) -> tuple[int, int]:
-    """How many slabs of rows 06_columns.cu makes, and the rows of one: as many blocks as are resident at once, so that
-    none waits for another to end."""
+    """Return the number of slabs of rows in 06_columns.cu, and the rows per slab: as many blocks as are resident at the
+    same time, so that no block waits for another to finish."""
     tiles = ceil_div(problem.kept, 32 * (4 if problem.vectors else 1))
     wanted = SLABS_RESIDENT * problem.sms // builtins.max(tiles, 1)
     count = builtins.max(1, min(wanted, problem.length // (8 * SLAB_ROWS)))
@@ -116,7 +116,7 @@ def slabs(problem: ReduceProblem) -> tuple[int, int]:
 
 @variant("reduce/06_columns.cu", problems="one axis")
 def columns(problem: ReduceProblem) -> tuple[Launch, ...] | str:
-    """a warp reads neighbouring columns, blocks take slabs of rows"""
+    """a warp reads adjacent columns, each block takes a slab of rows"""
     if problem.whole:
         return _WHOLE
     p, (count, each), vec = problem, slabs(problem), 4 if problem.vectors else 1
@@ -140,7 +140,7 @@ VARIANTS = (thread_per_row, shared_tree, warp_shuffle, vec4, two_step, columns)
 
 
 def choose(problem: ReduceProblem, arch: str) -> str:
-    """The rung that "auto" means."""
+    """Return the variant for "auto"."""
     if problem.whole:
         return "two_step"
     if abs(problem.along_stride) > abs(problem.kept_stride) and problem.kept > 1:
@@ -155,13 +155,14 @@ def choose(problem: ReduceProblem, arch: str) -> str:
 
 
 def _sum_baseline(x: Any, axis: int | None = -1) -> Any:
-    """numpy's sum; in float64 down the columns, which numpy adds from left to right."""
+    """Return numpy's sum; in float64 down the columns, because numpy adds those in order."""
     down = x.ndim == 2 and axis in (0, -2)
     return np.asarray(x.sum(axis=axis, dtype=np.float64 if down else np.float32), np.float32)
 
 
 def _sum_rounding(exact: Any, x: Any, axis: int | None = -1) -> Any:
-    """The rounding of a sum in a tree, which is how every rung adds: a long sum from left to right is further off."""
+    """Return the rounding error of a sum in a tree, as all variants add; a long sum from left to right has a larger
+    error."""
     lines = x.reshape(1, -1) if axis is None or x.ndim == 1 else x.T if axis in (0, -2) else x
     return of_tree(lines).reshape(result_shape("sum", x.shape, axis))
 
@@ -194,26 +195,45 @@ def _family(what: str, function: Callable[..., Any], **given: Any) -> Family[Red
 
 
 def sum(x: Any, axis: int | None = None, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
-    """The sum of a 1-D or 2-D float32 array over `axis` (None: all of it), in float32; 0 where there are no elements.
+    """Return the sum of a 1-D or 2-D float32 array over `axis`, in float32; 0 if there are no elements.
 
-    x: any strides; cudakit's, torch's or CuPy's, and so is the result. out: where to write, apart from x; a new array
-    unless given. variant: a rung by name, or "auto". stream: the device's default stream, or torch's or CuPy's current
-    one, unless given. Returns without waiting. Sums are added in a fixed tree of at most 32 branches a level, so that
-    rounding grows with the logarithm of the number n of elements: by at most 16 * eps * (log32(n) + 2) of the sum of
-    their magnitudes, eps being 2^-23. Raises ValueError for arrays it does not take, UnsupportedVariant for a rung that
-    does not take them.
+    Sums are added in a fixed tree of at most 32 branches per level, so the rounding error grows with the logarithm of
+    the number n of elements: it is at most 16 * eps * (log32(n) + 2) times the sum of their magnitudes, where eps is
+    2^-23.
+
+    Does not wait for the device.
+
+    Args:
+        x: An array of cudakit, torch or CuPy, any strides.
+        axis: The axis that is summed; None for all axes.
+        out: The output, separate from `x`. By default a new array.
+        variant: The name of a variant, or "auto".
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+
+    Returns:
+        The result, an array of the input's library.
+
+    Raises:
+        ValueError: If the arrays or the axis are not supported.
+        UnsupportedVariant: If the variant does not support the arrays.
     """
     return apply(SUM, (x,), out, variant, stream, {"axis": axis})
 
 
 def max(x: Any, axis: int | None = None, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
-    """The maximum over `axis`; NaN where there is one. ValueError where there are no elements. The rest is `sum`'s."""
+    """Return the maximum over `axis`; NaN if an element is NaN.
+
+    Takes the arguments of `sum`. Raises ValueError if there are no elements.
+    """
     return apply(MAX, (x,), out, variant, stream, {"axis": axis})
 
 
 def argmax(x: Any, axis: int | None = None, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
-    """The index (int64) of the first maximum over `axis`, or of the first NaN where there is one; over all of a 2-D
-    array the index in C order. ValueError where there are no elements. The rest is `sum`'s."""
+    """Return the index (int64) of the first maximum over `axis`, or of the first NaN if there is one.
+
+    Over all of a 2-D array the index is in C order. Takes the arguments of `sum`. Raises ValueError if there are no
+    elements.
+    """
     return apply(ARGMAX, (x,), out, variant, stream, {"axis": axis})
 
 

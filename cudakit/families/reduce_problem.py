@@ -1,4 +1,4 @@
-"""The problem of a reduction: which elements of the input make which result, and what is refused."""
+"""The problem of a reduction: the elements of the input that each result combines, and the checks of the arguments."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import numpy as np
 
 from cudakit.family import MAX_GRID_X, alignment, checks
 
-_TWICE = "{what}: elements of the output may lie at one place: give an output whose elements are apart"
-_SHARED = "{what}: the input and the output overlap or lie interleaved: give a separate output"
+_TWICE = "{what}: the output may store two elements at one address: give an output whose elements do not overlap"
+_SHARED = "{what}: the input and the output overlap or are interleaved: give a separate output"
 _OPERATORS = {"sum": "SumOf", "max": "MaxOf", "argmax": "ArgMaxOf"}
 
 
 @dataclass(frozen=True)
 class ReduceProblem:
-    """`kept` reductions of `length` elements; element i of reduction k is k * kept_stride + i * along_stride elements
-    from the first and has the index k * kept_index + i * along_index. whole: all are one reduction in the end."""
+    """`kept` reductions of `length` elements each. Element i of reduction k is at k * kept_stride + i * along_stride
+    elements from the first, and has the index k * kept_index + i * along_index. whole: the results are reduced to
+    one."""
 
     what: str
     kept: int
@@ -50,7 +51,7 @@ class ReduceProblem:
 
     @property
     def vectors(self) -> bool:
-        """Whether four neighbouring reductions lie in one aligned float4 at every step."""
+        """Whether four adjacent reductions share one aligned float4 at every step."""
         return (
             self.kept_stride == 1
             and self.kept % 4 == 0
@@ -60,7 +61,7 @@ class ReduceProblem:
 
 
 def _axis(what: str, rank: int, axis: int | None) -> int | None:
-    """0, 1 or None (all) for an array of `rank` axes."""
+    """Return 0, 1 or None (all) for an array of `rank` axes."""
     if rank not in (1, 2):
         raise ValueError(f"{what} takes 1-D and 2-D arrays, got one of {rank} axes: reshape it first")
     if axis is None:
@@ -71,13 +72,13 @@ def _axis(what: str, rank: int, axis: int | None) -> int | None:
 
 
 def problem(what: str, inputs: Sequence[Any], output: Any, axis: int | None) -> ReduceProblem:
-    """The problem of reduction `what` of the input over `axis`; ValueError says what it refuses."""
+    """Return the problem of reduction `what` of the input over `axis`. Raise ValueError for unsupported arrays."""
     (x,) = inputs
     along = _axis(what, len(x.shape), axis)
     expected = result_shape(what, x.shape, axis)
     dtype = result_dtype(what)
     if x.dtype != np.float32 or output.dtype != dtype:
-        raise ValueError(f"{what} takes float32 and gives {dtype}, got {x.dtype} in and {output.dtype} out")
+        raise ValueError(f"{what} takes float32 and returns {dtype}, got {x.dtype} in and {output.dtype} out")
     if tuple(output.shape) != expected:
         raise ValueError(f"{what} of shape {tuple(x.shape)} over axis {axis} has shape {expected}, not {output.shape}")
     checks.expect_output(what, output, separate=(("the input", x),), twice=_TWICE, shared=_SHARED)
@@ -105,15 +106,15 @@ def problem(what: str, inputs: Sequence[Any], output: Any, axis: int | None) -> 
 
 
 def result_shape(what: str, shape: Sequence[int], axis: int | None) -> tuple[int, ...]:
-    """The result's shape. ValueError for the maximum of nothing."""
+    """Return the result's shape. Raise ValueError for the maximum of no elements."""
     along = _axis(what, len(shape), axis)
     kept = () if along is None else (shape[1 - along],)
     reduced = int(np.prod(shape)) if along is None else shape[along]
     if what != "sum" and reduced == 0:
-        raise ValueError(f"{what} of no elements: shape {tuple(shape)} over axis {axis} has none, and no identity")
+        raise ValueError(f"{what} of no elements is undefined: shape {tuple(shape)} has none over axis {axis}")
     return kept
 
 
 def result_dtype(what: str) -> np.dtype[Any]:
-    """The result's dtype."""
+    """Return the result's dtype."""
     return np.dtype(np.int64 if what == "argmax" else np.float32)

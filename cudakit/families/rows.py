@@ -1,4 +1,4 @@
-"""How rows are dealt to lanes: the launch of kernels built on common/row_pieces.cuh."""
+"""The distribution of rows over lanes, for kernels built on common/row_pieces.cuh."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from cudakit.family import ceil_div
 
 BLOCK = 256
-# By the floats of a vector: the most vectors a lane has in flight, and the most lanes that share a row. Measured on an
-# H200: more wide vectors a lane cost registers and gain nothing, fewer single floats leave the memory waiting.
+# By the floats per vector: the most vectors that a lane has in flight, and the most lanes that share a row. Measured on
+# an H200: more wide vectors per lane cost registers without a speed-up; fewer single floats leave memory bandwidth
+# unused.
 MOST_DEEP = {1: 8, 4: 2}
 MOST_LANES = {1: 32, 4: 16}
-# A row that is off the 16-byte boundaries has a scalar head and tail; below this many floats they are most of it.
+# A row that does not start on a 16-byte boundary has a scalar head and tail. In a row shorter than this, in floats,
+# they are most of the row.
 SHORTEST_RAGGED = 64
 
 
 @dataclass(frozen=True)
 class Deal:
-    """VEC, LANES and DEEP, the template constants, and how many pieces a row has."""
+    """The template constants VEC, LANES and DEEP, and the pieces per row."""
 
     vec: int
     lanes: int
@@ -27,20 +29,20 @@ class Deal:
 
     @property
     def constants(self) -> str:
-        """The template arguments of an entry."""
+        """The template arguments of a kernel's entry."""
         return f"{self.vec}, {self.lanes}, {self.deep}"
 
     def grid(self, rows: int) -> int:
-        """Blocks of BLOCK threads for `rows` rows."""
+        """Return the blocks of BLOCK threads for `rows` rows."""
         return ceil_div(rows * self.pieces, BLOCK // self.lanes)
 
 
 def deal(cols: int, phases: Sequence[int], outer: Sequence[Sequence[int]]) -> Deal:
-    """How rows of `cols` floats are dealt.
+    """Return the distribution of rows of `cols` floats over lanes.
 
-    phases: floats from the last 16-byte boundary to the first element of each array that is walked along the rows (the
-    output too). outer: each one's strides over the other axes. Vectors are for rows that all lie alike against the
-    boundaries: then one head fits all arrays.
+    phases: floats between the last 16-byte boundary and the first element, for each array that is walked along the rows
+    (including the output). outer: the strides of each array over the other axes. Vectors are used if all rows have the
+    same offset from a 16-byte boundary, so that one scalar head fits all arrays.
     """
     whole = cols % 4 == 0 and not any(phases) and not any(stride % 4 for strides in outer for stride in strides)
     alike = len(set(phases)) == 1 and all(len({s % 4 for s in steps}) == 1 for steps in zip(*outer, strict=True))

@@ -1,8 +1,8 @@
 """Row softmax: y[r, c] = exp(x[r, c] - max_r) / sum_c exp(x[r, c] - max_r).
 
-`softmax(x)` picks the best rung of the ladder that takes its arrays and options. `FAMILY` is the ladder of float32
-without options; softmax_modes has that of float16 and bfloat16, of the logarithm, of a scale and of masks. Rows that
-hold NaN or +inf, and rows of -inf alone, come out as NaN throughout, as the definition has it in float64.
+`softmax(x)` picks the fastest variant that supports its arrays and options. `FAMILY` is the ladder of float32 without
+options; softmax_modes has the ladder for float16 and bfloat16, the logarithm, a scale and masks. A row that contains
+NaN or +inf, or only -inf, results in NaN in every element, as the definition does in float64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cudakit.family import IN, OUT, Family, apply
 
 
 def choose(problem: RowProblem, arch: str) -> str:
-    """The rung that "auto" means: the fastest on an H200 among those that support the problem."""
+    """Return the variant for "auto": the fastest on an H200 among those that support the problem."""
     few = problem.rows < problem.sms
     order = ("registers", "split_row", "on_chip") if problem.vectors else ("span", "registers")
     supported = (name for name in order if FAMILY[name].refusal(problem, arch) is None)
@@ -71,14 +71,27 @@ def softmax(
     scale: float = 1.0,
     mask: Any = None,
 ) -> Any:
-    """Softmax along the last axis of a 1-D or 2-D array: cudakit's, torch's or CuPy's, and so is the result.
+    """Return the softmax along the last axis of a 1-D or 2-D array of cudakit, torch or CuPy.
 
-    x: (rows, cols) or (cols,), any strides, float32, float16 or bfloat16. out: where to write, or x itself; a new array
-    unless given. log: its natural logarithm instead. scale: a factor on x, rounded to float32. mask: an array that
-    broadcasts to x, bool (True takes part) or float32 (added; -inf hides); a row that is hidden altogether gives 0, and
-    -inf with log. variant: a rung by name, of the family softmax for float32 without options, else of softmax_modes.
-    stream: the device's default stream, or torch's or CuPy's current one, unless given. Returns without waiting. Raises
-    ValueError for arrays it does not take, UnsupportedVariant for a rung that does not take them.
+    Does not wait for the device.
+
+    Args:
+        x: Shape (rows, cols) or (cols,), any strides; float32, float16 or bfloat16.
+        out: The output, which may be `x` itself. By default a new array.
+        variant: The name of a variant, or "auto". Variants are of the family softmax for float32 without options,
+            otherwise of softmax_modes.
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+        log: If true, return the natural logarithm of the softmax.
+        scale: A factor on `x`, rounded to float32.
+        mask: An array that broadcasts to `x`: bool (False hides an element) or float32 (added to `x`; -inf hides). A
+            row of only hidden elements gives 0, and -inf with `log`.
+
+    Returns:
+        The result, an array of the input's library.
+
+    Raises:
+        ValueError: If the arrays are not supported.
+        UnsupportedVariant: If the variant does not support the arrays.
     """
     if not log and scale == 1.0 and mask is None:
         return apply(FAMILY, (x,), out, variant, stream)
@@ -97,7 +110,7 @@ def _call_modes(
 ) -> Callable[[], Any] | None:
     x, mask = inputs[0], inputs[1] if masked else None
     if str(x.dtype).endswith("float32") and not log and scale == 1.0 and not masked:
-        return None  # the function takes the family softmax
+        return None  # softmax() would use the family softmax
     return functools.partial(softmax, x, out, variant, stream, log=log, scale=scale, mask=mask)
 
 

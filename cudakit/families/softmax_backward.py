@@ -1,8 +1,9 @@
 """The gradient of row softmax and log-softmax of scale * x, from the forward result and its gradient.
 
-Softmax: scale * y * (grad - sum(grad * y)) per row. Log-softmax: scale * (grad - exp(y) * sum(grad)). float32, float16
-and bfloat16, arithmetic in float32. NaN and infinities follow IEEE arithmetic: with softmax, a NaN in a row, or an
-infinite gradient at y = 0, makes the whole row NaN. y = 0 gives a gradient of 0 if the row's gradients are finite.
+Softmax: scale * y * (grad - sum(grad * y)) per row. Log-softmax: scale * (grad - exp(y) * sum(grad)). Arrays are
+float32, float16 or bfloat16; arithmetic is float32. NaN and infinities follow IEEE arithmetic: with softmax, a NaN in a
+row, or an infinite gradient at y = 0, makes the whole row NaN. y = 0 gives a gradient of 0 if the row's gradients are
+finite.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from cudakit.families.softmax_problem import piece, row_and_column
 from cudakit.family import CPP, IN, MAX_GRID_X, OUT, Family, Launch, Scalar, apply, ceil_div, checks, cpp_bool, variant
 from cudakit.rounding import LEAST_NORMAL, SMALLEST, U, of_exponential, of_products, of_tree
 
-# Threads of a block, at most, and pieces of both arrays that a thread holds: of 16 bytes, and of one element.
+# The most threads per block, and the most pieces of both arrays that a thread holds: pieces of 16 bytes, and of one
+# element.
 MOST_THREADS = 1024
 HELD_PIECES, HELD_ELEMENTS = 4, 16
 
 
 @dataclass(frozen=True)
 class BackwardProblem:
-    """rows x cols; (row, column) strides of grad, y and out in elements; vector: the elements of a piece of 16 bytes if
-    all three arrays can be moved in such pieces, else 1; dtype by name."""
+    """Extents; (row, column) strides of grad, y and out, in elements; vector: the elements per 16-byte piece if all
+    three arrays consist of such pieces, else 1; the name of the dtype."""
 
     rows: int
     cols: int
@@ -42,7 +44,7 @@ class BackwardProblem:
 
     @property
     def pieces(self) -> int:
-        """Pieces of a row; 1 if it is empty."""
+        """Pieces per row; 1 if it is empty."""
         return max(ceil_div(self.cols, self.vector), 1)
 
     @property
@@ -52,13 +54,13 @@ class BackwardProblem:
 
 
 def problem(inputs: Sequence[Any], output: Any, log: bool = False, scale: float = 1.0) -> BackwardProblem:
-    """The problem of grad and y, and the output; ValueError says what it refuses."""
+    """Return the problem of grad, y and the output. Raise ValueError for unsupported arrays."""
     grad, y = inputs
     dtype = y.dtype
     if dtype.name not in CPP or grad.dtype != dtype or output.dtype != dtype:
         raise ValueError(
-            "softmax_backward takes bfloat16, float16 or float32, all arrays alike; "
-            f"grad is {grad.dtype}, y is {dtype}, the output is {output.dtype}: convert them first"
+            "softmax_backward takes bfloat16, float16 or float32, one dtype for all arrays; "
+            f"got grad {grad.dtype}, y {dtype}, output {output.dtype}: convert them first"
         )
     shape = tuple(y.shape)
     if len(shape) not in (1, 2):
@@ -78,7 +80,7 @@ def problem(inputs: Sequence[Any], output: Any, log: bool = False, scale: float 
 
 @variant("softmax_backward/01_two_reads.cu", since="sm_80")
 def two_reads(problem: BackwardProblem) -> Launch:
-    """one block per row: the sum, then a second read"""
+    """one block per row, inputs read twice: for the sum, then for the result"""
     block = min(MOST_THREADS, max(64, ceil_div(ceil_div(problem.pieces, 2), 32) * 32))
     return Launch(problem.rows, block, entry=f"two_reads<{problem.template}, {problem.vector}>")
 
@@ -93,9 +95,9 @@ class BackwardTile:
 
 
 def register_tile(problem: BackwardProblem) -> BackwardTile | None:
-    """The tile for a problem, or None if a row does not fit a block's registers.
+    """Return the tile for a problem, or None if a row does not fit in a block's registers.
 
-    A thread holds at most 32 registers of both arrays, so that 1,024 threads fit a multiprocessor.
+    A thread holds at most 32 registers of both arrays, so that 1,024 threads fit on a multiprocessor.
     """
     most = HELD_PIECES if problem.vector > 1 else HELD_ELEMENTS
     for lanes in (4, 8, 16, 32):
@@ -111,7 +113,7 @@ def registers(problem: BackwardProblem) -> Launch | str:
     """each element read once, 16 bytes at a time, both arrays kept in registers"""
     tile = register_tile(problem)
     if tile is None:
-        return f"a row of {problem.cols} is more than a block holds in registers"
+        return f"a row of {problem.cols} elements does not fit in a block's registers"
     entry = f"registers<{problem.template}, {tile.block}, {tile.lanes}, {tile.held}, {problem.vector}>"
     return Launch(ceil_div(problem.rows, tile.block // tile.lanes), tile.block, entry=entry)
 
@@ -126,8 +128,11 @@ class BackwardClusterTile:
 
 
 def cluster_tile(problem: BackwardProblem) -> BackwardClusterTile | None:
-    """The tile for a row, or None if 16 blocks do not hold it: blocks stay small while the cluster can grow, so that a
-    multiprocessor has several, and reads of one row overlap writes of another."""
+    """Return the tile for a row, or None if it does not fit in 16 blocks.
+
+    Blocks stay small while the cluster can grow, so that a multiprocessor has several blocks, and reads of one row
+    overlap writes of another.
+    """
     for cluster, block in ((2, 256), (4, 256), (8, 256), (16, 256), (16, 512), (16, 1024)):
         held = ceil_div(problem.pieces, cluster * block)
         if held <= HELD_PIECES:
@@ -139,19 +144,19 @@ def cluster_tile(problem: BackwardProblem) -> BackwardClusterTile | None:
 def split_row(problem: BackwardProblem) -> Launch | str:
     """the blocks of a cluster share a long row"""
     if problem.vector == 1:
-        return "it takes rows of neighbouring elements on 16-byte boundaries, in length a multiple of 16 bytes"
+        return "needs contiguous rows that start on a 16-byte boundary and have a multiple of 16 bytes"
     tile = cluster_tile(problem)
     if tile is None:
-        return f"a row of {problem.cols} is more than 16 blocks hold in registers"
+        return f"a row of {problem.cols} elements does not fit in the registers of 16 blocks"
     blocks = problem.rows * tile.cluster
     if blocks > MAX_GRID_X:
-        return f"{problem.rows} rows take {blocks} blocks, more than a grid has"
+        return f"at most {MAX_GRID_X} blocks supported, {problem.rows} rows need {blocks}"
     entry = f"split_row<{problem.template}, {tile.block}, {tile.cluster}, {tile.held}, {problem.vector}>"
     return Launch(blocks, tile.block, entry=entry, cluster=tile.cluster)
 
 
 def choose(problem: BackwardProblem, arch: str) -> str:
-    """The rung that "auto" means: each element is read once if the row fits a block, or a cluster."""
+    """Return the variant for "auto": one that reads each element once, if the row fits in a block or a cluster."""
     supported = (name for name in ("registers", "split_row") if FAMILY[name].refusal(problem, arch) is None)
     return next(supported, "two_reads")
 
@@ -162,7 +167,7 @@ def choose(problem: BackwardProblem, arch: str) -> str:
 def make_inputs(
     shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, log: bool = False, scale: float = 1.0
 ) -> tuple[np.ndarray, ...]:
-    """Normal numbers for grad, and for y the softmax of others, or its logarithm."""
+    """Return normal numbers for grad, and the softmax (or log-softmax) of other normal numbers for y."""
     grad = rng.standard_normal(shape, dtype=np.float32).astype(dtype, copy=False)
     x = rng.standard_normal(shape, dtype=np.float32) * 3
     logarithms = x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
@@ -170,7 +175,7 @@ def make_inputs(
 
 
 def reference(grad: Any, y: Any, *, log: bool = False, scale: float = 1.0) -> Any:
-    """The definition, in the dtype of y and at least in float32."""
+    """Return the gradient by its definition, computed in the dtype of y, at least float32."""
     kind: Any = np.result_type(y.dtype, np.float32).type
     dtype, grad, y = y.dtype, grad.astype(kind, copy=False), y.astype(kind, copy=False)
     if log:
@@ -181,8 +186,8 @@ def reference(grad: Any, y: Any, *, log: bool = False, scale: float = 1.0) -> An
 
 
 def rounding(exact: Any, grad: Any, y: Any, *, log: bool = False, scale: float = 1.0) -> Any:
-    """The rounding of the row's sum and of the term subtracted from grad, times each element's factor y (or exp(y),
-    which has a rounding of its own), and of the two products that follow."""
+    """Return the rounding error: of the row's sum and of the term subtracted from grad, times each element's factor y
+    (or exp(y), which is rounded too), and of the two products that follow."""
     if not exact.size:
         return 0.0
     with np.errstate(all="ignore"):
@@ -243,16 +248,29 @@ def softmax_backward(
     log: bool = False,
     scale: float = 1.0,
 ) -> Any:
-    """The gradient of x from grad, the gradient of y = softmax(scale * x) along the last axis: arrays of cudakit, torch
-    or CuPy, and so is the result.
+    """Return the gradient of x from `grad`, the gradient of y = softmax(scale * x) along the last axis.
 
-    grad, y: (rows, cols) or (cols,), one shape, any strides (0 too), all float32, all float16 or all bfloat16. out:
-    where to write, or grad or y itself; a new array unless given. log: y is log-softmax of scale * x. scale: that of
-    the forward call, rounded to float32. variant: a rung by name, or "auto". stream: as for every op. Returns without
-    waiting. Raises ValueError for what it does not take, UnsupportedVariant for a rung that does not take it.
+    An element hidden by a mask in the forward call has y = 0 and a gradient of 0. With `log` it has y = -inf and the
+    gradient scale * grad: set that to 0 after the call. NaN and infinities follow IEEE arithmetic: a NaN in grad, or
+    without `log` an infinite gradient at y = 0, makes the whole row NaN.
 
-    An element hidden by a mask in the forward call has y = 0, and a gradient of 0. With log it has y = -inf, and its
-    gradient is scale * grad: set it to 0 after the call. NaN and infinities follow IEEE arithmetic: a NaN in grad, or
-    with softmax an infinite gradient at y = 0, makes the whole row NaN.
+    Does not wait for the device.
+
+    Args:
+        grad: An array of cudakit, torch or CuPy, of shape (rows, cols) or (cols,), any strides (also 0); float32,
+            float16 or bfloat16.
+        y: The result of the forward call; the shape and dtype of `grad`, any strides.
+        out: The output, which may be `grad` or `y`. By default a new array.
+        variant: The name of a variant, or "auto".
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+        log: If true, y is the log-softmax of scale * x.
+        scale: The scale of the forward call, rounded to float32.
+
+    Returns:
+        The gradient, an array of the inputs' library.
+
+    Raises:
+        ValueError: If the arrays are not supported.
+        UnsupportedVariant: If the variant does not support the arrays.
     """
     return apply(FAMILY, (grad, y), out, variant, stream, {"log": log, "scale": scale})

@@ -1,8 +1,9 @@
-"""Row softmax from a BLAS library's reductions: two rungs of the softmax ladder that show what calls a row cost.
+"""Row softmax by a BLAS library's reductions: two variants of the softmax ladder that show the cost of several calls
+per row.
 
-A library that has amax and asum can do a softmax: find the maximum of a row, subtract it and take exponentials, sum
-them, divide. The write-up's way reads every maximum back to the host, which waits for the device once or more a row;
-beside it the same calls leave their results on the device, and nothing waits.
+amax and asum are enough for a softmax: find the maximum of a row, subtract it and take exponentials, sum them, divide.
+One variant copies every maximum back to the host, which waits for the device at least once per row. The other makes the
+same calls but leaves their results on the device, and the host never waits.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
     from cudakit.memory.array import DeviceArray
 
 BLOCK = 256
-# Three calls a row and more: a problem of many rows is a wait, and shows nothing that fewer do not.
+# At least three calls per row: more rows take long and show nothing new.
 MOST_ROWS = 4096
 
 KernelOf = Callable[[Launch], "Kernel"]
 
 
 class _Steps:
-    """The kernels on one problem's arrays, and the memory between them."""
+    """The kernels on the arrays of one problem, and their intermediate arrays."""
 
     def __init__(
         self, device: Device, kernel_of: KernelOf, problem: RowProblem, x: DeviceArray, y: DeviceArray, stream: Stream
@@ -72,12 +73,12 @@ class _Steps:
         self._launch("blas_quotients", count * p.cols, self.y[rows], self.sums[rows], *p.y_strides, count, p.cols)
 
     def read_maximum(self, row: int) -> Any:
-        """The largest number of a row, by as many reads from the device as it takes."""
+        """Return the maximum of a row, with as many reads from the device as needed."""
         value: Any = np.nan
         for values in (self.x[row], self.keys[0, row], self.keys[1, row]):
             place = blas.amax(values, self.places[0, row], stream=self.stream).numpy(self.stream)
             value = self.x[row, int(place) - 1].numpy(self.stream)
-            if value > 0:  # then the largest size is the largest number; else only the keys tell
+            if value > 0:  # then the largest magnitude is the maximum; otherwise only the keys are conclusive
                 break
         return value
 
@@ -90,7 +91,7 @@ def _read_back(
     output: DeviceArray,
     stream: Stream,
 ) -> None:
-    """A row at a time, its maximum read back to the host: the device is idle while the host makes up its mind."""
+    """Compute one row at a time and read its maximum back to the host; the device is idle until the host continues."""
     steps = _Steps(device, kernel_of, problem, inputs[0], output, stream)
     try:
         steps.find_keys()
@@ -112,7 +113,7 @@ def _on_device(
     output: DeviceArray,
     stream: Stream,
 ) -> None:
-    """The same calls with their results left on the device: the host queues, and waits for nothing."""
+    """Make the same calls with their results left on the device: the host only queues work and never waits."""
     steps = _Steps(device, kernel_of, problem, inputs[0], output, stream)
     everything = slice(0, problem.rows)
     try:
@@ -130,23 +131,23 @@ def _on_device(
 
 
 def _answer(problem: RowProblem) -> tuple[Launch, ...] | str:
-    """No launch besides those of `run`, or why these rungs do not take a problem."""
+    """Return no launches, as `run` makes them all; or the reason why these variants do not support a problem."""
     if not problem.blas:
         return "cuBLAS's bindings are not installed: pip install 'cudakit[libs]'"
     if problem.rows > MOST_ROWS:
-        return f"it makes several calls a row, and {problem.rows} rows are more than {MOST_ROWS}"
+        return f"at most {MOST_ROWS} rows supported, got {problem.rows} (several calls per row)"
     if problem.cols > 1 and problem.x_strides[1] < 1:
-        return "the library walks a row forwards only"
+        return "BLAS supports only positive strides within a row"
     return ()
 
 
 @variant("softmax/14_blas.cu", run=_read_back, waits=True, problems="forwards")
 def blas_read_back(problem: RowProblem) -> tuple[Launch, ...] | str:
-    """a BLAS library's amax and asum, every maximum read back to the host"""
+    """amax and asum of a BLAS library, every maximum read back to the host"""
     return _answer(problem)
 
 
 @variant("softmax/14_blas.cu", run=_on_device, problems="forwards")
 def blas_on_device(problem: RowProblem) -> tuple[Launch, ...] | str:
-    """the same calls, their results left on the device"""
+    """the same calls, results left on the device"""
     return _answer(problem)

@@ -1,6 +1,6 @@
-"""Row softmax on the host, for both families of it: inputs, the reference, its rounding.
+"""Row softmax on the host, for both softmax families: inputs, the reference, its rounding.
 
-All take the options of softmax_modes: the softmax of scale * x + mask, or its logarithm.
+All functions take the options of softmax_modes: the softmax of scale * x + mask, or its logarithm.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def make_inputs(
 
 
 def reference(x: Any, mask: Any = None, *, log: bool = False, scale: float = 1.0, masked: bool = False) -> Any:
-    """The definition, in the dtype of x and at least in float32, with the scores' own rounding to float32: both kernels
-    and numpy users have it."""
+    """Return the softmax by its definition, computed in the dtype of x, at least float32. Scores are rounded to
+    float32, as in the kernels and in numpy code."""
     kind: Any = np.result_type(x.dtype, np.float32).type
     if not x.size:
         return x
@@ -36,7 +36,7 @@ def reference(x: Any, mask: Any = None, *, log: bool = False, scale: float = 1.0
             seen, scores = mask != -np.inf, scores + mask.astype(np.float32, copy=False)
         scores = np.where(seen, scores, np.float32(-np.inf))
     scores = scores.astype(kind, copy=False)
-    # fmax passes over NaN as the kernels do; the NaN comes back in through the sum.
+    # fmax ignores NaN, as the kernels do; the sum brings the NaN back.
     shifted = scores - np.fmax.reduce(scores, axis=-1, keepdims=True)
     exponentials = np.exp(shifted)
     total = exponentials.sum(axis=-1, keepdims=True)
@@ -48,14 +48,14 @@ def reference(x: Any, mask: Any = None, *, log: bool = False, scale: float = 1.0
 
 
 def rounding(exact: Any, x: Any, mask: Any = None, *, log: bool = False, **options: Any) -> Any:
-    """The rounding of an exponential and of a row's sum, relative to each element; for logarithms, of the term that is
-    subtracted. Exponentials below the least normal number may be 0."""
+    """Return the rounding error of an exponential and of a row's sum, relative to each element; for logarithms, that of
+    the subtracted term. Exponentials below the smallest normal number may be 0."""
     return _rounding(exact, log, _of_sum(exact.shape[-1]))
 
 
 def rounding_in_order(exact: Any, x: Any) -> Any:
-    """The same for a rung whose sum goes from left to right: twice what such a sum of these numbers is off by, and no
-    less than its random walk. Numbers below half a step of the sum so far are lost."""
+    """Return the same for a variant that sums from left to right: twice the measured error of such a sum of these
+    numbers, plus its random walk. Numbers below half a step of the running sum are lost."""
     with np.errstate(all="ignore"):
         powers = exact / exact.max(axis=-1, keepdims=True, initial=0.0)
         total = powers.sum(axis=-1, keepdims=True)
@@ -64,8 +64,8 @@ def rounding_in_order(exact: Any, x: Any) -> Any:
 
 
 def _of_sum(cols: int) -> float:
-    """Relative, of a sum of exponentials by a block: threads add a share each from left to right, and at most 256 of
-    these sums are added one by one. A long share loses its smallest numbers."""
+    """Return the relative rounding error of a block's sum of exponentials. Each thread adds its share from left to
+    right, and at most 256 of these sums are added one by one. A long share loses its smallest numbers."""
     return U * (24 + cols / 2**15)
 
 

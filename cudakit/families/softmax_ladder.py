@@ -1,4 +1,4 @@
-"""The ladder of the family softmax: how each rung is launched, and the tiles of those that hold a row on chip."""
+"""The ladder of the family softmax: the launch of each variant, and the tiles of variants that hold a row on chip."""
 
 from __future__ import annotations
 
@@ -10,54 +10,55 @@ from cudakit.families.softmax_host import rounding_in_order
 from cudakit.families.softmax_problem import RowProblem
 from cudakit.family import IN, MAX_GRID_X, OUT, SCRATCH, Launch, ceil_div, cpp_bool, variant
 
-# Dynamic shared memory a block of any supported chip from sm_80 on may opt in to (sm_86 and sm_89 have the least).
+# Bytes of dynamic shared memory per block that every chip from sm_80 on allows with opt-in (sm_86 and sm_89 have the
+# least).
 PARKED_LIMIT = 96 * 1024
-# A warp of 10_span.cu holds a row in registers: 32 floats a lane.
+# A warp of 10_span.cu holds a row in registers: 32 floats per lane.
 SPAN_COLS = 1024
-# Pieces of 16 bytes that a thread of 11_split_row.cu holds in registers, and in shared memory at most (54 x 256 x 16
-# bytes of the 227 KiB that a block of sm_90 may have).
+# The most 16-byte pieces that a thread of 11_split_row.cu holds in registers, and in shared memory (54 x 256 x 16 bytes
+# of the 227 KiB per block on sm_90).
 CLUSTER_HELD, CLUSTER_PARKED = 8, 54
-# The same for the 1,024 threads of 13_on_chip.cu, which has fewer registers to spare.
+# The same for the 1,024 threads of 13_on_chip.cu, which has fewer free registers.
 ON_CHIP_HELD, ON_CHIP_PARKED = 6, 14
 
 
-_VECTORS = "it takes rows of neighbouring floats on 16-byte boundaries, a multiple of 4 in length"
-_GRID = "{rows} rows of several blocks each are more than a grid has"
+_VECTORS = "needs contiguous rows that start on a 16-byte boundary and have a multiple of 4 floats"
+_GRID = f"at most {MAX_GRID_X} blocks supported, got {{rows}} rows of several blocks each"
 
 
 @variant("softmax/01_thread_per_row.cu", rounding=rounding_in_order)
 def thread_per_row(problem: RowProblem) -> Launch:
-    """one thread a row, three passes"""
+    """one thread per row, three passes"""
     return Launch(ceil_div(problem.rows, 256), 256)
 
 
 @variant("softmax/02_thread_per_row_online.cu", rounding=rounding_in_order)
 def thread_per_row_online(problem: RowProblem) -> Launch:
-    """maximum and sum in one pass: two reads, not three"""
+    """online maximum and sum: two passes"""
     return Launch(ceil_div(problem.rows, 256), 256)
 
 
 @variant("softmax/03_serial_block.cu", rounding=rounding_in_order)
 def serial_block(problem: RowProblem) -> Launch:
-    """one block of one thread a row"""
+    """one block of one thread per row"""
     return Launch(problem.rows, 1)
 
 
 @variant("softmax/04_block_serial_reduce.cu", entry="block_serial_reduce<256>")
 def block_serial_reduce(problem: RowProblem) -> Launch:
-    """256 threads a row, thread 0 combines"""
+    """256 threads per row, thread 0 combines"""
     return Launch(problem.rows, 256)
 
 
 @variant("softmax/05_tree_reduce.cu")
 def tree_reduce(problem: RowProblem) -> Launch:
-    """a tree in shared memory combines"""
+    """tree reduction in shared memory"""
     return Launch(problem.rows, 256, shared=256 * 4)
 
 
 @variant("softmax/06_online_fused.cu")
 def online_fused(problem: RowProblem) -> Launch:
-    """online update in each thread, one tree of pairs"""
+    """online update per thread, one tree reduction of (maximum, sum) pairs"""
     return Launch(problem.rows, 256, shared=256 * 8)
 
 
@@ -101,12 +102,12 @@ class RegisterTile:
 
 
 def register_tile(problem: RowProblem) -> RegisterTile | None:
-    """The tile for a problem, or None where a row does not fit a block's registers and shared memory.
+    """Return the tile for a problem, or None if a row does not fit in a block's registers and shared memory.
 
-    Measured on an H200: two pieces a thread while a row fits a warp or a small block, four to 2,048 pieces, eight
-    beyond. More threads of fewer pieces lose to the reductions, fewer threads of more to registers.
+    Fastest on an H200: two pieces per thread if a row fits in a warp or a small block, four up to 2,048 pieces, eight
+    for longer rows. With fewer pieces per thread reductions take longer, with more pieces registers limit occupancy.
     """
-    # a row that a warp holds is as well read float by float; a shifted row takes three floats more
+    # a row that fits in a warp is read as fast float by float; a shifted row needs three more floats
     if not problem.vectors and problem.shifted and problem.cols > SPAN_COLS:
         tile = _register_tile(ceil_div(problem.cols + 3, 4), 4, True)
         if tile is not None:
@@ -132,21 +133,21 @@ def registers(problem: RowProblem) -> Launch | str:
     """each element read once, kept in registers and shared memory"""
     tile = register_tile(problem)
     if tile is None:
-        return f"a row of {problem.cols} floats does not fit a block's registers and {PARKED_LIMIT} shared bytes"
+        return f"a row of {problem.cols} floats does not fit in a block's registers and {PARKED_LIMIT} shared bytes"
     return Launch(ceil_div(problem.rows, tile.block // tile.lanes), tile.block, shared=tile.shared, entry=tile.entry)
 
 
 @variant("softmax/10_span.cu", problems="span")
 def span(problem: RowProblem) -> Launch | str:
-    """unaligned short rows moved as one aligned span"""
+    """short unaligned rows copied as one aligned span"""
     if problem.cols > SPAN_COLS:
-        return f"a row of {problem.cols} floats is over the {SPAN_COLS} that a warp holds"
+        return f"at most {SPAN_COLS} columns supported, got {problem.cols}"
     dense = (problem.cols, 1)
     rows_dense = problem.x_strides == problem.y_strides == dense or (
         problem.rows == 1 and problem.x_strides[1] == problem.y_strides[1] == 1
     )
     if not rows_dense or problem.x_alignment != 16 or problem.y_alignment != 16:
-        return "it takes contiguous arrays that start on 16 bytes"
+        return "needs contiguous arrays that start on a 16-byte boundary"
     items = ceil_div(problem.cols, 32)
     block = 256 if items <= 4 else 128
     rows = block // 32 * (2 if items <= 4 else 1)
@@ -173,11 +174,11 @@ class ClusterTile:
 
 
 def cluster_tile(problem: RowProblem) -> ClusterTile | None:
-    """The tile for a row, or None where 16 blocks do not hold it.
+    """Return the tile for a row, or None if it does not fit in 16 blocks.
 
-    Measured on an H200, 1024x131072: the more blocks a multiprocessor has, the better reads of one row overlap writes
-    of another, so blocks are small and a thread has no more than 16 float4 where the cluster can grow instead (0.87 of
-    a copy; 0.83 with two blocks of 1,024 threads a row).
+    Measured on an H200, 1024x131072: with more blocks per multiprocessor, reads of one row overlap writes of another
+    better. So blocks are small, and a thread has at most 16 float4 while the cluster can grow (0.87 of copy bandwidth;
+    0.83 with two blocks of 1,024 threads per row).
     """
     block, pieces = 256, ceil_div(problem.cols, 4)
     for cluster, most in ((2, 16), (4, 16), (8, 16), (16, CLUSTER_HELD + CLUSTER_PARKED)):
@@ -199,13 +200,14 @@ def split_row(problem: RowProblem) -> Launch | tuple[Launch, ...] | str:
         return _GRID.format(rows=problem.rows)
     tile = cluster_tile(problem)
     if tile is None:
-        return f"a row of {problem.cols} floats does not fit the registers and shared memory of 16 blocks"
+        return f"a row of {problem.cols} floats does not fit in the registers and shared memory of 16 blocks"
     grid = problem.rows * tile.cluster
     return Launch(grid, tile.block, shared=tile.shared, entry=tile.entry, cluster=tile.cluster)
 
 
 def chunks(problem: RowProblem) -> int:
-    """Blocks a row in 12_two_launches.cu: enough to fill the chip twice, of no fewer than 4,096 floats each."""
+    """Return the blocks per row in 12_two_launches.cu: enough to fill the device twice, with at least 4,096 floats
+    each."""
     wanted = ceil_div(4 * problem.sms, max(problem.rows, 1))
     most = max(1, problem.cols // 4096)
     return min(1 << (min(wanted, most).bit_length() - 1), 1024)
@@ -230,7 +232,7 @@ def _scale_arguments(problem: RowProblem) -> tuple[Any, ...]:
 
 
 def _on_chip_warps(problem: RowProblem) -> int:
-    """Warps of a block for each row."""
+    """Return the warps of a block per row."""
     return 32 >> max(problem.rows - 1, 0).bit_length()
 
 
@@ -240,15 +242,15 @@ def _on_chip_blocks(problem: RowProblem) -> int:
 
 @variant("softmax/13_on_chip.cu", since="sm_90", problems="few rows")
 def on_chip(problem: RowProblem) -> Launch | tuple[Launch, ...] | str:
-    """the whole chip holds the rows and meets once"""
+    """rows held on chip by all blocks, one grid-wide barrier"""
     if problem.rows * problem.cols == 0:
         return ()
     if not problem.vectors:
         return _VECTORS
     if problem.rows > 32:
-        return f"a block has warps for 32 rows, the problem has {problem.rows}"
+        return f"at most 32 rows supported, got {problem.rows}"
     warps, blocks = _on_chip_warps(problem), _on_chip_blocks(problem)
-    each = max(1, ceil_div(ceil_div(problem.cols // 4, blocks), 32 * warps))  # pieces a thread
+    each = max(1, ceil_div(ceil_div(problem.cols // 4, blocks), 32 * warps))  # pieces per thread
     held = min(each, ON_CHIP_HELD)
     parked = min(each - held, ON_CHIP_PARKED)
     entry = f"on_chip<{warps}, {held}, {parked}>"

@@ -1,9 +1,9 @@
-"""Row softmax and log-softmax of scale * x + mask, in float32, float16 and bfloat16; arithmetic is float32's.
+"""Row softmax and log-softmax of scale * x + mask, in float32, float16 and bfloat16; arithmetic is float32.
 
-A mask broadcasts to x. A bool mask is True where an element takes part, a float32 mask is added, and hides with -inf. A
-hidden element is 0 (its logarithm -inf) whatever x holds there, and so is every element of a row that is hidden
-altogether: no NaN comes from a mask. What is not hidden is as in the family softmax: NaN, +inf and rows of -inf alone
-come out as NaN throughout.
+A mask broadcasts to x. A bool mask hides elements where it is False; a float32 mask is added to x and hides elements
+where it is -inf. A hidden element gives 0 (-inf with log) whatever its value in x, as does every element of a row that
+is completely hidden: a mask never causes NaN. For visible elements NaN, +inf and rows of only -inf give NaN in the
+whole row, as in the family softmax.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cudakit.families.softmax_problem import expect_rows, piece, row_and_column
 from cudakit.family import CPP, IN, OUT, Family, Launch, Scalar, ceil_div, cpp_bool, variant
 
 _MASKS = {"": 0, "bool": 1, "float32": 2}
-# Elements that a thread of 02_registers.cu holds as floats, and threads of a block, at most.
+# The most elements that a thread of 02_registers.cu holds as floats, and the most threads per block.
 HELD_FLOATS, MOST_THREADS = 32, 1024
 
 
 @dataclass(frozen=True)
 class ModesProblem:
-    """rows x cols; (row, column) strides of x, mask and y in elements; vector: the elements that can be moved as one
-    piece of 16 bytes, or 1; dtypes by name, mask "" for none."""
+    """Extents; (row, column) strides of x, mask and y, in elements; vector: the elements per 16-byte piece if the
+    arrays consist of such pieces, else 1; the names of the dtypes, with mask "" for none."""
 
     rows: int
     cols: int
@@ -52,7 +52,7 @@ class ModesProblem:
 def problem(
     inputs: Sequence[Any], output: Any, log: bool = False, scale: float = 1.0, masked: bool = False
 ) -> ModesProblem:
-    """The problem of x, or of x and a mask, and the output; ValueError says what it refuses."""
+    """Return the problem of x, an optional mask, and the output. Raise ValueError for unsupported arrays."""
     x, mask = inputs[0], inputs[1] if len(inputs) > 1 else None
     if x.dtype.name not in CPP or output.dtype != x.dtype:
         raise ValueError(
@@ -71,7 +71,7 @@ def problem(
 
 
 def read_scale(scale: float) -> float:
-    """`scale` as a float32 has it. ValueError for one that is not finite."""
+    """Return `scale` rounded to float32. Raise ValueError if it is not finite."""
     with np.errstate(over="ignore"):
         factor = float(np.float32(scale))
     if not math.isfinite(factor):
@@ -80,19 +80,19 @@ def read_scale(scale: float) -> float:
 
 
 def _mask_strides(mask: Any, shape: tuple[int, ...]) -> tuple[int, int]:
-    """The (row, column) strides by which `mask` is broadcast to `shape`, in elements."""
+    """Return the (row, column) strides of `mask` broadcast to `shape`, in elements."""
     if mask.dtype.name not in ("bool", "float32"):
         raise ValueError(f"softmax takes a mask of bool or float32, got {mask.dtype}: convert it first")
     extents = tuple(mask.shape)
     fits = len(extents) <= len(shape) and all(m in (1, n) for m, n in zip(extents[::-1], shape[::-1], strict=False))
     if not fits:
-        raise ValueError(f"softmax takes a mask that broadcasts to x of {shape}, got one of {extents}: reshape it")
+        raise ValueError(f"softmax takes a mask that broadcasts to x of {shape}, got {extents}: reshape it first")
     steps = [0 if m == 1 else step for m, step in zip(extents, mask.strides_elements, strict=True)]
     return row_and_column(steps)
 
 
 def _vector(rows: int, cols: int, x: Any, mask: Any, mask_strides: tuple[int, int], output: Any) -> int:
-    """Elements of a piece: 16 bytes of x if all three arrays can be moved in such pieces, else 1."""
+    """Return the elements per piece: 16 bytes of x if all three arrays consist of such pieces, else 1."""
     count = piece(rows, cols, (x, output))
     if mask is not None and count > 1:
         row, col = mask_strides
@@ -113,7 +113,7 @@ class ModesTile:
 
 
 def register_tile(problem: ModesProblem) -> ModesTile | None:
-    """The tile for a problem, or None where a row does not fit a block's registers."""
+    """Return the tile for a problem, or None if a row does not fit in a block's registers."""
     vec = problem.vector
     pieces = max(ceil_div(problem.cols, vec), 1)
     if vec == 8 and not problem.mask:
@@ -130,8 +130,11 @@ def register_tile(problem: ModesProblem) -> ModesTile | None:
 
 
 def _tile_as_they_came(pieces: int) -> ModesTile | None:
-    """The tile of a row of 16-bit elements that are kept as they came, four registers a piece: four pieces a thread are
-    the best on an H200 (8192x8192: 0.90 of a copy; 0.83 with two, 0.65 with one), eight where that saves a barrier."""
+    """Return the tile for a row of 16-bit elements that stay packed, four registers per piece.
+
+    Four pieces per thread are the fastest on an H200 (8192x8192: 0.90 of copy bandwidth; 0.83 with two, 0.65 with one).
+    Eight are used if that saves a barrier.
+    """
     for lanes, held in ((4, 4), (8, 4), (16, 4), (32, 4), (32, 8)):
         if pieces <= lanes * held:
             return ModesTile(128, lanes, held, 8)
@@ -144,7 +147,7 @@ def _tile_as_they_came(pieces: int) -> ModesTile | None:
 
 @variant("softmax_modes/01_two_reads.cu", since="sm_80")
 def two_reads(problem: ModesProblem) -> Launch:
-    """one block a row, maximum and sum online, then a second read"""
+    """one block per row, online maximum and sum, then a second read"""
     pieces = ceil_div(problem.cols, problem.vector)
     block = min(MOST_THREADS, max(64, ceil_div(ceil_div(pieces, 2), 32) * 32))
     return Launch(problem.rows, block, entry=f"two_reads<{problem.template}, {problem.vector}>")
@@ -155,18 +158,18 @@ def registers(problem: ModesProblem) -> Launch | str:
     """each element read once, 16 bytes at a time, and kept in registers"""
     tile = register_tile(problem)
     if tile is None:
-        return f"a row of {problem.cols} is more than a block holds in registers"
+        return f"a row of {problem.cols} elements does not fit in a block's registers"
     entry = f"registers<{problem.template}, {tile.block}, {tile.lanes}, {tile.held}, {tile.vec}>"
     return Launch(ceil_div(problem.rows, tile.block // tile.lanes), tile.block, entry=entry)
 
 
 def _arguments(problem: ModesProblem) -> tuple[Any, ...]:
-    mask = IN[1] if problem.mask else IN[0]  # which is not read
+    mask = IN[1] if problem.mask else IN[0]  # not read without a mask
     return (IN[0], mask, OUT, *problem.strides, problem.rows, problem.cols, problem.scale)
 
 
 def choose(problem: ModesProblem, arch: str) -> str:
-    """The rung that "auto" means: registers wherever a row fits them."""
+    """Return the variant for "auto": registers if a row fits in them."""
     return "registers" if register_tile(problem) is not None else "two_reads"
 
 

@@ -1,4 +1,4 @@
-"""The problem of row softmax, and the refusals that both families of it share."""
+"""The problem of row softmax, and the argument checks that both softmax families share."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from cudakit.family import MAX_GRID_X, alignment, checks
 from cudakit.libs import calls
 
 _TWICE = (
-    "softmax output of {extents} with strides {output.strides_elements} (elements) may name one place twice, and "
-    "blocks would race for it: give an output whose elements are apart"
+    "softmax output of {extents} with strides {output.strides_elements} (elements) may store two elements at "
+    "one address, a data race: give an output whose elements do not overlap"
 )
 _PARTLY = (
-    "softmax input and output overlap or lie interleaved without being the same array: give the same array with the "
+    "softmax input and output overlap or are interleaved without being the same array: give the same array with the "
     "same strides to work in place, or a separate output"
 )
-_SHARED = "the output of softmax overlaps {name}, which other threads still read: give another output"
+_SHARED = "the output of softmax overlaps {name}, which other threads still read: give a separate output"
 
 
 def expect_rows(x: Any, output: Any, mask: Any = None) -> tuple[int, int]:
-    """The rows and columns of an input (rows, cols) or (cols,) and its output. ValueError for other shapes, and for an
-    output that overlaps itself, part of x, or the mask."""
+    """Return the rows and columns of an input (rows, cols) or (cols,) and its output. Raise ValueError for other
+    shapes, and for an output that overlaps itself, part of x, or the mask."""
     if len(x.shape) not in (1, 2):
         raise ValueError(f"softmax takes 1-D (one row) or 2-D arrays, got shape {tuple(x.shape)}; reshape it first")
     checks.expect_shape_of("softmax", x, output)
@@ -35,13 +35,14 @@ def expect_rows(x: Any, output: Any, mask: Any = None) -> tuple[int, int]:
 
 
 def row_and_column(strides: Sequence[int]) -> tuple[int, int]:
-    """The last two of an array's strides, 0 for those it lacks."""
+    """Return the last two of an array's strides; 0 for missing ones."""
     row, col = (0, 0, *strides)[-2:]
     return row, col
 
 
 def piece(rows: int, cols: int, arrays: Sequence[Any]) -> int:
-    """The elements of 16 bytes if every row of all arrays (of one dtype) can be moved in such pieces, else 1."""
+    """Return the elements per 16-byte piece if every row of all arrays (of one dtype) consists of such pieces, else
+    1."""
     count = 16 // int(arrays[0].itemsize)
     if cols % count:
         return 1
@@ -54,9 +55,9 @@ def piece(rows: int, cols: int, arrays: Sequence[Any]) -> int:
 
 @dataclass(frozen=True)
 class RowProblem:
-    """rows x cols; strides in elements; alignment in bytes (at most 16) of both arrays' first element, and how many
-    floats past y's place between two 16-byte boundaries x starts; sms: multiprocessors of the device; blas: whether a
-    BLAS library can be called on it."""
+    """Extents; strides, in elements; the alignment of both arrays' first element, in bytes (at most 16); apart: the
+    difference of x's and y's offsets from a 16-byte boundary, in floats; sms: the device's multiprocessors; blas:
+    whether a BLAS library can be called on it."""
 
     rows: int
     cols: int
@@ -83,14 +84,14 @@ class RowProblem:
 
     @property
     def shifted(self) -> bool:
-        """Whether each row of both arrays is one run of floats that starts at the same distance from a 16-byte
-        boundary in both."""
+        """Whether the rows of both arrays are contiguous, and each row has the same offset from a 16-byte boundary in
+        both."""
         together = self.rows == 1 or (self.x_strides[0] - self.y_strides[0]) % 4 == 0
         return self.x_strides[1] == self.y_strides[1] == 1 and together and self.apart == 0
 
 
 def problem(inputs: Sequence[Any], output: Any) -> RowProblem:
-    """The problem of a float32 input and its output; ValueError says what it refuses."""
+    """Return the problem of a float32 input and its output. Raise ValueError for unsupported arrays."""
     (x,) = inputs
     checks.expect_float32_in_and_out("softmax", x, output)
     rows, cols = expect_rows(x, output)

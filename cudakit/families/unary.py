@@ -1,4 +1,4 @@
-"""One array to another, element by element: scale, threshold, cast and fill."""
+"""Element-wise maps of one array: scale, threshold, cast and fill."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cudakit.family import CPP, IN, OUT, Family, Launch, Scalar, Slot, alignment
 from cudakit.memory import array as memory
 from cudakit.rounding import SMALLEST, U
 
-# Measured on an H200: maps that narrow their elements are best in small blocks, fills a quarter slower in them.
+# Measured on an H200: small blocks are the fastest for maps to a smaller dtype, but fills are a quarter slower in them.
 BLOCK = 128
 FILL_BLOCK = 256
 FLOATS = tuple(CPP)
@@ -26,8 +26,8 @@ _UNALIGNED = "16-byte access needs contiguous arrays that start on a 16-byte bou
 
 @dataclass(frozen=True)
 class MapProblem:
-    """The walk over input and output (of fill: the output alone), their dtypes, the map's parameter (of fill: the
-    value's bits), and whether all is contiguous and starts on 16 bytes."""
+    """The walk over input and output (for fill: over the output only), their dtypes, the map's parameter (for fill: the
+    value's bits), and `vectors`, whether all arrays are contiguous and start on a 16-byte boundary."""
 
     what: str
     walk: axes.Walk
@@ -41,19 +41,19 @@ class MapProblem:
         return f"{self.what} of {shape} {self.x} to {self.y}, strides {' to '.join(map(str, self.walk.strides))}"
 
 
-# The maps of scale, threshold and cast, of the input's type x and the output's type y.
+# The C++ functors of scale, threshold and cast, by the input's type x and the output's type y.
 _FUNCTORS = {"scale": "Scale<{x}>", "threshold": "Threshold<{x}>", "cast": "Cast<{x}, {y}>"}
 
 
 def _of_types(problem: MapProblem) -> str:
-    """The template arguments that both kernels of the maps begin with."""
+    """Return the first template arguments of both map kernels."""
     x, y = _CPP[problem.x], _CPP[problem.y]
     return f"{x}, {y}, {_FUNCTORS[problem.what].format(x=x, y=y)}"
 
 
 @variant("unary/01_strided.cu")
 def strided(problem: MapProblem) -> Launch:
-    """any strides: every element finds its own place"""
+    """any strides: addresses computed per element"""
     walk = problem.walk
     blocks = min(ceil_div(walk.size, BLOCK), 2 * GRID_STRIDE_BLOCKS)
     args = (IN[0], OUT, *walk.strides[0], *walk.strides[1], *walk.extents, problem.parameter)
@@ -62,7 +62,7 @@ def strided(problem: MapProblem) -> Launch:
 
 @variant("unary/02_vectors.cu", problems="aligned")
 def vectors(problem: MapProblem) -> Launch | str:
-    """16 bytes a lane"""
+    """16 bytes per lane"""
     if not problem.vectors:
         return _UNALIGNED
     per = 16 // max(memory.as_dtype(name).itemsize for name in (problem.x, problem.y))
@@ -80,18 +80,18 @@ def _problem(what: str, x: Any, y: Any, parameter: float) -> MapProblem:
 
 
 def _single(number: float) -> float:
-    """`number` as a float32 has it."""
+    """Return `number` rounded to float32."""
     with np.errstate(over="ignore"):
         return float(np.float32(number))
 
 
 def _same_dtype(what: str, x: Any, y: Any) -> None:
     if x.dtype.name not in FLOATS or y.dtype != x.dtype:
-        raise ValueError(f"{what} takes {', '.join(FLOATS)}, the same in and out; got {x.dtype} in and {y.dtype} out")
+        raise ValueError(f"{what} takes {', '.join(FLOATS)}, one dtype in and out; got {x.dtype} in and {y.dtype} out")
 
 
 def _wide(x: Any) -> Any:
-    """x in float32, or as it is if it has more digits."""
+    """Return x in float32, or unchanged if its dtype is more precise."""
     return x.astype(np.result_type(x.dtype, np.float32))
 
 
@@ -102,7 +102,7 @@ def _inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generat
 
 
 def _family(name: str, **given: Any) -> Family[MapProblem]:
-    """A family of this module, with the fields that all have in common: results are rounded once."""
+    """Return a family of this module with the fields that all of them share; results are rounded once."""
     common: dict[str, Any] = {
         "variants": (strided, vectors),
         "inputs": _inputs,
@@ -126,12 +126,12 @@ FACTOR = 0.7
 
 
 def _scaled(x: Any, *, factor: float = FACTOR) -> Any:
-    """The product with the float32 that the factor is taken as."""
+    """Return the product with the factor rounded to float32."""
     return (_wide(x) * np.float32(factor)).astype(x.dtype)
 
 
 def _scale_rounding(exact: Any, x: Any, factor: float = FACTOR) -> Any:
-    """The rounding of the float32 product, which is rounded once more to 16 bits."""
+    """Return the rounding error of the float32 product, which 16-bit results round a second time."""
     return 0.0 if x.dtype == np.float32 else U * np.abs(exact) + SMALLEST / 2
 
 
@@ -153,12 +153,23 @@ SCALE.call = lambda inputs, out, variant, stream, factor=FACTOR: functools.parti
 
 
 def scale(x: Any, factor: float, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
-    """factor * x for float32, float16 or bfloat16; the product is float32's, rounded once to x's dtype.
+    """Return factor * x for float32, float16 or bfloat16; the product is float32, rounded once to x's dtype.
 
-    x: any strides whose axes merge into four; cudakit's, torch's or CuPy's, and so is the result. factor: taken as a
-    float32. out: where to write, which may be x; a new array unless given. variant: a rung by name, or "auto". stream:
-    the device's default stream, or torch's or CuPy's current one, unless given. Returns without waiting. Raises
-    ValueError for arrays it does not take, UnsupportedVariant for a rung that does not take them.
+    Does not wait for the device.
+
+    Args:
+        x: An array of cudakit, torch or CuPy, with any strides whose axes can be merged into four.
+        factor: Rounded to float32.
+        out: The output, which may be `x`. By default a new array.
+        variant: The name of a variant, or "auto".
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+
+    Returns:
+        The result, an array of the input's library.
+
+    Raises:
+        ValueError: If the arrays are not supported.
+        UnsupportedVariant: If the variant does not support the arrays.
     """
     return apply(SCALE, (x,), out, variant, stream, {"factor": factor})
 
@@ -169,7 +180,7 @@ LIMIT = 0.3
 
 
 def _kept(x: Any, *, limit: float = LIMIT) -> Any:
-    """x, with 0 where it is below the float32 that the limit is taken as."""
+    """Return x with 0 for the elements below the limit, rounded to float32."""
     return np.where(_wide(x) < np.float32(limit), np.zeros((), x.dtype), x)
 
 
@@ -190,9 +201,9 @@ THRESHOLD.call = lambda inputs, out, variant, stream, limit=LIMIT: functools.par
 
 
 def threshold(x: Any, limit: float, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
-    """x, with 0 where x < limit, for float32, float16 or bfloat16. A value equal to the limit stays, and so does NaN.
+    """Return x with 0 for elements below `limit`, for float32, float16 or bfloat16.
 
-    limit: compared as a float32. The rest is as for `scale`.
+    Elements equal to the limit and NaN stay. The limit is rounded to float32. The other arguments are those of `scale`.
     """
     return apply(THRESHOLD, (x,), out, variant, stream, {"limit": limit})
 
@@ -203,7 +214,7 @@ CASTS = tuple(_CPP)
 
 
 def _whole(x: Any) -> Any:
-    """x rounded to nearest even int32, and to its ends if it is past them; NaN becomes 0."""
+    """Return x rounded to the nearest int32 (ties to even), saturated to the range of int32; NaN becomes 0."""
     if x.dtype == np.int32:
         return x
     whole = np.nan_to_num(np.rint(x.astype(np.float64)), nan=0.0, posinf=np.inf, neginf=-np.inf)
@@ -211,7 +222,7 @@ def _whole(x: Any) -> Any:
 
 
 def _odd_float32(x: np.ndarray) -> Any:
-    """int32 as float32 rounded to odd: towards zero, the last bit set if anything was lost."""
+    """Return int32 as float32 rounded to odd: towards zero, with the last bit set if the result is inexact."""
     exact = np.asarray(x, np.float64)
     near = exact.astype(np.float32)
     truncated = np.where(np.abs(near.astype(np.float64)) > np.abs(exact), np.nextafter(near, np.float32(0)), near)
@@ -226,7 +237,7 @@ def _cast_reference(x: Any, *, to: str = "float16") -> Any:
 def _cast_baseline(x: Any, to: str = "float16") -> Any:
     if to == "int32":
         return _whole(x)
-    if x.dtype == np.int32 and to == "bfloat16":  # ml_dtypes goes through float32, and rounds twice
+    if x.dtype == np.int32 and to == "bfloat16":  # ml_dtypes converts by way of float32 and rounds twice
         return _odd_float32(x).astype(memory.as_dtype(to))
     return x.astype(memory.as_dtype(to))
 
@@ -234,7 +245,7 @@ def _cast_baseline(x: Any, to: str = "float16") -> Any:
 def _cast_problem(inputs: Sequence[Any], output: Any, to: str = "float16") -> MapProblem:
     for name in (inputs[0].dtype.name, to):
         if name not in CASTS:
-            raise ValueError(f"cast goes between {', '.join(CASTS)}, not from {inputs[0].dtype} to {to}")
+            raise ValueError(f"cast supports {', '.join(CASTS)}, got {inputs[0].dtype} to {to}")
     if output.dtype.name != to:
         raise ValueError(f"cast to {to} takes an output of that dtype, got {output.dtype}")
     return _problem("cast", inputs[0], output, 0.0)
@@ -255,10 +266,10 @@ CAST.call = lambda inputs, out, variant, stream, to="float16": functools.partial
 
 
 def cast(x: Any, to: Any, out: Any = None, variant: str = "auto", stream: Any = None) -> Any:
-    """x as another dtype: float32, float16, bfloat16 or int32, rounded to nearest even.
+    """Return x converted to float32, float16, bfloat16 or int32, rounded to nearest (ties to even).
 
-    Into float16 and bfloat16 values past the largest become infinite; into int32 they become its ends, and NaN becomes
-    0. int32 is rounded once, whatever its size. The rest is as for `scale`; out may be x only where the dtype stays.
+    Overflow becomes infinity in float16 and bfloat16; in int32 it saturates, and NaN becomes 0. int32 inputs are
+    rounded once. The other arguments are those of `scale`, except that `out` may be `x` only if the dtypes are equal.
     """
     return apply(CAST, (x,), out, variant, stream, {"to": memory.as_dtype(to).name})
 
@@ -267,22 +278,23 @@ def cast(x: Any, to: Any, out: Any = None, variant: str = "auto", stream: Any = 
 
 
 def _element(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
-    """`value` as one element of `dtype`. ValueError if it has no such value."""
+    """Return `value` as one element of `dtype`. Raise ValueError if an integer dtype cannot hold it exactly."""
     given = np.asarray(value)
     if given.shape:
-        raise ValueError(f"fill takes one value, not an array of shape {given.shape}: copy_from() takes arrays")
+        raise ValueError(f"fill takes one value, got an array of shape {given.shape}: use copy_from() for arrays")
     with np.errstate(over="ignore", invalid="ignore"):
         element = given.astype(dtype)
     if dtype.kind in "iu" and element != given:
-        raise ValueError(f"{value!r} is no {dtype}: round it first")
+        raise ValueError(f"{dtype} cannot hold {value!r} exactly: round it first")
     return element
 
 
 def _fill_problem(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> MapProblem:
-    """The input is what tells the shape and dtype of a new output; it is not read."""
+    """Return the problem of filling `output`. The input only gives the shape and dtype of a new output; it is not
+    read."""
     dtype = output.dtype
     if dtype.itemsize not in _UNSIGNED:
-        raise ValueError(f"fill takes elements of 1, 2, 4 or 8 bytes, and {dtype} has {dtype.itemsize}")
+        raise ValueError(f"fill takes elements of 1, 2, 4 or 8 bytes, but {dtype} has {dtype.itemsize}")
     bits = int(_element(value, dtype).reshape(1).view(f"u{dtype.itemsize}")[0])
     checks.expect_output("fill", output, ())
     walk = axes.walk("fill", output.shape, (output.strides_elements,))
@@ -291,14 +303,14 @@ def _fill_problem(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> MapPr
 
 
 def _bits(problem: MapProblem) -> tuple[Slot, str]:
-    """The output as unsigned integers, and their type in C++."""
+    """Return the output as unsigned integers, and their C++ type."""
     size = memory.as_dtype(problem.y).itemsize
     return OUT.at(dtype=f"u{size}"), _UNSIGNED[size]
 
 
 @variant("unary/03_fill_strided.cu", name="strided")
 def _fill_strided(problem: MapProblem) -> Launch:
-    """any strides: every element finds its own place"""
+    """any strides: addresses computed per element"""
     walk, (out, unsigned) = problem.walk, _bits(problem)
     blocks = min(ceil_div(walk.size, BLOCK), 2 * GRID_STRIDE_BLOCKS)
     args = (out, *walk.strides[0], *walk.extents, problem.parameter)
@@ -307,7 +319,7 @@ def _fill_strided(problem: MapProblem) -> Launch:
 
 @variant("unary/04_fill_vectors.cu", name="vectors", problems="aligned")
 def _fill_vectors(problem: MapProblem) -> Launch | str:
-    """16 bytes a lane"""
+    """16 bytes per lane"""
     if not problem.vectors:
         return _UNALIGNED
     size, (out, unsigned) = problem.walk.size, _bits(problem)
@@ -327,9 +339,22 @@ FILL.call = lambda inputs, out, variant, stream, value=1.0: functools.partial(fi
 
 
 def fill(x: Any, value: Any, variant: str = "auto", stream: Any = None) -> Any:
-    """Writes `value`, rounded to x's dtype, to every element of x, and returns x.
+    """Write `value`, rounded to x's dtype, to every element of `x`, and return `x`.
 
-    x: elements of 1, 2, 4 or 8 bytes, any strides whose axes merge into four; cudakit's, torch's or CuPy's. The rest is
-    as for `scale`. ValueError for a value that an integer dtype has not.
+    Does not wait for the device.
+
+    Args:
+        x: An array of cudakit, torch or CuPy, with elements of 1, 2, 4 or 8 bytes and any strides whose axes can be
+            merged into four.
+        value: The value of every element.
+        variant: The name of a variant, or "auto".
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+
+    Returns:
+        `x`.
+
+    Raises:
+        ValueError: If the array is not supported, or if an integer dtype cannot hold the value exactly.
+        UnsupportedVariant: If the variant does not support the array.
     """
     return apply(FILL, (x,), x, variant, stream, {"value": value})

@@ -12,9 +12,9 @@ import numpy as np
 from cudakit.family import IN, MAX_GRID_YZ, OUT, Family, Launch, alignment, ceil_div, checks, variant
 
 BLOCK_3D = (16, 8, 8)
-# Enough blocks of 256 to fill the largest chip we know (132 SMs x 8 blocks) twice; more only adds scheduling.
+# Enough blocks of 256 threads to fill an H200 (132 SMs x 8 blocks) twice; more blocks only add scheduling overhead.
 GRID_STRIDE_BLOCKS = 2112
-# The L2 of the largest chip we know (an H200's 60 MiB; a B200 has 126 MB).
+# About the L2 of an H200 (60 MiB); a B200 has 126 MB.
 L2_BYTES = 64 << 20
 
 UNALIGNED = "float4 access needs all three arrays to start on a 16-byte boundary"
@@ -22,7 +22,7 @@ UNALIGNED = "float4 access needs all three arrays to start on a 16-byte boundary
 
 @dataclass(frozen=True)
 class AddProblem:
-    """The shape that is added, slowest axis first, and whether all three arrays start on 16 bytes."""
+    """The shape, slowest axis first, and whether all three arrays start on a 16-byte boundary."""
 
     shape: tuple[int, ...]
     aligned: bool
@@ -33,7 +33,7 @@ class AddProblem:
 
     @property
     def volume(self) -> tuple[int, int, int]:
-        """(nx, ny, nz), x fastest: axes before the last two fold into z."""
+        """(nx, ny, nz), x fastest; all axes before the last two are merged into z."""
         padded = (1, 1, *self.shape)
         return padded[-1], padded[-2], math.prod(padded[:-2])
 
@@ -43,13 +43,13 @@ class AddProblem:
 
 @variant("vector_add/01_vector_add.cu")
 def vector_add(problem: AddProblem) -> Launch:
-    """one thread an element, blocks of 1024"""
+    """one thread per element, blocks of 1024"""
     return Launch(ceil_div(problem.n, 1024), 1024)
 
 
 @variant("vector_add/02_vector_add_3d.cu")
 def vector_add_3d(problem: AddProblem) -> Launch:
-    """a volume in blocks of 16x8x8"""
+    """3-D grid, blocks of 16x8x8"""
     blocks = [ceil_div(n, b) for n, b in zip(problem.volume, BLOCK_3D, strict=True)]
     grid = blocks[0], min(blocks[1], MAX_GRID_YZ), min(blocks[2], MAX_GRID_YZ)
     return Launch(grid, BLOCK_3D, (*IN[:2], OUT, *problem.volume))
@@ -57,24 +57,24 @@ def vector_add_3d(problem: AddProblem) -> Launch:
 
 @variant("vector_add/03_vector_add_grid_stride.cu")
 def vector_add_grid_stride(problem: AddProblem) -> Launch:
-    """a fixed grid strides over the vector"""
+    """grid-stride loop, a fixed number of blocks"""
     return Launch(min(ceil_div(problem.n, 256), GRID_STRIDE_BLOCKS), 256)
 
 
 @variant("vector_add/04_vector_add_vec4.cu", problems="aligned")
 def vector_add_vec4(problem: AddProblem) -> Launch | str:
-    """16 bytes a lane a load"""
+    """16-byte loads and stores per lane"""
     return Launch(ceil_div(ceil_div(problem.n, 4), 256), 256) if problem.aligned else UNALIGNED
 
 
 @variant("vector_add/05_vector_add_streamed.cu", problems="aligned")
 def vector_add_streamed(problem: AddProblem) -> Launch | str:
-    """marked as not to be kept in the L2"""
+    """loads and stores marked evict-first in L2"""
     return Launch(ceil_div(ceil_div(problem.n, 4), 1024), 1024) if problem.aligned else UNALIGNED
 
 
 def problem(inputs: Sequence[Any], output: Any) -> AddProblem:
-    """The problem of a + b = output; ValueError says what it refuses."""
+    """Return the problem of output = a + b. Raise ValueError for unsupported arrays."""
     a, b = inputs
     arrays = (("a", a), ("b", b), ("out", output))
     checks.expect_float32("vector add", arrays)
@@ -88,12 +88,12 @@ def problem(inputs: Sequence[Any], output: Any) -> AddProblem:
 
 
 def streams(elements: int) -> bool:
-    """Whether a, b and c of so many elements are too large for the L2, so that keeping them there is no use."""
+    """Return whether a, b and c of this many elements are too large to stay in the L2."""
     return 12 * elements > L2_BYTES
 
 
 def choose(problem: AddProblem, arch: str) -> str:
-    """The rung that "auto" means: the fastest on an H200 among those that support the problem."""
+    """Return the variant for "auto": the fastest on an H200 among those that support the problem."""
     if not problem.aligned:
         return "vector_add"
     return "vector_add_streamed" if streams(problem.n) else "vector_add_vec4"

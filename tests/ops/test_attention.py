@@ -216,17 +216,17 @@ def test_refusals_name_what_was_wrong(device: cudakit.Device) -> None:
         ((zeros(2, 2, 8, 32, dtype=np.float64),) * 3, {}, "float32, float16, bfloat16; got float64"),
         ((q[0], k[0], k[0]), {}, r"shape \(batch, heads, length, d\)"),
         ((q, k, zeros(2, 2, 21, 32)), {}, "k and v of one shape"),
-        ((q, zeros(2, 3, 20, 32), zeros(2, 3, 20, 32)), {}, "4 query heads are no multiple of 3"),
+        ((q, zeros(2, 3, 20, 32), zeros(2, 3, 20, 32)), {}, "got 4 query heads and 3 key heads"),
         ((zeros(1, 1, 4, 12),) * 3, {}, "multiples of 8, got 12: pad"),
         ((zeros(1, 1, 4, 264),) * 3, {}, "8 to 256"),
         (
             (q.transpose(0, 1, 3, 2)[..., :8],) + (zeros(2, 2, 20, 8),) * 2,
             {},
-            "last axis is contiguous, q has a step of 32",
+            "last axis is contiguous, q has a stride of 32",
         ),
         ((q, k, k), {"out": zeros(2, 4, 16, 40)}, "shape of q"),
         ((q, q, q), {"out": q}, "overlaps q"),
-        ((q, k, k), {"scale": -1.0}, "positive finite scale, got -1.0: for a negative one negate q"),
+        ((q, k, k), {"scale": -1.0}, "positive finite scale, got -1.0: for a negative scale, negate q"),
         ((q, k, k), {"scale": NAN}, "positive finite scale"),
     ]
     for arrays, options, words in wrong:
@@ -236,10 +236,10 @@ def test_refusals_name_what_was_wrong(device: cudakit.Device) -> None:
     for variant in ("flash", "tensor_cores"):
         with pytest.raises(cudakit.UnsupportedVariant, match="not float32"):
             ops.attention(*single, variant=variant)
-    with pytest.raises(cudakit.UnsupportedVariant, match="begin on 16 bytes"):
+    with pytest.raises(cudakit.UnsupportedVariant, match="start on a 16-byte boundary"):
         ops.attention(*(zeros(2, 2, 8, 40)[..., 1:33] for _ in range(3)), variant="flash")
     long = zeros(1, 1, 8000, 32)
-    with pytest.raises(cudakit.UnsupportedVariant, match="8000 keys do not fit"):
+    with pytest.raises(cudakit.UnsupportedVariant, match="8000 keys need"):
         ops.attention(long[:, :, :1], long, long, variant="fused_rows")
 
 

@@ -140,7 +140,7 @@ def test_rows_past_31_bits(roomy: cudakit.Device) -> None:
 def test_rungs_of_16_byte_pieces_say_which_operand_has_none(sim: cudakit.Device) -> None:
     a, b = sim.zeros((8, 24), np.float16), sim.zeros((24, 9), np.float16)
     for name in ("ldmatrix", "swizzled", "pipelined"):
-        with pytest.raises(cudakit.UnsupportedVariant, match="B does not lie in 16-byte pieces"):
+        with pytest.raises(cudakit.UnsupportedVariant, match="B does not consist of 16-byte pieces"):
             ops.gemm(a, b, variant=name)
     ops.gemm(a, b)  # auto takes it
 
@@ -148,9 +148,9 @@ def test_rungs_of_16_byte_pieces_say_which_operand_has_none(sim: cudakit.Device)
 @pytest.mark.parametrize(
     ("out", "dtype", "words"),
     [
-        ("float64", None, "gives float16 or float32, the output is float64"),
-        ("bfloat16", None, "gives float16 or float32, the output is bfloat16"),
-        ("float16", "float32", "asked for as float32, and the output is float16"),
+        ("float64", None, "takes an output of float16 or float32, got float64"),
+        ("bfloat16", None, "takes an output of float16 or float32, got bfloat16"),
+        ("float16", "float32", "dtype=float32 differs from the output's dtype float16"),
     ],
 )
 def test_results_of_other_dtypes_are_refused(sim: cudakit.Device, out: str, dtype: Any, words: str) -> None:
@@ -165,7 +165,7 @@ def test_operands_of_two_dtypes_are_refused(sim: cudakit.Device) -> None:
         ops.gemm(half, sim.zeros((8, 8), memory.as_dtype("bfloat16")))
     with pytest.raises(ValueError, match="float16"):
         ops.gemm(single, half)
-    with pytest.raises(ValueError, match="gives float32, float16 was asked for"):
+    with pytest.raises(ValueError, match="has the dtype float32, got dtype=float16"):
         ops.gemm(single, single.T, dtype="float16")
     with pytest.raises(ValueError, match="C and the output"):
         ops.gemm(half, half.T, dtype="float32", c=half, beta=1.0)

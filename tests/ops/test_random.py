@@ -76,7 +76,7 @@ def test_refusals(device: cudakit.Device) -> None:
         ops.uniform(out=device.zeros((4,), np.float64))
     with pytest.raises(ValueError, match="contiguous"):
         ops.normal(out=device.zeros((4, 4), np.float32)[:, ::2])
-    with pytest.raises(ValueError, match=r"seed is -1: it must be from 0"):
+    with pytest.raises(ValueError, match=r"seed must be from 0 to 2\*\*64 - 1, got -1"):
         ops.uniform(4, seed=-1, device=device)
     with pytest.raises(ValueError, match="either the shape"):
         ops.uniform()
