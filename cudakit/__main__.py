@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cudakit import __version__, names
 from cudakit.commands import check, clangd, cli, files, fuzzing, profile, project, shipping, tuning
@@ -97,18 +99,22 @@ def draw(arguments: argparse.Namespace) -> int:
 
 
 def fill(arguments: argparse.Namespace) -> int:
-    """Writes the tables between the marks of markdown files anew; with --check only says which are not up to date.
+    """Write the tables and figures of markdown files anew; with --check only report which are not up to date.
 
-    The JSON files in the marks are looked for from the working directory.
+    The files that the marks name are looked for from the working directory.
     """
     from cudakit.show import marks, outputs
+
+    @functools.cache
+    def load(source: str) -> Mapping[str, Any]:
+        return (outputs.load_toml if source.endswith(".toml") else outputs.load)(Path(source))
 
     wrong, found = False, 0
     for name in arguments.file:
         path = Path(name)
         old = outputs.read_text(path)
         found += marks.count(old)
-        new, problems = marks.fill_marks(old, lambda source: outputs.load(Path(source)))
+        new, problems = marks.fill_marks(old, load)
         for problem in problems:
             print(f"{name}: {problem}", file=sys.stderr)
         if new != old:
@@ -189,9 +195,9 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--shape", type=cli.parse_shape, metavar="SHAPE", help="the ladder's shape (default: the fullest)")
     sub.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="the sweep's lines in colour")
 
-    sub = command("fill", "Writes the tables between the marks of markdown files, from the JSON they name.", fill)
+    sub = command("fill", "Writes the tables and figures of markdown files, from the JSON that their marks name.", fill)
     sub.add_argument("file", nargs="+")
-    sub.add_argument("--check", action="store_true", help="write nothing; fail where a table is not up to date")
+    sub.add_argument("--check", action="store_true", help="write nothing; fail if a table or figure is not up to date")
 
     sub = command("clangd", clangd.HELP, clangd.main)
     clangd.add_arguments(sub)

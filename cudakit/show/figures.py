@@ -96,7 +96,7 @@ def written(expression: str, document: Any) -> str:
     else:
         places.append(last)
     if not places[0]:
-        raise Refused("a figure's mark names nothing: write a place, such as rows[variant=tree_reduce].gbps")
+        raise Refused("a figure's definition names no place: write one, such as rows[variant=tree_reduce].gbps")
     if len(places) == 1:
         value = at(document, places[0])
     else:

@@ -1,4 +1,4 @@
-"""Marks in markdown between which a table or a figure is written anew from the JSON that the mark names."""
+"""Marks in markdown: tables between them, and figures that they name, are written anew from JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cudakit.errors import Refused
-from cudakit.show import example_tables, figures, markdown, profile_tables, tables
+from cudakit.show import example_tables, markdown, page_figures, profile_tables, tables
 from cudakit.show.outputs import reading
 
 WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
@@ -23,22 +23,20 @@ WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 # Between a table's marks there are no other marks: prose behind a mark that was never ended must not go with its table.
 _MARK = re.compile(r"(<!-- (?P<writer>\w+) (?P<source>\S+) -->\n)(?:(?!<!-- ).)*(<!-- end -->)", re.DOTALL)
-_FIGURE = re.compile(r"(<!-- figure (?P<source>\S+) (?P<figure>[^>]*?) ?-->)[^<\n]*(<!-- end -->)")
 
 
 def count(text: str) -> int:
     """How many marks of tables and figures there are in `text`, well formed or not."""
-    return len(re.findall(r"<!-- \w+ \S+.*?-->", text))
+    return len(re.findall(r"<!-- \w+ \S+.*?-->|<!--\s+\w+(?:\.\w+)+\s+-->", text))
 
 
 def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str, list[str]]:
     """`text` with what stands between `<!-- summary profiles/h200/softmax.json -->` and `<!-- end -->` written anew.
 
-    So is what stands within a line between `<!-- figure profiles/h200/softmax.json rows[0].gbps .0f -->` and
-    `<!-- end -->`: see cudakit.show.figures.
+    So are the figures of sentences and of columns, whose definitions the page names: see cudakit.show.page_figures.
 
-    `load` reads the JSON named in the mark. Also gives the marks that could not be filled, each with the reason; what
-    stands between them stays.
+    `load` reads the JSON or TOML file that a mark names. Also returns the marks that could not be filled, each with the
+    reason; their text stays.
     """
     problems = []
 
@@ -57,20 +55,9 @@ def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str
             problems.append(str(error))
         return mark[0]
 
-    def fill_figure(mark: re.Match[str]) -> str:
-        try:
-            with reading("not this kind of report"):
-                return f"{mark[1]}{markdown.escaped(figures.written(mark['figure'], load(mark['source'])))}{mark[4]}"
-        except Refused as error:
-            problems.append(f"{mark['source']}: {error}")
-            return mark[0]
-
-    filled = _FIGURE.sub(fill_figure, _MARK.sub(fill, text))
+    filled, missing = page_figures.fill(_MARK.sub(fill, text), load)
     marks = re.compile(rf"<!-- (?:{'|'.join(WRITERS)}) \S+ -->")
     unended = len(marks.findall(text)) - sum(mark["writer"] in WRITERS for mark in _MARK.finditer(text))
     if unended:
         problems.append(f"{unended} of the marks of tables have no line <!-- end --> before the next mark")
-    unended = text.count("<!-- figure ") - len(_FIGURE.findall(text))
-    if unended:
-        problems.append(f"{unended} of the marks <!-- figure FILE PLACE --> have no <!-- end --> on their line")
-    return filled, problems
+    return filled, problems + missing

@@ -118,3 +118,17 @@ def load(path: Path) -> Mapping[str, Any]:
     if not isinstance(report, dict):
         raise Refused(f"{path} is no report: it is a {type(report).__name__}, not an object")
     return report
+
+
+def load_toml(path: Path) -> Mapping[str, Any]:
+    """A TOML file. Raises Refused if it does not exist or is not TOML."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    text = read_text(path)
+    try:
+        document: dict[str, Any] = tomllib.loads(text)
+    except (RecursionError, ValueError) as error:
+        raise Refused(f"{path} cannot be read as TOML: {reason(error)}") from error
+    return document

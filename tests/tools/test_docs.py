@@ -22,7 +22,7 @@ from paths import ROOT
 
 import cudakit
 from cudakit import __main__ as command_line
-from cudakit.show import marks
+from cudakit.show import marks, outputs
 
 PAGES = [ROOT / "README.md", *sorted(path for path in ROOT.glob("docs/**/*.md") if "_build" not in path.parts)]
 
@@ -71,7 +71,14 @@ def test_every_figure_and_table_is_up_to_date(monkeypatch):
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_figure_begins_a_line(page):
     """There a comment begins a block of HTML, which ends the paragraph."""
-    assert "\n<!-- figure" not in page.read_text(encoding="utf-8")
+    assert not re.search(r"^ *<!--\s+\w+\.", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_every_page_of_the_figures_file_is_a_page():
+    """Filling a page reports its unused definitions; this finds those of a page that is gone."""
+    defined = outputs.load_toml(ROOT / "profiles" / "h200" / "figures.toml")
+    named = [re.findall(r"<!-- figures profiles/h200/figures.toml (\w+) -->", page.read_text()) for page in PAGES]
+    assert sorted(defined) == sorted(name for names in named for name in names)
 
 
 @pytest.fixture
@@ -138,6 +145,40 @@ REPORT = {
 }
 
 
+DEFINITIONS = {
+    "page": {
+        "one": {"gbps": "x.json rows[variant=one].gbps ,.0f", "share": "x.json rows[variant=one].of_ceiling .1%"},
+        "tables": {
+            "ladder": {
+                "row": "variant",
+                "names": {"the second": "two"},
+                "columns": {"GB/s": "x.json rows[variant={row},shape=8x16].gbps ,.0f"},
+                "rows": {"one": {"from": "x.json device.name, x.json device.kind"}},
+            },
+            "turned": {"rows": {"GB/s": "x.json rows[variant={column},shape=8x16].gbps .1f"}},
+        },
+    },
+}
+HEADER = "<!-- figures in/figures.toml page -->\n\n"
+SENTENCE = "At 1,812<!-- one.gbps --> GB/s,\nwhich is 43.2 %<!-- one.share --> of a copy.\n\n"
+LADDER = """<!-- columns ladder -->
+| rung | variant | by hand | GB/s | from |
+|---|---|---|---|---|
+| 1 | [`one`](one.cu) | 5 | 1,812 | A GPU, gpu |
+| 2 | the second | 6 | 4,000 | 7 |
+| 3 | three | 7 | - | |
+
+"""
+TURNED = "<!-- columns turned -->\n| | one | two |\n|---|---|---|\n| GB/s | 1812.4 | 4000.0 |\n"
+PAGE = HEADER + SENTENCE + LADDER + TURNED
+
+
+def filled(page, definitions=DEFINITIONS):
+    """The page and the problems; definitions come from in/figures.toml, figures from in/x.json."""
+    files = {"in/figures.toml": definitions, "in/x.json": REPORT, "x.json": REPORT}
+    return marks.fill_marks(page, files.__getitem__)
+
+
 @pytest.mark.parametrize(
     ("figure", "text"),
     [
@@ -148,15 +189,18 @@ REPORT = {
         ("rows[variant=two,shape=8x16,mode=].gbps", "4,000"),
         ("rows[0].time_ms.median / rows[1].time_ms.median .1f", "2.0"),
         ('rows[mode=causal].metrics["dram__bytes.sum"] * 1e-6 .2f', "12.35"),
-        ("device.name", "A GPU"),
+        ("rows[0].of_ceiling - 1 +.0%", "-57 %"),
+        ("rows[0].of_ceiling .1e", "4.3e-01"),
     ],
 )
-def test_a_figure_is_written_from_its_json(figure, text):
-    page = f"At <!-- figure x.json {figure} -->0<!-- end --> GB/s, <!-- figure x.json device.kind -->?<!-- end -->."
-    new, problems = marks.fill_marks(page, lambda source: REPORT)
+@pytest.mark.parametrize("old", ["0", "12,345.6", "-3 %", "+1.5e-03", "98\n%"])
+def test_a_figure_is_written_from_its_json(figure, text, old):
+    definitions = {"page": {"a": {"key": f"x.json {figure}"}}}
+    page = f"{HEADER}Of 3 at 32 (x {old}<!-- a.key -->) GB/s, `98 %<!-- not.this -->`."
+    new, problems = filled(page, definitions)
     assert not problems
-    assert new == page.replace("-->0<", f"-->{text}<").replace("?", "gpu")
-    assert marks.fill_marks(new, lambda source: REPORT)[0] == new
+    assert new == page.replace(old, text)
+    assert filled(new, definitions) == (new, [])
 
 
 @pytest.mark.parametrize(
@@ -170,32 +214,84 @@ def test_a_figure_is_written_from_its_json(figure, text):
         ("device.name .1f", "cannot be written as .1f"),
         ("rows[0].gbps / device.name", "is no number"),
         ("rows[0", "is no path"),
-        ("", "names nothing"),
+        ("", "names no place"),
         ("device[0]", "device has 0 entries, and none of number 0"),
         ("rows[0].shape[variant=one]", "no entry has variant=one"),
         ("rows[0].gbps / 0", "0 is 0, and nothing is divided by that"),
         ("rows[0].gbps * 1e999 d", "inf cannot be written as d"),
+        ("device.name", "A GPU is not a number: only tables can have figures that are words"),
     ],
 )
 def test_a_figure_that_is_not_there_is_a_problem(figure, said):
-    page = f"At <!-- figure x.json {figure} -->5<!-- end --> GB/s."
-    new, problems = marks.fill_marks(page, lambda source: REPORT)
+    page = f"{HEADER}At 5<!-- a.key --> GB/s."
+    new, problems = filled(page, {"page": {"a": {"key": f"x.json {figure}"}}})
     assert new == page
-    assert len(problems) == 1
-    assert said in problems[0]
+    (problem,) = problems
+    assert problem.startswith("line 3: a.key: ")
+    assert said in problem
 
 
-def test_a_mark_without_an_end_is_a_problem():
-    page = "At <!-- figure x.json rows[0].gbps -->5 GB/s.\n"
-    assert "no <!-- end -->" in marks.fill_marks(page, lambda source: REPORT)[1][0]
+def test_cells_of_tables_are_written_and_those_by_hand_left():
+    assert filled(PAGE) == (PAGE, [])
+    old = PAGE.replace("1,812", "1").replace("A GPU, gpu", "?").replace("4,000", "2").replace("4000.0", "x")
+    assert filled(old) == (PAGE, [])
 
 
-@pytest.mark.parametrize("prose", ["", "Prose with <!-- figure x.json rows[0].gbps -->1,812<!-- end --> GB/s.\n"])
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("one.share", "one.sher", "line 4: one.sher: in/figures.toml does not define it in [page]"),
+        ("43.2 %<", "much<", "line 4: one.share: there is no number right before the mark"),
+        ("43.2 %<", "43.2 % <", "line 4: one.share: there is no number right before the mark"),
+        ("43.2 %<", "x43<", "line 4: one.share: there is no number right before the mark"),
+        ("which is 43.2 %<!-- one.share -->", "much", "no mark uses one.share of [page] in in/figures.toml"),
+        (TURNED, "", "no mark uses tables.turned of [page] in in/figures.toml"),
+        (
+            "columns ladder",
+            "columns rungs",
+            "line 6: columns rungs: in/figures.toml does not define it in",
+        ),
+        ("<!-- columns ladder -->\n", "<!-- columns ladder -->\n\n", "line 6: columns ladder: there is no table"),
+        (
+            "| GB/s | from |",
+            "| GB/sec | from |",
+            "line 6: columns ladder: no column is headed 'GB/s': there are",
+        ),
+        ("| GB/s | from |", "| GB/s | of |", "line 6: columns ladder: no column is headed 'from'"),
+        ("| variant |", "| kernel |", "line 6: columns ladder: no column is headed 'variant'"),
+        ("| by hand |", "| GB/s |", "column 'GB/s': 2 columns have this heading: define a list"),
+        ("`one`", "`uno`", "line 6: columns ladder: no row has 'one' under 'variant'"),
+        ("| 7 | - |", "| 7 | 0 |", "line 11: columns ladder: row 'three', column 'GB/s': in/x.json: no entry has"),
+        ("figures.toml page", "figures.toml nothing", "line 1: in/figures.toml has no table [nothing]"),
+        (HEADER, "", "line 1: the page has no mark <!-- figures FILE.toml PAGE --> and needs one"),
+        (HEADER, HEADER + HEADER, "line 3: the page has several marks <!-- figures FILE.toml PAGE --> and needs one"),
+    ],
+)
+def test_a_mark_without_its_figure_or_a_definition_without_its_mark_is_a_problem(old, new, said):
+    page = PAGE.replace(old, new, 1)
+    assert page != PAGE
+    assert said in "\n".join(filled(page)[1])
+    assert filled(page)[0] == page
+
+
+def test_columns_of_one_heading_have_a_list_and_a_cell_can_have_a_key_of_its_own():
+    table = "<!-- columns t -->\n| v | GB/s | GB/s |\n|-|-|-|\n| one | 1<!-- a.key --> | 2 |\n| two | 3 | 4 |\n"
+    place = "x.json rows[variant={row},shape=8x16]."
+    definitions = {
+        "a": {"key": "x.json rows[0].gbps d"},
+        "tables": {"t": {"columns": {"GB/s": [place + "gbps d", place + "of_ceiling .0%"]}}},
+    }
+    new, problems = filled(HEADER + table, {"page": definitions})
+    assert not problems
+    assert new.endswith("| one | 1812<!-- a.key --> | 43 % |\n| two | 4000 | 90 % |\n")
+
+
+@pytest.mark.parametrize("prose", ["", "Prose with 1,812<!-- one.gbps --> GB/s.\n"])
 def test_a_table_without_an_end_is_a_problem_and_takes_no_prose(prose):
     page = f"<!-- ranges x.json -->\nold\n\n{prose}"
-    new, (problem,) = marks.fill_marks(page, lambda source: REPORT)
+    new, problems = filled(page)
     assert new == page
-    assert "1 of the marks of tables have no line <!-- end -->" in problem
+    assert "1 of the marks of tables have no line <!-- end -->" in problems[0]
 
 
 def test_a_table_of_a_file_without_rows_is_a_problem():
@@ -212,10 +308,11 @@ def test_a_table_of_something_else_is_a_problem():
 def test_fill_reads_json_from_the_working_directory(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("x.json").write_text(json.dumps(REPORT))
-    Path("page.md").write_text("<!-- figure x.json rows[0].gbps .0f -->0<!-- end -->\n")
+    Path("x.toml").write_text('[page]\na.key = "x.json rows[0].gbps .0f"\n')
+    Path("page.md").write_text("<!-- figures x.toml page -->\n\n0<!-- a.key -->\n")
     assert command_line.main(["fill", "--check", "page.md"]) == 1
     assert command_line.main(["fill", "page.md"]) == 0
-    assert "-->1812<" in Path("page.md").read_text()
+    assert "\n1812<" in Path("page.md").read_text()
     assert command_line.main(["fill", "--check", "page.md"]) == 0
 
 
@@ -308,7 +405,7 @@ def check_the_reference_has_nothing_internal(html):
     assert re.search(r"Parameters.*<strong>include</strong> . Folders", device, re.S), "sections are parameter lists"
 
 
-@pytest.mark.parametrize("odd", ["a | b", "two\nlines", "a\r\n\n| b |", "<!-- end -->", "<!-- figure x.json y -->"])
+@pytest.mark.parametrize("odd", ["a | b", "two\nlines", "a\r\n\n| b |", "<!-- end -->", "1<!-- a.key -->"])
 @pytest.mark.parametrize("writer", ["tables", "summary", "launches", "calls", "mistakes"])
 def test_what_is_written_ends_no_cell_and_no_mark(odd, writer):
     spread = {"median": 1.0, "p10": 1.0, "p90": 1.0, "n": 1}
@@ -320,10 +417,13 @@ def test_what_is_written_ends_no_cell_and_no_mark(odd, writer):
     }  # fmt: skip
     device = {"name": odd, "kind": "gpu", "arch": odd, "driver": odd, "nvrtc": odd}
     report = {"device": device, "date": odd, "ceilings": {}, "burst": 1, "torch": odd, "rows": [row]}
-    page = f"before\n<!-- {writer} x.json -->\n<!-- end -->\n<!-- figure x.json device.name -->0<!-- end -->\nafter\n"
-    new, problems = marks.fill_marks(page, lambda source: report)
+    table = "<!-- columns names -->\n| | name |\n|---|---|\n| device | 0 |\n"
+    page = f"<!-- figures x.toml page -->\n<!-- {writer} x.json -->\n<!-- end -->\n\n{table}after\n"
+    figures = {"page": {"tables": {"names": {"rows": {"device": "x.json device.name"}}}}}
+    files = {"x.json": report, "x.toml": figures}
+    new, problems = marks.fill_marks(page, files.__getitem__)
     assert not problems
-    assert marks.fill_marks(new, lambda source: report) == (new, []), "filled again it is the same"
+    assert marks.fill_marks(new, files.__getitem__) == (new, []), "filled again it is the same"
     assert new.count("<") == page.count("<")
     assert new.count("-->") == page.count("-->")
     tables = [[line for line in part.splitlines() if line.startswith("|")] for part in new.split("\n\n")]
