@@ -1,9 +1,9 @@
-"""One figure of a JSON file, by its place, for a sentence: `rows[variant=tree_reduce,shape=8192x8192].gbps .0f`.
+"""One figure of a JSON file, by its place: `rows[variant=tree_reduce,shape=8192x8192].gbps .0f`.
 
-A place is keys joined by points. `[variant=one,shape=8x16]` is the one entry of a list that has these values, with
-extents as on the command line and nothing for what is absent or empty; `[0]` is an entry by its number; `["dram.sum"]`
-is a key that has points in it. Places and numbers may be joined by `+ - * /`, with blanks, and are worked out from left
-to right. The last word may say the form, as Python's format does: `,.0f`, `.1%`.
+A place is keys joined by dots. `[variant=one,shape=8x16]` is the only entry of a list with these values; extents are
+written as on the command line, and an absent or empty value as nothing (`mode=`). `[0]` is an entry by its index;
+`["dram.sum"]` is a key with dots in it. Places and numbers may be joined by `+ - * /`, with blanks, and are evaluated
+from left to right. The last word may be a format, as in Python: `,.0f`, `.1%`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def _same(value: Any, text: str) -> bool:
 
 
 def _only(entries: Any, where: str) -> Any:
-    """The one entry that has what `where` says."""
+    """The only entry with the values in `where`."""
     if not isinstance(entries, Sequence) or isinstance(entries, str):
-        raise Refused(f"[{where}] is asked of what is no list")
+        raise Refused(f"[{where}] is applied to a value that is not a list")
     pairs = [pair.partition("=")[::2] for pair in where.split(",")]
     mappings = [entry for entry in entries if isinstance(entry, Mapping)]
     those = [entry for entry in mappings if all(_same(entry.get(key), text) for key, text in pairs)]
@@ -47,17 +47,17 @@ def _only(entries: Any, where: str) -> Any:
 
 
 def at(document: Any, path: str) -> Any:
-    """What stands at a place of a JSON document. Raises Refused where there is nothing, or more than one thing."""
+    """The value at a place of a JSON document. Raises Refused if there is none, or more than one."""
     value, end = document, 0
     while end < len(path):
         step = _STEP.match(path, end)
         if step is None:
-            raise Refused(f"{path} is no path: from {path[end:]!r} on it is neither .key, [number] nor [key=value]")
+            raise Refused(f"{path} is not a path: from {path[end:]!r} on it is neither .key, [number] nor [key=value]")
         end = step.end()
         key = step["key"] or step["quoted"]
         if key is not None:
             if not isinstance(value, Mapping):
-                raise Refused(f"{path[: step.start()]} has no {key!r}: it is no mapping")
+                raise Refused(f"{path[: step.start()]} has no {key!r}: it is not a mapping")
             if key not in value:
                 raise Refused(f"{path[: step.start()] or 'it'} has no {key!r}: {', '.join(value)}")
             value = value[key]
@@ -78,17 +78,17 @@ def _number_at(document: Any, path: str) -> Any:
         pass
     value = at(document, path)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused(f"{path} is {'null' if value is None else repr(value)}, which is no number")
+        raise Refused(f"{path} is {'null' if value is None else repr(value)}, which is not a number")
     return value
 
 
 def _words(expression: str) -> list[str]:
-    """Split at blanks, but not within brackets: values have some (`[variant=1 stream]`)."""
+    """Split at blanks outside brackets: values may have blanks (`[variant=1 stream]`)."""
     return re.findall(r"(?:\[[^\]]*(?:\]|$)|[^\s\[])+", expression)
 
 
 def written(expression: str, document: Any) -> str:
-    """The figure that `expression` names, as text. Raises Refused where it is not there or has not that form."""
+    """The text of the figure that `expression` names. Raises Refused if it does not exist or is not in that format."""
     *places, last = _words(expression) or [""]
     form = None
     if places and places[-1] not in _OPERATORS and _FORMAT.fullmatch(last):
@@ -102,7 +102,7 @@ def written(expression: str, document: Any) -> str:
     else:
         operators = places[1::2]
         if len(places) % 2 == 0 or not all(operator in _OPERATORS for operator in operators):
-            raise Refused(f"{expression} is no figure: places are joined by one of {' '.join(_OPERATORS)}, with blanks")
+            raise Refused(f"{expression} is not a figure: join places by one of {' '.join(_OPERATORS)}, with blanks")
         value = _number_at(document, places[0])
         for operator, place in zip(operators, places[2::2], strict=True):
             other = _number_at(document, place)

@@ -1,4 +1,4 @@
-"""Marks in markdown: tables between them, and figures that they name, are written anew from JSON."""
+"""Marks in markdown: `cudakit fill` updates the tables and figures at them from JSON."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "ranges": example_tables.ranges,
 }
 
-# Between a table's marks there are no other marks: prose behind a mark that was never ended must not go with its table.
+# Between a table's marks there are no other marks: filling a table must not delete prose after a mark without an end.
 _MARK = re.compile(r"(<!-- (?P<writer>\w+) (?P<source>\S+) -->\n)(?:(?!<!-- ).)*(<!-- end -->)", re.DOTALL)
 
 
 def count(text: str) -> int:
-    """How many marks of tables and figures there are in `text`, well formed or not."""
+    """The number of marks of tables and figures in `text`, well formed or not."""
     return len(re.findall(r"<!-- \w+ \S+.*?-->|<!--\s+\w+(?:\.\w+)+\s+-->", text))
 
 
 def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str, list[str]]:
-    """`text` with what stands between `<!-- summary profiles/h200/softmax.json -->` and `<!-- end -->` written anew.
+    """Update the tables between `<!-- summary profiles/h200/softmax.json -->` and `<!-- end -->`, and the figures.
 
-    So are the figures of sentences and of columns, whose definitions the page names: see cudakit.show.page_figures.
+    Args:
+        text: The page. cudakit.show.page_figures describes the marks of figures.
+        load: Reads the JSON or TOML file that a mark names.
 
-    `load` reads the JSON or TOML file that a mark names. Also returns the marks that could not be filled, each with the
-    reason; their text stays.
+    Returns:
+        The page, and a sentence for each mark that could not be filled; its text stays.
     """
     problems = []
 
@@ -48,8 +50,8 @@ def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str
         try:
             report = load(mark["source"])
             if not isinstance(report.get("rows"), list):
-                raise Refused(f"{mark['source']} is no report: it has no rows")
-            with reading(f"{mark['source']} is no report that {mark['writer']} can write"):
+                raise Refused(f"{mark['source']} is not a report: it has no rows")
+            with reading(f"{mark['source']} is not a report that {mark['writer']} can write"):
                 return f"{mark[1]}{writer(markdown.escaped(report))}\n{mark[4]}"
         except Refused as error:
             problems.append(str(error))

@@ -1,6 +1,6 @@
-"""Figures of a markdown page, which a TOML file defines and the page names by keys.
+"""Figures of a markdown page: a TOML file defines them, and the page refers to them by keys.
 
-A page says once which file and which part of it are its own: `<!-- figures profiles/h200/figures.toml softmax -->`.
+A page names the file and its own part of it once: `<!-- figures profiles/h200/figures.toml softmax -->`.
 A number in a sentence has its key right after it: `98 %<!-- registers.share -->`. A table has its name on the line
 above: `<!-- columns ladder -->`. Marks within code are left alone. The file:
 
@@ -13,11 +13,11 @@ above: `<!-- columns ladder -->`. Marks within code are left alone. The file:
     columns."GB/s" = "bench.json rows[variant={row},shape=8192x8192].gbps ,.0f"
     rows.registers."GB/s" = "softmax.json rows[variant=registers].gbps ,.0f"
 
-A definition is a JSON file, its path from the TOML file's folder, and a place in it: see cudakit.show.figures. Several
-definitions joined by a comma and a blank give a cell with as many figures. `{row}` is the name of the row, without its
-link, and `{column}` the heading. A heading that several columns share has a list of definitions, from left to right. A
-row may have definitions of its own: one per heading, or one for all its columns. Cells that are empty, `-`, or have a
-key of their own are left as they are.
+A definition is the path of a JSON file, from the TOML file's folder, and a place in it: see cudakit.show.figures. For a
+cell with several figures, join their definitions with ", ". `{row}` is the name of the row, without its link, and
+`{column}` the heading. If several columns share a heading, it has a list of definitions, from left to right. A row may
+have its own definitions: one per heading, or one for all its columns. Cells that are empty, `-`, or have their own key
+are not changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ NUMBER = r"(?<![\w.,])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?(?:
 _KEY = re.compile(rf"(?P<number>{NUMBER})?<!--\s+(?P<key>\w+(?:\.\w+)+)\s+-->")
 _PAGE = re.compile(r"<!-- figures (?P<file>\S+) (?P<page>\w+) -->")
 _TABLE = re.compile(r"^ *<!-- columns (?P<name>\w+) -->\n(?P<table>(?: *\|.*(?:\n|\Z))*)", re.MULTILINE)
-_CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(
+    r"^ *```.*?^ *```|(?<!`)(?P<ticks>`+)(?!`)(?:(?!\n *\n).)+?(?<!`)(?P=ticks)(?!`)", re.MULTILINE | re.DOTALL
+)
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
 
@@ -64,7 +66,7 @@ class Definitions:
     def written(self, definition: Any) -> str:
         """The text of a definition's figures. Raises Refused if a figure does not exist."""
         if not isinstance(definition, str):
-            raise Refused(f"{definition!r} is not a definition: write a text, 'FILE.json PLACE FORM'")
+            raise Refused(f"{definition!r} is not a definition: write a string, 'FILE.json PLACE FORM'")
         texts = []
         for one in re.split(r", (?![^\[]*\])", definition):
             source, _, place = one.partition(" ")
@@ -89,6 +91,7 @@ class Definitions:
         return before if " ".join(before.split()) == text else text
 
     def table(self, name: str) -> Any:
+        """The definitions of a table, which counts as used."""
         if name not in self.tables:
             raise Refused(f"{self.file} does not define it in [{self.page}.tables]")
         self.used.add(f"tables.{name}")
@@ -117,7 +120,7 @@ class _Table:
             if heading not in self.headings:
                 raise Refused(f"no column is headed {heading!r}: there are {', '.join(map(repr, self.headings))}")
         there = {self._cell(cells, self.row) for cells in self.cells[2:]}
-        for row in self.rows:
+        for row in [*self.rows, *(name for name in self.names if name not in self.headings)]:
             if row not in there:
                 raise Refused(f"no row has {row!r} under {self.row!r}")
 
@@ -141,7 +144,7 @@ class _Table:
         return found
 
     def filled(self, written: Callable[[Any], str], problems: list[str]) -> str:
-        """The table, written anew; `problems` receives a sentence for each cell whose figure does not exist."""
+        """The updated table; `problems` receives a sentence for each cell whose figure does not exist."""
         for number, cells in enumerate(self.cells[2:], self.first_line + 2):
             row = self._cell(cells, self.row)
             for place, heading in enumerate(self.headings):
@@ -171,7 +174,7 @@ def _plain(cell: str) -> str:
 
 
 def _without_code(text: str) -> str:
-    """`text` with blanks for code, so that places in it stay."""
+    """`text` with blanks for code, so that offsets stay the same."""
     return _CODE.sub(lambda code: re.sub(r"[^\n]", " ", code[0]), text)
 
 
@@ -208,7 +211,7 @@ def _fill_numbers(text: str, definitions: Definitions, problems: list[str]) -> s
 
 
 def fill(text: str, load: Load) -> tuple[str, list[str]]:
-    """Write the figures of a page anew.
+    """Update the figures of a page.
 
     Args:
         text: The page.

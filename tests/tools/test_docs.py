@@ -196,7 +196,7 @@ def filled(page, definitions=DEFINITIONS):
 @pytest.mark.parametrize("old", ["0", "12,345.6", "-3 %", "+1.5e-03", "98\n%"])
 def test_a_figure_is_written_from_its_json(figure, text, old):
     definitions = {"page": {"a": {"key": f"x.json {figure}"}}}
-    page = f"{HEADER}Of 3 at 32 (x {old}<!-- a.key -->) GB/s, `98 %<!-- not.this -->`."
+    page = f"{HEADER}Of 3 at 32 (x {old}<!-- a.key -->) GB/s, ``a`` `98 %<!-- not.this -->`."
     new, problems = filled(page, definitions)
     assert not problems
     assert new == page.replace(old, text)
@@ -212,8 +212,8 @@ def test_a_figure_is_written_from_its_json(figure, text, old):
         ("rows[7].gbps", "has 3 entries"),
         ("rows[variant=two,shape=9].gbps .0f", "is null"),
         ("device.name .1f", "cannot be written as .1f"),
-        ("rows[0].gbps / device.name", "is no number"),
-        ("rows[0", "is no path"),
+        ("rows[0].gbps / device.name", "is not a number"),
+        ("rows[0", "is not a path"),
         ("", "names no place"),
         ("device[0]", "device has 0 entries, and none of number 0"),
         ("rows[0].shape[variant=one]", "no entry has variant=one"),
@@ -260,6 +260,7 @@ def test_cells_of_tables_are_written_and_those_by_hand_left():
         ("| GB/s | from |", "| GB/s | of |", "line 6: columns ladder: no column is headed 'from'"),
         ("| variant |", "| kernel |", "line 6: columns ladder: no column is headed 'variant'"),
         ("| by hand |", "| GB/s |", "column 'GB/s': 2 columns have this heading: define a list"),
+        ("the second", "two", "line 6: columns ladder: no row has 'the second' under 'variant'"),
         ("`one`", "`uno`", "line 6: columns ladder: no row has 'one' under 'variant'"),
         ("| 7 | - |", "| 7 | 0 |", "line 11: columns ladder: row 'three', column 'GB/s': in/x.json: no entry has"),
         ("figures.toml page", "figures.toml nothing", "line 1: in/figures.toml has no table [nothing]"),
@@ -296,12 +297,12 @@ def test_a_table_without_an_end_is_a_problem_and_takes_no_prose(prose):
 
 def test_a_table_of_a_file_without_rows_is_a_problem():
     page = "<!-- tables x.json -->\nold\n<!-- end -->\n"
-    assert marks.fill_marks(page, lambda source: {"a": 1}) == (page, ["x.json is no report: it has no rows"])
+    assert marks.fill_marks(page, lambda source: {"a": 1}) == (page, ["x.json is not a report: it has no rows"])
 
 
 def test_a_table_of_something_else_is_a_problem():
     page = "<!-- profile x.json -->\nold\n<!-- end -->\n"
-    said = "x.json is no report that profile can write: it has no 'ceilings'"
+    said = "x.json is not a report that profile can write: it has no 'ceilings'"
     assert marks.fill_marks(page, lambda source: {"rows": [{}]}) == (page, [said])
 
 
