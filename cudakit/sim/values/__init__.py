@@ -1,1 +1,1 @@
-"""What instructions compute: functions of numpy arrays that hold one value per lane."""
+"""Arithmetic of instructions: functions of numpy arrays that hold one value per lane."""

@@ -1,11 +1,11 @@
 """The approximate functions: ex2, lg2, sin, cos, tanh, rsqrt, and rcp, sqrt and div with ``.approx`` or ``.full``.
 
-Each is computed in float64 and rounded once, so it stays inside every bound that the PTX ISA gives (2 ulp for ex2,
+Each is computed in float64 and rounded once, so it stays within every error bound of the PTX ISA (2 ulp for ex2,
 rcp, rsqrt, sqrt and div; 2^-20.5 absolute for sin and cos between -pi and pi, 2^-22 for lg2, 2^-11 relative for tanh),
-but is not the bit pattern of a GPU. An H200 differs from it by at most 2 ulp for ex2, rcp, rsqrt, sqrt and div. Its sin
-of less than about 2^-24 is 0, and its sin and cos of large arguments have little to do with the sine and cosine.
-``rcp`` and ``rsqrt`` ``.approx.ftz.f64`` read the upper 32 bits of their operand and give 20 bits of fraction, as the
-hardware's seeds of Newton's iteration do.
+but its bits can differ from a GPU's. An H200 differs by at most 2 ulp for ex2, rcp, rsqrt, sqrt and div. Its sin of an
+argument below about 2^-24 is 0, and its sin and cos of large arguments are inaccurate.
+``rcp`` and ``rsqrt`` ``.approx.ftz.f64`` read the upper 32 bits of their operand and return 20 bits of fraction, like
+the hardware, which uses them to start Newton's iteration.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _function(spec: Spec) -> Form:
 
 
 def _seed64(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """The hardware's first approximation: 20 bits of fraction from the upper word, subnormals flushed."""
+    """A form of f64 with 20 bits of fraction from the upper word, subnormals flushed, like the hardware's."""
 
     def run(a: Array) -> Array:
         upper = a & _UPPER
@@ -146,7 +146,7 @@ def build_divide_approximate(spec: Spec) -> Form:
     spec.flag("approx")
 
     def run(a: Array, b: Array) -> Array:
-        # 1 / b is subnormal there, and flushed: the result is a * 0
+        # 1 / b is subnormal and flushed: the result is a * 0
         flushed = (np.abs(b) > 2.0**126) & np.isfinite(b)
         return np.where(flushed, a * np.copysign(np.float64(0), b), a / b)
 

@@ -1,8 +1,8 @@
-"""The lane-wise instructions: those whose result in a lane depends on nothing but that lane's operands.
+"""The lane-wise instructions: those whose result in a lane depends only on that lane's operands.
 
-``compile_lanewise`` turns an instruction into a function of its operands' values. It takes the values of ``flatten``'s
-sources in order (a ``Negated`` one already inverted), as arrays or numpy scalars in the ``storage`` of
-``operand_types``, and returns the value of the destination, or a tuple if there are several. Every result is a fresh
+``compile_lanewise`` turns an instruction into a function of its operands' values. The function takes the values of
+``flatten``'s sources in order (a ``Negated`` one already inverted), as arrays or numpy scalars in the ``storage`` of
+``operand_types``, and returns the value of the destination, or a tuple if there are several. Every result is a new
 array.
 """
 
@@ -27,9 +27,9 @@ _FAMILIES = (approximations, bits, conversions, floats, integers, selection, vid
 
 
 def compile_lanewise(instruction: Instruction) -> Run | None:
-    """The function that executes an instruction, None where it is not lane-wise.
+    """The function that executes an instruction; None if it is not lane-wise.
 
-    ``UnsupportedPtx`` names an instruction or modifier that is not executed; ``PtxError`` operands that do not fit.
+    Raises ``UnsupportedPtx`` for an unsupported instruction or modifier, ``PtxError`` for operands that do not fit.
     """
     if instruction.opcode not in BUILDERS:
         return None
@@ -37,13 +37,13 @@ def compile_lanewise(instruction: Instruction) -> Run | None:
 
 
 def operand_types(instruction: Instruction) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The PTX types of a lane-wise instruction's flattened destinations and sources: what ``constant`` wants."""
+    """The PTX types of a lane-wise instruction's flattened destinations and sources, as ``constant`` takes them."""
     form = _form(instruction)
     return form.destinations, form.sources
 
 
 def _shape(opcode: str, operand: Operand | None) -> tuple[object, ...]:
-    """What a form may depend on in an operand: its kind, and the type of a register."""
+    """The properties of an operand that a form may depend on: its kind, and the type of a register."""
     if isinstance(operand, Register):
         return ("register", operand.type)
     if isinstance(operand, Immediate):
@@ -72,7 +72,7 @@ def _form(instruction: Instruction) -> Form:
 
 @lru_cache(maxsize=4096)
 def _keep(key: tuple[object, ...]) -> list[Form]:
-    """The place where the form of a key is kept once it has been built without an error."""
+    """The list that keeps a key's form after it has been built without an error."""
     return []
 
 
@@ -88,8 +88,8 @@ def _check(instruction: Instruction, form: Form) -> None:
         register = operand.register if isinstance(operand, Negated) else operand
         if isinstance(register, Register) and storage(register.type) != storage(kind):
             raise PtxError(
-                f"PTX line {instruction.line}: register {register.name} of type .{register.type} where {width(kind)} "
-                f"bits of .{kind} are due: {instruction.text}",
+                f"PTX line {instruction.line}: register {register.name} has type .{register.type}, expected "
+                f"{width(kind)} bits of .{kind}: {instruction.text}",
                 instruction.line,
             )
         if isinstance(operand, Immediate):

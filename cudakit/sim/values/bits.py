@@ -1,6 +1,6 @@
 """Logic, shift, bit-field and byte instructions, and the dot products of bytes.
 
-Positions and lengths that PTX leaves open are the hardware's: bfe and bfi of 64 bits read all of them.
+Positions and lengths that PTX leaves undefined behave as in hardware: bfe and bfi of 64 bits read all their bits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _cnot(spec: Spec) -> Form:
 
 
 def _amount(amount: Array, bits: int) -> Array:
-    """A 32-bit shift amount in the dtype of what is shifted; numpy shifts by the full width or more as PTX does."""
+    """A 32-bit shift amount in the shifted value's dtype. numpy shifts by the full width or more as PTX does."""
     if bits == 32:
         return amount
     if bits == 16:
@@ -73,7 +73,7 @@ def _funnel(spec: Spec) -> Form:
     side, mode = spec.one_of("l", "r"), spec.one_of("clamp", "wrap")
     spec.finish()
     if not side or not mode:
-        spec.refuse("shf wants .l or .r and .clamp or .wrap")
+        spec.refuse("shf takes .l or .r and .clamp or .wrap")
 
     def run(a: Array, b: Array, c: Array) -> Array:
         amount = c & np.uint32(31) if mode == "wrap" else np.minimum(c, _32.astype(U32))
@@ -101,7 +101,7 @@ _TABLES: dict[int, Callable[..., Array]] = {
 
 
 def table_function(table: int) -> Callable[..., Array]:
-    """The bitwise function of three operands that a lop3 table says."""
+    """The bitwise function of three operands for a lop3 table."""
     known = _TABLES.get(table)
     if known is not None:
         return known
@@ -210,7 +210,7 @@ def _bfind(spec: Spec) -> Form:
 
 
 def _mask(count: Array, kind: np.dtype[Any]) -> Array:
-    """Patterns with ``count`` (0 or more) low bits set."""
+    """Patterns whose lowest ``count`` bits (0 or more) are set."""
     mask: Array = ~(~kind.type(0) << _amount(count, kind.itemsize * 8))
     return mask
 
@@ -315,7 +315,7 @@ def _fns(spec: Spec) -> Form:
 
 # ---- bytes ----
 
-# which of the eight bytes goes to each of the four places, by mode and selector
+# the source (of eight bytes) of each of the four result bytes, by mode and selector
 _PERMUTATIONS: dict[str, tuple[tuple[int, ...], ...]] = {
     "f4e": tuple(tuple(i + k for k in range(4)) for i in range(4)),
     "b4e": tuple(tuple((i - k) % 8 for k in range(4)) for i in range(4)),

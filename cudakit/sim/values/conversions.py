@@ -65,7 +65,7 @@ def _cvt(spec: Spec) -> Form:
     target = spec.kind(*_INTEGERS, *_FLOATS, *_PAIRS, "tf32")
     if target == "tf32" or target in _PAIRS or source in _PAIRS:
         return _packed(spec, target, source)
-    # registers may be wider than the types: the rest is ignored, or extended into
+    # registers may be wider than the types: a source's upper bits are ignored, a destination's are extended
     into = _register_kind(spec.destinations[0], target)
     taken = _register_kind(spec.sources[0], source)
     if source in _INTEGERS:
@@ -94,7 +94,7 @@ def _register_kind(operand: Any, kind: str) -> str:
 
 
 def _reader(kind: str) -> Callable[[Array], Array]:
-    """From a register to numbers of an integer type."""
+    """A function from registers to numbers of an integer type."""
     dtype = _INTEGERS[kind]
     unsigned = np.dtype(f"u{dtype.itemsize}")
 
@@ -106,7 +106,7 @@ def _reader(kind: str) -> Callable[[Array], Array]:
 
 
 def _float_reader(kind: str, ftz: bool) -> Callable[[Array], Array]:
-    """From patterns to float64 values."""
+    """A function from patterns to float64 values."""
     if kind == "f16":
         return lambda bits: half_to_f32(bits).astype(F64)
     if kind == "bf16":
@@ -132,7 +132,7 @@ def _integer_to_integer(spec: Spec, target: str, source: str) -> Callable[[Array
 
 
 def _odd_of_integers(value: Array) -> Array:
-    """64-bit integers as float64, rounded to odd far below what a 24-bit significand can see."""
+    """64-bit integers as float64, rounded to odd far below the last bit of a 24-bit significand."""
     negative = value < 0 if value.dtype == S64 else np.zeros(value.shape, dtype=np.bool_)
     size = np.where(negative, np.negative(value.view(U64)), value.view(U64))
     tail = np.uint64(0x7FF)
@@ -245,7 +245,7 @@ def _float_to_float(spec: Spec, target: str, source: str) -> Callable[[Array], A
         return saturate16(bits) if sat else bits
 
     encode = _float_encoder(target, source, mode, satfinite)
-    if ftz and source == "f32" and target != "f16":  # the hardware converts subnormals to f16 all the same
+    if ftz and source == "f32" and target != "f16":  # the hardware converts subnormals to f16 regardless
         inner, clean = encode, target == "f64"
         encode = lambda bits: inner(canonical32(flush32(bits).view(F32)) if clean else flush32(bits))  # noqa: E731
     elif target == source and source != "f16" and not (whole or sat or relu or ftz):
@@ -259,7 +259,7 @@ def _float_to_float(spec: Spec, target: str, source: str) -> Callable[[Array], A
 
 
 def _whole(kind: str, rounded: Any) -> Callable[[Array], Array]:
-    """Rounding to integers within a format, on patterns."""
+    """A function that rounds patterns of a format to integers of the same format."""
     if kind == "bf16":
         return lambda bits: (rounded(bfloat_to_f32(bits)).view(U32) >> np.uint32(16)).astype(U16)
     views: dict[str, np.dtype[Any]] = {"f16": F16, "f32": F32, "f64": F64}
@@ -282,8 +282,8 @@ def nearest_bfloat(bits: Array) -> Array:
 
 
 def _float_encoder(target: str, source: str, mode: str, satfinite: bool) -> Callable[[Array], Array]:
-    """From patterns of one format to patterns of another. As in the hardware a NaN becomes canonical, but from and to
-    f64 keeps sign and payload."""
+    """A function from patterns of one format to patterns of another. As in hardware a NaN becomes canonical, except
+    that conversions from and to f64 keep its sign and payload."""
     if target == source:
         canonical: dict[str, Callable[[Array], Array]] = {
             "f16": lambda bits: canonical16(bits.view(F16)).copy(),
@@ -308,7 +308,7 @@ def _float_encoder(target: str, source: str, mode: str, satfinite: bool) -> Call
 
 
 def _quiet_bit(bits: Array, source: str) -> Array:
-    """The bit that makes a float64 NaN quiet, where the value of another format is a NaN."""
+    """The bit that makes a float64 NaN quiet, for values of another format that are NaN; 0 for others."""
     magnitude, infinity = {
         "f16": (np.uint16(0x7FFF), np.uint16(0x7C00)),
         "bf16": (np.uint16(0x7FFF), np.uint16(0x7F80)),
@@ -398,7 +398,7 @@ def _tf32(spec: Spec, mode: str, relu: bool, satfinite: bool) -> Form:
         result = narrow(bits, _TF32, mode, satfinite) << np.uint32(13)
         if mode == "rna":
             nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-            # an H200's .satfinite takes every pattern above the largest number one step down, those of NaN too
+            # an H200's .satfinite moves every pattern above the largest number one step down, including NaN
             kept = (bits & np.uint32(0xFFFFE000)) - np.uint32(0x2000 if satfinite else 0)
             result = np.where(nan, kept, result)
         rectified: Array = np.where((result >> np.uint32(31)) != 0, np.uint32(0), result) if relu else result
@@ -408,7 +408,7 @@ def _tf32(spec: Spec, mode: str, relu: bool, satfinite: bool) -> Form:
 
 
 def _build_pack(spec: Spec) -> Form:
-    """cvt.pack.sat: two 32-bit integers saturated side by side, with a third's lower half above bytes."""
+    """cvt.pack.sat: two saturated 32-bit integers, packed; above bytes comes the lower half of a third operand."""
     spec.flag("pack")
     with_third = spec.flag("b32")
     source = spec.kind("u32", "s32")

@@ -1,9 +1,9 @@
 """Floating-point arithmetic with exact rounding: add, sub, mul, fma, mad, div, rcp, sqrt, abs, neg, min, max, copysign
 and testp of f32, f64, f16, bf16 and the packed pairs. Their ``.approx`` forms are in ``approximations``.
 
-NaN results are the hardware's (an H200's where PTX leaves them open): 0x7fffffff for f32, 0x7fff for f16 and bf16; f64
-keeps an operand's NaN, made quiet, and makes 0xfff8000000000000 of an invalid operation. ``.ftz`` makes zero of a
-result whose rounding, had the exponent no lower end, would lie below the normal range.
+NaN results are the hardware's (an H200's if PTX leaves them open): 0x7fffffff for f32, 0x7fff for f16 and bf16. f64
+keeps an operand's NaN, made quiet; an invalid operation returns 0xfff8000000000000. ``.ftz`` flushes a result to zero
+if, rounded with an unlimited exponent range, it would be below the normal range.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _NAN: dict[str, Any] = {"f16": NAN16, "bf16": NAN16, "f32": NAN32}
 
 def saturate32(bits: Array) -> Array:
     """float32 patterns clamped to [+0, 1], NaN to +0."""
-    # adding +0 makes it of -0
+    # adding +0 turns -0 into +0
     clamped: Array = np.minimum(np.fmax(bits.view(F32), np.float32(0)), np.float32(1)) + np.float32(0)
     return clamped.view(U32)
 
@@ -94,19 +94,20 @@ def saturate16(bits: Array) -> Array:
 
 
 def rectify16(bits: Array) -> Array:
-    """16-bit float patterns: negative ones made +0. NaN must be canonical (positive)."""
+    """16-bit float patterns with negative ones replaced by +0. NaN must be canonical (positive)."""
     return np.where((bits & np.uint16(0x8000)) != 0, np.uint16(0), bits)
 
 
-# below these a result rounds, as if the exponent had no lower end, to less than the smallest normal number
+# a smaller result rounds, with an unlimited exponent range, to less than the smallest normal number
 _NORMAL32, _NORMAL16 = 2.0**-126, 2.0**-14
 _BELOW32 = {"rn": _NORMAL32 * (1 - 2.0**-25), "rz": _NORMAL32, "away": _NORMAL32 * (1 - 2.0**-24)}
 _BELOW16 = _NORMAL16 * (1 - 2.0**-12)
 
 
 def _flush_result32(bits: Array, exact: Callable[[], Array], mode: str) -> Array:
-    """Results with subnormals made zero, and with them those that only the shorter significand of a subnormal rounded
-    up to the smallest normal number. ``exact`` gives float64 values, right to far more than float32's precision."""
+    """Results with subnormals flushed to zero, including those that reached the smallest normal number only by rounding
+    to the shorter significand of a subnormal. ``exact`` returns the results in float64, far more precise than
+    float32."""
     bits = flush32(bits)
     smallest = (bits & np.uint32(0x7FFFFFFF)) == np.uint32(0x00800000)
     if not smallest.any():
@@ -127,8 +128,8 @@ def _form32(
     mode: str = "rn",
     exact: Callable[..., Array] | None = None,
 ) -> Form:
-    """A form of f32 from a function of float32 arrays to patterns; ftz and sat are read here. ``exact`` gives the same
-    in float64 where a result below the normal range may be rounded."""
+    """A form of f32 from a function of float32 arrays to patterns; ftz and sat are read here. ``exact`` computes the
+    results in float64; it is needed if results below the normal range may be rounded."""
     ftz, sat = spec.flag("ftz"), spec.flag("sat")
     spec.finish()
 
@@ -148,7 +149,7 @@ def _form32(
 
 
 def _form64(spec: Spec, preference: tuple[int, ...], function: Callable[..., Array]) -> Form:
-    """A form of f64 from a function of float64 arrays; ``preference`` says whose NaN comes through first."""
+    """A form of f64 from a function of float64 arrays; ``preference``: the order in which operands' NaNs are kept."""
     spec.finish()
 
     def run(operands: Any) -> Array:
@@ -220,7 +221,7 @@ def _sum(spec: Spec) -> Form:
             2,
             lambda a, b: odd_to_bfloat(odd_sum(a.astype(F64), -b.astype(F64) if subtract else b.astype(F64))),
         )
-    # float32 has more than twice the bits of a half and two: rounding twice does no harm
+    # float32 has more than 2 * 11 + 2 significand bits, so rounding twice is correct
     return _form16(spec, kind, 2, lambda a, b: canonical16((a - b if subtract else a + b).astype(F16)))
 
 
@@ -383,12 +384,12 @@ def _extremum(spec: Spec) -> Form:
             if not signs and (np.abs(value) > 0).all():
                 return chosen  # neither zero nor NaN
             if not nan:
-                # numpy gives a signalling NaN for the number beside it in some of its loops and not in others
+                # for a signalling NaN and a number, numpy's loops differ: some return the NaN, some the number
                 chosen = np.where(x != x, b, np.where(y != y, a, chosen))
         else:
             first = (x < y if is_min else x > y) | (y != y)
             chosen = np.where(first, a, b)
-        # equal values differ at most in the sign of zero: -0 is the smaller
+        # equal values differ at most in the sign of zero: -0 is smaller
         result = np.where(x == y, a | b if is_min else a & b, chosen)
         undefined = (x != x) | (y != y) if nan else (x != x) & (y != y)
         if signs:
@@ -401,7 +402,7 @@ def _extremum(spec: Spec) -> Form:
 
 
 def _fields(a: Array) -> tuple[Array, Array]:
-    """Exponent field (all ones made -1) and fraction of f32 or f64 patterns."""
+    """Exponent field (-1 if it is all ones) and fraction of f32 or f64 patterns."""
     if a.dtype == U32:
         exponent = ((a >> np.uint32(23)) & np.uint32(255)).astype(np.int32)
         fraction: Array = a & np.uint32(0x7FFFFF)

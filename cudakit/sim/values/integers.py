@@ -1,6 +1,6 @@
 """Integer arithmetic.
 
-Where PTX leaves a result open the hardware's is given: a division by zero gives all ones, for ``rem`` too.
+Results that PTX leaves undefined are the hardware's: a division by zero returns all ones, and so does ``rem``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 def is_integer(spec: Spec) -> bool:
-    """Whether the instruction's type (its last modifier) is an integer one."""
+    """Whether the instruction's type (its last modifier) is an integer type."""
     return bool(spec.rest) and spec.rest[-1] in INTEGERS + PACKED_INTEGERS
 
 
@@ -54,7 +54,7 @@ def same(kind: str, count: int, function: Callable[..., Array]) -> Form:
 
 
 def _numeric(kind: str, function: Callable[..., Array]) -> Callable[..., Array]:
-    """A function of numbers, of the signedness that the type says, made one of bit patterns."""
+    """A function of bit patterns from a function of numbers with the type's signedness."""
     if kind.startswith("s"):
         return lambda *operands: unsigned(function(*map(signed, operands)))
     return function
@@ -95,7 +95,7 @@ def build_sum(spec: Spec) -> Form:
 
     def run(operands: Any) -> Array | tuple[Array, ...]:
         a, b = operands[0], operands[1]
-        # a difference is a + ~b + carry: the flag is set where nothing was borrowed, which shows where addc reads it
+        # a difference is a + ~b + carry, so the flag means "no borrow"; a later addc can observe it
         flag = operands[2] if reads else np.bool_(subtracts)
         carry = ~flag if subtracts else flag
         result = function(function(a, b), carry.astype(a.dtype))
@@ -137,7 +137,7 @@ def _wide_product(kind: str) -> Callable[..., Array]:
 
 
 def _product_24(kind: str, high: bool) -> Callable[..., Array]:
-    """Of the low 24 bits: bits 0 to 31 of the product, or 16 to 47."""
+    """The product of the low 24 bits: its bits 0 to 31, or 16 to 47 if ``high``."""
 
     def extend(value: Array) -> Array:
         extended: Array
@@ -156,7 +156,7 @@ def _product_24(kind: str, high: bool) -> Callable[..., Array]:
 
 
 def _product(spec: Spec) -> tuple[str, str, Callable[..., Array]]:
-    """What mul, mad and their 24-bit forms multiply: type, type of the result, function."""
+    """The product of mul, mad and their 24-bit forms: type, type of the result, function."""
     opcode = spec.instruction.opcode
     if opcode.endswith("24"):
         kind = spec.kind("u32", "s32")

@@ -1,10 +1,10 @@
-"""What every lane-wise instruction shares: its form (types of operands and the function that runs it), the reading of
-its modifiers, and the registry that the instruction families fill.
+"""Shared by all lane-wise instructions: their form (types of operands and the function that runs them), the reading of
+modifiers, and the registry that the instruction families fill.
 
-Values are numpy arrays of bit patterns, or numpy scalars where all lanes agree; both may meet in one instruction and
-broadcast. A pred is bool; 8- and 16-bit types are stored as uint16, 32-bit ones as uint32, 64-bit ones as uint64.
-Results never share memory with an operand. Overflow and invalid-value warnings of numpy are the caller's to silence:
-run under ``np.errstate(all="ignore")``.
+Values are numpy arrays of bit patterns, or numpy scalars if all lanes agree; an instruction may mix both, and they
+broadcast. A pred is bool; 8- and 16-bit types are stored as uint16, 32-bit types as uint32, 64-bit types as uint64.
+Results never share memory with an operand. The caller silences numpy's overflow and invalid-value warnings with
+``np.errstate(all="ignore")``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _AFTER_TYPE = ("relu", "f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
 
 
 def width(kind: str) -> int:
-    """Bits of a PTX type, 1 for pred, 0 for what is not a type of a register here."""
+    """Bits of a PTX type; 1 for pred, 0 if registers of the type are unsupported."""
     if kind == "pred":
         return 1
     if kind in _PACKED:
@@ -48,7 +48,7 @@ def width(kind: str) -> int:
 
 
 def storage(kind: str) -> np.dtype[Any]:
-    """The dtype in which registers of a PTX type are kept."""
+    """The dtype that stores registers of a PTX type."""
     bits = width(kind)
     if bits == 0:
         raise UnsupportedPtx(f"registers of type .{kind} are not supported")
@@ -56,7 +56,7 @@ def storage(kind: str) -> np.dtype[Any]:
 
 
 def constant(operand: Immediate, kind: str) -> Array:
-    """A literal as a numpy scalar of the storage dtype of the PTX type that its position has."""
+    """A literal as a numpy scalar of the storage dtype of the PTX type at its position."""
     dtype = storage(kind)
     value, bits = operand.bits, width(kind)
     if kind == "pred":
@@ -66,7 +66,7 @@ def constant(operand: Immediate, kind: str) -> Array:
         scalar: Any = np.float64(number[0]).astype(f"f{max(bits // 8, 2)}").view(dtype)
         return scalar  # type: ignore[no-any-return]
     if operand.type not in ("f32", "f64") and kind in ("f32", "f64"):
-        raise PtxError(f"an integer literal ({value}) where a .{kind} is due")
+        raise PtxError(f"expected a .{kind}, got the integer literal {value}")
     return dtype.type(value & ((1 << bits) - 1))  # type: ignore[no-any-return]
 
 
@@ -76,8 +76,8 @@ def bits_of(operand: Immediate) -> int:
 
 @dataclass(slots=True, frozen=True)
 class Form:
-    """A compiled instruction: ``run`` takes the sources and gives the destination, or a tuple where there are several.
-    ``destinations`` and ``sources`` are PTX types, whose ``storage`` is what ``run`` gives and takes."""
+    """A compiled instruction: ``run`` takes the sources and returns the destination, or a tuple if there are several.
+    ``destinations`` and ``sources`` are PTX types; ``run`` takes and returns their ``storage``."""
 
     run: Run
     destinations: tuple[str, ...]
@@ -85,7 +85,7 @@ class Form:
 
 
 class Spec(Modifiers):
-    """A lane-wise instruction while its builder reads it: its modifiers, destinations and sources."""
+    """A lane-wise instruction for its builder: the modifiers not yet read, destinations and sources."""
 
     def __init__(self, instruction: Instruction) -> None:
         super().__init__(instruction)
@@ -102,12 +102,12 @@ BUILDERS: dict[str, Builder] = {}
 
 
 def builds(*opcodes: str) -> Callable[[Builder], Builder]:
-    """Register the builder of opcodes; ValueError if one has a builder already."""
+    """Register the builder of opcodes; raises ValueError if one already has a builder."""
 
     def keep(function: Builder) -> Builder:
         for opcode in opcodes:
             if opcode in BUILDERS:
-                raise ValueError(f"{opcode} has a builder already")
+                raise ValueError(f"{opcode} already has a builder")
             BUILDERS[opcode] = function
         return function
 
@@ -115,9 +115,9 @@ def builds(*opcodes: str) -> Callable[[Builder], Builder]:
 
 
 def flatten(instruction: Instruction) -> tuple[tuple[Register | None, ...], tuple[Operand | None, ...]]:
-    """Destinations and sources of a lane-wise instruction, vectors and pairs taken apart. A destination is None where
-    PTX has ``_``. ``CARRY`` stands last among the destinations of what writes the carry flag, and last among the
-    sources of what reads it."""
+    """Destinations and sources of a lane-wise instruction, with vectors and pairs split. A destination is None if PTX
+    has ``_``. ``CARRY`` is the last destination of an instruction that writes the carry flag, and the last source of
+    one that reads it."""
     if not instruction.operands:
         return (), ()
     first = instruction.operands[0]
@@ -146,7 +146,7 @@ _BLOCK = 8192
 
 
 def blocked(function: Callable[..., Array], result: np.dtype[Any]) -> Callable[..., Array]:
-    """The same function of lanes, on long arrays a block at a time: its intermediate values stay in the cache."""
+    """The same function of lanes, applied to long arrays block by block, so that intermediate values stay in cache."""
 
     def run(*operands: Array) -> Array:
         size = max(operand.size for operand in operands)
@@ -162,7 +162,7 @@ def blocked(function: Callable[..., Array], result: np.dtype[Any]) -> Callable[.
 
 
 def select(condition: Array, yes: Array, no: Array) -> Array:
-    """``np.where`` of bit patterns, without its branch a lane where lanes are many."""
+    """``np.where`` of bit patterns; for many lanes without numpy's branch per lane."""
     if condition.size < 2048:
         return np.where(condition, yes, no)
     mask: Array = np.negative(condition.astype(yes.dtype))
@@ -172,12 +172,12 @@ def select(condition: Array, yes: Array, no: Array) -> Array:
 
 
 def halves(packed: Array) -> tuple[Array, Array]:
-    """The low and the high 16 bits of 32-bit values, as uint16."""
+    """The low and high 16 bits of 32-bit values, as uint16."""
     return packed.astype(U16), (packed >> np.uint32(16)).astype(U16)
 
 
 def join(low: Array, high: Array) -> Array:
-    """32-bit values of two uint16 halves."""
+    """32-bit values from two uint16 halves."""
     joined: Array = low.astype(U32) | (high.astype(U32) << np.uint32(16))
     return joined
 
@@ -193,5 +193,5 @@ def packed(run: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def spread(function: Callable[..., Array]) -> Run:
-    """A function of operands as a function of their list."""
+    """A function of a list of operands, from a function of the operands."""
     return lambda operands: function(*operands)

@@ -1,8 +1,8 @@
 """Correct rounding: sums and fused products rounded once, in each IEEE direction, to any of the formats.
 
-The one idea: an exact result is first rounded *to odd* in float64 (truncated, its last bit set where anything was
-lost). That keeps all that a second rounding, to a format at least two bits shorter, needs to be right, in every
-direction. Only float64 itself needs more: ``fma64`` for the nearest, ``exact64`` (Python integers) for the rest.
+An exact result is first rounded *to odd* in float64: truncated, with the last bit set if the result was inexact. A
+second rounding, to a format at least two bits shorter, is then correct in every direction. Only float64 itself needs
+more: ``fma64`` rounds to nearest, ``exact64`` (Python integers) in the other directions.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _SIZE32, _NORMAL = np.uint32(0x7FFFFFFF), np.uint32(0x00800000)
 
 
 def canonical32(value: Array) -> Array:
-    """float32 values as bit patterns, every NaN the one NaN that the hardware makes."""
+    """float32 values as bit patterns, with every NaN replaced by the hardware's canonical NaN."""
     bits: Array = value.view(U32)
     nan = value != value
     return np.where(nan, NAN32, bits) if nan.any() else bits
 
 
 def quiet64(value: Array, *operands: Array) -> Array:
-    """float64 results as bit patterns. A NaN result is the first NaN among the operands (patterns, in the order in
-    which the hardware prefers them), made quiet, or the hardware's own where an operation was invalid."""
+    """float64 results as bit patterns. A NaN result becomes the first NaN among the operands (patterns, in the
+    hardware's order of preference), made quiet, or the hardware's own NaN if the operation was invalid."""
     bits: Array = value.view(U64)
     nan = value != value
     if not nan.any():
@@ -52,7 +52,7 @@ def canonical16(value: Array) -> Array:
 
 
 def flush32(bits: Array) -> Array:
-    """Subnormal float32 patterns made zeros of their sign."""
+    """float32 patterns with subnormals replaced by zeros of the same sign."""
     small = (bits & np.uint32(0x7F800000)) == 0
     return np.where(small, bits & np.uint32(0x80000000), bits) if small.any() else bits
 
@@ -63,7 +63,7 @@ def flush16(bits: Array) -> Array:
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded float64 sum and its exact error (not a number where the sum is not finite)."""
+    """The rounded float64 sum and its exact error (NaN if the sum is not finite)."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
@@ -80,8 +80,8 @@ def odd_sum(a: Array, b: Array) -> Array:
 
 
 def directed(nearest: Array, excess: Array, mode: str) -> Array:
-    """Move results rounded to nearest to where ``mode`` wants them. ``nearest`` are patterns (uint32 or uint64) of
-    floats, ``excess`` the sign of |exact| - |nearest|; results of ``rz``, ``rm``, ``rp`` as patterns."""
+    """Results rounded by ``mode`` (``rz``, ``rm`` or ``rp``) as patterns, from results rounded to nearest. ``nearest``
+    are patterns (uint32 or uint64) of floats; ``excess`` is the sign of |exact| - |nearest|."""
     one = nearest.dtype.type(1)
     negative = (nearest >> nearest.dtype.type(nearest.dtype.itemsize * 8 - 1)) != 0
     if mode == "rz":
@@ -107,7 +107,7 @@ def to_f32_odd(value: Array) -> Array:
 
 
 def sum_zero(result: Array, a: Array, b: Array) -> Array:
-    """Rounding down, a sum that is exactly zero is -0 unless both terms are +0; ``result`` float64."""
+    """Sums rounded down: a sum that is exactly zero becomes -0 unless both terms are +0. ``result`` is float64."""
     return np.where((result == 0) & (np.signbit(a) | np.signbit(b)), np.float64(-0.0), result)
 
 
@@ -120,7 +120,7 @@ def fma32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     patterns: Array = nearest.view(U32)
     if mode != "rn":
         return _moved(patterns, nearest.astype(F64), total, product, addend, mode)
-    # rounding twice goes wrong only from a tie made by the first rounding, or below the normal range
+    # rounding twice is wrong only if the first rounding makes a tie, or below the normal range
     hard = (total.view(U64) & _TIE_MASK) == _TIE
     small = (patterns & _SIZE32) <= _NORMAL
     if (hard | small).any() and (hard | (small & (total != 0))).any():
@@ -129,8 +129,8 @@ def fma32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
 
 
 def _moved(nearest: Array, value: Array, total: Array, product: Array, addend: Array, mode: str) -> Array:
-    """Sums moved from the nearest float32 (``nearest`` as patterns, ``value`` in float64) to where ``mode`` wants them.
-    ``total`` is the sum in float64, which lies on the exact sum's side of every float32 that it is not itself."""
+    """Sums rounded by ``mode``, from the nearest float32 (``nearest`` as patterns, ``value`` in float64). ``total`` is
+    the sum in float64: unless it is a float32 itself, it is on the exact sum's side of every float32."""
     one = nearest.dtype.type(1)
     negative = nearest >> np.uint32(31)
     same = value == total
@@ -171,7 +171,7 @@ def div32(a: Array, b: Array, mode: str) -> Array:
     bits: Array = nearest.view(U32)
     if mode == "rn":
         return bits
-    # |a| - |q||b| is exact in float64; the sign of it says on which side of the quotient q lies
+    # |a| - |q||b| is exact in float64; its sign shows on which side of the quotient q is
     remainder = np.abs(a.astype(F64)) - np.abs(nearest.astype(F64)) * np.abs(b.astype(F64))
     return directed(bits, np.sign(remainder), mode)
 
@@ -192,8 +192,8 @@ def _split(a: Array) -> tuple[Array, Array]:
 
 
 def fma64(a: Array, b: Array, c: Array) -> Array:
-    """a * b + c of float64 rounded once to nearest (Boldo and Melquiond), as float64; NaN not canonical. Operands so
-    large or small that the product's error is no float64 go through Python integers, lane by lane."""
+    """a * b + c of float64 rounded once to nearest (Boldo and Melquiond), as float64; NaN not canonical. If operands
+    are so large or small that the product's error is not a float64, the lane is computed with Python integers."""
     product = a * b
     a_high, a_low = _split(a)
     b_high, b_low = _split(b)
@@ -201,11 +201,11 @@ def fma64(a: Array, b: Array, c: Array) -> Array:
     upper, lower = two_sum(c, error)
     total, rest = two_sum(product, upper)
     result = total + odd_sum(rest, lower)
-    # overflow on the way leaves no finite result; an error term that underflows needs a product this small
+    # an intermediate overflow makes the result infinite or NaN; an error term underflows only for a small product
     unsafe = ~(np.abs(result) < 2.0**1000)
     small = np.abs(product) < 2.0**-900
     if small.any():
-        # a sum of zeros has the sign that plain arithmetic gives it
+        # a sum of zeros has the sign of plain arithmetic
         result = np.where(result == 0, product + c, result)
         unsafe |= small & (a != 0) & (b != 0)
     if not unsafe.any():
@@ -226,7 +226,7 @@ def _parts(bits: int) -> tuple[int, int]:
 
 
 def encode64(negative: bool, magnitude: int, exponent: int, mode: str) -> int:
-    """The float64 pattern of magnitude * 2**exponent, rounded. A sticky last bit stands for what was cut off."""
+    """The float64 pattern of magnitude * 2**exponent, rounded. The last bit of ``magnitude`` is sticky for cut bits."""
     sign = int(negative) << 63
     if magnitude == 0:
         return sign
@@ -304,7 +304,7 @@ def exact64(name: str, mode: str, *operands: Array) -> Array:
         return _patch(operands[0] + operands[1], finite, _exact_fma, (operands[0], np.asarray(one), operands[1]), mode)
     if name == "mul":
         a, b = operands
-        # the addend is a zero of the product's sign, which changes nothing
+        # the addend is a zero with the product's sign, which does not change the result
         zero = np.where(np.signbit(a) ^ np.signbit(b), -0.0, 0.0)
         return _patch(a * b, finite, _exact_fma, (a, b, zero), mode)
     if name == "div":
@@ -317,12 +317,12 @@ def exact64(name: str, mode: str, *operands: Array) -> Array:
 
 @dataclass(slots=True, frozen=True)
 class Format:
-    """A binary format: exponent bits are what is left of ``bits`` after the sign and the fraction."""
+    """A binary format of ``bits`` bits: sign, exponent, fraction."""
 
     bits: int
     fraction: int
     bias: int
-    infinity: int  # the pattern of infinity, or one past the largest finite one
+    infinity: int  # the pattern of infinity, or one above the largest finite pattern
     nan: int
 
     @property
@@ -338,8 +338,8 @@ E5M2 = Format(8, 2, 15, 0x7C, 0x7F)
 
 def narrow(bits: Array, to: Format, mode: str, satfinite: bool = False, keep_nan: bool = False) -> Array:
     """float32 patterns (exact, or rounded to odd) to patterns of a shorter format, as uint32. Modes: rn, rna (ties
-    away), rz, rm, rp. ``satfinite`` gives the largest finite value where infinity would come. A NaN becomes the
-    format's canonical one, or with ``keep_nan`` keeps its sign and the upper bits of its payload, made quiet."""
+    away), rz, rm, rp. ``satfinite`` replaces infinity by the largest finite value. A NaN becomes the format's canonical
+    NaN; with ``keep_nan`` it keeps its sign and the upper bits of its payload, and becomes quiet."""
     u = np.uint32
     negative = (bits >> u(31)) != 0
     size = bits & u(0x7FFFFFFF)
@@ -390,7 +390,7 @@ def bfloat_to_f32(bits: Array) -> Array:
 
 
 def odd_to_half(value: Array) -> Array:
-    """float64 values (exact, or rounded to odd) to nearest float16 patterns, NaN canonical."""
+    """float64 values (exact, or rounded to odd) as the nearest float16 patterns, NaN canonical."""
     return canonical16(value.astype(F16))
 
 

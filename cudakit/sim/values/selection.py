@@ -41,7 +41,7 @@ _COMBINE: dict[str, Any] = {"and": np.logical_and, "or": np.logical_or, "xor": n
 
 
 def reader(kind: str, ftz: bool) -> Callable[[Array], Array]:
-    """From bit patterns to floats that numpy compares: float32 for the 16-bit formats."""
+    """A function from bit patterns to floats that numpy can compare: float32 for the 16-bit formats."""
     if kind.startswith("bf16"):
         return bfloat_to_f32
     if kind.startswith("f16"):
@@ -54,7 +54,7 @@ def reader(kind: str, ftz: bool) -> Callable[[Array], Array]:
 
 
 def _comparison(spec: Spec, name: str, kind: str, ftz: bool) -> Callable[[Array, Array], Array]:
-    """A comparison of bit patterns of a type (of one half, for packed ones)."""
+    """A comparison of bit patterns of a type (for packed types, of one half)."""
     if kind in FLOATS:
         read = reader(kind, ftz)
         if name in ("num", "nan"):
@@ -67,7 +67,7 @@ def _comparison(spec: Spec, name: str, kind: str, ftz: bool) -> Callable[[Array,
             return ordered
         if name in _UNSIGNED_NAMES:
             spec.refuse(f"comparison .{name} of floats")
-        # numpy's != is true of a NaN; PTX's ne is not, and an unordered comparison is the ordered opposite, negated
+        # numpy's != is true for NaN, PTX's ne is not; an unordered comparison is the negated opposite ordered one
         if name == "ne":
             return lambda a, b: _not_equal(read(a), read(b))
         if name == "equ":
@@ -162,7 +162,7 @@ def _set(spec: Spec) -> Form:
     elif is_packed == result.endswith("x2"):
         one, dtype = _TRUE[result]
     else:
-        spec.refuse("a packed type with one that is not")
+        spec.refuse("one type is packed, the other is not")
     true, false = dtype.type(one), dtype.type(0)
 
     def run(operands: Any) -> Array:

@@ -1,6 +1,6 @@
 """SIMD video instructions: two or four small integers in 32 bits (PTX ISA, SIMD Video Instructions).
 
-The forms are those without byte selectors and masks, which are what CUDA's headers emit (__vabsdiffu4, __vsadu4).
+Supported are the forms without byte selectors and masks: CUDA's headers emit only these (__vabsdiffu4, __vsadu4).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def _parts(packed: Array, bits: int, signed: bool) -> list[Array]:
-    """The small integers of each lane, lowest first, as int64."""
+    """The packed integers of each lane, lowest first, as int64."""
     whole = packed.astype(S64)
     parts = [(whole >> (bits * n)) & ((1 << bits) - 1) for n in range(32 // bits)]
     return [np.where(part >> (bits - 1), part - (1 << bits), part) for part in parts] if signed else parts
@@ -43,7 +43,7 @@ def _build(spec: Spec) -> Form:
     types = [spec.kind("u32", "s32") for _ in range(2 if comparison else 3)][::-1]
     spec.finish()
     if (stem == "vset" and not comparison) or (saturates and (adds or comparison)):
-        spec.refuse("no such form is known")
+        spec.refuse("unknown form")
     result, first, second = ("u32", *types) if comparison else types
     compute = _COMPARISONS[comparison] if comparison else _ARITHMETIC[stem]
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if result == "s32" else (0, (1 << bits) - 1)
