@@ -18,7 +18,7 @@ _NO_COUNT = (
     "of|in|for|to|by|on|at|from|is|are|has|have|as|with|within|per|and|or|than|after|into|over|between|if|that|which|"
     "gets|without|through|before|like|but|across|inside|needs|takes|reads|writes"
 )
-_COUNT = r"(?:one|two|three|four|six|eight|ten|half|\d[\d,.]*)"
+_COUNT = r"(?:one|two|three|four|six|eight|ten|half|\d[\d,]*(?:\.\d+)?)"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ PHRASES = (
         "a for per",
         rf"\b(?:{_COUNT} (?:\w+ )?(?!(?:{_NO_COUNT}) )\w+ |"
         r"(?:bytes|threads|microseconds|us|ns|ms|times|sectors|cycles|FLOP|flops|instructions|"
-        rf"loads|requests) )an? {_UNIT}\b",
+        rf"requests) )an? {_UNIT}\b",
         "per",
         "8 bytes an element",
         (r"(?i)one of (?:\w+ )?an? ", r"times a (?:matrix|value|product)"),
