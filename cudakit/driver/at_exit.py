@@ -1,8 +1,8 @@
-"""The end of the process: work still queued on simulated devices runs, and an unseen failure is exit status 1.
+"""The end of the process: runs work still queued on simulated devices, and exits with status 1 after an unseen failure.
 
-A script that never waits for its last launch would otherwise end with status 0, its kernel never run. A process that
-pytest runs is left alone: its status is pytest's, and its tests leave devices in any state on purpose. Nothing can be
-done in a process that ends by os._exit() or by a signal.
+Without this, a script that never waits for its last launch would end with status 0 and its kernel would never run.
+A process under pytest is left alone: pytest sets its status, and tests leave devices in any state on purpose. Nothing
+can be done in a process that ends by os._exit() or by a signal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _status: int | None = None  # the status that the script passed to sys.exit()
 
 
 def watch(driver: Any) -> None:
-    """Run what `driver`, a simulated one, has queued when the interpreter exits."""
+    """Run the work queued on `driver`, a simulated one, when the interpreter exits."""
     global _armed
     if _under_pytest():
         return
@@ -35,7 +35,7 @@ def watch(driver: Any) -> None:
         _note_status()
         atexit.register(_finish_rest)
         atexit.register(_finish)
-        # Called as the interpreter begins to exit, before threads are joined: exit handlers run last in, first out.
+        # Called when the interpreter starts to exit, before threads are joined. Exit handlers run last in, first out.
         early = getattr(threading, "_register_atexit", None)
         if early is not None:
             with suppress(RuntimeError):  # the interpreter exits already
@@ -43,7 +43,7 @@ def watch(driver: Any) -> None:
 
 
 def note(reports: Iterable[Any]) -> None:
-    """Have the process report failures that no call has raised when it exits, and exit with status 1."""
+    """Report failures that no call has raised when the process exits, and set its exit status to 1."""
     global _failed
     texts = [str(report) for report in reports]
     if _armed:
@@ -52,18 +52,18 @@ def note(reports: Iterable[Any]) -> None:
 
 
 def warned() -> None:
-    """As `note`, of a failure that a warning has reported."""
+    """Set the exit status to 1, as `note` does, for a failure that a warning has reported."""
     global _failed
     _failed = _armed
 
 
 def _under_pytest() -> bool:
-    # A script that a test starts inherits these variables, but has not imported pytest.
+    # A script started by a test inherits these variables, but has not imported pytest.
     return "_pytest" in sys.modules and not {"PYTEST_VERSION", "PYTEST_CURRENT_TEST"}.isdisjoint(os.environ)
 
 
 def _note_status() -> None:
-    """Keep the status that the main thread passes to sys.exit(): exit handlers cannot read it otherwise."""
+    """Record the status that the main thread passes to sys.exit(), which exit handlers cannot read."""
     leave = sys.exit
 
     def exit(status: Any = None, /) -> None:
@@ -81,14 +81,16 @@ def _come_first() -> None:
 
 
 def _finish_rest() -> None:
-    """`_finish` for what exit handlers have queued, which run after it."""
-    _finish(others=False)  # they would run twice
+    """Run `_finish` once more, for work queued by exit handlers that ran after it."""
+    _finish(others=False)  # the other handlers would run twice
 
 
 def _finish(others: bool = True) -> None:
-    """Run what is queued, report what failed, and end the process if it would end with status 0. others: run the other
-    exit handlers before that."""
-    interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt  # the script: its status is SIGINT's already
+    """Run queued work, report failures, and end the process here if its status would be 0.
+
+    others: run the other exit handlers before that.
+    """
+    interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt  # the script's status is already SIGINT's
     usual = 1
     if not interrupted:
         try:
@@ -96,18 +98,18 @@ def _finish(others: bool = True) -> None:
                 note(driver.simFinish())
         except KeyboardInterrupt:
             usual = 128 + signal.SIGINT
-            note(["interrupted: what was queued on the simulated device has not run to its end"])
+            note(["interrupted: the work queued on the simulated device was not finished"])
         except Exception as error:
             note([f"{type(error).__name__}: {error}"])
     if not _failed:
         return
     # After an exception the status is 1 too.
     status = (_status or 0) & 0xFF or usual
-    _flush()  # what the script printed comes first
+    _flush()  # the script's own output comes first
     with suppress(AttributeError, OSError, ValueError):
         for text in _failures:
             sys.stderr.write(f"{text}\n")
-        sys.stderr.write(f"cudakit: work failed that no call waited for, so this process ends with status {status}\n")
+        sys.stderr.write(f"cudakit: queued work failed and no call waited for it; exiting with status {status}\n")
     _failures.clear()
     if interrupted:
         return
@@ -115,7 +117,7 @@ def _finish(others: bool = True) -> None:
     atexit.unregister(_finish_rest)
     with suppress(Exception):
         if others:
-            atexit._run_exitfuncs()  # those of other libraries: nothing runs after os._exit
+            atexit._run_exitfuncs()  # handlers of other libraries: nothing runs after os._exit
     _flush()
     # An exit handler has no other way to change the status.
     os._exit(status)
@@ -128,7 +130,7 @@ def _flush() -> None:
 
 
 def _after_fork_in_child() -> None:
-    # The parent finishes its own work, and reports it.
+    # The parent finishes and reports its own work.
     global _failed
     _drivers.clear()
     _failures.clear()

@@ -1,8 +1,7 @@
-"""Which streams are being captured into graphs: what the layers below `graph` must know of it.
+"""The streams that are being captured into graphs, as far as the rooms below `graph` must know.
 
-While a stream is captured, nothing it is given runs. So memory cannot be made on it; what a copy reads or writes must
-be kept for as long as the graph is; and memory that is dropped meanwhile is freed once the capture has ended, since the
-graph may have it among its arguments.
+Work queued on a captured stream does not run. So memory cannot be allocated on it; the buffers of a captured copy must
+live as long as the graph; and memory dropped during a capture is freed after it, because the graph may use it.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from typing import Any
 from cudakit.driver.primary import Primary
 from cudakit.errors import GraphError
 
-# Codes by which a driver says that a call cannot be part of a capture, or that the capture is broken.
+# Driver codes for a call that cannot be part of a capture, or for a broken capture.
 _OF_CAPTURE = range(900, 910)
 
 
 class ActiveCapture:
-    """A capture that is under way. kept: what its graph keeps alive. broken: the call that broke it, "" if none did."""
+    """A capture in progress. kept: objects its graph keeps alive. broken: the call that broke it, empty if none did."""
 
     def __init__(self) -> None:
         self.kept: list[object] = []
@@ -25,9 +24,9 @@ class ActiveCapture:
 
 
 class Captures:
-    """The captures that are under way in one context, by the driver's number; true while there are any.
+    """The captures in progress in one context, by the driver's number; true if there are any.
 
-    late: memory that was dropped meanwhile, or while another library captured a stream that uses it.
+    late: memory that was dropped during a capture, or while another library captured a stream that uses it.
     """
 
     def __init__(self, primary: Primary) -> None:
@@ -39,23 +38,23 @@ class Captures:
         return bool(self._underway)
 
     def begin(self, number: int) -> ActiveCapture:
-        """Note that the driver's capture `number` began."""
+        """Record that the driver's capture `number` began."""
         made = self._underway[number] = ActiveCapture()
         return made
 
     def end(self, number: int) -> None:
-        """Note that it ended; with the last of them, let go of the memory that no graph keeps."""
+        """Record that it ended; after the last one, free the memory that no graph keeps."""
         del self._underway[number]
         self.let_go()
 
     def let_go(self) -> None:
-        """Free memory that was dropped during captures, once no capture is under way; keep what one may still use."""
+        """Free memory that was dropped during captures, unless a capture is still in progress."""
         if not self._underway:
             late, self.late = self.late, []
             late.clear()
 
     def of(self, stream: Any) -> ActiveCapture | None:
-        """The capture that a stream (a driver handle) is part of, or None."""
+        """Return the capture that a stream (a driver handle) is part of, or None."""
         if not self._underway or self._primary is None:
             return None
         result = self._primary.quiet("cuStreamGetCaptureInfo", stream)
@@ -69,14 +68,14 @@ class Captures:
             raise GraphError(text)
 
     def failed(self, routine: str, code: Any) -> None:
-        """Note what broke the captures, for the error at their end."""
+        """Record which call broke the captures, for the error at their end."""
         if int(code) in _OF_CAPTURE:
             for capture in list(self._underway.values()):
                 name = getattr(code, "name", int(code))
                 capture.broken = capture.broken or f"{routine}, which failed with {name} ({int(code)})"
 
     def close(self) -> None:
-        """Let go of the primary context, which is released with its last holder."""
+        """Drop the reference to the primary context, which is released with its last holder."""
         self._primary = None
         self._underway.clear()
         self.late.clear()

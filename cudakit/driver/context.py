@@ -1,8 +1,8 @@
-"""Context: a device's primary context, its attributes and limits, and which thread has it current.
+"""Context: a device's primary context, its attributes and limits, and the thread on which it is current.
 
-The primary context is retained, not created, so torch and CuPy in the same process share it. Whatever a context made
-(streams, events, memory, modules) is registered with it, is freed by a finalizer that never raises, and is freed by
-`close()` at the latest; only pinned host memory lives on for as long as a numpy array looks at it.
+The primary context is retained, not created, so torch and CuPy in the same process share it. Everything a context makes
+(streams, events, memory, modules) is registered with it and freed by a finalizer that never raises, or by `close()`.
+Only pinned host memory outlives it, as long as a numpy array uses it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _thread = _Thread()
 
 
 def _after_fork_in_child() -> None:
-    # No context is current in a child: every context takes its slow path there, which sees the new process id.
+    # No context is current in a child, so each takes the slow path there, which detects the new process id.
     _thread.token = None
 
 
@@ -60,7 +60,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class MemoryInfo(NamedTuple):
-    """Free and total device memory, in bytes, as all processes together leave it."""
+    """Free and total device memory, in bytes, shared by all processes."""
 
     free: int
     total: int
@@ -69,8 +69,8 @@ class MemoryInfo(NamedTuple):
 class Context:
     """The primary context of one device.
 
-    driver: the driver it talks to. ordinal, kind ("gpu" or "sim"), spec: which device it is.
-    handle: the CUcontext. device: the CUdevice.
+    driver: its driver. ordinal, kind ("gpu" or "sim"), spec: which device it is. handle: the CUcontext. device: the
+    CUdevice.
     """
 
     def __init__(self, spec: str | int | drivers.Opened | None = None) -> None:
@@ -89,19 +89,19 @@ class Context:
         self.device = self._primary.device
         self.captures = Captures(self._primary)
         self.in_flight = InFlight(self._primary, self.captures)
-        # How many arrays and modules were closed by hand: graphs look at their own again when it has changed.
+        # The number of arrays and modules closed so far: graphs check their own again after it has changed.
         self.closings = 0
         self._attributes: dict[str, int] = {}
-        self.device_object: Any = None  # the Device over this context, for which arrays ask
-        # Streams made here, by handle: how one that comes back in another library's wrapper is known again.
+        self.device_object: Any = None  # the Device over this context, which arrays need
+        # Streams made here, by handle, to recognise one that returns in another library's wrapper.
         self.streams: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        # What cudakit made for itself: default streams, modules in the device's cache. Not a leak.
+        # Objects that cudakit made for itself: default streams, modules in the device's cache. Not leaks.
         self.own: weakref.WeakSet[Any] = weakref.WeakSet()
         self._peers: set[int] = {opened.ordinal}
         self._children: dict[int, weakref.finalize[Any, Any]] = {}
         self._keys = itertools.count()
-        # On one device only this context can be current, so a comparison is enough; on several, another library may
-        # have made another device's context current behind us, so it is set each time.
+        # With one device only this context can be current, so a comparison is enough. With several, another library
+        # may have made another device's context current, so ours is set at each call.
         count = check(self.driver, "cuDeviceGetCount", self.driver.cuDeviceGetCount())
         self.alone = count == 1
         self._token = object()
@@ -119,7 +119,7 @@ class Context:
 
     @property
     def lost(self) -> ContextLost | None:
-        """The failure that ended it, or None. A copy without a traceback once nothing else keeps the exception."""
+        """The failure that ended it, or None. A copy without a traceback after nothing else keeps the exception."""
         if self._lost is None:
             return None
         reference, kept = self._lost
@@ -128,19 +128,19 @@ class Context:
     # Calls ------------------------------------------------------------------------------------------------------------
 
     def make_current(self) -> None:
-        """Make this context current on the calling thread: a comparison if it already is.
+        """Make this context current on the calling thread; only a comparison if it already is.
 
-        Raises Closed, ContextLost or ForkedProcess if it cannot be used any more.
+        Raises Closed, ContextLost or ForkedProcess if it can no longer be used.
         """
         if _thread.token is not self._token:
             self._enter()
 
     def _enter(self) -> None:
-        # Closing, losing and forking all end the token, so that the fast path needs no test but the comparison.
+        # Closing, losing and forking all replace the token, so that the fast path needs only the comparison.
         if os.getpid() != self.pid:
             raise ForkedProcess(
-                f"{self.spec} was opened in process {self.pid} and is used in its forked child {os.getpid()}: "
-                "CUDA does not survive fork. Open the device in the child, or start children by 'spawn'."
+                f"{self.spec} was opened in process {self.pid} but is used in its forked child {os.getpid()}, where "
+                "CUDA does not work; open the device in the child, or start children by 'spawn'"
             )
         if self.lost is not None:
             raise self._lost_again()
@@ -161,7 +161,7 @@ class Context:
         return result[1:] if len(result) > 2 else None
 
     def check(self, routine: str, result: tuple[Any, ...]) -> Any:
-        """The values of a result that the caller got itself, after make_current(); raises as `call` does."""
+        """Return the values of a result that the caller obtained after make_current(); raises as `call` does."""
         if result[0]:
             raise self.failed(routine, result[0])
         if len(result) == 2:
@@ -169,7 +169,7 @@ class Context:
         return result[1:] if len(result) > 2 else None
 
     def failed(self, routine: str, code: Any) -> Exception:
-        """The exception for a code that is not success. A sticky one loses this context for good."""
+        """Return the exception for an error code. A sticky error marks this context as lost."""
         if self.lost is not None and int(code) in STICKY:
             return self._lost_again()
         error = failure(self.driver, routine, code)
@@ -181,25 +181,25 @@ class Context:
         return error
 
     def _lose(self, error: ContextLost) -> None:
-        # The frames of a traceback keep the failed run's arrays alive: a copy is kept, which is never raised.
+        # A traceback's frames keep the failed run's arrays alive, so a copy that is never raised is kept.
         kept = copy.copy(error)
         kept.report = error.report
         self._lost = weakref.ref(error), kept
         self._token = object()
         drivers.forget(self._opened)
-        # Nothing is in flight any more.
+        # The lost context has nothing in flight.
         self.in_flight.let_go()
         self.captures.late.clear()
 
     def _lost_again(self) -> ContextLost:
         first = self.lost
         if first is None:
-            raise RuntimeError("a context that is not lost was said to be")
+            raise RuntimeError("_lost_again() needs a lost context, but this one is not lost")
         again = ContextLost(
             first.routine,
             first.code,
             first.name,
-            f"{self.spec} was lost to an earlier failure, which was: {first.text}",
+            f"{self.spec} was lost after an earlier failure: {first.text}",
             first.hint,
         )
         again.report = first.report
@@ -207,35 +207,35 @@ class Context:
         return again
 
     def relaxed(self) -> Relaxed:
-        """Let this thread load modules, allocate and query while another library captures: see `modes.Relaxed`."""
+        """Let this thread load modules, allocate and query while another library captures; see `modes.Relaxed`."""
         self.make_current()
         return Relaxed(self.driver)
 
-    # What it made -----------------------------------------------------------------------------------------------------
+    # Children ---------------------------------------------------------------------------------------------------------
 
     def adopt(self, child: object, release: Callable[..., object], *arguments: Any) -> weakref.finalize[Any, Any]:
-        """Have `release(*arguments)` called once, when `child` is dropped, closed, or this context is.
+        """Register `release(*arguments)` to be called once, after `child` is dropped or closed, or this context is.
 
-        Returns the finalizer: call it to free the child now; `.alive` says whether it still owns anything. `release` is
-        left out if there is nothing left to free (a lost context, a forked child). It is called on whatever thread
-        drops the child, so it calls the driver through `attempt`, and must not refer to the child.
+        Returns the finalizer: call it to free the child now; `.alive` is True while the child still owns something.
+        `release` is not called if there is nothing left to free (a lost context, a forked child). It runs on whatever
+        thread drops the child, so it must call the driver through `attempt`, and must not refer to the child.
         """
         key = next(self._keys)
         made = finalizer(child, self._release_child, key, release, arguments)
         self._children[key] = made
         if self.closed:
-            # Another thread closed the device while this was being made.
+            # Another thread closed the device during the call.
             made()
             raise self._closed()
         return made
 
     def made(self) -> list[object]:
-        """What it made and has not freed yet, as far as it is adopted here."""
+        """Return the adopted objects that are not freed yet."""
         children = (made.peek() for made in list(self._children.values()))
         return [child[0] for child in children if child is not None]
 
     def adopt_handle(self, child: object, routine: str, handle: Any) -> weakref.finalize[Any, Any]:
-        """`adopt` for a handle that one driver routine frees."""
+        """Call `adopt` for a handle that one driver routine frees."""
         return self.adopt(child, self.attempt, routine, handle)
 
     def _release_child(self, key: int, release: Callable[..., object], arguments: tuple[Any, ...]) -> None:
@@ -245,26 +245,26 @@ class Context:
         try:
             release(*arguments)
         except Exception:
-            # A finalizer must not raise: it runs inside whatever code dropped the object. Failures of the driver have
-            # been noted by attempt(), and show at the next call.
+            # A finalizer must not raise, because it runs inside whatever code dropped the object. attempt() has
+            # recorded the driver's failures; the next call raises them.
             return
 
     def attempt(self, routine: str, *arguments: Any) -> int:
-        """Call a driver routine from a finalizer: never raises, and returns the code (-1: not called).
+        """Call a driver routine from a finalizer. Never raises; returns the code (-1: not called).
 
-        What is current on the thread is left as it was. A sticky failure loses the context, so the next call says it.
+        The thread's current context is not changed. A sticky failure marks the context as lost; the next call raises.
         """
         if self.lost is not None:
             return -1
         if _thread.token is self._token:
             try:
-                # Python may drop an object while another library captures.
+                # Python may drop an object while another library is capturing.
                 with Relaxed(self.driver):
                     result = getattr(self.driver, routine)(*arguments)
                     report_later(self.driver, result)
                 code = int(result[0])
             except Exception:
-                # The driver may be half torn down at the interpreter's end.
+                # At interpreter exit the driver may be partly torn down.
                 return -1
         elif self._primary is not None:
             code = self._primary.attempt(routine, *arguments)
@@ -276,33 +276,32 @@ class Context:
 
     @nvtx.range("close device")
     def close(self, *, warn: bool = True) -> None:
-        """Free everything this context made, newest first, and let go of the primary context. Idempotent.
+        """Free everything this context made, newest first, and release the primary context. A second call does nothing.
 
-        Work that is still queued is waited for, since pinned memory may be in flight. Pinned arrays stay readable.
-        The simulated device warns (LeakWarning) of what is still alive as its last context is closed: arrays, pinned
-        memory, streams, events and modules that are still held, but for the device's own (default streams, the
-        modules that compile() keeps). It also warns (UnseenFault) of work that failed, and of mistakes in host code,
-        that no call has raised. warn: False leaves both out, as a `with` block does that an exception ends: there the
-        traceback keeps everything alive.
+        Waits for queued work, since pinned memory may be in flight. Pinned arrays stay readable.
+        When its last context is closed, the simulated device warns of leaks (LeakWarning): arrays, pinned memory,
+        streams, events and modules that are still referenced, except the device's own (default streams, the modules
+        that compile() keeps). It also warns (UnseenFault) of failed work and mistakes in host code that no call has
+        raised. warn: False skips both, as a `with` block does after an exception, whose traceback keeps objects alive.
         """
         if self.closed:
             return
         endings: list[Warning] = []
         if warn and self.kind == "sim" and self._primary is not None and self.lost is None:
             endings = end_warnings(self._primary, self.in_flight, self.own)
-        # First, so that no other thread begins anything more here.
+        # First, so that other threads start no new work here.
         self.closed = True
         self._token = object()
         if self._primary is not None and self.lost is None:
             self._primary.attempt("cuCtxSynchronize")
             if not warn and self.kind == "sim":
-                self.driver.simTold(self.handle)  # an exception is under way
+                self.driver.simTold(self.handle)  # an exception is being raised
         while self._children:
-            with suppress(KeyError):  # another thread dropped the last one meanwhile
+            with suppress(KeyError):  # another thread removed the last one
                 self._children.popitem()[1]()
         self.captures.close()
         self._finalizer()
-        # Pinned arrays that are still looked at hold the primary context themselves.
+        # Pinned arrays in use hold the primary context themselves.
         self._primary = None
         for warning in endings:
             warnings.warn(warning, stacklevel=outside_level())
@@ -311,18 +310,18 @@ class Context:
 
     @property
     def primary(self) -> Primary:
-        """The retained primary context, for what must outlive this object."""
+        """The retained primary context, for objects that must outlive this one."""
         if self._primary is None:
             raise self._closed()
         return self._primary
 
     def _closed(self) -> Closed:
-        return Closed(f"{self.spec} was closed: open the device again, and use what the new one makes")
+        return Closed(f"{self.spec} was closed; open the device again, and make new arrays, streams and modules on it")
 
-    # What it is -------------------------------------------------------------------------------------------------------
+    # Attributes -------------------------------------------------------------------------------------------------------
 
     def attribute(self, name: Any) -> int:
-        """A device attribute by its driver name without the prefix ("MULTIPROCESSOR_COUNT"), or by its enum member."""
+        """Return a device attribute, by its driver name without the prefix ("MULTIPROCESSOR_COUNT") or enum member."""
         key = name if isinstance(name, str) else name.name
         key = key.upper().removeprefix("CU_DEVICE_ATTRIBUTE_")
         value = self._attributes.get(key)
@@ -331,7 +330,7 @@ class Context:
             member = getattr(members, f"CU_DEVICE_ATTRIBUTE_{key}", None)
             if member is None:
                 raise ValueError(
-                    f"{name!r} is no device attribute: use a name of CUdevice_attribute without CU_DEVICE_ATTRIBUTE_"
+                    f"unknown device attribute {name!r}; use a name of CUdevice_attribute without CU_DEVICE_ATTRIBUTE_"
                 )
             value = self._attributes[key] = int(self.call("cuDeviceGetAttribute", member, self.device))
         return value
@@ -348,32 +347,32 @@ class Context:
         return self.attribute("COMPUTE_CAPABILITY_MAJOR"), self.attribute("COMPUTE_CAPABILITY_MINOR")
 
     def memory_info(self) -> MemoryInfo:
-        """Free and total device memory in bytes."""
+        """Return free and total device memory in bytes."""
         free, total = self.call("cuMemGetInfo")
         return MemoryInfo(int(free), int(total))
 
     def _limit(self, name: str) -> Any:
         member = getattr(self.driver.CUlimit, "CU_LIMIT_" + name.upper().removeprefix("CU_LIMIT_"), None)
         if member is None:
-            raise ValueError(f"{name!r} is no limit: use STACK_SIZE, PRINTF_FIFO_SIZE or another of CUlimit")
+            raise ValueError(f"unknown limit {name!r}; use STACK_SIZE, PRINTF_FIFO_SIZE or another name of CUlimit")
         return member
 
     def limit(self, name: str) -> int:
-        """A limit of the context, such as STACK_SIZE, in its own unit (bytes for most)."""
+        """Return a limit of the context, such as STACK_SIZE, in its own unit (bytes for most)."""
         return int(self.call("cuCtxGetLimit", self._limit(name)))
 
     def set_limit(self, name: str, value: int) -> None:
-        """Set a limit; the driver may round it, so read it back. All users of the primary context share it."""
+        """Set a limit. The driver may round it, so read it back. All users of the primary context share it."""
         with self.relaxed():
             self.call("cuCtxSetLimit", self._limit(name), int(value))
 
     def stream_priorities(self) -> tuple[int, int]:
-        """(least, greatest): the range a stream's priority is clamped to. Smaller numbers run first: (0, -5)."""
+        """Return (least, greatest), the range a stream's priority is clamped to. Smaller numbers run first: (0, -5)."""
         least, greatest = self.call("cuCtxGetStreamPriorityRange")
         return int(least), int(greatest)
 
     def synchronize(self) -> None:
-        """Wait for all work of the device, whoever queued it, and raise what any of it failed with."""
+        """Wait for all work of the device, from any library; raises the error of any that failed."""
         with nvtx.range("synchronize device"):
             self.call("cuCtxSynchronize")
         self.in_flight.prune()
@@ -381,35 +380,37 @@ class Context:
     # Peers ------------------------------------------------------------------------------------------------------------
 
     def same_device(self, other: Context) -> bool:
-        """Whether both are of one device of one driver."""
+        """Return whether both are on one device of one driver."""
         return self.driver is other.driver and self.ordinal == other.ordinal
 
     def told_apart(self, other: Context) -> str:
-        """The numbers of this and another simulated device of one spec, for an error that names both; else ""."""
+        """Return the numbers of two simulated devices with the same spec, for an error that names both; else ""."""
         if self.spec != other.spec or self.kind != "sim" or other.kind != "sim":
             return ""
         return f" (simulated devices {self.driver.number} and {other.driver.number})"
 
     def can_access(self, other: Context) -> bool:
-        """Whether kernels here may use memory of `other`: the same device, or enable_peer() was called."""
+        """Return whether kernels here may use memory of `other`: the same device, or after enable_peer()."""
         return self.driver is other.driver and other.ordinal in self._peers
 
     def enable_peer(self, other: Context) -> None:
-        """Let kernels of this device use memory of `other`, from the pool or not. One way; idempotent.
+        """Allow kernels of this device to use memory of `other`, pool memory included. One direction only.
 
-        Raises DeviceMismatch if the two cannot.
+        A second call does nothing. Raises DeviceMismatch if the devices cannot access each other.
         """
         if self.can_access(other):
             return
         if self.driver is not other.driver:
             both = f"{self.spec} and {other.spec}{self.told_apart(other)}"
-            raise DeviceMismatch(f"{both} do not talk to one driver: copy through the host")
+            raise DeviceMismatch(f"{both} have different drivers and cannot access each other; copy through the host")
         if not self.call("cuDeviceCanAccessPeer", self.device, other.device):
-            raise DeviceMismatch(f"{self.spec} cannot access the memory of {other.spec}: use copy_from(), which can")
+            raise DeviceMismatch(
+                f"kernels on {self.spec} cannot access the memory of {other.spec}; use copy_from() instead"
+            )
         result = self.driver.cuCtxEnablePeerAccess(other.handle, 0)
         if int(result[0]) != _PEER_ALREADY_ENABLED:
             self.check("cuCtxEnablePeerAccess", result)
-        # Memory of a stream-ordered pool follows the pool's own access list, not the context's.
+        # Memory of a stream-ordered pool follows the pool's access list, not the context's.
         if other.attribute("MEMORY_POOLS_SUPPORTED"):
             pool = other.call("cuDeviceGetDefaultMemPool", other.device)
             access = self.driver.CUmemAccessDesc()

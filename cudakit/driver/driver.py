@@ -1,11 +1,11 @@
 """One driver interface for a GPU and the simulated device: `cuda.bindings.driver`, or the simulated driver.
 
-Both offer the same functions with the same arguments and `(CUresult, value...)` results, so nothing above this module
-knows which it has. `open()` reads what the user asked for:
+Both have the same functions with the same arguments and `(CUresult, value...)` results, so nothing above this module
+knows which one it uses. `open()` accepts:
 
-    None, "auto"          $CUDAKIT_DEVICE, else the first GPU, else (if there is none) the simulated device
+    None, "auto"          $CUDAKIT_DEVICE, else the first GPU, else (without a GPU) the simulated device
     "gpu", "gpu:1", 1     that GPU, or an error that says what is missing
-    "sim", "sim:sm_80"    the simulated device, an sm_90 unless named otherwise
+    "sim", "sim:sm_80"    the simulated device; sm_90 by default
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from cudakit.errors import CudakitError, DeviceUnavailable, check, failure
 
 DEFAULT_SIM_ARCH = "sm_90"
 
-# NO_DEVICE and the toolkit's stub library: "there is no GPU here", for which the automatic choice takes the simulated
-# device. Any other failure of cuInit is a GPU that is there and broken, which must not pass unseen.
+# NO_DEVICE and the toolkit's stub library mean that there is no GPU: the automatic choice takes the simulated device.
+# Any other failure of cuInit means that a GPU exists but does not start, which must be reported.
 _NO_GPU = frozenset({34, 100})
 
 _lock = threading.Lock()
@@ -37,7 +37,7 @@ _said = False
 
 @dataclass(frozen=True)
 class Opened:
-    """A driver and one device of it. kind: "gpu" or "sim". spec: how to ask for it again."""
+    """A driver and one of its devices. kind: "gpu" or "sim". spec: the text that opens it again."""
 
     driver: Any
     ordinal: int
@@ -46,15 +46,20 @@ class Opened:
 
 
 class _NoGpu(CudakitError):
-    """There is no GPU here; the text says why."""
+    """There is no GPU; the text says why."""
 
 
 def open(spec: str | int | Opened | None = None, *, fresh: bool = False, **options: Any) -> Opened:
-    """The driver and device that `spec` names (see the module's text).
+    """Return the driver and device that `spec` names (see the module's text).
 
-    fresh: a simulated device of its own, with its own memory and checks, instead of the one this process shares.
-    options: given to the simulated driver (checks, memory, devices), and imply `fresh`; refused for a GPU.
-    Raises DeviceUnavailable if it is not there, ValueError for a spec that is none.
+    Args:
+        spec: A device, or None for the automatic choice.
+        fresh: Make a new simulated device, with its own memory and checks, instead of the one this process shares.
+        options: Options of the simulated driver (checks, memory, devices); they imply `fresh`, and a GPU rejects them.
+
+    Raises:
+        DeviceUnavailable: If there is no such device.
+        ValueError: If `spec` is malformed, or options are given for a GPU.
     """
     if isinstance(spec, Opened):
         return spec
@@ -69,47 +74,47 @@ def open(spec: str | int | Opened | None = None, *, fresh: bool = False, **optio
     match = re.fullmatch(r"gpu(?::(\d+))?", str(spec))
     if match:
         if options:
-            raise ValueError(f"{', '.join(options)}: an option of the simulated device only, and {asked!r} is a GPU")
+            raise ValueError(f"{', '.join(options)}: for the simulated device only, but {asked!r} is a GPU; use 'sim'")
         try:
             return _gpu(int(match[1] or 0))
         except _NoGpu as error:
             raise DeviceUnavailable(
-                f"{asked!r} was asked for, but {error}. The simulated device (CUDAKIT_DEVICE=sim) needs no GPU."
+                f"{asked!r} was requested, but {error}. The simulated device (CUDAKIT_DEVICE=sim) needs no GPU."
             ) from error
     match = re.fullmatch(r"sim(?::(sm_\d+[af]?))?(?::([0-7]))?", str(spec))
     if match:
         return _sim(match[1] or DEFAULT_SIM_ARCH, int(match[2] or 0), fresh, options)
-    raise ValueError(f"{asked!r} names no device: say 'gpu', 'gpu:1', 'sim', 'sim:sm_80' or 'auto'")
+    raise ValueError(f"unknown device {asked!r}; use 'gpu', 'gpu:1', 'sim', 'sim:sm_80' or 'auto'")
 
 
 def count(opened: Opened) -> int:
-    """How many devices its driver has."""
+    """Return the number of devices of its driver."""
     return int(check(opened.driver, "cuDeviceGetCount", opened.driver.cuDeviceGetCount()))
 
 
 def numbered(opened: Opened, ordinal: int) -> Opened:
-    """Device number `ordinal` of the same driver. Raises DeviceUnavailable if there are fewer."""
+    """Return device number `ordinal` of the same driver. Raises DeviceUnavailable if there are fewer."""
     there = count(opened)
     if ordinal >= there:
-        raise DeviceUnavailable(f"device number {ordinal} was asked for, but there are {there}, numbered from 0")
+        raise DeviceUnavailable(f"device number {ordinal} was requested, but there are {there}, numbered from 0")
     base = "gpu" if opened.kind == "gpu" else ":".join(opened.spec.split(":")[:2])
     spec = f"{base}:{ordinal}" if opened.kind == "gpu" or ordinal else base
     return Opened(opened.driver, ordinal, opened.kind, spec)
 
 
-# The simulated device's own ------------------------------------------------------------------------------------------
+# The simulated device -------------------------------------------------------------------------------------------------
 
 
 def all_checks() -> tuple[str, ...]:
-    """The names of the checks that `checks=` of a simulated device takes."""
+    """Return the names of the checks that `checks=` of a simulated device accepts."""
     from cudakit import sim
 
     return tuple(sorted(sim.ALL_CHECKS))
 
 
 def occupancy(arch: str, threads: int, registers: int, shared: int) -> Any | None:
-    """Theoretical occupancy of blocks of `threads` threads at `registers` a thread and `shared` bytes a block on the
-    chip that stands for `arch` (blocks, limit, warps, most_warps, fraction); None if no chip does."""
+    """Return the theoretical occupancy of blocks of `threads` threads, with `registers` per thread and `shared` bytes
+    per block, on the chip simulated for `arch` (blocks, limit, warps, most_warps, fraction); None if there is none."""
     from cudakit.sim.chips.occupancy import active_blocks
     from cudakit.sim.chips.properties import chip
 
@@ -120,14 +125,16 @@ def occupancy(arch: str, threads: int, registers: int, shared: int) -> Any | Non
 
 
 def is_simulated(arch: str) -> bool:
-    """Whether there is a simulated device for an architecture such as "sm_90a"."""
+    """Return whether there is a simulated device for an architecture such as "sm_90a"."""
     return occupancy(arch, 32, 1, 0) is not None
 
 
 @dataclass
 class Watch:
-    """What the simulated devices that were opened while it was open have done. checks: theirs, unless they were given
-    others."""
+    """The simulated devices opened while it is active, with their launches and reports.
+
+    checks: the default checks of these devices; None keeps theirs.
+    """
 
     checks: frozenset[str] | None
     drivers: list[Any] = field(default_factory=list)
@@ -138,7 +145,7 @@ class Watch:
         self._counts.append(driver.simCount(together=True))
 
     def finish(self) -> None:
-        """Run what is still queued. Raises CudakitError, with the report, if some of it fails or failed."""
+        """Run the work still queued. Raises CudakitError, with the report, if any work fails or has failed."""
         for driver in self.drivers:
             for ordinal in range(check(driver, "cuDeviceGetCount", driver.cuDeviceGetCount())):
                 active = check(driver, "cuDevicePrimaryCtxGetState", driver.cuDevicePrimaryCtxGetState(ordinal))[1]
@@ -151,7 +158,7 @@ class Watch:
                         report = driver.simLastReport()
                         if report is None:
                             raise
-                        # The error adds advice for a GPU, and may be of a context that was lost before.
+                        # The driver's error has advice for a GPU, and may be of a context that was lost earlier.
                         plain = CudakitError(str(report))
                         plain.report = report
                         raise plain from error
@@ -159,20 +166,22 @@ class Watch:
                         driver.cuDevicePrimaryCtxRelease(ordinal)
 
     def launches(self) -> list[Any]:
-        """A record of each kernel and shape that ran to its end: name, grid, block, shared memory, registers, counters
-        added up over its launches."""
+        """Return a record per kernel and shape that completed: name, grid, block, shared memory, registers, and the
+        counters summed over its launches."""
         return [record for count in self._counts for record in count.records]
 
     def reports(self) -> list[Any]:
-        """The reports of all devices, oldest first per device."""
+        """Return the reports of all devices, oldest first per device."""
         return [report for driver in self.drivers for report in driver.simReports()]
 
 
 @contextlib.contextmanager
 def last_store(driver: Any, address: int, size: int) -> Iterator[list[Any]]:
-    """Look for the stores of kernels that a simulated driver runs in the block to `size` bytes at `address`. The list
-    has the last one's report (kernel, block, thread, places, launched) after the block, and is empty if there was
-    none."""
+    """Find the last store of a kernel to `size` bytes at `address`, while the block runs.
+
+    After the block the list has that store's report (kernel, block, thread, places, launched), or is empty if there was
+    no store.
+    """
     found: list[Any] = []
     watch = driver.simWatch(address, size)
     try:
@@ -184,12 +193,12 @@ def last_store(driver: Any, address: int, size: int) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def watching(checks: Iterable[str] | None = None) -> Iterator[Watch]:
-    """Watch every simulated device that is opened in the block; all of them are made afresh."""
+    """Watch every simulated device that is opened in the block; each of them is a new one."""
     global _watch, _sim_drivers
     watch = Watch(None if checks is None else frozenset(checks))
     with _lock:
         if _watch is not None:
-            raise CudakitError("simulated devices are being watched already: one watch at a time")
+            raise CudakitError("a watch of simulated devices was requested while another is active; end that one first")
         before, _sim_drivers, _watch = _sim_drivers, {}, watch
     try:
         yield watch
@@ -199,7 +208,7 @@ def watching(checks: Iterable[str] | None = None) -> Iterator[Watch]:
 
 
 def forget(opened: Opened) -> None:
-    """Drop a simulated driver whose context was lost, so that the next one asked for starts afresh."""
+    """Drop a simulated driver whose context was lost, so that the next request makes a new one."""
     with _lock:
         for key in [key for key, driver in _sim_drivers.items() if driver is opened.driver]:
             del _sim_drivers[key]
@@ -213,10 +222,10 @@ def _automatic(fresh: bool, options: dict[str, Any]) -> Opened:
         from cudakit.sim.chips.properties import chip
 
         model = chip(DEFAULT_SIM_ARCH).model
-        _say_once(f"cudakit: no GPU here: using the simulated {model} (for the reason: cudakit info)")
+        _say_once(f"cudakit: no GPU found, using the simulated {model} (`cudakit info` shows the reason)")
         return opened
     if options:
-        raise ValueError(f"{', '.join(options)}: options of the simulated device only; ask for 'sim' by name")
+        raise ValueError(f"{', '.join(options)}: options of the simulated device only; request 'sim' explicitly")
     _say_once(f"cudakit: using {opened.spec}")
     return opened
 
@@ -233,7 +242,7 @@ def _say_once(line: str) -> None:
 
 @nvtx.range("start driver")
 def _gpu(ordinal: int) -> Opened:
-    """GPU number `ordinal`. Raises _NoGpu if there is none at all, DeviceUnavailable or CudaError otherwise."""
+    """Return GPU number `ordinal`. Raises _NoGpu if there is no GPU, DeviceUnavailable or CudaError otherwise."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -241,18 +250,18 @@ def _gpu(ordinal: int) -> Opened:
     try:
         result = driver.cuInit(0)
     except (RuntimeError, OSError) as error:
-        # Without a libcuda the bindings raise (cuda.pathfinder.DynamicLibNotFoundError) instead of returning a code.
-        raise _NoGpu(f"there is no NVIDIA driver library here (libcuda.so.1): {_first_line(error)}") from error
+        # If libcuda is missing, the bindings raise (cuda.pathfinder.DynamicLibNotFoundError) and return no code.
+        raise _NoGpu(f"the NVIDIA driver library (libcuda.so.1) was not found: {_first_line(error)}") from error
     if result[0]:
         failed = failure(driver, "cuInit", result[0])
         if int(result[0]) in _NO_GPU:
             raise _NoGpu(f"the NVIDIA driver finds no GPU ({failed.name})") from failed
-        raise DeviceUnavailable(f"a GPU may be there but does not start: {failed}") from failed
+        raise DeviceUnavailable(f"a GPU may be present but does not start: {failed}") from failed
     count = check(driver, "cuDeviceGetCount", driver.cuDeviceGetCount())
     if not count:
-        raise _NoGpu("the NVIDIA driver counts no GPU (CUDA_VISIBLE_DEVICES may hide it)")
+        raise _NoGpu("the NVIDIA driver reports 0 GPUs (CUDA_VISIBLE_DEVICES may hide them)")
     if ordinal >= count:
-        raise DeviceUnavailable(f"gpu:{ordinal} was asked for, but there are {count} GPUs, numbered from 0")
+        raise DeviceUnavailable(f"gpu:{ordinal} was requested, but there are {count} GPUs, numbered from 0")
     return Opened(driver, ordinal, "gpu", f"gpu:{ordinal}")
 
 
@@ -288,7 +297,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _after_fork_in_child() -> None:
-    # A child gets simulated devices of its own, and a lock that no thread of the parent can be holding.
+    # A child has its own simulated devices, and a new lock, which no thread of the parent can hold.
     global _lock
     _lock = threading.Lock()
     _sim_drivers.clear()

@@ -1,4 +1,4 @@
-"""The warnings as a simulated device is closed: leaks, and failures that no call has raised."""
+"""The warnings when a simulated device is closed: leaks, and failures that no call has raised."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cudakit.errors import LeakWarning, UnseenFault
 
 
 def end_warnings(primary: Primary, in_flight: InFlight, own: Iterable[Any]) -> list[Warning]:
-    """A LeakWarning of what is still held, and an UnseenFault per failure that no call has raised.
+    """Return a LeakWarning for objects still referenced, and an UnseenFault per failure that no call has raised.
 
-    own: what cudakit made for itself, which is not a leak. Waits for the device. Empty in a forked child.
+    own: objects that cudakit made for itself, which are not leaks. Waits for the device. Empty in a forked child.
     """
     if os.getpid() != primary.pid:
         return []

@@ -1,4 +1,4 @@
-"""What an asynchronous copy keeps alive: host objects that the device still reads or writes."""
+"""Host objects kept alive for asynchronous copies that still read or write them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from cudakit.errors import NOT_READY
 
 
 class InFlight:
-    """Host objects that an asynchronous copy still reads or writes, each kept alive until an event says it is done."""
+    """Host objects used by asynchronous copies in flight; each is kept alive until an event shows its copy is done."""
 
-    #: Looked through for finished copies when this many, or this many bytes, are held; a synchronize() looks at once.
+    #: Finished copies are looked for when this many objects, or this many bytes, are held, and at each synchronize().
     MANY = 64
     MANY_BYTES = 64 << 20
 
     def __init__(self, primary: Primary, captures: Captures) -> None:
         self._captures = captures
-        # Let go of by close(), since the primary context is released with its last holder.
+        # Dropped by close(), since the primary context is released with its last holder.
         self._primary: Primary | None = primary
         self._held: deque[tuple[int, Any, object]] = deque()
         self._spare: list[Any] = []
-        self._bytes = 0  # of what is held
+        self._bytes = 0  # of the held objects
         self._most, self._most_bytes = self.MANY, self.MANY_BYTES
         self._lock = threading.Lock()
 
@@ -34,8 +34,8 @@ class InFlight:
     def hold(self, stream: Any, kept: object) -> None:
         """Keep `kept` alive until the work now queued on `stream` (a driver handle) is done. Never raises.
 
-        If the stream is being captured, it is kept alive by the graph. A graph of another library keeps nothing: what
-        its launches use, the caller keeps.
+        If the stream is being captured, the graph keeps it. A graph of another library keeps nothing: the caller must
+        keep the objects that its launches use.
         """
         primary = self._primary
         if primary is None:
@@ -45,10 +45,10 @@ class InFlight:
             capture.kept.append(kept)
             return
         if primary.is_capturing(stream):
-            return  # an event there would never happen
+            return  # an event recorded there would never complete
         if len(self._held) >= self._most or self._bytes >= self._most_bytes:
             self.prune()
-            # What is in flight still is not looked at again by each of the next copies.
+            # Raise the limits above what is still in flight, so that the next copies do not each search it again.
             self._most = len(self._held) + max(self.MANY, len(self._held) // 4)
             self._most_bytes = self._bytes + max(self.MANY_BYTES, self._bytes // 4)
         try:
@@ -61,14 +61,14 @@ class InFlight:
             primary.attempt("cuEventDestroy", event)
             event = None
         if event is None:
-            # No event to be had: waiting at once is the other way to outlive the copy.
+            # No event could be made: wait for the copy instead.
             primary.attempt("cuStreamSynchronize", stream)
             return
         self._held.append((int(stream), event, kept))
         self._bytes += _size(kept)
 
     def prune(self, stream: int | None = None) -> None:
-        """Let go of what is no longer in flight (on one stream, or any). Never raises and never waits."""
+        """Release the objects whose copies are done (of one stream, or all). Never raises and never waits."""
         primary = self._primary
         if primary is None or not self._held or not self._lock.acquire(blocking=False):
             return
@@ -87,11 +87,11 @@ class InFlight:
                 self._bytes = 0
         finally:
             self._lock.release()
-        # Dropped after the lock is free: the last reference to a kept object may run any finalizer.
+        # Dropped outside the lock, because the last reference to an object may run any finalizer.
         let_go.clear()
 
     def let_go(self) -> None:
-        """Let go of all of it without waiting: the context is lost, and its events with it."""
+        """Release everything without waiting: the context is lost, and its events with it."""
         held = list(self._held)
         self._held.clear()
         self._bytes = 0
@@ -99,11 +99,11 @@ class InFlight:
         held.clear()
 
     def events(self) -> set[int]:
-        """The handles of its events."""
+        """Return the handles of its events."""
         return {int(event) for event in (*self._spare, *(entry[1] for entry in self._held))}
 
     def close(self) -> None:
-        """Wait for all of it, let go of it, and free the events."""
+        """Wait for all copies, release the objects, and destroy the events."""
         primary, self._primary = self._primary, None
         if primary is None:
             return
@@ -116,5 +116,5 @@ class InFlight:
 
 
 def _size(kept: object) -> int:
-    """The bytes of a host array; 0 of anything else."""
+    """Return the bytes of a host array; 0 for anything else."""
     return int(getattr(kept, "nbytes", 0))

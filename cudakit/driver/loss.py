@@ -1,4 +1,4 @@
-"""The error by which a context is lost: what to do about it, on a GPU and on the simulated device."""
+"""The error that loses a context, with advice for a GPU and for the simulated device."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from cudakit.tracebacks import outside_place
 
 
 def first_failure(spec: str, kind: str, error: ContextLost) -> DeviceFault:
-    """`error` with the advice for its device, a "gpu" or "sim", and the simulated device's report of it: kernel,
-    thread, address, file and line."""
+    """Return `error` with advice for its device ("gpu" or "sim") and, on the simulated device, the report of the fault:
+    kernel, thread, address, file and line."""
     if kind == "sim":
-        hint = f"{spec} is lost with all that was on it; a new Device('sim') starts afresh."
+        hint = f"{spec} is lost, with its memory and queued work; open a new Device('sim')."
     else:
         hint = f"{error.hint} {_found_by(error.code)}".strip()
     fault = DeviceFault(error.routine, error.code, error.name, error.text, hint)
@@ -21,13 +21,13 @@ def first_failure(spec: str, kind: str, error: ContextLost) -> DeviceFault:
 
 
 def _found_by(code: int) -> str:
-    """Which call found a failure of a GPU, and how to find the launch that made it."""
-    found = f"The call at {outside_place()} found it"
+    """Return which call detected a GPU's failure, and how to find the launch that caused it."""
+    found = f"The call at {outside_place()} detected it"
     if code not in KERNEL_FAULTS:
         return f"{found}."
     if os.environ.get("CUDA_LAUNCH_BLOCKING", "0").strip() not in ("", "0"):
         return f"{found}; with CUDA_LAUNCH_BLOCKING set, that is the launch, or a copy."
     return (
-        f"{found}, and the launch was before it: with CUDA_LAUNCH_BLOCKING=1 each launch waits for its kernel and "
-        "raises its fault."
+        f"{found}; the faulty launch came earlier. Set CUDA_LAUNCH_BLOCKING=1 to make each launch wait for its kernel "
+        "and raise its fault."
     )

@@ -1,4 +1,4 @@
-"""Capture modes: calls that another library's capture would forbid, made on a thread that is relaxed for them."""
+"""Capture modes: lets a thread make calls that another library's capture would forbid."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 class Relaxed:
     """`with Relaxed(driver):` lets this thread make calls that a capture in another mode than RELAXED forbids.
 
-    Such a capture (torch's are GLOBAL) forbids calls that may depend on work which it does not see, and is broken by
-    them: allocating, freeing, unloading modules, waiting, querying an event; GLOBAL forbids them to other threads, too.
-    In the block they are allowed, except on a stream that is captured, and on the legacy default stream if it waits for
-    one. cuCtxSynchronize breaks every capture even so. For calls whose effect no graph needs to repeat.
+    Such a capture (torch's are GLOBAL) forbids calls that may depend on work outside it, and is broken by them:
+    allocating, freeing, unloading modules, waiting, querying an event. GLOBAL forbids them on other threads too. In the
+    block they are allowed, except on a captured stream, and on the legacy default stream if it waits for one.
+    cuCtxSynchronize still breaks every capture. Use it for calls whose effect no graph needs to repeat.
     """
 
     __slots__ = ("_before", "_exchange", "_mode")
@@ -21,7 +21,7 @@ class Relaxed:
         self._mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
     def __enter__(self) -> None:
-        # A failure is left to the calls in the block: they return it, too, if it matters to them.
+        # A failure here is not raised: the calls in the block return it if it affects them.
         code, before = self._exchange(self._mode)
         self._before = None if code else before
 

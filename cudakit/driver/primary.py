@@ -1,4 +1,4 @@
-"""A retain of a primary context, which outlives the Context that made it."""
+"""A retained primary context, which outlives the Context that made it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from cudakit.driver import at_exit
 from cudakit.driver.modes import Relaxed
 from cudakit.errors import check
 
-_CAPTURE_IMPLICIT = 906  # what queries of the legacy default stream return while a blocking stream is captured
+_CAPTURE_IMPLICIT = 906  # returned by queries of the legacy default stream while a blocking stream is captured
 
 
 def finalizer(owner: object, release: Callable[..., object], *arguments: Any) -> weakref.finalize[Any, Any]:
-    """A finalizer that is not run at exit: the driver frees all a process had, while numpy may still look at some."""
+    """Return a finalizer that does not run at exit: the driver frees everything then, and numpy may still use some."""
     made = weakref.finalize(owner, release, *arguments)
     made.atexit = False
     return made
 
 
 class Primary:
-    """One retain of a device's primary context, released when nothing holds this object any more.
+    """One retain of a device's primary context, released after the last reference to this object is dropped.
 
-    A Context holds one, and so does every pinned host block, which must not lose its memory while numpy looks at it.
+    A Context holds one, and so does every pinned host block, so that its memory stays valid while numpy uses it.
     """
 
     def __init__(self, driver: Any, ordinal: int) -> None:
@@ -35,9 +35,9 @@ class Primary:
         self._release = finalizer(self, _release_primary, driver, self.device, self.pid)
 
     def quiet(self, routine: str, *arguments: Any) -> tuple[Any, ...] | None:
-        """Call a driver routine with this context pushed, whatever is current or captured, for finalizers.
+        """Call a driver routine with this context pushed; for finalizers, whatever is current or captured.
 
-        Returns its result. Never raises: None means "not called" (another process, or a driver that is already gone).
+        Returns its result. Never raises: None means that it was not called (another process, or the driver is gone).
         """
         if os.getpid() != self.pid:
             return None
@@ -52,18 +52,18 @@ class Primary:
             finally:
                 self.driver.cuCtxPopCurrent()
         except Exception:
-            # A finalizer cannot report, and at the interpreter's end the driver may be gone in any way.
+            # A finalizer cannot report errors, and at interpreter exit parts of the driver may be gone.
             return None
 
     def attempt(self, routine: str, *arguments: Any) -> int:
-        """`quiet`, for the code alone: -1 if it was not called."""
+        """Call `quiet` and return only the code: -1 if the routine was not called."""
         result = self.quiet(routine, *arguments)
         return -1 if result is None else int(result[0])
 
     def is_capturing(self, stream: Any) -> bool:
-        """Whether a stream (a driver handle) is being captured, by this library or another.
+        """Return whether a stream (a driver handle) is being captured, by this library or another.
 
-        True for the legacy default stream, too, while a stream that it waits for is captured.
+        Also True for the legacy default stream while a stream that it waits for is captured.
         """
         result = self.quiet("cuStreamIsCapturing", stream)
         if result is None or result[0]:
@@ -71,10 +71,10 @@ class Primary:
         return bool(int(result[1]))
 
     def wait(self) -> None:
-        """Wait for all work of the device, for finalizers: also while another library captures.
+        """Wait for all work of the device, even while another library captures. For finalizers.
 
-        Every capture is broken by cuCtxSynchronize, in whatever mode. A free of memory from outside of the pool waits
-        for the device too, and is allowed to a relaxed thread.
+        cuCtxSynchronize breaks every capture, in any mode. Freeing memory from outside the pool waits for the device
+        too, and is allowed on a relaxed thread.
         """
         made = self.quiet("cuMemAlloc", 1)
         if made is None or made[0]:
@@ -84,7 +84,7 @@ class Primary:
 
 
 def report_later(driver: Any, result: tuple[Any, ...]) -> None:
-    """Have the simulated device's report of a failure that no call raises returned by the next call that waits."""
+    """Make the next call that waits return the simulated device's report of a failure that no call has raised."""
     if result[0] and hasattr(driver, "simKeepReport"):
         driver.simKeepReport()
 
@@ -97,5 +97,5 @@ def _release_primary(driver: Any, device: Any, pid: int) -> None:
         if hasattr(driver, "simFinish"):
             at_exit.note(driver.simFinish(run=False))
     except Exception:
-        # As above: a finalizer that raises only prints noise at exit.
+        # As above: raising in a finalizer would only print noise at exit.
         return

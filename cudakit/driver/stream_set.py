@@ -1,4 +1,4 @@
-"""StreamSet: the streams that use something which must not be freed before their work is done."""
+"""StreamSet: the streams that use something, which must not be freed before their work is done."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import threading
 from cudakit.driver.stream import PER_THREAD_DEFAULT, Event, Stream, StreamEnd
 from cudakit.errors import NOT_READY
 
-# Entered again by what the garbage collector runs meanwhile.
+# Reentrant: the garbage collector may run a finalizer that takes it again.
 _lock = threading.RLock()
 
 
 class StreamSet:
-    """Streams by their ends (see StreamEnd), so that cudakit's own are not kept; foreign streams as they are.
+    """Streams that use something. cudakit's own are held by their ends (StreamEnd), so that they are not kept alive.
 
-    One that was closed or dropped is in the set until its work is done, which is looked at as the set grows.
+    A stream that was closed or dropped stays in the set until its work is done, which is checked as the set grows.
     """
 
     __slots__ = ("_ends", "_limit")
 
-    #: Looked through for finished streams when it has this many.
+    #: Finished streams are looked for when the set has this many.
     MANY = 16
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class StreamSet:
 
     @property
     def others(self) -> tuple[Stream | StreamEnd, ...]:
-        """Its streams; of one that was closed or dropped its end."""
+        """Its streams, or the end of each that was closed or dropped."""
         return tuple(end if isinstance(end, Stream) else end.stream or end for end in self._ends)
 
     def add(self, stream: Stream) -> None:
-        """Note a stream. Never waits."""
+        """Add a stream. Never waits."""
         end = stream.end
         if end is None:
             if self._knows(stream):
@@ -46,7 +46,7 @@ class StreamSet:
                 self._ends = (*self._ends, stream if end is None else end)
 
     def _knows(self, stream: Stream) -> bool:
-        """Whether a foreign stream is in the set; of two objects over one, the one that keeps it alive is better."""
+        """Return whether a foreign stream is in the set, and so is an owner that keeps it alive if `stream` has one."""
         return any(
             known is stream
             or (known.foreign and int(known) == int(stream) and (known.owner is not None or stream.owner is None))
@@ -54,19 +54,19 @@ class StreamSet:
         )
 
     def prune(self) -> None:
-        """Forget the streams that were closed or dropped and whose work is done. Never raises and never waits."""
+        """Remove the streams that were closed or dropped and whose work is done. Never raises and never waits."""
         with _lock:
             self._ends = tuple(stream for stream in self._ends if stream.foreign or not _is_done(stream))
             self._limit = len(self._ends) + max(self.MANY, len(self._ends) // 4)
 
     def waits(self) -> list[Stream | Event]:
-        """What to wait for: its streams, and the ends of those that were closed or dropped."""
+        """Return the streams and events to wait for: its streams, and the ends of those closed or dropped."""
         found = (end.last if end.closed else end if isinstance(end, Stream) else end.stream for end in self._ends)
         return [thing for thing in found if thing is not None]
 
 
 def keeps_its_handle(stream: Stream | StreamEnd) -> bool:
-    """Whether a stream's handle may be used: it is cudakit's own, a default stream, or kept alive by its owner."""
+    """Return whether a stream's handle may be used: cudakit's own, a default stream, or kept alive by its owner."""
     return not stream.foreign or stream.owner is not None or int(stream) <= PER_THREAD_DEFAULT
 
 

@@ -178,7 +178,7 @@ def _run_checked(
         if not isinstance(array, DeviceArray):
             _expect_array(array, place)
         if not array.allocation.open:
-            raise Closed(f"{array.summary} was closed: its memory is gone")
+            raise Closed(f"{array.summary} was closed and its memory freed; use it before close()")
         if array.context is not context and not array.context.same_device(context):
             numbers = array.context.told_apart(context)
             raise DeviceMismatch(

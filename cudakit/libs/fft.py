@@ -194,7 +194,7 @@ class Plan:
             if not array.context.same_device(self.context) or not on.context.same_device(self.context):
                 raise DeviceMismatch(f"{name} or the stream is not of {self.context.spec}, which the plan is for")
             if not array.allocation.open:
-                raise Closed(f"{array.summary} was closed: its memory is gone")
+                raise Closed(f"{array.summary} was closed and its memory freed; use it before close()")
             lead = array.shape[: max(array.ndim - len(shape), 0)]
             if array.shape != lead + shape or math.prod(lead) != self.batch:
                 wanted = f"{self.batch} of {shape}" if self.batch > 1 else f"{shape}"

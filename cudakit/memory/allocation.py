@@ -1,4 +1,4 @@
-"""Who owns a piece of device memory, and on which streams it is used: the part of an array that its views share."""
+"""Allocation: one piece of device memory, shared by an array and its views, and the streams that it is used on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cudakit.driver.stream import Event, Stream, StreamEnd
 from cudakit.driver.stream_set import StreamSet, keeps_its_handle
 from cudakit.errors import CudaError, OutOfMemory
 
-#: Whether each context's device has a stream-ordered pool (some virtual GPUs have none).
+#: Whether each context's device has a stream-ordered pool; some virtual GPUs have none.
 _pooled: weakref.WeakKeyDictionary[Context, bool] = weakref.WeakKeyDictionary()
 
 
 class Uses(StreamSet):
-    """The streams that use one allocation: its home, where it is freed, and others that must be done by then."""
+    """The streams that use one allocation: its home stream, where it is freed, and the others, which are waited for."""
 
     __slots__ = ("context", "home")
 
@@ -26,17 +26,17 @@ class Uses(StreamSet):
         self.home = home
 
     def add(self, stream: Stream) -> None:
-        """Note a stream that uses the memory too."""
+        """Add a stream that uses the memory."""
         home = self.home
         if stream is home:
             return
-        # Another object over the home stream; one that keeps the stream alive is the better of two.
+        # A second object for the home stream replaces nothing, unless only the new one keeps the stream alive.
         same = stream.foreign and home.foreign and int(home) == int(stream)
         if not same or (home.owner is None and stream.owner is not None):
             super().add(stream)
 
     def at_home(self) -> Stream:
-        """The home stream; once that was closed, the legacy default stream, ordered after it."""
+        """Return the home stream; if it was closed, the legacy default stream, ordered after it."""
         home = self.home
         if home.closed:
             self.home = Stream(self.context, handle=0)
@@ -45,18 +45,18 @@ class Uses(StreamSet):
         return self.home
 
     def synchronize(self) -> None:
-        """Wait for all of them, and raise what any of it failed with."""
+        """Wait for all work on the allocation; raises the error of any that failed."""
         for thing in self.waits():
             thing.synchronize()
         self.prune()
 
     def waits(self) -> list[Stream | Event]:
-        """What to wait for, so that all use queued by now is done."""
+        """Return streams and events that cover all work queued so far."""
         home = self.home.last if self.home.closed else self.home
         return [*([] if home is None else [home]), *super().waits()]
 
     def join(self) -> Any:
-        """Have one stream wait for all of them; returns its handle. For finalizers: never raises."""
+        """Make one stream wait for all the others; returns its handle. For finalizers: never raises."""
         primary = self.context.primary
         home = self.home
         handle = 0 if home.closed else home.handle
@@ -66,15 +66,15 @@ class Uses(StreamSet):
             if other.closed:
                 self._after_closed(other, handle)
             elif not keeps_its_handle(other):
-                # A handle that is not kept alive for us may be gone, and must not be touched.
+                # The stream may be destroyed, as nothing keeps its handle alive: wait for the whole device instead.
                 primary.wait()
             elif int(other) != int(handle):
                 self._after(other, handle)
         return handle
 
     def captured_elsewhere(self) -> bool:
-        """Whether a foreign stream among them is being captured, by its library. For finalizers: never raises."""
-        # A handle that is not kept alive for us is not looked at: it may be gone.
+        """Return whether another library is capturing one of the streams. For finalizers: never raises."""
+        # A handle that nothing keeps alive may be invalid, so it is not queried.
         return any(
             stream.foreign and keeps_its_handle(stream) and self.context.primary.is_capturing(stream.handle)
             for stream in (self.home, *self.others)
@@ -97,15 +97,15 @@ class Uses(StreamSet):
             return
         if primary.attempt("cuEventRecord", made[1], stream.handle) == 0:
             self.context.attempt("cuStreamWaitEvent", handle, made[1], 0)
-        # Destroyed at once: the wait that was queued keeps what it needs.
+        # The queued wait keeps what it needs of the event.
         primary.attempt("cuEventDestroy", made[1])
 
 
 class Allocation:
     """One piece of device memory, shared by an array and its views.
 
-    pointer: its address, 0 where empty. span: the addresses of its first byte and past its last. open: False once
-    close() was called. uses: the streams it is used on. owner: whose memory it is, for memory that is not ours.
+    pointer: its address, 0 if empty. span: (first address, one past the last). open: False once close() was called.
+    uses: the streams it is used on. owner: keeps memory of another library alive, None for our own.
     """
 
     __slots__ = ("__weakref__", "_finalizer", "context", "open", "owner", "pointer", "span", "uses")
@@ -123,12 +123,15 @@ class Allocation:
 
     @property
     def handle(self) -> int:
-        """Its address, by which the report of leaks knows memory that cudakit keeps for itself."""
+        """Its address, by which the leak report recognises memory that cudakit keeps for itself."""
         return self.pointer
 
     @classmethod
     def make(cls, context: Context, stream: Stream, nbytes: int) -> Allocation:
-        """New memory, from the pool if the device has one. Raises OutOfMemory, saying how much there is."""
+        """Allocate memory, from the pool if the device has one.
+
+        Raises OutOfMemory, which reports the free memory, and GraphError if the stream is being captured.
+        """
         uses = Uses(context, stream)
         if nbytes == 0:
             context.make_current()
@@ -137,13 +140,13 @@ class Allocation:
             context.captures.refuse(
                 stream.expect_open(),
                 f"{nbytes} bytes of device memory cannot be allocated on {stream!r} while it is being captured: they "
-                "would be the graph's own. Make the array before the capture, and give functions an out= array",
+                "would belong to the graph. Make the array before the capture, and pass functions an out= array",
             )
         if context.captures.late:
             context.captures.let_go()
         try:
             expect_countable("cuMemAllocAsync", nbytes)
-            # Relaxed: another library may be capturing, which forbids making memory.
+            # Relaxed mode: if another library is capturing, allocating is otherwise forbidden.
             with nvtx.range("allocate"), context.relaxed():
                 pooled = _has_pool(context)
                 if pooled:
@@ -158,9 +161,9 @@ class Allocation:
 
     @classmethod
     def unordered(cls, context: Context, stream: Stream, nbytes: int) -> Allocation:
-        """New memory from outside of the stream-ordered pool, for use on `stream`; while any stream is captured, too.
+        """Allocate memory outside the stream-ordered pool, which works even while a stream is being captured.
 
-        Freeing it waits for the device. Raises OutOfMemory, saying how much there is.
+        Freeing it waits for the device. Raises OutOfMemory, which reports the free memory.
         """
         try:
             with nvtx.range("allocate"), context.relaxed():
@@ -172,13 +175,14 @@ class Allocation:
         return made
 
     def release_with(self, release: Any, *arguments: Any) -> None:
-        """What frees it, called once: when the last view is dropped, at close(), or with its context."""
+        """Set the function that frees the memory. It is called once: after the last view, at close(), or with the
+        context."""
         self._finalizer = self.context.adopt(
             self, _release, self.context, self.pointer, self.span, self.uses, release, arguments
         )
 
     def close(self) -> None:
-        """Free it now, in stream order. Idempotent."""
+        """Free it now, in stream order. A second call does nothing."""
         self.open = False
         self.context.closings += 1
         self.owner = None
@@ -190,8 +194,8 @@ def _release(
     context: Context, pointer: int, span: tuple[int, int], uses: Uses, release: Any, arguments: tuple[Any, ...]
 ) -> None:
     if not context.closed and (context.captures or uses.captured_elsewhere()):
-        # A free must be no part of a graph, whose launches may use the memory still. Nor must the stream that frees it
-        # wait for one that is captured: it would join the capture.
+        # A free must not become a node of the graph, because later launches may use the memory. The stream that frees
+        # it must not wait for a captured stream either, because that would join the capture.
         kept = Allocation(context, pointer, uses, span=span)
         kept.release_with(release, *arguments)
         context.captures.late.append(kept)
@@ -214,8 +218,8 @@ def _has_pool(context: Context) -> bool:
     if known is None:
         known = bool(context.attribute("MEMORY_POOLS_SUPPORTED"))
         if known:
-            # By default the pool gives all it does not use back to the system at each synchronize(), and asks for it
-            # again; keeping it makes an allocation cost a microsecond instead of a millisecond.
+            # By default the pool returns unused memory to the system at each synchronize(). Keeping it makes an
+            # allocation cost a microsecond instead of a millisecond.
             driver = context.driver
             pool = context.call("cuDeviceGetDefaultMemPool", context.device)
             threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
@@ -233,18 +237,20 @@ def trim(context: Context, keep: int = 0) -> None:
 
 
 def expect_countable(routine: str, nbytes: int) -> None:
-    """Raise OutOfMemory for more bytes than the 64-bit argument of `routine` can hold."""
+    """Raise OutOfMemory if `nbytes` does not fit the 64-bit argument of `routine`."""
     if nbytes >= 2**64:
-        raise OutOfMemory(routine, 2, "CUDA_ERROR_OUT_OF_MEMORY", f"no address space has {nbytes} bytes")
+        raise OutOfMemory(
+            routine, 2, "CUDA_ERROR_OUT_OF_MEMORY", f"{nbytes} bytes were requested, which is more than 64 bits address"
+        )
 
 
 def _out_of_memory(context: Context, error: OutOfMemory, nbytes: int) -> OutOfMemory:
-    text = f"{error.text}: {nbytes} bytes were asked for on {context.spec}"
+    text = f"{error.text}: {nbytes} bytes were requested on {context.spec}"
     try:
         free, total = context.memory_info()
     except CudaError:
-        # The figures are a courtesy; the failure that matters is the one in hand.
+        # Report the allocation's failure even if the free memory cannot be queried.
         pass
     else:
-        text += f", where {free} of {total} are free"
+        text += f", {free} of {total} bytes are free"
     return OutOfMemory(error.routine, error.code, error.name, text, error.hint)

@@ -1,11 +1,11 @@
 """DeviceArray: device memory with a shape, a dtype and strides. `makers` has the functions that make one.
 
-Memory comes from the device's stream-ordered pool, on the stream that asks: it may be used on that stream at once, and
-on another stream after an event, and is freed in the order of its own stream once the last view is dropped.
-`used_on(stream)` orders the free after another stream's work as well; copies and fills here do that by themselves.
+Memory is allocated from the device's stream-ordered pool, on one stream (the array's home stream). It may be used on
+that stream at once, and on another stream after an event. It is freed in the order of its home stream, after the last
+view is dropped. `used_on(stream)` also orders the free after another stream's work; copies and fills do so themselves.
 
-Nothing is ordered between two streams but by events: an array written on one stream and read on another needs
-`other.wait(stream.record())` in between, exactly as in CUDA.
+Only events order work of two streams: an array written on one stream and read on another needs
+`other.wait(stream.record())` in between, as always in CUDA.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from cudakit.memory.strided import Strided
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any]:
-    """A dtype as numpy has it; the names of ml_dtypes ("bfloat16", "float8_e4m3fn", ...) too.
+    """Return the numpy dtype of `dtype`, which may also be a name of ml_dtypes ("bfloat16", "float8_e4m3fn", ...).
 
-    Raises TypeError for dtypes that hold Python objects or bytes in the other order, which no kernel could read.
+    Raises:
+        TypeError: If the dtype holds Python objects, or its bytes are not in native order.
     """
     if isinstance(dtype, str) and (dtype == "bfloat16" or dtype.startswith(("float8_", "float4_", "float6_"))):
         import ml_dtypes
@@ -37,26 +38,33 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
         dtype = getattr(ml_dtypes, dtype, dtype)
     kind: np.dtype[Any] = np.dtype(dtype)
     if kind.hasobject:
-        raise TypeError(f"{kind} holds Python objects, which do not exist on a device")
+        raise TypeError(f"dtype {kind} holds Python objects, which cannot be stored on a device; use a numeric dtype")
     if not kind.isnative:
-        raise TypeError(f"{kind} has its bytes in the other order: convert it with astype({kind.newbyteorder('=')})")
+        raise TypeError(
+            f"dtype {kind} is not in native byte order; convert the array with astype({kind.newbyteorder('=')})"
+        )
     return kind
 
 
 class DeviceArray(Strided):
     """An array in device memory, or a view of one: `x[2:, ::-1]`, `x.T` and `x.reshape(...)` share its memory.
 
-    shape, strides (bytes), dtype: see Strided. pointer: the first element's address, an int (0 if empty).
-    allocation: what owns the memory, shared by views; `allocation.open` is False once it was closed. context: the
-    device's. readonly: whether writing to it is refused (an import that its owner said not to write to).
-    contiguous: `is_contiguous`, if it is known.
-
     Made by `empty` and the functions of `makers`, which Device offers as methods.
+
+    Attributes:
+        shape: Extents, in elements.
+        strides: Strides, in bytes.
+        dtype: numpy's.
+        is_contiguous: Whether the elements are in C order without gaps.
+        pointer: Address of the first element, an int; 0 if the array is empty.
+        readonly: Whether writing is rejected, as for an import that its owner exported read-only.
+        context: The device's context.
+        allocation: The owner of the memory, shared by all views; `allocation.open` is False once it is closed.
     """
 
     __slots__ = ("__weakref__", "allocation", "context", "pointer", "readonly", "tag")
 
-    # numpy must not take arrays of these for sequences to be walked element by element.
+    # numpy must not treat device arrays as sequences and iterate over their elements.
     __array_ufunc__ = None
 
     def __init__(
@@ -75,7 +83,7 @@ class DeviceArray(Strided):
         self.context: Context = allocation.context
         self.pointer = pointer if 0 not in shape else 0
         self.readonly = readonly
-        # An object of this array's own, by which a launch plan knows it again without keeping the array alive.
+        # Identifies this array to a launch plan, which must not keep the array alive.
         self.tag = object()
 
     def __repr__(self) -> str:
@@ -90,7 +98,7 @@ class DeviceArray(Strided):
         return shown.summary(self)
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("a DeviceArray does not turn into a numpy array by itself: copy it with .numpy(stream)")
+        raise TypeError("a DeviceArray is not converted to a numpy array implicitly; copy it with .numpy(stream)")
 
     def __enter__(self) -> DeviceArray:
         return self
@@ -98,16 +106,16 @@ class DeviceArray(Strided):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What it is -------------------------------------------------------------------------------------------------------
+    # State ------------------------------------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
-        """Whether its memory was given back by close(), of this view or any other."""
+        """Whether the memory was freed by close(), called on this view or any other."""
         return not self.allocation.open
 
     @property
     def stream(self) -> Stream:
-        """The stream it was made on: where its methods work unless given another, and where it is freed."""
+        """The home stream: the default stream of the array's methods, and the stream on which it is freed."""
         return self.allocation.uses.home
 
     # Views ------------------------------------------------------------------------------------------------------------
@@ -116,43 +124,77 @@ class DeviceArray(Strided):
         return DeviceArray(self.allocation, self.pointer + offset, shape, strides, dtype or self.dtype, self.readonly)
 
     def __getitem__(self, key: Any) -> DeviceArray:
-        """A view: ints, slices of any step, None and Ellipsis, as in numpy. A single element is a view of shape ()."""
+        """Return a view for ints, slices of any step, None and Ellipsis, as in numpy.
+
+        One element is a view of shape ().
+
+        Args:
+            key: An index, or a tuple of them.
+
+        Raises:
+            IndexError: If an int is out of range, or there are more indices than axes.
+            TypeError: If an index is of another type; arrays and bools make no views.
+        """
         return self._view(*layout.index(self.shape, self.strides, key))
 
     @property
     def T(self) -> DeviceArray:
-        """The view with its axes in reverse."""
+        """A view with the axes in reverse order."""
         return self._view(0, self.shape[::-1], self.strides[::-1])
 
     def transpose(self, *axes: int) -> DeviceArray:
-        """A view with its axes in another order; in reverse without arguments."""
+        """Return a view with the axes in another order.
+
+        Args:
+            axes: A permutation of the axes, negative numbers counted from the end; reverse order if none is given.
+
+        Raises:
+            ValueError: If `axes` is not a permutation of all axes.
+        """
         if not axes:
             return self.T
         order = tuple(axis + self.ndim if axis < 0 else axis for axis in axes)
         if sorted(order) != list(range(self.ndim)):
-            raise ValueError(f"{axes} is no order of the {self.ndim} axes of an array of shape {self.shape}")
+            raise ValueError(
+                f"transpose() needs each of the {self.ndim} axes of an array of shape {self.shape} once, got {axes}"
+            )
         return self._view(0, tuple(self.shape[axis] for axis in order), tuple(self.strides[axis] for axis in order))
 
     def reshape(self, *shape: Any) -> DeviceArray:
-        """A view of another shape; one extent may be -1. ValueError unless the array is contiguous."""
+        """Return a view of another shape.
+
+        Args:
+            shape: The extents, as ints or one tuple; one of them may be -1, and is then computed.
+
+        Raises:
+            ValueError: If the number of elements differs, or the array is not contiguous.
+        """
         new = layout.reshaped(self.shape, shape[0] if len(shape) == 1 else shape)
         if not self.is_contiguous:
             raise ValueError(
-                f"an array of shape {self.shape} and strides {self.strides} has gaps or another order, so it has "
-                f"no view of shape {new}: copy() it first"
+                f"an array of shape {self.shape} and strides {self.strides} cannot be viewed as shape {new}, because "
+                "it is not contiguous; copy() it first"
             )
         return self._view(0, new, layout.contiguous(new, self.dtype.itemsize))
 
     def view(self, dtype: Any) -> DeviceArray:
-        """The same bytes as another dtype. Of another size, the last axis must be contiguous and divide evenly."""
+        """Return a view of the same bytes as another dtype.
+
+        Args:
+            dtype: The dtype of the view. If its size differs, the last axis must be contiguous and hold a whole number
+                of the new elements.
+
+        Raises:
+            ValueError: If the last axis is not contiguous or cannot be divided so.
+        """
         new = as_dtype(dtype)
         old = self.dtype.itemsize
         if new.itemsize == old:
             return self._view(0, self.shape, self.strides, new)
         if not self.shape or self.strides[-1] != old or self.shape[-1] * old % new.itemsize:
             raise ValueError(
-                f"an array of {self.dtype}, shape {self.shape} and strides {self.strides} has no view as {new}: its "
-                "last axis must be contiguous and hold a whole number of them"
+                f"an array of {self.dtype}, shape {self.shape} and strides {self.strides} cannot be viewed as {new}: "
+                f"its last axis must be contiguous and hold a whole number of {new} elements"
             )
         last = self.shape[-1] * old // new.itemsize
         return self._view(0, (*self.shape[:-1], last), (*self.strides[:-1], new.itemsize), new)
@@ -160,9 +202,9 @@ class DeviceArray(Strided):
     # Work -------------------------------------------------------------------------------------------------------------
 
     def _on(self, stream: Any) -> Stream:
-        """The stream to work on, with the array in order and its later free ordered after that work."""
+        """Return the stream to work on. Work on it follows the array's earlier work; the free follows that work."""
         if not self.allocation.open:
-            raise Closed(f"{self.summary} was closed: its memory is gone")
+            raise Closed(f"{self.summary} was closed and its memory freed; use it before close()")
         if stream is None:
             return self.allocation.uses.at_home()
         chosen = Stream.of(self.context, stream)
@@ -170,29 +212,44 @@ class DeviceArray(Strided):
         return chosen
 
     def expect_writable(self) -> None:
-        """ValueError for an array that is read-only, or that overlaps itself."""
+        """Raise ValueError if the array is read-only, or its elements overlap."""
         if self.readonly:
-            raise ValueError(f"{self.summary} is read-only: its owner exported it so")
+            raise ValueError(f"{self.summary} is read-only, as its owner exported it; copy() it to write")
         if layout.overlaps_itself(self.shape, self.strides, self.dtype.itemsize):
             raise ValueError(
-                f"an array of shape {self.shape} and strides {self.strides} overlaps itself, so it cannot be written to"
+                f"an array of shape {self.shape} and strides {self.strides} cannot be written to, because its elements "
+                "overlap; copy() it first"
             )
 
     def _same(self, shape: Shape, dtype: np.dtype[Any], what: str) -> None:
         if tuple(shape) != self.shape:
             raise ValueError(
-                f"{what} has shape {tuple(shape)}, and the device array {self.shape}: they must be the same"
+                f"{what} has shape {tuple(shape)}, but the device array has {self.shape}; the shapes must be equal"
             )
         if dtype != self.dtype:
-            raise TypeError(f"{what} is {dtype}, and the device array {self.dtype}: convert it with astype() first")
+            raise TypeError(f"{what} is {dtype}, but the device array is {self.dtype}; convert it with astype() first")
 
     def copy_from(self, source: Any, stream: Any = None) -> DeviceArray:
-        """Queue a copy of a numpy or device array of the same shape and dtype into this one, any strides on both sides.
+        """Queue a copy of a numpy or device array into this one.
 
-        From pageable numpy memory the source has been read when this returns; a pinned source (`pinned`) is read
-        later, in the stream's order, so leave it alone until the stream has been waited for. Arrays of one device that
-        overlap are copied as if through a temporary. From another device the work of its stream is waited for by the
-        caller, as always; between devices that share no driver (a GPU and the simulated one) this waits.
+        A pageable numpy array has been read when this returns. A pinned one (`Device.pinned`) is read later, in stream
+        order: do not change it until the stream has been synchronised.
+
+        Arrays of one device that overlap are copied as if through a temporary. For an array of another device, make
+        this stream wait for its work first. Between the GPU and the simulated device the copy is synchronous.
+
+        Args:
+            source: An array of the same shape and dtype; both sides may have any strides.
+            stream: The stream the copy is queued on; the home stream if None.
+
+        Returns:
+            This array.
+
+        Raises:
+            ValueError: If the shapes differ, or this array is read-only or has overlapping elements.
+            TypeError: If the dtypes differ.
+            Closed: If one of the arrays was closed.
+            GraphError: If the stream is being captured and the copy would need the host.
         """
         self.expect_writable()
         if isinstance(source, DeviceArray):
@@ -206,25 +263,47 @@ class DeviceArray(Strided):
         return self
 
     def copy_to(self, destination: Any, stream: Any = None) -> None:
-        """Queue a copy into a numpy or device array of the same shape and dtype, any strides on both sides.
+        """Queue a copy of this array into a numpy or device array.
 
-        A pinned destination is filled later, in the stream's order; a pageable one has been filled when this returns.
+        A pageable destination is complete when this returns; a pinned one is filled later, in stream order.
+
+        Args:
+            destination: An array of the same shape and dtype; both sides may have any strides.
+            stream: The stream the copy is queued on; the home stream if None.
+
+        Raises:
+            ValueError: If the shapes differ, or the destination is read-only or has overlapping elements.
+            TypeError: If the dtypes differ, or the destination is not an array.
+            Closed: If one of the arrays was closed.
+            GraphError: If the stream is being captured and the copy would need the host.
         """
         if isinstance(destination, DeviceArray):
             destination.copy_from(self, stream)
             return
         if not isinstance(destination, np.ndarray):
-            raise TypeError(f"cannot copy into {type(destination).__name__}: give a numpy or device array")
+            raise TypeError(
+                f"copy_to() needs a numpy or device array as its destination, got {type(destination).__name__}"
+            )
         self._same(destination.shape, destination.dtype, "the destination")
         if not destination.flags.writeable:
-            raise ValueError("the destination is read-only")
+            raise ValueError("the destination is read-only; pass a writable array")
         if layout.overlaps_itself(destination.shape, destination.strides, destination.itemsize):
-            raise ValueError(f"the destination overlaps itself: its strides are {destination.strides}")
+            raise ValueError(
+                f"the destination's elements overlap (strides {destination.strides}); pass an array without overlap"
+            )
         on = self._on(stream)
         copies.device_to_host(self.context, on.expect_open(), destination, self.pointer, self.strides, on.synchronize)
 
     def numpy(self, stream: Any = None) -> npt.NDArray[Any]:
-        """A new numpy array with the contents, in C order. Waits for the stream."""
+        """Return a new numpy array with the contents, in C order, after waiting for the stream.
+
+        Args:
+            stream: The stream the copy is queued on; the home stream if None.
+
+        Raises:
+            Closed: If the array was closed.
+            CudaError: If earlier work on the stream failed.
+        """
         host = np.empty(self.shape, self.dtype)
         on = self._on(stream)
         copies.device_to_host(self.context, on.expect_open(), host, self.pointer, self.strides, on.synchronize)
@@ -232,7 +311,15 @@ class DeviceArray(Strided):
         return host
 
     def copy(self, stream: Any = None) -> DeviceArray:
-        """A new contiguous array with the contents, made on the stream."""
+        """Return a new contiguous array with the same contents.
+
+        Args:
+            stream: The new array's home stream, and that of the copy; this array's home stream if None.
+
+        Raises:
+            Closed: If the array was closed.
+            OutOfMemory: If the device has too little free memory.
+        """
         on = self._on(stream)
         made = empty(self.context, on, self.shape, self.dtype)
         try:
@@ -242,25 +329,37 @@ class DeviceArray(Strided):
             raise
 
     def fill(self, value: Any, stream: Any = None) -> DeviceArray:
-        """Queue writing one value to every element. Raises if the dtype has no such value."""
+        """Queue writing one value to every element.
+
+        Args:
+            value: A number that the dtype can hold; an integer dtype rejects fractions.
+            stream: The stream the fill is queued on; the home stream if None.
+
+        Returns:
+            This array.
+
+        Raises:
+            ValueError: If the dtype cannot hold the value, `value` is an array, or this array cannot be written to.
+            Closed: If the array was closed.
+        """
         self.expect_writable()
         element = np.array(value, self.dtype)
         if element.shape:
-            raise ValueError(f"fill() takes one value, not an array of shape {element.shape}: use copy_from()")
+            raise ValueError(f"fill() takes one value, got an array of shape {element.shape}; use copy_from()")
         if self.dtype.kind in "iu" and element != value:
-            raise ValueError(f"{value!r} is no {self.dtype}: round it first")
+            raise ValueError(f"{value!r} cannot be stored as {self.dtype} exactly; round it first")
         on = self._on(stream)
         copies.fill(self.context, on.expect_open(), self.pointer, self.shape, self.strides, element.tobytes())
         return self
 
     def _copy_from_device(self, source: DeviceArray, on: Stream) -> None:
         if source.context.driver is not self.context.driver:
-            # Two drivers share no memory and no order: the host is between them, and waits for both.
+            # The GPU and the simulated device share no memory and no events: copy through the host and wait for both.
             copies.host_to_device(self.context, on.expect_open(), self.pointer, self.strides, source.numpy())
             on.synchronize()
             return
         if not source.allocation.open:
-            raise Closed(f"{source.summary} was closed: its memory is gone")
+            raise Closed(f"{source.summary} was closed and its memory freed; use it before close()")
         if self.size == 0 or (self.pointer, self.strides) == (source.pointer, source.strides):
             return
         source.allocation.uses.add(on)
@@ -275,7 +374,7 @@ class DeviceArray(Strided):
 
     @nvtx.range("copy P2P")
     def _copy_from_peer(self, source: DeviceArray, on: Stream) -> None:
-        """Between two GPUs: linear copies go from one to the other, anything else through contiguous copies on each."""
+        """Copy between two GPUs: directly if both arrays are contiguous, else through contiguous copies."""
         if source.is_contiguous and self.is_contiguous:
             self.context.call(
                 "cuMemcpyPeerAsync",
@@ -288,7 +387,7 @@ class DeviceArray(Strided):
             )
             return
         if not source.is_contiguous:
-            # On the source's own stream; ours goes on when it is done.
+            # The source is packed on its own stream; `on` waits for it.
             there = source._on(None)
             source = source.copy(there)
             on.wait(there)
@@ -303,25 +402,37 @@ class DeviceArray(Strided):
     # Life -------------------------------------------------------------------------------------------------------------
 
     def used_on(self, stream: Any) -> DeviceArray:
-        """Order the later free of the memory after the work that `stream` has by then."""
+        """Order the later free of the memory after the work queued on another stream so far.
+
+        Call it if the array is used on a stream other than its home stream, unless an array method queued that work.
+
+        Args:
+            stream: A stream of the same device.
+
+        Returns:
+            This array.
+
+        Raises:
+            DeviceMismatch: If the stream is of another device.
+        """
         if not isinstance(stream, Stream):
             stream = Stream.of(self.context, stream)
         elif stream.context.driver is not self.context.driver:
             mine, theirs = self.context, stream.context
             raise DeviceMismatch(
-                f"an array of {mine.spec} is not used on a stream of {theirs.spec}{mine.told_apart(theirs)}"
+                f"an array of {mine.spec} cannot be used on a stream of {theirs.spec}{mine.told_apart(theirs)}"
             )
         self.allocation.uses.add(stream)
         return self
 
     def close(self) -> None:
-        """Free the memory now, in stream order, for all views of it. Idempotent."""
+        """Free the memory now, in stream order, for all views of it. A second call does nothing."""
         self.allocation.close()
 
     # Other libraries --------------------------------------------------------------------------------------------------
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """(type, number): CUDA and the GPU's, or the CPU for an array of the simulated device."""
+        """(type, number) as DLPack defines them: CUDA and the GPU's number, or the CPU for the simulated device."""
         return (dlpack.CUDA, self.context.ordinal) if self.context.kind == "gpu" else (dlpack.CPU, 0)
 
     def __dlpack__(
@@ -332,23 +443,31 @@ class DeviceArray(Strided):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A DLPack capsule over this memory, which the consumer's stream may use at once.
+        """Return a DLPack capsule over this memory, which work on the consumer's stream may use at once.
 
-        stream: the consumer's, as the protocol counts (None and 1: legacy default, 2: per thread, -1: no ordering).
-        dl_device: (1, 0) asks for a copy in host memory. copy: True for a copy, False to refuse one. What an array of
-        the simulated device exports is host memory, and is waited for. Raises BufferError if it cannot be done.
+        An array of the simulated device is exported as host memory, after waiting for work on it.
+
+        Args:
+            stream: The consumer's stream, as DLPack counts (None and 1: legacy default, 2: per-thread default, -1: no
+                ordering).
+            max_version: The newest DLPack version that the consumer accepts; 1.0 is used if it is at least that.
+            dl_device: (1, 0) requests a copy in host memory.
+            copy: True requests a copy; False raises if one is needed.
+
+        Raises:
+            BufferError: If the array cannot be exported so.
         """
         versioned = max_version is not None and max_version[0] >= 1
         here = self.__dlpack_device__()
         wanted = here if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
         if wanted != here and wanted[0] != dlpack.CPU:
-            raise BufferError(f"an array of {self.context.spec} can be exported to {here} or the CPU, not to {wanted}")
+            raise BufferError(f"an array of {self.context.spec} can be exported to {here} or the CPU, got {wanted}")
         if self.readonly and not versioned and copy is not True:
             raise BufferError("a read-only array can only be exported by DLPack 1.0 or later, or as a copy")
         flags = dlpack.READ_ONLY if self.readonly else 0
         if wanted != here or (copy is True and here[0] == dlpack.CPU):
             if copy is False:
-                raise BufferError("device memory reaches the host by a copy only, and copy=False was asked for")
+                raise BufferError("copy=False was requested, but device memory is exported to the host by a copy only")
             host = self.numpy()
             return dlpack.export(
                 host.ctypes.data, host.shape, host.strides, host.dtype,
@@ -356,7 +475,10 @@ class DeviceArray(Strided):
             )  # fmt: skip
         if here[0] == dlpack.CPU:
             if stream is not None:
-                raise BufferError("an array of the simulated device is one of the CPU to DLPack, and takes no stream")
+                raise BufferError(
+                    f"stream={stream} was requested, but an array of the simulated device is exported as host memory, "
+                    "which has no stream"
+                )
             pointer, backing = interop.host_memory(self.context, self.pointer, self.shape, self.strides, self.itemsize)
             self._on(None).synchronize()
             self.allocation.uses.synchronize()
@@ -369,7 +491,7 @@ class DeviceArray(Strided):
             exported, flags = self.copy(), dlpack.COPIED
         if stream == 0:
             raise BufferError(
-                "stream=0 could mean two things; say 1 for the legacy default stream, 2 for the thread's own"
+                "stream=0 is ambiguous in DLPack; pass 1 for the legacy default stream or 2 for the per-thread one"
             )
         if stream != -1:
             exported._hand_to(Stream(self.context, handle=LEGACY_DEFAULT if stream is None else int(stream)))
@@ -379,8 +501,8 @@ class DeviceArray(Strided):
         )  # fmt: skip
 
     def _hand_to(self, consumer: Stream) -> None:
-        """Have a consumer's stream start after all work on this array that is known here, and outlive its use."""
-        self._on(None)  # a closed home stream is replaced
+        """Make the consumer's stream wait for all known work on this array, and the free wait for the consumer."""
+        self._on(None)  # replaces a closed home stream
         uses = self.allocation.uses
         for used in uses.waits():
             if isinstance(used, Event) or int(used) != int(consumer):
@@ -389,23 +511,39 @@ class DeviceArray(Strided):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3, with the stream to wait for. AttributeError for host memory, and for dtypes that it lacks."""
+        """The interface's version 3, with the stream to wait for.
+
+        Raises AttributeError for arrays of the simulated device, and for dtypes that the interface does not have.
+        """
         if self.context.kind != "gpu":
-            raise AttributeError("an array of the simulated device is host memory: it has __dlpack__ only")
+            raise AttributeError(
+                "an array of the simulated device has no __cuda_array_interface__, as it is host memory; use __dlpack__"
+            )
         strides = None if self.is_contiguous else self.strides
         pointer, stream = self.pointer if self.size else 0, int(self._on(None)) or LEGACY_DEFAULT
         return dlpack.interface(pointer, self.shape, strides, self.dtype, self.readonly, stream)
 
 
 def touch(one: DeviceArray, other: DeviceArray) -> bool:
-    """Whether the spans of two arrays share a byte."""
+    """Return whether the address ranges of two arrays overlap."""
     low, high = layout.span(one.shape, one.strides, one.itemsize)
     other_low, other_high = layout.span(other.shape, other.strides, other.itemsize)
     return one.pointer + low < other.pointer + other_high and other.pointer + other_low < one.pointer + high
 
 
 def empty(context: Context, stream: Any, shape: Any, dtype: Any = np.float32) -> DeviceArray:
-    """A new array, its contents undefined, usable on `stream` at once. Raises OutOfMemory."""
+    """Return a new array, with undefined contents, usable on `stream` at once.
+
+    Args:
+        context: The device's context.
+        stream: The home stream.
+        shape: Extents, in elements.
+        dtype: A numpy dtype, or a name of ml_dtypes.
+
+    Raises:
+        OutOfMemory: If the device has too little free memory.
+        GraphError: If the stream is being captured.
+    """
     extents = layout.as_shape(shape)
     kind = as_dtype(dtype)
     on = Stream.of(context, stream)

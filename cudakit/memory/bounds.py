@@ -1,4 +1,4 @@
-"""Guard zones that a kernel cannot enter unseen: the simulated device reports an access beside an array."""
+"""Guard zones: the simulated device reports any access to an allocation outside the elements of one array."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from cudakit.memory.array import DeviceArray
 
 
 def restrict(buffer: DeviceArray, array: DeviceArray) -> None:
-    """Limits kernels on a simulated device to the elements of `array` in the allocation of `buffer`.
+    """Restrict kernels on a simulated device to the elements of `array` within the allocation of `buffer`.
 
-    Every other byte, gaps between strided elements included, is then out of bounds: a load, store or atomic there is a
-    fault that names the `.cu` line, the thread, the parameter, and how far beside the array it was. It holds from this
-    call on, for kernels that are queued already too. Copies and fills may still use the whole buffer, so the host can
-    prepare guards and look at them. `buffer` may itself be a view: its whole allocation is meant.
+    Every other byte is then out of bounds, gaps between strided elements included: a load, store or atomic there is a
+    fault. Its report names the `.cu` line, the thread, the parameter, and the distance from the array. It applies from
+    this call on, also to kernels already queued. Copies and fills may still use the whole allocation, so that the host
+    can fill guards and check them.
 
-    On a GPU this does nothing: compare the guards with what they held.
-    Raises ValueError if `array` is not within the allocation, or `buffer` is empty or closed.
+    On a GPU this does nothing: compare the guards with the values they had before.
+
+    Args:
+        buffer: An array or view; its whole allocation is restricted.
+        array: A view of the same allocation, whose elements stay accessible.
+
+    Raises:
+        ValueError: If `array` is not within the allocation, or `buffer` is empty or closed.
     """
     context = buffer.context
     if context.kind == "sim":
@@ -24,6 +30,6 @@ def restrict(buffer: DeviceArray, array: DeviceArray) -> None:
 
 
 def lift(buffer: DeviceArray) -> None:
-    """Lets kernels touch all of the allocation of `buffer` again."""
+    """Remove the restriction: kernels may access the whole allocation of `buffer` again."""
     if buffer.context.kind == "sim":
         buffer.context.driver.simRestrict(int(buffer.pointer))

@@ -1,12 +1,11 @@
 """Copies and fills between strided layouts, made of the driver's linear and 2-D ones.
 
-A copy of any two layouts of one shape is cut into equal 2-D copies (`layout.plan`). Few of them are queued as they are;
-if there would be many, host data is gathered into one contiguous piece first, and device data is read as the span it
-lies in and gathered on the host, which waits for the stream. More than MOST of them into one destination are refused.
+A copy between two layouts of one shape is split into equal 2-D copies (`layout.plan`). A few are queued directly.
+If there are many, the host gathers: host data is made contiguous first; device data is read as one span and rearranged
+on the host, which waits for the stream. More than MOST copies into one destination raise ValueError.
 
-Pageable host memory: the driver stages it, so a copy to the device has read the host array when the call returns, and a
-copy from it is complete then. Pinned memory is read and written later, in the stream's order, and kept alive
-until then.
+Pageable host memory: the driver stages it, so the host array has been read, or is complete, when the call returns.
+Pinned memory is read and written later, in stream order, and kept alive until then.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from cudakit.memory.pinned import is_pinned
 
 #: Up to this many 2-D copies are queued directly from or to a strided host array.
 FEW = 8
-#: Up to this many are queued to read a strided device array before it is read as a span instead.
+#: Up to this many are queued to read a strided device array; beyond, its whole span is read.
 MANY = 1024
-#: More than this many into one destination are refused.
+#: More than this many into one destination raise ValueError.
 MOST = 65536
 
 _FILL_BLOCK = 1 << 16
@@ -41,7 +40,7 @@ def _plan(context: Context, shape: Shape, itemsize: int, destination: Shape, sou
 def _run(
     context: Context, stream: Any, plan: CopyPlan, destination: int, source: int, *, to_host: bool, from_host: bool
 ) -> None:
-    """Queue a plan on a stream (a driver handle), between two addresses, each of the host or the device."""
+    """Queue a plan on a stream (a driver handle), between two addresses of the host or the device."""
     driver = context.driver
     if plan.rows == 1:
         routine = "cuMemcpyHtoDAsync" if from_host else "cuMemcpyDtoHAsync" if to_host else "cuMemcpyDtoDAsync"
@@ -94,7 +93,7 @@ def host_to_device(context: Context, stream: Any, pointer: int, strides: Shape, 
 def device_to_host(
     context: Context, stream: Any, host: npt.NDArray[Any], pointer: int, strides: Shape, synchronize: Callable[[], None]
 ) -> None:
-    """Queue a copy of device memory to a host array of any strides. synchronize: waits for the stream if it must."""
+    """Queue a copy of device memory to a host array of any strides. synchronize: called if the host has to gather."""
     shape, itemsize = host.shape, host.dtype.itemsize
     plan = _plan(context, shape, itemsize, host.strides, strides)
     if plan is None:
@@ -122,18 +121,18 @@ def device_to_host(
 
 
 def _expect_capturable(context: Context, stream: Any, host: npt.NDArray[Any], plan: CopyPlan, pinned: bool) -> None:
-    """Raise GraphError if a copy of a host array would not be the same each time a graph repeats it."""
+    """Raise GraphError if a graph could not repeat a copy of a host array."""
     if not pinned:
         context.captures.refuse(
             stream,
-            "a copy from or to pageable host memory, which the host takes part in, cannot be captured: give a pinned "
-            "array (device.pinned), or copy outside of the capture",
+            "a copy from or to pageable host memory cannot be captured, because the host takes part in it; use a "
+            "pinned array (device.pinned), or copy outside the capture",
         )
     elif plan.count > FEW:
         context.captures.refuse(
             stream,
-            f"a copy of a host array of shape {host.shape} and strides {host.strides} cannot be captured: it takes "
-            f"{plan.count} separate copies, so the host gathers it. Give a contiguous pinned array",
+            f"a copy of a host array of shape {host.shape} and strides {host.strides} cannot be captured, because the "
+            f"host gathers its {plan.count} pieces; use a contiguous pinned array",
         )
 
 
@@ -143,7 +142,7 @@ def device_to_device(
 ) -> bool:
     """Queue a copy within one device, between two (pointer, strides) that do not overlap.
 
-    False, and nothing queued, if the source is laid out so that it should go through the host.
+    Returns False, and queues nothing, if the layouts need so many pieces that the copy should go through the host.
     """
     plan = _plan(context, shape, itemsize, to[1], from_[1])
     if plan is None:
@@ -158,7 +157,7 @@ def _few_enough(plan: CopyPlan | None, shape: Shape, strides: Shape) -> CopyPlan
     if plan is None or plan.count > MOST:
         raise ValueError(
             f"a destination of shape {shape} and strides {strides} takes {plan.count if plan else 0} separate copies, "
-            f"more than {MOST}: copy into a contiguous array, and rearrange it with a kernel"
+            f"at most {MOST} are queued; copy into a contiguous array, and rearrange it with a kernel"
         )
     return plan
 
@@ -176,11 +175,11 @@ def fill(context: Context, stream: Any, pointer: int, shape: Shape, strides: Sha
         for offset, _ in _few_enough(plan, shape, strides).offsets():
             _set(context, stream, unit, pointer + offset, plan.destination_pitch, value, plan.width, plan.rows)
         return
-    # a graph would read the host's block, which is gone by then
+    # Doubling starts from a block of host memory, which would be freed before a captured graph runs.
     if plan.rows == 1 and plan.count == 1 and context.captures.of(stream) is None:
         _fill_by_doubling(context, stream, pointer + plan.destination_offset, plan.width, element)
         return
-    # Word by word of the element: each word is a column as high as there are elements.
+    # One memset per word of the element: that word's column over all elements.
     plan = _few_enough(layout.plan(shape, itemsize, strides, strides, absorb=False), shape, strides)
     unit = _unit(pointer, plan, element, repeating=False)
     for place in range(0, itemsize, unit):
@@ -190,7 +189,10 @@ def fill(context: Context, stream: Any, pointer: int, shape: Shape, strides: Sha
 
 
 def _unit(pointer: int, plan: CopyPlan, element: bytes, *, repeating: bool) -> int:
-    """The widest word (4, 2 or 1 bytes) that fits every address of the fill, or 0. repeating: all words be alike."""
+    """Return the widest word (4, 2 or 1 bytes) that divides every address of the fill, or 0.
+
+    repeating: all words of the element must be equal.
+    """
     steps = math.gcd(pointer, plan.width, plan.destination_pitch, plan.destination_offset, len(element))
     steps = math.gcd(steps, *(stride for _, stride, _ in plan.outer))
     for unit in (4, 2, 1):
@@ -208,7 +210,7 @@ def _set(context: Context, stream: Any, unit: int, pointer: int, pitch: int, val
 
 
 def _fill_by_doubling(context: Context, stream: Any, pointer: int, nbytes: int, element: bytes) -> None:
-    """A contiguous fill with an element that no memset can write: one block from the host, then copies of itself."""
+    """Fill contiguous memory with an element that no memset can write: copy one block from the host, then double it."""
     block = np.frombuffer(element * min(nbytes // len(element), max(_FILL_BLOCK // len(element), 1)), np.uint8)
     context.call("cuMemcpyHtoDAsync", pointer, block.ctypes.data, block.nbytes, stream)
     done = block.nbytes

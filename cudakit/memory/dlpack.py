@@ -1,7 +1,7 @@
-"""DLPack and `__cuda_array_interface__`: arrays handed to and taken from torch, CuPy, numpy and others without a copy.
+"""DLPack and `__cuda_array_interface__`: exchange of arrays with torch, CuPy, numpy and others without a copy.
 
-Capsules are made and read here with ctypes, versioned (1.0) if the other side asks for it and unversioned otherwise.
-Layout of the structs: dlpack.h; rules of the protocol: the Python array API standard, 2023.12.
+Capsules are made and read here with ctypes: versioned (1.0) if the consumer requests it, else unversioned.
+Struct layouts: dlpack.h. Protocol rules: the Python array API standard, 2023.12.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ CUDA = 2
 CUDA_HOST = 3
 CUDA_MANAGED = 13
 
-_MOST_AXES = 64  # numpy's and torch's most
+_MOST_AXES = 64  # the limit of numpy and torch
 
 READ_ONLY = 1
 COPIED = 2
 
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-# A 16-byte "float" of numpy is the C compiler's long double, which no other library means.
+# numpy's 16-byte "float" is the C compiler's long double, which no other library supports.
 _SIZES = {"i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16), "b": (1,)}
 _BFLOAT = 4
-# The small floats got codes in DLPack 1.1; ml_dtypes names them so.
+# The small floats have codes since DLPack 1.1; these are the names of ml_dtypes.
 _SMALL_FLOATS = {
     "float8_e3m4": 7,
     "float8_e4m3": 8,
@@ -77,7 +77,7 @@ class _ManagedVersioned(ctypes.Structure):
     ]
 
 
-# Capsules keep the address of their name, so these live as long as the module.
+# Capsules keep the address of their name, so the names must live as long as the module.
 _NAME = b"dltensor"
 _NAME_VERSIONED = b"dltensor_versioned"
 _USED = b"used_dltensor"
@@ -89,13 +89,13 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _api = ctypes.PyDLL(None)
 _api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _api.PyCapsule_New.restype = ctypes.py_object
-# A destructor is given a capsule whose count is zero, which must not be taken hold of: hence plain addresses.
+# A destructor receives a capsule whose reference count is zero, so ctypes must not take a reference: plain addresses.
 _api.PyCapsule_IsValid.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 _api.PyCapsule_GetPointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 _api.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _api.PyCapsule_SetName.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 
-# What exported capsules keep alive, by the address of their struct.
+# The objects that exported capsules keep alive, by the address of their struct.
 _exports: dict[int, tuple[Any, ...]] = {}
 
 
@@ -106,7 +106,7 @@ def _delete(address: int | None) -> None:
 
 
 def _destroy(capsule: int | None) -> None:
-    # A capsule that no consumer took still owns its struct; one that was taken has another name.
+    # A capsule that no consumer took still owns its struct; a consumer renames the capsule it takes.
     for name in (_NAME, _NAME_VERSIONED):
         if _api.PyCapsule_IsValid(capsule, name):
             _delete(_api.PyCapsule_GetPointer(capsule, name))
@@ -114,14 +114,14 @@ def _destroy(capsule: int | None) -> None:
 
 _c_delete = _Deleter(_delete)
 _c_destroy = _Destructor(_destroy)
-# Consumers may call these after this module has been torn down: they are never freed.
+# Never freed: consumers may call these after this module has been torn down.
 for _callback in (_c_delete, _c_destroy):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
 
 
 @dataclass(frozen=True)
 class ImportedArray:
-    """An array of another library: its address, shape and strides (bytes), and what keeps it alive."""
+    """An array of another library: its address, shape, strides (bytes), and the object that keeps it alive."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -133,7 +133,7 @@ class ImportedArray:
 
 
 def data_type(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """(code, bits) of a dtype; BufferError for what DLPack has no name for."""
+    """Return the DLPack (code, bits) of a dtype; BufferError if DLPack does not have the dtype."""
     bits = dtype.itemsize * 8
     if dtype.isbuiltin == 1 and dtype.isnative and dtype.itemsize in _SIZES.get(dtype.kind, ()):
         return _CODES[dtype.kind], bits
@@ -141,11 +141,11 @@ def data_type(dtype: np.dtype[Any]) -> tuple[int, int]:
         return _BFLOAT, bits
     if dtype.name in _SMALL_FLOATS:
         return _SMALL_FLOATS[dtype.name], bits
-    raise BufferError(f"DLPack has no data type for {dtype}: hand over a view of another dtype")
+    raise BufferError(f"DLPack has no data type for {dtype}; export a view of another dtype")
 
 
 def numpy_dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
-    """The numpy (or ml_dtypes) dtype of a DLPack one; BufferError if there is none."""
+    """Return the numpy (or ml_dtypes) dtype of a DLPack one; BufferError if there is none."""
     if lanes == 1:
         for kind, number in _CODES.items():
             if code == number and bits // 8 in _SIZES[kind]:
@@ -174,12 +174,12 @@ def export(
     versioned: bool,
     flags: int = 0,
 ) -> Any:
-    """A capsule over memory that `owner` keeps alive. strides in bytes, and whole elements, or BufferError."""
+    """Return a capsule over memory that `owner` keeps alive. strides: bytes; BufferError unless whole elements."""
     code, bits = data_type(dtype)
     itemsize = dtype.itemsize
     if any(stride % itemsize for extent, stride in zip(shape, strides, strict=True) if extent > 1):
         raise BufferError(
-            f"strides {strides} are not whole elements of {dtype}, which DLPack counts in: copy() it first"
+            f"strides {strides} are not whole elements of {dtype}, the unit of DLPack's strides; copy() the array first"
         )
     ndim = len(shape)
     extents = (ctypes.c_int64 * max(ndim, 1))(*shape)
@@ -207,33 +207,36 @@ def export(
 
 
 class _Taken:
-    """A struct taken from a capsule; its deleter is called with the last array over it."""
+    """A struct taken from a capsule; its deleter is called after the last array over it is dropped."""
 
     def __init__(self, address: int, deleter: int | None) -> None:
         if deleter:
             finalizer = weakref.finalize(self, _Deleter(deleter), address)
-            # At exit the producer may be gone already, and the process's memory goes anyway.
+            # At exit the producer may be torn down already, and the process's memory is freed anyway.
             finalizer.atexit = False
 
 
 def take(exporter: Any, stream: int | None) -> ImportedArray:
-    """The array that an object with `__dlpack__` exports.
+    """Return the array that an object with `__dlpack__` exports.
 
-    stream: the consumer's stream, as the protocol counts them (1: legacy default), or None for an array of the CPU.
-    Raises what the exporter raises, BufferError for what cannot be expressed here, TypeError for what is no exporter.
+    stream: the consumer's stream, as the protocol counts (1: legacy default), or None for an array in host memory.
+    Raises the exporter's errors, BufferError for an array that numpy cannot describe, TypeError if the object does not
+    export one.
     """
     named: dict[str, Any] = {} if stream is None else {"stream": stream}
     try:
         capsule = exporter.__dlpack__(max_version=(1, 0), **named)
     except TypeError:
-        # An exporter from before 2023.12 knows no max_version.
+        # Exporters older than the 2023.12 standard do not accept max_version.
         capsule = exporter.__dlpack__(**named)
     where = id(capsule)
     if _api.PyCapsule_IsValid(where, _NAME_VERSIONED):
         address = _api.PyCapsule_GetPointer(where, _NAME_VERSIONED)
         head = _ManagedVersioned.from_address(address)
         if head.major != 1:
-            raise BufferError(f"{type(exporter).__name__} exports DLPack {head.major}.{head.minor}; only 1.x is known")
+            raise BufferError(
+                f"{type(exporter).__name__} exports DLPack {head.major}.{head.minor}, but only 1.x is supported"
+            )
         managed: Any = head
         readonly = bool(head.flags & READ_ONLY)
         _api.PyCapsule_SetName(where, _USED_VERSIONED)
@@ -244,14 +247,14 @@ def take(exporter: Any, stream: int | None) -> ImportedArray:
         _api.PyCapsule_SetName(where, _USED)
     else:
         raise TypeError(
-            f"{type(exporter).__name__}.__dlpack__() gave {type(capsule).__name__}, not a fresh DLPack capsule"
+            f"{type(exporter).__name__}.__dlpack__() must return an unused DLPack capsule, got {type(capsule).__name__}"
         )
-    # From here on the struct is ours to delete, whatever fails.
+    # From here on the struct must be deleted by us, even if an error follows.
     owner = _Taken(address, managed.deleter)
     tensor = managed.tensor
     dtype = numpy_dtype(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
     if not 0 <= tensor.ndim <= _MOST_AXES:
-        raise BufferError(f"{type(exporter).__name__} exports {tensor.ndim} axes: an array has 0 to {_MOST_AXES}")
+        raise BufferError(f"{type(exporter).__name__} exports {tensor.ndim} axes; 0 to {_MOST_AXES} are supported")
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
     _expect_extents(exporter, shape)
     if tensor.strides:
@@ -265,13 +268,13 @@ def take(exporter: Any, stream: int | None) -> ImportedArray:
 
 def _expect_extents(exporter: Any, shape: tuple[int, ...]) -> None:
     if min(shape, default=0) < 0:
-        raise BufferError(f"{type(exporter).__name__} exports the shape {shape}, and no extent is negative")
+        raise BufferError(f"{type(exporter).__name__} exports shape {shape}, which has a negative extent")
 
 
 def take_interface(exporter: Any, description: dict[str, Any]) -> ImportedArray:
-    """The array of a `__cuda_array_interface__`; its "stream" entry is the caller's to wait for. device: (CUDA, -1)."""
+    """Return the array of a `__cuda_array_interface__`, with device (CUDA, -1). The caller waits for its "stream"."""
     if description.get("mask") is not None:
-        raise BufferError(f"{type(exporter).__name__} has a mask, which device arrays here do not")
+        raise BufferError(f"{type(exporter).__name__} has a mask; device arrays have none, so apply it first")
     dtype = interface_dtype(description)
     shape = tuple(int(extent) for extent in description["shape"])
     _expect_extents(exporter, shape)
@@ -289,12 +292,12 @@ def interface(
     readonly: bool,
     stream: int,
 ) -> dict[str, Any]:
-    """A `__cuda_array_interface__`, version 3. strides: bytes, None if contiguous. stream: to wait for.
+    """Return a `__cuda_array_interface__`, version 3. strides: bytes, None if contiguous. stream: to wait for.
 
-    Raises AttributeError for dtypes that the interface lacks.
+    Raises AttributeError for a dtype that the interface does not have.
     """
     if dtype.kind == "V" and dtype.names is None:
-        raise AttributeError(f"__cuda_array_interface__ has no name for {dtype}: use DLPack")
+        raise AttributeError(f"__cuda_array_interface__ has no name for {dtype}; use DLPack")
     description: dict[str, Any] = {
         "shape": shape,
         "typestr": dtype.str,
@@ -309,7 +312,7 @@ def interface(
 
 
 def interface_dtype(description: dict[str, Any]) -> np.dtype[Any]:
-    """The dtype of an array interface: its `descr` if that says more than its `typestr`."""
+    """Return the dtype of an array interface: its `descr` for structured types, else its `typestr`."""
     typestr: Any = description["typestr"]
     descr = description.get("descr")
     if typestr[1:2] == "V" and descr and (len(descr) > 1 or descr[0][0]):

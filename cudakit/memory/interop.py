@@ -1,4 +1,4 @@
-"""Arrays from and to other libraries: devices they may be on, the order of their use, what keeps them alive."""
+"""Arrays from and to other libraries: their device, the order of work on them, and their lifetime."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cudakit.memory.dlpack import ImportedArray
 _ON_GPU = (dlpack.CUDA, dlpack.CUDA_HOST, dlpack.CUDA_MANAGED)
 _ALREADY_REGISTERED = 712
 
-# Host memory that was registered with a simulated device for a wrap: how many wraps use each (address, bytes).
+# Host memory registered with a simulated device for wrap(): the number of wraps per (address, bytes).
 _registered: weakref.WeakKeyDictionary[Context, dict[tuple[int, int], int]] = weakref.WeakKeyDictionary()
 
 
 def take(context: Context, stream: Stream, exporter: Any) -> ImportedArray:
-    """The array that `exporter` exports, on `context`'s device, in the order of `stream`."""
+    """Return the array that `exporter` exports, on `context`'s device, ordered before later work on `stream`."""
     if hasattr(exporter, "__dlpack__") and hasattr(exporter, "__dlpack_device__"):
         kind, number = (int(part) for part in exporter.__dlpack_device__())
         expect_same_device(context, exporter, kind, number)
@@ -30,7 +30,7 @@ def take(context: Context, stream: Stream, exporter: Any) -> ImportedArray:
     description = getattr(exporter, "__cuda_array_interface__", None)
     if description is None:
         raise TypeError(
-            f"{type(exporter).__name__} has neither __dlpack__ nor __cuda_array_interface__: array() copies host data"
+            f"{type(exporter).__name__} has neither __dlpack__ nor __cuda_array_interface__; use array() to copy it"
         )
     imported = dlpack.take_interface(exporter, description)
     expect_same_device(context, exporter, dlpack.CUDA, _ordinal(context, imported.pointer))
@@ -41,7 +41,7 @@ def take(context: Context, stream: Stream, exporter: Any) -> ImportedArray:
 
 
 def keep(context: Context, allocation: Allocation, uses: Uses, imported: ImportedArray) -> None:
-    """Have `allocation` let go of an imported array's owner once work on it is done."""
+    """Make `allocation` release the imported array's owner after the work on it is done."""
     if context.kind == "gpu":
         allocation.release_with(_let_go, context, uses, [imported.owner])
         return
@@ -58,7 +58,7 @@ def keep(context: Context, allocation: Allocation, uses: Uses, imported: Importe
             ends = (key[0], key[0] + key[1] - 1)
             if error.code != _ALREADY_REGISTERED or not all(pinned.is_known(context, end) for end in ends):
                 raise
-            # Pinned already, by us or others: it is there for as long as its owner is.
+            # Already pinned, by cudakit or another library; it stays pinned as long as its owner lives.
             return
     ranges[key] = ranges.get(key, 0) + 1
     allocation.release_with(_unregister, context, ranges, key, [imported.owner])
@@ -67,7 +67,7 @@ def keep(context: Context, allocation: Allocation, uses: Uses, imported: Importe
 def host_memory(
     context: Context, pointer: int, shape: layout.Shape, strides: layout.Shape, itemsize: int
 ) -> tuple[int, object]:
-    """(host address of the first element, what keeps it alive) of an array of the simulated device."""
+    """Return (host address of the first element, the object that keeps it alive) for a simulated device's array."""
     low, high = layout.span(shape, strides, itemsize)
     if high == low:
         return 0, None
@@ -76,7 +76,7 @@ def host_memory(
 
 
 def _let_go(context: Context, uses: Uses, owner: list[object]) -> None:
-    # The owner may reuse its memory once it is let go of, so it is kept until the streams that use it are past here.
+    # The owner may reuse its memory once released, so it is kept until the work queued so far has ended.
     context.in_flight.hold(uses.join(), owner.pop())
 
 
@@ -91,7 +91,7 @@ def _unregister(
 
 
 def _ordinal(context: Context, pointer: int) -> int:
-    """The number of the GPU that a pointer is of."""
+    """Return the number of the GPU that a pointer belongs to."""
     if pointer == 0 or context.kind != "gpu":
         return context.ordinal
     attribute = context.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
@@ -99,18 +99,17 @@ def _ordinal(context: Context, pointer: int) -> int:
 
 
 def expect_same_device(context: Context, exporter: Any, kind: int, number: int) -> None:
-    """Raise DeviceMismatch for an array on another device than `context`'s. kind, number: the array's, as DLPack has
-    them."""
+    """Raise DeviceMismatch if an array is not on `context`'s device. kind, number: the array's, as DLPack defines."""
     name = type(exporter).__name__
     if context.kind == "sim":
         if kind != dlpack.CPU:
-            raise DeviceMismatch(f"{name} is in a GPU's memory, which {context.spec} cannot reach: copy it to the host")
+            raise DeviceMismatch(f"{name} is in GPU memory, which {context.spec} cannot access; copy it to the host")
         return
     if kind == dlpack.CPU:
         raise DeviceMismatch(
-            f"{name} is in host memory, which kernels on {context.spec} do not read: array() copies it"
+            f"{name} is in host memory, which kernels on {context.spec} cannot access; copy it with array()"
         )
     if kind not in _ON_GPU:
-        raise DeviceMismatch(f"{name} is on a device of DLPack's kind {kind}, which is not CUDA")
+        raise DeviceMismatch(f"{name} is on a device of DLPack's type {kind}, which is not a CUDA device")
     if kind == dlpack.CUDA and number != context.ordinal:
-        raise DeviceMismatch(f"{name} is on gpu:{number}, not on {context.spec}: copy it there")
+        raise DeviceMismatch(f"{name} is on gpu:{number}, not on {context.spec}; copy it there")

@@ -1,6 +1,6 @@
-"""Shapes and strides: what numpy calls basic indexing, and how a strided copy is made of the driver's plain ones.
+"""Shapes and strides: numpy's basic indexing, and the split of a strided copy into linear and 2-D copies.
 
-Pure arithmetic on tuples; strides are in bytes throughout.
+Only arithmetic on tuples. Strides are in bytes.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ Shape = tuple[int, ...]
 
 
 def as_shape(shape: Any) -> Shape:
-    """A shape as a tuple of ints; ValueError for an extent that is negative or beyond 64 bits."""
+    """Return a shape as a tuple of ints; ValueError for an extent that is negative or does not fit 64 bits."""
     try:
         extents: Shape = (operator.index(shape),)
     except TypeError:
         extents = tuple(operator.index(extent) for extent in shape)
     if any(extent < 0 for extent in extents):
-        raise ValueError(f"shape {extents} has a negative extent")
+        raise ValueError(f"extents must not be negative, got shape {extents}")
     if any(extent >= 2**63 for extent in extents):
-        raise ValueError(f"shape {extents} has an extent of 2**63 or more, which no array can have")
+        raise ValueError(f"extents must be below 2**63, got shape {extents}")
     return extents
 
 
@@ -39,7 +39,7 @@ def contiguous(shape: Shape, itemsize: int) -> Shape:
 
 
 def is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
-    """Whether the elements lie in C order without gaps (an empty array's do)."""
+    """Return whether the elements are in C order without gaps; True for an empty array."""
     step = itemsize
     for axis in range(len(shape) - 1, -1, -1):
         extent = shape[axis]
@@ -50,7 +50,7 @@ def is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
 
 
 def span(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
-    """(low, high): the bytes touched, from the first element's address; high is one past the last."""
+    """Return (low, high): the range of bytes used, relative to the first element; high is one past the last."""
     if 0 in shape:
         return 0, 0
     low = high = 0
@@ -64,7 +64,7 @@ def span(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
 
 
 def overlaps_itself(shape: Shape, strides: Shape, itemsize: int) -> bool:
-    """Whether two elements may share a byte. Says so of some interleaved layouts too, whose elements do not."""
+    """Return whether two elements may share a byte. Also True for some interleaved layouts without overlap."""
     if 0 in shape:
         return False
     reach = itemsize
@@ -77,17 +77,17 @@ def overlaps_itself(shape: Shape, strides: Shape, itemsize: int) -> bool:
 
 
 def index(shape: Shape, strides: Shape, key: Any) -> tuple[int, Shape, Shape]:
-    """(byte offset, shape, strides) of `array[key]`: ints, slices, None and one Ellipsis, as numpy has them.
+    """Return (byte offset, shape, strides) of `array[key]`: ints, slices, None and one Ellipsis, as in numpy.
 
-    Raises IndexError for an int out of range or too many indices, TypeError for what is not basic indexing.
+    Raises IndexError for an int out of range or too many indices, TypeError for any other index.
     """
     keys = list(key) if isinstance(key, tuple) else [key]
     ellipses = [place for place, entry in enumerate(keys) if entry is Ellipsis]
     if len(ellipses) > 1:
-        raise IndexError("an index can only have a single Ellipsis")
+        raise IndexError("an index can have only one Ellipsis")
     taken = sum(entry is not None and entry is not Ellipsis for entry in keys)
     if taken > len(shape):
-        raise IndexError(f"too many indices: the array has {len(shape)} dimensions, and {taken} were given")
+        raise IndexError(f"too many indices: the array has {len(shape)} dimensions, got {taken}")
     rest = [slice(None)] * (len(shape) - taken)
     if ellipses:
         keys[ellipses[0] : ellipses[0] + 1] = rest
@@ -106,7 +106,7 @@ def index(shape: Shape, strides: Shape, key: Any) -> tuple[int, Shape, Shape]:
         if isinstance(entry, slice):
             start, stop, step = entry.indices(extent)
             count = len(range(start, stop, step))
-            # An empty or whole slice keeps the address inside the array, so that it stays a valid pointer.
+            # The offset stays 0 for an empty slice, so that the pointer stays within the array.
             offset += start * stride if count else 0
             new_shape.append(count)
             new_strides.append(stride * step)
@@ -123,8 +123,8 @@ def _position(entry: Any, extent: int, axis: int) -> int:
         position = None
     if position is None or isinstance(entry, bool):
         raise TypeError(
-            f"{entry!r} cannot index a device array: use ints, slices, None and Ellipsis, which make views; "
-            "anything else needs a kernel, or numpy on a copy"
+            f"{entry!r} cannot index a device array; use ints, slices, None and Ellipsis, which make views, "
+            "or numpy on a copy"
         )
     if not -extent <= position < extent:
         raise IndexError(f"index {position} is out of bounds for axis {axis}, which has {extent} elements")
@@ -132,7 +132,7 @@ def _position(entry: Any, extent: int, axis: int) -> int:
 
 
 def reshaped(shape: Shape, wanted: Any) -> Shape:
-    """`wanted` with its one -1 worked out; ValueError if the sizes differ."""
+    """Return `wanted` with its one -1 computed; ValueError if the number of elements differs."""
     try:
         new = [operator.index(wanted)]
     except TypeError:
@@ -144,15 +144,15 @@ def reshaped(shape: Shape, wanted: Any) -> Shape:
         if known and size % known == 0:
             new[unknown[0]] = size // known
     if any(extent < 0 for extent in new) or math.prod(new) != size:
-        raise ValueError(f"an array of shape {shape} cannot be reshaped to {wanted}")
+        raise ValueError(f"an array of shape {shape} cannot be reshaped to {wanted}: the numbers of elements differ")
     return as_shape(new)
 
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """A strided copy as `count` equal 2-D copies: `rows` rows of `width` bytes, a pitch apart on each side.
+    """A strided copy as `count` equal 2-D copies, each of `rows` rows of `width` bytes, one pitch apart on each side.
 
-    outer: the loops round them, as (extent, destination stride, source stride). The offsets lead to the first.
+    outer: the loops around them, as (extent, destination stride, source stride). The offsets are those of the first.
     """
 
     width: int
@@ -165,11 +165,11 @@ class CopyPlan:
 
     @property
     def count(self) -> int:
-        """How many 2-D copies."""
+        """The number of 2-D copies."""
         return math.prod(extent for extent, _, _ in self.outer)
 
     def offsets(self) -> Iterator[tuple[int, int]]:
-        """(destination, source) byte offset of each of them."""
+        """Yield the (destination, source) byte offset of each 2-D copy."""
         for places in itertools.product(*(range(extent) for extent, _, _ in self.outer)):
             destination, source = self.destination_offset, self.source_offset
             for place, (_, to, from_) in zip(places, self.outer, strict=True):
@@ -187,10 +187,10 @@ def plan(
     max_pitch: int = 2**31 - 1,
     absorb: bool = True,
 ) -> CopyPlan | None:
-    """How to copy between two layouts of one shape; None if there is nothing to copy.
+    """Return a plan of the copy between two layouts of one shape; None if there is nothing to copy.
 
-    Dimensions that lie alike on both sides are merged, so that a copy of contiguous arrays is one row. absorb: merge
-    the innermost ones into the width; without it a row is one element wide.
+    Adjacent dimensions with the same layout on both sides are merged, so that a contiguous copy is one row. absorb:
+    merge the innermost dimensions into the width; without it a row is one element wide.
     """
     if 0 in shape or itemsize == 0:
         return None
@@ -199,7 +199,7 @@ def plan(
     for extent, to, from_ in zip(shape, destination, source, strict=True):
         if extent == 1:
             continue
-        # Walked backwards on both sides is walked forwards on both sides.
+        # Strides that are negative on both sides are made positive by starting at the other end.
         if to < 0 and from_ <= 0:
             to_offset += (extent - 1) * to
             from_offset += (extent - 1) * from_

@@ -1,11 +1,11 @@
 """Arrays of torch and CuPy, read through their own attributes: no DLPack capsule, no event, no reference.
 
-A Library holds what is read as text, Python expressions of `{0}`, because launch paths are generated: a call per
-attribute would cost as much as the attribute. `Library.read` makes a function of one. Nothing here imports a library;
-only those that the program has imported are found.
+A Library describes each access as text, a Python expression of `{0}`, because launch code is generated: a function
+call per attribute would cost as much as the attribute. `Library.read` makes a function of such an expression. Nothing
+here imports a library; only those that the program has imported are found.
 
-On the stream that a library considers current, its allocator keeps the order: memory it hands out again is used after
-the work queued there. On another stream the caller keeps the array alive, or calls `record_use`.
+On the stream that a library considers current, its allocator orders reuse: memory that it allocates again is used after
+the work queued there. On another stream the caller must keep the array alive, or call `record_use`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from cudakit.memory import layout
 
 @dataclass(frozen=True)
 class Library:
-    """How the arrays of one library are read, and made.
+    """How to read and make the arrays of one library.
 
-    types: the exact types of its arrays. kind: of the devices that they are on, as in Context.kind.
+    types: the exact types of its arrays. kind: of their devices, as in Context.kind.
 
     Expressions of `{0}`, an array:
     pointer: the address of its first element. dtype, shape: the library's own. strides: a tuple, in elements if
     `strides_in` is "elements", else in bytes. device: the device's number, -1 if it is not on such a device.
-    described: whether `__cuda_array_interface__` says all that matters of its arrays, so that kernels take them by the
+    described: whether `__cuda_array_interface__` describes its arrays completely, so that kernels may take them by the
     rules for all objects that have one.
-    contiguous: whether its elements lie in C order without gaps. placed: whether it is on a GPU ("" if the library has
-    nothing of the kind). Both cost less than strides and device.
-    negated, conjugated: whether its memory holds the values with their sign, or their imaginary parts' sign, still to
-    be changed ("" if the library has no such views). conjugated is false of dtypes that are not complex.
+    contiguous: whether its elements are in C order without gaps. placed: whether it is on a GPU ("" if the library has
+    no such attribute). Both cost less than strides and device.
+    negated, conjugated: whether it is a lazy view, whose values are the negated or conjugated memory ("" if the library
+    has no such views). conjugated is false for dtypes that are not complex.
     """
 
     name: str
@@ -48,38 +48,37 @@ class Library:
     strides_in: str
     device: str
     contiguous: str
-    #: The name of one of its dtypes as numpy or ml_dtypes spell it.
+    #: Returns the name of one of its dtypes as numpy or ml_dtypes spell it.
     dtype_name: Callable[[Any], str]
-    #: The address of the stream that the library considers current on a device, by the device's number.
+    #: current_stream(device number): the address of the stream that the library considers current.
     current_stream: Callable[[int], int]
-    #: maker(shape, dtype name, device number): a function that makes new arrays, their memory from the library's
-    #: allocator.
+    #: maker(shape, dtype name, device number): a function that makes new arrays with the library's allocator.
     maker: Callable[[tuple[int, ...], str, int], Callable[[], Any]]
-    #: record_use(array, stream address, device number): have its memory not reused before the stream is past here.
-    #: None if the library cannot: then the caller keeps the array alive.
+    #: record_use(array, stream address, device number): delays reuse of its memory until the stream's work so far is
+    #: done. None if the library cannot: then the caller keeps the array alive.
     record_use: Callable[[Any, int, int], None] | None = None
-    #: stream_owner(device number): what keeps the current stream's address from being another stream's. None if
-    #: addresses are not used again.
+    #: stream_owner(device number): an object that keeps the current stream's address from being reused by another
+    #: stream. None if addresses are not reused.
     stream_owner: Callable[[int], Any] | None = None
     negated: str = ""
     placed: str = ""
     conjugated: str = ""
-    #: checker(arrays): check(*others) returns whether each of as many objects has the type, dtype, shape, strides,
-    #: device and flags of its counterpart. None if the library has nothing of the kind.
+    #: checker(arrays): returns check(*others), which reports whether each of as many objects has the type, dtype,
+    #: shape, strides, device and flags of its counterpart. None if the library has no such check.
     checker: Callable[[Sequence[Any]], Callable[..., bool]] | None = None
     kind: str = "gpu"
     described: bool = False
 
     def read(self, expression: str) -> Callable[[Any], Any]:
-        """A function of an array that returns the value of one of the expressions above."""
+        """Return a function of an array that evaluates one of the expressions above."""
         return _function(expression)
 
     def unresolved(self, array: Any) -> bool:
-        """Whether the memory of `array` does not hold its values: a negated or conjugated view."""
+        """Return whether the memory of `array` does not hold its values: a negated or conjugated view."""
         return any(self.read(expression)(array) for expression in (self.negated, self.conjugated) if expression)
 
     def strides_of(self, array: Any) -> tuple[int, ...]:
-        """Its strides in bytes."""
+        """Return the strides of `array` in bytes."""
         strides = tuple(self.read(self.strides)(array))
         return tuple(s * array.itemsize for s in strides) if self.strides_in == "elements" else strides
 
@@ -90,14 +89,14 @@ def _function(expression: str) -> Callable[[Any], Any]:
     return made
 
 
-#: Libraries that `of` knows beside torch and CuPy, in the order in which it tries them.
+#: Further libraries for `of`, which tries them before torch and CuPy.
 more: list[Library] = []
 
 
 def of(kind: type, *, exact: bool = True) -> Library | None:
-    """The library whose arrays have the type `kind`, or, if not `exact`, a base class of it. None if there is none.
+    """Return the library whose arrays have the type `kind` or, if not `exact`, a base class of it; None if none does.
 
-    Subclasses may read as they like (a torch subclass may have no memory at all), so only exact types are read fast.
+    Only exact types are read by these expressions: a subclass may override attributes or have no memory at all.
     """
     for library in (*more, _torch(), _cupy()):
         if library is not None and (kind in library.types or (not exact and issubclass(kind, library.types))):
@@ -106,16 +105,16 @@ def of(kind: type, *, exact: bool = True) -> Library | None:
 
 
 def named(name: str) -> Library:
-    """The library "torch" or "cupy", which the program has imported. Raises CudakitError if it has not."""
+    """Return the library "torch" or "cupy". Raises CudakitError if the program has not imported it."""
     library = {"torch": _torch, "cupy": _cupy}[name]()
     if library is None:
-        raise CudakitError(f"{name} is not imported: import it before its arrays are asked for")
+        raise CudakitError(f"arrays of {name} were requested, but {name} is not imported; import it first")
     return library
 
 
 def _torch() -> Library | None:
     torch = sys.modules.get("torch")
-    # Both are there once the import has ended; another thread may be in the middle of it.
+    # Another thread may be importing torch: both attributes exist once the import has ended.
     if torch is None or not hasattr(torch, "Tensor") or not hasattr(getattr(torch, "nn", None), "Parameter"):
         return None
     return _torch_library(torch)
@@ -124,20 +123,20 @@ def _torch() -> Library | None:
 @functools.cache
 def _torch_library(torch: Any) -> Library:
     guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # returns the address, and makes no object
+    raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # returns the address without making an object
 
     def current_stream(device: int) -> int:
         return int(torch.cuda.current_stream(device).cuda_stream)
 
     def maker(shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
-        # It allocates on the current device, so it is used if there is only one. It costs a third of torch.empty.
+        # It allocates on the current device, so it is used only on a host with one. It costs a third of torch.empty.
         empty_strided = getattr(guards, "_empty_strided_cuda", None)
         if empty_strided is not None and torch.cuda.device_count() == 1:
             return functools.partial(empty_strided, shape, layout.contiguous(shape, 1), getattr(torch, dtype))
         return functools.partial(torch.empty, shape, dtype=getattr(torch, dtype), device=torch.device("cuda", device))
 
     def checker(tensors: Sequence[Any]) -> Callable[..., bool]:
-        # What torch.compile tests the arguments of its compiled functions with. It is false if a tensor comes twice.
+        # torch.compile guards its compiled functions with this check. It returns false if a tensor occurs twice.
         firsts = [next(j for j, other in enumerate(tensors) if other is tensor) for tensor in tensors]
         distinct = sorted(set(firsts))
         check: Callable[..., bool] = guards.TensorGuards(
@@ -163,7 +162,7 @@ def _torch_library(torch: Any) -> Library:
         shape="{0}.shape",
         strides="{0}.stride()",
         strides_in="elements",
-        # Tensors on devices of other kinds have numbers too.
+        # get_device() also numbers devices of other types.
         device="({0}.get_device() if {0}.is_cuda else -1)",
         placed="{0}.is_cuda",
         contiguous="{0}.is_contiguous()",
@@ -178,14 +177,14 @@ def _torch_library(torch: Any) -> Library:
 
 
 def _tells_apart(torch: Any, checker: Callable[[Sequence[Any]], Callable[..., bool]]) -> bool:
-    """Whether a checker of this version of torch does what is expected of it."""
+    """Return whether a checker behaves as expected in this version of torch."""
     try:
         tensor = torch.zeros(2, 3)
         check = checker((tensor, torch.ones(2, 3)))
         layouts = (torch.zeros(3, 2), torch.zeros(3, 2).T, torch._neg_view(tensor))
         others = (*layouts, tensor.double(), tensor.to("meta"), torch.nn.Parameter(tensor), 1)
         return check(tensor, torch.zeros(2, 3)) and not any(check(tensor, other) for other in others)
-    except Exception:  # it is not part of torch's public interface
+    except Exception:  # not part of torch's public interface
         return False
 
 
@@ -201,7 +200,7 @@ def _cupy_library(cupy: Any) -> Library:
     def stream_owner(device: int) -> Any:
         try:
             return cupy.cuda.get_current_stream(device)
-        except TypeError:  # before CuPy 11: of the current device only
+        except TypeError:  # before CuPy 11: for the current device only
             with cupy.cuda.Device(device):
                 return cupy.cuda.get_current_stream()
 
@@ -226,7 +225,7 @@ def _cupy_library(cupy: Any) -> Library:
         strides="{0}.strides",
         strides_in="bytes",
         device="{0}.data.device_id",
-        # CuPy makes an object for `flags`, and reads the attribute for it.
+        # `flags` makes an object that reads this attribute; reading it directly is cheaper.
         contiguous="{0}._c_contiguous" if hasattr(cupy.ndarray, "_c_contiguous") else "{0}.flags.c_contiguous",
         dtype_name=lambda dtype: str(dtype.name),
         current_stream=current_stream,

@@ -1,4 +1,4 @@
-"""The functions that make device and pinned arrays of values, of host arrays, or over memory that is there already."""
+"""Functions that make device and pinned arrays: of values, from host arrays, or over existing memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from cudakit.memory.layout import Shape
 
 
 def full(context: Context, stream: Any, shape: Any, value: Any, dtype: Any = None) -> DeviceArray:
-    """A new array of one value; dtype: the value's own, as numpy sees it, unless given."""
+    """Return a new array with every element set to `value`.
+
+    Args:
+        context: The device's context.
+        stream: The home stream.
+        shape: Extents, in elements.
+        value: A number.
+        dtype: The dtype; that of `value`, as numpy sees it, if None.
+    """
     kind = np.asarray(value).dtype if dtype is None else dtype
     made = empty(context, stream, shape, kind)
     try:
@@ -29,7 +37,7 @@ def full(context: Context, stream: Any, shape: Any, value: Any, dtype: Any = Non
 
 
 def zeros(context: Context, stream: Any, shape: Any, dtype: Any = np.float32) -> DeviceArray:
-    """A new array of zero bytes."""
+    """Return a new array of zeros; its arguments are those of `empty`."""
     made = empty(context, stream, shape, dtype)
     try:
         copies.fill(
@@ -42,15 +50,22 @@ def zeros(context: Context, stream: Any, shape: Any, dtype: Any = np.float32) ->
 
 
 def array(context: Context, stream: Any, source: Any, dtype: Any = None) -> DeviceArray:
-    """A new contiguous array with the contents of a numpy array (or what numpy makes one of), or of a device array.
+    """Return a new contiguous array with the contents of a numpy array, anything numpy converts, or a device array.
 
-    The copy is queued on `stream`: see `DeviceArray.copy_from` for when the source has been read.
+    The copy is queued on `stream`; `DeviceArray.copy_from` says when the source has been read.
+
+    Args:
+        context: The device's context.
+        stream: The home stream, on which the copy is queued.
+        source: The contents.
+        dtype: Host data is converted to it; the source's own dtype if None.
+
+    Raises:
+        TypeError: If `source` is a device array of another dtype, which a copy cannot convert.
     """
     if isinstance(source, DeviceArray):
         if dtype is not None and as_dtype(dtype) != source.dtype:
-            raise TypeError(
-                f"a device array of {source.dtype} is not converted to {dtype} by a copy: that takes a kernel"
-            )
+            raise TypeError(f"a device array of {source.dtype} cannot be converted to {dtype} by a copy; use a kernel")
     else:
         source = np.asarray(source, None if dtype is None else as_dtype(dtype))
     made = empty(context, stream, source.shape, source.dtype)
@@ -62,7 +77,7 @@ def array(context: Context, stream: Any, source: Any, dtype: Any = None) -> Devi
 
 
 def pinned(context: Context, shape: Any, dtype: Any = np.float32) -> npt.NDArray[Any]:
-    """A numpy array in pinned host memory, its contents undefined; freed with its last view."""
+    """Return a numpy array in pinned host memory, with undefined contents; freed with its last view."""
     return pinned_memory.pinned(context, shape, as_dtype(dtype))
 
 
@@ -77,7 +92,18 @@ def over(
     owner: object = None,
     readonly: bool = False,
 ) -> DeviceArray:
-    """An array over memory of another owner, such as a module's variable. `owner` is kept alive with it."""
+    """Return an array over existing device memory, such as a module's variable.
+
+    Args:
+        context: The device's context.
+        stream: The home stream.
+        pointer: Address of the first element.
+        shape: Extents, in elements.
+        dtype: A numpy dtype, or a name of ml_dtypes.
+        strides: In bytes; contiguous if None.
+        owner: An object to keep alive as long as the array.
+        readonly: Whether writing is rejected.
+    """
     extents = layout.as_shape(shape)
     kind = as_dtype(dtype)
     steps = layout.contiguous(extents, kind.itemsize) if strides is None else tuple(strides)
@@ -88,22 +114,31 @@ def over(
 
 
 def wrap(context: Context, stream: Any, exporter: Any) -> DeviceArray:
-    """An array over another library's memory, without a copy, from `__dlpack__` or `__cuda_array_interface__`.
+    """Return an array over another library's memory, without a copy, by `__dlpack__` or `__cuda_array_interface__`.
 
-    `stream` waits for the exporter's work, and the exporter is kept until work on the array is done. On the simulated
-    device this takes arrays of the CPU. Raises TypeError for what exports nothing, DeviceMismatch for another device's,
-    GradientError for a torch tensor that records gradients.
+    `stream` waits for the exporter's work. The exporter is kept alive until work on the array is done. The simulated
+    device accepts arrays in host memory.
+
+    Args:
+        context: The device's context.
+        stream: The home stream.
+        exporter: An array of torch, CuPy, numpy or another library.
+
+    Raises:
+        TypeError: If the object has neither interface.
+        DeviceMismatch: If the array is on another device.
+        GradientError: If it is a torch tensor that records gradients.
     """
     if isinstance(exporter, DeviceArray):
         if exporter.context.same_device(context):
             return exporter
         numbers = exporter.context.told_apart(context)
-        raise DeviceMismatch(f"{exporter.summary} is not of {context.spec}{numbers}: array() copies it there")
+        raise DeviceMismatch(f"{exporter.summary} is not on {context.spec}{numbers}; copy it there with array()")
     if getattr(exporter, "requires_grad", False) is True:
         raise GradientError(
-            f"wrap() was given a {type(exporter).__name__} of shape {tuple(exporter.shape)} that records gradients, "
-            "and writes through the array would be missing from them: wrap its .detach(), or use the ops of "
-            "cudakit.torch, which have gradients"
+            f"wrap() got a {type(exporter).__name__} of shape {tuple(exporter.shape)} that records gradients, which "
+            "writes through the array would bypass; wrap its .detach(), or use the ops of cudakit.torch, which have "
+            "gradients"
         )
     on = Stream.of(context, stream)
     imported = interop.take(context, on, exporter)

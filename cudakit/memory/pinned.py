@@ -1,4 +1,4 @@
-"""Pinned host memory, which numpy sees as ordinary arrays and the device copies from and to on its own."""
+"""Pinned host memory: numpy arrays that the device copies from and to asynchronously."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cudakit.errors import OutOfMemory
 from cudakit.memory.allocation import expect_countable
 from cudakit.memory.layout import as_shape
 
-# Every block that is alive, so that one is found again by an address in it.
+# All live blocks, to find the one that contains an address.
 _blocks: weakref.WeakSet[PinnedBlock] = weakref.WeakSet()
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every device of the process
 
 
 class PinnedBlock:
-    """One piece of pinned memory: the base of every array over it, freed with the last of them."""
+    """One piece of pinned memory, the base of every array over it; freed with the last of them."""
 
     __slots__ = ("__array_interface__", "__weakref__", "address", "nbytes")
 
@@ -30,8 +30,8 @@ class PinnedBlock:
         self.address = address
         self.nbytes = nbytes
         self.__array_interface__ = {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
-        # The block holds the primary context itself: closing the Context must not unmap what numpy looks at, and
-        # neither must the end of the interpreter.
+        # The block holds the primary context: closing the Context, or the end of the interpreter, must not unmap
+        # memory that numpy arrays still use.
         finalizer = weakref.finalize(self, _free, primary, address)
         finalizer.atexit = False
 
@@ -42,15 +42,24 @@ def _free(primary: Primary, address: int) -> None:
 
 
 def pinned(context: Context, shape: Any, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """A pinned array in C order, its contents undefined. Freed with its last view, or once copies are done with it.
+    """Return a pinned array in C order, with undefined contents.
 
-    Raises OutOfMemory if the system cannot pin that much.
+    It is freed with its last view, once copies from and to it are done.
+
+    Args:
+        context: The device's context.
+        shape: Extents, in elements.
+        dtype: A numpy dtype.
+
+    Raises:
+        OutOfMemory: If the system cannot pin that much.
+        TypeError: If the dtype holds Python objects.
     """
     extents = as_shape(shape)
     kind = np.dtype(dtype)
     nbytes = math.prod(extents) * kind.itemsize
     if kind.hasobject:
-        raise TypeError(f"{kind} holds Python objects, which cannot be pinned")
+        raise TypeError(f"dtype {kind} holds Python objects, which cannot be pinned; use a numeric dtype")
     if nbytes == 0:
         return np.empty(extents, kind)
     try:
@@ -59,8 +68,8 @@ def pinned(context: Context, shape: Any, dtype: npt.DTypeLike) -> npt.NDArray[An
             address = int(context.call("cuMemHostAlloc", nbytes, _PORTABLE))
     except OutOfMemory as error:
         raise OutOfMemory(
-            error.routine, error.code, error.name, f"{error.text}: {nbytes} bytes of pinned host memory were asked for",
-            "Pinned memory is taken from the system's own: pin less, and look at ulimit -l.",
+            error.routine, error.code, error.name, f"{error.text}: {nbytes} bytes of pinned host memory were requested",
+            "Pinned memory uses the host's RAM: pin less, and check ulimit -l.",
         ) from error  # fmt: skip
     block = PinnedBlock(context.primary, address, nbytes)
     _blocks.add(block)
@@ -68,12 +77,12 @@ def pinned(context: Context, shape: Any, dtype: npt.DTypeLike) -> npt.NDArray[An
 
 
 def blocks() -> list[PinnedBlock]:
-    """All pinned memory that cudakit made and that is still in use."""
+    """Return all blocks of pinned memory that cudakit made and that are still in use."""
     return list(_blocks)
 
 
 def is_pinned(context: Context, array: npt.NDArray[Any]) -> bool:
-    """Whether the device copies from and to this array's memory by itself, whoever pinned it."""
+    """Return whether the memory of `array` is pinned, by cudakit or another library."""
     if array.nbytes == 0:
         return False
     base: Any = array
@@ -85,7 +94,7 @@ def is_pinned(context: Context, array: npt.NDArray[Any]) -> bool:
 
 
 def is_known(context: Context, address: int) -> bool:
-    """Whether the driver knows the memory at an address: pinned or registered host memory, or a device's."""
+    """Return whether the driver knows the memory at an address: pinned or registered host memory, or device memory."""
     attribute = context.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    # The plural form answers 0 for memory it does not know; the singular one fails, which sanitizers report.
+    # The plural call returns 0 for unknown memory; the singular one fails, which compute-sanitizer reports.
     return bool(int(context.call("cuPointerGetAttributes", 1, [attribute], address)[0]))

@@ -1,4 +1,4 @@
-"""Scratch memory of kernels: kept for each stream and thread, and made anew for each graph that is captured."""
+"""Scratch memory of kernels: one block per stream and thread, and one per captured graph."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 from cudakit.driver.stream import Stream
 from cudakit.memory.allocation import Allocation
 
-LEAST = 1 << 20  # bytes of the first allocation on a stream
+LEAST = 1 << 20  # size of the first allocation on a stream, in bytes
 _KEPT = "scratch"
 
 
 def scratch(stream: Stream, nbytes: int) -> int:
-    """The address of `nbytes` bytes that work queued on `stream` by this thread, from here on, may use as scratch.
+    """Return the address of `nbytes` of scratch memory for work that this thread queues on `stream` after this call.
 
-    The next request on the stream returns the same bytes: work on one stream runs in order. Other streams and other
-    threads have memory of their own, so launches of two threads may alternate on a stream. On a stream that is being
-    captured the memory is the graph's: no other work uses it, and it is kept for as long as the graph. Not cleared.
+    The next request on the stream returns the same bytes, because work on one stream runs in order. Each stream and
+    each thread has its own memory, so two threads may alternate launches on a stream. On a stream that is being
+    captured the memory belongs to the graph: no other work uses it, and it lives as long as the graph. Its contents are
+    undefined.
     """
     if stream.capturing:
         return _of_graph(stream, nbytes)
@@ -28,19 +29,19 @@ def scratch(stream: Stream, nbytes: int) -> int:
     if space is None or space.span[1] - space.pointer < nbytes:
         if space is not None:
             del stream.kept[key]
-            space.close()  # waits for the device, and so for the work that uses it
+            space.close()  # waits for the device, and so for all work that uses it
         space = stream.kept[key] = Allocation.unordered(stream.context, stream, _rounded(nbytes))
         stream.context.own.add(space)
     return space.pointer
 
 
 def _rounded(nbytes: int) -> int:
-    """Room for more than is asked for now, so that growing requests allocate a few times only."""
+    """Round up to a power of two, so that growing requests allocate only a few times."""
     return max(LEAST, 1 << (nbytes - 1).bit_length())
 
 
 def _of_graph(stream: Stream, nbytes: int) -> int:
-    """Memory that the graph which is being captured on `stream` keeps; the graph's work on one stream shares it."""
+    """Return memory owned by the graph being captured on `stream`, shared by the graph's work on that stream."""
     context = stream.context
     _, number, graph, *_ = context.call("cuStreamGetCaptureInfo", stream.handle)
     key = (_KEPT, threading.get_ident(), "graph")
@@ -57,9 +58,9 @@ def _of_graph(stream: Stream, nbytes: int) -> int:
     return space.pointer
 
 
-# Graphs of other libraries call a function when they are destroyed, on a thread of the driver's, in which neither
-# Python nor the driver may be entered. So it is sem_post of the C library, and the memory is freed later: by the next
-# capture here that finds the semaphore raised, or as the device is closed.
+# Graphs of other libraries call a function when they are destroyed, on a thread of the driver that must call neither
+# Python nor the driver. So the function is the C library's sem_post, and the memory is freed later: by the next capture
+# here that finds the semaphore raised, or when the device is closed.
 _libc = ctypes.CDLL(None)
 _SEMAPHORE_BYTES = 64  # of a sem_t, with room to spare
 _NO_DESTRUCTOR_SYNC, _MOVE = 1, 1  # CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, CU_GRAPH_USER_OBJECT_MOVE
@@ -76,6 +77,6 @@ def _keep_with(graph: Any, space: Allocation) -> None:
     context.call("cuGraphRetainUserObject", graph, user, 1, _MOVE)
     _of_graphs[address] = ended, space
     for other, (semaphore, _) in _of_graphs.copy().items():
-        # Other threads may be here too: a semaphore that was raised once lets one of them pass.
+        # Other threads may run this loop too: a semaphore that was raised once lets only one of them pass.
         if not _libc.sem_trywait(semaphore):
             del _of_graphs[other]

@@ -1,4 +1,4 @@
-"""Strided: an array's shape, strides and dtype, and what follows from them."""
+"""Strided: an array's shape, strides and dtype, and the properties that follow from them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from cudakit.memory.layout import Shape
 
 
 class Strided:
-    """The layout of an array. shape. dtype: numpy's. strides: in bytes, as in numpy.
+    """The layout of an array.
 
-    is_contiguous: whether the elements are in C order without gaps; computed once, since each launch reads it.
+    Attributes:
+        shape: Extents, in elements.
+        strides: In bytes, as in numpy.
+        dtype: numpy's.
+        is_contiguous: Whether the elements are in C order without gaps; computed once, because each launch reads it.
     """
 
     __slots__ = ("dtype", "is_contiguous", "shape", "strides")
@@ -27,7 +31,7 @@ class Strided:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("an array without dimensions has no length")
+            raise TypeError("len() needs an array with at least one dimension, got shape ()")
         return self.shape[0]
 
     @property
@@ -47,15 +51,15 @@ class Strided:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements, gaps between them not counted."""
+        """Bytes of all elements, without the gaps between them."""
         return self.size * self.dtype.itemsize
 
     @property
     def strides_elements(self) -> Shape:
-        """The strides in elements, which is what kernels take. ValueError if they are not whole elements."""
+        """The strides in elements, as kernels take them. Raises ValueError if they are not whole elements."""
         itemsize = self.dtype.itemsize
         if any(stride % itemsize for stride in self.strides):
             raise ValueError(
-                f"strides {self.strides} are not whole elements of {itemsize} bytes: copy() the array first"
+                f"strides {self.strides} are not multiples of the element size, {itemsize}; copy() the array first"
             )
         return tuple(stride // itemsize for stride in self.strides)

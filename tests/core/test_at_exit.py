@@ -100,4 +100,4 @@ def test_what_fails_unseen_is_reported_and_is_the_status(ended, name):
     assert err.count(FAULT) == times
     assert ("printed" in out) == ("print(" in body)
     assert ("its own" in err) == (name == "raises")
-    assert ("has not run to its end" in err) == (status == 130)
+    assert ("was not finished" in err) == (status == 130)

@@ -54,7 +54,7 @@ def test_what_numpy_would_copy_is_refused(key):
 
 
 def test_two_ellipses():
-    with pytest.raises(IndexError, match="single Ellipsis"):
+    with pytest.raises(IndexError, match="only one Ellipsis"):
         layout.index((3, 3), (12, 4), (Ellipsis, Ellipsis))
 
 

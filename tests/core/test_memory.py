@@ -87,7 +87,7 @@ def test_names_of_small_floats(context, stream):
 def test_dtypes_that_no_kernel_reads(context, stream):
     with pytest.raises(TypeError, match="Python objects"):
         memory.empty(context, stream, (2,), object)
-    with pytest.raises(TypeError, match="other order"):
+    with pytest.raises(TypeError, match="native byte order"):
         makers.array(context, stream, np.zeros(3, ">f4"))
     with pytest.raises(TypeError, match="Python objects"):
         makers.pinned(context, (2,), object)
@@ -117,7 +117,7 @@ def test_numpy_does_not_take_it_by_itself(context, stream):
     with pytest.raises(TypeError):
         np.ones(3) + array
     assert len(array) == 3
-    with pytest.raises(TypeError, match="no length"):
+    with pytest.raises(TypeError, match="at least one dimension"):
         len(array[0])
     assert "shape=(3,)" in repr(array)
     assert "float32" in repr(array)
@@ -198,7 +198,7 @@ def test_reshape(context, stream):
         array.reshape(3, 4).T.reshape(12)
     with pytest.raises(ValueError, match="cannot be reshaped"):
         array.reshape(5, 3)
-    with pytest.raises(ValueError, match="no order of the 2 axes"):
+    with pytest.raises(ValueError, match="each of the 2 axes"):
         array.reshape(3, 4).transpose(0, 0)
 
 
@@ -217,7 +217,7 @@ def test_view_as_another_dtype(context, stream):
 
 def test_strides_in_elements_of_what_is_not_whole(context, stream):
     array = makers.over(context, stream, makers.zeros(context, stream, (100,)).pointer, (3,), "f4", strides=(6,))
-    with pytest.raises(ValueError, match="not whole elements"):
+    with pytest.raises(ValueError, match="not multiples of the element size"):
         _ = array.strides_elements
 
 
@@ -292,13 +292,13 @@ def test_mismatches_are_refused(context, stream):
         array.copy_to(np.zeros(6, np.float32))
     with pytest.raises(TypeError, match="float16"):
         array.copy_to(np.zeros((2, 3), np.float16))
-    with pytest.raises(TypeError, match="cannot copy into list"):
+    with pytest.raises(TypeError, match="as its destination, got list"):
         array.copy_to([[0] * 3] * 2)
     frozen = np.zeros((2, 3), np.float32)
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         array.copy_to(frozen)
-    with pytest.raises(TypeError, match="takes a kernel"):
+    with pytest.raises(TypeError, match="use a kernel"):
         makers.array(context, stream, array, np.float64)
 
 
@@ -307,9 +307,9 @@ def test_a_destination_that_overlaps_itself_is_refused(context, stream):
     same_place = makers.over(context, stream, base.pointer, (4,), "f4", strides=(0,), owner=base)
     assert (same_place.numpy() == 0).all()
     for write in (lambda: same_place.fill(1), lambda: same_place.copy_from(np.zeros(4, np.float32))):
-        with pytest.raises(ValueError, match="overlaps itself"):
+        with pytest.raises(ValueError, match="elements overlap"):
             write()
-    with pytest.raises(ValueError, match="overlaps itself"):
+    with pytest.raises(ValueError, match="elements overlap"):
         base[:4].copy_to(np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (4,), (0,)))
 
 
@@ -565,7 +565,7 @@ def test_close(context, stream):
     assert array.closed
     assert view.closed
     for use in (array.numpy, lambda: array.fill(1), view.copy, lambda: view.copy_to(np.zeros(3, np.float32))):
-        with pytest.raises(Closed, match="memory is gone"):
+        with pytest.raises(Closed, match="was closed and its memory freed"):
             use()
     with pytest.raises(Closed):
         makers.zeros(context, stream, (4,)).copy_from(array)
@@ -654,7 +654,7 @@ def test_nothing_is_left(sim):
 def test_out_of_memory_says_how_much_there_is():
     with opened("sim", memory=1 << 20) as context:
         stream = Stream(context)
-        with pytest.raises(OutOfMemory, match=r"2097152 bytes were asked for on sim:sm_90, where \d+ of 1048576"):
+        with pytest.raises(OutOfMemory, match=r"2097152 bytes were requested on sim:sm_90, \d+ of 1048576"):
             memory.empty(context, stream, (1 << 21,), np.uint8)
         held = memory.empty(context, stream, (1 << 19,), np.uint8)
         with pytest.raises(OutOfMemory):
@@ -776,7 +776,7 @@ def test_a_capsule_is_taken_once(context, stream):
 
     once = Once()
     assert makers.wrap(context, stream, once).shape == (3,)
-    with pytest.raises(TypeError, match="not a fresh DLPack capsule"):
+    with pytest.raises(TypeError, match="an unused DLPack capsule"):
         makers.wrap(context, stream, once)
 
 
@@ -862,7 +862,7 @@ def test_what_cannot_be_wrapped(context, stream):
             makers.wrap(context, stream, wrong)
     array = makers.zeros(context, stream, (3,))
     assert makers.wrap(context, stream, array) is array
-    with opened("sim") as other, pytest.raises(DeviceMismatch, match=r"array\(\) copies"):
+    with opened("sim") as other, pytest.raises(DeviceMismatch, match=r"copy it there with array\(\)"):
         makers.wrap(other, Stream(other), array)
 
 
@@ -882,13 +882,13 @@ class Placed:
 def test_memory_of_other_devices_is_refused():
     with opened("sim") as context:
         for kind in (2, 3, 13, 8, 10):
-            with pytest.raises(DeviceMismatch, match="GPU's memory"):
+            with pytest.raises(DeviceMismatch, match="in GPU memory"):
                 makers.wrap(context, Stream(context), Placed(kind))
 
         class Interface:
             __cuda_array_interface__ = {"shape": (1,), "typestr": "<f4", "data": (4096, False), "version": 3}  # noqa: RUF012
 
-        with pytest.raises(DeviceMismatch, match="GPU's memory"):
+        with pytest.raises(DeviceMismatch, match="in GPU memory"):
             makers.wrap(context, Stream(context), Interface())
 
 
@@ -999,7 +999,7 @@ def test_more_bytes_than_64_bits_count_is_out_of_memory(context, stream, make):
 def test_a_shape_is_not_reshaped_beyond_64_bits(context, stream):
     array = memory.empty(context, stream, (0,))
     assert array.reshape(0, 2**62).shape == (0, 2**62)
-    with pytest.raises(ValueError, match="extent of 2\\*\\*63"):
+    with pytest.raises(ValueError, match="below 2\\*\\*63"):
         array.reshape(2**63, 0)
     with pytest.raises(ValueError, match="cannot be reshaped to 5"):
         array.reshape(5)
@@ -1031,14 +1031,14 @@ class Nonsense:
 def test_an_exporter_with_a_negative_extent_is_refused(sim, shape):
     """A capsule may say anything; one that was refused is given back to its owner."""
     held = len(dlpack._exports)
-    with Stream(sim) as stream, pytest.raises(BufferError, match=r"Nonsense exports the shape .*negative"):
+    with Stream(sim) as stream, pytest.raises(BufferError, match=r"Nonsense exports shape .*negative"):
         makers.wrap(sim, stream, Nonsense(shape))
-    with pytest.raises(BufferError, match=r"exports the shape .*negative"):
+    with pytest.raises(BufferError, match=r"exports shape .*negative"):
         dlpack.take_interface(Nonsense(shape), {"shape": shape, "typestr": "<f4", "data": (4096, False), "version": 3})
     assert len(dlpack._exports) == held
 
 
 @pytest.mark.parametrize("axes", [-1, 65, -(2**31)])
 def test_an_exporter_with_a_nonsensical_number_of_axes_is_refused(sim, axes):
-    with Stream(sim) as stream, pytest.raises(BufferError, match=f"Nonsense exports {axes} axes: .*0 to 64"):
+    with Stream(sim) as stream, pytest.raises(BufferError, match=f"Nonsense exports {axes} axes; 0 to 64"):
         makers.wrap(sim, stream, Nonsense((2, 2), axes))

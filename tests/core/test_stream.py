@@ -279,13 +279,13 @@ def test_after_its_device_was_closed_the_device_is_what_was_closed():
     with opened("sim") as context:
         stream, event = Stream(context), Event(context)
     for use in (stream.synchronize, lambda: makers.zeros(context, stream, 3, "float32"), event.query, stream.record):
-        with pytest.raises(Closed, match="sim:sm_90 was closed: open the device again"):
+        with pytest.raises(Closed, match="sim:sm_90 was closed; open the device again"):
             use()
 
 
 def test_what_is_no_stream_or_event_is_refused(context):
     with Stream(context) as stream, Event(context) as event:
-        with pytest.raises(TypeError, match=r"record\(\) takes the Stream to record, not NoneType: give a stream"):
+        with pytest.raises(TypeError, match=r"record\(\) needs a Stream, got NoneType; pass a stream"):
             event.record(None)
-        with pytest.raises(TypeError, match=r"wait\(\) takes an Event or a Stream, not NoneType: give what"):
+        with pytest.raises(TypeError, match=r"wait\(\) needs an Event or a Stream, got NoneType; pass another stream"):
             stream.wait(None)

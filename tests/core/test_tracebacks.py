@@ -107,7 +107,7 @@ def test_an_uncaught_error_is_shown_at_the_users_line(tmp_path: Path) -> None:
     assert f'{script}", line 6' in done.stderr
     assert f'{script}", line 4, in mine' in done.stderr
     assert PACKAGE not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("ValueError: 'nothing' names no device")
+    assert done.stderr.splitlines()[-1].startswith("ValueError: unknown device 'nothing'")
 
 
 @pytest.mark.parametrize("shown", ["", "full"])
@@ -125,10 +125,10 @@ def test_all_frames_are_shown_on_request(
 @pytest.mark.parametrize(
     ("code", "blocking", "text"),
     [
-        (700, "", "and the launch was before it: with CUDA_LAUNCH_BLOCKING=1"),
-        (700, "0", "and the launch was before it: with CUDA_LAUNCH_BLOCKING=1"),
+        (700, "", "the faulty launch came earlier. Set CUDA_LAUNCH_BLOCKING=1"),
+        (700, "0", "the faulty launch came earlier. Set CUDA_LAUNCH_BLOCKING=1"),
         (700, "1", "with CUDA_LAUNCH_BLOCKING set, that is the launch"),
-        (214, "", "found it."),
+        (214, "", "detected it."),
     ],
 )
 def test_a_gpus_fault_says_which_call_found_it_and_how_to_find_the_launch(
@@ -158,4 +158,4 @@ def test_a_fault_of_a_gpu_says_which_call_found_it(tmp_path: Path, gpu: cudakit.
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode == 1
-    assert f"The call at {script}:6 found it, and the launch was before it" in done.stderr
+    assert f"The call at {script}:6 detected it; the faulty launch came earlier" in done.stderr

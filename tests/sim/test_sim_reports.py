@@ -203,7 +203,7 @@ def test_a_kernels_fault_in_full(sim: cudakit.Device) -> None:
     with pytest.raises(cudakit.ContextLost) as again:
         stream.synchronize()
     assert again.value.report is report
-    assert "lost to an earlier failure" in str(again.value)
+    assert "lost after an earlier failure" in str(again.value)
 
 
 def test_lanes_of_many_blocks_that_do_the_same_are_one_report(sim: cudakit.Device) -> None:

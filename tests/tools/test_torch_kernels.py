@@ -194,7 +194,7 @@ def test_a_device_of_the_users_is_not_replaced():
     try:
         with pytest.raises(DeviceFault, match="race"):
             op(torch.randn(64))
-        with pytest.raises(cudakit.ContextLost, match="was lost to an earlier failure"):
+        with pytest.raises(cudakit.ContextLost, match="was lost after an earlier failure"):
             op(torch.randn(64))
     finally:
         cudakit.torch.set_simulated_device(None)
