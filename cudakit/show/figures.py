@@ -38,7 +38,7 @@ def _only(entries: Any, where: str) -> Any:
     """The only entry with the values in `where`."""
     if not isinstance(entries, Sequence) or isinstance(entries, str):
         raise Refused(f"[{where}] is applied to a value that is not a list")
-    pairs = [pair.partition("=")[::2] for pair in where.split(",")]
+    pairs = [pair.partition("=")[::2] for pair in re.split(r",(?=\w+=)", where)]
     mappings = [entry for entry in entries if isinstance(entry, Mapping)]
     those = [entry for entry in mappings if all(_same(entry.get(key), text) for key, text in pairs)]
     if len(those) != 1:

@@ -23,6 +23,7 @@ WRITERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 # Between a table's marks there are no other marks: filling a table must not delete prose after a mark without an end.
 _MARK = re.compile(r"(<!-- (?P<writer>\w+) (?P<source>\S+) -->\n)(?:(?!<!-- ).)*(<!-- end -->)", re.DOTALL)
+_OF_A_FILE = re.compile(r"<!-- (?P<writer>\w+) \S+\.json\b.*?-->")
 
 
 def count(text: str) -> int:
@@ -40,12 +41,15 @@ def fill_marks(text: str, load: Callable[[str], Mapping[str, Any]]) -> tuple[str
     Returns:
         The page, and a sentence for each mark that could not be filled; its text stays.
     """
-    problems = []
+    problems = [
+        f"{mark[0]} names no table: use one of {', '.join(WRITERS)}"
+        for mark in _OF_A_FILE.finditer(page_figures.without_code(text))
+        if mark["writer"] not in WRITERS
+    ]
 
     def fill(mark: re.Match[str]) -> str:
         writer = WRITERS.get(mark["writer"])
         if writer is None:
-            problems.append(f"{mark[1].strip()} names no table: use one of {', '.join(WRITERS)}")
             return mark[0]
         try:
             report = load(mark["source"])

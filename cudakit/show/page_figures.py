@@ -173,7 +173,7 @@ def _plain(cell: str) -> str:
     return _LINK.sub(r"\1", cell).replace("`", "").strip(" *")
 
 
-def _without_code(text: str) -> str:
+def without_code(text: str) -> str:
     """`text` with blanks for code, so that offsets stay the same."""
     return _CODE.sub(lambda code: re.sub(r"[^\n]", " ", code[0]), text)
 
@@ -190,7 +190,7 @@ def _line(text: str, mark: re.Match[str]) -> int:
 
 def _fill_tables(text: str, definitions: Definitions, problems: list[str]) -> str:
     edits = []
-    for mark in _TABLE.finditer(_without_code(text)):
+    for mark in _TABLE.finditer(without_code(text)):
         name, span = mark["name"], mark.span("table")
         try:
             table = _Table(name, definitions.table(name), text[slice(*span)], _line(text, mark) + 1)
@@ -202,7 +202,7 @@ def _fill_tables(text: str, definitions: Definitions, problems: list[str]) -> st
 
 def _fill_numbers(text: str, definitions: Definitions, problems: list[str]) -> str:
     edits = []
-    for mark in _KEY.finditer(_without_code(text)):
+    for mark in _KEY.finditer(without_code(text)):
         try:
             edits.append((mark.span("number"), definitions.number(mark["key"], mark["number"])))
         except Refused as error:
@@ -220,7 +220,7 @@ def fill(text: str, load: Load) -> tuple[str, list[str]]:
     Returns:
         The page, and a sentence for each mark without a figure and each definition without a mark.
     """
-    prose = _without_code(text)
+    prose = without_code(text)
     pages = list(_PAGE.finditer(prose))
     if len(pages) != 1:
         marks = [mark for form in (_KEY, _TABLE) for mark in form.finditer(prose)] + pages[1:]

@@ -140,7 +140,14 @@ REPORT = {
     "rows": [
         {"variant": "one", "shape": [8, 16], "gbps": 1812.4, "of_ceiling": 0.4321, "time_ms": {"median": 3.0}},
         {"variant": "two", "shape": [8, 16], "gbps": 4000, "of_ceiling": 0.9, "time_ms": {"median": 1.5}},
-        {"variant": "two", "shape": [9], "mode": "causal", "gbps": None, "metrics": {"dram__bytes.sum": 12345678}},
+        {
+            "variant": "two",
+            "shape": [9],
+            "mode": "causal",
+            "idea": "a, b",
+            "gbps": None,
+            "metrics": {"dram__bytes.sum": 12345678},
+        },
     ],
 }
 
@@ -191,6 +198,7 @@ def filled(page, definitions=DEFINITIONS):
         ('rows[mode=causal].metrics["dram__bytes.sum"] * 1e-6 .2f', "12.35"),
         ("rows[0].of_ceiling - 1 +.0%", "-57 %"),
         ("rows[0].of_ceiling .1e", "4.3e-01"),
+        ("rows[variant=two,idea=a, b].shape[0]", "9"),
     ],
 )
 @pytest.mark.parametrize("old", ["0", "12,345.6", "-3 %", "+1.5e-03", "98\n%"])
@@ -293,6 +301,13 @@ def test_a_table_without_an_end_is_a_problem_and_takes_no_prose(prose):
     new, problems = filled(page)
     assert new == page
     assert "1 of the marks of tables have no line <!-- end -->" in problems[0]
+
+
+@pytest.mark.parametrize("mark", ["tabels x.json", "figure x.json rows[0].gbps"])
+def test_a_mark_of_a_file_that_names_no_table_is_a_problem(mark):
+    page = f"`<!-- WRITER x.json -->`: 5 <!-- {mark} --> GB/s."
+    (problem,) = filled(page)[1]
+    assert problem.startswith(f"<!-- {mark} --> names no table: use one of tables,")
 
 
 def test_a_table_of_a_file_without_rows_is_a_problem():
