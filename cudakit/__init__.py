@@ -149,6 +149,20 @@ __all__ = [
 ]
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Add the cell magic `%%cu` to IPython: what `%load_ext cudakit` calls."""
+    from cudakit import notebook
+
+    notebook.load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Remove it again: what `%unload_ext cudakit` calls."""
+    from cudakit import notebook
+
+    notebook.unload(shell)
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cudakit import tracebacks
+
 #: The sticky codes (below) whose cause is a kernel.
 KERNEL_FAULTS = frozenset(
     {
@@ -120,6 +122,7 @@ class Refused(Exception):
     """A command cannot be carried out as asked; the text says why and what to do."""
 
 
+@tracebacks.meant
 class CudakitError(RuntimeError):
     """The base of every exception of cudakit."""
 
@@ -127,6 +130,9 @@ class CudakitError(RuntimeError):
     #: allocation, name (the kernel's) and as_dict(); if a kernel did it, also block, thread, address and launched (the
     #: line that launched it). None if there is none, and on a GPU.
     report: Any = None
+
+    def _render_traceback_(self) -> list[str]:
+        return tracebacks.rendered(self)
 
 
 class CudaError(CudakitError):

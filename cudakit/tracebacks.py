@@ -8,9 +8,23 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
+from typing import Any, TypeVar
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+#: The errors that a caller can cause; others show a bug. `errors` adds its own.
+_meant: tuple[type[BaseException], ...] = (TypeError, ValueError, OSError, KeyboardInterrupt)
+_MAGIC = ("run_cell_magic", "run_line_magic")  # the functions of IPython that run one
+
+Error = TypeVar("Error", bound=BaseException)
+
+
+def _as_it_is(file: str) -> str:
+    return file
+
+
+_name_of: Callable[[str], str] = _as_it_is
 
 
 def _is_own(frame: FrameType) -> bool:
@@ -30,7 +44,13 @@ def outside_place() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_own(frame):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return f"{_name_of(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def name_files(name_of: Callable[[str], str]) -> None:
+    """Have messages call each file of Python what `name_of` returns for it: a cell of a notebook has no path."""
+    global _name_of
+    _name_of = name_of
 
 
 def line_in(error: BaseException, file: str = "") -> str:
@@ -48,28 +68,60 @@ def line_in(error: BaseException, file: str = "") -> str:
 
 def trimmed(found: TracebackType | None) -> TracebackType | None:
     """A traceback without this package's frames; None if it has no others."""
-    frames = []
-    entry = found
-    while entry is not None:
-        if not _is_own(entry.tb_frame):
-            frames.append(entry)
-        entry = entry.tb_next
+    return _joined([entry for entry in _entries(found) if not _is_own(entry.tb_frame)])
+
+
+def _entries(found: TracebackType | None) -> Iterator[TracebackType]:
+    while found is not None:
+        yield found
+        found = found.tb_next
+
+
+def _joined(entries: list[TracebackType]) -> TracebackType | None:
     made: TracebackType | None = None
-    for entry in reversed(frames):
+    for entry in reversed(entries):
         made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return made
 
 
-def _meant() -> tuple[type[BaseException], ...]:
-    """The errors that a caller can cause; others show a bug."""
-    from cudakit.errors import CudakitError
+def rendered(error: BaseException) -> list[str]:
+    """The lines that IPython shows of an error: the caller's own frames, if there are any, and the message.
 
-    return (CudakitError, TypeError, ValueError, OSError, KeyboardInterrupt)
+    A `_render_traceback_` of an error, which IPython calls, returns this.
+    """
+    ipython = sys.modules.get("IPython")
+    shell: Any = None if ipython is None else ipython.get_ipython()
+    if ipython is None or shell is None:
+        import traceback
+
+        return traceback.format_exception(type(error), error, error.__traceback__)
+    if not are_trimmed(error):
+        return list(shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__, tb_offset=1))
+    trim(error)
+    folder = os.path.dirname(str(ipython.__file__)) + os.sep
+    kept: list[TracebackType] = []
+    for entry in _entries(error.__traceback__):
+        code = entry.tb_frame.f_code
+        if not code.co_filename.startswith(folder):
+            kept.append(entry)
+        elif code.co_name in _MAGIC and kept:
+            kept.pop()  # the call that IPython makes of a magic, which nobody wrote
+    found = _joined(kept)
+    if found is None:
+        return list(shell.InteractiveTB.get_exception_only(type(error), error))
+    return list(shell.InteractiveTB.structured_traceback(type(error), error, found))
+
+
+def meant(kind: type[Error]) -> type[Error]:
+    """Add a class to the errors that a caller can cause, and that are shown without this package's frames."""
+    global _meant
+    _meant = (*_meant, kind)
+    return kind
 
 
 def are_trimmed(error: BaseException) -> bool:
     """Whether an error is to be shown without this package's frames."""
-    return isinstance(error, _meant()) and os.environ.get("CUDAKIT_TRACEBACK", "").strip() != "full"
+    return isinstance(error, _meant) and os.environ.get("CUDAKIT_TRACEBACK", "").strip() != "full"
 
 
 def trim(error: BaseException) -> None:
@@ -77,7 +129,6 @@ def trim(error: BaseException) -> None:
 
     An error that came from this package's frames alone keeps them; so do errors that are not meant, which show a bug.
     """
-    meant = _meant()
     seen: set[int] = set()
     rest: list[BaseException | None] = [error]
     while rest:
@@ -85,7 +136,7 @@ def trim(error: BaseException) -> None:
         if one is not None and id(one) not in seen:
             seen.add(id(one))
             rest += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]  # of an ExceptionGroup
-            if isinstance(one, meant):
+            if isinstance(one, _meant):
                 left = trimmed(one.__traceback__)
                 one.__traceback__ = one.__traceback__ if left is None and one is error else left
 

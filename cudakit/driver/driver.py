@@ -15,11 +15,11 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudakit import nvtx
+from cudakit import nvtx, tracebacks
 from cudakit.driver import at_exit
 from cudakit.errors import CudakitError, DeviceUnavailable, check, failure
 
@@ -110,6 +110,15 @@ def all_checks() -> tuple[str, ...]:
     from cudakit import sim
 
     return tuple(sorted(sim.ALL_CHECKS))
+
+
+def name_files(name_of: Callable[[str], str]) -> None:
+    """Have errors and reports call each file of Python what `name_of` returns for it, under which linecache must know
+    its lines: a cell of a notebook has no path."""
+    from cudakit.sim.driver import faults
+
+    tracebacks.name_files(name_of)
+    faults.name_files(name_of)
 
 
 def occupancy(arch: str, threads: int, registers: int, shared: int) -> Any | None:

@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -51,6 +52,13 @@ class OperationFault(Exception):
         self.report = report
 
 
+def _as_it_is(file: str) -> str:
+    return file
+
+
+_name_of: Callable[[str], str] = _as_it_is
+
+
 def _is_between(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     # torch calls its ops' kernels back
@@ -62,7 +70,14 @@ def caller() -> Origin:
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_between(frame):
         frame = frame.f_back
-    return Origin(frame.f_code.co_filename, frame.f_lineno)
+    return Origin(_name_of(frame.f_code.co_filename), frame.f_lineno)
+
+
+def name_files(name_of: Callable[[str], str]) -> None:
+    """Have reports call each file of Python what ``name_of`` returns for it, under which linecache must know its lines:
+    a cell of a notebook has no path."""
+    global _name_of
+    _name_of = name_of
 
 
 def host_report(kind: str, detail: str, call: str, place: Origin | None, **more: Any) -> HostReport:
