@@ -82,9 +82,10 @@ class Report:
 
     @property
     def headline(self) -> str:
-        """The kind, the sentence and the place, on one line."""
+        """The kind, the sentence and the place, on one line; a fault's kind as its text has it."""
         place = "" if self.file is None else f" at {self.file}" + ("" if self.line is None else f":{self.line}")
-        return " ".join(f"{self.kind}: {self.message}{place}".split())
+        first = self.full_text.partition("\n")[0] if self.fault is not None else f"{self.kind}: {self.message}"
+        return " ".join(f"{first}{place}".split())
 
     def at(self, file: str | None, line: int | None = None) -> Report:
         """This report with a place, if it has none."""

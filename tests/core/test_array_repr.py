@@ -163,7 +163,7 @@ def test_a_fault_that_no_call_has_raised_is_left_to_the_next_call(sim: cudakit.D
     assert repr(array).endswith("work in flight)")
     assert not sim.default_stream.query()
     assert repr(array).endswith(")")
-    with pytest.raises(cudakit.DeviceFault, match="out of bounds"):
+    with pytest.raises(cudakit.DeviceFault, match="out-of-bounds access"):
         sim.synchronize()
 
 

@@ -37,7 +37,7 @@ for name, script in SCRIPTS.items():
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-FAULT = "shared memory race"
+FAULT = "data race"
 
 # name: how the script goes on, its exit status, and how often the fault is on stderr
 SCRIPTS = {

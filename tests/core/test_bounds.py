@@ -37,12 +37,12 @@ def fault(device: cudakit.Device, name: str, *args: object) -> cudakit.DeviceFau
 @pytest.mark.parametrize(
     ("view", "first", "step", "where", "thread"),
     [
-        (slice(8, 24), 0, 1, "right behind the array of 64 bytes in the device allocation of 256 bytes", 16),
-        (slice(8, 24), -3, 1, "12 bytes before the array of 64 bytes", 0),
-        (slice(8, 24), 5, 2, "4 bytes behind the end of the array of 64 bytes", 6),
+        (slice(8, 24), 0, 1, "0 bytes past the end of the array of 64 bytes in the device allocation of 256 bytes", 16),
+        (slice(8, 24), -3, 1, "12 bytes before the start of the array of 64 bytes", 0),
+        (slice(8, 24), 5, 2, "4 bytes past the end of the array of 64 bytes", 6),
         (slice(8, 40, 2), 0, 1, "in a gap between elements, 4 bytes into the array of 124 bytes", 1),
-        (slice(40, 8, -2), -35, 1, "20 bytes before the array of 124 bytes", 0),
-        (slice(8, 24), 60, 1, "176 bytes behind the end of the array of 64 bytes", 0),  # and outside the allocation
+        (slice(40, 8, -2), -35, 1, "20 bytes before the start of the array of 124 bytes", 0),
+        (slice(8, 24), 60, 1, "176 bytes past the end of the array of 64 bytes", 0),  # and outside the allocation
     ],
 )
 def test_a_store_beside_the_array_is_named_by_line(
@@ -62,14 +62,14 @@ def test_a_vector_load_that_ends_beside_the_array_is_named(sim: cudakit.Device) 
     _, x = guarded(sim, slice(16, 30))
     report = fault(sim, "get", sim.zeros(16, np.float32), x, 4).report
     assert "global load of 16 bytes" in report.detail
-    assert "its last 8 bytes lie behind the end of the array of 56 bytes" in report.detail
+    assert "of which the last 8 bytes are past the end of the array of 56 bytes" in report.detail
     assert report.parameter == "parameter 1 (`x`)"
 
 
 def test_an_atomic_of_one_address_is_named(sim: cudakit.Device) -> None:
     _, array = guarded(sim, slice(8, 24))
     report = fault(sim, "add", array, 16).report
-    assert "right behind the array of 64 bytes" in report.detail
+    assert "0 bytes past the end of the array of 64 bytes" in report.detail
     assert report.lanes == 32
 
 

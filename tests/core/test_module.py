@@ -392,7 +392,7 @@ def test_a_text_source_is_quoted_in_reports(sim: cudakit.Device) -> None:
     text = str(caught.value)
     assert "over.cu" in text
     assert "one too many" in text
-    assert "out of bounds" in text
+    assert "out-of-bounds access" in text
 
 
 def test_a_file_is_quoted_in_reports(sim: cudakit.Device, tmp_path: Path) -> None:

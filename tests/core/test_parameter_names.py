@@ -81,7 +81,7 @@ def test_without_the_source_a_parameter_has_its_number(sim: cudakit.Device) -> N
     x = sim.zeros(4)
     with pytest.raises(cudakit.LaunchError, match=r"parameter 1 is int, but float"):
         kernel.launch(sim.default_stream, grid=1, block=1, args=(x, 1.0))
-    assert ", given as parameter 0\n" in fault(sim, kernel, x, 4)
+    assert ", passed as parameter 0\n" in fault(sim, kernel, x, 4)
 
 
 def test_a_fault_names_the_parameter_and_the_line_of_the_launch(sim: cudakit.Device, copy: cudakit.Kernel) -> None:
@@ -92,7 +92,7 @@ def test_a_fault_names_the_parameter_and_the_line_of_the_launch(sim: cudakit.Dev
         sim.synchronize()
     report = caught.value.report
     assert f"\n  launched at {__file__}:{line}\n" in str(report)
-    assert ", given as parameter 0 (`in`)\n" in str(report)
+    assert ", passed as parameter 0 (`in`)\n" in str(report)
     told = report.as_dict()
     assert (told["launched"]["file"], told["launched"]["line"]) == (__file__, line)
     assert told["parameter"] == "parameter 0 (`in`)"

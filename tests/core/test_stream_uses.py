@@ -170,7 +170,7 @@ def test_what_failed_meanwhile_is_raised_by_the_call_that_came_upon_it(
         for _ in range(60):
             x.fill(1.0)
 
-    with pytest.raises(cudakit.DeviceFault, match="out of bounds"):
+    with pytest.raises(cudakit.DeviceFault, match="out-of-bounds access"):
         more()
 
 

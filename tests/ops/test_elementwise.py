@@ -55,7 +55,7 @@ def test_without_the_guard_the_last_block_writes_behind_the_vector(device: cudak
         return
     with cudakit.Device("sim", fresh=True) as lost, pytest.raises(cudakit.DeviceFault) as caught:
         run_case(lost, VECTOR_ADD, unguarded, case_of(1000))
-    assert "right behind the array of 4000 bytes" in str(caught.value)
+    assert "0 bytes past the end of the array of 4000 bytes" in str(caught.value)
     assert "unguarded_add.cu:" in str(caught.value)
 
 

@@ -339,7 +339,7 @@ def test_dynamic_shared_memory_past_48_kb(shared):
     out = np.zeros(n, np.float32)
     shared.launch("big", 1, 256, out, n, shared=4 * n)
     assert np.array_equal(out, np.arange(n)[::-1])
-    with pytest.raises(KernelFault, match="of which the block has 199996 bytes"):
+    with pytest.raises(KernelFault, match="the block has 199996 bytes"):
         shared.launch("big", 1, 256, out, n, shared=4 * n - 4)
 
 

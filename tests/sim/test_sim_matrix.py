@@ -507,7 +507,7 @@ def test_a_row_past_the_end_is_out_of_bounds():
     """Of eight lanes that give addresses, one; what the other 24 give is not looked at."""
     report = _stopped("out of bounds", "ROWS", "rows", _registers(), 16, 16, 64, 0)
     assert (report.thread, report.lanes) == ((7, 0, 0), 1)
-    assert "byte 128 of shared memory, of which the block has 128 bytes" in str(report)
+    assert "byte 128 of shared memory; the block has 128 bytes" in str(report)
 
 
 def test_a_row_that_nobody_wrote_is_uninitialised():

@@ -53,7 +53,7 @@ def test_out_of_bounds_names_the_nearest_allocation(space, offset, size, distanc
 
 def test_one_past_the_end_says_so(space):
     a = space.allocate(400)
-    with pytest.raises(MemoryFault, match="right behind the device allocation of 400 bytes"):
+    with pytest.raises(MemoryFault, match="0 bytes past the end of the device allocation of 400 bytes"):
         space.bytes(a.end, 4)
 
 

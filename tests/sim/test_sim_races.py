@@ -540,7 +540,7 @@ def test_blocks_that_pass_different_numbers_of_barriers(shared):
 def test_report_reads_well(shared):
     found = report(shared, "reverse", 1, 128, X.copy(), np.zeros(128, np.int32), 0)
     text = str(found)
-    assert text.startswith("shared memory race: shared load of 4 bytes at byte ")
+    assert text.startswith("data race: shared load of 4 bytes at byte ")
     assert "  conflicts with the shared store by block (0, 0, 0), thread (" in text
     assert "s[t] = x[t];" in text
     assert "y[t] = s[127 - t];" in text

@@ -133,7 +133,7 @@ def test_a_report_says_what_who_where_against_what_and_in_which_memory() -> None
         notes=["blocks run in any order"],
     )
     assert str(report) == (
-        "global memory race: store of 4 bytes to what another block loads\n"
+        "data race: store of 4 bytes to what another block loads\n"
         "  kernel add, block (1, 0, 0), thread (3, 0, 0) and 28 more lanes\n"
         "  at add.cuh:4 in put\n"
         "      data[i] = 1;\n"
@@ -185,7 +185,8 @@ def test_a_kernels_fault_in_full(sim: cudakit.Device) -> None:
         stream.synchronize()
     report = caught.value.report
     assert str(report) == (
-        f"out of bounds: global store of 4 bytes at {data.pointer + 400:#x}: right behind the device allocation of 400"
+        f"out-of-bounds access: global store of 4 bytes at {data.pointer + 400:#x}, 0 bytes past the end of the device "
+        "allocation of 400"
         " bytes\n"
         "  kernel overrun, block (0, 0, 0), thread (100, 0, 0) and 27 more lanes up to thread (127, 0, 0)\n"
         f"  launched at {place_of(launch)}\n"
@@ -193,7 +194,7 @@ def test_a_kernels_fault_in_full(sim: cudakit.Device) -> None:
         "      __device__ void put(float* data, int i) { data[i] = 1.0f; }\n"
         "  inlined from overrun.cu:8\n"
         "      put(data, i);\n"
-        f"  device allocation of 400 bytes at {data.pointer:#x}, made at {place_of(line)}, given as parameter 0"
+        f"  device allocation of 400 bytes at {data.pointer:#x}, made at {place_of(line)}, passed as parameter 0"
         " (`data`)\n"
         "      data = sim.zeros(100, np.float32, stream=stream)"
     )
@@ -236,7 +237,8 @@ def test_a_copy_out_of_bounds_names_the_call_and_the_array() -> None:
     data = np.zeros(17, np.uint8)
     assert host.driver.cuMemcpyHtoD(pointer, data, 17) == (INVALID_VALUE,)
     assert str(host.driver.simFailureReport()) == (
-        f"out of bounds: 17 bytes at {int(pointer):#x}: its last 1 byte lies behind the end of the device allocation of"
+        f"out-of-bounds access: 17 bytes at {int(pointer):#x}, of which the last 1 byte is past the end of the device "
+        "allocation of"
         " 16 bytes\n"
         "  host call cuMemcpyHtoD\n"
         f"  at {place_of(line + 2)}\n"
@@ -334,7 +336,7 @@ def test_what_a_context_still_holds_at_its_end_is_told_by_the_line_that_made_it(
         getattr(host, f"cuDevicePrimaryCtx{end.capitalize()}")(0)
     lines[0] += 1
     assert [str(held) for held in driver.simLeaks()] == [
-        f"3 times device memory of 300 bytes in all, made at {place_of(lines[0])}",
+        f"3 x device memory of 300 bytes in total, made at {place_of(lines[0])}",
         f"pinned host memory of 50 bytes, made at {place_of(lines[1])}",
         f"stream, made at {place_of(lines[2])}",
         f"module, made at {place_of(lines[3])}",
@@ -355,7 +357,7 @@ def test_what_kernels_allocate_and_leave_is_a_leak() -> None:
     (caught,) = closing(device)
     (held,) = caught.message.report.held
     assert str(held) == (
-        "8 times memory of the device heap of 128 bytes in all, made by malloc() in the kernel at hoard.cu:4"
+        "8 x memory of the device heap of 128 bytes in total, made by malloc() in the kernel at hoard.cu:4"
     )
 
 
@@ -396,7 +398,7 @@ def test_arrays_alive_when_the_device_is_closed_are_warned_of() -> None:
         ("stream", 1, 0, line + 1),
         ("event", 1, 0, line + 2),
     ]
-    assert f"5 times device memory of 2000 bytes in all, made at {place_of(line)}\n      kept = [" in str(report)
+    assert f"5 x device memory of 2000 bytes in total, made at {place_of(line)}\n      kept = [" in str(report)
     # they were freed all the same
     assert device.context.driver.simStats().allocations == 0
     assert device.context.driver.simLeaks() == []

@@ -301,4 +301,4 @@ def test_a_copy_of_undefined_memory_is_undefined(sim_copy):
     with pytest.raises(cudakit.DeviceFault, match=KIND) as caught:
         run(second, device.empty(64, np.int32))
     assert f"init.cu:{line_of('copy')}" in str(caught.value)
-    assert "where nothing has been stored" in str(caught.value)
+    assert "these bytes were never written" in str(caught.value)

@@ -291,7 +291,7 @@ def test_a_fault_in_the_script_fails_the_check_with_its_line(capsys, mine):
     (mine / "try.py").write_text(SCRIPT.replace("device.zeros(1024)", "device.zeros(100)"))
     status, out, _ = check(capsys, "--run", "try.py", "--annotate", "out.html")
     assert status == cli.EXIT_FALSE
-    assert "out of bounds: global load of 4 bytes" in out
+    assert "out-of-bounds access: global load of 4 bytes" in out
     assert f"mine.cu:{line_of('twice(x')}" in out
     assert not (mine / "out.html").exists()
 
@@ -317,7 +317,7 @@ def test_a_fault_that_the_script_passes_over_fails_the_check(capsys, mine, after
     (mine / "try.py").write_text(f"{hidden}\nexcept Exception:\n    {after}\n")
     status, out, _ = check(capsys, "--run", "try.py")
     assert status == cli.EXIT_FALSE
-    assert "out of bounds: global load of 4 bytes" in out
+    assert "out-of-bounds access: global load of 4 bytes" in out
 
 
 LEAKS = """\
@@ -345,11 +345,11 @@ def test_work_that_fails_unseen_fails_the_check(capsys, mine):
     (mine / "try.py").write_text(late)
     status, out, _ = check(capsys, "--run", "try.py")
     assert status == cli.EXIT_FALSE, "nothing in the script waits"
-    assert "out of bounds: global load of 4 bytes" in out
+    assert "out-of-bounds access: global load of 4 bytes" in out
     (mine / "try.py").write_text(late + "device.close()\n")
     status, out, _ = check(capsys, "--run", "try.py")
     assert status == cli.EXIT_FALSE
-    assert out.count("out of bounds: global load of 4 bytes") == 1
+    assert out.count("out-of-bounds access: global load of 4 bytes") == 1
 
 
 FAULTY = """\
@@ -368,10 +368,10 @@ def faulty():
         ("import asyncio\nraise asyncio.CancelledError('later')", "CancelledError: later"),
         (
             "try:\n    faulty()\n    device.synchronize()\nexcept Exception: pass",
-            "FAILED\nout of bounds",
+            "FAILED\nout-of-bounds access",
         ),
-        ("import sys\nfaulty()\nsys.exit()", "out of bounds"),
-        ("import threading\nthreading.Timer(0.02, faulty).start()", "out of bounds"),
+        ("import sys\nfaulty()\nsys.exit()", "out-of-bounds access"),
+        ("import threading\nthreading.Timer(0.02, faulty).start()", "out-of-bounds access"),
         ("def wrong(:", "SyntaxError"),
     ],
 )

@@ -312,8 +312,8 @@ def test_wrong_kernels_are_false_rows(device, family, name, says):
 @pytest.mark.parametrize(
     ("name", "simulated", "real"),
     [
-        ("one_too_many", "right behind the array of 4000 bytes", "the nearest at byte 1 behind it"),
-        ("one_too_early", "4 bytes before the array of 4000 bytes", "the nearest at byte 1 before it"),
+        ("one_too_many", "0 bytes past the end of the array of 4000 bytes", "the nearest at byte 1 behind it"),
+        ("one_too_early", "4 bytes before the start of the array of 4000 bytes", "the nearest at byte 1 before it"),
     ],
 )
 def test_a_write_beside_the_output_is_a_false_row(device, family, name, simulated, real):

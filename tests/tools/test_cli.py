@@ -310,8 +310,8 @@ def planted(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("barrier", "said", "at"),
     [
-        ("", "shared memory race", "const float sum = "),
-        (HALF_A_BARRIER, "divergent barrier", "    __syncthreads();"),
+        ("", "data race", "const float sum = "),
+        (HALF_A_BARRIER, "divergent __syncthreads()", "    __syncthreads();"),
     ],
 )
 def test_check_fails_on_a_planted_bug_and_names_its_line(capsys, planted, barrier, said, at):
@@ -346,7 +346,7 @@ def test_check_as_json_carries_the_report(capsys, planted):
     found = json.loads(out)
     assert not found["ok"]
     assert found["architectures"][0]["ok"]
-    assert "divergent barrier" in found["fuzzed"][0]["failure"]
+    assert "divergent __syncthreads()" in found["fuzzed"][0]["failure"]
     [report] = found["reports"]
     assert (report["kind"], report["file"], report["family"]) == ("divergent barrier", str(path), "vector_add")
     assert path.read_text().splitlines()[report["line"] - 1].strip() == report["text"] == "__syncthreads();"

@@ -87,16 +87,16 @@ def test_the_tests_of_a_family_show_the_smallest_problem_the_line_and_the_comman
     output = result.stdout.str()
     beside, wrong, races = (section(output, f"test_mine[{name}]") for name in ("beside", "wrong", "races"))
 
-    assert "right behind the array of 4 bytes" in beside
+    assert "0 bytes past the end of the array of 4 bytes" in beside
     assert "beside on a float32[1], b float32[1], out float32[1]" in beside
     assert "mine.cu:7\n      if (i <= n) c[i]" in beside
     assert "kernel beside, block (0, 0, 0), thread (1, 0, 0)" in beside
-    assert "given as parameter 2 (`c`)" in beside
+    assert "passed as parameter 2 (`c`)" in beside
 
     assert "wrong on a float32[31]" in wrong
     assert "element (30,) is 12345.0" in wrong
 
-    assert "shared memory race" in races
+    assert "data race" in races
     assert "if (i < n) c[i] = seen[threadIdx.x ^ 32] < 0" in races
     for shown in (beside, wrong, races):
         assert "hypothesis" not in shown

@@ -165,7 +165,7 @@ def test_a_grid_of_0_launches_nothing():
 
 def test_a_race_is_reported_and_the_next_call_works(axpb):
     op = define("reversed_without_a_barrier", outputs={"y": "x"})
-    with pytest.raises(DeviceFault, match="shared memory race") as raised:
+    with pytest.raises(DeviceFault, match="data race") as raised:
         op(torch.randn(64))
     assert "y[threadIdx.x] = part[63 - threadIdx.x];" in str(raised.value)
     assert axpb(torch.ones(3), 2.0, 1.0).tolist() == [3, 3, 3]
@@ -174,7 +174,7 @@ def test_a_race_is_reported_and_the_next_call_works(axpb):
 def test_an_access_out_of_bounds_is_reported_and_the_next_call_works(axpb):
     op = define("axpb", outputs={"y": "x"})
     assert schema(op) == "Tensor x, float a, float b, SymInt n) -> Tensor"
-    with pytest.raises(DeviceFault, match="out of bounds: global load of 4 bytes") as raised:
+    with pytest.raises(DeviceFault, match="out-of-bounds access: global load of 4 bytes") as raised:
         op(torch.randn(40), 1.0, 1.0, 41)
     assert "thread (40, 0, 0)" in str(raised.value)
     assert "op(torch.randn(40), 1.0, 1.0, 41)" in str(raised.value)  # the line of the call
@@ -183,7 +183,7 @@ def test_an_access_out_of_bounds_is_reported_and_the_next_call_works(axpb):
 
 def test_a_view_ends_where_it_ends():
     op = define("axpb", outputs={"y": "x"})
-    with pytest.raises(DeviceFault, match="out of bounds"):
+    with pytest.raises(DeviceFault, match="out-of-bounds access"):
         op(torch.randn(64)[:40], 1.0, 1.0, 41)
 
 

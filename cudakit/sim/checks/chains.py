@@ -1,10 +1,9 @@
-"""Which accesses happen before which, by flags and fences: chains of a release and an acquire (PTX ISA, "Memory
-Consistency Model").
+"""Ordering by flags and fences: chains of releases and acquires (PTX ISA, "Memory Consistency Model").
 
 The parties are warps of a batch (for shared memory) or blocks of a grid (for global memory). A party releases at a
-location when it writes there by an atomic or another strong access after a fence, or with .release: all that it did up
-to the fence is then published. It acquires when it reads the location afterwards by a strong access; no fence is asked
-for there. The fence counts for the whole party: which of its threads it was is not looked at.
+location by a strong write (an atomic, for example) after a fence, or by a write with .release: this publishes all its
+accesses up to the fence. A party acquires by a later strong read of the location; a fence after that read is not
+required. A fence counts for the whole party, whichever of its threads executed it.
 """
 
 from __future__ import annotations
@@ -18,35 +17,35 @@ import numpy as np
 from cudakit.sim.lockstep.lanes import Array
 
 Key = Hashable
-# past this many lanes, locations that nobody has released at are sorted out first
+# with more lanes than this, locations without a release are filtered out first
 _MANY = 64
-# a search for a chain that has looked at so many releases gives up and says that there is one
+# a search that has visited this many releases stops and assumes that there is a chain
 _STEPS = 200_000
 
 
 class Chains:
-    """Events are numbers that rise; parties and locations are ints (a location may be any hashable)."""
+    """The releases and acquires so far. Events are increasing numbers; parties are ints, locations any hashable."""
 
     def __init__(self) -> None:
         self.fences: dict[int, int] = {}
         # releases at each location so far
         self._count: dict[Key, int] = {}
-        # of each party at each location: the numbers of its releases there, and the events that they publish
+        # per party and location: the numbers of its releases there, and the events up to which they publish
         self._released: dict[int, dict[Key, tuple[list[int], list[int]]]] = {}
-        # of each party: how many releases of each location it has acquired
+        # per party: how many releases of each location it has acquired
         self._acquired: dict[int, dict[Key, int]] = {}
-        # of each location: (releases seen, party, event)
+        # per location: (releases seen, party, event)
         self._readers: dict[Key, list[tuple[int, int, int]]] = {}
 
     def awake(self, release: bool) -> bool:
-        """Whether a strong access (with .release, or without) can matter: nothing does before the first release."""
+        """Whether a strong access (``release``: with .release) can matter: none does before the first release."""
         return release or bool(self.fences) or bool(self._count)
 
     def fence(self, parties: Array, event: int) -> None:
         self.fences.update(dict.fromkeys(parties.tolist(), event))
 
     def strong(self, event: int, parties: Array, places: Array, *, reads: bool, writes: bool, release: bool) -> None:
-        """A strong access, one party and one location a lane, in the order in which lanes take effect."""
+        """Note a strong access: one party and one location per lane, in the order in which the lanes take effect."""
         if len(places) > _MANY:
             wanted = np.zeros(len(places), np.bool_)
             if reads and self._count:
@@ -70,7 +69,8 @@ class Chains:
             found = mine[place] = ([], [])
         numbers, events = found
         if events and events[-1] == published:
-            # publishes nothing that the earlier one does not; who reads the later one reads no less
+            # publishes nothing new: the earlier release of these events can stand for this one, since a reader of the
+            # later release also sees the earlier one
             return
         self._count[place] = number + 1
         numbers.append(number)
@@ -86,7 +86,7 @@ class Chains:
             self._readers.setdefault(place, []).append((seen, party, event))
 
     def all_ordered(self, parties: Array, events: Array, others: Array) -> Array:
-        """``ordered`` for many at once."""
+        """``ordered`` for arrays of accesses."""
         out = np.zeros(len(parties), np.bool_)
         if not self._count:
             return out
@@ -99,7 +99,7 @@ class Chains:
         for start, end, event in zip(starts.tolist(), ends.tolist(), last.tolist(), strict=True):
             members = order[start:end]
             party, other = int(parties[members[0]]), int(others[members[0]])
-            # what holds for the last event holds for those before it
+            # if the last event is ordered, so are the earlier ones
             if self.ordered(party, event, other):
                 out[members] = True
             else:
@@ -107,7 +107,7 @@ class Chains:
         return out
 
     def ordered(self, party: int, event: int, other: int) -> bool:
-        """Whether what ``party`` did at ``event`` happens before what ``other`` does now."""
+        """Whether the access of ``party`` at ``event`` happens before the current access of ``other``."""
         released, acquired = self._released.get(party), self._acquired.get(other)
         if not released or not acquired:
             return False
@@ -121,7 +121,7 @@ class Chains:
         return self._chain(party, event, other)
 
     def _chain(self, party: int, event: int, other: int) -> bool:
-        """``ordered`` by way of further parties."""
+        """Whether a chain through other parties orders the two."""
         known = {party: event}
         queue = [(event, party)]
         steps = 0

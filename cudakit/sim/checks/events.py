@@ -1,4 +1,4 @@
-"""The events of one launch: its accesses, fences and the like, numbered as they happen."""
+"""The events of one launch: accesses, fences and other synchronisation, numbered in the order of execution."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cudakit.sim.lockstep.sites import Site
 
 
 class Events:
-    """Event numbers ascend from 1; 0 means no event. The site of each access is kept for reports."""
+    """Event numbers increase from 1; 0 means no event. The site of each access is kept for reports."""
 
     __slots__ = ("_sites",)
 
@@ -14,21 +14,21 @@ class Events:
         self._sites: list[Site | None] = [None]
 
     def access(self, site: Site) -> int:
-        """The number of an access that happens now."""
+        """Return a new number, for an access."""
         self._sites.append(site)
         return len(self._sites) - 1
 
     def tick(self) -> int:
-        """A number between the accesses so far and those that come."""
+        """Return a new number, for an event that is not an access."""
         self._sites.append(None)
         return len(self._sites) - 1
 
     def last(self) -> int:
-        """The newest number."""
+        """Return the newest number."""
         return len(self._sites) - 1
 
     def site(self, event: int) -> Site:
-        """The site of an access. RuntimeError for an event that is none."""
+        """Return the site of an access. Raises RuntimeError if the event is not an access."""
         found = self._sites[event]
         if found is None:
             raise RuntimeError(f"event {event} is not an access")

@@ -1,4 +1,4 @@
-"""Stops a kernel for an access that the checks find wrong."""
+"""Stops a kernel at an access that fails a check."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cudakit.sim.lockstep.sites import Site
 
 
 class WrongLanes(NamedTuple):
-    """Lanes of a fragment at a piece of an access: ``lanes`` are their positions in the piece, ``first`` is the
-    position of the one to report."""
+    """Faulty lanes of a piece of an access: ``lanes`` are their positions in the piece, ``first`` is the position of
+    the lane to report."""
 
     f: Fragment
     access: MemoryAccess
@@ -27,12 +27,12 @@ class WrongLanes(NamedTuple):
 
     @classmethod
     def where(cls, f: Fragment, access: MemoryAccess, piece: Piece, wrong: Array) -> WrongLanes:
-        """The lanes of a piece for which a mask holds."""
+        """The lanes of a piece for which the mask ``wrong`` is true."""
         return cls(f, access, piece, int(np.argmax(wrong)), np.flatnonzero(wrong))
 
 
 class Conflict(NamedTuple):
-    """The access that another conflicts with: its site, the block of the grid by number, and the thread if known."""
+    """The other access of a race: its site, the number of its block in the grid, and its thread if known."""
 
     site: Site
     block: int
@@ -40,8 +40,8 @@ class Conflict(NamedTuple):
 
 
 def fail(wrong: WrongLanes, kind: str, detail: str, conflict: Conflict | None = None, **facts: Any) -> NoReturn:
-    """Stop the kernel for what some lanes do, which may conflict with another access. ``facts`` are fields of the
-    report: ``address``, ``allocation``."""
+    """Stop the kernel with a report of an access by some lanes, and of the access that it conflicts with, if any.
+    ``facts`` are further fields of the report: ``address``, ``allocation``, ``notes``."""
     f, access, piece, position, lanes = wrong
     if piece.choice is not None:
         chosen = np.arange(f.lanes.count)[piece.choice]
@@ -66,7 +66,7 @@ def fail(wrong: WrongLanes, kind: str, detail: str, conflict: Conflict | None = 
 
 
 def _space(f: Fragment, piece: Piece) -> str:
-    """The memory that a piece is in."""
+    """The state space that a piece is in."""
     if isinstance(piece.home, Allocation):
         return "global"
     return "shared" if piece.home is f.batch.shared else "local"

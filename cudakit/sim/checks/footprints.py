@@ -1,4 +1,4 @@
-"""Which bytes of some allocations a launch reads and writes, for what runs beside it on another stream."""
+"""The bytes of some allocations that a launch reads and writes, for the check against work on other streams."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from cudakit.sim.lockstep.pieces import Piece
 from cudakit.sim.lockstep.sites import Site
 
 READ, WRITE = 1, 2
-# the same by accesses that are volatile, relaxed, acquire, release or atomic
+# the shift of the same marks for strong accesses: volatile, relaxed, acquire, release or atomic
 _STRONG = 2
-# bytes of the largest allocation that is looked at: a footprint takes five for each
+# bytes of the largest allocation that is checked: a footprint takes five bytes per byte
 LARGEST = 1 << 28
 Marks = npt.NDArray[np.uint8]
 
 
 class Footprints:
-    """The bytes that one launch touches: an array of marks for each allocation looked at, one a byte of its store, and
-    the access that was there last."""
+    """The bytes that one launch accesses: for each checked allocation an array of marks, one per byte of its store, and
+    the last access to each byte."""
 
     def __init__(self, allocations: Iterable[Allocation]) -> None:
         self.marks: dict[Allocation, Marks] = {a: np.zeros(len(a.store), np.uint8) for a in allocations}
         self._last = {a: np.zeros(len(a.store), np.int32) for a in self.marks}
-        # 0 stands for no access
+        # number 0 means no access
         self._sites: list[Site | None] = [None]
         self._numbers: dict[Site, int] = {}
 
     def note(self, access: MemoryAccess, piece: Piece, does: int) -> None:
-        """An access is about to read or write (``does``) the elements of a piece."""
+        """Note an access that reads, writes or both (``does``) the elements of a piece."""
         marks = self.marks.get(piece.home)
         if marks is None:
             return
@@ -44,18 +44,18 @@ class Footprints:
         self._last[piece.home].reshape(-1, access.size)[piece.index] = number
 
     def site(self, allocation: Allocation, byte: int) -> Site | None:
-        """The last access to a byte of an allocation's store, None where none was noted."""
+        """The last access to a byte of an allocation's store; None if there was none."""
         return self._sites[int(self._last[allocation][byte])]
 
 
 def wrote(marks: Marks) -> bool:
-    """Whether a footprint has anything but reads."""
+    """Whether a footprint contains writes."""
     return bool((marks & (WRITE | WRITE << _STRONG)).any())
 
 
 def conflict(one: Marks, other: Marks, changed: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.bool_]:
-    """The bytes that both touch, at least one of them writing, and not both strongly. Where both do nothing but write,
-    it is one only if ``changed``: storing what is there already harms nobody."""
+    """A mask of the bytes that both footprints access, at least one with a write and at least one not strongly. If both
+    only write a byte, it conflicts only if ``changed``: storing an unchanged value is not a conflict."""
     weak = READ | WRITE
     strong_both = (one & weak == 0) & (other & weak == 0)
     writes = WRITE | WRITE << _STRONG

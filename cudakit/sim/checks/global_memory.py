@@ -1,12 +1,12 @@
 """Races between the blocks of a grid in global memory, and uninitialised reads there.
 
-Two accesses of one granule by different blocks conflict when one of them writes, not both are strong, and no chain of
-releases and acquires (chains.py) leads from the one to the other: blocks that run one after another here run at once on
-hardware. Within a block nothing is looked for. Storing what is there already is no conflict with other stores.
+Two accesses of one granule by different blocks are a race if at least one writes, at least one is not strong, and no
+chain of releases and acquires (chains.py) orders them: blocks that run one after another here run at the same time on
+hardware. Races within a block are not checked. Storing an unchanged value does not conflict with other stores.
 
-An allocation gets its shadow when the launch first touches it, and loses it at the end: 8 bytes a granule for writes,
-and as many for reads where the launch may also store to it. A granule is 4 bytes, or 1 where the kernel accesses global
-memory in smaller units. Past ``_SHADOW_BYTES`` in all, further allocations are not checked for races.
+An allocation has a shadow from its first access in a launch to the end of the launch: 8 bytes per granule for writes,
+and 8 for reads if the launch may also store to it. A granule is 4 bytes, or 1 if the kernel accesses global memory in
+smaller units. Once all shadows take ``_SHADOW_BYTES``, further allocations are not checked for races.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _SHADOW_BYTES = 4 << 30
 
 
 class _Shadow:
-    """What a launch knows of one allocation. ``undefined`` is not 0 in granules that held undefined bytes when the
-    launch began; None where there were none."""
+    """A launch's record of one allocation. ``undefined`` is not 0 in granules with uninitialised bytes at the start of
+    the launch; None if there were none."""
 
     def __init__(self, undefined: Array | None) -> None:
         self.undefined = undefined
@@ -41,14 +41,14 @@ class _Shadow:
 
 
 class GlobalChecks:
-    """The global memory of one launch."""
+    """Checks the global memory of one launch."""
 
     def __init__(self, run: KernelRun, events: Events, granule: int, written: set[Allocation] | None) -> None:
         self.events = events
         self.race, self.init = "race" in run.checks and run.config.blocks > 1, "init" in run.checks
         self.granule = granule
         self.shift = granule.bit_length() - 1
-        # the allocations that the launch may store to; None: any
+        # the allocations that the launch may store to; None: all
         self.written = written
         self.shadows: dict[Allocation, _Shadow | None] = {}
         self.bytes = 0
@@ -72,7 +72,7 @@ class GlobalChecks:
         return found_shadow
 
     def finish(self) -> None:
-        """The launch has ended: what it stored is defined."""
+        """Mark the bytes that the launch stored to as initialised."""
         for allocation, shadow in self.shadows.items():
             if shadow is not None and shadow.undefined is not None and shadow.writes is not None and allocation.live:
                 shadow.undefined[shadow.writes.first != 0] = 0
@@ -107,7 +107,7 @@ class GlobalChecks:
             self._check_defined(f, access, piece, shadow, access.size >> self.shift)
 
     def write(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int, values: Array | None) -> None:
-        """A store of ``values`` (for each lane, or for all), which are not there yet; None for atomics."""
+        """Check and note a store of ``values`` (one per lane or one for all) or an atomic (None), before it happens."""
         allocation: Allocation = piece.home
         shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
         if shadow is None:
@@ -148,7 +148,7 @@ class GlobalChecks:
     def _block(self, f: Fragment, lanes: LaneSet, position: int) -> int:
         return f.batch.first_block + int(lanes.block[position])
 
-    # ---- what is wrong ----
+    # ---- faults ----
 
     def _check_defined(self, f: Fragment, access: MemoryAccess, piece: Piece, shadow: _Shadow, count: int) -> None:
         if shadow.undefined is None or not (undefined := gather(shadow.undefined, piece.index, count)).any():
@@ -167,8 +167,8 @@ class GlobalChecks:
         fail(
             culprits,
             "uninitialised read",
-            f"{access.named} at {address:#x}: {address - allocation.address} bytes into the {allocation.kind} "
-            f"allocation of {allocation.size} bytes, where nothing has been stored since it was made",
+            f"{access.named} at {address:#x}, {address - allocation.address} bytes into the {allocation.kind} "
+            f"allocation of {allocation.size} bytes; these bytes were never written",
             address=address,
             allocation=allocation,
         )
@@ -183,7 +183,7 @@ class GlobalChecks:
         words: Array,
         values: Array | None = None,
     ) -> None:
-        """Look for conflicts with what a table holds; ``words`` is its first part."""
+        """Compare an access with the accesses of a table; ``words`` are the table's first words for it."""
         others = table.others(piece.index, count)
         for found in (words, others):
             if found is None:
@@ -225,29 +225,30 @@ class GlobalChecks:
 
     @staticmethod
     def _address(wrong: WrongLanes) -> int:
-        """The address of the lane to report."""
+        """The address that the reported lane accesses."""
         piece = wrong.piece
         place = int(positions(piece.index, piece.lanes.count)[wrong.first])
         base: int = piece.home.base
         return base + place * wrong.access.size
 
     def _report(self, wrong: WrongLanes, event: int, block: int) -> None:
-        """Report the race with what a block of the grid did at an event."""
+        """Report the race with an access by a block of the grid at an event."""
         allocation: Allocation = wrong.piece.home
         address = self._address(wrong)
         fail(
             wrong,
             "global memory race",
             f"{wrong.access.named} at {address:#x}, {address - allocation.address} bytes into the {allocation.kind} "
-            f"allocation of {allocation.size} bytes: another block accesses it too, and nothing orders the two",
+            f"allocation of {allocation.size} bytes, not synchronised with an access by another block",
             Conflict(self.events.site(event), block),
             address=address,
             allocation=allocation,
+            notes=["use atomics, a flag with release and acquire order, or two launches"],
         )
 
 
 def places_of(access: MemoryAccess, piece: Piece) -> Array:
-    """The byte at which each lane accesses global memory, as a number that is the same for the same byte."""
+    """The byte of global memory that each lane accesses, as a number that is equal for equal bytes."""
     index: Any = positions(piece.index, piece.lanes.count)
     found: Array = index * access.size + piece.home.base
     return found

@@ -1,14 +1,14 @@
-"""The checks of memory accesses while a kernel runs: "race" and "init" among a launch's checks.
+"""The checks of memory accesses while a kernel runs: "race" and "init" of a launch's checks.
 
-Loads, stores and atomics call the guard of a batch before they change memory, piece by piece; so does the scheduler for
-barriers, and the builders for fences and bar.warp.sync. Without these checks a batch has no guard.
+Loads, stores and atomics call the guard of a batch before they change memory, piece by piece. The scheduler calls it
+for barriers, the instructions themselves for fences and bar.warp.sync. Without these checks a batch has no guard.
 
-An element none of whose bytes have been stored is an uninitialised read; one of which some have is not, nor one that is
-only copied beside others that have been, since compilers copy structures with their padding. A kernel that loads what
-nobody has stored and then makes no use of it is reported all the same: what becomes of a loaded value is not followed.
+A load of an element is an uninitialised read if none of the element's bytes were written. It is not one if some were
+written, or if the element is only copied along with initialised ones: compilers copy structures with their padding. A
+loaded value is not tracked, so a load of uninitialised memory is reported even if its value is never used.
 
-Local memory is looked after here: there an access (a vector as a whole) is uninitialised if none of its bytes are
-there.
+This module also checks local memory: an access, or a vector as a whole, is an uninitialised read if none of its bytes
+were written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHECKS = frozenset({"race", "init"})
 
 
 class LaunchGuard:
-    """What the batches of one launch share: the numbers of events, and global memory."""
+    """The state that the batches of one launch share: event numbers and the checks of global memory."""
 
     def __init__(
         self, run: KernelRun, reach: Reach, prints: Footprints | None = None, watches: Sequence[StoreWatch] = ()
@@ -87,7 +87,7 @@ class Guard:
                 self.memory.read(f, access, piece, event)
 
     def write(self, f: Fragment, access: MemoryAccess, pieces: list[Piece], values: Array) -> None:
-        """A store of ``values``, one a lane or one for all, in memory's dtype; rows of them for a vector."""
+        """Check a store of ``values``, one per lane or one for all, in memory's dtype; rows of them for a vector."""
         event = self.events.access(access.site)
         for piece in pieces:
             home = piece.home
@@ -113,7 +113,7 @@ class Guard:
                 self._strong(access, piece, event, False, True)
 
     def update(self, f: Fragment, access: MemoryAccess, pieces: list[Piece], *, reads: bool) -> None:
-        """An atomic; ``reads``: what it finds matters (not so for an exchange)."""
+        """Check an atomic; ``reads``: the old value is used (False for an exchange)."""
         event = self.events.access(access.site)
         for piece in pieces:
             home = piece.home
@@ -144,19 +144,19 @@ class Guard:
         fail(
             lanes,
             "uninitialised read",
-            f"{access.named} at byte {byte} of the thread's local memory, where it has stored nothing yet",
+            f"{access.named} at byte {byte} of local memory, which the thread has not written",
             address=byte,
         )
 
     def _strong(self, access: MemoryAccess, piece: Piece, event: int, reads: bool, writes: bool) -> None:
-        """Note what a strong access releases or acquires."""
+        """Note the release or acquire of a strong access."""
         if not self.race:
             return
         lanes = piece.lanes
         ways = {"reads": reads, "writes": writes, "release": writes and access.releases}
         if piece.home is self.batch.shared:
             if self.shared is not None and self.shared.chains.awake(access.releases):
-                # negative, so that no global address is equal
+                # negative, so that it differs from any global address
                 places = -1 - positions(piece.index, lanes.count) * access.size
                 self.shared.chains.strong(event, lanes.warp, places, **ways)
             return
@@ -172,19 +172,19 @@ class Guard:
     # ---- cp.async ----
 
     def issue(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
-        """cp.async begins to write a piece of shared memory."""
+        """Note that a cp.async begins to write a piece of shared memory."""
         if self.shared is not None:
             self.shared.issue(f, access, piece, self.events.access(access.site))
 
     def land(self, ids: Array, index: Array, access: MemoryAccess) -> None:
-        """The lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""
+        """Note that the lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""
         if self.shared is not None:
             self.shared.land(ids, index, access, self.events.access(access.site))
 
-    # ---- what orders ----
+    # ---- synchronisation ----
 
     def fence(self, f: Fragment, wide: bool) -> None:
-        """A fence; ``wide``: beyond the block."""
+        """Note a fence; ``wide``: its scope is larger than the block."""
         if not self.race:
             return
         event = self.events.tick()
@@ -195,28 +195,27 @@ class Guard:
             self.memory.chains.fence(blocks, event)
 
     def warp_sync(self, lanes: LaneSet) -> None:
-        """bar.warp.sync by these lanes."""
+        """Note a bar.warp.sync by these lanes."""
         if self.shared is not None:
-            # accesses up to here are before, those that come are after
             self.shared.synchronised(lanes, self.events.last())
 
     def warp_vote(self, lanes: LaneSet) -> None:
-        """A shuffle, vote, match or redux by these lanes."""
+        """Note a shuffle, vote, match or redux by these lanes."""
         if self.shared is not None:
             self.shared.voted[lanes.lanes] = self.events.last()
 
     def barrier(self, blocks: Array | None) -> None:
-        """All threads of these blocks of the batch (a mask; None: of all) have met at a barrier."""
+        """Note that all threads of these blocks of the batch (a mask; None: all blocks) have met at a barrier."""
         if self.shared is not None:
             self.shared.passed(blocks, self.events.last())
 
     def cluster_barrier(self, clusters: Array) -> None:
-        """All threads of these clusters of the batch (a mask) have arrived at their barrier."""
+        """Note that all threads of these clusters of the batch (a mask) have arrived at their barrier."""
         event = self.events.last()
         if self.shared is not None:
             self.shared.passed_cluster(clusters, event)
         if self.memory.race:
-            # global memory is ordered among the blocks of a cluster as well
+            # the barrier also orders accesses of the cluster's blocks to global memory
             size, chains = self.batch.run.cluster_size, self.memory.chains
             for cluster in np.flatnonzero(clusters).tolist():
                 first = self.batch.first_block + cluster * size
@@ -227,7 +226,7 @@ class Guard:
                     chains.acquire(event, block, place)
 
     def arrive(self, lanes: LaneSet, number: int) -> None:
-        """Lanes come to a barrier that part of a block may meet at."""
+        """Note the arrival of lanes at a barrier, which may be for part of a block."""
         if self.shared is not None and self.race:
             event = self.events.tick()
             for warp in lanes.warps.tolist():
@@ -235,24 +234,24 @@ class Guard:
                 self.shared.chains.release(warp, place, event)
 
     def depart(self, lanes: LaneSet, number: int) -> None:
-        """Lanes go on that have waited there."""
+        """Note that lanes which waited at the barrier continue."""
         if self.shared is not None and self.race:
             event = self.events.tick()
             for warp in lanes.warps.tolist():
                 self.shared.chains.acquire(event, warp, (warp // self.batch.geometry.warps_per_block, number))
 
     def leave(self, f: Fragment) -> None:
-        """The lanes of a fragment have exited."""
+        """Note that the lanes of a fragment have exited."""
         if self.shared is not None and self.race:
             self.shared.leave(f)
 
     def enter(self, lanes: LaneSet, base: int, size: int) -> None:
-        """A call by these lanes: the callee's local memory holds nothing yet."""
+        """Note a call by these lanes: the callee's local memory is uninitialised."""
         if size and len(self.written) and self.batch.local is not None:
             rows = self.written.reshape(-1, self.batch.local.stride)
             rows[lanes.lanes, base : base + size] = 0
 
 
 def wanted(checks: Iterable[str]) -> bool:
-    """Whether accesses are checked at all."""
+    """Whether these checks include any of memory accesses."""
     return not CHECKS.isdisjoint(checks)

@@ -1,8 +1,8 @@
-"""What a kernel's instructions can touch, found from its text once: the smallest units in which it accesses shared and
-global memory, and the parameters through which it may store to global memory.
+"""A static analysis of the memory that a kernel can access: the smallest units in which it accesses shared and global
+memory, and the parameters through which it may store to global memory.
 
-The latter goes over the registers without regard to order: a register may point into what any of its sources may. A
-64-bit value loaded from memory may be any pointer, so a store through one may mean any allocation.
+The analysis of the stores ignores the order of instructions: a register may point to the same memory as any of its
+sources. A 64-bit value loaded from memory may be any pointer, so a store through it may be to any allocation.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from cudakit.sim.values.lanewise import width
 _GLOBAL = ("global",)
 _SHARED = ("shared", "shared::cta", "shared::cluster")
 _ELSEWHERE = ("local", "param", "param::entry", "param::func", "const")
-# in a set of parameters: anything
+# in a set of parameters: any pointer
 _ANY = -1
 
 
 class Reach:
-    """Granules in bytes (1 or 4); ``local``: whether reads of local memory can be checked; ``params`` are the offsets
-    of the parameters through which it may store to global memory, None where that may be anywhere, and ``symbols`` the
-    module's variables that it names and may store to.
+    """The memory that a kernel can access. The granules are in bytes (1 or 4). ``local``: whether reads of local memory
+    can be checked. ``params`` are the offsets of the parameters through which the kernel may store to global memory;
+    None: it may store to any. ``symbols`` are the module's variables that it may store to by name.
 
-    ``programs`` are the kernel and all that it can call, ``variables`` the module's by name: (address, size).
+    ``programs`` are the kernel and all functions that it can call, ``variables`` the module's variables by name:
+    (address, size).
     """
 
     def __init__(
@@ -43,17 +44,16 @@ class Reach:
         for program in programs:
             for instruction in _instructions(program):
                 memory = row_of(instruction).memory
-                # in units of less than 4 bytes
                 if memory is not None and (memory.granule or width(instruction.modifiers[-1]) // 8) < 4:
                     spaces = spaces_of(instruction)
                     if not any(m in spaces for m in (*_GLOBAL, *_ELSEWHERE)):
                         self.shared_granule = 1
                     if not any(m in spaces for m in (*_SHARED, *_ELSEWHERE)):
                         self.global_granule = 1
-        # bytes of shared memory at the start that are the system's, and always hold something
+        # bytes at the start of shared memory that belong to the system and count as initialised
         self.reserved = RESERVED_BYTES * reserves_shared
         self.variables = variables
-        # code for a debugger copies structures with their padding, which nobody has stored
+        # debug code copies structures with their uninitialised padding
         self.local = not debug
         self.params: set[int] | None = set()
         self.symbols: set[str] = set()
@@ -65,7 +65,7 @@ class Reach:
                 self.params |= found
 
     def written(self, run: KernelRun) -> set[Allocation] | None:
-        """The allocations that a launch may store to; None: any."""
+        """The allocations that a launch may store to; None: all."""
         if self.params is None:
             return None
         addresses = [int.from_bytes(run.config.params[offset : offset + 8], "little") for offset in self.params]
@@ -75,7 +75,7 @@ class Reach:
             try:
                 found.add(run.space.covering(address, 1))
             except MemoryFault:
-                # an integer, a null pointer, or one past the end, from which the kernel may step back into it
+                # not a pointer, or one past the end of an allocation, from which the kernel may index back into it
                 near = run.space.find(address)
                 if near is not None and near.live and near.address <= address <= near.end:
                     found.add(near)
@@ -87,7 +87,8 @@ def _instructions(program: Program) -> Iterable[Instruction]:
 
 
 def _stored(program: Program, entry: bool, symbols: set[str]) -> set[int]:
-    """The parameters through which a function may store to global memory."""
+    """The offsets of the parameters through which a function may store to global memory. Adds to ``symbols`` the
+    variables that it may store to."""
     function = program.function
     offsets: dict[str, int] = {}
     offset = 0
@@ -146,7 +147,7 @@ def _stored(program: Program, entry: bool, symbols: set[str]) -> set[int]:
 
 
 def _source(instruction: Instruction, offsets: dict[str, int], entry: bool) -> set[int | str]:
-    """What a loaded value may point into."""
+    """The parameters that a loaded value may come from."""
     source = instruction.operands[1]
     base = source.base if isinstance(source, Address) else source
     shift = source.offset if isinstance(source, Address) else 0

@@ -1,9 +1,10 @@
-"""Shadow tables: which access last wrote, and which last read, each granule of a memory.
+"""Shadow tables: the last write to, and the last read of, each granule of a memory.
 
-A word names an access: the event (a number that rises with each access of the launch), who did it, and whether it was
-strong (volatile, relaxed, acquire, release or atomic). 0 is never. A table keeps the last access to each granule and,
-beside it, one by somebody else. That is enough to find a conflict where everybody is ordered by the same barriers;
-where three or more access a granule and warps are ordered in pairs, one of them may be missed, and none is invented.
+A word describes an access: its event (a number that increases with each access of the launch), its owner (a lane or a
+block), and whether it was strong (volatile, relaxed, acquire, release or atomic). 0 means no access. A table keeps the
+last access to each granule and one earlier access by another owner. This finds every race if all owners are ordered by
+the same barriers. If three or more owners access a granule and are ordered in pairs, a race may be missed; there are
+no false positives.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.pieces import gather
 
 STRONG = 1
-# the destination of a cp.async that nobody has waited for
+# marks the destination of a cp.async that has not been waited for
 IN_FLIGHT = 1 << 62
 
 
 class WordLayout:
-    """Where the parts of a word stand: ``bits`` of whoever did it above the strong bit, and the event above those."""
+    """The layout of a word: the strong bit lowest, then ``bits`` bits of the owner, then the event."""
 
     def __init__(self, bits: int) -> None:
         self.shift = bits + 1
@@ -34,13 +35,13 @@ class WordLayout:
         return (words & self.who) >> 1
 
 
-# lanes of a batch; blocks of a grid
+# the owners: lanes of a batch, or blocks of a grid
 LANES = WordLayout(24)
 BLOCKS = WordLayout(31)
 
 
 class Table:
-    """Words of a memory of ``granules`` granules."""
+    """The words of a memory of ``granules`` granules."""
 
     def __init__(self, granules: int, layout: WordLayout) -> None:
         self.layout = layout
@@ -52,18 +53,18 @@ class Table:
         return gather(self.first, index, count)
 
     def others(self, index: Any, count: int) -> Array | None:
-        """The accesses by somebody else, as ``words``."""
+        """The earlier accesses by other owners, in the shape of ``words``; None if there are none."""
         return None if self.second is None else gather(self.second, index, count)
 
     def taken(self, index: Array, count: int, low: int) -> bool:
-        """Whether all these places hold two words from ``low`` on."""
+        """Whether each of these granules has two words of at least ``low``."""
         others = self.others(index, count)
         return others is not None and int(others.min()) >= low and int(self.words(index, count).min()) >= low
 
     def note(self, index: Array, count: int, words: Array, low: int) -> Array | None:
-        """Enter one access of each lane at its place. Words below ``low`` are forgotten, not kept beside the new ones.
+        """Enter one access per lane. An old word below ``low`` is dropped, not kept as the second one.
 
-        Gives the lanes' positions that found another's word of this very access in their place, or None."""
+        Returns the positions of the lanes whose word another lane of the same access has overwritten, or None."""
         view = self.first if count == 1 else self.first.reshape(-1, count)
         if count > 1:
             words = np.broadcast_to(words[:, None], (len(words), count))
@@ -80,7 +81,7 @@ class Table:
         lost = (got ^ words) & who != 0
         if not lost.any():
             return None
-        # the lowest of them stands beside the highest
+        # of the overwritten lanes, keep the lowest one's word as the second
         self._keep(index[::-1], count, lost[::-1], words[::-1])
         return np.flatnonzero(lost if count == 1 else lost.any(axis=1))
 
@@ -92,5 +93,5 @@ class Table:
 
 
 def rises(index: Array) -> bool:
-    """Whether positions rise from lane to lane, so that no two are equal."""
+    """Whether positions increase strictly from lane to lane, so that no two are equal."""
     return bool((index[1:] > index[:-1]).all())

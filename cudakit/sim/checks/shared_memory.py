@@ -1,18 +1,23 @@
 """Races and uninitialised reads in the shared memory of a batch's blocks.
 
-Two accesses of one granule by different threads conflict when one of them writes, not both are strong, and nothing
-orders them. What orders: program order of one thread; a barrier of the whole block (``floor``); within a warp,
-bar.warp.sync by both threads since; between warps, barriers of part of a block and chains of releases and acquires
-(chains.py). PTX gives shuffles and votes no memory ordering, so they do not make a store visible; but what their
-members read before them may be overwritten after them, on which cooperative groups rely. Between blocks of a cluster,
-only barrier.cluster orders, taken to order all before its completion. Stores of what is there already are no conflict
-with other stores, as many kernels let every thread store the same value.
+Two accesses of one granule by different threads are a race if at least one writes, at least one is not strong, and
+they are unordered. Accesses are ordered by:
 
-Reading what nobody has stored is reported where the loaded element is used at all: a vector load may take the padding
-of a structure along, but what copies it on uses it.
+- the program order of one thread;
+- a barrier of the whole block (``floor``);
+- within a warp, a bar.warp.sync that both threads have executed since;
+- between warps, barriers of part of a block, and chains of releases and acquires (chains.py);
+- between blocks of a cluster, barrier.cluster, which orders all accesses before its completion, and the same chains.
 
-A granule is 4 bytes, or 1 where the kernel accesses shared memory in smaller units. Reads are entered in the table of
-reads only once somebody writes in the same interval: most intervals between two barriers only read.
+PTX gives shuffles and votes no memory ordering, so they do not make a store visible. But data that their members read
+before them may be overwritten after them; cooperative groups rely on it. Storing an unchanged value does not conflict
+with other stores, since in many kernels every thread stores the same value.
+
+An uninitialised read is reported if the loaded element is used: unused elements of a vector load, such as a structure's
+padding, may be uninitialised.
+
+A granule is 4 bytes, or 1 if the kernel accesses shared memory in smaller units. Reads are entered in the table of
+reads only once a thread writes in the same interval: most intervals between two barriers only read.
 """
 
 from __future__ import annotations
@@ -31,10 +36,10 @@ from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.pieces import Piece, gather, positions
 from cudakit.sim.lockstep.sites import Site
 
-# reads kept aside in an interval without writes before they are entered anyway
+# reads (and their lanes) kept out of the table in an interval without writes; beyond that they are entered
 _READS_KEPT = 256
 _READ_LANES_KEPT = 1 << 21
-# how often memory that is not wholly initialised is looked through for that
+# how many times to test whether all of shared memory is initialised
 _LOOKS = 8
 # the bits of a word that are equal for the lanes of one warp
 _WARPS = LANES.who & ~(31 << 1)
@@ -49,9 +54,9 @@ class _PendingRead(NamedTuple):
 
 
 class SharedChecks:
-    """The shared memory of one batch. Events up to ``floor`` of a block happened before its last barrier.
+    """Checks the shared memory of one batch. Events up to ``floor`` of a block happened before its last barrier.
 
-    ``grid_chains`` are those between blocks; the first ``reserved`` bytes of each block always hold something.
+    ``grid_chains`` are the chains between blocks; the first ``reserved`` bytes of each block count as initialised.
     """
 
     def __init__(
@@ -64,7 +69,7 @@ class SharedChecks:
         self.granules = store.stride >> self.shift
         self.writes = Table(batch.geometry.blocks * self.granules, LANES)
         self.reads = Table(batch.geometry.blocks * self.granules, LANES)
-        # padding behind each block's memory counts as written
+        # the padding after each block's memory counts as written
         rows = self.writes.first.reshape(-1, self.granules)
         rows[:, -(-run.shared_bytes >> self.shift) :] = STRONG
         rows[:, : reserved >> self.shift] = STRONG
@@ -79,25 +84,25 @@ class SharedChecks:
         self.last_write = self.last_read = 0
         # granules that copies in flight will write
         self.flying = 0
-        # of each lane: its last bar.warp.sync; of each warp: the last by all its lanes, as a word
+        # per lane: its last bar.warp.sync; per warp: the last one by all its lanes, as a word
         self.synced = np.zeros(batch.geometry.lanes, np.int64)
         self.warp_low = np.zeros(batch.geometry.warps, np.int64)
-        # and its last shuffle, vote, match or redux: what its members have read by then may be overwritten
+        # per lane: its last shuffle, vote, match or redux; data that its members read before it may be overwritten
         self.voted = np.zeros(batch.geometry.lanes, np.int64)
         self.chains = Chains()
-        # of each warp: until when what each warp of its block did is known to be before what it does now
+        # per warp, for each warp of its block: events of that warp up to this one are known to happen before now
         self.known = np.zeros((batch.geometry.warps, batch.geometry.warps_per_block), np.int64)
         cluster = run.cluster_size
         self.cluster_size = cluster
         self.cluster_floor = np.zeros(batch.geometry.blocks // cluster, np.int64) if cluster > 1 else None
-        # the last access of each block's memory by another block: its event and lane
+        # the last access to each block's memory by another block: its event and lane
         self.far_event = np.zeros(batch.geometry.blocks, np.int64)
         self.far_lane = np.zeros(batch.geometry.blocks, np.int64)
 
-    # ---- what orders ----
+    # ---- synchronisation ----
 
     def passed(self, blocks: Array | None, event: int) -> None:
-        """All threads of these blocks (None: of all) have passed a barrier."""
+        """Note that all threads of these blocks (None: all blocks) have passed a barrier."""
         if not self.full and self.last_write > self.low_event and self.looks:
             self.looks -= 1
             self.full = bool(self.writes.first.all())
@@ -109,13 +114,13 @@ class SharedChecks:
             self._lower(blocks is None)
 
     def synchronised(self, lanes: LaneSet, event: int) -> None:
-        """bar.warp.sync by these lanes."""
+        """Note a bar.warp.sync by these lanes."""
         self.synced[lanes.lanes] = event
         if lanes.complete:
             self.warp_low[lanes.warps] = (event + 1) << LANES.shift
 
     def passed_cluster(self, clusters: Array, event: int) -> None:
-        """All threads of these clusters have arrived at their barrier."""
+        """Note that all threads of these clusters have arrived at their barrier."""
         if self.cluster_floor is None:
             self.passed(clusters, event)
         else:
@@ -134,8 +139,8 @@ class SharedChecks:
             self.pending_lanes = sum(read.lanes.count for read in self.pending)
 
     def leave(self, f: Fragment) -> None:
-        """Blocks whose last lanes have exited take their shared memory along: what other blocks of the cluster did with
-        it must be over."""
+        """Report accesses by other blocks of the cluster that may come after their target block has exited: its shared
+        memory ends with it."""
         if self.cluster_floor is None:
             return
         gone = (f.lanes.block_counts > 0) & (self.batch.live_blocks == 0)
@@ -151,13 +156,13 @@ class SharedChecks:
                 site.instruction,
                 "use after free",
                 f"{site.kind} of the shared memory of block {self.batch.block_index(block)} of the cluster, which may "
-                "have exited by then: its threads must wait, at a cluster barrier, for the last access",
+                "already have exited: synchronise the cluster (cluster.sync()) after the last such access",
                 space="shared",
                 access=site.kind,
             )
 
     def _note_far(self, access: MemoryAccess, piece: Piece, event: int) -> None:
-        """Remember accesses of other blocks' shared memory."""
+        """Note accesses to other blocks' shared memory."""
         if self.cluster_floor is None:
             return
         store = piece.home
@@ -192,7 +197,7 @@ class SharedChecks:
                 self._undefined(f, access, piece, words)
 
     def write(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int, values: Array | None) -> None:
-        """A store of ``values`` (for each lane, or for all), which are not there yet; None for atomics."""
+        """Check and note a store of ``values`` (one per lane or one for all) or an atomic (None), before it happens."""
         count = access.size >> self.shift
         index = positions(piece.index, piece.lanes.count)
         lost = self._entered(f, access, piece, index, count, event, values, 0)
@@ -210,14 +215,14 @@ class SharedChecks:
             self._report(WrongLanes(f, access, piece, one, lost[differ]), access.site, lane, same=True)
 
     def issue(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int) -> None:
-        """A cp.async into shared memory, which is in flight from now on."""
+        """Check and note a cp.async into shared memory, which is in flight from now on."""
         count = access.size >> self.shift
         index = positions(piece.index, piece.lanes.count)
         self._entered(f, access, piece, index, count, event, None, IN_FLIGHT)
         self.flying += len(index)
 
     def land(self, ids: Array, index: Array, access: MemoryAccess, event: int) -> None:
-        """Copies have been waited for by the lanes that issued them: it is as if these wrote now."""
+        """Note that the lanes that issued copies have waited for them: the copies count as stores made now."""
         count = access.size >> self.shift
         self.flying -= len(index)
         self.last_write = event
@@ -252,8 +257,8 @@ class SharedChecks:
         return (lanes.lanes << 1) + ((event << LANES.shift) | strong)
 
     def _enter_reads(self, crowded: bool = False) -> None:
-        """Enter the reads kept aside. ``crowded``: there are very many, and those of cells for which two readers are
-        known already are left out."""
+        """Enter the pending reads in the table. ``crowded``: there are many; skip reads of cells that already have two
+        readers."""
         pending, self.pending, self.pending_lanes = self.pending, [], 0
         for event, index, lanes, count, strong in pending:
             places = positions(index, lanes.count)
@@ -261,7 +266,7 @@ class SharedChecks:
             if not (crowded and self.reads.taken(places, count, self.low)):
                 self.reads.note(places, count, self._words(event, lanes, strong), self.low)
 
-    # ---- what is wrong ----
+    # ---- faults ----
 
     def _undefined(self, f: Fragment, access: MemoryAccess, piece: Piece, words: Array) -> None:
         missing = access.matter(words == 0, access.size >> self.shift)
@@ -270,11 +275,11 @@ class SharedChecks:
         wrong = np.broadcast_to(_any(missing, access, self.shift), (piece.lanes.count,))
         culprits = WrongLanes.where(f, access, piece, wrong)
         byte = self._byte(culprits)
-        detail = f"{access.named} at byte {byte} of shared memory, where nothing has been stored yet"
+        detail = f"{access.named} at byte {byte} of shared memory, which no thread has written"
         fail(culprits, "uninitialised read", detail, address=byte)
 
     def _byte(self, wrong: WrongLanes) -> int:
-        """The byte of its block's shared memory that the lane to report accesses."""
+        """The byte of its block's shared memory that the reported lane accesses."""
         piece = wrong.piece
         place = int(positions(piece.index, piece.lanes.count)[wrong.first]) * wrong.access.size
         return place % (self.granules << self.shift)
@@ -288,7 +293,7 @@ class SharedChecks:
         table: Table,
         values: Array | None = None,
     ) -> None:
-        """Look closely at an access some of whose granules were accessed since the last barrier of all blocks."""
+        """Compare an access with earlier accesses to its granules since the last barrier of all blocks."""
         places = positions(piece.index, piece.lanes.count)
         for words in (table.words(places, count), table.others(places, count)):
             if words is None:
@@ -297,7 +302,7 @@ class SharedChecks:
             if wrong is None:
                 continue
             if values is not None and table is self.writes:
-                # storing what is there already is no conflict, but for copies in flight
+                # storing an unchanged value does not conflict, except with copies in flight
                 same = gather(piece.view, places, 1) == values
                 if same.ndim > 1:
                     same = same.all(axis=1)
@@ -313,13 +318,14 @@ class SharedChecks:
             self._report(culprits, site, int(LANES.owner(word)), moving=int(word) >= IN_FLIGHT)
 
     def _unordered(self, words: Array, lanes: LaneSet, strong: bool, were_reads: bool) -> Array | None:
-        """Where an access by these lanes conflicts with the one (a read or not) that a word names; None: nowhere."""
+        """A mask of the granules at which an access by these lanes races with the access that a word names (a read if
+        ``were_reads``); None if there are none."""
         own = lanes.lanes if words.ndim == 1 else lanes.lanes[:, None]
         owner, event = LANES.owner(words), LANES.event(words)
         moving = words >= IN_FLIGHT
         wrong: Array = (words >= self.low) & ((owner != own) | moving)
         if self.batch.geometry.whole_warps:
-            # most of what is left is of warps that go in step
+            # drop the cheap and most frequent case first: the same warp, ordered by a bar.warp.sync of all its lanes
             apart = (words ^ (own << 1)) & _WARPS != 0
             low = self.warp_low.take(lanes.warp)
             wrong &= apart | (words >= (low if words.ndim == 1 else low[:, None]))
@@ -346,14 +352,14 @@ class SharedChecks:
                 ordered[rest] = self._chained(another[rest], since[rest], one[rest])
             rest = np.flatnonzero(~ordered & (block != theirs))
             if len(rest):
-                # flags and fences between the blocks of a cluster
+                # blocks of a cluster may also be ordered by flags and fences
                 first = self.batch.first_block
                 ordered[rest] = self.grid_chains.all_ordered(first + theirs[rest], since[rest], first + block[rest])
             wrong[tuple(axis[ordered] for axis in cells)] = False
         return wrong if wrong.any() else None
 
     def _chained(self, other: Array, since: Array, one: Array) -> Array:
-        """Whether what warps ``other`` did at events ``since`` is before what warps ``one`` do now."""
+        """Whether accesses by warps ``other`` at events ``since`` happen before the current access of warps ``one``."""
         inner = other % self.batch.geometry.warps_per_block
         found: Array = since <= self.known[one, inner]
         if found.all():
@@ -367,30 +373,38 @@ class SharedChecks:
     def _report(
         self, wrong: WrongLanes, site: Site, lane: int, *, moving: bool = False, same: bool = False
     ) -> NoReturn:
-        """Report the race with what a lane of the batch did at a site. ``moving``: a cp.async in flight; ``same``: both
-        are of one instruction."""
+        """Report the race with an access by a lane of the batch at a site. ``moving``: it is a cp.async in flight;
+        ``same``: both accesses are of one instruction."""
         byte = self._byte(wrong)
         what = f"{wrong.access.named} at byte {byte} of shared memory"
         block, thread = divmod(lane, self.batch.geometry.threads)
         mine = int(wrong.piece.lanes.lanes[wrong.first])
         if moving:
-            whose = "which the thread itself" if mine == lane else "which another thread"
+            whose = "the same thread" if mine == lane else "another thread"
             kind = "read before cp.async wait"
-            detail = f"{what}, {whose} has a cp.async on its way to and has not waited for"
+            detail = f"{what}, the destination of a cp.async by {whose}, which has not waited for it yet"
+            notes = ["wait for the copy (cp.async.wait_group, __pipeline_wait_prior) first"]
+            if mine != lane:
+                notes = ["wait for the copy in the thread that issued it, then call __syncthreads()"]
         else:
             kind = "shared memory race"
-            whose = "another thread of the block"
+            whose, barrier = "another thread of the block", "__syncthreads()"
             if mine // self.batch.geometry.threads != block:
-                whose = "a thread of another block of the cluster"
+                whose, barrier = "a thread of another block of the cluster", "cluster.sync()"
             elif self.batch.geometry.warp[mine] == self.batch.geometry.warp[lane]:
-                whose = "another thread of the warp"
-            how = "in the same instruction stores something else" if same else "accesses with nothing to order the two"
-            detail = f"{what}, which {whose} {how}"
-        fail(wrong, kind, detail, Conflict(site, self.batch.first_block + block, thread), address=byte)
+                # of a race within a block, the pair that is found first is often of one warp
+                whose, barrier = "another thread of the warp", "__syncthreads() (__syncwarp() within one warp)"
+            detail = f"{what}, not synchronised with an access by {whose}"
+            notes = [f"put {barrier} between the two accesses, or use atomics"]
+            if same:
+                detail = f"{what}, to which {whose} stores another value in the same instruction"
+                notes = ["let one thread store, or use atomics"]
+        conflict = Conflict(site, self.batch.first_block + block, thread)
+        fail(wrong, kind, detail, conflict, address=byte, notes=notes)
 
 
 def _any(wrong: Array, access: MemoryAccess, shift: int) -> Array:
-    """Per lane, of something per granule."""
+    """Reduce a mask per granule to a mask per lane."""
     if access.size >> shift == 1:
         return wrong
     found: Array = np.logical_or.reduce(wrong, axis=-1)

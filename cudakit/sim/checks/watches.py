@@ -1,4 +1,4 @@
-"""The last store to some bytes of global memory: who wrote a value that is wrong."""
+"""Finds the last store to some bytes of global memory: the line that wrote a wrong result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cudakit.sim.lockstep.report import KernelReport
 
 
 class StoreWatch:
-    """Looks for stores and atomics to ``size`` bytes at ``address``. ``store`` is the last one, as a report of the kind
+    """Watches stores and atomics to ``size`` bytes at ``address``. ``store`` is the last one, as a report of the kind
     "store", or None."""
 
     def __init__(self, address: int, size: int) -> None:
@@ -21,7 +21,7 @@ class StoreWatch:
         self.store: KernelReport | None = None
 
     def note(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
-        """A store is about to write the elements of a piece."""
+        """Note a store to the elements of a piece."""
         home, end = piece.home, self.address + self.size
         if not isinstance(home, Allocation) or not (home.address < end and self.address < home.address + home.size):
             return
@@ -29,7 +29,7 @@ class StoreWatch:
         hits = np.flatnonzero((places < end) & (places + access.size > self.address))
         if not hits.size:
             return
-        position = int(hits[-1])  # of several lanes the last wins
+        position = int(hits[-1])  # if several lanes store to one address, the last one wins
         if piece.choice is not None:
             position = int(np.arange(f.lanes.count)[piece.choice][position])
         block, thread = f.lane_place(position)

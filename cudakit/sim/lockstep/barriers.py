@@ -1,6 +1,6 @@
-"""Barriers among the threads of a block: arrivals, releases, and whether the lanes that meet there may.
+"""Barriers of a block's threads: arrivals, releases, and the check for divergent barriers.
 
-The scheduler (control.py) brings fragments here, and has those that have met let go.
+The scheduler (control.py) reports arriving fragments and requests releases.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from cudakit.sim.lockstep.run import KernelRun
 
 
 class BarrierState:
-    """One barrier number of all blocks of a batch."""
+    """The state of one barrier number, for all blocks of a batch."""
 
     __slots__ = ("arrived", "expected", "waiting")
 
     def __init__(self, blocks: int) -> None:
         self.arrived = np.zeros(blocks, np.int64)
-        # threads to wait for in each block; 0: all that are alive
+        # threads to wait for in each block; 0: all live threads
         self.expected = np.zeros(blocks, np.int64)
         self.waiting: list[Fragment] = []
 
 
 class BlockBarriers:
-    """The barriers of a batch's blocks, by number. Fragments that are let go return to the queue."""
+    """The barriers of a batch's blocks, by number. Released fragments return to the queue."""
 
     def __init__(self, batch: Batch, queue: FragmentQueue) -> None:
         self.batch = batch
@@ -38,11 +38,12 @@ class BlockBarriers:
         self.states: dict[int, BarrierState] = {}
 
     def waiting(self) -> list[Fragment]:
-        """The fragments that wait here."""
+        """The fragments that wait at barriers."""
         return [f for state in self.states.values() for f in state.waiting]
 
     def arrive(self, f: Fragment, call: BarrierCall) -> bool:
-        """Bring a fragment to a barrier; True if it may go straight on. ``release`` comes next if it does not wait."""
+        """Note a fragment's arrival; True if it may continue at once. The caller calls ``release`` if the instruction
+        does not wait."""
         number, count = call.number(f), call.count(f)
         f.jumps = 0
         batch = self.batch
@@ -68,7 +69,7 @@ class BlockBarriers:
         return not call.waits
 
     def wait_at(self, f: Fragment, lanes: LaneSet, call: BarrierCall, number: int, threads: int) -> None:
-        """Note the arrival of lanes at one barrier, and park their fragment there if they wait."""
+        """Note the arrival of lanes at one barrier, and keep their fragment here if they wait."""
         state = self.states.get(number)
         if state is None:
             state = self.states[number] = BarrierState(self.batch.geometry.blocks)
@@ -81,7 +82,7 @@ class BlockBarriers:
             state.waiting.append(f)
 
     def release(self) -> bool:
-        """Let go of every block whose threads have all arrived at a barrier; True if there was one."""
+        """Release every block whose threads have all arrived at a barrier; True if there was one."""
         released = False
         epoch = self.queue.epoch()
         for number, state in list(self.states.items()):
@@ -114,7 +115,7 @@ class BlockBarriers:
             f.regs[call.slot] = result
 
     def reduce(self, call: BarrierCall, parts: list[tuple[Fragment, Array]]) -> list[Array]:
-        """Reduce a predicate over each block; the result for each lane of each part."""
+        """Reduce a predicate over each block; returns the result of each part, per lane."""
         blocks = self.batch.geometry.blocks
         votes = np.zeros(blocks, np.int64)
         lanes = np.zeros(blocks, np.int64)
@@ -130,12 +131,12 @@ class BlockBarriers:
         return [result.take(f.lanes.block) for f, _ in parts]
 
     def deadlock(self) -> NoReturn:
-        """Nothing can move, and lanes are left: they wait at barriers that others will never reach."""
-        # one at which lanes wait, rather than one at which some have only arrived
+        """Report lanes that wait at barriers that the other threads can never reach."""
+        # prefer a barrier at which lanes wait to one with arrivals only
         number, state = max(self.states.items(), key=lambda item: len(item[1].waiting))
         f = state.waiting[0] if state.waiting else None
         if f is None:
-            raise RuntimeError("lanes are left, and none of them waits anywhere")
+            raise RuntimeError("some lanes have not exited, but none of them waits at a barrier")
         call = f.program.blocks[f.block - 1].barrier
         block = int(f.lanes.block[0])
         arrived = int(state.arrived[block])
@@ -149,12 +150,13 @@ class BlockBarriers:
                 wait = w.program.blocks[w.block - 1].barrier
                 places = self.batch.run.place(wait.instruction)
                 where = f"{places[0].file}:{places[0].line}" if places else wait.instruction.text.strip()
-                notes.append(f"{inside} threads of this block wait at barrier {other_number}, {where}")
+                waits = "thread of this block waits" if inside == 1 else "threads of this block wait"
+                notes.append(f"{inside} {waits} at barrier {other_number}, at {where}")
         f.fail(
             call.instruction,
             "deadlock",
-            f"{arrived} threads of the block wait at barrier {number} for {expected}; the others are at another "
-            "barrier or gone, and none can move",
+            f"{arrived} of {expected} threads have arrived at barrier {number} of the block; the others wait at "
+            "another barrier or have exited",
             lanes=f.lanes.count,
             notes=notes,
         )
@@ -165,14 +167,14 @@ def _varies(values: Array) -> bool:
 
 
 def _tell_checks(batch: Batch, number: int, state: BarrierState, full: Array, going: list[Fragment]) -> None:
-    """Tell the checks who has met: whole blocks, or the warps that came and go on."""
+    """Notify the checks of the threads that have met at a barrier: whole blocks, or some warps of a block."""
     guard = batch.guard
     if guard is None:
         return
     waited = np.zeros(batch.geometry.blocks, np.int64)
     for f in going:
         waited += f.lanes.block_counts
-    # threads that have exited count as past a barrier for all threads of their block
+    # a barrier for all threads of the block does not wait for threads that have exited
     plain = (state.expected == 0) | (state.expected == batch.geometry.threads)
     whole = full & plain & (waited == batch.live_blocks)
     if whole.any():
@@ -183,8 +185,9 @@ def _tell_checks(batch: Batch, number: int, state: BarrierState, full: Array, go
 
 
 def _check_alignment(run: KernelRun, going: list[Fragment], plain: Array) -> None:
-    """An aligned barrier needs all lanes of a warp at the same instruction; __syncthreads(), which names no count
-    (``plain``, for each block), all threads of the block at the same one of the source."""
+    """Report divergent barriers. All lanes of a warp must execute the same aligned barrier instruction. All threads of
+    a block must reach the same __syncthreads() of the source, a barrier without a thread count (``plain``, per block).
+    """
     if len(going) < 2 or "barrier" not in run.checks:
         return
     seen: list[tuple[Fragment, BarrierCall]] = []
@@ -208,7 +211,7 @@ def _check_alignment(run: KernelRun, going: list[Fragment], plain: Array) -> Non
 def _fail_apart(
     run: KernelRun, f: Fragment, call: BarrierCall, positions: Array, other: Fragment, theirs: BarrierCall, whose: str
 ) -> NoReturn:
-    """Lanes of two fragments wait at different barriers that should be one."""
+    """Report lanes of two fragments that wait at different barriers instead of the same one."""
     first = int(positions[0])
     same = other.lanes.warp == f.lanes.warp[first]
     if not same.any():
@@ -217,8 +220,7 @@ def _fail_apart(
     f.fail(
         call.instruction,
         "divergent barrier",
-        f"{whose} wait at different barrier instructions: every thread of the block must reach the same "
-        "__syncthreads()",
+        f"{whose} wait at different barriers; every thread of the block must reach the same __syncthreads()",
         first,
         positions,
         others=(Other("barrier", block, thread, run.place(theirs.instruction)),),

@@ -1,8 +1,8 @@
-"""Thread block clusters: blocks that run together, see each other's shared memory, and meet at barrier.cluster.
+"""Thread block clusters: blocks that run together, access each other's shared memory, and meet at barrier.cluster.
 
-The blocks of a cluster are consecutive in their batch. A shared address holds the block's rank in the cluster above
-``RANK_SHIFT``: the address that a block takes of a shared variable carries its own rank, so the address stays correct
-in another block, and mapa replaces the rank. Generic addresses are that plus the window.
+The blocks of a cluster are consecutive in their batch. The bits of a shared address from ``RANK_SHIFT`` up are the
+block's rank in the cluster. The address of a shared variable contains the rank of the block that takes it, so it stays
+valid in other blocks; mapa replaces the rank. A generic address is the shared address plus the window.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OFFSET_MASK = (1 << RANK_SHIFT) - 1
 
 
 def ranks(batch: Batch, lanes: LaneSet) -> Array:
-    """Each lane's block within its cluster, int64."""
+    """The rank of each lane's block in its cluster, int64."""
     size = batch.run.cluster_size
     key = ("cluster rank", size)
     found: Array | None = lanes.cache.get(key)
@@ -36,7 +36,7 @@ def ranks(batch: Batch, lanes: LaneSet) -> Array:
 
 
 def own_base(f: Fragment) -> Any:
-    """The part of a shared variable's address above its offset in the block: a uint64, or one per lane."""
+    """The rank bits of a shared variable's address: a uint64, or one per lane."""
     if f.batch.run.cluster_size == 1:
         return np.uint64(0)
     return ranks(f.batch, f.lanes).astype(np.uint64) << np.uint64(RANK_SHIFT)
@@ -46,7 +46,7 @@ def own_base(f: Fragment) -> Any:
 
 
 def shared_address(name: str) -> Callable[[Fragment], Any]:
-    """How to get the address of a shared variable."""
+    """Return a function that computes the address of a shared variable for a fragment."""
 
     def get(f: Fragment) -> Any:
         run = f.batch.run
@@ -57,7 +57,7 @@ def shared_address(name: str) -> Callable[[Fragment], Any]:
 
 
 def in_own_shared(f: Fragment, value: Array) -> Array:
-    """Whether generic addresses lie in the shared memory of the lane's own block."""
+    """Whether generic addresses are in the shared memory of the lane's own block."""
     low = np.uint64(SHARED_WINDOW) + own_base(f)
     high = low + np.uint64(1 << RANK_SHIFT) if f.batch.run.cluster_size > 1 else np.uint64(LOCAL_WINDOW)
     inside: Array = (value >= low) & (value < high)
@@ -67,11 +67,12 @@ def in_own_shared(f: Fragment, value: Array) -> Array:
 def offsets_in_cluster(
     f: Fragment, lanes: LaneSet, start: Array, site: Site, size: int, anywhere: bool
 ) -> tuple[Array, Array]:
-    """The places at which lanes of a cluster's blocks access ``size`` bytes of shared memory: the offset in a block's
-    own shared memory, and the block within the batch, both (lanes,) of int64. ``start`` are the addresses without the
-    window, one per lane or one for all. ``anywhere``: in any block of the cluster, not the lane's own alone.
+    """Split the shared addresses of lanes in a cluster. Returns the offset in a block's shared memory, and the block
+    within the batch, both (lanes,) of int64. ``start`` are the addresses without the window, one per lane or one for
+    all lanes, of accesses to ``size`` bytes. ``anywhere``: any block of the cluster may be accessed, not only the
+    lane's own.
 
-    A rank that the cluster does not have, and a block that has exited, are reported.
+    A rank outside the cluster and a block that has exited are reported as faults.
     """
     batch = f.batch
     blocks = batch.run.cluster_size
@@ -80,22 +81,22 @@ def offsets_in_cluster(
     offsets = (start & _OFFSET_MASK) - SHARED_START
     wrong = np.flatnonzero((rank < 0) | (rank >= blocks))
     if len(wrong):
-        where = f"block {int(rank[wrong[0]])} of a cluster that has {blocks} (ranks start at 0)"
+        where = f"the shared memory of rank {int(rank[wrong[0]])}; the cluster has ranks 0 to {blocks - 1}"
         _fail(f, site, size, "out of bounds", where, start, wrong)
     if not anywhere:
         wrong = np.flatnonzero(rank != own)
         if len(wrong):
             where = (
-                f"the shared memory of block {int(rank[wrong[0]])} of the cluster by block {int(own[wrong[0]])}, and "
-                "the access is .shared::cta, which reaches the block's own alone"
+                f"the shared memory of rank {int(rank[wrong[0]])} of the cluster from rank {int(own[wrong[0]])}; a "
+                ".shared::cta access can only reach its own block's shared memory"
             )
             _fail(f, site, size, "out of bounds", where, start, wrong)
     block = lanes.block - own + rank
     gone = np.flatnonzero((rank != own) & (batch.live_blocks.take(block) == 0))
     if len(gone):
         where = (
-            f"the shared memory of block {batch.block_index(int(block[gone[0]]))}, which has exited: its threads must "
-            "wait, at a cluster barrier, for the last access"
+            f"the shared memory of block {batch.block_index(int(block[gone[0]]))}, which has exited: synchronise the "
+            "cluster (cluster.sync()) after the last access and before the block exits"
         )
         _fail(f, site, size, "use after free", where, start, gone)
     return offsets, block
@@ -120,8 +121,8 @@ def _fail(f: Fragment, site: Site, size: int, kind: str, where: str, start: Arra
 
 
 class ClusterBarrier:
-    """The barriers of a batch's clusters. Each thread arrives and then waits; a phase is complete when all threads of
-    the cluster that have not exited have arrived."""
+    """The barriers of a batch's clusters. Each thread arrives and then waits; a phase is complete once all live threads
+    of the cluster have arrived."""
 
     def __init__(self, batch: Batch, queue: FragmentQueue) -> None:
         geometry, size = batch.geometry, batch.run.cluster_size
@@ -129,10 +130,10 @@ class ClusterBarrier:
         self.queue = queue
         self.clusters = geometry.blocks // size
         self.cluster = geometry.block // size
-        # phases that each lane has arrived at, and whether it has yet to wait for the last
+        # the number of phases that each lane has arrived at, and whether its wait for the last one is still due
         self.phase = np.zeros(geometry.lanes, np.int64)
         self.owing = np.zeros(geometry.lanes, np.bool_)
-        # where each lane arrived last: the place among the places seen
+        # the path of each lane's last arrival, as a number in `places`
         self.place = np.zeros(geometry.lanes, np.int64)
         self.places: dict[tuple[int, ...], int] = {}
         self.instructions: list[Instruction] = []
@@ -140,7 +141,7 @@ class ClusterBarrier:
         self.waiting: list[Fragment] = []
 
     def meet(self, f: Fragment, call: ClusterCall) -> bool:
-        """Bring a fragment, already past the instruction, to arrive or wait; True if it may go straight on."""
+        """Arrive or wait with a fragment that is already past the instruction; True if it may continue at once."""
         f.jumps = 0
         if call.waits:
             return self.wait(f, call)
@@ -150,7 +151,7 @@ class ClusterBarrier:
             f.fail(
                 call.instruction,
                 "divergent barrier",
-                "a thread arrives at the cluster barrier twice without waiting in between",
+                "a thread arrives at the cluster barrier twice without a wait between the arrivals",
                 int(twice[0]),
                 len(twice),
             )
@@ -167,7 +168,7 @@ class ClusterBarrier:
         return True
 
     def check_alignment(self, f: Fragment, call: ClusterCall) -> None:
-        """An aligned arrival needs all lanes of a warp at the same instruction."""
+        """Report lanes of one warp that make an aligned arrival at different instructions."""
         warps = self.batch.geometry.warp
         mine = np.zeros(self.batch.geometry.warps, np.bool_)
         mine[f.lanes.warps] = True
@@ -181,7 +182,8 @@ class ClusterBarrier:
             f.fail(
                 call.instruction,
                 "divergent barrier",
-                "lanes of one warp arrive at the cluster barrier at different instructions, which are .aligned",
+                "lanes of one warp arrive at the cluster barrier at different .aligned instructions; all lanes of the "
+                "warp must execute the same one",
                 position,
                 int((f.lanes.warp == warp).sum()),
             )
@@ -193,7 +195,7 @@ class ClusterBarrier:
             f.fail(
                 call.instruction,
                 "divergent barrier",
-                "a thread waits at the cluster barrier without having arrived there",
+                "a thread waits at the cluster barrier without having arrived at it",
                 int(never[0]),
                 len(never),
             )
@@ -209,7 +211,8 @@ class ClusterBarrier:
         return passed
 
     def release(self) -> bool:
-        """Complete the phases at which all have arrived, and let those go on that wait for them; True if some do."""
+        """Complete the phases at which all threads have arrived, and release the fragments that wait for them; True if
+        some were released."""
         batch, size = self.batch, self.batch.run.cluster_size
         arrived = np.bincount(self.cluster, batch.alive & (self.phase > self.completed[self.cluster]), self.clusters)
         live = batch.live_blocks.reshape(-1, size).sum(axis=1)
@@ -228,7 +231,7 @@ class ClusterBarrier:
         return bool(going)
 
     def deadlock(self) -> NoReturn:
-        """Nothing can move, and lanes wait for threads of their cluster that will never arrive."""
+        """Report lanes that wait for threads of their cluster that can never arrive."""
         f = self.waiting[0]
         call = f.program.blocks[f.block - 1].cluster_barrier
         cluster = int(self.cluster[f.lanes.lanes[0]])
@@ -238,7 +241,7 @@ class ClusterBarrier:
         f.fail(
             call.instruction,
             "deadlock",
-            f"{arrived} of the {int(inside.sum())} living threads of a cluster of {size} blocks have arrived at the "
-            "cluster barrier; the others are elsewhere, and none can move",
+            f"{arrived} of the {int(inside.sum())} live threads of a cluster of {size} blocks have arrived at the "
+            "cluster barrier; the others are blocked elsewhere",
             lanes=f.lanes.count,
         )

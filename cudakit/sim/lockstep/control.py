@@ -1,8 +1,8 @@
-"""The scheduler: which lanes run next, where they part and meet, barriers, and an end of patience with those that hang.
+"""The scheduler: which lanes run next, divergence and reconvergence, barriers, and hang detection.
 
-Fragments that are furthest behind in the program run first, so that lanes that parted meet again where their ways join.
-A fragment that keeps jumping backwards while others wait is tired after a while and lets them go first, so a lane that
-spins on a lock never starves the one that holds it.
+The fragments with the lowest position in the program run first, so that divergent lanes reconverge where their paths
+join. A fragment that keeps jumping backwards while others wait yields to them after a while, so that a lane that spins
+on a lock never starves the lane that holds it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.ptx.opcodes import name_of
 
-# backward jumps before a fragment lets others go first: in a loop that waits for other lanes, and in any other
+# backward jumps before a fragment yields: in a loop that waits for other lanes, and in any other loop
 _TIRED_SPIN = 4
 _TIRED = 4096
-# backward jumps without any progress before waiting lanes count as hanging
+# backward jumps without any progress before a hang is reported, for the same two kinds of loops
 _HANG_SPIN = 20_000
 _HANG = 20_000_000
 _STACK_DEPTH = 4096
@@ -48,7 +48,7 @@ def _is_warp_barrier(f: Fragment) -> bool:
 
 
 class LaneScheduler:
-    """Runs one batch to its end."""
+    """Runs one batch until all its lanes have exited."""
 
     def __init__(self, batch: Batch, program: Program, remaining: int) -> None:
         self.batch = batch
@@ -58,7 +58,7 @@ class LaneScheduler:
         self.barriers = BlockBarriers(batch, self.queue)
         self.cluster = ClusterBarrier(batch, self.queue) if batch.run.config.cluster_barriers else None
         self.counts = batch.run.block_counts
-        # backward jumps since the batch last got on, in loops that do not wait for other lanes and in those that do
+        # backward jumps since the batch last made progress: in loops that do not wait for other lanes, in loops that do
         self.idle_jumps = [0, 0]
         self.seen_progress = 0
         self.snapshot: tuple[Any, ...] | None = None
@@ -68,7 +68,7 @@ class LaneScheduler:
     # ---- choosing ----
 
     def loop(self) -> None:
-        """Run until every lane has exited; KernelFault if that cannot be."""
+        """Run until every lane has exited; raises KernelFault for a fault, a deadlock or a hang."""
         pending, deferred = self.queue.pending, self.queue.deferred
         while True:
             if not pending:
@@ -91,7 +91,7 @@ class LaneScheduler:
             self.advance(waiting[0] if len(waiting) == 1 else unite(waiting))
 
     def advance(self, f: Fragment, forced: bool = False) -> None:
-        """Run a fragment until it ends, waits, parts, or others are behind it."""
+        """Run a fragment until it exits, waits, splits, or must yield to other fragments."""
         counts, queue = self.counts, self.queue
         pending, deferred = queue.pending, queue.deferred
         while True:
@@ -169,7 +169,7 @@ class LaneScheduler:
             self.batch.guard.leave(f)
 
     def part(self, f: Fragment, block: BasicBlock, held: Array) -> None:
-        """Send the lanes of a fragment two ways."""
+        """Split a fragment at a divergent branch."""
         found = f.lanes.split(held)
         if found.parted:
             count = self.counts[block.number]
@@ -185,11 +185,13 @@ class LaneScheduler:
             self.queue.add(part)
 
     def switch(self, f: Fragment, block: BasicBlock) -> bool:
-        """Branch by an index; False where the lanes parted."""
+        """Branch by an index; False if the fragment was split."""
         index = f.regs[block.slot]
         targets = block.targets
         if int(index.max()) >= len(targets):
-            f.fail(block.instructions[-1], "bad branch index", f"index {int(index.max())} of {len(targets)} targets")
+            f.fail(
+                block.instructions[-1], "bad branch index", f"index {int(index.max())}, {len(targets)} branch targets"
+            )
         if index.ndim == 0 or int(index.min()) == int(index.max()):
             f.block = targets[int(index if index.ndim == 0 else index[0])]
             return True
@@ -214,11 +216,11 @@ class LaneScheduler:
             f.fail(
                 block.instructions[-1],
                 "stack overflow",
-                f"calls are {len(f.frames)} deep and need more than the {self.run.local_bytes} bytes of local memory a "
-                "thread has here: end the recursion sooner, or raise the stack limit",
+                f"calls are {len(f.frames)} deep and need more than the thread's {self.run.local_bytes} bytes of local "
+                "memory: reduce the recursion depth or raise the stack limit",
                 lanes=f.lanes.count,
             )
-        # where the caller goes on; its results are fetched on return
+        # the caller resumes at `block.fall`, where it fetches the results
         f.frames = [*f.frames, Frame(callee, regs, block.fall, base)]
         f.frames[-2] = Frame(f.program, f.regs, f.frames[-2].resume, f.frames[-2].local_base)
         f.program, f.regs, f.block = callee, regs, 0
@@ -239,10 +241,10 @@ class LaneScheduler:
             f.regs[slot] = done.regs[result]
         return True
 
-    # ---- patience ----
+    # ---- hang detection ----
 
     def jumped_back(self, f: Fragment, block: BasicBlock, alone: bool = True) -> bool:
-        """Note a backward jump; True where the fragment shall let others go first (its epoch is then raised)."""
+        """Note a backward jump; True if the fragment must yield to others (its epoch is then raised)."""
         batch = self.batch
         if batch.progress != self.seen_progress:
             self.seen_progress = batch.progress
@@ -253,7 +255,7 @@ class LaneScheduler:
             return False
         f.jumps = 0
         if self.idle_jumps[block.spins] > (_HANG_SPIN if block.spins else _HANG):
-            self.hang(f, block, "for too long")
+            self.hang(f, block, "has repeated too many times without progress")
         others = bool(self.queue.pending) or bool(self.queue.deferred)
         if alone and not others and not block.spins:
             self.look_for_cycle(f, block)
@@ -264,30 +266,30 @@ class LaneScheduler:
         return waiting and alone
 
     def look_for_cycle(self, f: Fragment, block: BasicBlock) -> None:
-        """Where nobody else can run, a loop whose registers repeat while memory stays as it is never ends."""
+        """Report an infinite loop: no other fragment can run, and registers and memory are as at the last look."""
         live = [f.regs[slot].tobytes() for slot in f.program.live[block.target]]
         state = (f.path(), id(f.lanes), live, self.batch.progress)
         if self.snapshot is not None and self.snapshot == state:
-            self.hang(f, block, "and changes nothing")
+            self.hang(f, block, "repeats with the same registers and memory")
         self.snapshot = state
 
     def hang(self, f: Fragment, block: BasicBlock, how: str) -> None:
         notes = [
-            "the compiler keeps a load or store of the loop only where it must: a flag that other threads change has "
-            "to be volatile or atomic"
+            "the compiler may move a plain load or store out of the loop: a flag that other threads change must be "
+            "volatile or atomic"
         ]
         waiting = sum(w.lanes.count for w in self.at_barriers())
         if waiting:
-            notes.append(f"{waiting} lanes wait at a barrier meanwhile")
+            notes.append(f"{waiting} other lanes wait at a barrier")
         if self.remaining:
             notes.append(
-                f"{self.remaining} blocks of the grid have not started: blocks that wait for each other need a "
+                f"{self.remaining} blocks of the grid have not started: if blocks wait for each other, use a "
                 "cooperative launch"
             )
         f.fail(
             block.instructions[-1] if block.instructions else None,
             "hang",
-            f"a loop repeats {how}: in the compiled code no lane stores, exits or passes a barrier any more",
+            f"a loop {how}: in the compiled code no lane stores, exits or passes a barrier any more",
             lanes=f.lanes.count,
             notes=notes,
         )
@@ -295,7 +297,7 @@ class LaneScheduler:
     # ---- lanes that wait for each other ----
 
     def gathered(self, f: Fragment, block: BasicBlock) -> bool:
-        """Whether all lanes that the instruction's member mask names are here, but for those that have exited."""
+        """Whether all live lanes of the instruction's member mask are in the fragment."""
         lanes = f.lanes
         if lanes.complete or block.sync is None:
             return True
@@ -305,7 +307,7 @@ class LaneScheduler:
         return not self.missing(f, block).any()
 
     def meet(self) -> bool:
-        """Let lanes go on that wait for each other at different bar.warp.sync instructions; True where some did."""
+        """Release lanes that wait for each other at different bar.warp.sync instructions; True if there were some."""
         deferred = self.queue.deferred
         there = [f for fs in deferred.values() for f in fs if _is_warp_barrier(f)]
         bits = np.zeros(self.batch.geometry.warps, np.uint32)
@@ -323,7 +325,7 @@ class LaneScheduler:
         return bool(going)
 
     def missing(self, f: Fragment, block: BasicBlock) -> Array:
-        """The lanes that the member mask names and that are alive elsewhere, as bits, one uint32 a warp."""
+        """The live lanes of the member mask that are not in the fragment, as bits, one uint32 per warp."""
         lanes = f.lanes
         if block.sync is None:
             return np.zeros(lanes.warp_count, np.uint32)
@@ -331,11 +333,11 @@ class LaneScheduler:
         named = np.zeros(lanes.warp_count, np.uint32)
         np.bitwise_or.at(named, lanes.warp_rank, mask)
         missing: Array = named & ~lanes.present
-        # lanes past the end of a partial warp, or gone, are never missed
+        # lanes past the end of a partial warp and lanes that have exited are not missing
         return missing & self.alive_bits(lanes) if missing.any() else missing
 
     def incomplete(self, f: Fragment, block: BasicBlock) -> NoReturn:
-        """Lanes named by a member mask will never come."""
+        """Report the lanes of a member mask that can never execute the instruction."""
         instruction = block.instructions[0]
         missing = self.missing(f, block)
         warps = np.flatnonzero(missing)
@@ -344,14 +346,14 @@ class LaneScheduler:
         f.fail(
             instruction,
             "lanes missing from a warp operation",
-            f"the member mask of {instruction.name} names lanes that wait elsewhere and never come: "
+            f"the member mask of {instruction.name} includes lanes that are blocked elsewhere and never execute it: "
             f"{', '.join(map(str, absent))} of this warp",
             position,
             int(np.isin(f.lanes.warp_rank, warps).sum()),
         )
 
     def alive_bits(self, lanes: LaneSet) -> Array:
-        """One bit for each lane of these warps that waits somewhere else (or here)."""
+        """The live lanes of these warps that wait in any queue or barrier, as bits, one uint32 per warp."""
         bits = np.zeros(self.batch.geometry.warps, np.uint32)
         running = [f for fs in (*self.queue.pending.values(), *self.queue.deferred.values()) for f in fs]
         for f in (*running, *self.at_barriers()):
@@ -361,14 +363,14 @@ class LaneScheduler:
     # ---- barriers ----
 
     def arrive(self, f: Fragment, call: BarrierCall) -> bool:
-        """Bring a fragment to a barrier of its block; True if it may go straight on."""
+        """Arrive at a barrier of the block with a fragment; True if it may continue at once."""
         goes_on = self.barriers.arrive(f, call)
         if not call.waits:
             self.release()
         return goes_on
 
     def release(self) -> bool:
-        """Let go of all that have met at barriers; True if there were some."""
+        """Release the fragments whose barriers are complete; True if there were some."""
         released = self.cluster is not None and self.cluster.release()
         return self.barriers.release() or released
 
@@ -377,7 +379,7 @@ class LaneScheduler:
         return self.barriers.waiting() + (self.cluster.waiting if self.cluster is not None else [])
 
     def deadlock(self) -> NoReturn:
-        """Nothing can move, and lanes are left: they wait at barriers that others will never reach."""
+        """Report lanes that wait at barriers that the other threads can never reach."""
         if not self.barriers.states and self.cluster is not None and self.cluster.waiting:
             self.cluster.deadlock()
         self.barriers.deadlock()

@@ -1,8 +1,8 @@
-"""What the machine holds while a kernel runs: a batch of its blocks, and fragments of lanes in step.
+"""The state of a running kernel: a batch of its blocks, and fragments of lanes in lockstep.
 
-A fragment is a set of lanes at one place of the program with registers of its own: dense arrays over just its lanes,
-so that instructions never need masks. A register whose lanes all hold the same value may be a numpy scalar. Register
-arrays are never written in place; they may be shared between registers, fragments and views.
+A fragment is a set of lanes at one place of the program with its own registers: dense arrays of only its lanes, so that
+instructions need no masks. A register with the same value in all lanes may be a numpy scalar. Register arrays are never
+written in place; they may be shared between registers, fragments and views.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cudakit.sim.ptx.ir import Instruction
 
 
 class Store:
-    """A block of bytes viewed as any element type."""
+    """Bytes that can be viewed as any element type: ``count`` rows of ``stride`` bytes, one per block or lane."""
 
     __slots__ = ("_views", "bytes", "stride")
 
@@ -44,9 +44,9 @@ class Store:
 
 
 class Batch:
-    """Some blocks of a launch, run together: their shared and local memory, and who is still alive.
+    """Some blocks of a launch, run together: their shared and local memory, and which lanes are live.
 
-    Blocks are numbered cluster by cluster, and within a cluster by rank; without clusters that is the grid's order.
+    Blocks are numbered cluster by cluster, and within a cluster by rank; without clusters, in the order of the grid.
     """
 
     def __init__(self, run: KernelRun, geometry: Geometry, first_block: int) -> None:
@@ -58,19 +58,19 @@ class Batch:
         self.live = geometry.lanes
         self.live_blocks = geometry.all.block_counts.copy()
         self.live_warps = geometry.all.warp_counts
-        # which lanes are left, where cluster barriers need to know
+        # which lanes are live, if the kernel has cluster barriers
         self.alive = np.ones(geometry.lanes if run.config.cluster_barriers else 0, np.bool_)
-        # whatever shows that the batch gets on: a store, an exit, a barrier passed
+        # increases with every sign of progress: a store, an exit, a completed barrier
         self.progress = 0
         self.specials: dict[str, Any] = {}
-        # what is known of the registers that shared memory was last addressed by
+        # facts about the registers that were last used as shared addresses, by their ids
         self.shared_addresses: dict[int, SharedAddresses] = {}
         self.copies: Any = None
-        # the checks of its accesses, None if there are none
+        # the checks of its accesses; None: no checks
         self.guard: AccessObserver | None = None
 
     def leave(self, lanes: LaneSet) -> None:
-        """Lanes that have exited hold nothing up any more."""
+        """Note lanes that have exited, so that nothing waits for them."""
         self.live -= lanes.count
         self.live_blocks = self.live_blocks - lanes.block_counts
         self.live_warps = self.live_warps - lanes.warp_counts
@@ -89,7 +89,7 @@ class Batch:
         return self.run.block_indices(self.first_block + np.arange(self.geometry.blocks))
 
     def grid_index(self, number: int) -> Index3:
-        """The grid index of the launch's block with this number, of whatever batch."""
+        """The grid index of the launch's block with this number, which may be in another batch."""
         x, y, z = self.run.block_indices(np.array([number]))[0].tolist()
         return x, y, z
 
@@ -99,13 +99,13 @@ class Batch:
 
 
 class Frame:
-    """One function being executed: its registers, where its caller goes on, and where its local memory starts."""
+    """An active function call: its registers, where its caller resumes, and where its local memory starts."""
 
     __slots__ = ("local_base", "origin", "program", "regs", "resume", "taken")
 
     def __init__(self, program: Program, regs: Registers, resume: int, local_base: int) -> None:
-        # the registers of the fragment that this one was a part of, and what was taken from them: where the parts meet
-        # again, a register that no part has written since is the whole's own
+        # the lanes and registers of the fragment that this one was split from, and the values taken from them: when the
+        # parts reunite, a register that no part has written since is the original array
         self.origin: tuple[LaneSet, Registers] | None = None
         self.taken: dict[int, Any] = {}
         self.program = program
@@ -115,7 +115,7 @@ class Frame:
 
 
 class Fragment:
-    """Lanes in step: at the start of block ``block`` of the top frame's program."""
+    """Lanes in lockstep, at the start of block ``block`` of the top frame's program."""
 
     __slots__ = ("batch", "block", "epoch", "frames", "jumps", "lanes", "program", "regs", "released", "value")
 
@@ -128,17 +128,17 @@ class Fragment:
         self.block = block
         self.epoch = epoch
         self.jumps = 0
-        # what the lanes bring to a barrier that reduces
+        # the lanes' operand of a barrier that reduces
         self.value: Any = None
-        # whether the warp operation at the start of the block need not wait any more
+        # whether the warp operation at the start of the block need not wait any longer
         self.released = False
 
     def path(self) -> tuple[int, ...]:
-        """Where the fragment is, through all calls; fragments may unite where their paths are equal."""
+        """The position of the fragment, including its calls; fragments with equal paths may be united."""
         return (*(frame.resume for frame in self.frames[1:]), self.block)
 
     def part(self, choice: Choice, lanes: LaneSet, block: int) -> Fragment:
-        """Some of the lanes, at ``block``, with the registers that are still needed there."""
+        """A new fragment of some of the lanes, at ``block``, with the registers that are live there."""
         frames = []
         for depth, frame in enumerate(self.frames):
             program = frame.program
@@ -160,7 +160,7 @@ class Fragment:
         return out
 
     def borrow(self, choice: Choice, lanes: LaneSet, slots: Sequence[int]) -> Fragment:
-        """Some of the lanes for one instruction, with only the registers it reads."""
+        """A new fragment of some of the lanes for one instruction, with only the registers ``slots``."""
         top = self.frames[-1]
         regs = list(top.program.template)
         for slot in slots:
@@ -171,13 +171,13 @@ class Fragment:
     # ---- reports ----
 
     def lane_place(self, position: int) -> tuple[Index3, Index3]:
-        """Block and thread index of the lane at a position of this fragment."""
+        """The block and thread indices of the lane at a position of this fragment."""
         geometry = self.batch.geometry
         block, thread = divmod(int(self.lanes.lanes[position]), geometry.threads)
         return self.batch.block_index(block), self.batch.thread_index(thread)
 
     def spread(self, positions: Array) -> str:
-        """How far the lanes at some positions reach, in words."""
+        """The range of the lanes at some positions, in words: "up to thread (127, 0, 0)"."""
         if len(positions) < 2:
             return ""
         linear = self.lanes.lanes[positions] // self.batch.geometry.threads
@@ -195,8 +195,8 @@ class Fragment:
         lanes: int | Array = 1,
         **more: Any,
     ) -> NoReturn:
-        """Stop the kernel with a report about the lane at ``position``. ``lanes`` are the positions of the lanes that
-        do the same, or how many they are."""
+        """Stop the kernel with a report about the lane at ``position``. ``lanes`` are the positions, or the number, of
+        the lanes with the same fault."""
         block, thread = self.lane_place(position)
         if isinstance(lanes, int) and lanes == self.lanes.count:
             lanes = np.arange(lanes)
@@ -220,7 +220,7 @@ class Fragment:
         )
 
     def fail_access(self, site: Site, fault: MemoryFault, space: str, position: int, lanes: int | Array) -> NoReturn:
-        """Stop the kernel because of a memory access of one lane."""
+        """Stop the kernel with the report of a memory fault."""
         self.fail(
             site.instruction,
             fault.kind,
@@ -236,8 +236,8 @@ class Fragment:
 
 
 def divide(waiting: list[Fragment], chosen: Callable[[LaneSet], Array]) -> tuple[list[Fragment], list[Fragment]]:
-    """Waiting fragments in two: those of the lanes that ``chosen`` (a mask over a set's lanes) lets go, and the rest.
-    Fragments with lanes of both kinds are parted."""
+    """Divide waiting fragments into those of the lanes that ``chosen`` selects (it returns a mask over a set's lanes)
+    and the rest. Fragments with lanes of both kinds are split."""
     going: list[Fragment] = []
     staying: list[Fragment] = []
     for f in waiting:
@@ -254,7 +254,7 @@ def divide(waiting: list[Fragment], chosen: Callable[[LaneSet], Array]) -> tuple
 
 
 def unite(fragments: list[Fragment]) -> Fragment:
-    """One fragment of several with equal paths."""
+    """Unite fragments with equal paths into one."""
     first = fragments[0]
     batch = first.batch
     lanes, places = batch.geometry.unite(tuple(f.lanes for f in fragments))
@@ -293,7 +293,7 @@ def _join(values: list[Any], places: list[Choice], count: int) -> Any:
     if all(v.ndim == 0 for v in values) and all(v is first or v.tobytes() == first.tobytes() for v in values[1:]):
         return first
     if first.dtype.kind == "V" or first.ndim == 2:
-        # a parameter of a call: bytes of each lane
+        # a parameter of a call: rows of bytes, one per lane
         rows = [np.frombuffer(v.tobytes(), np.uint8) if v.ndim == 0 else v for v in values]
         out = np.empty((count, rows[0].shape[-1]), np.uint8)
     else:

@@ -1,4 +1,4 @@
-"""From the addresses of lanes to pieces of memory, in every state space. Bounds and alignment are always checked."""
+"""Turns the addresses of lanes into pieces of memory, in every state space. Bounds and alignment are always checked."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _ADDRESSES_KEPT = 8
 
 
 class AddressResolver:
-    """Finds what one access instruction means: ``count`` elements of ``width`` bytes at ``address + offset`` in a state
-    space. ``counted`` are the bytes that it counts as in shared memory, others than its own if ptxas merges several;
-    ``paired``: lanes may share passes over shared memory as those of loads do."""
+    """Resolves the addresses of one access instruction: ``count`` elements of ``width`` bytes at ``address + offset``
+    in a state space. ``counted`` is its size in the shared-memory counters, which differs from its own size if ptxas
+    merges accesses; ``paired``: lanes may share wavefronts as the lanes of loads do."""
 
     __slots__ = ("count", "counted", "dtype", "offset", "paired", "shift", "site", "size", "space", "width")
 
@@ -66,11 +66,11 @@ class AddressResolver:
 
     @property
     def named(self) -> str:
-        """Its name in reports: "shared store of 4 bytes"."""
+        """The access as reports describe it: "shared store of 4 bytes"."""
         return f"{self.site.kind} of {self.size} byte{'s' * (self.size != 1)}"
 
     def locate(self, f: Fragment, lanes: LaneSet, address: Array) -> list[Piece]:
-        """The pieces at addresses within the access's own space."""
+        """The pieces at addresses in the access's state space."""
         space = self.space
         if space == GENERIC:
             return self._generic(f, lanes, address)
@@ -133,8 +133,8 @@ class AddressResolver:
         f.fail_access(self.site, fault, self.space, position, lanes)
 
     def _expect_within(self, f: Fragment, allocation: Allocation, starts: Array, lanes: Array | None) -> None:
-        """Stop the kernel if an access at one of these addresses, by these lanes (None: one by all lanes), touches more
-        than the bounds of its allocation."""
+        """Stop the kernel if an access at one of these addresses is not within the bounds of its allocation. ``lanes``
+        are the lanes of the addresses; None: all lanes access one address."""
         bounds = allocation.bounds
         if bounds is None or bounds.holds(int(starts.min()), int(starts.max() - starts.min()) + self.size):
             return
@@ -147,7 +147,7 @@ class AddressResolver:
         f.fail_access(self.site, fault, self.space, int(lanes[wrong[0]]), lanes[wrong])
 
     def _scattered(self, f: Fragment, lanes: LaneSet, address: Array) -> list[Piece]:
-        """Lanes that mean several allocations, or something that is none."""
+        """The pieces of lanes that access several allocations, or memory that is not allocated."""
         run, size = f.batch.run, self.size
         left = np.ones(lanes.count, np.bool_)
         parts: list[tuple[Allocation, Array]] = []
@@ -160,7 +160,7 @@ class AddressResolver:
                 allocation = run.space.covering(start, size)
             except MemoryFault as fault:
                 near = fault.allocation
-                # all lanes that miss in the same place are reported together
+                # report lanes together that are out of bounds near the same allocation
                 same = left & (address == address[position])
                 if near is not None and start >= near.address:
                     top = np.uint64(max(near.end - self.offset - size, 0))
@@ -233,14 +233,14 @@ class AddressResolver:
         return [Piece(view, known.index + ((known.rest + move) >> shift), None, lanes, store)]
 
     def _bad_addresses(self, f: Fragment, offsets: Array, limit: int) -> NoReturn:
-        """Some of these offsets are out of bounds or, failing that, misaligned."""
+        """Report the offsets that are out of bounds or, if none is, those that are misaligned."""
         wrong = np.flatnonzero((offsets < 0) | (offsets > limit - self.size))
         if not len(wrong):
             wrong = np.flatnonzero(offsets & (self.size - 1))
         self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), wrong)
 
     def _cluster(self, f: Fragment, lanes: LaneSet, address: Array, window: int) -> list[Piece]:
-        """``shared_pieces`` in a cluster, whose addresses name the block as well."""
+        """``shared_pieces`` in a cluster, where an address also contains the block's rank."""
         batch, size, shift = f.batch, self.size, self.shift
         store, limit = batch.shared, batch.run.shared_bytes
         start = address.astype(np.int64) + (self.offset - window)
@@ -259,7 +259,7 @@ class AddressResolver:
         return [Piece(view, (block * store.stride + offsets) >> shift, None, lanes, store)]
 
     def _bases(self, lanes: LaneSet, stride: int) -> Array:
-        """Where each lane's block starts in the shared store, in elements."""
+        """The start of each lane's block in the shared store, in elements."""
         key = ("shared", stride, self.shift)
         found: Array | None = lanes.cache.get(key)
         if found is None:
@@ -269,12 +269,12 @@ class AddressResolver:
     def _bad_shared(self, f: Fragment, start: int, limit: int, position: int, lanes: int | Array) -> NoReturn:
         address = start + SHARED_START
         if start >= 0 and start + self.size <= limit:
-            kind, what = "misaligned", f"byte {start} of the block's {limit} bytes of shared memory"
+            kind, what = "misaligned", f"byte {start} (not a multiple of {self.size}) of shared memory"
         else:
             kind = "out of bounds"
-            what = f"byte {start} of shared memory, of which the block has {limit} bytes"
+            what = f"byte {start} of shared memory; the block has {limit} bytes"
             if limit == 0:
-                what = f"byte {start} of shared memory, and the block has none: launch it with shared=BYTES"
+                what = f"byte {start} of shared memory; the block has none: launch the kernel with shared=BYTES"
         f.fail(
             self.site.instruction,
             kind,
@@ -309,10 +309,11 @@ class AddressResolver:
 
     def _bad_local(self, f: Fragment, kind: str, limit: int, offsets: Array, wrong: Array) -> NoReturn:
         start = int(offsets.flat[wrong[0]])
+        why = f"not a multiple of {self.size}" if kind == "misaligned" else f"the thread has {limit} bytes"
         f.fail(
             self.site.instruction,
             kind,
-            f"{self.site.kind} of {self.size} bytes at byte {start} of the thread's {limit} bytes of local memory",
+            f"{self.named} at byte {start} of local memory ({why})",
             int(wrong[0]),
             wrong if offsets.ndim else f.lanes.count,
             address=start,
@@ -331,7 +332,7 @@ class AddressResolver:
             f.fail(
                 self.site.instruction,
                 "misaligned" if start & (self.size - 1) else "out of bounds",
-                f"{self.site.kind} of {self.size} bytes at byte {start} of the kernel's {limit} bytes of parameters",
+                f"{self.named} at byte {start} of the kernel's {limit} bytes of parameters",
                 int(wrong[0]),
                 wrong if offsets.ndim else lanes.count,
             )
@@ -349,14 +350,14 @@ class AddressResolver:
                 if high + self.offset < window << 1:
                     return self._in_window(f, lanes, address, window, space)
                 break
-        # lanes mean different spaces: take each for itself
+        # the lanes access different spaces: handle each space separately
         pieces: list[Piece] = []
         bounds = [0, SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, _WRAP - 1]
         for number, space in enumerate((GLOBAL, SHARED, LOCAL, PARAM)):
             mask = (address >= np.uint64(bounds[number])) & (address < np.uint64(bounds[number + 1]))
             if mask.any():
                 choice, part = lanes.subset(mask)
-                # a fragment of those lanes alone, so that a report names the right ones
+                # a fragment of only these lanes, so that a report names the correct ones
                 there = f.borrow(choice, part, ())
                 found = self._in_window(there, part, choose(address, choice), bounds[number], space)
                 pieces.extend(within(piece, choice, lanes.count) for piece in found)

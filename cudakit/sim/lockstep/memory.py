@@ -1,10 +1,10 @@
-"""The simulated device's memory: allocations with real bytes behind virtual addresses that are never used twice.
+"""The simulated device's memory: allocations with real bytes at virtual addresses that are never reused.
 
-Addresses grow upwards; at least 4 KiB between two allocations belong to nobody, so an overrun never lands in a
-neighbour. Freed allocations are remembered for reports. Pinned host memory is registered at its real address.
+Addresses grow upwards; at least 4 KiB between two allocations are unused, so that an overrun never reaches the next
+allocation. Freed allocations are remembered for reports. Pinned host memory is registered at its real address.
 
-Shared, local and parameter memory have generic addresses in windows of their own, far above any real pointer: a
-generic address is ``window + offset``. They hold no allocations; the machine owns what is behind them.
+Shared, local and parameter memory have their own windows of generic addresses, far above any real pointer: a generic
+address is ``window + offset``. The windows contain no allocations; the machine holds their bytes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ FIRST_ADDRESS = 1 << 36
 SHARED_WINDOW = 1 << 56
 LOCAL_WINDOW = 1 << 57
 PARAM_WINDOW = 1 << 58
-# where shared memory starts: address 0 stays invalid, as on hardware
+# the first shared address: address 0 stays invalid, as on hardware
 SHARED_START = 1024
-# addresses below it are those of a null pointer, or offsets from one
+# a lower address is reported as a null pointer or an offset from one
 NEAR_NULL = 1 << 16
-# bytes of shared memory that the system keeps for itself in kernels that ask where they are: they come first
+# bytes at the start of shared memory that belong to the system, in kernels that read their address
 RESERVED_BYTES = 1024
-# what a fresh allocation holds: NaN to a float, -1 to an int, so that reading it before writing shows
+# the byte that fills a new allocation: NaN as a float, -1 as an int, so that an uninitialised read is noticed
 POISON = 0xFF
 _POISON_LIMIT = 1 << 30
 _FREED_KEPT = 8192
@@ -42,11 +42,11 @@ _GRANULE = 32
 
 
 class MemoryFault(Exception):
-    """An access that no live allocation covers, or that is not aligned.
+    """An access that is not within one live allocation, or is misaligned.
 
-    ``kind`` is "out of bounds", "misaligned", "use after free" or "double free"; ``address`` the first byte asked
-    for; ``size`` the bytes asked for; ``allocation`` the one that covers the address or lies nearest, or None;
-    ``distance`` the bytes from that allocation to the first byte outside it (0 when inside).
+    ``kind`` is "out of bounds", "misaligned", "use after free" or "double free"; the access is to ``size`` bytes at
+    ``address``. ``allocation`` is the one that contains the address, otherwise the nearest, or None. ``distance`` is
+    how many bytes the access is before the allocation or reaches past its end (0 if inside).
     """
 
     def __init__(self, kind: str, address: int, size: int, allocation: Allocation | None = None) -> None:
@@ -59,17 +59,18 @@ class MemoryFault(Exception):
 
     @property
     def where(self) -> str:
-        """What was asked for and where that lies, for a report that says by itself who made the allocation."""
+        """Size, address and place in or near an allocation, for a report that lists the allocation's origin itself."""
         return self._sentence(origins=False)
 
     def _sentence(self, *, origins: bool) -> str:
-        return f"{self.size} byte{'s' * (self.size != 1)} at {self.address:#x}: {describe_place(self, origins=origins)}"
+        odd = f" (not a multiple of {self.size})" if self.kind == "misaligned" else ""
+        return f"{_bytes(self.size)} at {self.address:#x}{odd}, {describe_place(self, origins=origins)}"
 
 
 class Allocation:
-    """One piece of memory: ``size`` bytes at ``address``; ``data`` is a writable uint8 array over them (empty once
-    freed). ``kind`` is "device", "host", "global" or "constant"; ``origin`` and ``free_origin`` say who made and who
-    freed it. ``bounds``: the array that is all that kernels may touch of it, or None.
+    """An allocation of ``size`` bytes at ``address``; ``data`` is a writable uint8 array of them (empty once freed).
+    ``kind`` is "device", "host", "heap", "global" or "constant"; ``origin`` and ``free_origin`` name the lines that
+    made and freed it. ``bounds``: the only array in it that kernels may access; None: all of it.
     """
 
     __slots__ = (
@@ -92,8 +93,8 @@ class Allocation:
         self.address = address
         self.size = size
         self.end = address + size
-        # the store starts at `base` (at most 31 bytes lower) and is whole in 32-byte granules, so that it can be
-        # viewed as any element type with index (address - base) / itemsize
+        # the store starts at `base` (at most 31 bytes before `address`) and is a multiple of 32 bytes long, so that it
+        # can be viewed as any element type, with index (address - base) / itemsize
         self.base = base
         self.store = store
         self.data: Bytes = store[address - base : address - base + size]
@@ -102,7 +103,7 @@ class Allocation:
         self.free_origin: str | None = None
         self.owner = owner
         self.bounds: ArrayBounds | None = None
-        # 0xFF for each byte that nobody has stored to; True: for all; None: for none
+        # 0xFF for each uninitialised byte; True: all are uninitialised; None: none is
         self._undefined: Bytes | bool | None = None
         self._views: dict[Any, npt.NDArray[Any]] = {}
 
@@ -111,7 +112,7 @@ class Allocation:
         return self.free_origin is None
 
     def view(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """The store as elements of ``dtype``; element 0 is at ``base``."""
+        """Return the store as elements of ``dtype``; element 0 is at ``base``."""
         view = self._views.get(dtype)
         if view is None:
             view = self._views[dtype] = self.store.view(dtype)
@@ -120,15 +121,15 @@ class Allocation:
     # ---- which bytes are undefined ----
 
     def undefine(self) -> None:
-        """Nothing has been stored here yet."""
+        """Mark all bytes as uninitialised."""
         self._undefined = True
 
     def define(
         self, start: int = 0, size: int | None = None, height: int = 1, pitch: int = 0, like: Bytes | None = None
     ) -> None:
-        """``height`` rows of ``size`` bytes, ``pitch`` bytes apart, from byte ``start`` on have been stored to (all
-        that follow where ``size`` is None). ``like``, of (height, size): only those that are 0 in it; the others are
-        undefined now."""
+        """Mark ``height`` rows of ``size`` bytes, ``pitch`` bytes apart, from byte ``start`` on as initialised (all
+        following bytes if ``size`` is None). With ``like``, of shape (height, size), only the bytes that are 0 in it;
+        the others become uninitialised."""
         if self._undefined is None and (like is None or not like.any()):
             return
         size = self.size - start if size is None else size
@@ -143,7 +144,7 @@ class Allocation:
             self.forget_if_defined()
 
     def undefined_rows(self, start: int, size: int, height: int = 1, pitch: int = 0) -> Bytes | None:
-        """``undefined_bytes`` of rows as ``define`` names them, as (height, size)."""
+        """The part of ``undefined_bytes`` for the rows of ``define``, as (height, size)."""
         found = self.undefined_bytes()
         if found is None:
             return None
@@ -152,7 +153,7 @@ class Allocation:
         return rows
 
     def undefined_at(self, start: int, size: int) -> Bytes | None:
-        """A copy of ``undefined_bytes`` of ``size`` bytes from byte ``start`` on, made of these alone."""
+        """A copy of ``size`` bytes of ``undefined_bytes`` from byte ``start`` on, without making the whole table."""
         known = self._undefined
         if not isinstance(known, np.ndarray):
             return np.full(size, 0xFF, np.uint8) if known else None
@@ -160,21 +161,21 @@ class Allocation:
         return np.array(known[first : first + size])
 
     def undefined_bytes(self) -> Bytes | None:
-        """0xFF for each byte of the store that is undefined, else 0, writable; None where all are defined."""
+        """A writable array with 0xFF for each uninitialised byte of the store, else 0; None if all are initialised."""
         if self._undefined is True:
             self._undefined = np.full(len(self.store), 0xFF, np.uint8)
-            # what pads the store is nobody's
+            # the store's padding is not part of the allocation
             self._undefined[self.address - self.base + self.size :] = 0
         found = self._undefined
         return found if isinstance(found, np.ndarray) else None
 
     def forget_if_defined(self) -> None:
-        """Keep no note of undefined bytes where there are none any more."""
+        """Drop the table of uninitialised bytes if none is left."""
         if isinstance(self._undefined, np.ndarray) and not self._undefined.any():
             self._undefined = None
 
     def drop(self, origin: str) -> None:
-        """Forget the bytes; keep what a report says about the allocation."""
+        """Free the bytes; keep the facts that reports need."""
         self._undefined = None
         self.free_origin = origin
         self.store = self.data = np.empty(0, np.uint8)
@@ -187,10 +188,10 @@ class Allocation:
 
 
 class AddressSpace:
-    """All memory of one simulated device (or of several that share addresses)."""
+    """The memory of one simulated device, or of several that share addresses."""
 
     def __init__(self, *, track_undefined: bool = False) -> None:
-        """``track_undefined``: remember of device memory which bytes have been stored to."""
+        """``track_undefined``: record which bytes of device memory are initialised."""
         self.track_undefined = track_undefined
         self._next = FIRST_ADDRESS
         self._starts: list[int] = []
@@ -201,7 +202,7 @@ class AddressSpace:
     # ---- making and freeing ----
 
     def allocate(self, size: int, kind: str = "device", origin: str = "") -> Allocation:
-        """``size`` bytes at a new 512-byte aligned address. Fresh memory is poisoned, not zero."""
+        """Allocate ``size`` bytes at a new 512-byte aligned address. New memory is filled with ``POISON``, not zero."""
         if size <= 0:
             raise ValueError(f"an allocation needs at least one byte, got {size}")
         padded = round_up(size, _GRANULE)
@@ -219,8 +220,8 @@ class AddressSpace:
         return self._add(made)
 
     def register_host(self, buffer: npt.NDArray[Any], origin: str = "", *, kind: str = "host") -> Allocation:
-        """Make host memory readable and writable by kernels at its real address. ``buffer`` must be contiguous and is
-        kept alive until ``free``. Overlapping a live registration is a ValueError."""
+        """Let kernels access host memory at its real address. ``buffer`` must be contiguous and is kept alive until
+        ``free``. Raises ValueError if it overlaps a live registration."""
         if not (buffer.flags.c_contiguous or buffer.flags.f_contiguous):
             raise ValueError("only contiguous host memory can be registered")
         if buffer.nbytes == 0:
@@ -229,18 +230,19 @@ class AddressSpace:
         other = self._last_live(address + size - 1)
         if other is not None and address < other.end:
             raise ValueError(f"host memory {address:#x} + {size} is already registered (with {other!r})")
-        # The system gives memory out again: what was freed inside it must not stand between its start and its bytes.
+        # The system reuses host addresses: forget freed registrations within the buffer, which lookups would find.
         place = bisect_right(self._starts, address)
         for start in self._starts[place : bisect_right(self._starts, address + size - 1)]:
             self._forget(start)
         base = address - address % _GRANULE
-        # whole granules lie on the same page as the buffer's own first and last bytes, so the padding can be read
+        # a granule never crosses a page, so the padding is on the pages of the buffer's first and last byte: readable
         padded = round_up(address + size, _GRANULE) - base
         store: Bytes = np.ctypeslib.as_array((ctypes.c_uint8 * padded).from_address(base))
         return self._add(Allocation(address, size, store, base, kind, origin, buffer))
 
     def free(self, address: int, origin: str = "") -> Allocation:
-        """Free the allocation that starts at ``address``; MemoryFault "double free" or "out of bounds" otherwise."""
+        """Free the allocation that starts at ``address``; raises MemoryFault "double free", or "out of bounds" if no
+        allocation starts there."""
         allocation = self._by_start.get(address)
         if allocation is None:
             raise MemoryFault("out of bounds", address, 1, self.find(address))
@@ -265,7 +267,7 @@ class AddressSpace:
 
     def _forget(self, address: int) -> None:
         allocation = self._by_start.get(address)
-        # host memory may have been registered again at an address that was freed before
+        # a live allocation: host memory was registered again at the freed address
         if allocation is None or allocation.live:
             return
         del self._by_start[address]
@@ -274,8 +276,8 @@ class AddressSpace:
     # ---- looking up ----
 
     def _last_live(self, address: int) -> Allocation | None:
-        """The live allocation that starts last at or before ``address``. Live ones do not overlap: none before it ends
-        after it."""
+        """The live allocation with the highest start at or before ``address``. Live allocations do not overlap, so none
+        with a lower start ends after it."""
         for place in range(bisect_right(self._starts, address) - 1, -1, -1):
             allocation = self._by_start[self._starts[place]]
             if allocation.live:
@@ -287,16 +289,16 @@ class AddressSpace:
         return (a for a in [self._by_start[s] for s in self._starts] if a.live)
 
     def find(self, address: int) -> Allocation | None:
-        """The allocation, live or freed, that covers ``address``; else the nearest one; None in an empty space."""
+        """The live or freed allocation that contains ``address``, otherwise the nearest one; None if there are none."""
         place = bisect_right(self._starts, address)
         near = [self._by_start[start] for start in self._starts[max(0, place - 2) : place + 1]]
         if not near:
             return None
-        # of equally near ones a live one says more
+        # prefer a live allocation to a freed one at the same distance
         return min(near, key=lambda a: (_distance(a, address, 1), not a.live))
 
     def covering(self, address: int, size: int) -> Allocation:
-        """The live allocation that holds all ``size`` bytes at ``address``; MemoryFault otherwise."""
+        """The live allocation that contains all ``size`` bytes at ``address``; raises MemoryFault if there is none."""
         last = self._last
         if last is not None and last.address <= address and address + size <= last.end:
             return last
@@ -311,14 +313,15 @@ class AddressSpace:
         raise self.fault(address, size)
 
     def fault(self, address: int, size: int) -> MemoryFault:
-        """The fault that an access to ``size`` bytes at ``address`` is, for an address that nothing covers."""
+        """The fault of an access to ``size`` bytes at ``address`` that no live allocation contains."""
         near = self.find(address)
         if near is not None and not near.live and near.address <= address < near.end:
             return MemoryFault("use after free", address, size, near)
         return MemoryFault("out of bounds", address, size, near)
 
     def bytes(self, address: int, size: int) -> Bytes:
-        """A writable uint8 view of ``size`` bytes at ``address``; MemoryFault where no one allocation holds them."""
+        """A writable uint8 view of ``size`` bytes at ``address``; raises MemoryFault unless one allocation contains
+        them."""
         if size == 0:
             return np.empty(0, np.uint8)
         allocation = self.covering(address, size)
@@ -326,10 +329,11 @@ class AddressSpace:
 
 
 def describe_place(fault: MemoryFault, *, origins: bool = True) -> str:
-    """Where a fault's address lies relative to its allocation, as a clause. ``origins``: and who made and freed it."""
+    """The position of a fault's address relative to its allocation, as a clause. ``origins``: name the lines that made
+    and freed the allocation."""
     allocation = fault.allocation
     if allocation is None:
-        return "no memory is allocated on this device"
+        return "but no memory is allocated on this device"
     what = f"{allocation.kind} allocation of {allocation.size} bytes"
     if origins:
         made = f", made {allocation.origin}" if allocation.origin else ""
@@ -338,9 +342,9 @@ def describe_place(fault: MemoryFault, *, origins: bool = True) -> str:
         freed = f" and freed {allocation.free_origin}" if origins and allocation.free_origin else " that was freed"
         return f"{fault.address - allocation.address} bytes into the {what}{freed}"
     if fault.address < NEAR_NULL:
-        return "a null pointer, or an offset from one"
+        return "a null pointer or an offset from one"
     if fault.distance > 1 << 30:
-        return f"nowhere near any allocation (the nearest is the {what})"
+        return f"far from any allocation (the nearest is the {what})"
     if fault.kind == "misaligned":
         return f"{fault.address - allocation.address} bytes into the {what}"
     start, end = allocation.address, allocation.end
@@ -349,14 +353,17 @@ def describe_place(fault: MemoryFault, *, origins: bool = True) -> str:
         start, end = allocation.bounds.start, allocation.bounds.end
         what = f"array of {end - start} bytes in the {what}, whose other bytes are guards"
     if fault.address >= end:
-        past = fault.address - end
-        return f"{'right behind' if past == 0 else f'{past} bytes behind the end of'} the {what}"
+        return f"{_bytes(fault.address - end)} past the end of the {what}"
     if fault.address < start:
-        return f"{start - fault.address} bytes before the {what}"
+        return f"{_bytes(start - fault.address)} before the start of the {what}"
     over = fault.address + fault.size - end
     if over <= 0:
-        return f"in a gap between elements, {fault.address - start} bytes into the {what}"
-    return f"its last {over} byte{'s lie' if over != 1 else ' lies'} behind the end of the {what}"
+        return f"in a gap between elements, {_bytes(fault.address - start)} into the {what}"
+    return f"of which the last {_bytes(over)} {'is' if over == 1 else 'are'} past the end of the {what}"
+
+
+def _bytes(count: int) -> str:
+    return f"{count} byte{'s' * (count != 1)}"
 
 
 def _distance(allocation: Allocation, address: int, size: int) -> int:
@@ -366,5 +373,5 @@ def _distance(allocation: Allocation, address: int, size: int) -> int:
 
 
 def round_up(value: int, multiple: int) -> int:
-    """The least multiple that is not below a value."""
+    """Round a value up to a multiple."""
     return -(-value // multiple) * multiple

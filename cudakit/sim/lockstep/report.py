@@ -1,15 +1,15 @@
-"""Reports of what went wrong, in a kernel or in host code: one form, readable in a terminal.
+"""Reports of faults in kernels and in host code, as text for a terminal and as data for JSON.
 
-    out of bounds: store of 4 bytes at 0x1000000190: right behind the device allocation of 400 bytes
+    out-of-bounds access: global store of 4 bytes at 0x10..., 0 bytes past the end of the device allocation of 400 bytes
       kernel overrun, block (0, 0, 0), thread (100, 0, 0) and 27 more lanes
       at overrun.cu:6
           data[i] = 1.0f;
       device allocation of 400 bytes at 0x1000000000, made at train.py:12
           data = dev.zeros(100)
 
-The parts come in this order: the kind and one sentence; who did it (a kernel's thread, or a call of the host); the line
-of source with its text, and the lines into which it was inlined; the accesses it conflicts with; the allocation, with
-the Python lines that made and freed it; notes.
+The parts of a report, in this order: the title of its kind and one sentence; the kernel's thread or the host call that
+caused it; the source line with its text, and the lines into which it was inlined; the conflicting accesses; the
+allocation, with the Python lines that made and freed it; notes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,23 @@ from cudakit.sim.lockstep.memory import Allocation
 
 Index3 = tuple[int, int, int]
 
+# how the text of a report begins, for the kinds that are not already the usual term
+_TITLES = {
+    "out of bounds": "out-of-bounds access",
+    "misaligned": "misaligned access",
+    "shared memory race": "data race",
+    "global memory race": "data race",
+    "race between streams": "data race between streams",
+    "race on pinned memory": "data race on pinned memory",
+    "read before cp.async wait": "cp.async result used before the wait",
+    "divergent barrier": "divergent __syncthreads()",
+    "lanes missing from a warp operation": "inactive lanes in a warp operation",
+}
+
 
 @dataclass
 class SourcePlace:
-    """A line of source; ``text`` is None where the source is not at hand."""
+    """A line of source; ``text`` is None if the source is not available."""
 
     file: str
     line: int
@@ -35,7 +48,7 @@ class SourcePlace:
 
 
 class Origin(str):
-    """The line of Python that made or freed something: the text "at FILE:LINE", with its parts."""
+    """The line of Python that made or freed an object: the text "at FILE:LINE", with file and line as attributes."""
 
     __slots__ = ("file", "line")
     file: str
@@ -57,8 +70,8 @@ def python_place(file: str, line: int) -> SourcePlace:
 
 @dataclass
 class Other:
-    """The access that a fault conflicts with: ``access`` in words ("shared store"), by whom, and where. ``block`` and
-    ``thread`` are None where nobody knows them."""
+    """The access that a fault conflicts with. ``access`` describes it ("shared store"), ``places`` are its source
+    lines. ``block`` and ``thread`` are None if unknown."""
 
     access: str
     block: Index3 | None = None
@@ -74,7 +87,8 @@ class Other:
 
 @dataclass(frozen=True)
 class AllocationFacts:
-    """An allocation as it was when a report was made: ``origin`` and ``free_origin`` say who made and who freed it."""
+    """An allocation as it was when a report was made. ``origin`` and ``free_origin`` name the lines that made and freed
+    it."""
 
     kind: str
     address: int
@@ -93,7 +107,8 @@ class AllocationFacts:
         return self.address + self.size
 
     def lines(self, *, freed: bool) -> list[str]:
-        """The printed form: what it is, and the lines that made it and (``freed``) freed it, with their texts."""
+        """The printed form: kind, size and address, and the line that made it; with ``freed`` also the line that freed
+        it."""
         made = f", made {self.origin}" if self.origin else ""
         lines = [f"  {self.kind} allocation of {self.size} bytes at {self.address:#x}{made}"]
         lines.extend(_origin_text(self.origin))
@@ -103,7 +118,7 @@ class AllocationFacts:
         return lines
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in plain types, for JSON: the places where they are known, else the origins' texts."""
+        """The fields in plain types, for JSON: the places if known, otherwise the texts of the origins."""
         return {
             "kind": self.kind,
             "address": self.address,
@@ -115,10 +130,11 @@ class AllocationFacts:
 
 @dataclass
 class FaultReport:
-    """What every report has. ``kind`` is the class of the fault; ``detail`` is one sentence about this one. ``places``
-    is the line at fault first, then the lines into which it was inlined. ``others`` are the accesses it conflicts with.
-    ``allocation`` is the memory it is about; an Allocation that is given is described as it is then. ``told``: whether
-    a call has returned it, or another report that was waiting with it. ``taken``: whether an exit or a close took it.
+    """The fields of every report. ``kind`` is the class of the fault, ``detail`` one sentence about this fault.
+    ``places`` is the line at fault, then the lines into which it was inlined. ``others`` are the conflicting accesses.
+    ``allocation`` is the memory that was accessed; an Allocation is recorded as it is when the report is made.
+    ``told``: a call has returned this report, or another report that was pending at the same time. ``taken``: an exit
+    or a close has collected it.
     """
 
     kind: str
@@ -132,40 +148,45 @@ class FaultReport:
     taken: bool = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # reports are printed late: what is freed after them is none of their business
+        # a report may be printed later and must not change if the allocation is freed in the meantime
         if isinstance(self.allocation, Allocation):
             self.allocation = AllocationFacts.of(self.allocation)
 
     @property
     def file(self) -> str | None:
-        """The file at fault, or None where it is not known."""
+        """The file at fault, or None if unknown."""
         return self.places[0].file if self.places else None
 
     @property
     def line(self) -> int | None:
-        """The line at fault, from 1, or None where it is not known."""
+        """The line at fault, from 1, or None if unknown."""
         return self.places[0].line if self.places else None
 
     @property
     def text(self) -> str | None:
-        """The text of the line at fault, or None where the source is not at hand."""
+        """The text of the line at fault, or None if the source is not available."""
         return self.places[0].text if self.places else None
 
     @property
     def name(self) -> str | None:
-        """The C++ name of the kernel that it is about, or None if it is not about one."""
+        """The C++ name of the kernel at fault, or None if no kernel is involved."""
         return None
 
+    @property
+    def title(self) -> str:
+        """The kind as the text of the report names it."""
+        return _TITLES.get(self.kind, self.kind)
+
     def who(self) -> str:
-        """Who did it, as a line of the report; "" where there is nothing to say."""
+        """The line of the report that names the thread or the call; "" if there is none."""
         return ""
 
     def where(self) -> list[str]:
-        """The lines of the report that say where in the source it happened."""
+        """The lines of the report that name the source lines."""
         return place_lines(self.places)
 
     def memory(self) -> list[str]:
-        """The lines of the report about the memory."""
+        """The lines of the report that describe the allocation."""
         if self.allocation is None:
             return []
         places = [*self.places, *(place for other in self.others for place in other.places)]
@@ -173,7 +194,7 @@ class FaultReport:
         return self.allocation.lines(freed=self.allocation.free_origin not in told)
 
     def __str__(self) -> str:
-        lines = [f"{self.kind}: {self.detail}"]
+        lines = [f"{self.title}: {self.detail}"]
         if who := self.who():
             lines.append(f"  {who}")
         lines.extend(self.where())
@@ -183,7 +204,7 @@ class FaultReport:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in plain types, for JSON."""
+        """The fields in plain types, for JSON."""
         allocation = self.allocation
         return {
             "kind": self.kind,
@@ -201,11 +222,12 @@ class FaultReport:
 @dataclass
 class KernelReport(FaultReport):
     """A fault of a kernel. ``kind`` is "out of bounds", "misaligned", "use after free", "write to constant memory",
-    "divergent barrier", "deadlock", "hang", "trap", "assertion", "stack overflow"... ``block`` and ``thread`` are the
-    first lane that did it; ``lanes`` counts the lanes that do the same at the same moment, and ``spread`` says in words
-    how far they reach, where that is known. ``kernel`` is the mangled name. ``launched`` is the line that launched it,
-    ``device`` the device that ran it ("sim:1"), "" if there is only one; ``parameter`` is what the kernel was given the
-    allocation as ("parameter 0 (`x`)"), and ``null`` are the parameters that were null, for an access there.
+    "divergent barrier", "deadlock", "hang", "trap", "assertion", "stack overflow"... ``block`` and ``thread`` are those
+    of the first lane at fault; ``lanes`` counts the lanes with the same fault in the same instruction, and ``spread``
+    describes the range of their threads or blocks, if known. ``kernel`` is the mangled name, ``launched`` the line that
+    launched it, ``device`` the device that ran it ("sim:1"), "" if there is only one. ``parameter`` is the parameter
+    that pointed to the allocation ("parameter 0 (`x`)"); for an access near address 0, ``null`` are the parameters that
+    were null.
     """
 
     kernel: str
@@ -227,6 +249,12 @@ class KernelReport(FaultReport):
     def name(self) -> str:
         return plain_name(self.kernel)
 
+    @property
+    def title(self) -> str:
+        if self.kind == "divergent barrier" and "cluster" in self.instruction:
+            return self.kind
+        return super().title
+
     def who(self) -> str:
         on = f" on {self.device}" if self.device else ""
         text = f"kernel {self.name}{on}, block {self.block}, thread {self.thread}"
@@ -245,7 +273,7 @@ class KernelReport(FaultReport):
             return [f"  {' and '.join(self.null)} {'was' if len(self.null) == 1 else 'were'} None"]
         lines = super().memory()
         if lines and self.parameter:
-            lines[0] += f", given as {self.parameter}"
+            lines[0] += f", passed as {self.parameter}"
         return lines
 
     def as_dict(self) -> dict[str, Any]:
@@ -271,8 +299,8 @@ class KernelReport(FaultReport):
 
 @dataclass
 class HostReport(FaultReport):
-    """A mistake of host code, or work of the host that failed when it ran. ``call`` is the driver's function, or
-    "kernel NAME" for a launch; ``places`` is the line of Python that made the call."""
+    """A mistake in host code, or queued work that failed when it ran. ``call`` is the driver function, or "kernel NAME"
+    for a launch; ``places`` is the line of Python that made the call."""
 
     call: str = ""
 
@@ -291,8 +319,8 @@ class HostReport(FaultReport):
 
 @dataclass
 class Held:
-    """What is alive and was made by one line: ``count`` of ``what`` ("device memory", "stream"), of ``bytes`` in all.
-    ``made`` says where, and ``place`` is the line of Python where it is one."""
+    """Live objects that one line made: ``count`` objects of the kind ``what`` ("device memory", "stream"), ``bytes`` in
+    total. ``made`` is the origin as text, ``place`` the line of Python, if it is one."""
 
     what: str
     count: int
@@ -301,14 +329,14 @@ class Held:
     place: SourcePlace | None
 
     def __str__(self) -> str:
-        times = f"{self.count} times " if self.count > 1 else ""
-        size = f" of {self.bytes} bytes{' in all' * (self.count > 1)}" if self.bytes else ""
+        times = f"{self.count} x " if self.count > 1 else ""
+        size = f" of {self.bytes} bytes{' in total' * (self.count > 1)}" if self.bytes else ""
         return f"{times}{self.what}{size}" + (f", made {self.made}" if self.made else "")
 
 
 @dataclass
 class LeakReport(HostReport):
-    """What was still alive when its context ended, largest first; ``places`` is the line that made the first."""
+    """The objects still alive when their context ended, largest first; ``places`` is the line that made the first."""
 
     held: tuple[Held, ...] = ()
 
@@ -325,7 +353,7 @@ class LeakReport(HostReport):
 
 
 class KernelFault(Exception):
-    """A kernel was stopped; ``report`` says where and why."""
+    """Stops a kernel; ``report`` describes the fault."""
 
     def __init__(self, report: KernelReport) -> None:
         super().__init__(str(report))
@@ -333,7 +361,7 @@ class KernelFault(Exception):
 
 
 def place_lines(places: tuple[SourcePlace, ...]) -> list[str]:
-    """The printed form of places: the line at fault, its text, then the lines into which it was inlined."""
+    """The printed form of source places: the line at fault and its text, then the lines into which it was inlined."""
     lines = []
     for number, place in enumerate(places):
         name = f" in {plain_name(place.function)}" if place.function else ""
@@ -349,12 +377,12 @@ def _origin_text(origin: str) -> list[str]:
 
 
 def _origin_dict(origin: str | None) -> Any:
-    """A place where the origin is one; else its text."""
+    """The origin as a place if it is a line of Python, otherwise its text."""
     return asdict(python_place(origin.file, origin.line)) if isinstance(origin, Origin) else origin
 
 
 def plain_name(mangled: str) -> str:
-    """The C++ name in a mangled one, without parameters and template arguments: ``_ZN3foo3barEPi`` is ``foo::bar``."""
+    """The C++ name without parameters and template arguments: ``foo::bar`` for ``_ZN3foo3barEPi``."""
     parts = []
     rest = re.sub(r"^_ZN?K?|^_ZZ\d*", "", mangled)
     if rest == mangled:
