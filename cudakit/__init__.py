@@ -5,7 +5,7 @@
     dev = cudakit.Device()
     kernel = dev.compile("softmax/05_tree_reduce.cu")["tree_reduce"]
 
-Names are imported when they are first used, so that `import cudakit` costs next to nothing.
+Names are imported at their first use, so that `import cudakit` is fast.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from cudakit.show import outputs, terminal
 
 
 def info(arguments: argparse.Namespace) -> int:
-    """What is here: cudakit, NVRTC, the driver, each GPU or why there is none, and the cache."""
+    """Shows the installation: cudakit, NVRTC, the driver, each GPU or why there is none, and the cache."""
     import cudakit
     from cudakit.compile import bundled, cache, compiler, headers, precompiled
 
@@ -53,7 +53,7 @@ def info(arguments: argparse.Namespace) -> int:
                 )
                 count = int(device.context.call("cuDeviceGetCount"))
                 specs += [f"gpu:{number}" for number in range(len(specs), count)]
-        except cudakit.DeviceUnavailable as error:  # its cause says why; nobody asked for gpu:0 by name
+        except cudakit.DeviceUnavailable as error:  # its cause says why; the user did not name gpu:0
             facts["gpu"] = f"none: {error.__cause__ or error}"
         except cudakit.CudakitError as error:
             facts["gpu"] = f"none: {error}"
@@ -84,12 +84,12 @@ def bench(arguments: argparse.Namespace) -> int:
 
 
 def draw(arguments: argparse.Namespace) -> int:
-    """Draws the JSON of a bench anew, without measuring."""
+    """Draws the JSON of a bench again, without measuring."""
     from cudakit.show import outputs, plots
 
     plots.check(arguments.plot)
     report = outputs.load(Path(arguments.file))
-    with outputs.reading(f"{arguments.file} is no report that can be drawn"):
+    with outputs.reading(f"{arguments.file} is not a report that can be drawn"):
         pictures = plots.plot(
             report, arguments.plot, kind=arguments.kind, shape=arguments.shape, variants=arguments.variants or ()
         )
@@ -99,9 +99,9 @@ def draw(arguments: argparse.Namespace) -> int:
 
 
 def fill(arguments: argparse.Namespace) -> int:
-    """Write the tables and figures of markdown files anew; with --check only report which are not up to date.
+    """Rewrites the tables and figures of Markdown files; with --check only reports files that are out of date.
 
-    The files that the marks name are looked for from the working directory.
+    The paths in the marks are relative to the working directory.
     """
     from cudakit.show import marks, outputs
 
@@ -141,36 +141,43 @@ def build_parser() -> argparse.ArgumentParser:
         return sub
 
     sub = command("info", "Shows the devices, the driver, NVRTC and the cache, and why there is no GPU.", info)
-    sub.add_argument("--json", metavar="FILE", help="write it as JSON; - is stdout, alone")
+    sub.add_argument("--json", metavar="FILE", help="write the facts as JSON; -: to stdout, and nothing else")
 
     sub = command(
         "compile", "Compiles a .cu file and prints each kernel's parameters and resources.", files.compile_file
     )
     files.add_compile_arguments(sub)
     sub.add_argument("--arch", default="sm_90a", help="the architecture (default: sm_90a)")
-    sub.add_argument("--ptx", metavar="FILE", help="write the PTX here; - is stdout")
-    sub.add_argument("--cubin", metavar="FILE", help="write the cubin here")
+    sub.add_argument("--ptx", metavar="FILE", help="write the PTX to FILE; -: to stdout")
+    sub.add_argument("--cubin", metavar="FILE", help="write the cubin to FILE")
 
     sub = command("check", check.HELP, check.main)
     check.add_arguments(sub)
 
-    sub = command("bench", "Checks and measures families of kernels: every rung, its ceiling and its peers.", bench)
+    sub = command("bench", "Checks and measures every variant of a family, next to its ceiling and its peers.", bench)
     sub.add_argument("family", nargs="*", help=f"{cli.FAMILIES}; with --against, by default all of OLD.json")
     cli.add_bench_arguments(sub)
     cli.add_against_argument(sub, "measure the rows of an older --json again, on the same kind of device")
 
     sub = command(
-        "fuzz", "Runs a family's variants on problems that hypothesis draws, against the reference.", fuzzing.fuzz
+        "fuzz", "Runs a family's variants on problems drawn by hypothesis and checks the results.", fuzzing.fuzz
     )
     sub.add_argument("family", help=cli.FAMILIES)
-    sub.add_argument("--examples", type=cli.positive, default=200, help="different problems per variant (default: 200)")
+    sub.add_argument(
+        "--examples", type=cli.positive, default=200, help="number of different problems per variant (default: 200)"
+    )
     sub.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="only these (default: all)")
     sub.add_argument(
-        "--elements", type=cli.positive, help="the largest problem (default: 20000, on the simulated device 4000)"
+        "--elements",
+        type=cli.positive,
+        help="elements of the largest problem (default: 20000, on the simulated device 4000)",
     )
-    sub.add_argument("--seed", type=int, help="draw the same problems again")
+    sub.add_argument("--seed", type=int, help="seed of the problems; the same seed draws the same problems")
     sub.add_argument(
-        "--checks", type=cli.parse_list, metavar="C,...", help="only these of the simulated device (default: all)"
+        "--checks",
+        type=cli.parse_list,
+        metavar="C,...",
+        help="only these checks of the simulated device (default: all)",
     )
     sub.add_argument("--device", default="auto", metavar="auto|sim|gpu|gpu:N")
 
@@ -188,16 +195,20 @@ def build_parser() -> argparse.ArgumentParser:
     project.add_arguments(sub)
     sub.set_defaults(version=__version__)
 
-    sub = command("draw", "Draws the JSON of a bench: a bar a rung of one shape, or a line a variant over sizes.", draw)
-    sub.add_argument("file", help="what --json wrote")
-    sub.add_argument("--plot", metavar="FILE.png", required=True, help="the picture; its ending says the format")
-    sub.add_argument("--kind", choices=("ladder", "sweep"), help="which of the two (default: by the number of shapes)")
+    sub = command(
+        "draw", "Draws a bench's JSON: one bar per variant for one shape, or one line per variant over sizes.", draw
+    )
+    sub.add_argument("file", help="the report that --json wrote")
+    sub.add_argument("--plot", metavar="FILE.png", required=True, help="the picture; its ending names the format")
+    sub.add_argument(
+        "--kind", choices=("ladder", "sweep"), help="ladder: bars; sweep: lines (default: by the number of shapes)"
+    )
     sub.add_argument("--shape", type=cli.parse_shape, metavar="SHAPE", help="the ladder's shape (default: the fullest)")
     sub.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="the sweep's lines in colour")
 
-    sub = command("fill", "Writes the tables and figures of markdown files, from the JSON that their marks name.", fill)
+    sub = command("fill", "Writes tables and figures into Markdown files, from the JSON that their marks name.", fill)
     sub.add_argument("file", nargs="+")
-    sub.add_argument("--check", action="store_true", help="write nothing; fail if a table or figure is not up to date")
+    sub.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
 
     sub = command("clangd", clangd.HELP, clangd.main)
     clangd.add_arguments(sub)
@@ -205,7 +216,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command. Returns the exit status: 0 only if nothing was false; 2, after the help, without a command."""
+    """Runs one command. Returns the exit status: 0 only if nothing failed; without a command 2, after the help."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     return cli.guarded(lambda: _run(given), verbose="-v" in given or "--verbose" in given)
 

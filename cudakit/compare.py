@@ -1,12 +1,12 @@
-"""Whether a result is correct: the one comparison that tests, benches and fuzzing share.
+"""The comparison of results with references that tests, benches and fuzzing share.
 
-`within` judges each element by itself: it may differ from the float64 reference by the rounding that its family derives
-for it (see rounding.py), and by the last rounding to the result's dtype, denormal numbers included.
-`compare` is for results without such a derivation: twice the error that the plain algorithm (numpy in the same
-precision) makes along the last axis, so that one bad row cannot hide in the scale of another, plus a floor for sums
-whose order a kernel may choose, plus the last rounding.
-Both assert that a result is correct (`error <= tolerance`, which NaN does not pass); NaN and infinities must be exactly
-where the reference has them, and whole numbers (indices, counts) must be equal.
+`within` judges each element separately: it may differ from the float64 reference by the rounding that its family
+derives for it (see rounding.py), and by the last rounding to the result's dtype, denormal numbers included.
+`compare` is for results without such a derivation. The tolerance is twice the error of the plain algorithm (numpy in
+the same precision) along the last axis, so that each row has its own scale, plus a term for the order of sums, plus the
+last rounding.
+Both test `error <= tolerance`, which NaN does not pass. NaN and infinities must be at the same elements as in
+the reference, and whole numbers (indices, counts) must be equal.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import Any
 
 import numpy as np
 
-# In every byte of an output before a launch: a NaN that no arithmetic produces in each float type, -1 in integers. What
-# an output or a guard zone still holds was not written.
+# Every byte of an output before a launch: in each float type a NaN that no arithmetic produces, -1 in integers. An
+# element of an output or a guard zone that still holds it was not written.
 POISON = 0xFF
 # The end of a verdict on a kernel that is correct if its output holds zeros before the launch.
 ADDS = "; if the output holds zeros beforehand the result is correct, so this kernel adds to it: declare initial=0"
 
-# Rows are compared in pieces of about this many elements: float64 copies of a whole result would not fit beside it.
+# Rows are compared in pieces of about this many elements: float64 copies of a whole result would not fit in memory.
 _PIECE = 1 << 22
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found. Errors are over finite places; `worst_at` is the index of the largest error against its
-    tolerance, or of the first NaN or infinity out of place. `why` is a sentence where `ok` is False. `stray` is the
-    place of a store outside of the result, in elements from its first one, or None. `output` is the number of the
-    output that all this is about."""
+    """The outcome of a comparison. Errors are those of finite elements. `worst_at` is the index of the largest error
+    relative to its tolerance, or of the first misplaced NaN or infinity. `why` is a sentence if `ok` is False. `stray`
+    is the place of a store outside the result, in elements from its first one, or None. `output` is the number of the
+    compared output."""
 
     ok: bool
     max_abs_error: float
@@ -58,10 +58,10 @@ class _Piece:
 def compare(
     result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain: np.ndarray[Any, Any], terms: int = 1
 ) -> Comparison:
-    """Compares `result` with a float64 (or integer) `reference`, by the error of `plain`: all three of one shape.
+    """Compare `result` with a float64 (or integer) `reference`, by the error of `plain`. All have one shape.
 
     terms: the length of the longest sum in an element, 1 if there is none. Complex numbers are compared as (real,
-    imaginary) pairs along the last axis, and `worst_at` counts those.
+    imaginary) pairs along the last axis, and `worst_at` counts these.
     """
     if any(array.dtype.kind == "c" for array in (result, reference, plain)):
         result, reference, plain = (_pairs(array) for array in (result, reference, plain))
@@ -78,9 +78,9 @@ def compare(
 
 
 def within(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], rounding: Any) -> Comparison:
-    """Compares `result` with a float64 (or integer) `reference`: each element may differ by its own `rounding`, which
-    broadcasts to it, and by half a step of the result's dtype. Complex numbers are compared as by `compare`, each part
-    with the rounding of its element."""
+    """Compare `result` with a float64 (or integer) `reference`: each element may differ by its own `rounding`, which is
+    broadcast, and by half a step of the result's dtype. Complex numbers are compared as by `compare`, each part with
+    the rounding of its element."""
     limits = np.broadcast_to(np.asarray(rounding, np.float64), reference.shape)
     if "c" in (result.dtype.kind, reference.dtype.kind):
         result, reference, limits = _pairs(result), _pairs(reference), np.repeat(np.atleast_1d(limits), 2, axis=-1)
@@ -88,9 +88,9 @@ def within(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], roundi
 
 
 def bounds(reference: Any, rounding: Any, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
-    """The least and the greatest value of each element of a result of `dtype` that differs from the reference by its
-    `rounding` alone: a fast test, which every result passes that `within` would but for the last rounding. None for
-    dtypes other than float32, float64 and whole numbers."""
+    """The least and the greatest value of each element of a result of `dtype` that differs from the reference by at
+    most its `rounding`: a fast test that, unlike `within`, does not allow for the last rounding. None for dtypes other
+    than float32, float64 and whole numbers."""
     exact, allowed = np.asarray(reference), np.asarray(rounding)
     if dtype.kind in "iub" and exact.dtype.kind in "iub" and not np.any(allowed):
         return exact, exact
@@ -132,7 +132,7 @@ def _by_pieces(result: Any, reference: Any, other: Any, name: str, allowance: Ca
 
 
 def still_poisoned(results: Sequence[np.ndarray[Any, Any]]) -> str:
-    """The end of a sentence on results, if some of their elements still hold the poison; else ""."""
+    """The end of a sentence on results, if some of their elements still hold the poison; otherwise ""."""
     left = sum(int((_bytes(result) == POISON).all(axis=-1).sum()) for result in results if result.size)
     if not left:
         return ""
@@ -150,8 +150,7 @@ def _pairs(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def in_range(exact: Any, dtype: Any) -> Any:
-    """`exact` (float64 or complex128) as a reference for results of `dtype`: infinite where that has nothing so
-    large."""
+    """`exact` (float64 or complex128) as a reference for results of `dtype`: infinite for numbers beyond its range."""
     wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = np.asarray(exact).astype(dtype).astype(wide)
@@ -160,9 +159,9 @@ def in_range(exact: Any, dtype: Any) -> Any:
 
 @dataclass(frozen=True)
 class Steps:
-    """Of a dtype: the distance from 1 to the next number that its sums are kept in (16-bit numbers are summed in
-    float32), the most that the last rounding moves a number of size 1, and the distance from 0 to the next. Zeros for
-    whole numbers."""
+    """Steps of a dtype. sums: the distance from 1 to the next number, in the type of its sums (float32 for 16-bit
+    numbers). last: the most that the last rounding moves a number of size 1. least: the distance from 0 to the next
+    number. All are zero for whole numbers."""
 
     sums: float = 0.0
     last: float = 0.0
@@ -182,7 +181,7 @@ def steps_of(dtype: np.dtype[Any]) -> Steps:
 
 def _last_rounding(magnitude: Any, steps: Steps) -> Any:
     """The most that rounding to a dtype moves numbers of these sizes: half a step, which is constant between two powers
-    of two and among the denormals. The reference itself is rounded to float64."""
+    of two and among the denormals, plus the reference's own rounding to float64."""
     if not steps.last:
         return 0.0
     fractions, exponents = np.frexp(magnitude)
@@ -193,12 +192,12 @@ def _last_rounding(magnitude: Any, steps: Steps) -> Any:
 def _compare_rows(result: Any, reference: Any, allowed: Any) -> _Piece:
     finite = np.isfinite(reference)
     got = result.astype(np.float64)
-    # Equal infinities are in place; NaN equals nothing, so its masks are compared.
+    # NaN is not equal to itself, so its masks are compared.
     misplaced = ~finite & ~((got == reference) | (np.isnan(got) & np.isnan(reference)))
     misplaced |= finite & ~np.isfinite(got)
     error = np.where(finite, np.abs(got - reference), 0.0)
     if reference.dtype.kind in "iub" and result.dtype.kind in "iub":
-        error = np.maximum(error, result != reference)  # float64 cannot tell neighbours past 2^53 apart
+        error = np.maximum(error, result != reference)  # float64 cannot distinguish neighbours beyond 2^53
     magnitude = np.where(finite, np.abs(reference), 0.0)
     allowed = np.where(np.isfinite(allowed), allowed, 0.0)
     excess = error - (allowed + _last_rounding(magnitude + allowed, steps_of(result.dtype)))
@@ -212,7 +211,7 @@ def _compare_rows(result: Any, reference: Any, allowed: Any) -> _Piece:
 
 
 def _top(values: np.ndarray[Any, Any]) -> float:
-    """The largest number, passing over 0 / 0 and x / 0."""
+    """The largest finite number; 0 / 0 and x / 0 are skipped."""
     return float(np.max(values, initial=0.0, where=np.isfinite(values)))
 
 

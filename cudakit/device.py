@@ -100,7 +100,7 @@ class Device:
 
     @classmethod
     def of(cls, context: Context) -> Device:
-        """The Device that a context was made with; a new one if it has none."""
+        """The Device that a context was made with; a new one if it was made without."""
         with _lock:
             device: Device | None = context.device_object
             return device if device is not None else cls(context)

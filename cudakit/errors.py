@@ -1,7 +1,7 @@
-"""The one check for every driver and NVRTC result, and the exceptions it and the rest of cudakit raise.
+"""The exceptions of cudakit, and the check of driver and NVRTC results.
 
-Every exception here is a `CudakitError`, except `Refused`, which is about a request and not about a device. Those that
-carry a driver's or NVRTC's result code are `CudaError`.
+Every exception here is a `CudakitError`, except `Refused`, which is about a request and not about a device. Those with
+a result code of the driver or NVRTC are `CudaError`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from cudakit import tracebacks
 
-#: The sticky codes (below) whose cause is a kernel.
+#: The sticky codes (below) that a kernel causes.
 KERNEL_FAULTS = frozenset(
     {
         700,  # ILLEGAL_ADDRESS
@@ -26,7 +26,7 @@ KERNEL_FAULTS = frozenset(
     }
 )
 
-#: Codes after which a context answers nothing but the same error: its memory and its work are gone.
+#: Codes after which every call in the context returns the same error: its memory and its work are lost.
 STICKY = KERNEL_FAULTS | {
     4,  # DEINITIALIZED
     214,  # ECC_UNCORRECTABLE
@@ -50,7 +50,7 @@ _HINTS = {
     "CUDA_ERROR_OUT_OF_MEMORY": "Free arrays that are no longer needed, work in chunks, or look at memory_info() for "
     "what other processes hold.",
     "CUDA_ERROR_NOT_INITIALIZED": "The driver was never started in this process: make a Device first.",
-    "CUDA_ERROR_DEINITIALIZED": "The driver is shutting down with the process: close devices before it ends.",
+    "CUDA_ERROR_DEINITIALIZED": "The driver is shutting down: close devices before the process ends.",
     "CUDA_ERROR_STUB_LIBRARY": "A stub libcuda.so of the toolkit was loaded: take its folder out of LD_LIBRARY_PATH.",
     "CUDA_ERROR_DEVICE_UNAVAILABLE": "Another process holds the GPU in exclusive mode: see nvidia-smi.",
     "CUDA_ERROR_NO_DEVICE": "The driver sees no GPU: look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use the simulated "
@@ -84,7 +84,7 @@ _HINTS = {
     "process again.",
     "CUDA_ERROR_LAUNCH_TIMEOUT": "The display watchdog stopped a kernel that ran too long: split the work. This "
     "context is lost: start the process again.",
-    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "The block wants more registers or shared memory than there are: use fewer "
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "The block needs more registers or shared memory than there are: use fewer "
     "threads, less shared memory, or __launch_bounds__.",
     "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE": "A cooperative grid must be resident at once: at most "
     "kernel.occupancy(block, shared) x multiprocessors blocks.",
@@ -119,16 +119,16 @@ _HINTS = {
 
 
 class Refused(Exception):
-    """A command cannot be carried out as asked; the text says why and what to do."""
+    """A command cannot be carried out as requested; the text says why and what to do."""
 
 
 @tracebacks.meant
 class CudakitError(RuntimeError):
     """The base of every exception of cudakit."""
 
-    #: The simulated device's report of a fault or of a mistake in host code: kind, detail, file, line, places, others,
-    #: allocation, name (the kernel's) and as_dict(); if a kernel did it, also block, thread, address and launched (the
-    #: line that launched it). None if there is none, and on a GPU.
+    #: The simulated device's report of a fault or of an error in host code: `kind`, `detail`, `file`, `line`, `places`,
+    #: `others`, `allocation`, `name` (the kernel's) and `as_dict()`; if a kernel caused it, also `block`, `thread`,
+    #: `address` and `launched` (the line that launched it). None on a GPU, or if there is no report.
     report: Any = None
 
     def _render_traceback_(self) -> list[str]:
@@ -138,8 +138,12 @@ class CudakitError(RuntimeError):
 class CudaError(CudakitError):
     """A driver or NVRTC routine failed.
 
-    routine: its name. code: the result as an int. name: the result's name. text: the driver's long text, or the
-    simulated device's report. hint: what to do about it, or "".
+    Attributes:
+        routine: The routine's name.
+        code: The result as an int.
+        name: The result's name.
+        text: The driver's description, or the simulated device's report.
+        hint: What to do about it, or "".
     """
 
     def __init__(self, routine: str, code: int, name: str, text: str = "", hint: str = "") -> None:
@@ -150,7 +154,7 @@ class CudaError(CudakitError):
         self.hint = hint
         message = f"{routine} failed with {name} ({code})"
         if "\n" in text:
-            # A report of several lines begins at the margin, and the advice has a line of its own.
+            # A report of several lines starts at the margin, and the hint has its own line.
             message += f":\n{text}" + (f"\n{hint}" if hint else "")
         else:
             message += f": {text}" if text else ""
@@ -162,22 +166,28 @@ class CudaError(CudakitError):
 
 
 class OutOfMemory(CudaError):
-    """The device (or pinned host memory) has not that much left."""
+    """There is not enough device memory, or pinned host memory, left."""
 
 
 class ContextLost(CudaError):
-    """The device's context is lost: an earlier failure (its text is in this one's) ended all work on it."""
+    """The device's context was lost by an earlier failure, whose text is included. Open a new device."""
 
 
 class DeviceFault(ContextLost):
-    """The failure that lost the context, as first seen. On the simulated device its text is the fault's report."""
+    """The failure that lost the context, such as an out-of-bounds access of a kernel.
+
+    On the simulated device its text is the fault's report, with the kernel's line.
+    """
 
 
 class LeakWarning(ResourceWarning):
-    """Things made on a simulated device were still alive when it was closed, which had to free them.
+    """Arrays, streams, events or modules were still alive when their simulated device was closed, which freed them.
 
-    Hidden unless asked for, as all of Python's ResourceWarnings: with `python -X dev`, or as an error with
-    `pytest -W error::cudakit.LeakWarning`. report: the simulated device's, with the Python line that made each.
+    Python hides ResourceWarnings by default: use `python -X dev`, or make it an error with
+    `pytest -W error::cudakit.LeakWarning`.
+
+    Attributes:
+        report: The simulated device's report, with the Python line that made each object.
     """
 
     def __init__(self, report: Any) -> None:
@@ -189,10 +199,12 @@ class LeakWarning(ResourceWarning):
 
 
 class UnseenFault(UserWarning):
-    """Work that was queued on a simulated device failed after the last call that waited, so no error reported it.
-    The process exits with status 1, except one that pytest runs.
+    """Work on a simulated device failed after the last call that waited, so that no error reported it.
 
-    report: the simulated device's.
+    The process exits with status 1, except under pytest.
+
+    Attributes:
+        report: The simulated device's report.
     """
 
     def __init__(self, report: Any) -> None:
@@ -204,9 +216,15 @@ class UnseenFault(UserWarning):
 
 
 class CompileError(CudakitError):
-    """NVRTC refused a source. log: its log. options: as given to it. excerpt: the numbered source around each
-    diagnostic, with its message. diagnostics: the errors and warnings of the log, each with file, line, source_column,
-    kind and message. The text has the excerpt, or the log if there is no excerpt: each error once."""
+    """NVRTC reported errors in a source. The text has the excerpt, or the log if there is no excerpt.
+
+    Attributes:
+        log: NVRTC's log.
+        options: The options of the compilation.
+        excerpt: The numbered source lines around each diagnostic, with its message.
+        diagnostics: The errors and warnings of the log, each with `file`, `line`, `source_column`, `kind` and
+            `message`.
+    """
 
     def __init__(
         self,
@@ -234,15 +252,16 @@ class CompileError(CudakitError):
 
 
 class LaunchError(CudakitError):
-    """A launch was refused before anything ran: the text names the kernel, the parameter or limit, and both sides."""
+    """A launch was rejected before anything ran; the text names the kernel, the parameter or limit, and what was
+    given."""
 
 
 class UnsupportedVariant(CudakitError):
-    """A variant of an op does not do this problem; the text says why."""
+    """A variant does not support this problem; the text says why."""
 
 
 class GraphError(CudakitError):
-    """A capture, an instantiation, a launch or an update of a graph was refused; the text says why."""
+    """A graph could not be captured, instantiated, launched or updated; the text says why."""
 
 
 class DeviceMismatch(CudakitError):
@@ -250,19 +269,19 @@ class DeviceMismatch(CudakitError):
 
 
 class DeviceUnavailable(CudakitError):
-    """The device that was asked for is not there; the text says what is missing."""
+    """The requested device does not exist; the text says what is missing."""
 
 
 class GradientError(CudakitError):
-    """A tensor that records gradients was given to work that has none; the text says what to do."""
+    """A tensor that requires gradients was passed to an operation without a gradient; the text says what to do."""
 
 
 class Closed(CudakitError):
-    """The object was closed, or its device was, and cannot be used any more."""
+    """The object or its device was closed."""
 
 
 class ForkedProcess(CudakitError):
-    """A forked child used a device of its parent: CUDA does not survive fork."""
+    """A forked child used a device of its parent, which CUDA does not support."""
 
 
 def _compile_error(
@@ -272,7 +291,7 @@ def _compile_error(
 
 
 def _decoded(answer: Any, fallback: str) -> str:
-    """The text in a (result, bytes) tuple of cuGetErrorName and its like; `fallback` where it has none."""
+    """The text in a (result, bytes) tuple of cuGetErrorName and similar routines; `fallback` if there is no text."""
     if answer[0] or answer[1] is None:
         return fallback
     text = answer[1]
@@ -280,7 +299,7 @@ def _decoded(answer: Any, fallback: str) -> str:
 
 
 def describe(driver: Any, code: Any) -> tuple[str, str]:
-    """(name, text) of a result code, as `driver` (the driver's or NVRTC's bindings) tells it."""
+    """(name, text) of a result code, from `driver`, the bindings of the driver or NVRTC."""
     name = getattr(code, "name", str(int(code)))
     if hasattr(driver, "nvrtcGetErrorString"):
         answer = driver.nvrtcGetErrorString(code)
@@ -291,8 +310,7 @@ def describe(driver: Any, code: Any) -> tuple[str, str]:
 
 def failure(driver: Any, routine: str, code: Any, *, hint: str | None = None) -> CudaError:
     """The exception for a result that is not success; `hint` replaces the usual one."""
-    # The simulated driver knows more than the code says: what exactly was wrong with the call. Asked first, since
-    # asking for the names is a call too.
+    # The simulated driver knows what was wrong with the call. Read first, as asking for the names is a call too.
     said = getattr(driver, "simLastMessage", None)
     detail = str(said()).removeprefix(f"{routine}: ") if said is not None else ""
     if hint is None and said is not None:
@@ -317,9 +335,15 @@ def failure(driver: Any, routine: str, code: Any, *, hint: str | None = None) ->
 
 
 def check(driver: Any, routine: str, result: tuple[Any, ...]) -> Any:
-    """The values of a result tuple: None, the one value, or a tuple of several. Raises CudaError where it failed.
+    """Return the values of a result tuple: None, the one value, or a tuple of several.
 
-    driver: the bindings the routine is from (a driver or NVRTC), asked for the text. routine: its name.
+    Args:
+        driver: The bindings of the routine (the driver's or NVRTC's), which have the text of errors.
+        routine: The routine's name.
+        result: The result code and the values.
+
+    Raises:
+        CudaError: If the code is not success.
     """
     if result[0]:
         raise failure(driver, routine, result[0])

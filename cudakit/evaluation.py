@@ -70,7 +70,7 @@ def bench(
     Args:
         family: The family.
         device: A Device or its name; None: `CUDAKIT_DEVICE`, or the first GPU, or the simulated device.
-        shapes: Problem shapes, where an int is a shape of one axis; the family's own shapes if None.
+        shapes: Problem shapes; an int is a shape of one axis. The family's own shapes if None.
         variants: Names of the variants to run; all if None.
         dtypes: Names of the dtypes to run; the family's usual one if None.
         modes: Names of the modes to run; the family's usual one if None.

@@ -1,4 +1,4 @@
-"""Wrong names: the known name that a user probably meant."""
+"""Misspelt names: the known name that a user probably meant."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from collections.abc import Iterable
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """`. Did you mean 'softmax'?`, the end of a sentence; "" if no known name is close to `name`."""
+    """Return ". Did you mean 'softmax'?", to end a sentence with; "" if no known name is similar to `name`."""
     close = difflib.get_close_matches(name.lower(), [other for other in known if other], n=1)
     return f". Did you mean {close[0]!r}?" if close else ""

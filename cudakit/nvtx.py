@@ -1,4 +1,4 @@
-"""NVTX ranges, so that Nsight Systems and Nsight Compute show what a stretch of work was for.
+"""NVTX ranges: Nsight Systems and Nsight Compute show named parts of a program.
 
     with nvtx.range("softmax 05_tree_reduce"):
         ...
@@ -6,16 +6,16 @@
     @nvtx.range("epoch")
     def epoch(): ...
 
-Ranges stand in the domain "cudakit" and nest. cudakit has them around what it does itself: opening a device, compiling,
-loading, allocating, copying, launching, waiting, freeing, and each rung of each op. A trace collects the same ranges
-within the process, with or without a tool:
+Ranges are in the domain "cudakit" and can be nested. cudakit's own operations have ranges too: opening a device,
+compiling, loading, allocating, copying, launching, waiting, freeing, and each variant of each op. A trace collects the
+same ranges within the process, with or without a profiler:
 
     with nvtx.trace() as t:
         ...
     print(t.table())
 
-Where nobody listens a range costs a comparison as it begins and one as it ends. The nvtx package is asked once, at the
-first range, whether a tool is there (ncu shows ranges only with --nvtx); a trace begins and ends when it is told to.
+Without a profiler and a trace, a range costs two comparisons. The nvtx package is asked once, at the first range,
+whether a profiler is attached (ncu shows ranges only with --nvtx).
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ __all__ = ["DOMAIN", "Listener", "Trace", "listeners", "listening", "mark", "ran
 
 DOMAIN = "cudakit"
 
-# Of a function's code: generators, coroutines and asynchronous generators do not run when they are called.
+# Flags of functions that do not run when they are called: generators, coroutines, asynchronous generators.
 _YIELDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Listener(Protocol):
-    """Who is told of ranges: a tool, or a trace."""
+    """A receiver of ranges: a tool, or a trace."""
 
     def push(self, name: str, color: str | None) -> None:
-        """A range begins on this thread, within those that are open on it."""
+        """Start a range on this thread, nested in those that are open on it."""
 
     def pop(self, raised: type[BaseException] | None) -> None:
-        """The innermost range of this thread ends."""
+        """End the innermost range of this thread."""
 
     def mark(self, name: str, color: str | None) -> None:
-        """A moment."""
+        """Record a mark."""
 
 
 class _Unasked:
-    """Stands in the list until the nvtx package was asked for a tool, so that the first range comes to ask."""
+    """A placeholder in the list, so that the first range asks the nvtx package for a tool."""
 
     def push(self, name: str, color: str | None) -> None:
         pass
@@ -72,8 +72,7 @@ class _Tool:
         self._attributes = functools.lru_cache(maxsize=1024)(self._made)
 
     def _made(self, name: str, color: str | None) -> Any:
-        # What the tool cannot be told must not fail in programs that run without one: file names of no encoding, and
-        # colours that the package does not know.
+        # A program that runs without a tool must run with one: unencodable names and unknown colours are replaced.
         text = name.encode(errors="backslashreplace").decode()
         try:
             return self._domain.get_event_attributes(message=text, color=color)
@@ -92,8 +91,8 @@ class _Tool:
 
 _UNASKED = _Unasked()
 
-#: Who listens. Empty where nobody does, which is all that a range looks at then; launches look at it too. It is this
-#: very list that is changed, never replaced.
+#: The tool and the traces that receive ranges. Ranges and launches only test whether it is empty. The list is changed
+#: in place, never replaced.
 listeners: list[Listener] = [_UNASKED]
 
 
@@ -104,14 +103,14 @@ def _tool() -> _Tool | None:
     if not nvtx.enabled():  # NVTX_DISABLE; domains would be handed out all the same
         return None
     domain = nvtx.get_domain(DOMAIN)
-    # Without a tool the package hands out a stand-in that is no Domain.
+    # Without a tool the package returns a dummy that is not a Domain.
     return _Tool(domain) if isinstance(domain, nvtx.Domain) else None
 
 
 def _ask() -> None:
-    """Put the tool in place of what stands for the question; where there is none, nothing."""
+    """Replace the placeholder by the tool, or remove it if there is no tool."""
     tool = _tool()
-    # Of several threads that ask at once one finds nothing to replace, or replaces the other's by the like.
+    # If several threads do so at once, only the first finds the placeholder.
     with contextlib.suppress(ValueError):
         if tool is None:
             listeners.remove(_UNASKED)
@@ -132,18 +131,23 @@ def _pop(raised: type[BaseException] | None) -> None:
 
 
 class range:
-    """A named range of time: a context manager and a decorator, any number of times, on any thread.
+    """A named range of time: a context manager and a decorator, reusable on any thread.
 
-    color: "green" and the like, for display. ncu filters by name, so leave out its signs: / [ ] * @ and commas.
-    A thread's ranges end innermost first, as NVTX has it, so none may stand around a yield or an await: TypeError for
-    generators and coroutines that are decorated, and for a name that is no text.
+    A thread's ranges must end innermost first, so a range must not contain a yield or an await.
+
+    Args:
+        name: The name. `ncu` filters by it, so avoid the characters / [ ] * @ and commas.
+        color: For display, such as "green".
+
+    Raises:
+        TypeError: If the name is not a str, or a generator or coroutine is decorated.
     """
 
     __slots__ = ("color", "name")
 
     def __init__(self, name: str, color: str | None = None) -> None:
         if not isinstance(name, str):
-            raise TypeError(f"a range is named by a str, not by a {type(name).__name__}: {name!r}")
+            raise TypeError(f"the name of a range must be a str, got {type(name).__name__}: {name!r}")
         self.name = name
         self.color = color
 
@@ -162,8 +166,7 @@ class range:
         if getattr(getattr(function, "__code__", None), "co_flags", 0) & _YIELDS:
             raise TypeError(
                 f"{getattr(function, '__name__', function)} is a generator or a coroutine: the range {self.name!r} "
-                "would end as it is made, before it runs. Put `with nvtx.range(...)` within it, around what does not "
-                "yield or await"
+                "would end before it runs. Put `with nvtx.range(...)` inside it, around code without yield or await"
             )
 
         @functools.wraps(function)
@@ -175,7 +178,12 @@ class range:
 
 
 def mark(name: str, color: str | None = None) -> None:
-    """A moment, shown as a flag."""
+    """Mark a point in time, which tools show as a flag.
+
+    Args:
+        name: The name.
+        color: For display, such as "green".
+    """
     if listeners:
         if _UNASKED in listeners:
             _ask()
@@ -184,7 +192,7 @@ def mark(name: str, color: str | None = None) -> None:
 
 
 def listening() -> bool:
-    """Whether anybody takes the ranges of this process: a tool, or a trace."""
+    """Return whether a tool or a trace receives the ranges of this process."""
     if _UNASKED in listeners:
         _ask()
     return bool(listeners)
@@ -192,17 +200,21 @@ def listening() -> bool:
 
 @contextlib.contextmanager
 def trace() -> Iterator[Trace]:
-    """Collect the ranges of a `with` block, of every thread, whether a tool listens or not.
+    """Collect the ranges of a `with` block, of every thread, with or without a tool.
+
+    Ranges that are open at its start are left out; those open at its end count up to there. Traces may be nested. Times
+    are the host's; on a simulated device they are the time of the simulation.
+
+    Yields:
+        The Trace: a table, or a file for a trace viewer.
+
+    Example:
 
         with nvtx.trace() as t:
             with nvtx.range("work"):
                 ...
         print(t.table())
         t.chrome("work.json")
-
-    Ranges that are open as it begins are left out; those open at its end count up to there. Traces may nest. See
-    `cudakit.trace.Trace`; `cudakit.show.plots.ranges` draws one. The times are the host's; on a simulated device they
-    say how fast it simulates.
     """
     collected = Trace()
     listeners.append(collected)

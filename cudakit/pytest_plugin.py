@@ -1,12 +1,12 @@
-"""The pytest plugin: devices for tests of kernels. pytest loads it wherever cudakit is installed.
+"""The pytest plugin: a device for tests of kernels. pytest loads it if cudakit is installed.
 
-- Fixture `cuda_device`: a device that all tests share. After a fault the next test has a fresh one.
+- Fixture `cuda_device`: a device that all tests share. After a fault the next test gets a new one.
 - `--cudakit-device`: `auto` (the default), `sim`, `gpu`, `both`, or a device's name such as `sim:sm_80`.
-- `--cudakit-checks`: the checks of the simulated device. `--cudakit-examples`, `--cudakit-seed`: the problems of
-  `cudakit.testing.kernel_test`.
+- `--cudakit-checks`: the checks of the simulated device. `--cudakit-examples`, `--cudakit-seed`: the number and the
+  seed of the problems that `cudakit.testing.kernel_test` draws.
 - `@pytest.mark.cuda_gpu`: the test needs a GPU.
 
-Nothing of cudakit is imported until a test uses one of them. (PYTEST_DONT_REWRITE: there are no asserts here.)
+cudakit is imported when a test first uses one of them. (PYTEST_DONT_REWRITE: there are no asserts here.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_device,
         metavar="auto|sim|gpu|both",
         help="the device of the fixture cuda_device; auto (the default): CUDAKIT_DEVICE, or the first GPU, or the "
-        "simulated device if there is none; both: each test on either; or a name such as sim:sm_80 or gpu:1",
+        "simulated device if there is no GPU; both: run each test on both; or a name such as sim:sm_80 or gpu:1",
     )
     group.addoption(
         "--cudakit-checks",
@@ -43,21 +43,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_names,
         metavar="C,...",
         help="only these checks of the simulated device (race, init, barrier, warp, streams, leaks), or none; default: "
-        "all",
+        "all checks",
     )
     group.addoption(
         "--cudakit-examples",
         default=20,
         type=_count,
         metavar="N",
-        help="different problems per variant in tests of kernel_test; at least 20, which is the default",
+        help="number of different problems per variant in tests of kernel_test; at least 20, the default",
     )
     group.addoption(
         "--cudakit-seed",
         default=0,
         type=_seed,
         metavar="N|random",
-        help="which problems kernel_test draws (default: 0, the same ones each time)",
+        help="seed of the problems that kernel_test draws (default: 0, the same problems each time)",
     )
 
 
@@ -77,7 +77,7 @@ def _names(text: str) -> frozenset[str]:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count: use a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count: use a whole number of at least 1")
     return int(text)
 
 
@@ -88,7 +88,7 @@ def _seed(text: str) -> int | str:
 
 
 def _wanted(config: pytest.Config) -> str:
-    """The device that was asked for: by the option, or by CUDAKIT_DEVICE if the option leaves it open."""
+    """The requested device: the option's, or that of CUDAKIT_DEVICE if the option is "auto"."""
     option: str = config.getoption("cudakit_device")
     return (os.environ.get("CUDAKIT_DEVICE", "").strip() or option) if option == "auto" else option
 
@@ -98,7 +98,7 @@ def _wanted(config: pytest.Config) -> str:
 
 @functools.cache
 def why_no_gpu() -> str | None:
-    """The reason why there is no GPU here; None if there is one. One that does not start raises its own error."""
+    """The reason why there is no GPU; None if there is one. A GPU that does not start raises its own error."""
     from cudakit.device import Device
     from cudakit.errors import DeviceUnavailable
 
@@ -110,12 +110,12 @@ def why_no_gpu() -> str | None:
 
 
 class SharedDevice:
-    """One device for many tests. A simulated one that a test lost or closed is replaced by a fresh one."""
+    """One device for many tests. A simulated device that a test lost or closed is replaced by a new one."""
 
     def __init__(self, spec: str, checks: frozenset[str] | None) -> None:
         from cudakit.device import Device
 
-        # a simulated one has memory of its own: other devices of the process are not touched by its faults
+        # a simulated device with its own memory, so that its faults do not affect other devices of the process
         self._options: dict[str, Any] = {} if spec.startswith("gpu") else {"fresh": True}
         if checks is not None and not spec.startswith("gpu"):
             self._options["checks"] = checks
@@ -123,7 +123,7 @@ class SharedDevice:
         self._device = Device(spec, **self._options)
 
     def usable(self) -> Device:
-        """The device, in order. Fails the test if it is a GPU that an earlier test lost."""
+        """The device, replaced if it was lost. Fails the test if it is a GPU that an earlier test lost."""
         from cudakit.device import Device
 
         context = self._device.context
@@ -140,7 +140,7 @@ class SharedDevice:
 
 @pytest.fixture(scope="session")
 def cudakit_shared_device(request: pytest.FixtureRequest) -> Iterator[SharedDevice]:
-    """The device that `cuda_device` hands to each test."""
+    """The device that `cuda_device` returns to each test."""
     from cudakit.errors import CudakitError
 
     spec = getattr(request, "param", None) or _wanted(request.config)
@@ -161,9 +161,10 @@ def cudakit_shared_device(request: pytest.FixtureRequest) -> Iterator[SharedDevi
 
 @pytest.fixture
 def cuda_device(cudakit_shared_device: SharedDevice) -> Iterator[Device]:
-    """The device of `--cudakit-device`. Tests share it: arrays of a test are freed by their names going out of scope.
+    """The device of `--cudakit-device`, which all tests share.
 
-    A fault loses it, and the next test has a fresh one; work that the test queued and did not wait for is waited for.
+    At the end of a test the fixture waits for the work that the test queued, and fails the test if it failed. After a
+    fault the next test gets a new device. A test's arrays are freed when they go out of scope.
     """
     from cudakit.errors import CudakitError
 
@@ -197,15 +198,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     wanted = _wanted(item.config)
     if wanted.startswith("sim"):
-        pytest.skip(f"needs a GPU, and the device that was asked for is {wanted}")
-    # a GPU that was asked for by name and is not there is an error of the run
+        pytest.skip(f"needs a GPU, and the requested device is {wanted}")
+    # if a GPU was requested by name and is missing, the run is an error
     if not wanted.startswith("gpu") and (reason := why_no_gpu()) is not None:
         pytest.skip(f"no GPU: {reason}")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Errors are shown at the line of the test or the fixture, without cudakit's frames."""
+    """Show errors at the line of the test or the fixture, without cudakit's frames."""
     if call.excinfo is not None and "cudakit.errors" in sys.modules:
         from cudakit import tracebacks
 

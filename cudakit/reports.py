@@ -1,7 +1,7 @@
 """The findings of a check as data: one `Report` per fault, race, leak, wrong result, compile error or failed script.
 
-JSON, SARIF and JUnit are written from these. `of_fault` makes one of the simulated device's own report (`FaultReport`),
-`of_error` of an exception; nothing is read back from a text.
+JSON, SARIF and JUnit are written from these. `of_fault` converts the simulated device's report (`FaultReport`),
+`of_error` an exception; no text is parsed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ERROR, WARNING = "error", "warning"
 
 @dataclass(frozen=True)
 class Place:
-    """A line of source, from 1. text: the line without its indentation, or None if the source is not at hand."""
+    """A source line, counted from 1. text: the line without its indentation, or None if the source is not available."""
 
     file: str
     line: int
@@ -31,7 +31,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Other:
-    """An access that a fault conflicts with ("shared store"), by which block and thread and at which line, if known."""
+    """An access that a fault conflicts with ("shared store"), with its block, thread and line if known."""
 
     access: str
     block: tuple[int, ...] | None = None
@@ -43,17 +43,16 @@ class Other:
 
 @dataclass(frozen=True)
 class Report:
-    """One thing that was found. Unknown fields are None.
+    """One finding. Unknown fields are None.
 
-    kind: its class, such as "out of bounds", "shared memory race", "uninitialised read", "leak", "wrong result",
-    "compile error". message: one sentence about this one. severity: "error", or "warning" if it does not fail the
-    check. file, line, column: the line at fault, from 1; text: that line. kernel: its C++ name. block, thread: the
-    first that did it. allocation: the memory it is about, with the places that made and freed it. launched: the line
-    that launched the kernel. inlined: the lines into which the line at fault was inlined. others: the accesses it
-    conflicts with.
-    step: which part of the check found it, such as "run try.py"; arch, family, variant, script, problem and replay (the
-    command that repeats it) belong to that step. full_text: the report as it is printed. fault: all that the simulated
-    device reported.
+    kind: its class, such as "out of bounds", "shared memory race", "uninitialised read", "leak", "wrong result" or
+    "compile error". message: one sentence. severity: "error", or "warning" if it does not fail the check. file, line,
+    column: the line at fault, counted from 1; text: that line. kernel: its C++ name. block, thread: the first at fault.
+    allocation: the memory concerned, with the places that allocated and freed it. launched: the line that launched the
+    kernel. inlined: the lines into which the line at fault was inlined. others: the accesses it conflicts with.
+    step: the part of the check that found it, such as "run try.py"; arch, family, variant, script, problem and replay
+    (the command that repeats it) belong to that step. full_text: the report as printed. fault: the simulated device's
+    complete report.
     """
 
     kind: str
@@ -88,7 +87,7 @@ class Report:
         return " ".join(f"{first}{place}".split())
 
     def at(self, file: str | None, line: int | None = None) -> Report:
-        """This report with a place, if it has none."""
+        """This report, with this place if its own is unknown."""
         if self.file is not None or file is None:
             return self
         return replace(self, file=file, line=line, text=_text(file, line))
@@ -97,8 +96,8 @@ class Report:
 def of_fault(fault: Any, **context: Any) -> Report:
     """The report of a fault that the simulated device found (`CudaError.report`, `LeakWarning.report`).
 
-    context: further fields, such as `step` and `script`; with `launched` the text leaves out the line that the device
-    took for the launch's.
+    context: further fields, such as `step` and `script`; if it has `launched`, it replaces the device's own line of the
+    launch.
     """
     launched = getattr(fault, "launched", None)
     if "launched" in context and launched is not None:
@@ -125,8 +124,8 @@ def of_fault(fault: Any, **context: Any) -> Report:
 
 
 def of_error(error: BaseException, **context: Any) -> list[Report]:
-    """The reports of an exception: the simulated device's if it carries one, one per diagnostic of a compile error,
-    else its own sentence at the innermost line of the user's code.
+    """The reports of an exception: the simulated device's if it has one, one per diagnostic of a compile error,
+    otherwise its own sentence at the innermost line of the user's code.
 
     context: further fields, such as `step` and `script`.
     """
@@ -213,13 +212,13 @@ def _other(other: Any) -> Other:
 
 
 def defined(function: Callable[..., Any]) -> Place | None:
-    """The line that defines a function: of the function that launches a variant, the launch as far as users see it."""
+    """The line that defines a function, such as a variant's launch."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return None if code is None else place(code.co_filename, code.co_firstlineno)
 
 
 def place(file: str, line: int) -> Place:
-    """A line with its text, as it is now."""
+    """A line with its current text."""
     return Place(file, line, _text(file, line))
 
 

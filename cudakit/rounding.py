@@ -1,10 +1,10 @@
-"""How far rounding may move a float32 result: the bounds that families are judged by.
+"""Bounds of float32 rounding errors, by which the results of families are judged.
 
 A rounding to nearest moves a number by at most u = 2^-24 of itself, and by 0.42 u in the root mean square. Roundings of
 one sum are nearly independent, so that they add up like a random walk (Higham and Mary, "A New Approach to
 Probabilistic Rounding Error Analysis", 2019): the spread of a sum is 0.42 u times the root of the sum of squares of its
-partial sums. The bounds here are 6 of these spreads for numbers as they come, not the worst case of any numbers, which
-would let lost terms pass. The tests of tests/ops/test_rounding.py hold them against sums in several orders.
+partial sums. The bounds here are 6 such spreads of typical numbers. A worst-case bound would be so wide that a sum with
+a missing term passes. tests/ops/test_rounding.py compares them with sums in several orders.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 
 U = 2.0**-24
-# The smallest float32 that is no denormal number, and the smallest of all.
+# The smallest normal float32, and the smallest denormal one.
 LEAST_NORMAL, SMALLEST = 2.0**-126, 2.0**-149
 SPREADS = 6 * 0.42 * U
-# The branches of a level of a tree that are added one by one, as in the kernels of reduce/ and in a block's chains.
+# The branches per level of a tree that are added one by one, as in the kernels of reduce/ and in a block's chains.
 BRANCHES = 32
 _PIECE = 1 << 22
 
 
 def of_tree(terms: Any) -> Any:
-    """The bound of float32 sums along the last axis of `terms`, added in a tree of at most BRANCHES branches a level.
+    """The bound of float32 sums along the last axis of `terms`, added in a tree of at most BRANCHES branches per level.
 
-    Each of log32(n) levels has partial sums whose squares add up to BRANCHES / 2 times the squares of the terms if
-    these have no common sign; terms of one sign add BRANCHES / 3 times the square of the largest partial sum. 0 for
-    sums that float32 counts exactly: of whole numbers, or of one term.
+    At each of log32(n) levels the squares of the partial sums add up to BRANCHES / 2 times the squares of the terms if
+    the signs are mixed; terms of one sign add BRANCHES / 3 times the square of the largest partial sum. 0 for sums that
+    are exact in float32: of small whole numbers, or of one term.
     """
     n = terms.shape[-1]
     if n < 2:
@@ -51,7 +51,7 @@ def _of_tree(terms: Any) -> Any:
 
 
 def of_products(terms: Any) -> Any:
-    """The bound of a float32 sum in a tree whose terms are products: the products' own roundings too."""
+    """The bound of a float32 sum of products in a tree, with the roundings of the products."""
     with np.errstate(all="ignore"):
         squares = np.einsum("...i,...i->...", terms, terms, dtype=np.float64)
         return of_tree(terms) + SPREADS * np.sqrt(squares)
@@ -59,12 +59,12 @@ def of_products(terms: Any) -> Any:
 
 def of_chain(terms: int) -> float:
     """The bound of a float32 sum of products from left to right, by fused multiply-adds, relative to its size: the root
-    of the sum of the products' squares, or the sum if it is larger. Their partial sums' squares add up to half as many
-    times the square of the size as there are terms."""
+    of the sum of the products' squares, or the sum if it is larger. The squares of the partial sums add up to terms / 2
+    times the square of the size."""
     return SPREADS * math.sqrt(terms / 2) + 2 * U
 
 
 def of_exponential(below: Any) -> Any:
-    """The relative bound of float32's exp(x - maximum), `below` being maximum - x: that of __expf, 2 ulp and 1.173 per
-    unit of its argument (CUDA C++ Programming Guide), that of the difference, and of factors that follow."""
+    """The relative bound of float32's exp(x - maximum), with `below` = maximum - x: the error of __expf, 2 ulp and
+    1.173 per unit of its argument (CUDA C++ Programming Guide), that of the difference, and that of later factors."""
     return U * (12 + 4 * below)

@@ -1,4 +1,4 @@
-"""The shape of an array, and the way it is written on the command line and in tables."""
+"""Shapes of arrays, and their form on the command line and in tables."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ Shape = tuple[int, ...]
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """(8192, 8192) is 8192x8192, the form that the command line reads."""
+    """Return a shape in the form that the command line reads: (8192, 8192) is "8192x8192"."""
     return "x".join(str(extent) for extent in shape)

@@ -37,14 +37,14 @@ def expect_architecture(arch: str) -> str:
 
 
 def order(arch: str) -> tuple[int, str]:
-    """What architectures are sorted by: "sm_90a" is (90, "a")."""
+    """The sort key of architectures: "sm_90a" is (90, "a")."""
     match = _ARCHITECTURE.fullmatch(arch)
     return (int(match[1]), match[2]) if match else (0, "")
 
 
 def runs_on(arch: str, capability: tuple[int, int]) -> bool:
-    """Whether machine code for `arch` runs on a device of that compute capability: the same major number and no later
-    minor one; with "a", that architecture alone."""
+    """Whether machine code for `arch` runs on a device of that compute capability: the major number must be the same
+    and the minor number not later; with "a", both must be the same."""
     number, kind = order(arch)
     major, minor = divmod(number, 10)
     return major == capability[0] and (minor == capability[1] if kind == "a" else minor <= capability[1])
@@ -90,7 +90,7 @@ class ShippedKernel:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an export contains. files: the sha256 of every file that it wrote, by name, except its own."""
+    """The contents of an export. files: the sha256 of every file that it wrote, by name, except its own."""
 
     name: str
     cudakit: str
@@ -100,7 +100,7 @@ class Manifest:
     files: Mapping[str, str]
 
     def text(self) -> str:
-        """It as JSON."""
+        """The manifest as JSON."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"
 
 
@@ -133,7 +133,7 @@ def find_manifest(folder: str | os.PathLike[str]) -> Path:
     if len(found) != 1:
         there = ", ".join(str(one) for one in found)
         raise Refused(
-            f"{path} has several exports: give the path of one of {there}"
+            f"{path} has several exports: pass the path of one of {there}"
             if found
             else f"{path} has no export: write one with cudakit export FILE.cu -o {path}"
         )
@@ -156,9 +156,11 @@ def _is_manifest(path: Path) -> bool:
 
 
 class ShippedKernels(Mapping[str, Kernel]):
-    """The kernels of an export on one device, by name expression or C++ name; see `load`.
+    """The kernels of an export on one device: a mapping by name expression or C++ name, returned by `load`.
 
-    manifest: what the export contains. modules: the loaded modules. `close` unloads them.
+    Attributes:
+        manifest: The contents of the export.
+        device: The device.
     """
 
     def __init__(self, manifest: Manifest, folder: Path, device: Device) -> None:
@@ -189,7 +191,7 @@ class ShippedKernels(Mapping[str, Kernel]):
 
     @property
     def modules(self) -> tuple[Module, ...]:
-        """The modules of the images that fit the device."""
+        """The modules of the images with code for the device."""
         return tuple(self._module(number) for number in sorted(self._images))
 
     def close(self) -> None:
@@ -204,7 +206,7 @@ class ShippedKernels(Mapping[str, Kernel]):
         self.close()
 
     def _respelled(self, name: str) -> ShippedKernel | None:
-        """The kernel of a name with other spaces."""
+        """The kernel whose name differs only in spaces."""
         compact = {re.sub(r"\s", "", known): one for known, one in self._kernels.items()}
         return compact.get(re.sub(r"\s", "", name))
 
@@ -225,7 +227,7 @@ class ShippedKernels(Mapping[str, Kernel]):
         built = ", ".join(self.manifest.architectures)
         if self.device.kind == "sim" and not any(image.ptx for image in self.manifest.images):
             return (
-                f"{name} was exported without PTX, and {context.spec} runs PTX alone: export it again without --no-ptx"
+                f"{name} was exported without PTX, and {context.spec} runs only PTX: export it again without --no-ptx"
             )
         major, minor = self.device.context.compute_capability
         return (
@@ -268,11 +270,18 @@ class ShippedKernels(Mapping[str, Kernel]):
 
 
 def load(folder: str | os.PathLike[str], device: Device | None = None) -> ShippedKernels:
-    """The kernels of a folder that `cudakit export` wrote, on `device` (`Device()` unless given). Nothing is compiled.
+    """Load the kernels of a folder that `cudakit export` wrote, without a compiler.
 
-    Launches are checked against the same signatures as those of the original. A GPU loads the machine code for its
-    architecture, or the PTX if it is later; the simulated device loads the PTX.
-    Raises Refused if there is no export, CudakitError if it has no code for the device.
+    Launches are checked against the signatures of the original kernels. A GPU loads the machine code for its
+    architecture, or the PTX if the GPU is newer; the simulated device loads the PTX.
+
+    Args:
+        folder: The folder, or the manifest in it.
+        device: The device; `Device()` if None.
+
+    Raises:
+        Refused: If there is no export.
+        CudakitError: If it has no code for the device.
     """
     path = find_manifest(folder)
     return ShippedKernels(read_manifest(path), path.parent, device if device is not None else Device())

@@ -1,8 +1,8 @@
 """Trace: ranges collected within the process, as a table or a file for a trace viewer; `cudakit.show.plots` draws them.
 
-`nvtx.trace()` makes one; nothing here needs a tool or a GPU. The times are the host's: its wall clock, read as a range
-begins and ends. What a range has queued on a device may run later, so a range that is to hold the device's work too
-must wait for it (`stream.synchronize()`) before it ends.
+`nvtx.trace()` makes one; no tool and no GPU is needed. The times are the host's wall clock at the start and end of each
+range. Work that a range queues on a device may run later: to include it, wait for it (`stream.synchronize()`) within
+the range.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from cudakit.errors import CudakitError
 
 _SEPARATOR = " > "
-# Letters of each column at the least, so that tables of one program look alike: a second in ns has 13.
+# Minimum widths of the columns, so that tables of one program look alike: a second in ns has 13 characters.
 _WIDTHS = (6, 13, 9, 13)
 
 _NOTE = (
@@ -31,9 +31,9 @@ _NOTE = (
 
 @dataclass(slots=True)
 class Span:
-    """One range that was run through. name: its own. path: the names of the ranges it stands in, outermost first, and
-    its own. begin, end: nanoseconds since the trace began; end is None while it is open. raised: the name of the
-    exception that ended it, or None. color: as the range was given it."""
+    """One run of a range. path: the names of the enclosing ranges, outermost first, and its own. begin, end:
+    nanoseconds since the start of the trace; end is None while it is open. raised: the name of the exception that ended
+    it, or None. color: the range's."""
 
     name: str
     path: tuple[str, ...]
@@ -45,10 +45,11 @@ class Span:
 
 @dataclass(slots=True)
 class Lane:
-    """What one thread did. spans: in the order they began. marks: (name, nanoseconds since the trace began)."""
+    """The ranges of one thread. spans: in the order of their starts. marks: (name, nanoseconds since the start of the
+    trace)."""
 
     name: str
-    thread: int  # the operating system's number of it
+    thread: int  # the operating system's number
     spans: list[Span] = field(default_factory=list)
     marks: list[tuple[str, int]] = field(default_factory=list)
     open: list[Span] = field(default_factory=list)  # the innermost last
@@ -56,9 +57,9 @@ class Lane:
 
 @dataclass(slots=True)
 class Line:
-    """A row of the table: all runs through one path on one thread. total_ns: from begin to end, added up. self_ns: what
-    of that lies in no range within it. share: self_ns of all time that the thread spent in ranges. raised: how many
-    of the runs an exception ended."""
+    """A row of the table: all runs of one path on one thread. total_ns: the sum of their durations. self_ns: total_ns
+    without nested ranges. share: self_ns divided by all time that the thread spent in ranges. raised: the number of
+    runs that an exception ended."""
 
     path: tuple[str, ...]
     instances: int = 0
@@ -68,7 +69,7 @@ class Line:
     raised: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; `range` is the whole path in one text."""
+        """The row for JSON; `range` is the whole path in one text."""
         return {
             "range": _SEPARATOR.join(self.path),
             "path": list(self.path),
@@ -82,9 +83,9 @@ class Line:
 
 
 class Trace:
-    """The ranges of one `with nvtx.trace()` block, of every thread, kept apart by thread and by what they stand in.
+    """The ranges of one `with nvtx.trace()` block, per thread and per path of enclosing ranges.
 
-    It grows with each range (some 200 bytes), so trace what is of interest and not a day's work.
+    Each range takes about 200 bytes: trace the part of interest, not a day's work.
     """
 
     def __init__(self) -> None:
@@ -93,10 +94,10 @@ class Trace:
         self._start = time.perf_counter_ns()
         self._stop: int | None = None
 
-    # What nvtx tells it -----------------------------------------------------------------------------------------------
+    # Called by nvtx ---------------------------------------------------------------------------------------------------
 
     def push(self, name: str, color: str | None = None) -> None:
-        """A range begins on this thread."""
+        """Start a range on this thread."""
         if self._stop is not None:
             return
         lane = self._lane()
@@ -107,7 +108,7 @@ class Trace:
         span.begin = self._now()
 
     def pop(self, raised: type[BaseException] | None = None) -> None:
-        """The innermost range of this thread ends. One that began before the trace did is none of its."""
+        """End the innermost range of this thread; ranges that started before the trace are left out."""
         now = self._now()
         if self._stop is not None:
             return
@@ -118,12 +119,12 @@ class Trace:
             span.raised = None if raised is None else raised.__name__
 
     def mark(self, name: str, color: str | None = None) -> None:
-        """A moment."""
+        """Record a mark."""
         if self._stop is None:
             self._lane().marks.append((name, self._now()))
 
     def end(self) -> None:
-        """Stop. Ranges that are open, on other threads too, count up to here."""
+        """Stop. Ranges that are still open, also on other threads, count up to here."""
         if self._stop is None:
             self._stop = self._now()
 
@@ -137,7 +138,7 @@ class Trace:
             self.lanes.append(lane)
         return lane
 
-    # What it tells ----------------------------------------------------------------------------------------------------
+    # Results ----------------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         count = sum(len(lane.spans) for lane in self.lanes)
@@ -145,18 +146,23 @@ class Trace:
 
     @property
     def duration_ns(self) -> int:
-        """From the trace's begin to its end, or to now."""
+        """Nanoseconds from the trace's start to its end, or until now."""
         return self._now() if self._stop is None else self._stop
 
     @property
     def spans(self) -> list[Span]:
-        """Every range that was run through, in the order they began, of all threads."""
+        """Every run of a range, of all threads, in the order of their starts."""
         return sorted((span for lane in self.lanes for span in list(lane.spans)), key=lambda span: span.begin)
 
     def lines(self, lane: Lane, depth: int | None = None) -> list[Line]:
-        """The table's rows for one thread: a range's own row first, then those within it, in the order they began.
+        """Return the table's rows for one thread: each range, followed by the ranges nested in it.
 
-        depth: how many levels of nesting to tell apart; what is deeper counts as its range's own. ValueError below 1.
+        Args:
+            lane: The thread, one of `lanes`.
+            depth: Levels of nesting to show; deeper ranges count as their enclosing range's own time. All if None.
+
+        Raises:
+            ValueError: If `depth` is below 1.
         """
         if depth is not None and depth < 1:
             raise ValueError(f"depth={depth}: 1 shows the outermost ranges, and None shows all")
@@ -179,9 +185,10 @@ class Trace:
         return list(_as_tree(found))
 
     def as_dict(self, depth: int | None = None) -> dict[str, Any]:
-        """For JSON: {"clock", "duration_ns", "threads": [{"name", "rows", "marks"}]}; a row: see `Line`.
+        """Return the trace for JSON: {"clock", "duration_ns", "threads": [{"name", "rows", "marks"}]}.
 
-        depth: see `lines`.
+        Args:
+            depth: Levels of nesting to show, as for `lines`.
         """
         threads = []
         for lane in self._used():
@@ -193,11 +200,13 @@ class Trace:
         return {"clock": "host wall time", "duration_ns": self.duration_ns, "threads": threads}
 
     def table(self, depth: int | None = None) -> str:
-        """Time %, Total ns, Instances, Avg ns and Range, a row for each path of nested ranges, indented by its depth.
+        """Return a table per thread, with one row per path of nested ranges, indented by depth.
 
-        Time % is of the time outside of nested ranges, so that nothing counts twice: the rows of a thread add up to
-        100 %. Total and Avg hold what is nested. Each thread has a table of its own. depth: how many levels of nesting
-        to tell apart; what is deeper counts as its range's own.
+        Columns: Time %, Total ns, Instances, Avg ns and Range. Time % leaves out the time in nested ranges, so that the
+        rows of a thread add up to 100 %; Total and Avg include it.
+
+        Args:
+            depth: Levels of nesting to show, as for `lines`.
         """
         threads = self.as_dict(depth)["threads"]
         parts = []
@@ -220,13 +229,18 @@ class Trace:
     def chrome(self, path: str | os.PathLike[str]) -> None:
         """Write the ranges in Chrome's trace format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-        Raises CudakitError where there are no ranges, OSError where the file cannot be written.
+        Args:
+            path: The JSON file.
+
+        Raises:
+            CudakitError: If the trace has no ranges.
+            OSError: If the file cannot be written.
         """
         self._expect_ranges()
         Path(path).write_text(json.dumps({"traceEvents": self.events(), "displayTimeUnit": "ns"}), encoding="utf-8")
 
     def events(self) -> list[dict[str, Any]]:
-        """The events of `chrome`: complete ones ("X") with microseconds, instants ("i"), and names ("M")."""
+        """Return the events that `chrome` writes: ranges ("X", in microseconds), marks ("i") and names ("M")."""
         process = os.getpid()
         program = os.path.basename(sys.argv[0]) or "python"
         events: list[dict[str, Any]] = [
@@ -254,11 +268,11 @@ class Trace:
 
     def _expect_ranges(self) -> None:
         if not any(lane.spans for lane in self.lanes):
-            raise CudakitError("the trace holds no ranges: run what is to be traced inside of its with block")
+            raise CudakitError("the trace has no ranges: run the work to trace inside the with block")
 
 
 def markdown(told: Mapping[str, Any], depth: int = 2) -> str:
-    """The table of `Trace.as_dict()`, as JSON keeps it, in Markdown: `depth` levels of nesting, of its first thread."""
+    """The first thread's table of `Trace.as_dict()` in Markdown, with `depth` levels of nesting."""
     rows = [row for thread in told["threads"][:1] for row in thread["rows"] if len(row["path"]) <= depth]
     whole = sum(row["total_ns"] for row in rows if len(row["path"]) == 1)
     lines = ["| Time % | Total ns | Instances | Avg ns | Range |", "|---:|---:|---:|---:|:---|"]
@@ -278,7 +292,7 @@ class _Own(threading.local):
 
 
 def _as_tree(found: dict[tuple[str, ...], Line]) -> Iterator[Line]:
-    """The lines, each followed by those within it."""
+    """The lines, each followed by those nested in it."""
     within: dict[tuple[str, ...], list[Line]] = {}
     for line in found.values():
         within.setdefault(line.path[:-1], []).append(line)

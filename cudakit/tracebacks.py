@@ -1,7 +1,7 @@
-"""This package's own frames: where the caller's line is, and tracebacks of uncaught errors without them.
+"""Hide this package's frames: find the caller's line, and show uncaught errors without frames of cudakit.
 
-`python script.py` shows an uncaught error of cudakit as one of the script's own line. CUDAKIT_TRACEBACK=full shows all
-frames, as do bugs of cudakit itself (an AttributeError, say). Frames outside this package are always shown.
+`python script.py` shows an uncaught error of cudakit at the script's own line. CUDAKIT_TRACEBACK=full shows all frames,
+and so does a bug of cudakit itself (such as an AttributeError). Frames outside this package are always shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _is_own(frame: FrameType) -> bool:
 
 
 def outside_level() -> int:
-    """The stacklevel by which a warning of the caller is one of the first frame outside this package."""
+    """The stacklevel that attributes a warning of the caller to the first frame outside this package."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _is_own(frame):
         level, frame = level + 1, frame.f_back
@@ -54,8 +54,8 @@ def name_files(name_of: Callable[[str], str]) -> None:
 
 
 def line_in(error: BaseException, file: str = "") -> str:
-    """ " (FILE:LINE)" of the innermost frame that an error passed in `file`, or, if there is none, outside this
-    package; "" if it passed none."""
+    """ " (FILE:LINE)" of the innermost frame of an error in `file`, or, if there is none, outside this package; "" if
+    there is neither."""
     lines = []
     entry = error.__traceback__
     while entry is not None:
@@ -67,7 +67,7 @@ def line_in(error: BaseException, file: str = "") -> str:
 
 
 def trimmed(found: TracebackType | None) -> TracebackType | None:
-    """A traceback without this package's frames; None if it has no others."""
+    """A traceback without this package's frames; None if no frame is left."""
     return _joined([entry for entry in _entries(found) if not _is_own(entry.tb_frame)])
 
 
@@ -105,7 +105,7 @@ def rendered(error: BaseException) -> list[str]:
         if not code.co_filename.startswith(folder):
             kept.append(entry)
         elif code.co_name in _MAGIC and kept:
-            kept.pop()  # the call that IPython makes of a magic, which nobody wrote
+            kept.pop()  # IPython's own call of a magic
     found = _joined(kept)
     if found is None:
         return list(shell.InteractiveTB.get_exception_only(type(error), error))
@@ -120,14 +120,14 @@ def meant(kind: type[Error]) -> type[Error]:
 
 
 def are_trimmed(error: BaseException) -> bool:
-    """Whether an error is to be shown without this package's frames."""
+    """Whether an error is shown without this package's frames."""
     return isinstance(error, _meant) and os.environ.get("CUDAKIT_TRACEBACK", "").strip() != "full"
 
 
 def trim(error: BaseException) -> None:
-    """Leave this package's frames out of an error's traceback, and of those of the errors that led to it or are in it.
+    """Remove this package's frames from an error's traceback, and from those of its causes and of a group's errors.
 
-    An error that came from this package's frames alone keeps them; so do errors that are not meant, which show a bug.
+    An error with only this package's frames keeps them, and so do errors that show a bug.
     """
     seen: set[int] = set()
     rest: list[BaseException | None] = [error]
@@ -142,7 +142,7 @@ def trim(error: BaseException) -> None:
 
 
 def install() -> None:
-    """Have uncaught errors of the main thread shown without this package's frames, by the hook that shows them now."""
+    """Show uncaught errors of the main thread without this package's frames, through the present excepthook."""
     show = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, found: TracebackType | None) -> None:

@@ -1,10 +1,10 @@
 """The best configurations that tuning found, on disk: one JSON file each, in the folder `tuned` of the disk cache.
 
-A choice (a variant and values of its constants) is kept for a family, a chip, the shapes and dtypes of the arrays and
-the options. It holds as long as its fingerprint does: the content of the variant's source and of every header of ours
-and the user's that it includes, the compiler, and the architecture. A file is written aside and renamed into place, so
-any number of tuners may write at once; the last one that finishes is kept. A file that is torn, foreign or written by
-another user is left alone, with a CacheWarning.
+A choice (a variant and values of its constants) is kept per family, chip, shapes and dtypes of the arrays, and options.
+It is valid while its fingerprint is unchanged: the variant's source and every header it includes (except CUDA's), the
+compiler, and the architecture. A file is written under another name and renamed, so that several tuners may write at
+once; the last to finish wins. A file that is damaged, of another program or of another user is ignored, with a
+CacheWarning.
 
 CUDAKIT_TUNED=ignore makes every lookup return nothing.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 FOLDER = "tuned"
-# A choice for another shape is taken if each extent is at most this many times larger or smaller.
+# A choice for another shape is used if each extent is at most this many times larger or smaller.
 NEAR = 2.0
 
 _lock = threading.Lock()
@@ -47,8 +47,8 @@ _said: set[str] = set()
 
 @dataclass(frozen=True)
 class Situation:
-    """What a choice is made for. chip: as `chip_of` returns it. arrays: shape and dtype of each input, then of each
-    output. options: the family's, as text."""
+    """The kind of call that a choice is for. chip: as `chip_of` returns it. arrays: shape and dtype of each input, then
+    of each output. options: the family's, as text."""
 
     family: str
     chip: str
@@ -56,8 +56,8 @@ class Situation:
     options: str = ""
 
     def distance(self, other: Situation) -> float:
-        """How far another situation's shapes are: the sum of the extents' ratios as powers of two, 0 for the same
-        shapes; infinite if anything but the extents differs, or an extent by more than NEAR."""
+        """The distance to another situation's shapes: the sum of |log2| of the extents' ratios, 0 for the same shapes;
+        infinite if anything except extents differs, or if an extent differs by more than NEAR."""
         if (self.family, self.chip, self.options) != (other.family, other.chip, other.options):
             return math.inf
         if len(self.arrays) != len(other.arrays):
@@ -77,8 +77,8 @@ class Situation:
 class Choice:
     """A variant and its configuration, found best in a situation.
 
-    cost: milliseconds, or slots of the simulated device's busiest unit (`unit` says which). usual: the cost of the
-    variant that "auto" means without it, measured in the same run; None if it was not. when: UTC, ISO 8601.
+    cost: milliseconds, or slots of the simulated device's busiest unit, as `unit` names. usual: the cost of the variant
+    that "auto" picks without it, measured in the same run; None if it was not measured. when: UTC, ISO 8601.
     """
 
     variant: str
@@ -91,16 +91,16 @@ class Choice:
 
 
 def chip_of(device: Device) -> str:
-    """The chip that a choice is for: its name, architecture and number of multiprocessors, which a partition of a GPU
-    has fewer of. A simulated chip is never taken for the GPU it simulates."""
+    """The chip that a choice is for: kind, name, architecture and number of multiprocessors (a partition of a GPU has
+    fewer). A simulated chip differs from the GPU it simulates."""
     return f"{device.kind} {device.name} {device.arch} {device.multiprocessors}"
 
 
 def fingerprint(source: str | os.PathLike[str], arch: str) -> str:
-    """The digest (hex) of what a choice depends on: the source's content and that of its headers, and the compiler.
+    """The digest (hex) of the contents of a source and its headers, and of the compiler.
 
-    source: a `.cu` file, looked for as `Device.compile` does. Raises FileNotFoundError, and CompileError if it is not
-    UTF-8. Files are read again if one of them has changed.
+    source: a `.cu` file, searched as by `Device.compile`. Files are read again if one of them has changed. Raises
+    FileNotFoundError, or CompileError if the source is not UTF-8.
     """
     file = headers.find_source(source)
     known = _fingerprints.get((str(file), arch))
@@ -120,7 +120,7 @@ def fingerprint(source: str | os.PathLike[str], arch: str) -> str:
 
 
 def _stamps(paths: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Time and size of files, by which one that has not changed is known; of those that are gone, zeros."""
+    """Modification time and size of files, to detect changes; zeros for missing files."""
     found = {}
     for path in paths:
         try:
@@ -132,7 +132,7 @@ def _stamps(paths: Iterable[str]) -> dict[str, tuple[int, int]]:
 
 
 def plain(value: Any) -> Any:
-    """A configuration's value as JSON holds it: sequences are lists."""
+    """A configuration's value in JSON's types: sequences become lists."""
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     return value.item() if hasattr(value, "item") else value
@@ -145,10 +145,10 @@ def folder() -> Path | None:
 
 
 def keep(situation: Situation, choice: Choice, home: str = "") -> Path | None:
-    """Write a choice down, instead of an earlier one for the same situation. Returns the file, or None, after a
+    """Write a choice to disk, replacing an earlier one for the same situation. Returns the file, or None, with a
     CacheWarning, if it cannot be written.
 
-    home: tells families of one name apart, such as the folder of their sources.
+    home: distinguishes families with the same name, such as the folder of their sources.
     """
     within = folder()
     if within is None:
@@ -181,13 +181,13 @@ def keep(situation: Situation, choice: Choice, home: str = "") -> Path | None:
 
 
 def has_any(family: str) -> bool:
-    """Whether a choice may be kept for a family: cheap enough for every new kind of call."""
+    """Whether any choice is kept for a family; cheap enough for every new kind of call."""
     return os.environ.get("CUDAKIT_TUNED", "") != "ignore" and bool(_entries(family))
 
 
 def choices(situation: Situation, nearby: bool = True) -> Iterator[Choice]:
-    """The choices kept for a situation, then, if `nearby`, those of the nearest other shapes; of equally near ones the
-    latest first."""
+    """The choices kept for a situation, then, if `nearby`, those of other shapes, nearest first; of equally near ones,
+    the latest first."""
     if os.environ.get("CUDAKIT_TUNED", "") == "ignore":
         return
     kept = _entries(situation.family)
@@ -214,14 +214,14 @@ def forget(family: str, chip: str | None = None) -> int:
 
 
 def _make(*folders: Path) -> None:
-    """Make folders that only this user can write to. Raises NotOurs for one that others may write to."""
+    """Create folders that only this user can write to. Raises NotOurs if others may write to one."""
     for each in folders:
         Path(os.path.realpath(each)).mkdir(mode=0o700, parents=True, exist_ok=True)
         ownership.check(each, each.stat())
 
 
 def _entries(family: str) -> list[tuple[Situation, Choice]]:
-    """All that is kept for a family. A folder that has not changed is read once per process."""
+    """All choices kept for a family. An unchanged folder is read once per process."""
     within = folder()
     if within is None:
         return []
@@ -250,13 +250,14 @@ def _files(place: Path) -> Sequence[Path]:
 
 
 def _parsed(path: Path) -> tuple[Situation, Choice] | None:
-    """A file's situation and choice; None, after a CacheWarning, if it is torn, foreign or another user's."""
+    """A file's situation and choice; None, with a CacheWarning, if it is damaged, of another program or another
+    user's."""
     try:
         entry = json.loads(ownership.read(path))
         if entry["schema"] != SCHEMA:
-            return None  # of another release
+            return None  # written by another release
         if entry.pop("digest") != _digest_of(entry):
-            raise ValueError("it is not as it was written")
+            raise ValueError("it was changed after it was written")
         arrays = tuple((tuple(map(int, shape)), str(dtype)) for shape, dtype in entry["arrays"])
         situation = Situation(entry["family"], entry["chip"], arrays, entry["options"])
         names = ("variant", "configuration", "fingerprint", "cost", "unit", "usual", "when")
@@ -276,13 +277,13 @@ def _digest_of(entry: Mapping[str, Any]) -> str:
 
 
 def _slug(family: str) -> str:
-    """A folder's name for a family: readable, and different for different names."""
+    """A folder name for a family: readable and unique."""
     word = re.sub(r"[^\w-]", "_", family)[:64]
     return word if word == family else f"{word}.{hashlib.sha256(family.encode()).hexdigest()[:8]}"
 
 
 def _warn(message: str) -> None:
-    """Warn once per process of each thing."""
+    """Issue each warning once per process."""
     with _lock:
         if message in _said:
             return

@@ -1,6 +1,6 @@
-"""How the pages are built: sphinx-build -W --keep-going docs docs/_build/html
+"""Settings of the built pages: sphinx-build -W --keep-going docs docs/_build/html
 
-Nothing is fetched to build or to read them: no web fonts, no scripts of other hosts.
+Neither the build nor the pages need a network: no web fonts, no scripts of other hosts.
 """
 
 import importlib.util
@@ -23,9 +23,9 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "docst
 exclude_patterns = ["_build"]
 source_suffix = {".md": "markdown"}
 
-# Headings have the anchors that GitHub gives them.
+# Headings have the same anchors as on GitHub.
 myst_heading_anchors = 4
-# GitHub knows nothing of Markdown's further extensions, so the pages use none.
+# GitHub does not render MyST's extensions of Markdown, so the pages do not use them.
 myst_enable_extensions: list[str] = []
 
 # Objects that a device, a module or a stream returns: the reference leaves out their constructors.
@@ -35,7 +35,7 @@ docstrings_not_constructed = [
     "Times", "Trace", "TritonKernel", "Tuning", "TuningReport", "Verdict",
 ]  # fmt: skip
 
-# Without torch the page of cudakit.torch is made with a stand-in for it.
+# Without torch, the page of cudakit.torch is built with a mock.
 autodoc_mock_imports = [] if importlib.util.find_spec("torch") else ["torch"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

@@ -1,4 +1,4 @@
-"""```{command-line}: the help of every command, as the program itself gives it."""
+"""```{command-line}: the `--help` of every command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from docutils.parsers.rst import Directive
 
 
 class CommandLine(Directive):
-    """A section a command, with its `--help`."""
+    """One section per command, with its `--help`."""
 
     def run(self) -> list[nodes.Node]:
         os.environ["COLUMNS"] = "100"  # argparse folds its help at this width

@@ -1,7 +1,7 @@
-"""Links from pages to files of the repository that are no pages, such as `[it](../../kernels/softmax/09_registers.cu)`.
+"""Links from pages to other files of the repository, such as `[it](../../kernels/softmax/09_registers.cu)`.
 
-They lead where they say on the web and in an editor, and in the built pages to `files/`: source with its colours,
-Markdown as it reads, folders as lists, and anything else as it is.
+On the web and in an editor they lead to the file itself; in the built pages they lead to `files/`, with highlighted
+sources, rendered Markdown, folders as lists, and other files as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LANGUAGES = {".cu": "cuda", ".cuh": "cuda", ".py": "python", ".toml": "toml", ".txt": "text", ".ncu-cfg": "text"}
-# Their files say in which folder they lie, which is a page of links then.
+# Pages of their files link to the folder, whose page lists its files.
 BROWSED = ("kernels", "examples")
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def _place(target: str, docname: str) -> tuple[Path, str] | None:
 
 
 def _uri(path: Path) -> str:
-    """Where a file or folder is, from the first page's folder."""
+    """The path of a file or folder in the built pages."""
     name = path.relative_to(ROOT).as_posix()
     if path.is_dir():
         return f"files/{name}/index.html"
@@ -48,7 +48,7 @@ def _uri(path: Path) -> str:
 
 
 def relink(app: Any, doctree: nodes.document) -> None:
-    """Replaces the links that Sphinx would make downloads of, or would not find."""
+    """Replaces links that Sphinx would turn into downloads or would not find."""
     docname = app.env.docname
     found: set[str] = set()
     for node in list(
@@ -57,7 +57,7 @@ def relink(app: Any, doctree: nodes.document) -> None:
         if node.get("reftype") != "myst":
             continue
         target = str(node["reftarget"])
-        if os.path.isabs(target):  # a Markdown file outside docs/, which Sphinx takes for a page
+        if os.path.isabs(target):  # a Markdown file outside docs/, which Sphinx treats as a page
             target = os.path.relpath(f"{target}.md", ROOT / "docs" / PurePosixPath(docname).parent)
             target += f"#{node['reftargetid']}" if node.get("reftargetid") else ""
         elif node.get("refdomain") == "doc":
@@ -81,7 +81,7 @@ def forget(app: Any, env: Any, docname: str) -> None:
 
 
 class Files:
-    """The files that pages lead to, and those that these lead to."""
+    """The files that pages link to, and those that these files link to."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -141,7 +141,7 @@ class Files:
         return "<ul>\n" + "\n".join(lines) + "\n</ul>\n"
 
     def markdown(self, path: Path, page: str) -> str:
-        """A Markdown file that is no page of these; its links lead to where they lead in the repository."""
+        """A Markdown file outside docs/, rendered, with its links adapted."""
         from markdown_it import MarkdownIt
 
         reader = MarkdownIt("commonmark").enable("table")
@@ -171,7 +171,7 @@ class Files:
 
 
 def _slug(heading: str) -> str:
-    """A heading's anchor, as GitHub has it."""
+    """The anchor that GitHub makes of a heading."""
     text = html.unescape(re.sub(r"<[^>]+>", "", heading)).lower()
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 

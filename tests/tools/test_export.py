@@ -648,7 +648,7 @@ def test_what_cannot_be_loaded_says_why(scaled, project, tmp_path):
     machine_code = tmp_path / "code"
     assert export(project / "scale.cu", "--no-ptx", "--no-trial", "-o", machine_code) == 0
     with cudakit.Device("sim", fresh=True) as device:
-        with pytest.raises(CudakitError, match=r"exported without PTX, and sim:sm_90 runs PTX alone"):
+        with pytest.raises(CudakitError, match=r"exported without PTX, and sim:sm_90 runs only PTX"):
             cudakit.load(machine_code, device)
         with pytest.raises(Refused, match=r"has no export: write one with cudakit export"):
             cudakit.load(tmp_path, device)

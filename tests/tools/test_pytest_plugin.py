@@ -207,7 +207,7 @@ def test_devices_checks_examples_and_the_marker(project, monkeypatch):
     flags = ("--cudakit-checks=init,barrier", "--cudakit-examples=25", "--cudakit-seed=5", "-rs")
     result = project(test, "--cudakit-device=sim:sm_80", *flags)
     result.assert_outcomes(passed=2, skipped=1)  # nothing looks for the race
-    result.stdout.fnmatch_lines(["*needs a GPU, and the device that was asked for is sim:sm_80"])
+    result.stdout.fnmatch_lines(["*needs a GPU, and the requested device is sim:sm_80"])
 
 
 def test_both_devices(project, monkeypatch):

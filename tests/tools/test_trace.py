@@ -199,7 +199,7 @@ def test_marks_and_what_is_empty(clock, tmp_path):
         pass
     assert t.table() == "no ranges were run through"
     assert len(trace.markdown(t.as_dict()).splitlines()) == 2
-    with pytest.raises(cudakit.CudakitError, match="holds no ranges"):
+    with pytest.raises(cudakit.CudakitError, match="has no ranges"):
         t.chrome(tmp_path / "x.json")
     with pytest.raises(Refused, match="no range ended"):
         plots.ranges(t, tmp_path / "x.png")
