@@ -1,1 +1,1 @@
-"""Execution: lanes in step, their registers, memory and control flow."""
+"""Execution: lanes in lockstep, their registers, memory and control flow."""

@@ -1,7 +1,7 @@
 """Memory accesses of lanes: loads and stores in every state space.
 
-``locate`` turns addresses into pieces: a typed view of some store, and which elements of it which lanes mean. Loads,
-stores and atomics are built on pieces, so they are the same for every space.
+``locate`` turns addresses into pieces: a typed view of a store, and the element of it that each lane accesses. Loads,
+stores and atomics work on pieces, so their code is the same for every space.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _STRONG = frozenset(("volatile", "relaxed", "acquire", "release", "mmio"))
 class MemoryAccess(AddressResolver):
     """One access instruction.
 
-    ``strong``: it may go together with others of the same place at the same time (volatile, relaxed, acquire, release,
-    atomic); ``releases``: it publishes what came before it without a fence. ``unused`` are the elements whose values
-    are never read, such as the padding of a structure, ``copied`` those whose values are only stored again."""
+    ``strong``: volatile, relaxed, acquire, release or atomic, so that two such accesses are not a race. ``releases``:
+    it publishes earlier accesses without a fence. ``unused`` are the elements whose values are never read, such as the
+    padding of a structure, ``copied`` those whose values are only stored again."""
 
     __slots__ = ("copied", "releases", "strong", "unused")
 
@@ -35,10 +35,11 @@ class MemoryAccess(AddressResolver):
         self.copied: tuple[int, ...] = ()
 
     def matter(self, missing: Array, granules: int) -> Array:
-        """Which elements of each lane (or of all together) miss a value that is used, of ``granules`` that miss theirs.
+        """A mask of the uninitialised elements to report, per lane or for all lanes, from a mask of the uninitialised
+        granules (``granules`` per access).
 
-        An element that is there in part does not: compilers load a structure's padding along. Nor does one that is only
-        copied if others of its access are there."""
+        An element that is partly initialised is not reported: compilers load a structure's padding too. Neither is an
+        unused element, nor a copied one if other elements of its access are initialised."""
         if granules == 1:
             return missing
         found: Array = np.all(missing.reshape(*missing.shape[:-1], self.count, -1), axis=-1)
@@ -51,8 +52,8 @@ class MemoryAccess(AddressResolver):
         return found
 
     def load(self, f: Fragment, address: Array) -> Array:
-        """The elements at each lane's address, in memory's dtype: (lanes,) or (lanes, count), or without the first
-        dimension if all lanes mean the same."""
+        """Load the elements at each lane's address, in memory's dtype: (lanes,) or (lanes, count), without the first
+        dimension if all lanes have the same address."""
         lanes = f.lanes
         pieces = self.locate(f, lanes, address)
         if f.batch.guard is not None:
@@ -73,14 +74,14 @@ class MemoryAccess(AddressResolver):
         return out
 
     def load_vector(self, f: Fragment, address: Array) -> tuple[Array, ...]:
-        """``load`` with the elements of the vector apart."""
+        """``load`` a vector: one array per element."""
         found = self.load(f, address)
         if found.ndim == 1:
             return tuple(found)
         return tuple(np.ascontiguousarray(found[:, k]) for k in range(self.count))
 
     def store(self, f: Fragment, address: Array, value: Array) -> None:
-        """Write each lane's value; of several lanes that write the same place the last wins."""
+        """Store each lane's value; if several lanes store to one address, the last one wins."""
         f.batch.progress += 1
         pieces = self.locate(f, f.lanes, address)
         if f.batch.guard is not None:
@@ -92,7 +93,7 @@ class MemoryAccess(AddressResolver):
             view[index] = part
 
     def store_vector(self, f: Fragment, address: Array, values: tuple[Array, ...]) -> None:
-        """``store`` for the elements of a vector."""
+        """``store`` a vector, given as one array per element."""
         rows = np.empty((f.lanes.count, self.count), self.dtype)
         for k, value in enumerate(values):
             rows[:, k] = value

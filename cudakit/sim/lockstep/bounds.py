@@ -1,4 +1,4 @@
-"""The part of an allocation that kernels may touch, if it is not all of it: one array, the rest being guards."""
+"""The bounds of the only array in an allocation that kernels may access; the other bytes are guards."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from cudakit.sim.lockstep.lanes import Array
 
 
 class ArrayBounds:
-    """The bytes of one array, from address ``start`` up to ``end``. Bytes between them that no index reaches are gaps,
-    which kernels may not touch either."""
+    """The bytes of one array, from address ``start`` up to ``end``. Bytes between them that belong to no element are
+    gaps, which kernels may not access either."""
 
     __slots__ = ("_gaps", "end", "start")
 
@@ -20,7 +20,7 @@ class ArrayBounds:
         empty = 0 in shape
         self.start = first if empty else first + sum(end for end in ends if end < 0)
         self.end = first if empty else first + sum(end for end in ends if end > 0) + itemsize
-        # how many bytes of gaps are before each byte; None: there are no gaps
+        # the number of gap bytes before each byte; None: there are no gaps
         self._gaps: Array | None = None
         if empty or _dense(shape, strides, itemsize):
             return
@@ -31,18 +31,18 @@ class ArrayBounds:
 
     @property
     def size(self) -> int:
-        """Bytes from the first to the last, gaps included."""
+        """Bytes from the first to the last element, gaps included."""
         return self.end - self.start
 
     def holds(self, address: int, size: int) -> bool:
-        """Whether ``size`` bytes at ``address`` are all the array's."""
+        """Whether all ``size`` bytes at ``address`` belong to the array."""
         first = address - self.start
         if first < 0 or first + size > self.size:
             return False
         return self._gaps is None or bool(self._gaps[first + size] == self._gaps[first])
 
     def outside(self, addresses: Array, size: int) -> Array:
-        """Which of the accesses of ``size`` bytes at ``addresses`` touch a byte that is not the array's, as a mask."""
+        """A mask of the accesses of ``size`` bytes at ``addresses`` that include a byte outside the array."""
         first = addresses.astype(np.int64) - self.start
         wrong: Array = (first < 0) | (first > self.size - size)
         if self._gaps is not None:

@@ -1,8 +1,8 @@
-"""Short branches run in place: `if (t < half) sum += other[t]` without parting the lanes and uniting them again.
+"""Short branches run in place: `if (t < half) sum += other[t]` without splitting and reuniting the fragment.
 
-A block that can only be passed over, and after which all go on at one place, is run on the lanes that enter it while
-the others wait: the order in which things happen is the same, but only the registers that the block touches are taken
-apart and put together.
+If a branch only jumps over one block and all lanes continue at the same place, the block is run on the lanes that enter
+it while the others wait. The order of execution is the same, but only the registers that the block uses are split and
+merged.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.ptx.opcodes import STORE, Flow, row_of
 
-# what ptxas puts under predicates rather than jump over: about as many machine instructions, fewer with a store
+# about how many machine instructions ptxas predicates instead of jumping over them; fewer if they include a store
 _SHORT, _SHORT_STORE = 17, 11
 _WIDE = frozenset(("b64", "s64", "u64"))
 
 
 def find_asides(program: Program) -> None:
-    """Note at each forward branch whether the block that it jumps over can be run in place. Needs ``live``."""
+    """Set ``aside`` of each forward branch whose skipped block can be run in place. Requires ``program.live``."""
     blocks = program.blocks
     for index, block in enumerate(blocks):
         if block.kind != BRANCH or block.fall != index + 1 or block.target <= block.fall:
@@ -35,7 +35,7 @@ def find_asides(program: Program) -> None:
         touched = {program.slots[name] for name in read | written if name in program.slots}
         changed = {program.slots[name] for name in written if name in program.slots}
         if any(program.slot_kinds[slot] == "param" for slot in touched):
-            continue  # parameters of calls are written in part
+            continue  # parameters of calls are written piecewise
         block.aside = Aside(
             tuple(sorted(touched.intersection(program.live[block.fall]))),
             tuple(sorted(changed.intersection(program.live[block.target]))),
@@ -43,9 +43,9 @@ def find_asides(program: Program) -> None:
 
 
 def becomes_predicates(program: Program, block: BasicBlock) -> bool:
-    """Whether ptxas, as a rule, makes the branch that ends a block into predicates of what it would jump over: a few
-    instructions, or a way out of the kernel. How many are few is fitted to what ptxas 13.0 makes of cudakit's kernels
-    for sm_90: CUDA's guides say that there is a threshold, and not which."""
+    """Whether ptxas usually replaces the branch at the end of a block by predicates: it does if the branch skips a few
+    instructions or leaves the kernel. CUDA's guides do not state the threshold; this one is fitted to the code that
+    ptxas 13.0 generates from cudakit's kernels for sm_90."""
     blocks = program.blocks
     if block.kind != BRANCH:
         return False
@@ -59,19 +59,19 @@ def becomes_predicates(program: Program, block: BasicBlock) -> bool:
 
 
 def _ends(blocks: list[BasicBlock], index: int) -> bool:
-    """Whether nothing but the kernel's end is there."""
+    """Whether the block only ends the kernel."""
     return index < len(blocks) and blocks[index].kind == EXIT and len(blocks[index].instructions) == 1
 
 
 def _cost(instruction: Instruction) -> int:
-    """Machine instructions that an instruction of PTX takes, about."""
+    """About how many machine instructions a PTX instruction takes."""
     row = row_of(instruction)
     return row.cost if row.cost64 is None or _WIDE.isdisjoint(instruction.modifiers) else row.cost64
 
 
 def run_aside(queue: FragmentQueue, f: Fragment, block: BasicBlock, held: Array) -> bool:
-    """Run the block that a branch jumps over on the lanes that do not jump; False if they must part instead, because
-    other lanes are on their way there."""
+    """Run the block that a branch jumps over on the lanes that do not jump. Returns False if the fragment must be split
+    instead, because other lanes may reach the block."""
     aside = block.aside
     if aside is None:
         return False

@@ -1,14 +1,14 @@
-"""What a launch did, counted as Nsight Compute counts it.
+"""The counters of a launch, as Nsight Compute counts.
 
 A request is one warp-level instruction with at least one active lane that is not predicated off. Sectors are the
-distinct 32-byte pieces of global memory that one request touches. Wavefronts are the passes that shared memory (32
-banks of 4 bytes) needs for one request: lanes that read the same word share it; 64-bit accesses go by half warps and
-128-bit accesses by quarter warps, but for loads in which neighbouring lanes share addresses. Bank conflicts are
-wavefronts beyond the fewest that so many bytes could need. The contention of an atomic is how many lanes of a warp its
-busiest address has: they go one after another. Instructions are PTX's, before the last optimisations of ptxas. Two of
-those change what is counted, and are foreseen: neighbouring accesses of shared memory become one
-(``cudakit.sim.instructions.merging``), and short branches become predicates (``short_branches``), so that Nsight
-Compute does not see them.
+distinct 32-byte pieces of global memory that one request accesses. Wavefronts are the passes that shared memory (32
+banks of 4 bytes) needs for one request: lanes that read the same word share it; 64-bit accesses are processed per half
+warp and 128-bit accesses per quarter warp, except loads in which neighbouring lanes share addresses. Bank conflicts
+are wavefronts beyond the minimum for so many bytes. The contention of an atomic is the number of lanes of a warp at
+its most contended address, which are serialised. Instructions are those of PTX, before ptxas optimises. Two of its
+optimisations change the counts and are taken into account: neighbouring accesses to shared memory are merged
+(``cudakit.sim.instructions.merging``), and short branches become predicates (``short_branches``), which Nsight Compute
+does not count as branches.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ SourceLine = tuple[str, int]
 
 @dataclass
 class LineCounters:
-    """The part of a kernel's counters that one source line caused; the names mean what they mean in ``Counters``.
+    """The counters of one source line of a kernel, named as in ``Counters``.
 
-    ``*_ideal_sectors`` are the fewest that the active lanes could need for bytes of their own. ``worst_bank_conflict``
-    and ``worst_contention`` are those of the worst request: n of n-way, and lanes at one address. ``mix`` are the
-    instructions by class (``cudakit.sim.ptx.mix.CLASSES``), those that occur. ``distributed_requests`` are those to the
-    shared memory of other blocks of a cluster, which are none of the ``shared_*`` ones. ``short_branches`` are those of
-    ``branches`` that ptxas as a rule turns into predicates: over a few instructions, or to the kernel's end.
+    ``*_ideal_sectors`` is the minimum for the active lanes if no two share a byte. ``worst_bank_conflict`` and
+    ``worst_contention`` are those of the worst request: n of n-way, and lanes at one address. ``mix`` is the number of
+    instructions by class (``cudakit.sim.ptx.mix.CLASSES``), without classes that do not occur. ``distributed_requests``
+    are requests to the shared memory of other blocks of a cluster; the ``shared_*`` counters do not include them.
+    ``short_branches`` are the ``branches`` that ptxas usually turns into predicates: over a few instructions, or to the
+    kernel's end.
     """
 
     instructions: int = 0
@@ -71,7 +72,7 @@ class LineCounters:
     mix: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: LineCounters) -> None:
-        """Add another record's figures to this one's; of the worst, the worse stays."""
+        """Add another record's counters to this one; the ``worst_*`` counters become the maximum of both."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in _WORST:
@@ -81,24 +82,24 @@ class LineCounters:
 
     @property
     def branch_efficiency(self) -> float:
-        """Branches in which no warp split, over all branches (1.0 where there are none)."""
+        """The fraction of branches that are not divergent (1.0 if there are no branches)."""
         return 1.0 - self.divergent_branches / self.branches if self.branches else 1.0
 
     @property
     def kept_branch_efficiency(self) -> float:
-        """``branch_efficiency`` of the branches that ptxas keeps, as a rule: what Nsight Compute calls by that name."""
+        """``branch_efficiency`` without ``short_branches``: comparable with Nsight Compute's branch efficiency."""
         kept = self.branches - self.short_branches
         return 1.0 - (self.divergent_branches - self.divergent_short_branches) / kept if kept else 1.0
 
     @property
     def sectors_per_request(self) -> float:
-        """Global sectors a request, loads and stores together (0.0 where there are none)."""
+        """Global sectors per request, loads and stores together (0.0 if there are no requests)."""
         requests = self.global_load_requests + self.global_store_requests
         return (self.global_load_sectors + self.global_store_sectors) / requests if requests else 0.0
 
     @property
     def global_bytes(self) -> int:
-        """Bytes that lanes asked global memory for, loads and stores together."""
+        """Bytes of global memory that lanes requested, loads and stores together."""
         return self.global_load_bytes + self.global_store_bytes
 
     @property
@@ -108,19 +109,19 @@ class LineCounters:
 
     @property
     def lanes_per_instruction(self) -> float:
-        """Active lanes of 32 in an instruction (0.0 where there are none)."""
+        """Mean number of active lanes per instruction, of 32 (0.0 if there are no instructions)."""
         return self.lane_instructions / self.instructions if self.instructions else 0.0
 
     @property
     def mean_bank_conflict(self) -> float:
-        """n of the mean n-way conflict: shared wavefronts of loads and stores over the fewest (1.0: none; 0.0: no
-        request)."""
+        """The n of the mean n-way bank conflict: shared wavefronts of loads and stores over the minimum (1.0: no
+        conflict; 0.0: no requests)."""
         fewest = self.shared_load_ideal_wavefronts + self.shared_store_ideal_wavefronts
         return (self.shared_load_wavefronts + self.shared_store_wavefronts) / fewest if fewest else 0.0
 
     @property
     def mean_contention(self) -> float:
-        """Lanes at an atomic's busiest address, the mean of its requests (0.0 where there are none)."""
+        """Lanes at an atomic's most contended address, mean over its requests (0.0 if there are no atomics)."""
         return self.atomic_depth / self.atomics if self.atomics else 0.0
 
 
@@ -131,14 +132,14 @@ _SUMS = tuple(name for name in _NAMES if name not in _WORST)
 
 @dataclass
 class Counters(LineCounters):
-    """All figures of one launch, or of several added together.
+    """The counters of one launch, or the sums of several.
 
-    ``instructions`` counts warps, ``lane_instructions`` the lanes active in them; ``*_bytes`` are what lanes asked
-    for. ``per_line`` maps (file, line) to the share of each source line: an instruction belongs to the line that a
-    report would name, which is the caller's where the code is from one of CUDA's headers. ``inlined`` maps a line to
-    the instructions that were inlined into it and belong to other lines. ``launches``, ``blocks`` and ``threads`` add
-    up. ``occupancy`` is the theoretical one, the lowest of several launches; None where nobody said what the kernel
-    needs.
+    ``instructions`` counts instructions per warp, ``lane_instructions`` per active lane; ``*_bytes`` are the bytes that
+    lanes requested. ``per_line`` maps (file, line) to the counters of that source line: an instruction counts for the
+    line that a fault report would name, which is the caller's if the code is in one of CUDA's headers. ``inlined`` maps
+    a line to the number of instructions that were inlined into it and count for other lines. ``launches``, ``blocks``
+    and ``threads`` are sums. ``occupancy`` is the theoretical occupancy, the lowest of several launches; None if the
+    kernel's resources are unknown.
     """
 
     launches: int = 0
@@ -162,7 +163,7 @@ class Counters(LineCounters):
         self.occupancy = min(known, key=lambda found: found.fraction, default=None)
 
     def as_dict(self) -> dict[str, int | float]:
-        """All totals and the derived figures, by name; JSON can hold it."""
+        """All totals and derived figures by name, for JSON."""
         out: dict[str, int | float] = {n: int(getattr(self, n)) for n in ("launches", "blocks", "threads", *_NAMES)}
         out |= {f"instructions_{name}": count for name, count in self.mix.items()}
         out["branch_efficiency"] = self.branch_efficiency

@@ -1,4 +1,4 @@
-"""Instructions with a guard, run on the lanes where the guard holds."""
+"""Instructions with a guard, run on the lanes for which the guard is true."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cudakit.sim.lockstep.registers import Registers
 
 
 class GuardedInstruction:
-    """An instruction with a guard: runs it on the lanes where the guard holds and puts their results in place."""
+    """Runs an instruction with a guard on the lanes for which the guard is true, and merges their results."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class GuardedInstruction:
 
 
 def put_back(old: Any, choice: Choice, new: Any, count: int) -> Any:
-    """A register of ``count`` lanes with the values of some of them replaced."""
+    """Return a register of ``count`` lanes with the values of some lanes replaced."""
     if old.dtype.kind == "V" or old.ndim == 2:
         rows = np.frombuffer(old.tobytes(), np.uint8) if old.ndim == 0 else old
         out = np.empty((count, rows.shape[-1]), np.uint8)

@@ -1,4 +1,4 @@
-"""The device heap: what malloc, free, new and delete of a kernel use."""
+"""The device heap, for malloc, free, new and delete in kernels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ HEAP_BYTES = 8 << 20
 
 
 class Heap:
-    """Memory that kernels ask for, ``limit`` bytes in all, of which ``used`` are taken. ``made`` is told each
-    allocation and ``freed`` each address that was given back: they outlive the kernel."""
+    """The memory that kernels allocate: at most ``limit`` bytes, of which ``used`` are allocated. ``made`` is called
+    with each new allocation and ``freed`` with each freed address, since allocations outlive the kernel."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Heap:
         self.freed = freed
 
     def allocate(self, size: int, origin: str) -> int:
-        """The address of ``size`` bytes; 0 where the heap has no room for them."""
+        """Allocate ``size`` bytes; returns 0 if they do not fit into the heap."""
         if self.used + size > self.limit:
             return 0
         allocation = self.space.allocate(max(size, 1), "heap", origin)
@@ -37,7 +37,8 @@ class Heap:
         return allocation.address
 
     def free(self, address: int, origin: str) -> None:
-        """Give memory back; nothing for a null pointer. MemoryFault for what malloc has not given, or not any more."""
+        """Free memory; a null pointer is ignored. Raises MemoryFault if malloc did not return the address, or it was
+        freed already."""
         if address == 0:
             return
         found = self.space.find(address)

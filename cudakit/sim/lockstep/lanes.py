@@ -1,7 +1,7 @@
-"""Sets of lanes: which threads of a batch of blocks a fragment holds, and how sets split and unite.
+"""Sets of lanes: the threads of a batch that a fragment contains, and splits and unions of sets.
 
 A batch is ``blocks`` thread blocks of ``threads`` lanes each, numbered block after block. The last warp of a block may
-be partial. Sets are immutable and shared; splits and unions are remembered, because kernels repeat them.
+be partial. Sets are immutable and shared; splits and unions are cached, because kernels repeat them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Index = npt.NDArray[np.intp]
-# how to pick lanes out of a register: positions, or a slice where they are consecutive
+# selects lanes of a register: positions, or a slice if they are consecutive
 Choice = Index | slice
 
-# how many lanes the remembered sets of one geometry may hold together (some 30 bytes each)
+# the most lanes that all cached sets of one geometry may have in total (about 30 bytes each)
 _REMEMBERED_LANES = 1 << 20
 
 
 class Geometry:
-    """The shape of a batch: ``blocks`` blocks of ``dims`` threads; everything that does not depend on the grid."""
+    """The shape of a batch: ``blocks`` blocks of ``dims`` threads. It does not depend on the grid."""
 
     def __init__(self, blocks: int, dims: tuple[int, int, int]) -> None:
         self.blocks = blocks
@@ -67,7 +67,7 @@ class Geometry:
             self._remembered = lanes
 
     def unite(self, sets: tuple[LaneSet, ...]) -> tuple[LaneSet, list[Choice]]:
-        """The union of disjoint sets, and where each set's lanes stand in it."""
+        """The union of disjoint sets, and the positions of each set's lanes in it."""
         found = self.unions.get(sets)
         if found is None:
             joined = np.concatenate([s.lanes for s in sets])
@@ -109,7 +109,7 @@ class LaneSet:
 
     @cached_property
     def warps(self) -> Index:
-        """The warps that have a lane here, ascending."""
+        """The warps with a lane in the set, ascending."""
         if self.index is None:
             return np.arange(self.geometry.warps)
         warp = self.warp
@@ -124,7 +124,7 @@ class LaneSet:
 
     @cached_property
     def complete(self) -> bool:
-        """Whether every warp here has all its 32 lanes."""
+        """Whether all 32 lanes of every warp of the set are in it."""
         return self.count == 32 * self.warp_count
 
     @cached_property
@@ -145,12 +145,12 @@ class LaneSet:
 
     @cached_property
     def slots(self) -> Index:
-        """Each lane's place in a table of ``warp_count`` rows of 32."""
+        """Each lane's index in a table of ``warp_count`` rows of 32."""
         return self.warp_rank * 32 + self.laneid
 
     @cached_property
     def present(self) -> Array:
-        """One bit per lane that is here, a uint32 per warp of ``warps``."""
+        """The lanes of the set as bits, one uint32 per warp of ``warps``."""
         if self.complete:
             return np.full(self.warp_count, 0xFFFFFFFF, np.uint32)
         bits = np.zeros(self.warp_count, np.uint32)
@@ -159,19 +159,19 @@ class LaneSet:
 
     @cached_property
     def block_counts(self) -> Index:
-        """How many lanes of each block of the batch are here."""
+        """The number of lanes of each block of the batch that are in the set."""
         if self.index is None:
             return np.full(self.geometry.blocks, self.geometry.threads)
         return np.bincount(self.block, minlength=self.geometry.blocks)
 
     @cached_property
     def warp_counts(self) -> Index:
-        """How many lanes of each warp of the batch are here."""
+        """The number of lanes of each warp of the batch that are in the set."""
         return np.bincount(self.warp, minlength=self.geometry.warps)
 
     @cached_property
     def periodic(self) -> bool:
-        """Whether the set holds the same threads of every block of the batch."""
+        """Whether the set contains the same threads of every block of the batch."""
         blocks = self.geometry.blocks
         if self.index is None:
             return True
@@ -181,11 +181,11 @@ class LaneSet:
         return bool((rows == rows[0]).all()) and bool((self.block_counts == self.count // blocks).all())
 
     def pick(self, values: Array) -> Array:
-        """Values of these lanes, out of an array over all lanes of the batch."""
+        """Select the values of these lanes from an array over all lanes of the batch."""
         return values if self.index is None else values.take(self.index)
 
     def pad(self, values: Array, fill: Any = 0) -> Array:
-        """Values of these lanes as rows of 32, one a warp; absent lanes hold ``fill``."""
+        """Arrange the values of these lanes as rows of 32, one per warp; absent lanes get ``fill``."""
         if self.complete:
             return np.broadcast_to(values, (self.count,)).reshape(-1, 32)
         out = np.full(self.warp_count * 32, fill, values.dtype)
@@ -198,11 +198,11 @@ class LaneSet:
         return flat if self.complete else flat.take(self.slots)
 
     def spread(self, per_warp: Array) -> Array:
-        """A value per warp of ``warps``, given to each lane."""
+        """Repeat a value per warp of ``warps`` for each lane."""
         return np.repeat(per_warp, 32) if self.complete else per_warp.take(self.warp_rank)
 
     def split(self, mask: Array) -> Split:
-        """Part by a mask that has both values in it."""
+        """Split the set by a mask that contains both values."""
         geometry = self.geometry
         key = (self, np.packbits(mask).tobytes())
         found = geometry.splits.get(key)
@@ -213,13 +213,13 @@ class LaneSet:
             set_no = LaneSet(geometry, self.lanes.take(no), len(no))
             parted = set_yes.warp_count + set_no.warp_count - self.warp_count
             found = geometry.splits[key] = Split(as_choice(yes), set_yes, as_choice(no), set_no, parted)
-            # the halves mostly meet again
+            # the halves usually reunite
             geometry.unions[set_yes, set_no] = (self, [found.yes, found.no])
             geometry.unions[set_no, set_yes] = (self, [found.no, found.yes])
         return found
 
     def subset(self, mask: Array) -> tuple[Choice, LaneSet]:
-        """The lanes where ``mask`` holds, which may be all."""
+        """The positions and the set of the lanes for which ``mask`` is true, which may be all."""
         if mask.all():
             return slice(0, self.count), self
         found = self.split(mask)
@@ -227,7 +227,8 @@ class LaneSet:
 
 
 class Split(NamedTuple):
-    """A set in two: positions and set of the lanes where the mask held, of the others, and how many warps parted."""
+    """A split set: positions and set of the lanes for which the mask is true, the same for the other lanes, and the
+    number of divergent warps."""
 
     yes: Choice
     set_yes: LaneSet
@@ -237,14 +238,14 @@ class Split(NamedTuple):
 
 
 def as_choice(index: Index) -> Choice:
-    """A slice where the positions are consecutive."""
+    """The positions, as a slice if they are consecutive."""
     if len(index) and index[-1] - index[0] == len(index) - 1:
         return slice(int(index[0]), int(index[-1]) + 1)
     return index
 
 
 def choose(value: Array, choice: Choice) -> Array:
-    """The chosen lanes of a register; a uniform value stays uniform."""
+    """Select lanes of a register; a uniform value stays uniform."""
     if value.ndim == 0:
         return value
     if isinstance(choice, slice):

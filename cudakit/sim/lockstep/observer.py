@@ -1,4 +1,4 @@
-"""The interface of the checks of a batch, which the machine notifies and does not import."""
+"""The interface of a batch's checks. The machine notifies them through it and does not import them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from cudakit.sim.lockstep.pieces import Piece
 
 
 class AccessObserver(Protocol):
-    """Notified of every access of a batch before memory changes, and of all that orders accesses. ``f`` is the fragment
-    that does it, ``access`` the ``MemoryAccess``. KernelFault for what is wrong."""
+    """Notified of every access of a batch before memory changes, and of all synchronisation. ``f`` is the fragment,
+    ``access`` the ``MemoryAccess``. The methods raise KernelFault if a check fails."""
 
     def read(self, f: Any, access: Any, pieces: list[Piece]) -> None:
         """A load."""
@@ -19,7 +19,7 @@ class AccessObserver(Protocol):
         """A store of ``values``, one per lane or one for all, in memory's dtype; rows of them for a vector."""
 
     def update(self, f: Any, access: Any, pieces: list[Piece], *, reads: bool) -> None:
-        """An atomic; ``reads``: the value that it finds matters."""
+        """An atomic; ``reads``: the old value is used."""
 
     def issue(self, f: Any, access: Any, piece: Piece) -> None:
         """cp.async begins to write a piece of shared memory."""
@@ -28,7 +28,7 @@ class AccessObserver(Protocol):
         """The lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""
 
     def fence(self, f: Any, wide: bool) -> None:
-        """A fence; ``wide``: beyond the block."""
+        """A fence; ``wide``: its scope is larger than the block."""
 
     def warp_sync(self, lanes: LaneSet) -> None:
         """bar.warp.sync."""
@@ -37,19 +37,19 @@ class AccessObserver(Protocol):
         """A shuffle, vote, match or redux."""
 
     def barrier(self, blocks: Array | None) -> None:
-        """All threads of these blocks of the batch (a mask; None: of all) have met at a barrier."""
+        """All threads of these blocks of the batch (a mask; None: all blocks) have met at a barrier."""
 
     def cluster_barrier(self, clusters: Array) -> None:
         """All threads of these clusters of the batch (a mask) have arrived at their barrier."""
 
     def arrive(self, lanes: LaneSet, number: int) -> None:
-        """Lanes come to a barrier at which part of a block may meet."""
+        """Lanes arrive at a barrier, which may be for part of a block."""
 
     def depart(self, lanes: LaneSet, number: int) -> None:
-        """Lanes go on that have waited there."""
+        """Lanes that waited at the barrier continue."""
 
     def leave(self, f: Any) -> None:
         """The lanes of a fragment have exited."""
 
     def enter(self, lanes: LaneSet, base: int, size: int) -> None:
-        """A call: the callee's ``size`` bytes of local memory from ``base`` hold nothing yet."""
+        """A call: the callee's ``size`` bytes of local memory from ``base`` on are uninitialised."""

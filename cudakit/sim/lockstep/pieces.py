@@ -1,4 +1,4 @@
-"""Pieces of memory: which elements of which store the lanes of an access mean."""
+"""Pieces of memory: the elements of a store that the lanes of an access read or write."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ELEMENTS: dict[int, np.dtype[Any]] = {
 
 
 class Piece(NamedTuple):
-    """Elements of ``view`` (rows of it if the access is a vector): ``index`` is an int if all lanes mean the same
-    one, a slice if they are consecutive, else positions. ``choice`` are the lanes; None: all. ``home`` is what
-    holds the bytes: an allocation, the batch's shared or local store; None for parameters."""
+    """Elements of ``view`` (rows of it if the access is a vector). ``index`` is an int if all lanes access the same
+    element, a slice if the elements are consecutive, otherwise positions. ``choice`` are the lanes; None: all.
+    ``home`` is the owner of the bytes: an allocation, or the batch's shared or local store; None for parameters."""
 
     view: Array
     index: Any
@@ -33,8 +33,8 @@ class Piece(NamedTuple):
 
 
 class SharedAddresses:
-    """The common part of the accesses through one register of shared addresses: unrolled loops make many of them, with
-    one constant offset each. Registers are never written in place, so what holds of the array goes on holding."""
+    """Cached facts about a register of shared addresses: an unrolled loop makes many accesses through one register, at
+    different constant offsets. Registers are never written in place, so the facts stay valid."""
 
     __slots__ = ("_wavefronts", "address", "high", "index", "lanes", "low", "rest", "size")
 
@@ -46,7 +46,7 @@ class SharedAddresses:
         self.rest = self.low & (size - 1)
         if size > 1 and ((offsets - self.rest) & (size - 1)).any():
             self.rest = -1
-        # elements from the start of the store, when the constant offset is the negative of what is left over
+        # the element index for the constant offset -rest; other offsets add to it
         self.index: Array = ((offsets - self.rest) >> (size.bit_length() - 1)) + bases
         self._wavefronts: dict[tuple[int, bool], tuple[int, int, int]] = {}
 
@@ -61,7 +61,7 @@ class SharedAddresses:
 
 
 def gather(table: Array, index: Any, count: int) -> Array:
-    """Elements of a table seen as rows of ``count``; ``index`` as a piece has it."""
+    """The elements of a table, viewed as rows of ``count``, at a piece's ``index``."""
     view = table if count == 1 else table.reshape(-1, count)
     found: Array = view.take(index, axis=0) if isinstance(index, np.ndarray) else view[index]
     return found
@@ -75,7 +75,7 @@ def positions(index: Any, count: int) -> Array:
 
 
 def within(piece: Piece, choice: Choice, count: int) -> Piece:
-    """A piece of a part as a piece of the whole."""
+    """Convert a piece of a subset of ``count`` lanes (``choice``) to a piece of all of them."""
     positions = np.arange(count)[choice]
     inner = positions if piece.choice is None else positions[piece.choice]
     return piece._replace(choice=inner)

@@ -1,7 +1,7 @@
-"""A PTX function made ready to run: basic blocks of straight Python over numpy, and what the scheduler must know.
+"""A compiled PTX function: basic blocks of straight-line Python over numpy, and the data that the scheduler needs.
 
-In the Python of a block ``r`` is the fragment's registers (a list by slot) and ``f`` the fragment. What ends a block is
-its kind, which the scheduler (control.py) acts on.
+In the Python of a block, ``r`` is the fragment's registers (a list by slot) and ``f`` the fragment. A block's kind is
+the instruction that ends it, which the scheduler (control.py) executes.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from cudakit.sim.ptx.ir import (
 )
 from cudakit.sim.ptx.opcodes import Flow, carry_of, row_of
 
-# what happens at the end of a block
+# the kinds of blocks, by how they end
 FALL, JUMP, BRANCH, EXIT, RETURN, CALL, BARRIER, SWITCH, CLUSTER = range(9)
 
-# a program that reads registers of this name uses the shared memory that the system reserves
+# registers whose names start so refer to the shared memory that the system reserves
 RESERVED_SHARED = "%reserved_smem"
 
 
 class BarrierCall:
-    """What a barrier instruction asks: the number and count as functions of the fragment, whether it waits, what it
-    reduces and where the result goes, and whether all lanes of a warp must be there (``aligned``)."""
+    """The operands of a barrier instruction: the barrier's number and thread count as functions of the fragment,
+    whether it waits, the reduction and the slot of its result, and whether all lanes of a warp must execute it
+    (``aligned``)."""
 
     __slots__ = ("aligned", "count", "instruction", "number", "reduce", "slot", "value", "waits")
 
@@ -49,8 +50,8 @@ class BarrierCall:
 
 
 class ClusterCall:
-    """A barrier.cluster instruction: whether it waits (else it arrives), and whether all lanes of a warp must be there
-    (``aligned``)."""
+    """A barrier.cluster instruction: whether it waits (otherwise it arrives), and whether all lanes of a warp must
+    execute it (``aligned``)."""
 
     __slots__ = ("aligned", "instruction", "waits")
 
@@ -61,14 +62,14 @@ class ClusterCall:
 
 
 class Aside(NamedTuple):
-    """What running a block in place needs: the slots that it finds in registers, and those it leaves changed."""
+    """The slots that a block run in place reads, and those that it writes and that are live after it."""
 
     reads: tuple[int, ...]
     writes: tuple[int, ...]
 
 
 class BasicBlock:
-    """A basic block: the instructions from one place where lanes can meet or part to the next."""
+    """A basic block: instructions between two places where lanes can diverge or reconverge."""
 
     __slots__ = (
         "arguments",
@@ -92,7 +93,7 @@ class BasicBlock:
         "target",
         "targets",
     )
-    # the request of what ends the block, set for kinds BARRIER and CLUSTER alone
+    # the barrier that ends the block, set only for the kinds BARRIER and CLUSTER
     barrier: BarrierCall
     cluster_barrier: ClusterCall
 
@@ -105,25 +106,25 @@ class BasicBlock:
         self.body: Callable[[Any, Registers], None] | None = None
         self.fall = self.target = self.slot = -1
         self.negated = False
-        # where a SWITCH goes, by its index
+        # the targets of a SWITCH, by its index
         self.targets: tuple[int, ...] = ()
-        # where a JUMP, BRANCH or SWITCH goes, by label: ``target`` or ``targets`` once all blocks are known
+        # the labels that a JUMP, BRANCH or SWITCH goes to; ``target`` or ``targets`` are set once all blocks are known
         self.labels: tuple[str, ...] = ()
-        # the function that a CALL runs: its program is linked once all functions of the module are compiled
+        # the function that a CALL runs; its program is linked once all functions of the module are compiled
         self.callee_name = ""
         self.callee: Program | None = None
         self.arguments: tuple[int, ...] = ()
         self.results: tuple[int, ...] = ()
-        # returns the member mask if the block starts with an instruction that makes a warp's lanes wait for another
+        # returns the member mask if the block starts with an instruction at which lanes of a warp wait for each other
         self.sync: Callable[[Any, Registers], Any] | None = None
-        # how to run the block that this one's branch jumps over without parting the lanes, if that can be
+        # the slots needed to run the block that this one's branch jumps over in place; None: that is not possible
         self.aside: Aside | None = None
-        # whether the loop closed by this block's backward jump waits for what other lanes do
+        # whether the loop that this block's backward jump closes may wait for other lanes
         self.spins = False
 
 
 class Program:
-    """A compiled function. ``template`` are fresh registers; ``live[b]`` the slots that block ``b`` still needs."""
+    """A compiled function. ``template`` are the initial registers, ``live[b]`` the slots live at block ``b``."""
 
     def __init__(self, function: PtxFunction) -> None:
         self.function = function
@@ -138,7 +139,7 @@ class Program:
         self.returns: tuple[int, ...] = ()
         self.local_offsets: dict[str, int] = {}
         self.local_bytes = 0
-        # slots of the parameters that block 0 puts into local memory
+        # slots of the parameters that block 0 copies to local memory
         self.kept: tuple[int, ...] = ()
         self.callees: set[str] = set()
         self.symbols: set[str] = set()
@@ -146,7 +147,7 @@ class Program:
         self.ready = False
 
     def prepare(self) -> None:
-        """Turn the blocks' lines into Python functions; done once, when a kernel that needs them first runs."""
+        """Compile the blocks' lines into Python functions, once: when a kernel that needs them first runs."""
         if self.ready:
             return
         source = []
@@ -162,7 +163,7 @@ class Program:
         self.ready = True
 
     def _read_at_end(self, block: BasicBlock) -> set[int]:
-        """The slots that what ends a block reads or writes."""
+        """The slots that the end of a block reads or writes."""
         held = {block.slot, *block.arguments, *block.results}
         if block.kind == RETURN:
             held.update(self.returns)
@@ -174,7 +175,7 @@ class Program:
 
 
 def reads_of(instruction: Instruction) -> list[Operand]:
-    """The registers and variables an instruction reads, its guard and the carry flag included."""
+    """The registers and variables that an instruction reads, including its guard and the carry flag."""
     found: list[Operand] = []
     _gather(instruction.operands[row_of(instruction).writes :], found)
     if carry_of(instruction)[0]:
@@ -185,7 +186,7 @@ def reads_of(instruction: Instruction) -> list[Operand]:
 
 
 def writes_of(instruction: Instruction) -> list[Register]:
-    """The registers an instruction writes, the carry flag included."""
+    """The registers that an instruction writes, including the carry flag."""
     found: list[Operand] = []
     _gather(instruction.operands[: row_of(instruction).writes], found)
     if carry_of(instruction)[1]:
@@ -210,7 +211,7 @@ def _gather(operands: Iterable[Operand | None], found: list[Operand]) -> None:
 
 
 def find_spins(program: Program) -> None:
-    """Mark backward jumps of loops in which lanes may wait for what others write."""
+    """Mark the backward jumps of loops in which lanes may wait for stores of other lanes."""
     blocks = program.blocks
     for index, block in enumerate(blocks):
         first = min((t for t in (block.target, *block.targets) if t >= 0), default=index + 1)
@@ -223,7 +224,7 @@ def find_spins(program: Program) -> None:
 
 
 def liveness(program: Program, slots: dict[str, int]) -> list[tuple[int, ...]]:
-    """The slots that each block, or what can follow it, reads before they are written."""
+    """The slots that are live at the start of each block: read there or later before they are written."""
     blocks = program.blocks
     uses, kills, follow = [], [], []
     for block in blocks:
@@ -245,7 +246,7 @@ def liveness(program: Program, slots: dict[str, int]) -> list[tuple[int, ...]]:
                 for register in writes_of(instruction):
                     written |= 1 << slots[register.name]
             if instruction.guard is not None:
-                # where the guard does not hold, the old value stays
+                # lanes for which the guard is false keep the old value
                 reads, written = reads | written, 0
             use |= reads & ~kill
             kill |= written

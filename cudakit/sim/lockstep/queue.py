@@ -10,7 +10,7 @@ Key = tuple[int, Path]
 
 
 class FragmentQueue:
-    """``pending`` are the fragments that can run, ``deferred`` those that wait for other lanes of their warps."""
+    """The waiting fragments: ``pending`` can run, ``deferred`` wait for other lanes of their warps."""
 
     __slots__ = ("deferred", "pending")
 
@@ -19,17 +19,17 @@ class FragmentQueue:
         self.deferred: dict[Path, list[Fragment]] = {}
 
     def add(self, f: Fragment) -> None:
-        """Let a fragment run in its turn."""
+        """Queue a fragment that can run."""
         self.pending.setdefault((f.epoch, f.path()), []).append(f)
 
     def defer(self, f: Fragment) -> None:
-        """Let a fragment wait for other lanes of its warps."""
+        """Queue a fragment that waits for other lanes of its warps."""
         self.deferred.setdefault(f.path(), []).append(f)
 
     def epoch(self) -> int:
-        """The lowest epoch of those that can run, 0 if there are none."""
+        """The lowest epoch of the fragments that can run, 0 if there are none."""
         return min((key[0] for key in self.pending), default=0)
 
     def yields(self, epoch: int, path: Path) -> bool:
-        """Whether a fragment at a place must let others run first, or meets others there."""
+        """Whether a fragment at this epoch and path must yield to others, or can unite with others there."""
         return bool(self.pending and min(self.pending) <= (epoch, path)) or path in self.deferred

@@ -1,8 +1,8 @@
-"""Where a block of generated Python keeps its registers, and when it lets go of them.
+"""Register allocation for a block of generated Python: where registers are kept, and when they are released.
 
-A register that lives and dies within a block is a variable of the block's function; any other stays in the fragment's
-list. Both are let go after their last use: the next instruction's result then takes the same memory, which is still
-in the cache. (Without this every register of a kernel would keep an array of its own, many times the cache's size.)
+A register that is only live within a block is a variable of the block's function; any other stays in the fragment's
+list. Both are released after their last use, so that the next instruction's result reuses memory that is still in the
+cache. (Otherwise every register of a kernel would keep its own array, in total many times the cache's size.)
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-# the registers of a function by slot: arrays of one value per lane, or scalars that all lanes share
+# the registers of a function by slot: arrays with one value per lane, or scalars with one value for all lanes
 Registers = list[Any]
 
 _REGISTER = re.compile(r"\br\[(\d+)\]")
@@ -24,14 +24,14 @@ _TUPLE = re.compile(r"\bt\b")
 def place_registers(
     lines: Sequence[str], namespace: Mapping[str, Any], live_out: Iterable[int], held: Iterable[int]
 ) -> list[str]:
-    """The lines of a block with its own registers in variables (``v<slot>``) and a release after each last use.
+    """Return a block's lines with its local registers in variables (``v<slot>``) and a release after each last use.
 
-    ``live_out`` are the slots that are needed after the block, ``held`` those that the scheduler reads at its end.
-    Lines that take the whole list must be guarded instructions, which say what they touch; with any other the lines
-    come back as they are.
+    ``live_out`` are the slots that are live after the block, ``held`` those that the scheduler reads at its end. If a
+    line uses the whole register list and is not a guarded instruction, whose slots are known, the lines are returned
+    unchanged.
     """
     kept = {*live_out, *held}
-    fixed: set[int] = set()  # touched by a guarded instruction, which finds them in the list
+    fixed: set[int] = set()  # used by a guarded instruction, which reads them from the list
     born: set[int] = set()
     seen: set[int] = set()
     last: dict[int, int] = {}
@@ -71,5 +71,5 @@ def place_registers(
 
 
 def _uses_tuple(lines: Sequence[str], number: int) -> bool:
-    """Whether the line still reads the tuple ``t`` that several results came in."""
+    """Whether the line still reads ``t``, the tuple of an instruction's results."""
     return number < len(lines) and not lines[number].startswith("t = ") and bool(_TUPLE.search(lines[number]))

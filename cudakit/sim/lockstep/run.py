@@ -1,4 +1,4 @@
-"""One launch of a kernel: its configuration, what it uses of the device, and the figures that its batches add up."""
+"""One launch of a kernel: its configuration, the services of the device that it uses, and its counts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from cudakit.sim.ptx.ir import Instruction
 class RunConfig:
     """A kernel and how it is launched. Sizes are bytes.
 
-    ``kernel`` is the mangled name, ``params`` the parameters as the kernel finds them. ``shared_bytes`` are all that a
-    block has, ``dynamic_shared`` those that the launch gave; ``shared_symbols`` the addresses of shared variables.
-    ``explicit_cluster``: the launch or the kernel names ``cluster``; ``cluster_barriers``: the kernel has some.
+    ``kernel`` is the mangled name, ``params`` the parameter bytes as the kernel reads them. ``shared_bytes`` is all
+    shared memory of a block, ``dynamic_shared`` the part that the launch requested; ``shared_symbols`` are the
+    addresses of shared variables. ``explicit_cluster``: the launch or the kernel specifies ``cluster``;
+    ``cluster_barriers``: the kernel contains cluster barriers.
     """
 
     kernel: str
@@ -53,8 +54,8 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class RunServices:
-    """The parts of a device that a kernel uses. ``heap`` serves malloc, ``printf`` takes the text that a kernel prints,
-    and ``place`` returns the source lines of an instruction."""
+    """The parts of a device that a kernel uses. ``heap`` serves malloc, ``printf`` receives the text that a kernel
+    prints, and ``place`` returns the source lines of an instruction."""
 
     chip: Chip
     space: AddressSpace
@@ -64,7 +65,7 @@ class RunServices:
 
 
 class KernelRun:
-    """One launch: what stays the same for all its batches, and the figures they add up.
+    """One launch: the data that its batches share, and their counts.
 
     ``sites`` are those of the kernel's module, ``environment`` the values of the registers %envreg by number.
     """
@@ -73,7 +74,6 @@ class KernelRun:
         self.config = config
         self.services = services
         self.environment = environment
-        # what accesses look at
         self.space = services.space
         self.checks = config.checks
         self.counting = config.counting
@@ -84,7 +84,7 @@ class KernelRun:
         padded = config.params.ljust(round_up(len(config.params) + 1, 32), b"\0")
         self.param_store = np.frombuffer(padded, np.uint8)
         self.tallies: list[Tally | None] = [None] * len(sites.all)
-        # warps, lanes, and warps that parted at the end, for each basic block
+        # per basic block: warps, lanes, and warps that diverge at its end
         self.block_counts: list[list[int] | None] = [None] * sites.blocks
         self.ticks = 0
 
@@ -108,6 +108,6 @@ class KernelRun:
 
 
 def _unravel(number: Array, dims: Array) -> Array:
-    """Three-dimensional indices of numbers that count x first, (numbers, 3)."""
+    """The three-dimensional indices of linear numbers, x fastest, (numbers, 3)."""
     x, y = int(dims[0]), int(dims[1])
     return np.stack((number % x, number // x % y, number // (x * y)), axis=1)

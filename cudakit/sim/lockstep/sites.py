@@ -6,7 +6,7 @@ from cudakit.sim.ptx.ir import Instruction
 
 
 class Site:
-    """An instruction that is counted or can fail: its number among the module's sites, and the kind of what it does."""
+    """An instruction that is counted or can fail: its number among the module's sites, and its kind ("shared store")."""
 
     __slots__ = ("instruction", "kind", "number")
 
@@ -17,19 +17,19 @@ class Site:
 
 
 class Sites:
-    """The sites of a module's functions in the order of their numbers, and how many basic blocks are numbered."""
+    """The sites of a module's functions in the order of their numbers, and the number of basic blocks so far."""
 
     def __init__(self) -> None:
         self.all: list[Site] = []
         self.blocks = 0
 
     def site(self, instruction: Instruction, kind: str) -> Site:
-        """A new site."""
+        """Return a new site."""
         site = Site(len(self.all), instruction, kind)
         self.all.append(site)
         return site
 
     def block(self) -> int:
-        """The number of a new basic block."""
+        """Return the number of a new basic block."""
         self.blocks += 1
         return self.blocks - 1

@@ -1,4 +1,4 @@
-"""What memory accesses cost: global sectors, shared-memory wavefronts and same-address atomics, counted by warp as
+"""The cost of memory accesses: global sectors, shared-memory wavefronts and same-address atomics, counted per warp as
 Nsight Compute does."""
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ _patterns: dict[tuple[bytes, int], tuple[int, int, int]] = {}
 
 
 class Tally:
-    """What one site did. A request is an instruction of one warp.
+    """The counts of one site. A request is an instruction of one warp.
 
-    ``requests`` and ``lanes`` are of sites that are no memory accesses. Accesses are counted by where their bytes were
-    (one with a generic address may have been to several spaces): global ones in sectors, shared ones in wavefronts,
-    each beside the fewest that the active lanes and their width could need; ``distributed_requests`` went to shared
-    memory of other blocks of a cluster. ``worst_ways`` is the most passes that a group of lanes needed, ``depth`` the
-    lanes that an atomic's busiest address had, added up over its requests.
+    ``requests`` and ``lanes`` are for sites that do not access memory. Accesses are counted by the space of their bytes
+    (a generic access may reach several spaces): global ones in sectors, shared ones in wavefronts, each next to the
+    minimum for the active lanes and their width (``ideal_*``). ``distributed_requests`` are requests to the shared
+    memory of other blocks of a cluster. ``worst_ways`` is the largest number of wavefronts that a group of lanes
+    needed, ``depth`` the number of lanes at an atomic's most contended address, summed over its requests.
     """
 
     __slots__ = (
@@ -76,8 +76,8 @@ def count_local(tally: Tally, lanes: LaneSet, size: int) -> None:
 
 
 def count_contention(tally: Tally, lanes: LaneSet, address: Array) -> None:
-    """Add one request of an atomic: the lanes of a warp that mean one address go one after another. ``address``: a
-    number a lane that is equal where they mean the same, or one for all."""
+    """Add one request of an atomic: lanes of a warp with the same address are serialised. ``address``: a number per
+    lane that is equal for equal addresses, or one number for all lanes."""
     if address.ndim == 0:
         depths = lanes.warp_counts
         tally.depth += lanes.count
@@ -88,7 +88,7 @@ def count_contention(tally: Tally, lanes: LaneSet, address: Array) -> None:
 
 
 def _deepest(lanes: LaneSet, address: Array) -> Array:
-    """How many lanes the address that most lanes of a warp mean has, a warp."""
+    """The number of lanes at the most contended address of each warp."""
     order = np.lexsort((address, lanes.warp_rank))
     ranks, places = lanes.warp_rank[order], address[order]
     fresh = np.ones(len(order), np.bool_)
@@ -101,7 +101,8 @@ def _deepest(lanes: LaneSet, address: Array) -> Array:
 
 
 def ideal_sectors(lanes: LaneSet, size: int) -> int:
-    """The fewest sectors for one access of ``size`` bytes a lane to bytes that no two lanes share, over all warps."""
+    """The minimum number of sectors for one access of ``size`` bytes per lane, no byte shared by two lanes, summed over
+    the warps."""
     if lanes.complete:
         return lanes.warp_count * size
     key = ("ideal sectors", size)
@@ -115,7 +116,7 @@ def ideal_sectors(lanes: LaneSet, size: int) -> int:
 def count_sectors(tally: Tally, lanes: LaneSet, offsets: Array, size: int, breaks: Array | None) -> None:
     """Add one global request. ``offsets``: uint64 byte offsets from a 32-byte boundary, each a multiple of ``size``.
 
-    ``breaks``: the positions after which the next lane's address is not the next element; None where there are none.
+    ``breaks``: the positions after which the next lane's address is not the next element; None if there are none.
     """
     tally.sector_requests += lanes.warp_count
     tally.ideal_sectors += ideal_sectors(lanes, size)
@@ -125,7 +126,7 @@ def count_sectors(tally: Tally, lanes: LaneSet, offsets: Array, size: int, break
         # consecutive within every warp
         first = offsets.take(starts)
         last = first + np.uint64(31 * size) if lanes.complete else offsets.take(np.append(starts[1:], lanes.count) - 1)
-        # aligned elements of at most 32 bytes never straddle a sector
+        # an aligned element of at most 32 bytes is within one sector
         sectors = (last >> np.uint64(5)) - (first >> np.uint64(5))
         tally.sectors += int(sectors.sum()) + len(starts)
         return
@@ -141,7 +142,7 @@ def _are_starts(lanes: LaneSet, breaks: Array) -> bool:
 
 
 def _rows(lanes: LaneSet, values: Array) -> Array:
-    """A fresh table of 32 a warp, absent lanes repeating their warp's first value."""
+    """A new table with 32 columns and one row per warp; absent lanes repeat their warp's first value."""
     if lanes.complete:
         table: Array = values.reshape(-1, 32).copy()
         return table
@@ -151,7 +152,7 @@ def _rows(lanes: LaneSet, values: Array) -> Array:
 
 
 def count_wavefronts(tally: Tally, lanes: LaneSet, size: int, found: tuple[int, int, int]) -> None:
-    """Add one shared-memory request, of which ``request_wavefronts`` found this."""
+    """Add one shared-memory request with the result of ``request_wavefronts``."""
     tally.wavefront_requests += lanes.warp_count
     tally.shared_bytes += lanes.count * size
     tally.wavefronts += found[0]
@@ -160,17 +161,17 @@ def count_wavefronts(tally: Tally, lanes: LaneSet, size: int, found: tuple[int, 
 
 
 def request_wavefronts(lanes: LaneSet, offsets: Array, size: int, paired: bool) -> tuple[int, int, int]:
-    """``wavefronts`` of a whole request; ``offsets``: int64 byte offsets within each lane's own block. The same for all
-    that differ by a multiple of 4 bytes."""
+    """``wavefronts`` of a whole request. ``offsets``: int64 byte offsets within each lane's own block; adding a
+    multiple of 4 bytes to all of them does not change the result."""
     repeat = 1
     blocks = lanes.geometry.blocks
     if blocks > 1 and lanes.periodic:
         rows = offsets.reshape(blocks, -1)
         if (rows[1:] == rows[0]).all():
-            # every block does the same: look at one
+            # every block has the same offsets: compute one block
             repeat = blocks
             offsets = rows[0]
-    # moving everything by whole words turns the banks round and changes nothing
+    # moving all offsets by whole words rotates the banks, which does not change the number of wavefronts
     pattern = (offsets - (int(offsets[0]) & ~3)).astype(np.int32)
     part = lanes if repeat == 1 else _first_block(lanes)
     found = None
@@ -195,14 +196,14 @@ def _first_block(lanes: LaneSet) -> LaneSet:
 
 
 def wavefronts(lanes: LaneSet, offsets: Array, size: int, paired: bool = True) -> tuple[int, int, int]:
-    """Passes that a request needs, the fewest that so many bytes could need, and the most that one group of lanes
-    needs: n of an n-way bank conflict.
+    """Return the wavefronts of a request, the minimum for so many bytes, and the largest number for one group of lanes:
+    the n of an n-way bank conflict.
 
-    Up to 4 bytes a lane, the lanes of a warp go together; with 8 bytes half warps do, with 16 quarter warps. But loads
-    of 8 (or 16) bytes take one pass for two halves of a warp (two quarters of a half) where they meet in no bank and
-    neighbouring lanes (0 and 1, 2 and 3...), or all lanes two apart (0 and 2, 1 and 3, 4 and 6...), have the same
-    address. ``paired``: it is a load. Measured on an H200; some patterns of 16 bytes with lanes switched off are a pass
-    off.
+    With up to 4 bytes per lane a whole warp is one group; with 8 bytes a half warp, with 16 bytes a quarter warp.
+    Exception: a load of 8 (or 16) bytes takes one wavefront for both halves of a warp (both quarters of a half) if they
+    have no bank conflict and all neighbouring lanes (0 and 1, 2 and 3...) or all lanes two apart (0 and 2, 1 and 3, 4
+    and 6...) have the same address. ``paired``: it is a load. Measured on an H200; for some patterns of 16 bytes with
+    inactive lanes the result is off by one.
     """
     words = max(size // 4, 1)
     table = _rows(lanes, offsets)
@@ -222,11 +223,11 @@ def wavefronts(lanes: LaneSet, offsets: Array, size: int, paired: bool = True) -
 
 
 def _ways(table: Array, here: Array, group: int, words: int) -> Array:
-    """For each group of lanes the words that its busiest bank has; 0 where no lane is there."""
+    """The number of different words in the most used bank, per group of lanes; 0 if no lane is active."""
     active = here.reshape(-1, group)
     used = active.any(axis=1)
     rows = table.reshape(-1, group)
-    # in a group without its warp's first lane, absent lanes must repeat one of its own
+    # absent lanes repeat their warp's first lane; in a group without that lane, they must repeat one of the group
     first = rows[np.arange(len(rows)), active.argmax(axis=1)]
     rows = np.where(active, rows, first[:, None])[used]
     spread = (rows >> 2)[:, :, None] + np.arange(words)
@@ -241,7 +242,7 @@ def _ways(table: Array, here: Array, group: int, words: int) -> Array:
 
 
 def _shared_by_neighbours(table: Array, here: Array) -> Array:
-    """Which rows of lanes have the same address in each lane and the next, or in each lane and the second next."""
+    """A mask of the rows in which all neighbouring lanes, or all lanes two apart, have the same address."""
     lane = np.arange(table.shape[-1])
     same = [((table == table[:, lane ^ step]) | ~here | ~here[:, lane ^ step]).all(axis=1) for step in (1, 2)]
     found: Array = same[0] | same[1]
