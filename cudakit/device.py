@@ -24,6 +24,7 @@ from cudakit.driver.stream import Event, Stream
 from cudakit.errors import CudakitError
 from cudakit.graph.capturing import capture
 from cudakit.graph.graph import Graph
+from cudakit.launch.counted import LaunchCounters
 from cudakit.launch.mangling import demangle
 from cudakit.launch.module import Module, object_code
 from cudakit.memory import array as memory
@@ -118,7 +119,8 @@ class Device:
             return device
 
     def __repr__(self) -> str:
-        return f"Device({self.context.spec!r})"
+        state = ", closed" if self.context.closed else ", lost" if self.context.lost else ""
+        return f"Device({self.context.spec!r}{state})"
 
     def __enter__(self) -> Device:
         return self
@@ -403,7 +405,7 @@ class Device:
         return Module(self.context, object_code(path.read_bytes(), name or str(path)))
 
     @contextlib.contextmanager
-    def counters(self) -> Iterator[dict[str, Any]]:
+    def counters(self) -> Iterator[LaunchCounters]:
         """Count memory traffic, bank conflicts and instructions of the kernels that a `with` block launches.
 
         Only the simulated device counts; on a GPU use Nsight Compute. The end of the block waits for the device.
@@ -424,7 +426,7 @@ class Device:
             raise CudakitError(f"{self.context.spec} has no counters: profile with ncu, or count on Device('sim')")
         driver = self.context.driver
         self.synchronize()
-        counted: dict[str, Any] = {}
+        counted = LaunchCounters()
         count = driver.simCount(self.context.handle)
         try:
             yield counted
@@ -437,6 +439,10 @@ class Device:
             if name not in counted:
                 counted[name] = type(record.counters)()
             counted[name].merge(record.counters)
+            for file, _ in record.counters.per_line:
+                text = driver.simSourceText(file)
+                if text is not None:
+                    counted.sources[file] = text
 
 
 def _kernel_driver() -> str:

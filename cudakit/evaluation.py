@@ -13,7 +13,7 @@ from cudakit.device import Device
 from cudakit.measure.bench import Bench, Selection
 from cudakit.measure.rows import BenchReport
 from cudakit.shapes import Shape
-from cudakit.show import outputs, plots, tables, terminal, tuning_tables
+from cudakit.show import inline, outputs, plots, tables, terminal, tuning_tables
 from cudakit.tuning.run import Settings, TuneReport
 from cudakit.tuning.run import tune as run_tuning
 
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from cudakit.family import Ladder
 
 
-@dataclass
+@dataclass(repr=False)
 class Report(BenchReport):
     """The rows of a bench. `ok` is True if no row failed; `as_dict()` has the contents that `save` writes."""
+
+    def _repr_html_(self) -> str:
+        return inline.bench(self.as_dict())
 
     def show(self) -> None:
         """Print the table: times on a GPU, counters on a simulated device."""
@@ -92,9 +95,12 @@ def bench(
     return Report(**{entry.name: getattr(made, entry.name) for entry in fields(made)})
 
 
-@dataclass
+@dataclass(repr=False)
 class TuningReport(TuneReport):
     """The configurations of a tuning. `ok` is True if none was wrong or failed; `as_dict()` has what `save` writes."""
+
+    def _repr_html_(self) -> str:
+        return inline.tuning(self.as_dict())
 
     def show(self) -> None:
         """Print the best configurations per shape, those that failed, and the choices that are kept."""

@@ -18,6 +18,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from cudakit.device import Device
 from cudakit.driver import driver as drivers
 from cudakit.launch import definitions
+from cudakit.launch.counted import LaunchCounters
 from cudakit.launch.kernel import Kernel
 from cudakit.launch.module import Module
 
@@ -44,14 +45,22 @@ def load(shell: Any) -> None:
         return name
 
     drivers.name_files(name_of)
+    LaunchCounters.render = _counters
 
 
 def unload(shell: Any) -> None:
     """Undo `load`, and close the devices that were opened for cells."""
     shell.magics_manager.magics["cell"].pop("cu", None)
     drivers.name_files(str)
+    LaunchCounters.render = None
     while _devices:
         _devices.popitem()[1].close()
+
+
+def _counters(counted: LaunchCounters) -> str:
+    from cudakit.show import inline
+
+    return inline.counters(counted, counted.sources)
 
 
 def _cell(shell: Any, file: str) -> str | None:

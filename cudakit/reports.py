@@ -11,6 +11,7 @@ import linecache
 import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from types import TracebackType
 from typing import Any
 
@@ -78,6 +79,12 @@ class Report:
     replay: str | None = None
     full_text: str = ""
     fault: dict[str, Any] | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        return f"Report({self.headline})"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.full_text or self.headline)}</pre>"
 
     @property
     def headline(self) -> str:

@@ -73,6 +73,9 @@ class Compiled:
     launch: dict[str, Any] = field(default_factory=dict)
     precompiled: str = field(default="", compare=False)
 
+    def __repr__(self) -> str:
+        return f"Compiled({self.name!r}, {self.arch!r}: {len(self.ptx)} bytes of PTX, {len(self.cubin)} of cubin)"
+
 
 def chip_arch(major: int, minor: int) -> str:
     """NVRTC's name for a chip, with its architecture-specific instructions where it has any: (9, 0) is "sm_90a"."""

@@ -78,6 +78,9 @@ class ObjectCode:
     resources: dict[str, Resources] = field(default_factory=dict)
     types: dict[str, tuple[Type, ...]] = field(default_factory=dict)  # a kernel's parameters, if they are known
 
+    def __repr__(self) -> str:
+        return f"ObjectCode({self.name!r}: {len(self.ptx)} bytes of PTX, {len(self.cubin)} of machine code)"
+
 
 def object_code(image: str | bytes, name: str) -> ObjectCode:
     """`image`, PTX as text or bytes or machine code, as ObjectCode. Raises ValueError for what is neither."""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from cudakit.measure.timing import Spread
-from cudakit.shapes import Shape
+from cudakit.shapes import Shape, shape_text
 
 if TYPE_CHECKING:
     from cudakit.compare import Comparison
@@ -97,6 +97,21 @@ class Row:
     launch: LaunchShape | None = None
     pipeline: PipelineReport | None = None
 
+    def __repr__(self) -> str:
+        subject = self.subject
+        parts = (f"{subject.family}/{subject.variant}", shape_text(subject.shape), subject.dtype, subject.mode)
+        return f"Row({' '.join(part for part in parts if part)}: {self._outcome()})"
+
+    def _outcome(self) -> str:
+        if self.verdict.skipped is not None:
+            return f"skipped: {self.verdict.skipped}"
+        said = ["not checked" if self.ok is None else "correct" if self.ok else f"wrong: {self.verdict.why}"]
+        if self.times.device is not None:
+            said.append(f"{self.times.device.median:.4g} ms")
+        if self.rates.of_ceiling is not None:
+            said.append(f"{self.rates.of_ceiling:.0%} of {self.rates.ceiling}")
+        return ", ".join(said)
+
     @property
     def ok(self) -> bool | None:
         """Whether the check passed; None if there was none."""
@@ -160,7 +175,7 @@ class Row:
         }
 
 
-@dataclass
+@dataclass(repr=False)
 class BenchReport:
     """The ceilings and rows of one run, in the contract's form."""
 
@@ -168,6 +183,13 @@ class BenchReport:
     date: str = field(default_factory=lambda: datetime.date.today().isoformat())
     ceilings: dict[str, Any] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        families = ", ".join(dict.fromkeys(row.subject.family for row in self.rows))
+        verdicts = {"correct": True, "wrong": False, "without a verdict": None}
+        counts = {word: sum(row.ok is ok for row in self.rows) for word, ok in verdicts.items()}
+        rows = ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "no rows"
+        return f"{type(self).__name__}({families or 'no family'} on {self.device.get('name')}: {rows})"
 
     @property
     def ok(self) -> bool:

@@ -67,7 +67,7 @@ class PipelineReport:
     bounds: dict[str, float] = field(default_factory=dict)
     waited: dict[str, float] = field(default_factory=dict)
     link: Link | None = None
-    spans: list[ChunkSpan] = field(default_factory=list)
+    spans: list[ChunkSpan] = field(default_factory=list, repr=False)
 
     @property
     def bound(self) -> float | None:

@@ -133,11 +133,12 @@ def _look(hints: Sequence[advice.Hint], anchors: Mapping[str, str]) -> str:
 
 def _line(place: advice.SourceLine) -> str:
     """The text of a line; empty where its file cannot be read."""
-    text = _text(place[0])
+    text = source_lines(place[0])
     return text[place[1] - 1] if 0 < place[1] <= len(text) else ""
 
 
-def _text(file: str) -> list[str]:
+def source_lines(file: str) -> list[str]:
+    """The lines of a file; none if it cannot be read."""
     try:
         return Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -275,6 +276,20 @@ _HEAD = (
 )
 
 
+class SourceColumns:
+    """The columns next to a kernel's source. headings: each with its meaning."""
+
+    def __init__(self, counters: Any) -> None:
+        self._total = counters.instructions
+        self._shown = _columns(counters)
+        self.headings = [_HEAD[column] for column in self._shown]
+
+    def cells(self, line: Any, inlined: int) -> list[str]:
+        """The cells of one line, as HTML. line: its counters, or None. inlined: instructions of others in it."""
+        made = _cells(line, inlined, self._total)
+        return [made[column] for column in self._shown]
+
+
 def _columns(counters: Any) -> list[int]:
     """The columns of a kernel's tables: those in which some line has something to say."""
     rows = [_cells(line, 0, counters.instructions) for line in counters.per_line.values()]
@@ -286,7 +301,7 @@ def _source(
 ) -> str:
     """A file's lines with their counters as a table, and below a line what was found there: the whole file, or what
     lies around counted lines."""
-    text = _text(file)
+    text = source_lines(file)
     lines = {line: share for (name, line), share in counters.per_line.items() if name == file}
     inlined = {line: count for (name, line), count in counters.inlined.items() if name == file}
     last = max([len(text), *lines, *inlined])

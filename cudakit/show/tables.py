@@ -267,9 +267,9 @@ def ceiling_line(report: Mapping[str, Any], group: Group) -> str:
     return "; ".join(parts)
 
 
-def cells(report: Mapping[str, Any], rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Headings and text cells of one shape's rows, as markdown has them."""
-    columns = [column for column in columns_of(report, rows) if column.only != "terminal"]
+def cells(report: Mapping[str, Any], rows: Sequence[Row], form: str = "page") -> tuple[list[str], list[list[str]]]:
+    """Headings and text cells of one shape's rows. form: "page" for the columns of markdown, or "terminal"."""
+    columns = [column for column in columns_of(report, rows) if column.only in ("", form)]
     lines = [[column.text(row, other) for column in columns] for row, other in _with_others(rows)]
     return [column.heading for column in columns], lines
 

@@ -31,22 +31,30 @@ def show(report: Mapping[str, Any], out: Console) -> None:
 
 
 def _show_one(one: Mapping[str, Any], device: Mapping[str, str], out: Console) -> None:
+    title, columns, notes = parts(one, device)
+    if columns:
+        styles = ["bold", *[None] * (len(columns[0].cells) - 1)]
+        terminal.show_table(out, title, columns, styles=styles)
+    else:
+        terminal.show_text(out, title)
+    for line in notes:
+        terminal.show_text(out, line)
+
+
+def parts(one: Mapping[str, Any], device: Mapping[str, str]) -> tuple[str, list[terminal.Column], list[str]]:
+    """The title, the columns and the notes of one search's table; no columns if nothing was measured."""
     measured = [trial for trial in one["trials"] if trial["verdict"] == "measured"]
     shown = sorted(measured, key=lambda trial: float(trial["cost"]))[:MOST_ROWS]
     usual = one["usual"]
     if usual is not None and usual["cost"] is not None and not any(_same(trial, usual) for trial in shown):
         shown.append(usual)
-    notes = terminal.Notes()
     title = (
         f"{_place(one)} on {device['name']}: {one['tried']} of {one['space']} configurations tried in "
         f"{one['seconds']:.1f} s{' (all that are not refused)' if one['tried_all'] else ''}"
+        f"{'' if shown else '; none could be measured'}"
     )
-    if shown:
-        terminal.show_table(out, title, _columns(shown, one), styles=["bold", *[None] * (len(shown) - 1)])
-    else:
-        terminal.show_text(out, f"{title}; none could be measured")
-    for line in (*notes.lines(), *_endings(one), *_refusals(one["refused"]), _conclusion(one)):
-        terminal.show_text(out, line)
+    notes = [*_endings(one), *_refusals(one["refused"]), _conclusion(one)]
+    return title, _columns(shown, one) if shown else [], notes
 
 
 def _columns(shown: Sequence[Mapping[str, Any]], one: Mapping[str, Any]) -> list[terminal.Column]:

@@ -106,13 +106,19 @@ class Tuning:
         }
 
 
-@dataclass
+@dataclass(repr=False)
 class TuneReport:
     """The outcomes of a run. device: as `Device.info` returns it."""
 
     device: Mapping[str, str]
     settings: Settings
     tunings: list[Tuning] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        found = sum(one.outcome.best is not None for one in self.tunings)
+        failed = f", {len(self.bugs)} failed" if self.bugs else ""
+        searches = f"{len(self.tunings)} search{'es' * (len(self.tunings) != 1)}"
+        return f"{type(self).__name__}({self.device.get('name')}: {searches}, {found} with a best{failed})"
 
     @property
     def bugs(self) -> list[Trial]:

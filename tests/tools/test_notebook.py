@@ -112,7 +112,7 @@ def test_a_fault_names_cells_and_none_of_our_frames(cell: Cell) -> None:
     cell("x = dev.zeros(5)")
     cell("\nscale.launch(dev.default_stream, 1, 8, args=(x, 2.0, 5))")
     said = cell("y = 1\ndev.synchronize()")
-    assert "out of bounds" in said
+    assert "out-of-bounds access" in said
     assert "  at <cell 2>:4\n      if (i <= n) x[i] *= factor;\n" in said
     assert "launched at <cell 4>:" in said
     assert "made at <cell 3>:1" in said

@@ -354,6 +354,10 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
         with self._lock.raw, self._lock:
             self._sources[name] = text
 
+    def simSourceText(self, name: str) -> str | None:
+        """The text that ``simSource`` was given for a file; None for another."""
+        return self._sources.get(name)
+
     def simSetResources(self, hfunc: Handle, *, registers: int, local_bytes: int | None = None) -> None:
         """What ptxas says a kernel needs, for occupancy and limits; without it, the PTX gives an estimate."""
         with self._lock.raw, self._lock:

@@ -130,7 +130,7 @@ _WORST = ("worst_bank_conflict", "worst_contention")
 _SUMS = tuple(name for name in _NAMES if name not in _WORST)
 
 
-@dataclass
+@dataclass(repr=False)
 class Counters(LineCounters):
     """The counters of one launch, or the sums of several.
 
@@ -148,6 +148,18 @@ class Counters(LineCounters):
     per_line: dict[SourceLine, LineCounters] = field(default_factory=dict)
     inlined: dict[SourceLine, int] = field(default_factory=dict)
     occupancy: Occupancy | None = None
+
+    def __repr__(self) -> str:
+        figures = {
+            name: getattr(self, name)
+            for name in ("launches", "blocks", "threads", "instructions", "branches", "divergent_branches")
+        }
+        figures |= {
+            name: getattr(self, name)
+            for name in ("global_bytes", "global_sector_bytes", "bank_conflicts", "barriers", "atomics")
+            if getattr(self, name)
+        }
+        return f"Counters({', '.join(f'{name}={value}' for name, value in figures.items())})"
 
     def merge(self, other: Counters) -> None:
         """Add another launch's counters."""

@@ -128,7 +128,7 @@ class AllocationFacts:
         }
 
 
-@dataclass
+@dataclass(repr=False)
 class FaultReport:
     """The fields of every report. ``kind`` is the class of the fault, ``detail`` one sentence about this fault.
     ``places`` is the line at fault, then the lines into which it was inlined. ``others`` are the conflicting accesses.
@@ -151,6 +151,10 @@ class FaultReport:
         # a report may be printed later and must not change if the allocation is freed in the meantime
         if isinstance(self.allocation, Allocation):
             self.allocation = AllocationFacts.of(self.allocation)
+
+    def __repr__(self) -> str:
+        place = "" if self.file is None else f", {self.file}:{self.line}"
+        return f"{type(self).__name__}({self.title}: {self.detail}{place})"
 
     @property
     def file(self) -> str | None:
@@ -219,7 +223,7 @@ class FaultReport:
         }
 
 
-@dataclass
+@dataclass(repr=False)
 class KernelReport(FaultReport):
     """A fault of a kernel. ``kind`` is "out of bounds", "misaligned", "use after free", "write to constant memory",
     "divergent barrier", "deadlock", "hang", "trap", "assertion", "stack overflow"... ``block`` and ``thread`` are those
@@ -297,7 +301,7 @@ class KernelReport(FaultReport):
         }
 
 
-@dataclass
+@dataclass(repr=False)
 class HostReport(FaultReport):
     """A mistake in host code, or queued work that failed when it ran. ``call`` is the driver function, or "kernel NAME"
     for a launch; ``places`` is the line of Python that made the call."""
@@ -334,7 +338,7 @@ class Held:
         return f"{times}{self.what}{size}" + (f", made {self.made}" if self.made else "")
 
 
-@dataclass
+@dataclass(repr=False)
 class LeakReport(HostReport):
     """The objects still alive when their context ended, largest first; ``places`` is the line that made the first."""
 
