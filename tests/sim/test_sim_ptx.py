@@ -234,7 +234,7 @@ def test_carries_have_a_register_of_their_own():
         ("\nmov.b32 %x1, 2;", 6, "'%x1' is not declared"),
         ("mov.b32 nothing, 2;", 5, "'nothing' is not declared"),
         ("bra nowhere;", 5, "no label 'nowhere'"),
-        ("bra 4;", 5, "bra wants a label"),
+        ("bra 4;", 5, "bra needs a label"),
         ("L: L: ret;", 5, "label 'L' is defined twice"),
         (".what 5;", 5, "unknown directive '.what'"),
         ("mov.b32 %r, ?;", 5, "cannot read"),

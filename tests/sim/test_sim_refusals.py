@@ -323,7 +323,7 @@ __global__ void k(float* out, cudaTextureObject_t image) {
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("BARRIER", r"'mbarrier\.\S+' \(mbarrier objects: the bulk-asynchronous group is not there yet"),
+        ("BARRIER", r"'mbarrier\.\S+' \(mbarrier objects: bulk-asynchronous instructions are not simulated yet"),
         ("POINTER", "function pointers|indirect calls"),
         ("VIRTUAL", "function pointer tables, virtual functions and indirect calls|indirect calls"),
         ("TEXTURE", r"'tex\.\S+' \(textures and surfaces are not simulated"),

@@ -1,1 +1,1 @@
-"""From instructions to Python: one builder per instruction family."""
+"""Translation of PTX instructions to Python: one builder per kind of instruction."""

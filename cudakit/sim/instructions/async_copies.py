@@ -1,4 +1,4 @@
-"""cp.async: copies from global to shared memory that each take effect when their own thread waits for them."""
+"""cp.async: copies from global to shared memory. Each takes effect when its own thread waits for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from cudakit.sim.ptx.modifiers import PREFETCH_SIZES, Modifiers
 
 
 class PendingCopies:
-    """cp.async copies of a batch: each takes effect when its own thread waits for it, so a missing wait shows."""
+    """cp.async copies of a batch. Each takes effect only when its own thread waits for it, so a missing wait is
+    found."""
 
     def __init__(self, batch: Batch) -> None:
         # how many groups each lane has committed
@@ -26,7 +27,7 @@ class PendingCopies:
         self.copies: list[tuple[Array, Array, Array, Array, Array, MemoryAccess]] = []
 
     def issue(self, lanes: LaneSet, view: Array, index: Array, data: Array, access: MemoryAccess) -> None:
-        """Copies of ``data`` by these lanes to places of a view of shared memory, as ``access`` asks for them."""
+        """Record copies of ``data`` by these lanes to the places ``index`` of a view of shared memory."""
         ids = lanes.lanes
         self.copies.append((ids, self.committed[ids], view, index, data, access))
 
@@ -34,7 +35,7 @@ class PendingCopies:
         self.committed[lanes.lanes] += 1
 
     def wait(self, f: Fragment, pending: int | None) -> None:
-        """Finish the copies of the lanes here but for the newest ``pending`` groups; None: all, committed or not."""
+        """Finish these lanes' copies, except their newest ``pending`` groups; None: all copies, committed or not."""
         lanes, guard = f.lanes, f.batch.guard
         waiting = np.full(len(self.committed), -1, np.int64)
         ids = lanes.lanes
@@ -76,7 +77,7 @@ def build_cp(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers.finish()
     operands = instruction.operands[: len(instruction.operands) - policy]
     if not (cache and shared and source_space and 3 <= len(operands) <= 4):
-        modifiers.refuse("no such form is known")
+        modifiers.refuse("unknown form")
     if cache == "cg" and getattr(operands[2], "bits", 0) != 16:
         modifiers.refuse(".cg copies 16 bytes")
     target, source, size = operands[:3]
@@ -140,7 +141,7 @@ def _copy(reading: MemoryAccess, writing: MemoryAccess) -> Callable[[Fragment, A
 
 
 def _read_part(f: Fragment, reading: MemoryAccess, at: Array, limit: Array) -> Array:
-    """Load lanes of which only the first ``limit`` bytes count; the rest is zero and never touched."""
+    """Load only the first ``limit`` bytes of each lane; the rest becomes zero and is not read."""
     lanes, count = f.lanes, reading.count
     data = np.zeros((lanes.count, count) if count > 1 else lanes.count, np.uint32)
     full = limit >= reading.size

@@ -1,7 +1,7 @@
 """atom and red: lanes update memory one after another, in lane order.
 
-Where no two lanes mean the same element, one vector operation does it. Where they do, lanes go by rounds (the first
-lane of each element, then the second, ...); elements that very many lanes want are done by a running total.
+If no two lanes update the same element, one vector operation updates all. Otherwise lanes are processed in rounds
+(the first lane of each element, then the second, ...). Elements with very many lanes use a running total.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Update = Callable[[Array, Array, Any], Array]
 
 _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
 _SWAPS = ("exch", "cas")
-# the types that each operation takes
+# the types supported by each operation
 _TYPES: dict[str, tuple[str, ...]] = {"and": ("b32", "b64"), "or": ("b32", "b64"), "xor": ("b32", "b64")}
 _TYPES |= {"exch": ("b32", "b64", "b128"), "cas": ("b16", "b32", "b64", "b128"), "inc": ("u32",), "dec": ("u32",)}
 _TYPES |= dict.fromkeys(("min", "max"), ("u32", "s32", "u64", "s64", *_HALVES))
@@ -54,13 +54,13 @@ def build_atomic(c: Emitter, instruction: Instruction) -> list[str]:
     if kind not in _TYPES.get(operation, ()) or noftz != (kind in _HALVES):
         modifiers.refuse(f"{operation or 'no operation'} of .{kind}")
     if space not in (GLOBAL, SHARED, CLUSTER, GENERIC) or (instruction.opcode == "red" and operation in _SWAPS):
-        modifiers.refuse("no such form is known")
+        modifiers.refuse("unknown form")
     if vector > 1 and (width(kind) * vector > 128 or kind not in (*_HALVES, "f32")):
         modifiers.refuse(f"vectors of {vector} .{kind}")
     if space not in (GLOBAL, GENERIC) and (vector > 1 or policy):
-        modifiers.refuse("vectors and cache policies are for global memory")
+        modifiers.refuse("vectors and cache policies need global memory")
     if kind in _HALVES and operation != "add" and vector == 1:
-        modifiers.refuse(f"{operation} of .{kind} is there for vectors alone")
+        modifiers.refuse(f"{operation} of .{kind} exists only for vectors")
     operands = list(instruction.operands)
     target = operands.pop(0) if instruction.opcode == "atom" else None
     if len(operands) != 2 + (operation == "cas") + policy:
@@ -90,7 +90,7 @@ def _build_vector(
     operation: str,
     count: int,
 ) -> list[str]:
-    """A vector of atomics: each element is updated for itself, and the whole must be aligned."""
+    """A vector of atomics: each element is updated separately, and the vector must be aligned."""
     kind = instruction.modifiers[-1]
     size = width(kind) // 8
     whole = MemoryAccess(site, space, offset, size, count)
@@ -139,7 +139,7 @@ def _build_wide(
             members = np.arange(lanes.count) if choice is None else np.arange(lanes.count)[choice]
             for place, lane in zip(places.tolist(), members.tolist(), strict=True):
                 found[lane] = view[place]
-                # PTX names the compare value first
+                # PTX has the compare value first
                 if given.shape[1] == 2 or (given[lane, :2] == found[lane]).all():
                     new = given[lane, -2:]
                     f.batch.progress += bool((new != found[lane]).any())
@@ -163,7 +163,7 @@ class Atomic:
         self.dtype: np.dtype[Any] = access.dtype
         # f32 sums in global memory flush subnormal numbers, those in shared memory do not
         self.flushes = kind == "f32"
-        # in global memory, and in the memory of a block
+        # updates of global memory, and of a block's memory
         self.far: Update
         self.near: Update
         if operation in ("exch", "cas", "inc", "dec"):
@@ -206,12 +206,12 @@ class Atomic:
             return result  # type: ignore[return-value]
 
         if kind == "f64":
-            # the NaN that is kept: in shared memory that of the memory, in global memory the operand's as it is
+            # of two NaNs, shared memory keeps its own; global memory takes the operand's unchanged
             return swapped if near else _keep_nan(update)
         return update
 
     def run(self, f: Fragment, address: Array, value: Array, second: Any = None) -> Array:
-        """Do it for all lanes of a fragment, lowest lane first; gives what each lane found."""
+        """Execute the atomic for all lanes of a fragment, lowest lane first; returns the old value for each lane."""
         lanes = f.lanes
         pieces = self.access.locate(f, lanes, address)
         if f.batch.guard is not None:
@@ -221,7 +221,7 @@ class Atomic:
         out: Array | None = None
         if self.wanted and (len(pieces) > 1 or pieces[0].choice is not None):
             out = np.empty(lanes.count, self.access.dtype)
-        # PTX names the compare value first
+        # PTX has the compare value first
         compare = None
         if second is not None:
             compare, value = value, second
@@ -281,13 +281,13 @@ class Atomic:
         return out
 
     def _write(self, f: Fragment, view: Array, where: Any, old: Array, new: Array) -> None:
-        # a lock that stays taken is no progress
+        # an unchanged value, such as a lock that stays taken, does not count as progress
         if np.not_equal(old, new).any():
             f.batch.progress += 1
             view[where] = new
 
     def queue(self, old: Any, values: Array, compares: Any, near: bool) -> tuple[Array, Any]:
-        """Many lanes at one element: what each finds, and what is there in the end."""
+        """Update one element by many lanes; returns the old value for each lane, and the final value."""
         count = len(values)
         if self.running is not None:
             chain = np.concatenate(([old], values)).view(self.dtype)
@@ -317,7 +317,7 @@ class Atomic:
         return found, old
 
     def _delicate(self, chain: Array, totals: Array, near: bool) -> bool:
-        """Whether a float sum meets NaN, whose bits, or subnormals, whose flushing, a running total would get wrong."""
+        """Whether a float sum has NaNs or subnormals: a running total would get their bits or their flushing wrong."""
         if totals.dtype.kind != "f":
             return False
         if np.isnan(totals[-1]):
@@ -328,7 +328,7 @@ class Atomic:
 
 
 def _keep_nan(update: Update) -> Update:
-    """A float64 sum that gives a NaN operand as it is."""
+    """A float64 sum that returns a NaN operand unchanged."""
 
     def kept(old: Array, value: Array, compare: Any) -> Array:
         result = update(old, value, compare)

@@ -1,4 +1,4 @@
-"""The functions that a kernel calls and a module does not define: printf, assert, malloc and free."""
+"""Functions that kernels call and the module does not define: printf, assert, malloc and free."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _read(f: Fragment, lane: int, address: int, size: int, instruction: Instruct
 
 
 def _text(f: Fragment, lane: int, address: int, instruction: Instruction) -> str:
-    """A string that ends with a zero byte."""
+    """The zero-terminated string at an address."""
     if address == 0:
         return "(null)"
     out = bytearray()
@@ -88,7 +88,7 @@ def _format(f: Fragment, lane: int, text: str, arguments: int, instruction: Inst
         data = next_bytes(size)[: {"hh": 1, "h": 2}.get(length, size)]
         integer = int.from_bytes(data, "little", signed=kind in "di")
         if kind not in "di":
-            # signs are for signed numbers, and zero has no prefix
+            # flags for signs apply to signed numbers only, and zero has no prefix
             spec = spec.replace("+", "").replace(" ", "")
             spec = spec.replace("#", "") if integer == 0 or kind == "u" else spec
         if kind == "o" and "#" in spec:
@@ -99,7 +99,7 @@ def _format(f: Fragment, lane: int, text: str, arguments: int, instruction: Inst
 
 
 def _hexadecimal(value: float, digits: int | None) -> str:
-    """A number as %a writes it, with ``digits`` behind the point or as many as it has."""
+    """A number in the format of %a, with ``digits`` after the point, or as many as it needs."""
     mantissa, mark, exponent = value.hex().partition("p")
     if not mark:
         return mantissa  # inf, nan
@@ -107,7 +107,7 @@ def _hexadecimal(value: float, digits: int | None) -> str:
     if digits is None:
         fraction = fraction.rstrip("0")
     elif digits < len(fraction):
-        # to the nearest, of two as near the even one
+        # round to nearest, ties to even
         whole, rest = divmod(int(lead + fraction, 16), 1 << 4 * (len(fraction) - digits))
         half = 1 << 4 * (len(fraction) - digits) - 1
         whole += rest > half or (rest == half and whole & 1)

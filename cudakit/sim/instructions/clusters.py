@@ -1,4 +1,4 @@
-"""Builders for what clusters add: addresses in other blocks' shared memory, and barrier.cluster."""
+"""Builders for clusters: addresses in other blocks' shared memory, and barrier.cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cudakit.sim.ptx.modifiers import Modifiers
 
 
 def build_mapa(c: Emitter, instruction: Instruction) -> list[str]:
-    """mapa: the same place in the shared memory of another block of the cluster."""
+    """mapa: the same offset in the shared memory of another block of the cluster."""
     modifiers = Modifiers(instruction)
     kind = modifiers.kind("u32", "u64")
     modifiers.flag("shared::cluster")
@@ -34,7 +34,7 @@ def build_mapa(c: Emitter, instruction: Instruction) -> list[str]:
     dtype = np.uint32 if kind == "u32" else np.uint64
 
     def mapa(address: Array, block: Array) -> Array:
-        # a rank that no cluster has stays one, for the access to report
+        # an invalid rank stays invalid, so that the access reports it
         high = np.minimum(block, np.uint32(RANK_MASK)).astype(dtype) << dtype(RANK_SHIFT)
         mapped: Array = (address & dtype(keep)) | high
         return mapped
@@ -43,7 +43,7 @@ def build_mapa(c: Emitter, instruction: Instruction) -> list[str]:
 
 
 def build_getctarank(c: Emitter, instruction: Instruction) -> list[str]:
-    """getctarank: the block in whose shared memory an address lies."""
+    """getctarank: the rank of the block whose shared memory contains an address."""
     modifiers = Modifiers(instruction)
     kind = modifiers.kind("u32", "u64")
     modifiers.flag("shared::cluster")
@@ -60,7 +60,7 @@ def build_getctarank(c: Emitter, instruction: Instruction) -> list[str]:
 def end_with_cluster_barrier(
     c: Emitter, block: BasicBlock, instruction: Instruction, count: Callable[[Any], None]
 ) -> None:
-    """Make a basic block end with barrier.cluster.arrive or .wait; ``count`` notes that a fragment came."""
+    """End a basic block with barrier.cluster.arrive or .wait; ``count`` counts the fragments that execute it."""
     modifiers = Modifiers(instruction)
     modifiers.flag("cluster")
     what = modifiers.one_of("arrive", "wait")

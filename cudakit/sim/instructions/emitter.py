@@ -1,7 +1,7 @@
-"""The emitter, with which the builders of every instruction family write Python.
+"""The emitter, which instruction builders use to write Python.
 
-A builder is a function that takes the emitter and an instruction and returns lines of Python, in which ``r`` is the
-fragment's registers (a list by slot) and ``f`` the fragment.
+A builder is a function that takes the emitter and an instruction and returns lines of Python. In these lines ``f`` is
+the fragment and ``r`` its registers (a list, by slot).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _SIGNED = {"s8": np.int8, "s16": np.int16, "s32": np.int32}
 class Emitter:
     """Writes the Python of one function. Builders use ``source``, ``store``, ``bind`` and ``site``.
 
-    ``module`` is the parsed module that the function is of, ``sites`` numbers its sites, and ``address_of`` returns the
-    address of a global or constant variable, which gets its memory then.
+    ``module`` is the parsed module of the function, ``sites`` numbers its sites, and ``address_of`` returns the address
+    of a global or constant variable and allocates the variable on first use.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Emitter:
         self.variables = {v.name: v for v in function.variables}
         self.call_params: dict[str, Variable] = {}
         self.param_offsets: dict[str, int] = {}
-        # parameters whose address is taken live in local memory from the start: name to offset
+        # parameters whose address is taken are in local memory from the start: name to offset
         self.taken: dict[str, int] = {}
         self._place_registers()
         self._place_local()
 
     def _place_registers(self) -> None:
-        """Slots for the registers and for the parameters of calls, and the offsets of a kernel's own parameters."""
+        """Assign slots to registers and to parameters of calls, and offsets to a kernel's own parameters."""
         function = self.function
         for name, kind in function.registers.items():
             self._add_slot(name, kind, np.zeros((), storage(kind))[()])
@@ -94,7 +94,7 @@ class Emitter:
             offset += param.size
 
     def _place_local(self) -> None:
-        """The offsets of local variables, and of the parameters whose address is taken, in local memory."""
+        """Assign offsets in local memory to local variables and to parameters whose address is taken."""
         function, program = self.function, self.program
         local = 0
         for variable in function.variables:
@@ -118,7 +118,7 @@ class Emitter:
         self.program.template.append(initial)
 
     def bind(self, value: Any) -> str:
-        """A name for an object in the generated code."""
+        """Bind an object to a name in the generated code; returns the name."""
         self.names += 1
         name = f"k{self.names}"
         self.program.namespace[name] = value
@@ -128,19 +128,20 @@ class Emitter:
         return self.sites.site(instruction, kind)
 
     def merged_width(self, instruction: Instruction, size: int) -> int:
-        """The bytes of the access that ptxas merges one of ``size`` bytes into; 0 if another part of it counts."""
+        """Bytes of the merged access that ptxas makes of an access of ``size`` bytes and its neighbours; 0 if another
+        of them is the first part, which is counted instead."""
         if self._merged is None:
             self._merged = merged_accesses(self.function)
         return self._merged.get(id(instruction), size)
 
     def is_read(self, register: Operand | None) -> bool:
-        """Whether any instruction of the function reads a register."""
+        """Whether an instruction of the function reads a register."""
         if self._read is None:
             self._read = {o.name for i in self.function.instructions for o in reads_of(i) if isinstance(o, Register)}
         return isinstance(register, Register) and register.name in self._read
 
     def is_used(self, register: Operand | None) -> bool:
-        """Whether an instruction does more with a register's value than to store it."""
+        """Whether an instruction uses a register's value other than to store it."""
         if self._used is None:
             self._used = set()
             for instruction in self.function.instructions:
@@ -177,7 +178,7 @@ class Emitter:
         return text if have == want else f"{text}.astype({self.bind(want)})"
 
     def symbol(self, name: str) -> str:
-        """An expression for the address of a variable within its own space, a uint64."""
+        """An expression for the address of a variable within its own space, as uint64."""
         variable = self.variables.get(name)
         program = self.program
         if variable is None:
@@ -191,7 +192,7 @@ class Emitter:
                 raise UnsupportedPtx(
                     f"the address of the function {name!r}: function pointers and indirect calls are not supported"
                 )
-            raise UnsupportedPtx(f"{name!r} as an operand: this symbol is not supported")
+            raise UnsupportedPtx(f"the symbol {name!r} as an operand is not supported")
         if variable.space == "shared":
             program.symbols.add(name)
             return f"{self.bind(shared_address(name))}(f)"
@@ -199,7 +200,7 @@ class Emitter:
             return f"{self.bind(np.uint64)}(f.frames[-1].local_base + {program.local_offsets[name]})"
         if variable.space in ("global", "const"):
             return self.bind(np.uint64(self.address_of(variable)))
-        raise UnsupportedPtx(f"{name!r} as an operand: the address of a .{variable.space} variable is not supported")
+        raise UnsupportedPtx(f"{name!r} as an operand: addresses of .{variable.space} variables are not supported")
 
     def address(self, operand: Operand | None, instruction: Instruction) -> tuple[str, int]:
         """An expression for the base of an address (a numpy integer), and the constant offset in bytes."""
@@ -217,7 +218,7 @@ class Emitter:
         return self.source(base, "u64"), operand.offset
 
     def store(self, register: Operand | None, kind: str, value: str) -> list[str]:
-        """Lines that write a value, held in the storage of a PTX type, to a register."""
+        """Lines that write a value, in the storage of a PTX type, to a register."""
         if register is None:
             return []
         if not isinstance(register, Register):
@@ -240,7 +241,7 @@ class Emitter:
         return lines
 
     def lanewise(self, instruction: Instruction) -> list[str]:
-        """Lines for an instruction that the arithmetic executes; UnsupportedPtx if it does not."""
+        """Lines for a lane-wise instruction. Raises UnsupportedPtx if it is not lane-wise."""
         run = compile_lanewise(instruction)
         if run is None:
             raise refused(instruction)

@@ -1,6 +1,6 @@
-"""Builders for what only caches and clocks see: prefetches, cache policies, discard, fences, nanosleep and their kin.
+"""Builders for instructions that affect only caches and timing: prefetches, cache policies, discard, fences, nanosleep.
 
-Memory is always in step here, so most of these do nothing; their modifiers are read all the same.
+Simulated memory is always consistent, so most of these do nothing; their modifiers are checked nevertheless.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from cudakit.sim.lockstep.pieces import GENERIC, GLOBAL
 from cudakit.sim.ptx.ir import Immediate, Instruction
 from cudakit.sim.ptx.modifiers import Modifiers
 
-# bytes of a cache line, which discard and applypriority take
+# bytes of a cache line; discard and applypriority take only whole lines
 _LINE = 128
-# what a cache policy looks like: nothing depends on it
+# an arbitrary cache policy; nothing depends on its value
 _POLICY = 0x12F0000000000000
 
 
 def build_prefetch(c: Emitter, instruction: Instruction) -> list[str]:
-    """Prefetches change nothing that a program can see, and addresses that nobody holds are ignored."""
+    """Prefetches do nothing; they may have invalid addresses."""
     modifiers = Modifiers(instruction)
     space = modifiers.one_of("global", "local")
     level = modifiers.one_of("L1", "L2", *(() if space == "local" else ("L2::evict_last", "L2::evict_normal")))
     modifiers.finish()
     if not level or (instruction.opcode == "prefetchu" and (space or level != "L1")):
-        modifiers.refuse("no cache level that this takes")
+        modifiers.refuse("unsupported cache level")
     c.address(instruction.operands[0], instruction)
     return []
 
 
 def build_discard(c: Emitter, instruction: Instruction) -> list[str]:
-    """discard writes an indeterminate value: here the bytes that fresh memory has. applypriority is for the caches."""
+    """discard makes memory indeterminate: here it gets the bytes of new memory. applypriority affects only caches."""
     modifiers = Modifiers(instruction)
     space = GLOBAL if modifiers.flag("global") else GENERIC
     level = modifiers.one_of("L2" if instruction.opcode == "discard" else "L2::evict_normal")
@@ -44,7 +44,7 @@ def build_discard(c: Emitter, instruction: Instruction) -> list[str]:
     address, offset = c.address(instruction.operands[0], instruction)
     size = instruction.operands[1]
     if not level or not isinstance(size, Immediate) or size.bits != _LINE:
-        modifiers.refuse(f"it takes a cache level and {_LINE} bytes")
+        modifiers.refuse(f"it needs a cache level and {_LINE} bytes")
     if instruction.opcode == "applypriority":
         return []
     access = MemoryAccess(c.site(instruction, f"{space} store"), space, offset, 8, _LINE // 8)
@@ -56,7 +56,7 @@ def build_discard(c: Emitter, instruction: Instruction) -> list[str]:
 
 
 def build_createpolicy(c: Emitter, instruction: Instruction) -> list[str]:
-    """A cache policy is a value that only caches read."""
+    """createpolicy returns a constant: only caches read cache policies."""
     modifiers = Modifiers(instruction)
     kind = modifiers.kind("b64")
     form = modifiers.one_of("fractional", "range", "cvt")
@@ -69,13 +69,13 @@ def build_createpolicy(c: Emitter, instruction: Instruction) -> list[str]:
         modifiers.one_of("L2::evict_first", "L2::evict_unchanged")
     modifiers.finish()
     if not form or not held:
-        modifiers.refuse("it takes .fractional, .range or .cvt and a priority")
+        modifiers.refuse("it needs .fractional, .range or .cvt and a priority")
     return c.store(instruction.operands[0], kind, c.bind(np.uint64(_POLICY)))
 
 
 def build_fence(c: Emitter, instruction: Instruction) -> list[str]:
-    """Memory is always in step here: fences order nothing that is not in order. Only the checks want to know."""
-    # of proxies and restricted fences nothing is known
+    """Fences do nothing, since simulated memory is always consistent. Only the race checks use them."""
+    # proxy fences and restricted fences are not wide
     wide = not {"cta", "proxy"} & {*instruction.modifiers}
     return [] if "proxy" in instruction.modifiers else [f"{c.bind(_fence(wide))}(f)"]
 
@@ -89,7 +89,7 @@ def _fence(wide: bool) -> Callable[[Fragment], None]:
 
 
 def build_hint(c: Emitter, instruction: Instruction) -> list[str]:
-    """Instructions that change when things happen: a simulated kernel cannot rely on that."""
+    """Instructions that affect only timing do nothing."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""Builders for instructions that move data or addresses: ld, st, mov, cvta, isspacep."""
+"""Builders for moves of data and addresses: ld, st, mov, cvta, isspacep."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _WINDOWS |= {"local": LOCAL_WINDOW, "param": PARAM_WINDOW, "param::entry": PARAM
 
 
 def space_of(modifiers: Modifiers) -> str:
-    """Take the state space out of the modifiers; generic where there is none."""
+    """Take the state space from the modifiers; generic if there is none."""
     return _SPACES.get(modifiers.one_of(*_SPACES), GENERIC)
 
 
 def noun(space: str) -> str:
-    """What reports and counters call a state space."""
+    """The name of a state space in reports and counters."""
     return SHARED if space == CLUSTER else space
 
 
@@ -61,9 +61,9 @@ def _shape(instruction: Instruction, caches: tuple[str, ...], orders: tuple[str,
     if order not in ("", "weak") and (cached or space == CONST):
         modifiers.refuse(f".{order} with a cache operator or constant memory")
     if hinted and space not in (GLOBAL, GENERIC):
-        modifiers.refuse("cache hints are for global memory")
+        modifiers.refuse("cache hints need global memory")
     if policy != (len(instruction.operands) == 3):
-        modifiers.refuse(".L2::cache_hint and a cache policy go together")
+        modifiers.refuse(".L2::cache_hint and a cache policy need each other")
     if kind == "b128":
         kind, count = "b64", 2 * count
     if count * width(kind) > 256:
@@ -72,12 +72,12 @@ def _shape(instruction: Instruction, caches: tuple[str, ...], orders: tuple[str,
 
 
 def elements(instruction: Instruction, operand: Operand | None, count: int) -> list[Operand | None]:
-    """The operands of a vector; a register of 128 bits is two of 64."""
+    """The operands of a vector; a register of 128 bits becomes two of 64."""
     parts: list[Operand | None] = []
     for element in operand.elements if isinstance(operand, Vector) else (operand,):
         parts += element.elements if isinstance(element, Vector) else (element,)
     if len(parts) != count:
-        raise refused(instruction, f"{len(parts)} registers where {count} are due")
+        raise refused(instruction, f"expected {count} registers, got {len(parts)}")
     return parts
 
 
@@ -117,15 +117,15 @@ def build_ld(c: Emitter, instruction: Instruction) -> list[str]:
 
 
 def _widen(c: Emitter, register: Operand | None, kind: str, value: str) -> list[str]:
-    """Write memory bits to a register that may be wider: sign-extended where the type is signed."""
+    """Lines that write memory bits to a register that may be wider: sign-extended if the type is signed."""
     if register is None:
-        # nobody wants it, but the access happens
+        # the value is unused, but the access must happen
         return [value]
     if not isinstance(register, Register):
         raise PtxError(f"{register!r} is not a register")
     want, bits = storage(register.type), width(kind)
     if want.itemsize * 8 < bits or register.type == "pred":
-        raise PtxError(f"register {register.name} of type .{register.type} does not hold a .{kind}")
+        raise PtxError(f"register {register.name} of type .{register.type} cannot hold a .{kind}")
     if want.itemsize * 8 > bits and kind.startswith("s"):
         narrow, wide = c.bind(np.dtype(f"i{bits // 8}")), c.bind(np.dtype(f"i{want.itemsize}"))
         value = f"{value}.view({narrow}).astype({wide}).view({c.bind(want)})"
@@ -137,14 +137,14 @@ def _widen(c: Emitter, register: Operand | None, kind: str, value: str) -> list[
 def build_st(c: Emitter, instruction: Instruction) -> list[str]:
     space, kind, count = _shape(instruction, STORE_CACHES, ("relaxed", "release"))
     if space == CONST:
-        raise refused(instruction, "constant memory is written by the host")
+        raise refused(instruction, "constant memory is read-only in kernels")
     target, source = instruction.operands[0], instruction.operands[1]
     size = width(kind) // 8
     values = [_narrow(c, element, kind) for element in elements(instruction, source, count)]
     base = target.base if isinstance(target, Address) else target
     if space == PARAM:
         if not isinstance(base, Symbol) or base.name not in c.call_params:
-            raise refused(instruction, "only call parameters can be stored to")
+            raise refused(instruction, "only call parameters can be written")
         offset = target.offset if isinstance(target, Address) else 0
         slot = c.slots[base.name]
         return [f"r[{slot}] = {c.bind(put_param(offset, size))}(r[{slot}], f.lanes.count, ({', '.join(values)},))"]
@@ -157,9 +157,9 @@ def build_st(c: Emitter, instruction: Instruction) -> list[str]:
 
 
 def _narrow(c: Emitter, operand: Operand | None, kind: str) -> str:
-    """An expression for an operand's bits in memory's own width."""
+    """An expression for an operand's bits, in the width of memory."""
     if isinstance(operand, Register) and (register_bits := width(operand.type)) < width(kind):
-        raise PtxError(f"register {operand.name} has {register_bits} bits, and .{kind} is stored")
+        raise PtxError(f"cannot store .{kind} from register {operand.name}, which has {register_bits} bits")
     value = c.source(operand, kind)
     return f"{value}.astype({c.bind(ELEMENTS[1])})" if width(kind) == 8 else value
 
@@ -183,7 +183,7 @@ def build_mov(c: Emitter, instruction: Instruction) -> list[str]:
         if storage(kind) != np.uint64:
             value = f"{value}.astype({c.bind(storage(kind))})"
         return c.store(target, kind, value)
-    # registers are never written in place, so a copy may share its array
+    # register arrays are never modified in place, so a copy may share the array
     return c.store(target, kind, c.source(source, kind))
 
 
@@ -229,7 +229,7 @@ def _in_range(low: np.uint64, high: np.uint64) -> Callable[[Fragment, Array], Ar
 
 
 def _is_constant(f: Fragment, value: Array) -> Array:
-    """Constant variables are allocations among the others."""
+    """Whether addresses are in constant variables, which are ordinary allocations."""
     inside = np.zeros(value.shape, np.bool_)
     for allocation in f.batch.run.space.allocations():
         if allocation.kind == "constant":

@@ -1,7 +1,7 @@
-"""From PTX instructions to blocks of Python: the compiler of one function.
+"""The compiler of one PTX function to blocks of Python.
 
-Each instruction family contributes builders, which write an instruction with the emitter (emitter.py). The lines of a
-basic block become one Python function, made when the program first runs.
+Each instruction has a builder, which writes its lines with the emitter (emitter.py). The lines of a basic block become
+one Python function, created on the first run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BUILDERS |= {**clusters.BUILDERS, **async_copies.BUILDERS, **matrix.BUILDERS, **
 
 class Compiler:
     """Compiles one function of a module. ``sites`` numbers its sites and blocks, ``address_of`` returns the address of
-    a global or constant variable, and ``explain`` adds the source lines to an error."""
+    a global or constant variable, and ``explain`` adds source lines to an error."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Compiler:
         for place, instruction in enumerate(function.instructions):
             try:
                 syncs = self._checked(instruction)
-                # lanes that have met stay together to the end of a block
+                # lanes that have synchronised stay together until the end of the block
                 meets = syncs is not None and syncs is not current.sync
                 ends = row_of(instruction).ends
                 if place in labels or meets or ends in (Flow.BARRIER, Flow.CLUSTER):
@@ -134,14 +134,14 @@ class Compiler:
         return block
 
     def _next(self, current: BasicBlock) -> BasicBlock:
-        """A new block after the current one, unless that one is still empty."""
+        """A new block after the current one; the current one if it is empty."""
         if not current.instructions and current.kind == FALL and current.sync is None:
             return current
         return self._block()
 
     def _checked(self, instruction: Instruction) -> Callable[[Any, Any], Any] | None:
-        """Refuse what is not executed, or has operands too few or too many; else the member mask of an instruction by
-        which the lanes of a warp wait for each other."""
+        """Raise for unsupported instructions and wrong numbers of operands. Returns the member mask of an instruction
+        that makes the lanes of a warp wait for each other, else None."""
         row = row_of(instruction)
         if row.refusal is not None:
             raise refused(instruction, row.refusal.reason)
@@ -150,7 +150,7 @@ class Compiler:
             due = f"{least}" if least == most else f"{least} to {most}"
             raise PtxError(f"{instruction.name} takes {due} operands, not {len(instruction.operands)}")
         if row.forms is not None and not re.fullmatch(row.forms, ".".join(instruction.modifiers)):
-            raise refused(instruction, "no such form is known")
+            raise refused(instruction, "unknown form")
         return sync_of(self.emitter, instruction)
 
     def _lines(self, instruction: Instruction) -> list[str]:
@@ -161,7 +161,7 @@ class Compiler:
         return self._guarded(instruction, lines)
 
     def _explained(self, error: PtxError, instruction: Instruction) -> PtxError:
-        """An error about an instruction with its PTX line, its kernel and its source."""
+        """The error with the instruction's PTX line, kernel and source added."""
         said = str(error)
         if not error.line:
             said = f"PTX line {instruction.line}: {said}: {instruction.text.strip()}"
@@ -185,7 +185,7 @@ class Compiler:
         return [f"{emitter.bind(lazy)}(f, r)"]
 
     def _param_writes(self, instruction: Instruction) -> set[int]:
-        """Slots of call parameters that an instruction writes in part."""
+        """Slots of call parameters that an instruction writes partly."""
         if instruction.opcode != "st" or not any(m.startswith("param") for m in instruction.modifiers):
             return set()
         operand, slots = instruction.operands[0], self.emitter.slots
@@ -233,7 +233,7 @@ class Compiler:
         if not isinstance(callee, Symbol):
             raise refused(
                 instruction,
-                "indirect calls, by which function pointers and virtual functions work, are not simulated: call the "
+                "indirect calls (function pointers and virtual functions) are not simulated: call the "
                 "function by name, or choose with a switch or a template",
             )
         returns = returns if isinstance(returns, tuple) else ()
@@ -252,7 +252,7 @@ class Compiler:
         target = emitter.module.functions.get(callee.name)
         if target is None or not target.body:
             raise UnsupportedPtx(
-                f"PTX line {instruction.line}: call of {callee.name!r}, which this module declares and does not define",
+                f"PTX line {instruction.line}: call of {callee.name!r}, which this module declares but does not define",
                 instruction.line,
             )
         current.kind = CALL

@@ -1,9 +1,9 @@
-"""Builders for what moves matrices between memory and the registers of a warp: ldmatrix, stmatrix, movmatrix,
+"""Builders for moves of matrices between memory and the registers of a warp: ldmatrix, stmatrix, movmatrix,
 wmma.load and wmma.store (PTX ISA, "Warp-level Matrix Instructions").
 
-ldmatrix and stmatrix move 8 x 8 matrices of 16-bit elements, whose rows are 16 bytes at the addresses that lanes 8i to
-8i + 7 give for matrix i. wmma moves a whole fragment, each lane its own elements, in words where a register's elements
-lie side by side.
+ldmatrix and stmatrix move 8 x 8 matrices of 16-bit elements. Lanes 8i to 8i + 7 pass the addresses of matrix i's rows,
+which have 16 bytes. wmma moves a whole fragment: each lane moves its own elements, as words if a register's elements
+are adjacent in memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 
 
 class _GenericRows(MemoryAccess):
-    """Rows in shared memory, given by generic addresses."""
+    """Rows in shared memory with generic addresses."""
 
     __slots__ = ()
 
@@ -54,7 +54,7 @@ class _GenericRows(MemoryAccess):
                 self.site.instruction,
                 "out of bounds",
                 f"{self.site.kind} of a row of 16 bytes at the generic address {start[wrong[0]]:#x}, which is not in "
-                "shared memory: stage the matrix there first",
+                "shared memory: copy the matrix to shared memory first",
                 int(wrong[0]),
                 wrong,
                 address=int(start[wrong[0]]),
@@ -66,12 +66,13 @@ class _GenericRows(MemoryAccess):
 
 
 def _small(c: Emitter, instruction: Instruction, verb: str) -> tuple[int, bool, Callable[[Operand | None], Any]]:
-    """How many matrices, whether transposed, and a function from the address operand to its expression and access."""
+    """The number of matrices, whether they are transposed, and a function from the address operand to its expression
+    and access."""
     modifiers = Modifiers(instruction)
     if not (modifiers.flag("sync") and modifiers.flag("aligned")):
         modifiers.refuse(f"{instruction.opcode} is .sync.aligned")
     if not modifiers.flag("m8n8") or not modifiers.flag("b16"):
-        modifiers.refuse("only .m8n8 with .b16 is there; .m16n16 and .m8n16 with 8-bit elements need sm_100")
+        modifiers.refuse("only .m8n8 with .b16 is supported; .m16n16 and .m8n16 with 8-bit elements need sm_100")
     count = _COUNTS.get(modifiers.one_of(*_COUNTS), 0)
     transposed = modifiers.flag("trans")
     space = modifiers.one_of("shared", "shared::cta")
@@ -88,7 +89,7 @@ def _small(c: Emitter, instruction: Instruction, verb: str) -> tuple[int, bool, 
 
 
 def _givers(lanes: LaneSet, count: int) -> tuple[Choice, LaneSet]:
-    """The lanes whose addresses count."""
+    """The lanes whose addresses are used."""
     key = ("matrix rows", count)
     found: tuple[Choice, LaneSet] | None = lanes.cache.get(key)
     if found is None:
@@ -153,7 +154,7 @@ def build_stmatrix(c: Emitter, instruction: Instruction) -> list[str]:
 
 def build_movmatrix(c: Emitter, instruction: Instruction) -> list[str]:
     if instruction.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
-        raise refused(instruction, "only movmatrix.sync.aligned.m8n8.trans.b16 is there")
+        raise refused(instruction, "only movmatrix.sync.aligned.m8n8.trans.b16 is supported")
 
     site = c.site(instruction, "matrix transposition")
 
@@ -172,7 +173,7 @@ def build_movmatrix(c: Emitter, instruction: Instruction) -> list[str]:
 
 
 class _Fragment:
-    """Where a fragment's elements lie in memory: ``pieces`` are (register, element of it or None for the whole of it).
+    """The layout of a fragment in memory: ``pieces`` are (register, element, or None for the whole register);
     ``access`` holds an access for each piece."""
 
     def __init__(self, c: Emitter, instruction: Instruction, verb: str) -> None:
@@ -180,7 +181,7 @@ class _Fragment:
         modifiers.flag(verb)
         self.role = modifiers.one_of(*("abc" if verb == "load" else "d"))
         if not self.role or not (modifiers.flag("sync") and modifiers.flag("aligned")):
-            modifiers.refuse(f"wmma.{verb} names its matrix and is .sync.aligned")
+            modifiers.refuse(f"wmma.{verb} needs a matrix and .sync.aligned")
         layout = modifiers.one_of("row", "col")
         shape = shape_of(modifiers.rest)
         self.kind = modifiers.kind(*ELEMENT_BITS)
@@ -191,10 +192,10 @@ class _Fragment:
         else:
             shapes = tuple(s for a, sums in _SUMS.items() if self.kind in sums for s in WMMA_SHAPES[a])
         if not layout or shape is None or shape not in shapes:
-            modifiers.refuse(f"the shapes with .{self.kind} are {named(shapes)}")
+            modifiers.refuse(f"the shapes for .{self.kind} are {named(shapes)}")
         by_rows = layout == "row"
         if ELEMENT_BITS[self.kind] < 8 and self.role in "ab" and by_rows != (self.role == "a"):
-            modifiers.refuse("elements of less than 8 bits lie along k: A is .row and B is .col")
+            modifiers.refuse("with elements of less than 8 bits, A must be .row and B .col")
         self.tile: FragmentLayout = wmma_tile(self.role, self.kind, shape)
         lines, along = (self.tile.rows, self.tile.columns) if by_rows else (self.tile.columns, self.tile.rows)
         self.stride = self.tile.shape[1 if by_rows else 0]
@@ -218,7 +219,7 @@ class _Fragment:
         base = address.astype(np.uint64)
         found = []
         for line, along in zip(self.lines, self.along, strict=True):
-            # elements of less than 8 bits start a word
+            # elements of less than 8 bits start at a word
             place = (line.take(lanes.laneid) * step + along.take(lanes.laneid)) * self.tile.bits >> 3
             found.append(base + place.view(np.uint64))
         return found
@@ -229,7 +230,7 @@ def build_wmma_load(c: Emitter, instruction: Instruction) -> list[str]:
     tile = fragment.tile
     registers = elements(instruction.operands[0])
     if len(registers) != tile.registers:
-        raise PtxError(f"a fragment of {len(registers)} registers where {tile.registers} are due")
+        raise PtxError(f"expected a fragment of {tile.registers} registers, got {len(registers)}")
 
     def load(f: Fragment, address: Array, stride: Array | None) -> tuple[Array, ...]:
         meet(f, fragment.access.site)
@@ -238,7 +239,7 @@ def build_wmma_load(c: Emitter, instruction: Instruction) -> list[str]:
         for (register, element), place in zip(fragment.pieces, places, strict=True):
             value = np.broadcast_to(fragment.access.load(f, place), (f.lanes.count,)).astype(tile.word)
             words[register] = words[register] | value << tile.word.type(element * tile.bits)
-        # the further registers are copies
+        # further registers are copies
         return tuple(words[number % fragment.distinct] for number in range(tile.registers))
 
     kind = register_kind(fragment.kind)
@@ -250,7 +251,7 @@ def build_wmma_store(c: Emitter, instruction: Instruction) -> list[str]:
     tile = fragment.tile
     registers = elements(instruction.operands[1])
     if len(registers) != tile.registers:
-        raise PtxError(f"a fragment of {len(registers)} registers where {tile.registers} are due")
+        raise PtxError(f"expected a fragment of {tile.registers} registers, got {len(registers)}")
 
     def store(f: Fragment, address: Array, stride: Array | None, values: tuple[Array, ...]) -> None:
         meet(f, fragment.access.site)

@@ -1,8 +1,8 @@
-"""Accesses of one thread to neighbouring words of shared memory, which ptxas makes one.
+"""Accesses of one thread to neighbouring words of shared memory, which ptxas merges.
 
-A thread that reads [r], [r+4], [r+8] and [r+12] with nothing between that could write there gets one LDS.128 where r is
-known to lie on 16 bytes, and so for pairs, and for stores: fewer requests, with bank conflicts of their own. Only
-counters care.
+If a thread reads [r], [r+4], [r+8] and [r+12], nothing in between can write there, and r is known to be 16-byte
+aligned, ptxas makes one LDS.128 of them. The same holds for pairs and for stores. Merged accesses are fewer requests
+with other bank conflicts; only the counters need them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _Group = dict[int, Instruction]  # accesses from one base, by offset
 
 
 def merged_accesses(function: PtxFunction) -> dict[int, int]:
-    """Of each load and store that is part of a wider one, by the id of its instruction: the bytes of that one where it
-    is the first part, 0 where it is another."""
+    """For each load and store that is merged, by the id of its instruction: the bytes of the merged access if it is the
+    first part, 0 if it is another part."""
     alignments = _Alignments(function)
     found: dict[int, int] = {}
     starts = set(function.labels.values())
-    # by opcode and base register: what could still be put together
+    # by opcode and base register: accesses that may still be merged
     open_: dict[tuple[str, str], _Group] = {}
 
     def close(opcodes: Sequence[str], base: str | None = None) -> None:
@@ -51,7 +51,7 @@ def merged_accesses(function: PtxFunction) -> dict[int, int]:
 
 
 def _address(instruction: Instruction) -> Address | None:
-    """Where a plain access of words is that may be of shared memory; None for everything else."""
+    """The address of a plain access of words that may be of shared memory; None for all other instructions."""
     opcode = instruction.opcode
     if opcode not in ("ld", "st") or instruction.guard is not None or not _PLAIN.issuperset(instruction.modifiers):
         return None
@@ -64,7 +64,7 @@ def _in_shared(instruction: Instruction) -> bool:
 
 
 def _merge(group: _Group, alignment: int, found: dict[int, int]) -> None:
-    """Note which of these accesses lie side by side, on 16 bytes or on 8."""
+    """Record which of these accesses are adjacent and aligned to 16 or 8 bytes."""
     for size in (16, 8):
         if size > 1 << alignment:
             continue
@@ -74,7 +74,7 @@ def _merge(group: _Group, alignment: int, found: dict[int, int]) -> None:
 
 
 def _parts(group: _Group, start: int, size: int) -> Sequence[int]:
-    """The offsets of what makes up ``size`` bytes from ``start``; none where something is missing, or one is enough."""
+    """The offsets of the accesses that form ``size`` bytes from ``start``; empty if one is missing, or one suffices."""
     parts, at = [], start
     while at < start + size:
         access = group.get(at)
@@ -86,7 +86,7 @@ def _parts(group: _Group, start: int, size: int) -> Sequence[int]:
 
 
 class _Alignments:
-    """How many of registers' low bits are known to be zero, up to ``_MOST``, whatever the kernel is given."""
+    """The number of low bits of a register that are zero for any arguments of the kernel, at most ``_MOST``."""
 
     def __init__(self, function: PtxFunction) -> None:
         self._makers: dict[str, list[Instruction]] = {}
@@ -102,16 +102,17 @@ class _Alignments:
         return bool(makers) and all(maker.opcode == "mapa" for maker in makers)
 
     def of(self, name: str) -> int:
-        """A register's zero bits: those that every instruction that writes it leaves; a variable's, as a register."""
+        """A register's zero bits, which every instruction that writes it produces; also of a variable used as a
+        register."""
         if name not in self._makers:
             return _MOST
         if name not in self._known:
             self._gather(name)
-            # the most at first, less as long as something says so: registers of loops depend on themselves
+            # start with the most and reduce until nothing changes: registers of loops depend on themselves
             changed = True
             while changed:
                 changed = False
-                for register in reversed(self._asked):  # what others are made of first
+                for register in reversed(self._asked):  # inputs before the registers computed from them
                     least = min((self._made(maker) for maker in self._makers.get(register, ())), default=0)
                     if least < self._known[register]:
                         self._known[register] = least
@@ -131,7 +132,7 @@ class _Alignments:
                 pending += [operand.name for operand in maker.operands[1:] if isinstance(operand, Register)]
 
     def _made(self, instruction: Instruction) -> int:
-        """The zero bits of what an instruction writes."""
+        """The zero bits of an instruction's result."""
         opcode, sources = instruction.opcode, instruction.operands[1:]
         bits = [self._bits(source) for source in sources]
         if instruction.guard is not None or "hi" in instruction.modifiers:
@@ -155,5 +156,5 @@ class _Alignments:
             return self._known.get(operand.name, 0)
         if isinstance(operand, Immediate) and not operand.type.startswith("f"):
             return min((operand.bits & -operand.bits).bit_length() - 1, _MOST) if operand.bits else _MOST
-        # ptxas places shared variables itself
+        # ptxas aligns shared variables itself
         return _MOST if isinstance(operand, Symbol) else 0

@@ -1,6 +1,6 @@
-"""Parameters of kernels and of calls, as ld.param and st.param see them.
+"""Parameters of kernels and of calls, for ld.param and st.param.
 
-A call's parameter is a register that holds bytes: a void scalar where all lanes agree, else (lanes, bytes) of uint8.
+A call's parameter is a register that holds bytes: a void scalar if all lanes agree, else (lanes, bytes) of uint8.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def entry_param(offset: int, size: int, count: int) -> Callable[[Fragment], Any]
 
 
 def get_param(offset: int, size: int, count: int) -> Callable[[Any], Any]:
-    """Read a call's parameter, held as bytes: a void scalar where all lanes agree, else (lanes, bytes) of uint8."""
+    """A function that reads part of a call's parameter from its bytes."""
     dtype = ELEMENTS[size]
 
     def get(value: Any) -> Any:
@@ -72,7 +72,7 @@ def addressed(instruction: Instruction) -> list[str]:
 
 
 def keep_param(site: Site, offset: int, size: int) -> Callable[[Fragment, Any], None]:
-    """Put a parameter of ``size`` bytes into the local memory of its function, a word at a time."""
+    """A function that writes a parameter of ``size`` bytes to the local memory of its function, word by word."""
     words = [(MemoryAccess(site, LOCAL, offset + at, 8, 1), get_param(at, 8, 1)) for at in range(0, size, 8)]
 
     def keep(f: Fragment, value: Any) -> None:

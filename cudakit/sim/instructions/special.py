@@ -1,4 +1,4 @@
-"""Special registers: where a lane is in its launch, masks of lanes, and clocks."""
+"""Special registers: indices of threads and blocks, lane masks, and clocks."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _RESERVED = {
 }
 _WHY = {"pm": ": there are no performance counters", "current_graph_exec": ": kernels do not launch graphs"}
 _ZERO = np.uint32(0)
-# what reading the clock adds to it: loops that wait for time to pass come to an end
+# each read advances the clock by this, so that loops that wait for time to pass end
 _TICK = 512
 
 
 def special(name: str) -> tuple[Getter, np.dtype[Any]]:
-    """How to read a special register, and its dtype; UnsupportedPtx for one that is not there."""
+    """A function that reads a special register, and its dtype. Raises UnsupportedPtx for unknown registers."""
     stem, _, axis = name.lstrip("%").partition(".")
     if axis in ("x", "y", "z"):
         number = "xyz".index(axis)
@@ -51,7 +51,7 @@ def special(name: str) -> tuple[Getter, np.dtype[Any]]:
 
 
 def _lane_value(key: str, make: Callable[[Array], Array]) -> Getter:
-    """A value that depends on the lane number alone."""
+    """A value that depends only on the lane number."""
 
     def get(f: Fragment) -> Any:
         found = f.lanes.cache.get(key)
@@ -99,12 +99,12 @@ def _ctaid(axis: int) -> Getter:
 
 
 def _per_block(batch: Batch, values: Array) -> Array:
-    """A value a block, given to all lanes of the batch, as uint32."""
+    """One value per block, expanded to all lanes of the batch, as uint32."""
     return np.repeat(values.astype(np.uint32), batch.geometry.threads)
 
 
 def _in_cluster(name: str, axis: int) -> Getter:
-    """clusterid and cluster_ctaid: which cluster of the grid, and which block of the cluster."""
+    """clusterid and cluster_ctaid: the index of the cluster in the grid, and of the block in the cluster."""
     key = f"{name}{axis}"
 
     def get(f: Fragment) -> Any:
@@ -158,7 +158,7 @@ _VECTORS: dict[str, Callable[[int], Getter]] = {
     "ctaid": _ctaid,
     "ntid": lambda axis: lambda f: np.uint32(f.batch.geometry.dims[axis]),
     "nctaid": lambda axis: lambda f: np.uint32(f.batch.run.config.grid[axis]),
-    # without clusters every block is one of its own
+    # without clusters every block is its own cluster
     "clusterid": lambda axis: _in_cluster("clusterid", axis),
     "nclusterid": lambda axis: lambda f: np.uint32(f.batch.run.config.grid[axis] // f.batch.run.config.cluster[axis]),
     "cluster_ctaid": lambda axis: _in_cluster("cluster_ctaid", axis),

@@ -1,6 +1,6 @@
-"""Builders for mma.sync and wmma.mma: matrix products by the lanes of a warp together.
+"""Builders for mma.sync and wmma.mma: matrix products of a warp.
 
-What is computed is in tensorcore.py, which lane holds what in tiles.py.
+The arithmetic is in tensorcore.py, the layouts of fragments in tiles.py.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _FAMILIES = {"u8": "s8", "u4": "s4", "e5m2": "e4m3"}
 
 
 def family(kind: str) -> str:
-    """The type under which a table has the shapes of a type."""
+    """The key of a type in the tables of shapes."""
     return _FAMILIES.get(kind, kind)
 
 
 def shape_of(modifiers: list[str]) -> tuple[int, int, int] | None:
-    """Take the shape (m, n, k) out of the modifiers."""
+    """Take the shape (m, n, k) from the modifiers."""
     for modifier in modifiers:
         match = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", modifier)
         if match:
@@ -64,7 +64,7 @@ def shape_of(modifiers: list[str]) -> tuple[int, int, int] | None:
 
 
 def elements(operand: Operand | None) -> tuple[Operand | None, ...]:
-    """The registers of a fragment; one alone may stand without braces."""
+    """The registers of a fragment; a single one may be without braces."""
     return operand.elements if isinstance(operand, Vector) else (operand,)
 
 
@@ -74,7 +74,7 @@ def register_kind(kind: str) -> str:
 
 
 def meet(f: Fragment, site: Site) -> None:
-    """Check that whole warps are here, as instructions on matrices need: whoever has exited has no registers left."""
+    """Check that all lanes of each warp are active, as matrix instructions require: an exited lane has no registers."""
     lanes = f.lanes
     if lanes.complete or "warp" not in f.batch.run.checks:
         return
@@ -84,7 +84,7 @@ def meet(f: Fragment, site: Site) -> None:
     f.fail(
         site.instruction,
         "lanes missing from a warp operation",
-        f"{site.instruction.name} is for all 32 lanes of a warp, of which some have exited or were never there: "
+        f"{site.instruction.name} needs all 32 lanes of a warp, but some have exited or never existed: "
         f"{', '.join(absent)}",
         int(lanes.warp_starts[short[0]]),
         np.flatnonzero(np.isin(lanes.warp_rank, short)),
@@ -92,10 +92,10 @@ def meet(f: Fragment, site: Site) -> None:
 
 
 def wmma_tile(role: str, kind: str, shape: tuple[int, int, int]) -> FragmentLayout:
-    """The fragment of wmma for a matrix "a", "b", "c" or "d"."""
+    """The layout of a wmma fragment for matrix "a", "b", "c" or "d"."""
     m, n, k = shape
     if n > m:
-        # hardware multiplies the transposed matrices
+        # the hardware multiplies the transposed matrices
         swapped = {"a": "b", "b": "a"}.get(role, role)
         return wmma_tile(swapped, kind, (n, m, k)).transposed()
     copies = 8 if kind == "f16" else 0
@@ -120,16 +120,16 @@ def build_mma(c: Emitter, instruction: Instruction) -> list[str]:
     multiply = read.arithmetic(wmma=False)
     if read.shape == (8, 8, 4) and types.a == "f16":
         if (types.c, types.d) == ("f32", "f16"):
-            read.refuse("with C of .f32, D is of .f32 too")
+            read.refuse("if C is .f32, D must be .f32")
         columns = [layout == "col" for layout in read.layouts]
         tiles = tuple(quads(role, kind, column) for role, kind, column in zip("ab", types[:2], columns, strict=True))
         tiles += tuple(quads(role, kind, False) for role, kind in (("c", types.c), ("d", types.d)))
         multiply = _by_quads(multiply)
     else:
         if read.layouts != ("row", "col"):
-            read.refuse("A is .row and B is .col in this shape")
+            read.refuse("with this shape, A must be .row and B .col")
         if types.c != types.d:
-            read.refuse("C and D are of one type in this shape")
+            read.refuse("with this shape, C and D must have the same type")
         tiles = (left(types.a, m, k), right(types.b, k, n), sums(types.c, m, n), sums(types.d, m, n))
     return _product(c, instruction, tiles, types, multiply)
 
@@ -138,22 +138,22 @@ def build_wmma_mma(c: Emitter, instruction: Instruction) -> list[str]:
     read = _ProductModifiers(instruction, WMMA_SHAPES)
     types = read.types
     if types.a != types.b:
-        read.refuse("A and B are of one type in wmma")
+        read.refuse("in wmma, A and B must have the same type")
     if ELEMENT_BITS[types.a] < 8 and read.layouts != ("row", "col"):
-        read.refuse("elements of less than 8 bits lie along k: A is .row and B is .col")
+        read.refuse("with elements of less than 8 bits, A must be .row and B .col")
     tiles = tuple(wmma_tile(role, kind, read.shape) for role, kind in zip("abcd", types, strict=True))
     return _product(c, instruction, tiles, types, read.arithmetic(wmma=True))
 
 
 class _ProductModifiers:
-    """The modifiers of mma.sync or wmma.mma: shape, layouts, types and what becomes of sums."""
+    """The modifiers of mma.sync or wmma.mma: shape, layouts, types, and rounding or saturation of sums."""
 
     def __init__(self, instruction: Instruction, shapes: dict[str, tuple[tuple[int, int, int], ...]]) -> None:
         modifiers = Modifiers(instruction)
         self.refuse = modifiers.refuse
         modifiers.flag("mma")
         if not (modifiers.flag("sync") and modifiers.flag("aligned")):
-            modifiers.refuse("matrix products are .sync.aligned")
+            modifiers.refuse("matrix products need .sync.aligned")
         shape = shape_of(modifiers.rest)
         self.layouts = (modifiers.one_of("row", "col"), modifiers.one_of("row", "col"))
         self.combine = modifiers.one_of("and", "xor")
@@ -164,33 +164,33 @@ class _ProductModifiers:
         kinds = [modifiers.one_of(*ELEMENT_BITS) for _ in range(4)]
         modifiers.finish()
         if instruction.opcode == "wmma" and kinds[1] and not kinds[2]:
-            # only f16 leaves the types of A and B out
+            # the types of A and B are omitted only for f16
             kinds = [kinds[0], "f16", "f16", kinds[1]]
         if not all(kinds) or not all(self.layouts):
-            modifiers.refuse("it names two layouts and the types of D, A, B and C")
+            modifiers.refuse("it needs two layouts and the types of D, A, B and C")
         self.types = _Types(kinds[1], kinds[2], kinds[3], kinds[0])
         there = shapes.get(family(self.types.a), ())
         if shape is None or shape not in there:
-            modifiers.refuse(f"the shapes with .{self.types.a} are {named(there)}")
+            modifiers.refuse(f"the shapes for .{self.types.a} are {named(there)}")
         self.shape = shape
         if rounded and self.types.a != "f64":
-            modifiers.refuse(".rn is a rounding of .f64 alone")
+            modifiers.refuse(".rn is only for .f64")
 
     def arithmetic(self, wmma: bool) -> _Multiply:
-        """A function of A, B, C and the architecture for these types."""
+        """The function of A, B, C and the architecture for these types."""
         types, saturate, combine = self.types, self.saturate, self.combine
         kinds = family(types.a)
         known = kinds == family(types.b) and (types.a == types.b or types.a in _SIGN or types.a in _FP8)
         if not known or (kinds == "b1") != bool(combine):
-            self.refuse("these types do not go together")
+            self.refuse("unsupported combination of types")
         if types.a in _SIGN:
             if (types.c, types.d) != ("s32", "s32") or (saturate and kinds == "b1"):
-                self.refuse("integers are summed as .s32")
+                self.refuse("sums of integers are .s32")
             signs = (_SIGN[types.a], _SIGN[types.b])
             return lambda a, b, c, arch: tensorcore.multiply_integers(a, b, c, signs, saturate, combine)
         if types.a == "f64":
             if (types.c, types.d) != ("f64", "f64") or saturate:
-                self.refuse("float64 is summed as .f64")
+                self.refuse("sums of .f64 are .f64")
             return lambda a, b, c, arch: tensorcore.multiply64(a, b, c)
         allowed = ("f16", "f32") if types.a in ("f16", *_FP8) else ("f32",)
         if types.c not in allowed or types.d not in allowed or saturate:
@@ -199,12 +199,12 @@ class _ProductModifiers:
 
 
 def named(shapes: tuple[tuple[int, int, int], ...]) -> str:
-    """Shapes as PTX writes them."""
+    """Shapes in PTX syntax."""
     return ", ".join(f".m{m}n{n}k{k}" for m, n, k in shapes) or "none"
 
 
 def _by_quads(multiply: _Multiply) -> _Multiply:
-    """The four products of m8n8k4, which lie one above the other, as products beside each other."""
+    """A function that computes the four products of m8n8k4, which are stacked in the matrices, as separate products."""
 
     def four(a: Array, b: Array, c: Array, arch: str) -> Array:
         warps = a.shape[2]
@@ -219,7 +219,7 @@ def _by_quads(multiply: _Multiply) -> _Multiply:
 
 
 class _MatrixProduct:
-    """One matrix product: reads the fragments of A, B and C, gives the registers of D."""
+    """One matrix product: takes the fragments of A, B and C, returns the registers of D."""
 
     def __init__(self, site: Site, tiles: tuple[FragmentLayout, ...], multiply: _Multiply) -> None:
         self.site = site
@@ -247,7 +247,7 @@ def _product(
     d, a, b, added = (elements(o) for o in instruction.operands)
     for registers, tile in zip((a, b, added, d), tiles, strict=True):
         if len(registers) != tile.registers:
-            raise PtxError(f"a fragment of {len(registers)} registers where {tile.registers} are due")
+            raise PtxError(f"expected a fragment of {tile.registers} registers, got {len(registers)}")
     values = [
         f"({', '.join(c.source(r, register_kind(kind)) for r in registers)},)"
         for registers, kind in zip((a, b, added), types[:3], strict=True)

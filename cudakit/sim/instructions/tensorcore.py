@@ -1,11 +1,11 @@
-"""What tensor cores compute: products of small matrices, to the last bit.
+"""Tensor-core arithmetic: products of small matrices, bit for bit.
 
-float16, bfloat16, tf32 and 8-bit floats are not summed as IEEE 754 would. Each element of D is made in steps of
-``block`` products along k. In a step all products are exact; they and the accumulator are aligned to the largest
-exponent among them, cut off (towards zero) ``fraction`` bits below it, and summed exactly. The sum is then rounded:
-towards zero to float32, to nearest even to float16. A product's exponent is the sum of its factors' exponents, whether
-or not its significand reaches 2; a subnormal has the exponent of the least normal number; a zero has none. Sums of
-zero are +0, sums that reach 2**128 infinite, every NaN is 0x7fff or 0x7fffffff.
+float16, bfloat16, tf32 and 8-bit floats are not summed as in IEEE 754. Each element of D is computed in steps of
+``block`` products along k. In a step all products are exact. They and the accumulator are aligned to the largest
+exponent among them, truncated (towards zero) ``fraction`` bits below it, and summed exactly. The sum is then rounded:
+towards zero to float32, to nearest even to float16. A product's exponent is the sum of its factors' exponents, even if
+its significand reaches 2. A subnormal has the exponent of the smallest normal number; zeros do not affect the
+alignment. Sums of zero are +0, sums of 2**128 or more are infinite, every NaN is 0x7fff or 0x7fffffff.
 
 ====================  ================  =====  ========  ==========================================================
 A and B               instructions      block  fraction  sums
@@ -22,18 +22,19 @@ f64                   all               1      -         fused multiply-adds, k 
 s8, u8, s4, u4, b1    all               -      -         exact; s32 that wraps or, with .satfinite, saturates
 ====================  ================  =====  ========  ==========================================================
 
-That is sm_90. Every row agrees with an H200 (driver 580) bit for bit, on normal, wide, cancelling, subnormal, sparse
-and special operands (tests/data/tensor_h200.npz has some of each); only whether alignment stops somewhere below 2**-130
-is not known. On other architectures, as the literature says and unverified here: sm_70 adds 4 products and keeps 23
-bits, sm_75 8 and 24, sm_80 to sm_89 8 (4 of tf32) and 24, sm_100 and sm_120 as sm_90. sm_89 and sm_120 multiply 8-bit
-floats themselves: 16 and 13 bits, to a float32 of 13 fraction bits, and 32 and 25. m8n8k4 is on tensor cores before
-sm_80.
+The table is for sm_90. Every row agrees with an H200 (driver 580) bit for bit, on normal, wide, cancelling, subnormal,
+sparse and special operands (tests/data/tensor_h200.npz has some of each). It is unknown whether alignment has a limit
+below 2**-130. Other architectures follow the literature and are not verified: sm_70 adds 4 products and keeps 23 bits,
+sm_75 8 and 24, sm_80 to sm_89 8 (4 for tf32) and 24; sm_100 and sm_120 are like sm_90. sm_89 and sm_120 multiply 8-bit
+floats directly: sm_89 with 16 products and 13 bits, to a float32 of 13 fraction bits, sm_120 with 32 and 25. Before
+sm_80, m8n8k4 runs on tensor cores.
 
 Literature: Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores" (PeerJ CS 2021) for the
 first generations; Xie et al., "MMA-Sim" (arXiv 2511.10909) and Khattak and Mikaitis, "Accurate models of NVIDIA tensor
-cores" (arXiv 2512.07004) for all. Which instructions a form is made of is in the machine code that ptxas writes.
+cores" (arXiv 2512.07004) for all. The instructions that form each product are from the machine code of ptxas.
 
-Matrices here have the products that are computed together as their last axis: (m, k, n), (k, n, n), (m, n, n).
+The last axis of all matrices here is the number of products computed together: (m, k, count), (k, n, count),
+(m, n, count).
 """
 
 from __future__ import annotations
@@ -61,21 +62,21 @@ from cudakit.sim.values.rounding import (
 )
 
 _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
-# elements of the table of products that one step handles at a time: half a megabyte of float32
+# elements of the table of products per step: half a megabyte of float32
 _CHUNK = 1 << 17
-# the exponents of a zero, below any other, and of infinities and NaN, above any other
+# the exponents of zero (below all others) and of infinities and NaN (above all others)
 _LEAST, _MOST = np.int16(-1000), np.int16(500)
-# below the exponent of any product: what sums of zeros alone are aligned to
+# below the exponent of any product; sums of only zeros are aligned to it
 _FLOOR = np.int16(-300)
-# factors whose exponents are in this range have products that float32 holds, aligned or not
+# products of factors with exponents in this range fit a float32, aligned or not
 _NARROW = 30
 _FP8 = {"e4m3": E4M3, "e5m2": E5M2}
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """How a tensor core adds up: ``block`` products a step, cut ``fraction`` bits below the largest exponent, and
-    ``kept`` fraction bits of a sum in float32."""
+    """How a tensor core sums: ``block`` products per step, truncated ``fraction`` bits below the largest exponent, and
+    ``kept`` fraction bits of a float32 sum."""
 
     block: int
     fraction: int
@@ -83,7 +84,7 @@ class Numerics:
 
 
 def numerics(number: int, kind: str) -> Numerics:
-    """The figures for a type of factors on the architecture of a number such as 90."""
+    """The numerics for a type of factors on an architecture, by its number (such as 90)."""
     if number >= 90:
         return Numerics({"f16": 16, "bf16": 16, "tf32": 8}.get(kind, 32), 25)
     if kind in _FP8:
@@ -101,7 +102,7 @@ def _number(arch: str) -> int:
 
 
 def _exponents(to: Format, values: Array) -> Array:
-    """The exponent of every pattern of a format, given their values."""
+    """The exponent of every pattern of a format, from the patterns' values."""
     codes = np.arange(1 << to.bits)
     field = (codes & ((1 << (to.bits - 1)) - 1)) >> to.fraction
     exponents: Array = (np.maximum(field, 1) - to.bias).astype(np.int16)
@@ -129,7 +130,7 @@ def decode(kind: str, patterns: Array) -> tuple[Array, Array]:
         values, exponents = _TABLES[kind]
         return values.take(patterns), exponents.take(patterns)
     if kind == "tf32":
-        # the low 13 bits are not read
+        # the low 13 bits are ignored
         patterns = patterns & np.uint32(0xFFFFE000)
     field = (patterns >> np.uint32(23)).astype(np.int16) & np.int16(255)
     exponents = np.maximum(field, np.int16(1)) - np.int16(127)
@@ -146,7 +147,7 @@ def encode(kind: str, value: Array, kept: int = 23) -> Array:
         halves = canonical16(value.astype(_F16))
         halves[halves == 0x8000] = 0
         return halves
-    # cut to the bits that are kept, so that the conversion has nothing to round
+    # truncated to the kept bits, so that the conversion is exact
     cut = (value.view(np.uint64) & ~np.uint64((1 << (52 - kept)) - 1)).view(_F64)
     small = np.abs(value) < 2.0**-126
     if small.any():
@@ -172,7 +173,7 @@ def multiply(kinds: tuple[str, str, str, str], a: Array, b: Array, c: Array, arc
         return _added(total, c, result)
     if wmma and left == "tf32":
         figures = replace(figures, block=4)
-    # where C or D is wider than the other, sums are as wide
+    # sums have the wider of the types of C and D
     kind = "f32" if "f32" in (added, result) else "f16"
     if added != kind:
         c = half_to_f32(c).view(np.uint32)
@@ -189,7 +190,7 @@ def _added(total: Array, c: Array, kind: str) -> Array:
 
 
 def _chained(a: Array, b: Array, c: Array, added: str, result: str) -> Array:
-    """mma.m8n8k4 of float16 since sm_80, a subroutine without tensor cores: in float32 products are exact."""
+    """mma.m8n8k4 of float16 since sm_80: a subroutine without tensor cores, with exact products in float32."""
     x, y = half_to_f32(a)[:, :, None], half_to_f32(b)[None]
     p = [x[:, k] * y[:, k] for k in range(4)]
     start = half_to_f32(c) if added == "f16" else c.view(_F32)
@@ -209,7 +210,7 @@ def _sum(
     figures: Numerics,
     steps: Sequence[slice | Array],
 ) -> Array:
-    """A * B + C, whose type is that of the result as well; each step takes some of the products along k."""
+    """A * B + C; C has the type of the result. Each of ``steps`` takes some of the products along k."""
     left, right, kind = kinds
     chunk = max(1, _CHUNK // (a.shape[0] * b.shape[1] * min(a.shape[1], figures.block)))
     count = a.shape[2]
@@ -226,7 +227,7 @@ def _sum(
 
 
 def _lowest(exponents: Array) -> int:
-    """The least exponent of what is not zero."""
+    """The smallest exponent of the nonzero values."""
     lowest = int(exponents.min())
     return lowest if lowest > _LEAST else int(exponents.min(initial=_MOST, where=exponents != _LEAST))
 
@@ -235,7 +236,7 @@ def _step(factors: tuple[Array, Array, Array, Array], added: tuple[Array, Array]
     """One step's sum, exact in float64."""
     x, x_exponent, y, y_exponent = factors
     c, c_exponent = added
-    # infinities and NaN are never narrow, and need no more care: float64 sums them as IEEE 754 would
+    # infinities and NaN are never narrow; float64 sums them correctly, as in IEEE 754
     narrow = all(e.max() <= _NARROW and _lowest(e) >= -_NARROW for e in (x_exponent, y_exponent))
     # k first: (k, m, n, warps)
     x, x_exponent = x.transpose(1, 0, 2)[:, :, None], x_exponent.transpose(1, 0, 2)[:, :, None]
@@ -248,7 +249,7 @@ def _step(factors: tuple[Array, Array, Array, Array], added: tuple[Array, Array]
     down = ((1023 - fraction + shift) << 52).view(_F64)
     c = c.astype(_F64)
     if narrow:
-        # products are whole numbers below 2**27 once they are aligned and cut, and 16 of them fit an int32
+        # aligned and truncated products are integers below 2**27, and the sum of 16 fits an int32
         products = x * y
         products *= np.minimum(up, 2.0**126).astype(_F32)
         wide = np.int32 if len(products) <= 16 else np.int64
@@ -263,8 +264,8 @@ def _step(factors: tuple[Array, Array, Array, Array], added: tuple[Array, Array]
 
 
 def multiply64(a: Array, b: Array, c: Array) -> Array:
-    """D = A * B + C of float64 patterns: fused multiply-adds, k ascending. A NaN of B comes before one of the sum, and
-    that before one of A."""
+    """D = A * B + C of float64 patterns: fused multiply-adds, k ascending. A NaN of B has precedence over one of the
+    sum, and that over one of A."""
     total: Array = c
     for k in range(a.shape[1]):
         left, right = (np.ascontiguousarray(v) for v in np.broadcast_arrays(a[:, k, None], b[k][None]))
@@ -274,7 +275,7 @@ def multiply64(a: Array, b: Array, c: Array) -> Array:
 
 def multiply_integers(a: Array, b: Array, c: Array, signs: tuple[int, int], saturate: bool, combine: str = "") -> Array:
     """D = A * B + C of integers; ``signs`` is the sign bit of the elements of A and B (0: unsigned). ``combine`` "and"
-    or "xor" counts the bits that are set in the combination of rows of A and columns of B."""
+    or "xor" counts the set bits of the combined rows of A and columns of B."""
     x, y = (_widen(v.transpose(2, 0, 1), sign) for v, sign in zip((a, b), signs, strict=True))
     total = np.matmul(x, y)
     if combine == "xor":

@@ -1,12 +1,11 @@
-"""How the matrices of warp-wide instructions lie in registers: one description for every fragment.
+"""The layouts of matrix fragments in the registers of a warp.
 
-A tile says for each register, lane and element of the register which place of the matrix it holds. The layouts of
-mma.sync are those of the PTX ISA ("Matrix Fragments for mma..."), which all follow one rule: lane ``4 * g + t`` holds
-row ``g`` (column ``g`` of B), a register's elements are neighbours along k, and the four lanes of a group hold the
-neighbouring registers. PTX leaves the layouts of wmma open; they are built here from the same pieces, and are those of
-an H200.
+A layout maps each register, lane and element of the register to an element of the matrix. The layouts of mma.sync are
+those of the PTX ISA ("Matrix Fragments for mma..."), which all follow one rule: lane ``4 * g + t`` holds row ``g``
+(for B: column ``g``), a register's elements are neighbours along k, and the four lanes of a group hold neighbouring
+registers. PTX does not specify the layouts of wmma; they are built here from the same parts and match an H200.
 
-Tables of a tile have the warps of a fragment as their last axis: (rows, columns, warps).
+Matrices have one more axis, the warps: (rows, columns, warps).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 
-# bits of an element of a matrix; one of 8 bits or fewer is kept in a byte
+# bits of an element of a matrix; elements of 8 bits or fewer are stored in bytes
 ELEMENT_BITS = {"f64": 64, "f32": 32, "s32": 32, "tf32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8}
 ELEMENT_BITS |= {"s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1}
 
@@ -26,8 +25,8 @@ ELEMENT_BITS |= {"s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1}
 class FragmentLayout:
     """A matrix of ``shape`` in the registers of a warp.
 
-    ``rows`` and ``columns`` are (registers, 32, elements of a register): the place in the matrix of each element. A
-    place may be held several times; all copies are written, the first is read.
+    ``rows`` and ``columns`` are (registers, 32, elements of a register): each element's row and column in the matrix. A
+    matrix element may have several copies; all copies are written, the first is read.
     """
 
     def __init__(self, kind: str, shape: tuple[int, int], rows: Array, columns: Array) -> None:
@@ -39,19 +38,19 @@ class FragmentLayout:
         self.registers, _, self.elements = rows.shape
         self.word = np.dtype(np.uint64 if self.bits == 64 else np.uint32)
         self.element = np.dtype(f"u{max(self.bits // 8, 1)}")
-        # the place that each element is written from, and the element that each place is read from
+        # for writing, the matrix element of each register element; for reading, the reverse
         self.places = (rows * shape[1] + columns).reshape(-1)
         self.sources = np.full(shape[0] * shape[1], -1, np.int64)
         self.sources[self.places[::-1]] = np.arange(self.places.size)[::-1]
         if (self.sources < 0).any():
-            raise ValueError(f"a {kind} tile of {shape} that leaves places out")
+            raise ValueError(f"this layout of {kind} does not cover a matrix of {shape}")
 
     def transposed(self) -> FragmentLayout:
         return FragmentLayout(self.kind, (self.shape[1], self.shape[0]), self.columns, self.rows)
 
     def read(self, lanes: LaneSet, registers: tuple[Array, ...]) -> Array:
-        """The matrix of each warp, as patterns (rows, columns, warps) of the element's dtype. Lanes that are not there
-        hold zeros."""
+        """The matrix of each warp, as patterns (rows, columns, warps) of the element's dtype; zeros for inactive
+        lanes."""
         words = np.empty((self.registers, lanes.warp_count, 32), self.word)
         for number, value in enumerate(registers):
             words[number] = value if value.ndim == 0 else lanes.pad(value)
@@ -76,7 +75,7 @@ class FragmentLayout:
 
 
 def _grid(registers: int, elements: int) -> tuple[Any, Any, Any, Any]:
-    """Register, row group, lane within its group, and element, of every element of a fragment."""
+    """Register, row group, lane within the group and element number of every element of a fragment."""
     register, lane, element = np.meshgrid(
         np.arange(registers), np.arange(32), np.arange(elements), indexing="ij", sparse=False
     )
@@ -85,7 +84,7 @@ def _grid(registers: int, elements: int) -> tuple[Any, Any, Any, Any]:
 
 @cache
 def left(kind: str, m: int, k: int, registers: int = 0) -> FragmentLayout:
-    """A: m rows (8, 16 or 32) of k elements. More ``registers`` than there are elements hold copies."""
+    """A: m rows (8, 16 or 32) of k elements. ``registers`` beyond the needed ones hold copies."""
     bits = max(ELEMENT_BITS[kind], 32)
     elements = bits // ELEMENT_BITS[kind]
     count = m * k // (32 * elements)
@@ -130,8 +129,8 @@ def sums(kind: str, m: int, n: int) -> FragmentLayout:
 
 @cache
 def quads(role: str, kind: str, column_major: bool) -> FragmentLayout:
-    """The matrices of mma.m8n8k4 with f16: each pair of quads (lanes 4q to 4q+3 and 4q+16 to 4q+19) holds a product of
-    its own; here they lie one above the other (A, C, D) or side by side (B)."""
+    """The matrices of mma.m8n8k4 with f16. Each pair of quads (lanes 4q to 4q+3 and 4q+16 to 4q+19) holds its own
+    product; the four are stacked vertically (A, C, D) or horizontally (B)."""
     elements = 32 // ELEMENT_BITS[kind]
     register, lane, element = np.meshgrid(
         np.arange((4 if role in "ab" else 8) // elements), np.arange(32), np.arange(elements), indexing="ij"

@@ -1,7 +1,7 @@
-"""Builders for instructions by which the lanes of a warp speak to each other, and for barriers.
+"""Builders for communication between the lanes of a warp, and for barriers.
 
-Values are laid out as tables of 32 a warp. A lane that is not there (exited, past the end of the block, on another
-path) contributes nothing to votes; what a shuffle reads from it is all ones, which is NaN to a float.
+Values are arranged as tables of 32 per warp. An inactive lane (exited, past the end of the block, on another path)
+does not take part in votes; a shuffle reads all ones from it, which is NaN as a float.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ALL = np.uint32(0xFFFFFFFF)
 
 
 def sync_of(c: Emitter, instruction: Instruction) -> Callable[[Fragment, Registers], Any] | None:
-    """The member mask of an instruction that waits for a warp's other lanes; None for all others."""
+    """The member mask of an instruction that waits for a warp's other lanes; None for other instructions."""
     row = row_of(instruction)
     if row.whole_warp:
         return _whole_warp
@@ -62,19 +62,19 @@ def _count(f: Fragment, site: Site) -> None:
 
 
 def _meet(f: Fragment, site: Site) -> None:
-    """Note an operation by which the lanes of a warp speak to each other."""
+    """Record communication between the lanes of a warp."""
     _count(f, site)
     if f.batch.guard is not None:
         f.batch.guard.warp_vote(f.lanes)
 
 
 def _synchronous(modifiers: Modifiers, *modes: str) -> str:
-    """The mode of an instruction for which the lanes of a warp wait; nothing else may be left of its modifiers."""
+    """The mode of a warp-synchronous instruction; raises UnsupportedPtx if other modifiers are left."""
     modifiers.flag("sync")
     mode = modifiers.one_of(*modes)
     modifiers.finish()
     if not mode:
-        modifiers.refuse("no such form is known")
+        modifiers.refuse("unknown form")
     return mode
 
 
@@ -119,7 +119,7 @@ class _Shuffle:
         return table.reshape(-1).take(take), held
 
     def plan(self, lanes: LaneSet, source: Array, held: Array) -> tuple[Array, Array, bool]:
-        """Where each lane here reads in the table, its predicate, and whether every lane reads one that is here."""
+        """For each active lane, its source in the table and its predicate; and whether all sources are active."""
         take = (np.arange(lanes.warp_count) * 32).repeat(32) + source
         if lanes.complete:
             return take, held, True
@@ -129,7 +129,7 @@ class _Shuffle:
         return take, held, bool(here.take(take).all())
 
     def sources(self, lane: Array, operand: Array | np.int64, clamp: Array | np.int64) -> tuple[Array, Array]:
-        """The lane to read, and whether it is in range."""
+        """The source lane, and whether it is in range."""
         segment, bound = (clamp >> 8) & 31, clamp & 31
         highest = (lane & segment) | (bound & ~segment & 31)
         lowest = lane & segment
@@ -149,11 +149,11 @@ class _Shuffle:
         return np.where(held, source, lane), held
 
 
-# ---- votes and the like ----
+# ---- votes and similar instructions ----
 
 
 def ballot(lanes: LaneSet, held: Array) -> Array:
-    """The lanes where a predicate holds, as bits, one uint32 a warp."""
+    """The lanes whose predicate is true, as bits, one uint32 per warp."""
     table = lanes.pad(np.broadcast_to(held, (lanes.count,)), False)
     packed = np.packbits(np.ascontiguousarray(table), axis=1, bitorder="little")
     found: Array = packed.view(np.uint32)[:, 0]
@@ -217,7 +217,7 @@ def build_match(c: Emitter, instruction: Instruction) -> list[str]:
     value, mask = c.source(instruction.operands[1], kind), c.source(instruction.operands[2], "b32")
     targets = _targets(instruction.operands[0])
     if mode == "any" and isinstance(instruction.operands[0], Pair):
-        modifiers.refuse("match.any gives no predicate")
+        modifiers.refuse("match.any has no predicate result")
     return c.store_all(targets, ("b32", "pred"), f"{c.bind(match)}(f, {value}, {mask})")
 
 
@@ -268,12 +268,12 @@ def build_elect(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers.flag("sync")
     modifiers.finish()
     if not isinstance(instruction.operands[0], Pair):
-        modifiers.refuse("it gives a lane and a predicate, lane|p")
+        modifiers.refuse("its destination is a lane and a predicate, lane|p")
 
     def elect(f: Fragment, mask: Array) -> tuple[Array, Array]:
         lanes = f.lanes
         members = lanes.spread(lanes.present) & mask
-        # the lowest member leads
+        # the lowest member is elected
         lowest = members & (~members + np.uint32(1))
         leader = np.log2(np.maximum(lowest, 1).astype(np.float64)).astype(np.uint32)
         return leader, lanes.laneid.astype(np.uint32) == leader
@@ -286,7 +286,7 @@ def build_elect(c: Emitter, instruction: Instruction) -> list[str]:
 
 
 def end_with_barrier(c: Emitter, block: BasicBlock, instruction: Instruction) -> None:
-    """Make a block end with a barrier among the block's threads."""
+    """End a basic block with a barrier of the thread block."""
     if row_of(instruction).ends is Flow.CLUSTER:
         site = c.site(instruction, "barrier")
         end_with_cluster_barrier(c, block, instruction, lambda f: _count(f, site))
@@ -303,7 +303,7 @@ def end_with_barrier(c: Emitter, block: BasicBlock, instruction: Instruction) ->
         read.kind("u32" if reduce == "popc" else "pred")
     read.finish()
     if not what or (what == "red") != bool(reduce):
-        read.refuse("no such form is known")
+        read.refuse("unknown form")
     operands = list(instruction.operands)
     block.kind = BARRIER
     site = c.site(instruction, "barrier")

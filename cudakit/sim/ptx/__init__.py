@@ -1,1 +1,1 @@
-"""PTX as text: tokens, declarations, instructions and their modifiers."""
+"""PTX: tokens, declarations, instructions and their modifiers."""

@@ -37,13 +37,13 @@ _COMPONENTS = ("x", "y", "z", "w")
 
 
 def _wide(name: str) -> Vector:
-    """A register of 128 bits: the low and the high half."""
+    """A register of 128 bits, as its low and high half."""
     return Vector((Register(f"{name}.lo", "b64"), Register(f"{name}.hi", "b64")))
 
 
 class _Scope(NamedTuple):
-    """A ``{ }`` of a function: its number (0 the body), what it declares, and its register families (prefix to type
-    and count)."""
+    """A ``{ }`` of a function: its number (0 is the body), its declared names, and its register families (prefix to
+    type and count)."""
 
     number: int
     names: dict[str, Register | Vector | Symbol]
@@ -62,7 +62,7 @@ class Body:
         self.scope_count = 1
         self.location: Location | None = None
         self.locations: dict[tuple[object, ...], Location] = {}
-        # (instruction, scopes at its place, offset) whose labels are resolved when all are known
+        # (instruction, enclosing scopes, text offset); their labels are resolved when all are known
         self.pending: list[tuple[Instruction, tuple[int, ...], int]] = []
         self.lists: list[tuple[str, tuple[int, ...], list[str], int]] = []
         names = self.scopes[0].names
@@ -145,7 +145,7 @@ class Body:
         return None
 
     def named(self) -> Register | Vector | Symbol | Special:
-        """The operand that the next token names."""
+        """The operand named by the next token."""
         tokens = self.tokens
         start = tokens.starts[tokens.position]
         name = tokens.name()
@@ -269,7 +269,7 @@ class Body:
                 function = self.strings.get((label, offset))
             elif word == "inlined_at":
                 place = (tokens.integer(), tokens.integer(), tokens.integer())
-                # the place of the call is itself described by the latest .loc with its numbers
+                # the call's place is described by the latest .loc with the same numbers
                 inlined = self.locations.get(place) or Location(*place)
             else:
                 raise tokens.error(f"unknown attribute {word!r} of .loc")
@@ -299,7 +299,7 @@ class Body:
             if opcode in ("bra", "brx"):
                 target = operands[-1]
                 if not isinstance(target, Symbol):
-                    raise tokens.error(f"{opcode} wants a label", tokens.starts[first])
+                    raise tokens.error(f"{opcode} needs a label", tokens.starts[first])
                 self.declarations.used_symbols.pop(target.name, None)
                 operands[-1] = Label(target.name)
         end = tokens.starts[tokens.position]
@@ -397,13 +397,13 @@ class Body:
         return Pair(first, second)
 
     def offset(self, base: Register | Vector | Symbol | Special) -> Address:
-        """``base+4``: what brackets hold."""
+        """An address within brackets: ``base+4``."""
         if isinstance(base, Vector):
             raise self.tokens.error("a vector has no address")
         return Address(base, self.tokens.integer())
 
     def address(self) -> Operand:
-        """What stands first in brackets."""
+        """The first item within brackets, as an address."""
         found = self.operand()
         if isinstance(found, Address):
             return found

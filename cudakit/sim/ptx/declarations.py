@@ -13,14 +13,14 @@ SPACES = frozenset((".reg", ".local", ".shared", ".param", ".const", ".global", 
 
 
 class Declarations:
-    """Reads declarations from a module's tokens, and notes which symbols are used (name to text offset)."""
+    """Reads declarations from a module's tokens and records which symbols are used (name to text offset)."""
 
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens
         self.used_symbols: dict[str, int] = {}
 
     def variable_list(self, space: str, extern: bool = False) -> list[Variable]:
-        """After the state space, to the semicolon."""
+        """The variables of a declaration, from after the state space to the semicolon."""
         variables = [self.variable(space, extern)]
         while self.tokens.accept(","):
             variables.append(self.variable(space, extern, like=variables[0]))
@@ -28,7 +28,7 @@ class Declarations:
         return variables
 
     def variable(self, space: str, extern: bool = False, like: Variable | None = None) -> Variable:
-        """One declarator with its type, or one more of the type of ``like``."""
+        """One variable: with its type, or, in a list, with the type of ``like``."""
         tokens = self.tokens
         line = tokens.line()
         align, lanes, kind, pointer = 0, 1, "", False
@@ -38,7 +38,7 @@ class Declarations:
             word = tokens.next()
             if word == ".align":
                 value = tokens.integer()
-                # after .ptr the alignment is that of what is pointed at
+                # after .ptr the alignment is that of the pointed-to memory
                 align = align if pointer else value
             elif word == ".ptr":
                 pointer = True
@@ -109,7 +109,7 @@ class Declarations:
             data += (literal.bits & ((1 << 8 * element) - 1)).to_bytes(element, "little")
 
     def parameters(self) -> tuple[Variable, ...]:
-        """``( .param ..., .reg ... )``, also a lone ``_``."""
+        """A parameter list: ``( .param ..., .reg ... )``, or a single ``_``."""
         tokens = self.tokens
         tokens.expect("(")
         variables: list[Variable] = []
@@ -125,7 +125,7 @@ class Declarations:
 
 
 def type_bytes(kind: str) -> int | None:
-    """Bytes of a type, None where it has none here."""
+    """Bytes of a type; None if variables of the type are unsupported."""
     packed = {"f16x2": 4, "bf16x2": 4, "bf16": 2, "tf32": 4, "pred": 1}
     if kind in packed:
         return packed[kind]

@@ -1,7 +1,7 @@
-"""The intermediate form of a PTX module: plain records that the parser writes and the machine reads.
+"""The intermediate form of a PTX module: plain records, written by the parser and read by the machine.
 
-An operand is one of the classes in ``Operand``. Registers are bit patterns: a register's type says its width (and
-whether it is a predicate); what the bits mean is said by the instruction that reads them.
+An operand is one of the classes in ``Operand``. Registers are bit patterns: a register's type is only its width (and
+whether it is a predicate); the instruction that reads the bits determines their meaning.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Union
 
 
 class PtxError(Exception):
-    """PTX text that cannot be read; the message names the line and its text.
+    """PTX text that cannot be read; the message contains the line number and its text.
 
-    ``function`` says which kernel or function the text stands in ("the kernel add"), ``location`` what it was compiled
-    from; None where nothing tells.
+    ``function`` is the kernel or function that contains the text ("the kernel add"), ``location`` the source it was
+    compiled from; None if unknown.
     """
 
     def __init__(self, message: str, line: int = 0) -> None:
@@ -30,7 +30,7 @@ class UnsupportedPtx(PtxError):
 
 @dataclass(slots=True, frozen=True)
 class Location:
-    """A place in a source file, from ``.loc``; ``file`` indexes ``PtxModule.files``."""
+    """A place in a source file, from ``.loc``; ``file`` is an index into ``PtxModule.files``."""
 
     file: int
     line: int
@@ -48,7 +48,7 @@ class Register:
 
 
 CARRY = Register("%cc.cf", "pred")
-"""The carry flag of add.cc, addc and their kin: a predicate register of the function like any other."""
+"""The carry flag of add.cc, addc and similar instructions: a predicate register of the function like any other."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,7 +63,7 @@ class Immediate:
 
 @dataclass(slots=True, frozen=True)
 class Symbol:
-    """A variable or function used by name: its address."""
+    """The address of a variable or function, by its name."""
 
     name: str
 
@@ -92,7 +92,7 @@ class Vector:
 
 @dataclass(slots=True, frozen=True)
 class Label:
-    """A branch target: the unique name under which ``PtxFunction.labels`` (or ``branch_targets``) holds it."""
+    """A branch target: its unique name in ``PtxFunction.labels`` (or ``branch_targets``)."""
 
     name: str
 
@@ -107,7 +107,7 @@ class Pair:
 
 @dataclass(slots=True, frozen=True)
 class Negated:
-    """A predicate operand read inverted: ``!%p1``."""
+    """An inverted predicate operand: ``!%p1``."""
 
     register: Register
 
@@ -130,12 +130,12 @@ Operand = Union[
 class Instruction:
     """One instruction. ``ld.global.nc.v4.f32`` has opcode "ld" and modifiers ("global", "nc", "v4", "f32").
 
-    Operands stand in PTX order; one is None where PTX has the sink ``_``. Vector registers (``.reg .v4 .f32 %v``) are
-    split: ``%v`` is a ``Vector`` of registers, ``%v.x`` a ``Register``; so are those of 128 bits, into two of 64. A
-    bracket with a comma (``[map, {x, y}]``, tensors and textures) is a plain tuple of operands. ``call`` always has
-    three or four: (tuple of returns, Symbol or Register of the callee, tuple of parameters[, Symbol of the prototype,
-    target list or call table]). Returns and parameters are ``Symbol`` (a ``.param`` variable), ``Register`` or
-    ``Immediate``. Targets of ``bra`` and the list of ``brx`` are ``Label``. ``guard`` is (register, negated) or None.
+    Operands are in PTX order; the sink ``_`` is None. Vector registers (``.reg .v4 .f32 %v``) are split: ``%v`` is a
+    ``Vector`` of registers, ``%v.x`` a ``Register``. Registers of 128 bits are split into two of 64. A bracket with a
+    comma (``[map, {x, y}]``, tensors and textures) is a plain tuple of operands. ``call`` always has three or four
+    operands: (tuple of returns, Symbol or Register of the callee, tuple of parameters[, Symbol of the prototype, target
+    list or call table]). Returns and parameters are ``Symbol`` (a ``.param`` variable), ``Register`` or ``Immediate``.
+    Targets of ``bra`` and the list of ``brx`` are ``Label``. ``guard`` is (register, negated) or None.
     ``line`` is the line of the PTX text, from 1.
     """
 
@@ -149,12 +149,12 @@ class Instruction:
 
     @property
     def name(self) -> str:
-        """Opcode and modifiers as PTX writes them."""
+        """Opcode and modifiers in PTX syntax."""
         return ".".join((self.opcode, *self.modifiers))
 
 
 def refused(instruction: Instruction, reason: str = "") -> UnsupportedPtx:
-    """The error for an instruction that is not executed."""
+    """The error for an unsupported instruction."""
     because = f" ({reason})" if reason else ""
     return UnsupportedPtx(
         f"PTX line {instruction.line}: the simulated device does not execute {instruction.name!r}{because}: "
@@ -166,8 +166,8 @@ def refused(instruction: Instruction, reason: str = "") -> UnsupportedPtx:
 @dataclass(slots=True)
 class Variable:
     """A variable or parameter. ``size`` is in bytes (0 for ``extern`` arrays with no bound). ``relocations`` are
-    (offset in bytes, symbol, addend, generic): the address of ``symbol`` plus ``addend`` is stored there, as a generic
-    address where ``generic``, else as an offset within the symbol's own space; ``initial`` holds zeros there.
+    (offset in bytes, symbol, addend, generic): the address of ``symbol`` plus ``addend`` is stored at this offset, as a
+    generic address if ``generic``, else as an offset within the symbol's own space; ``initial`` has zeros there.
     """
 
     name: str
@@ -192,12 +192,12 @@ class Prototype:
 
 @dataclass(slots=True)
 class PtxFunction:
-    """A kernel (``entry``) or device function; ``body`` is False for a mere declaration (vprintf, __assertfail).
+    """A kernel (``entry``) or device function; ``body`` is False if it is only declared (vprintf, __assertfail).
 
-    ``registers`` holds those that the instructions use, name to type. ``labels`` maps a label to an index into
+    ``registers`` maps the names of used registers to their types. ``labels`` maps a label to an index into
     ``instructions`` (which may equal their count). ``branch_targets`` maps the name of a ``.branchtargets`` list to its
-    labels. ``directives``: maxntid, reqntid, minnctapersm, maxnreg, noreturn... ``variables`` are those declared inside
-    (local, shared, param, const), made unique over nested scopes (``name#3``).
+    labels. ``directives``: maxntid, reqntid, minnctapersm, maxnreg, noreturn... ``variables`` are declared inside the
+    function (local, shared, param, const); their names are unique across nested scopes (``name#3``).
     """
 
     name: str
@@ -216,7 +216,7 @@ class PtxFunction:
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """The function's name in error messages."""
         return f"the {'kernel' if self.entry else 'function'} {self.name}"
 
 

@@ -1,7 +1,7 @@
-"""The class of each PTX instruction, as a profiler's instruction mix has them.
+"""The class of each PTX instruction, as in a profiler's instruction mix.
 
-What a type decides (add, fma, setp ...) goes by the type computed with; memory goes by its state space as the
-instruction names it, so a generic access is one whatever it turns out to mean.
+Instructions for several types (add, fma, setp ...) are classed by the type they compute with, memory accesses by the
+state space that the instruction names. So a generic access is "generic", whatever memory it reaches.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.ptx.opcodes import BY_TYPE, LOAD, STORE, row_of, spaces_of
 
-# every class, in the order that reports show them
+# every class, in the order of reports
 CLASSES = (
     "fp32",
     "fp64",
@@ -45,7 +45,7 @@ _SPACES = {"global": "global", "local": "local", "const": "constant", "param": "
 
 
 def class_of(instruction: Instruction) -> str:
-    """The class of an instruction, one of ``CLASSES``; "other" for one that the table of opcodes lacks."""
+    """The class of an instruction, one of ``CLASSES``; "other" if the table of opcodes lacks it."""
     found = row_of(instruction).mix
     if found == BY_TYPE:
         kinds = [_OF_TYPE[m] for m in instruction.modifiers if m in _OF_TYPE]
@@ -55,5 +55,5 @@ def class_of(instruction: Instruction) -> str:
     # ld.param::entry, st.shared::cluster: the space is before the colons
     space = next((_SPACES[space.partition("::")[0]] for space in spaces_of(instruction)), "generic")
     if space == "constant" and found == STORE:
-        return "move"  # an argument of a call, which is a register in machine code
+        return "move"  # an argument of a call is a register in machine code
     return f"{space}_{found}"

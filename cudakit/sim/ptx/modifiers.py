@@ -1,4 +1,4 @@
-"""The modifiers of an instruction while its builder reads them: each is taken by name, and the rest is refused."""
+"""The modifiers of an instruction, for its builder: each is read by name; unread modifiers are unsupported."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PREFETCH_SIZES = ("L2::64B", "L2::128B", "L2::256B")
 
 
 class Modifiers:
-    """An instruction's modifiers. Builders take those that they know; ``finish`` refuses the rest. At most one of a
-    group of alternatives is allowed."""
+    """An instruction's modifiers. Builders take the modifiers they support; ``finish`` raises ``UnsupportedPtx`` for
+    any others. At most one of a group of alternatives is allowed."""
 
     def __init__(self, instruction: Instruction) -> None:
         self.instruction = instruction
@@ -26,7 +26,7 @@ class Modifiers:
         raise refused(self.instruction, reason)
 
     def kind(self, *allowed: str) -> str:
-        """The last modifier: a type, one of those allowed."""
+        """The last modifier: a type, one of ``allowed``."""
         if not self.rest or self.rest[-1] not in allowed:
             self.refuse(f"type .{self.rest[-1]}" if self.rest else "no type")
         return self.rest.pop()
@@ -43,14 +43,14 @@ class Modifiers:
         return ""
 
     def finish(self) -> None:
-        """Refuse the modifiers that the builder has not read."""
+        """Raise ``UnsupportedPtx`` if the builder has not read all modifiers."""
         if self.rest:
             self.refuse("modifier ." + ", .".join(self.rest))
 
-    # ---- what several instructions share ----
+    # ---- modifiers of several instructions ----
 
     def order(self, *orders: str) -> str:
-        """How strong an access is: "", "weak", "volatile", or one of ``orders``, which take a scope."""
+        """The memory order of an access: "", "weak", "volatile", or one of ``orders``, which need a scope."""
         found = self.one_of("weak", "volatile", *orders)
         scope = self.one_of(*SCOPES)
         if bool(scope) != (found in orders):
@@ -58,8 +58,8 @@ class Modifiers:
         return found
 
     def hints(self, *caches: str) -> tuple[bool, bool, bool]:
-        """Take what only caches see: whether there is a cache operator, a hint for the caches of global memory, and a
-        cache policy among the operands."""
+        """Take the modifiers that only affect caches. Returns whether there is a cache operator, a hint for the caches
+        of global memory, and a cache policy among the operands."""
         operator = bool(self.one_of(*caches))
         evictions = () if operator else (self.one_of(*EVICTION_L1), self.one_of(*EVICTION_L2))
         policy = self.flag("L2::cache_hint")

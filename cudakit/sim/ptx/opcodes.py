@@ -1,7 +1,7 @@
 """The opcode table: one row per PTX opcode, or per variant of one that differs by a modifier.
 
-A new instruction is a row here and a builder under the same name (``BUILDERS`` of its module in sim/instructions, or
-``builds`` in sim/values for arithmetic by lanes). Everything else about it is read from its row.
+To add an instruction, add a row here and a builder under the same name (``BUILDERS`` of its module in
+sim/instructions, or ``builds`` in sim/values for lane-wise arithmetic). Everything else is read from the row.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from functools import lru_cache
 
 from cudakit.sim.ptx.ir import Instruction
 
-# classes of instructions (see mix.py) that depend on more than the opcode: on the type, or on the state space
+# classes of instructions (see mix.py) that also depend on the type, or on the state space
 BY_TYPE, LOAD, STORE = "by type", "load", "store"
-# a cost over that of any branch worth predicating: a long sequence, a call or a trap
+# more than the cost of any branch worth predicating: a long sequence, a call or a trap
 LONG = 100
 ANY = (0, 99)
 _SPACES = frozenset(("global", "shared", "shared::cta", "shared::cluster", "local", "const"))
@@ -29,7 +29,7 @@ _FENCE = (
 )
 _MEMBAR = r"cta|gl|sys|proxy\.(alias|generic|async|async\.global|async\.shared::(cta|cluster))"
 
-_BULK = "the bulk-asynchronous group is not there yet"
+_BULK = "bulk-asynchronous instructions are not simulated yet"
 TEXTURES = "textures and surfaces are not simulated: read and write arrays through pointers"
 
 
@@ -47,9 +47,9 @@ class Flow(Enum):
 
 @dataclass(frozen=True)
 class Addresses:
-    """How an instruction accesses memory. ``reads`` and ``writes``: the operand that holds the address, None if it does
-    not. ``granule``: bytes of the smallest unit, 0 for that of the type. ``space``: the state space if the instruction
-    names none, "" for a generic address."""
+    """Memory accesses of an instruction. ``reads`` and ``writes``: the number of the operand with the address; None if
+    it does not read or write. ``granule``: bytes of the smallest unit; 0: the size of the type. ``space``: the state
+    space if the instruction does not name one; "" for a generic address."""
 
     reads: int | None = None
     writes: int | None = None
@@ -59,7 +59,7 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why an instruction of PTX is not executed and what to do instead, with one such instruction."""
+    """The reason why an instruction is unsupported, with an alternative, and one such instruction."""
 
     reason: str
     example: str
@@ -67,33 +67,34 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Opcode:
-    """The facts about opcodes that do not depend on what they compute.
+    """The properties of opcodes, except their arithmetic.
 
     ``names``: opcodes, or opcodes with modifiers (``bar.red``: bar with .red among its modifiers, or .red::anything),
-    separated by spaces. The first row of the table that fits an instruction counts, so variants come before the plain
-    opcode. ``mix``: the class in the instruction mix, or ``BY_TYPE``, ``LOAD``, ``STORE``.
+    separated by spaces. The first row that matches an instruction is used, so variants come before the plain opcode.
+    ``mix``: the class in the instruction mix, or ``BY_TYPE``, ``LOAD``, ``STORE``.
     """
 
     names: str
     mix: str = "other"
-    # how many operands it takes: exactly, or (fewest, most)
+    # number of operands: exact, or (fewest, most)
     operands: int | tuple[int, int] = ANY
-    # how many of the first operands it writes
+    # number of operands it writes; they come first
     writes: int = 1
-    # pattern of all modifiers, if that says which are allowed or in which order; a builder reads what it leaves open
+    # pattern of all modifiers, if it determines which are allowed and in which order; otherwise the builder reads them
     # with ``Modifiers``
     forms: str | None = None
-    # how it ends a basic block
+    # if it ends a basic block: how
     ends: Flow | None = None
-    # a loop with it may wait for what other lanes write
+    # a loop with it may wait for writes of other lanes
     spins: bool = False
-    # the operand with the lanes of the warp that wait for each other; or all lanes of the warp do
+    # the operand with the mask of lanes that wait for each other; ``whole_warp``: all lanes of the warp do
     mask: int | None = None
     whole_warp: bool = False
     memory: Addresses | None = None
-    # ptxas moves no access to shared memory across it (nor across what ends a block)
+    # ptxas does not move accesses to shared memory across it (nor across the end of a block)
     stops: bool = False
-    # machine instructions, about, and those for integers of 64 bits; ptxas avoids several stores under a predicate
+    # approximate number of machine instructions; ``cost64``: for 64-bit integers. ptxas avoids several predicated
+    # stores
     cost: int = 1
     cost64: int | None = None
     # reads the carry flag
@@ -127,7 +128,7 @@ ROWS = (
     Opcode("rcp.approx sqrt.approx", "special", 2),
     Opcode("rcp sqrt", "special", 2, cost=LONG),
     Opcode("rsqrt sin cos ex2 lg2 tanh", "special", 2),
-    # integers alone; with the carry flag
+    # integers only; with the carry flag
     Opcode("mul24", "integer", 3),
     Opcode("mad24 sad dp2a dp4a", "integer", 4),
     Opcode("addc subc", "integer", 3, carries=True),
@@ -179,7 +180,7 @@ ROWS = (
         f"tensor maps: {_BULK}; compute addresses and use loads and stores",
         "prefetch.tensormap [%rd1];",
     ),
-    # ---- caches: they name memory and move none ----
+    # ---- caches: no data is moved ----
     Opcode("prefetch prefetchu", "other", 1, writes=0),
     Opcode("discard", "other", 2, writes=0, memory=Addresses(writes=0, granule=4)),
     Opcode("applypriority", "other", 2, writes=0),
@@ -214,7 +215,7 @@ ROWS = (
     Opcode("exit", "control", 0, writes=0, forms="", ends=Flow.EXIT),
     Opcode("trap", "control", 0, writes=0, forms="", cost=LONG),
     Opcode("brkpt", "control", 0, writes=0, forms=""),
-    # they change when things happen
+    # timing only
     Opcode("nanosleep", "control", 1, writes=0, forms="u32", spins=True),
     Opcode("pmevent", "control", 1, writes=0, forms="(mask)?"),
     Opcode("griddepcontrol", "control", 0, writes=0, forms="launch_dependents|wait"),
@@ -235,14 +236,14 @@ ROWS = (
         f"cluster launch control completes on an mbarrier: {_BULK}; loop over the work with gridDim",
         "clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 [%rd1], [%rd2];",
     ),
-    # ---- the lanes of a warp among themselves ----
+    # ---- communication between the lanes of a warp ----
     Opcode("activemask", "warp", 1),
     Opcode("shfl.sync", "warp", 5, mask=4),
     Opcode("vote.sync match.sync redux.sync", "warp", 3, mask=2),
     Opcode("elect.sync", "warp", 2, mask=1),
     _refused(
         "shfl vote match redux elect",
-        "only the .sync forms are left since sm_70",
+        "only the .sync forms are supported since sm_70",
         "shfl.up.b32 %r1, %r1, 1, 0;",
         "warp",
     ),
@@ -280,23 +281,23 @@ ROWS = (
     Opcode("wmma.mma", "tensor", 4, forms=r"mma\..*", whole_warp=True, stops=True),
     _refused(
         "mma.sp",
-        "sparse matrix products are not there yet: use the dense mma.sync",
+        "sparse matrix products are not simulated yet: use the dense mma.sync",
         "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%f1,%f1,%f1,%f1}, {%r1,%r1}, {%r1,%r1}, {%f1,%f1,%f1,%f1}, %r1, 0x0;",
         "tensor",
     ),
     _refused(
         "mma.kind mma.block_scale mma.scale_vec",
-        "block-scaled products and .kind are for sm_100 and later, and not there yet",
+        "block-scaled products and .kind need sm_100 or later and are not simulated yet",
         "mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e4m3.e4m3.f32 "
         "{%f1,%f1,%f1,%f1}, {%r1,%r1,%r1,%r1}, {%r1,%r1}, {%f1,%f1,%f1,%f1};",
         "tensor",
     ),
     Opcode("mma", "tensor", 4, whole_warp=True),
-    _refused("wgmma", "warpgroup matrix products are not there yet: use mma.sync or wmma", "wgmma.fence.sync.aligned;"),
+    _refused("wgmma", "warpgroup products are not simulated yet: use mma.sync or wmma", "wgmma.fence.sync.aligned;"),
     _refused(
         "tcgen05",
-        "fifth-generation tensor cores and tensor memory are not there yet: use mma.sync or wmma",
+        "fifth-generation tensor cores and tensor memory are not simulated yet: use mma.sync or wmma",
         "tcgen05.fence::before_thread_sync;",
     ),
     # ---- several GPUs, textures, video ----
@@ -309,14 +310,14 @@ ROWS = (
     _refused("suld sust sured suq", TEXTURES, "suld.b.1d.b32.trap %r1, [%rd1, {%r1}];"),
     _refused(
         "vadd vsub vabsdiff vmin vmax vshl vshr vmad vset",
-        "scalar video instructions are emulated by every GPU since sm_50: write the arithmetic in C++",
+        "scalar video instructions are emulated on all GPUs since sm_50: write the arithmetic in C++",
         "vadd.s32.s32.s32 %r1, %r1, %r1;",
     ),
 )
 UNKNOWN = Opcode("")
-"""The row of an instruction that the table lacks. It has no builder and is refused."""
+"""The row of an instruction that the table lacks; it is unsupported."""
 
-# by opcode: (name, its modifiers, row) in the table's order
+# by opcode: (name, its modifiers, row), in the table's order
 _NAMED: dict[str, list[tuple[str, frozenset[str], Opcode]]] = {}
 for _row in ROWS:
     for _name in _row.names.split():
@@ -334,12 +335,12 @@ def _find(opcode: str, modifiers: tuple[str, ...]) -> tuple[str, Opcode]:
 
 
 def row_of(instruction: Instruction) -> Opcode:
-    """The facts about an instruction; ``UNKNOWN`` if the table lacks it."""
+    """The row of an instruction; ``UNKNOWN`` if the table lacks it."""
     return _find(instruction.opcode, instruction.modifiers)[1]
 
 
 def name_of(instruction: Instruction) -> str:
-    """The name under which the table has an instruction ("ld", "bar.red"), "" if it lacks it."""
+    """An instruction's name in the table ("ld", "bar.red"); "" if the table lacks it."""
     return _find(instruction.opcode, instruction.modifiers)[0]
 
 
@@ -349,7 +350,7 @@ def carry_of(instruction: Instruction) -> tuple[bool, bool]:
 
 
 def spaces_of(instruction: Instruction) -> tuple[str, ...]:
-    """The state spaces that an instruction names, the one that it writes to first; its row's if it names none."""
+    """The state spaces named by an instruction, the written one first; if it names none, that of its row."""
     found = tuple(modifier for modifier in instruction.modifiers if modifier in _SPACES)
     memory = row_of(instruction).memory
     return found or ((memory.space,) if memory is not None and memory.space else ())

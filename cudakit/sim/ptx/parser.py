@@ -1,4 +1,4 @@
-"""Read PTX text into the records of ``ir``, which are all reachable from here as well."""
+"""Read PTX text into the records of ``ir``, which this module exports too."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 _LINKAGE = frozenset((".visible", ".weak", ".extern", ".common"))
-# what may stand between a function's parameters and its body
+# directives allowed between a function's parameters and its body
 _DIRECTIVES = frozenset(("maxntid", "reqntid", "minnctapersm", "maxnctapersm", "maxnreg", "noreturn", "pragma"))
 _DIRECTIVES |= {"attribute", "explicitcluster", "reqnctapercluster", "maxclusterrank", "abi_preserve"}
 _DIRECTIVES |= {"abi_preserve_control", "retain_instruction"}
@@ -64,7 +64,7 @@ _STRING = re.compile(r"^[ \t]*([\w$]+):|^[ \t]*\.b8[ \t]+([\d, \t]+)", re.MULTIL
 
 
 def parse(text: str) -> PtxModule:
-    """Read PTX text; raise ``PtxError`` naming the line and its text."""
+    """Parse PTX text. Raises ``PtxError``, with the line and its text."""
     parser = _PtxParser(text)
     try:
         return parser.module()
@@ -75,7 +75,7 @@ def parse(text: str) -> PtxModule:
 
 
 def source_files(text: str) -> dict[int, str]:
-    """The source files of PTX text, which stand behind the functions: also of text that cannot be read."""
+    """The source files of PTX text, listed after its functions; works for text that cannot be parsed too."""
     return {int(number): name.replace("\\\\", "\\") for number, name in _FILE.findall(text)}
 
 
@@ -201,7 +201,7 @@ class _PtxParser:
 
 
 def _debug_strings(text: str) -> dict[tuple[str, int], str]:
-    """The strings of ``.section .debug_str``, by label and offset: the function names of ``.loc``."""
+    """The strings of ``.section .debug_str`` by label and offset: the function names that ``.loc`` refers to."""
     section = re.search(r"\.section\s+\.debug_str\s*\{(.*?)\}", text, re.DOTALL)
     if section is None:
         return {}

@@ -1,4 +1,4 @@
-"""Cut PTX text into tokens, and read literals and constant expressions from them."""
+"""Split PTX text into tokens; read literals and constant expressions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Tokens:
         starts.append(len(text))
 
     def line(self, start: int | None = None) -> int:
-        """The line (from 1) of a text offset, of the next token by default."""
+        """The line (from 1) of a text offset; by default, of the next token."""
         return bisect_right(self._lines, self.starts[self.position] if start is None else start)
 
     def error(self, message: str, start: int | None = None) -> PtxError:
@@ -64,7 +64,7 @@ class Tokens:
     def next(self) -> str:
         value = self.values[self.position]
         if not value:
-            raise self.error("the text ends too early")
+            raise self.error("unexpected end of text")
         self.position += 1
         return value
 
