@@ -83,7 +83,7 @@ def test_dynamic_shared_memory_is_updated_past_the_default(device, work):
     ("what", "changes", "error", "words"),
     [
         ("scale", {"args": ()}, LaunchError, "takes 4 arguments"),
-        ("scale", {"args": (1, 2, 3.0, 4)}, LaunchError, "an int is not taken for an address"),
+        ("scale", {"args": (1, 2, 3.0, 4)}, LaunchError, "an int is not accepted as an address"),
         ("scale", {"grid": 0}, LaunchError, "below 1"),
         ("scale", {"block": (512, 4)}, LaunchError, "2048 threads"),
         ("sale", {}, GraphError, "no node is 'sale'"),

@@ -120,7 +120,7 @@ def refusals(of: Kind) -> dict[str, tuple[str, Any, Any, str]]:
     taken, pair = of(host), of(host.view(np.complex64))
     wrong = {
         "dtype": ("fours", taken, of(host.astype(np.float64)), "the dtype must be float32; convert the tensor"),
-        "alignment": ("fours", taken, of(host[1:]), "is not a multiple of 16"),
+        "alignment": ("fours", taken, of(host[1:]), "must be a multiple of 16"),
     }
     if of.torch is None:
         elsewhere = of(host)
@@ -133,7 +133,7 @@ def refusals(of: Kind) -> dict[str, tuple[str, Any, Any, str]]:
         "imaginary": ("fours", taken, pair.conj().imag, "negated or conjugated view"),
         "conjugated": ("pairs", pair, pair.conj(), "negated or conjugated view.*resolve_conj"),
         "any": ("any", taken, pair.conj(), "negated or conjugated view"),
-        "sparse": ("fours", taken, taken.to_sparse(), "it has no address.*give a dense tensor"),
+        "sparse": ("fours", taken, taken.to_sparse(), "it has no address.*pass a dense tensor"),
     }
 
 
@@ -185,7 +185,7 @@ def test_a_cpu_tensor_is_refused(of: Kind) -> None:
     with cudakit.Device("sim", fresh=True) as device, pytest.MonkeyPatch.context() as patch:
         patch.setattr(libraries, "more", [])
         kernel = device.compile(source=SOURCE, name="foreign.cu")["fours"]
-        with pytest.raises(LaunchError, match="a torch tensor of float32 on cpu was given: it is in host memory"):
+        with pytest.raises(LaunchError, match="a torch tensor of float32 on cpu: it is in host memory"):
             kernel.launch(device.default_stream, 1, 1, args=(of(np.zeros(N, np.float32)),))
 
 
@@ -222,8 +222,8 @@ def test_cuda_tensors_are_read_and_refused(gpu: cudakit.Device) -> None:
     assert torch.equal(other, 5 * x)
     pair = torch.zeros(N, dtype=torch.complex64, device="cuda")
     for name, fits, wrong, message in (
-        ("fours", x, x.double(), "a torch tensor of float64 on cuda:0 was given: the dtype must be float32"),
-        ("fours", x, x[1:], "is not a multiple of 16"),
+        ("fours", x, x.double(), "a torch tensor of float64 on cuda:0: the dtype must be float32"),
+        ("fours", x, x[1:], "must be a multiple of 16"),
         ("fours", x, x.cpu(), "it is in host memory; move it to the GPU first"),
         ("fours", x, pair.conj().imag, "negated or conjugated view"),
         ("fours", x, x.to_sparse(), "it has no address"),
@@ -246,7 +246,7 @@ def test_cupy_arrays_are_read_and_refused(gpu: cudakit.Device) -> None:
     for source, factor in ((x, 2.0), (x, 2.0), (x[8:], 3.0), (x + 1, 4.0)):
         module["scale"].launch(stream, 1, N, args=(source, y, factor, len(source)))
         assert (y[: len(source)] == factor * source).all()
-    for wrong, message in ((x.astype(cupy.float64), "the dtype must be float32"), (x[1:], "is not a multiple of 16")):
+    for wrong, message in ((x.astype(cupy.float64), "the dtype must be float32"), (x[1:], "must be a multiple of 16")):
         for _ in range(2):
             with pytest.raises(LaunchError, match=message):
                 module["fours"].launch(stream, 1, 1, args=(wrong,))

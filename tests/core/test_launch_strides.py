@@ -153,7 +153,7 @@ def test_a_declaration_opens_no_other_door(device: cudakit.Device, sim: cudakit.
         ((sim.zeros((N,)), y), "parameter 0 .*it is on sim"),
         ((x, frozen), "parameter 1 .*read-only"),
         ((closed, y), "parameter 0 .*closed"),
-        ((5, y), "parameter 0 .*an int is not taken for an address"),
+        ((5, y), "parameter 0 .*an int is not accepted as an address"),
         ((np.zeros(N, np.float32), y), "parameter 0 .*pageable"),
     ):
         with pytest.raises(LaunchError, match=match):
@@ -197,7 +197,7 @@ def test_pinned_views(device: cudakit.Device, module: Any) -> None:
     stream.synchronize()
     np.testing.assert_array_equal(y[:12], x[::2])
     swapped = x.view(x.dtype.newbyteorder())
-    with pytest.raises(LaunchError, match=r"parameter 0 .*bytes in the other order"):
+    with pytest.raises(LaunchError, match=r"parameter 0 .*native byte order"):
         module["copy"].launch(stream, 1, N, args=(swapped, y, N))
 
 

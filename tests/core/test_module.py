@@ -68,7 +68,7 @@ def test_kernels_by_name(module: cudakit.Module, name: str, signature: str) -> N
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("fill", r"'fill' is several kernels of module\.cu: .*fill<4, float>\(float\*\).* Say which by its full text"),
+        ("fill", r"'fill' is the name of several kernels of module\.cu: .*fill<4, float>\(float\*\).* Use the full text"),
         ("ns::scales", r"no kernel 'ns::scales'. Near it: ns::scale\(float\*, int\)"),
         ("xyz", r"no kernel 'xyz'. It has: .*fill<8, int>\(int\*\).*only"),
         ("fill<16, float>", r'asked for by name: compile\(..., names=\("fill<16, float>",\)\)'),
@@ -220,7 +220,7 @@ def test_variables(device: cudakit.Device, module: cudakit.Module) -> None:
 
 
 def test_a_variable_of_a_struct_needs_a_dtype(device: cudakit.Device, module: cudakit.Module) -> None:
-    with pytest.raises(ValueError, match=r"odd of module\.cu has 8 bytes of a type not known here: give its dtype"):
+    with pytest.raises(ValueError, match=r"odd of module\.cu has 8 bytes of unknown type; pass its dtype"):
         module.variable("odd")
     pair = np.dtype([("a", np.int32), ("b", np.float32)])
     x = device.zeros((1,), np.float64)
@@ -259,7 +259,7 @@ def test_the_last_part_of_a_name_is_enough_where_it_is_unique(device: cudakit.De
     module = device.compile(source=source, name="last.cu", names=names)
     assert module["k<128>"] is module["ns::k<128>"]
     assert "k<128>" in module
-    with pytest.raises(UnknownName, match=r"'k<64>' is several kernels of last\.cu: .* Say which by its full text"):
+    with pytest.raises(UnknownName, match=r"'k<64>' is the name of several kernels of last\.cu: .* Use the full text"):
         module["k<64>"]
     assert module.constant("c").pointer == module.constant("p::c").pointer
     assert module.constant("c").dtype == np.float32
@@ -283,7 +283,7 @@ def test_variables_of_a_closed_module_are_closed(device: cudakit.Device) -> None
     for use in (table.numpy, view.numpy, lambda: x.copy_from(view[:1]), lambda: table.fill(1)):
         with pytest.raises(Closed, match="was closed"):
             use()
-    with pytest.raises(Closed, match=r"closed\.cu.* was closed: compile it again"):
+    with pytest.raises(Closed, match=r"closed\.cu.* was closed; compile it again"):
         module.constant("c")
     other = device.compile(source=source, name="closed.cu")["k"]
     assert other is not kernel
@@ -488,7 +488,7 @@ def test_loaded_ptx(device: cudakit.Device, tmp_path: Path, form: str) -> None:
             device.synchronize()
             kernel.prepare(grid=1, block=32, args=(x, y, 0, 8)).launch(stream)
             assert y.numpy(stream=stream).tolist() == [0, 3, 6, 9, 12, 15, 18, 21]
-    with pytest.raises(Closed, match="was closed: load it again"):
+    with pytest.raises(Closed, match="was closed; load it again"):
         module["scaled"].prepare(grid=1, block=32, args=(x, y, 0, 8))
 
 
@@ -524,7 +524,7 @@ def test_each_load_is_a_module_of_its_own(device: cudakit.Device) -> None:
 def test_wrong_images(device: cudakit.Device, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.ptx"):
         device.load("nowhere.ptx")
-    with pytest.raises(ValueError, match=r"neither PTX .* nor a cubin"):
+    with pytest.raises(ValueError, match=r"must be PTX .*, a cubin"):
         device.load(b"\x01\xff\xfe")
     (tmp_path / "kernel.cu").write_text("__global__ void k() {}\n")
     with pytest.raises(ValueError, match=r"kernel\.cu is neither PTX"):
@@ -540,7 +540,7 @@ def test_wrong_images(device: cudakit.Device, tmp_path: Path) -> None:
 def test_a_cubin_needs_a_gpu(sim: cudakit.Device) -> None:
     before = sim.context.driver.simStats().modules
     compiled = sim.compile(source=SOURCE, name="module.cu", names=NAMES)
-    with pytest.raises(CudakitError, match=r"made.cubin is machine code for GPUs, and sim.* runs PTX: give the PTX"):
+    with pytest.raises(CudakitError, match=r"made.cubin is machine code for GPUs, and sim.* runs PTX; pass the PTX"):
         sim.load(compiled.cubin, name="made.cubin")
     assert sim.context.driver.simStats().modules == before + 1
 
@@ -560,5 +560,5 @@ def test_a_bare_cubin(gpu: cudakit.Device, tmp_path: Path) -> None:
     assert x.numpy().tolist() == [0, 2, 4, 2]
     with pytest.raises(LaunchError, match=r"parameter 1 .*is int, but float 1.5"):
         module["ns::scale"].launch(gpu.default_stream, grid=1, block=32, args=(x, 1.5))
-    with pytest.raises(ValueError, match="give its dtype"):
+    with pytest.raises(ValueError, match="pass its dtype"):
         module.constant("table")

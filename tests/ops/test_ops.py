@@ -95,7 +95,7 @@ def test_a_block_past_the_shared_array_is_refused_and_a_smaller_one_is_right(dev
     entry = "block_serial_reduce<256>"
     kernel = device.compile("softmax/04_block_serial_reduce.cu", names=(entry,))[entry]
     args = (x, y, 1500, 1, 1500, 1, 3, 1500)
-    with pytest.raises(cudakit.LaunchError, match="512 threads; this kernel takes at most 256"):
+    with pytest.raises(cudakit.LaunchError, match="512 threads, but this kernel supports at most 256"):
         kernel.launch(device.default_stream, grid=3, block=512, args=args)
     kernel.launch(device.default_stream, grid=3, block=128, args=args)
     np.testing.assert_allclose(y.numpy(), softmax64(host), rtol=1e-5, atol=1e-8)

@@ -225,9 +225,9 @@ def test_a_layout_that_the_kernel_does_not_see(axpb):
 
 
 def test_numbers_out_of_range():
-    with pytest.raises(LaunchError, match=r"parameter 4 .*is int, .*4294967296.* must lie in"):
+    with pytest.raises(LaunchError, match=r"parameter 4 .*is int, .*4294967296.* must be in"):
         define("axpb", outputs={"y": "x"})(torch.zeros(3), 1.0, 1.0, 2**32)
-    with pytest.raises(LaunchError, match=r"parameter 1 .*is unsigned char, .*-1 .* must lie in 0..255"):
+    with pytest.raises(LaunchError, match=r"parameter 1 .*is unsigned char, .*-1 .* must be in 0..255"):
         define("increase")(torch.zeros(64, dtype=torch.int32), -1, True)
     with pytest.raises(LaunchError, match="1025"):
         define("axpb", outputs={"y": "x"}, block=1025)(torch.zeros(3), 1.0, 1.0, 3)
