@@ -1,8 +1,8 @@
 """The end of the process: runs work still queued on simulated devices, and exits with status 1 after an unseen failure.
 
 Without this, a script that never waits for its last launch would end with status 0 and its kernel would never run.
-A process under pytest is left alone: pytest sets its status, and tests leave devices in any state on purpose. Nothing
-can be done in a process that ends by os._exit() or by a signal.
+A process under pytest is left alone: pytest sets its status, and tests leave devices in any state on purpose. It
+has no effect in a process that ends by os._exit() or by a signal.
 """
 
 from __future__ import annotations

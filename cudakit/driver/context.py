@@ -139,8 +139,8 @@ class Context:
         # Closing, losing and forking all replace the token, so that the fast path needs only the comparison.
         if os.getpid() != self.pid:
             raise ForkedProcess(
-                f"{self.spec} was opened in process {self.pid} but is used in its forked child {os.getpid()}, where "
-                "CUDA does not work; open the device in the child, or start children by 'spawn'"
+                f"{self.spec} was opened in process {self.pid} but is used in its forked child {os.getpid()}; "
+                "CUDA does not work after a fork: open the device in the child, or start children by 'spawn'"
             )
         if self.lost is not None:
             raise self._lost_again()

@@ -1,1 +1,1 @@
-"""From a loaded module to a running kernel: signatures, arguments, limits and the launch plan."""
+"""From a loaded module to a running kernel: signatures, arguments, limits and launch plans."""

@@ -1,23 +1,23 @@
-"""What a Python value becomes as a kernel argument, and why it may not.
+"""Conversion of Python values to kernel arguments, and the rules for rejecting them.
 
-`Converter` holds the rules for one parameter: it turns a value into what the parameter's struct code packs, or raises
-LaunchError with the kernel, the parameter's number and type, and what was given instead.
+`Converter` holds the rules for one parameter: it converts a value to what the parameter's struct code packs, or raises
+LaunchError with the kernel, the parameter's number and type, and the value that was passed.
 
     pointer      DeviceArray of the pointed-to dtype, None (null), pinned numpy array, torch or CuPy array on this GPU
-                 (any object with __cuda_array_interface__), or an address said to be one: ctypes.c_void_p(address).
-                 void* takes any dtype; char* int8 and uint8; float4* arrays of float32 at a multiple of 16 bytes
-                 What another library's own streams still do to its arrays is not waited for: launch on its stream.
-                 An array whose elements are not in C order without gaps is refused unless it is declared for a kernel
-                 that takes its strides (`cudakit.strided`). Axes of length 1 and empty arrays may have any strides.
-                 A negated or conjugated view of torch is refused: its memory holds other values.
-    integer      int, numpy integer, bool (0 or 1) or IntEnum that fits, a negative one for signed parameters only;
-                 never a float, a NaN among them, nor a numpy duration
-    float        float, int or numpy float; rounded to the parameter's width (an int above 2**53 may change), refused if
-                 a finite one would overflow. NaN and infinity pass; bool does not
+                 (any object with __cuda_array_interface__), or an explicit address: ctypes.c_void_p(address).
+                 void* takes any dtype; char* int8 and uint8; float4* arrays of float32 at a multiple of 16 bytes.
+                 The launch does not wait for work on another library's own streams: launch on its stream.
+                 An array that is not C-contiguous is rejected, unless it is declared for a kernel that takes its
+                 strides (`cudakit.strided`). Axes of length 1 and empty arrays may have any strides.
+                 A negated or conjugated view of torch is rejected, because its memory holds other values.
+    integer      int, numpy integer, bool (0 or 1) or IntEnum that fits; negative ones for signed parameters only.
+                 Floats and numpy durations are rejected
+    float        float, int or numpy float, rounded to the parameter's width (an int above 2**53 may change). A finite
+                 value that would overflow is rejected; NaN and infinity are accepted, bool is not
     bool         bool or numpy bool
     float4 etc.  a sequence of as many numbers, each by the rules above, or a complex number for two; bytes as a struct
     struct       numpy structured scalar, ctypes structure or union, or bytes (bytes, bytearray, memoryview of bytes),
-                 of exactly its size. Numbers are refused, whatever their size
+                 of exactly its size. Numbers are rejected, whatever their size
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _SIGNED = {1: "b", 2: "h", 4: "i", 8: "q"}
 _FLOATS = {"float16": "e", "float32": "f", "float64": "d", "bfloat16": "H"}
 
 _COMPLEX = {"float32": "complex64", "float64": "complex128"}
-# What a pointer to a library's complex class takes; the layouts are the same.
+# The dtype that a pointer to a library's complex class takes; the layouts are equal.
 _COMPLEX_CLASSES = {"complex<float>": "complex64", "complex<double>": "complex128"}
 
 
 def struct_code(parameter: Parameter) -> str:
-    """The struct module's code for a parameter's converted value."""
+    """Return the struct module's code for a parameter's converted value."""
     kind = parameter.type
     if kind.kind in ("pointer", "bits"):
         return "Q"
@@ -64,7 +64,7 @@ def struct_code(parameter: Parameter) -> str:
 
 
 def pointer_dtypes(target: Type) -> tuple[str, ...] | None:
-    """The dtype names a pointer to `target` takes, the natural one first; None for any."""
+    """Return the dtype names that a pointer to `target` takes, the natural one first; None for any."""
     if target.kind == "void":
         return None
     if target.kind == "vector" and target.target is not None:
@@ -84,7 +84,7 @@ def pointer_dtypes(target: Type) -> tuple[str, ...] | None:
 
 
 class Converter:
-    """The rules for one parameter of one kernel on one device. Call it with a value."""
+    """The rules for one parameter of one kernel on one device. Call it with a value to convert it."""
 
     def __init__(self, kernel: str, parameter: Parameter, context: Context) -> None:
         self.kernel = kernel
@@ -97,7 +97,7 @@ class Converter:
         if parameter.kind == "pointer" and target is not None:
             self.dtypes = pointer_dtypes(target)
             if target.kind == "vector":
-                # The largest power of two in it, up to the 16 bytes that one access can have.
+                # The largest power of two that divides the size, up to 16 bytes, the widest single access.
                 self.alignment = min(target.size & -target.size, 16)
         convert = {
             "pointer": self._pointer,
@@ -113,13 +113,13 @@ class Converter:
         self._convert: Callable[[Any], Any] = convert
 
     def __call__(self, value: Any) -> Any:
-        """What `code` packs for `value`. Raises LaunchError if the parameter does not take it."""
+        """Return the value that `code` packs. Raises LaunchError if the parameter does not take it."""
         return self._convert(value)
 
     def refuse(self, value: Any, advice: str) -> LaunchError:
-        """The error for a value that is not taken."""
+        """Return the error for a rejected value."""
         return LaunchError(
-            f"{self.kernel}: {self.parameter.label} is {self.parameter.text}, but {describe(value)} was given: {advice}"
+            f"{self.kernel}: {self.parameter.label} is {self.parameter.text}, got {describe(value)}: {advice}"
         )
 
     # Pointers ---------------------------------------------------------------------------------------------------------
@@ -142,26 +142,26 @@ class Converter:
             address = self._interface(value, declared)
         elif isinstance(value, (int, np.integer)):
             raise self.refuse(
-                value, "an int is not taken for an address; give an array, or ctypes.c_void_p(address) where it is one"
+                value, "an int is not accepted as an address; pass an array, or ctypes.c_void_p(address) if it is one"
             )
         else:
-            raise self.refuse(value, "give a DeviceArray, another library's array on this device, or None")
+            raise self.refuse(value, "pass a DeviceArray, another library's array on this device, or None")
         if address % self.alignment:
             raise self.refuse(
                 value,
-                f"its address {address:#x} is not a multiple of {self.alignment}, which {self.parameter.text} needs",
+                f"its address {address:#x} must be a multiple of {self.alignment} for {self.parameter.text}",
             )
         return address
 
     def _own(self, array: DeviceArray, declared: bool) -> int:
         if array.closed:
-            raise self.refuse(array, "it was closed, and its memory is no longer its own")
+            raise self.refuse(array, "it was closed and its memory freed; launch before close()")
         context = array.context
         if context is not self.context and not self.context.can_access(context):
             raise self.refuse(
                 array,
-                f"it is on {context.spec} and the kernel on {self.context.spec}{context.told_apart(self.context)}; "
-                "copy it, or allow it with device.enable_peer(other) first",
+                f"it is on {context.spec}, but the kernel is on {self.context.spec}"
+                f"{context.told_apart(self.context)}; copy it, or call device.enable_peer(other) first",
             )
         self._match(array, array.dtype, array.readonly)
         if not (declared or array.is_contiguous):
@@ -169,15 +169,15 @@ class Converter:
         return array.pointer
 
     def _refuse_layout(self, array: Any, shape: Any, strides: Any, advice: str) -> LaunchError:
-        """The error for an array that is not C-contiguous. advice: an expression that makes it so."""
+        """Return the error for an array that is not C-contiguous. advice: an expression for a contiguous copy."""
         return self.refuse(
             array,
-            f"its shape {tuple(shape)} has strides {tuple(strides)}, and the kernel has only an address, so it would "
-            f"read other elements: give {advice}, or cudakit.strided(x) if the kernel takes the strides as parameters",
+            f"it is not contiguous (shape {tuple(shape)}, strides {tuple(strides)}), and a pointer parameter receives "
+            f"no strides; pass {advice}, or cudakit.strided(x) if the kernel takes the strides as parameters",
         )
 
     def _match(self, array: Any, dtype: np.dtype[Any], read_only: bool = False) -> None:
-        """Refuse an array whose dtype or read-only state does not fit."""
+        """Reject an array whose dtype or read-only state does not fit."""
         target = self.parameter.type.target
         if (
             self.dtypes is not None
@@ -187,16 +187,16 @@ class Converter:
             wanted = " or ".join("a structured dtype" if name == "void" else name for name in self.dtypes)
             raise self.refuse(array, f"the dtype must be {wanted}; convert the array, or change the kernel's parameter")
         if not dtype.isnative:
-            raise self.refuse(array, f"{dtype.str} has its bytes in the other order; convert it with astype()")
+            raise self.refuse(array, f"its dtype {dtype.str} is not in native byte order; convert it with astype()")
         if read_only and target is not None and not target.const:
-            raise self.refuse(array, "the array is read-only and the pointer is not to const")
+            raise self.refuse(array, "the array is read-only; declare the pointer const, or pass a writable copy")
 
     def _host(self, array: np.ndarray[Any, Any], declared: bool) -> int:
         if array.nbytes and not pinned.is_pinned(self.context, array):
             raise self.refuse(
                 array,
-                "it is in pageable host memory, which kernels cannot read; make it a DeviceArray (device.array) or pin "
-                "it (device.pinned)",
+                "it is in pageable host memory, which kernels cannot access; copy it to the device (device.array) or "
+                "pin it (device.pinned)",
             )
         self._match(array, array.dtype, not array.flags.writeable)
         if not (declared or array.flags.c_contiguous):
@@ -205,7 +205,7 @@ class Converter:
 
     def _need(self, kind: str, value: Any) -> None:
         if self.context.kind != kind:
-            raise self.refuse(value, f"its memory is a GPU's and the kernel runs on {self.context.spec}; copy it first")
+            raise self.refuse(value, f"it is in GPU memory, but the kernel runs on {self.context.spec}; copy it first")
 
     def _foreign(self, library: Library, tensor: Any, declared: bool) -> int:
         device = library.read(library.device)(tensor)
@@ -219,7 +219,7 @@ class Converter:
         if library.unresolved(tensor):
             raise self.refuse(
                 tensor,
-                "it is a negated or conjugated view, and its memory holds the values from before; give "
+                "it is a lazily negated or conjugated view, so its memory holds other values; pass "
                 "x.resolve_neg().resolve_conj()",
             )
         try:
@@ -227,7 +227,7 @@ class Converter:
             contiguous = declared or library.read(library.contiguous)(tensor)
         except RuntimeError as error:
             why = str(error).partition("\n")[0]
-            raise self.refuse(tensor, f"it has no address ({why}); give a dense tensor") from error
+            raise self.refuse(tensor, f"it has no address ({why}); pass a dense tensor") from error
         if not contiguous:
             strides = library.read(library.strides)(tensor)
             advice = "cupy.ascontiguousarray(x)" if library.name == "cupy" else "x.contiguous()"
@@ -239,7 +239,7 @@ class Converter:
         interface = value.__cuda_array_interface__
         try:
             if interface.get("mask") is not None:
-                raise self.refuse(value, "it is masked, which a plain pointer cannot say")
+                raise self.refuse(value, "it is masked, which a pointer cannot express; apply the mask first")
             said = dlpack.take_interface(value, interface)
         except (AttributeError, BufferError, LookupError, TypeError, ValueError) as error:
             raise self.refuse(value, f"its __cuda_array_interface__ does not describe an array ({error!r})") from error
@@ -251,43 +251,45 @@ class Converter:
             attribute = self.context.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
             ordinal = self.context.call("cuPointerGetAttribute", attribute, address)
             if int(ordinal) != self.context.ordinal:
-                raise self.refuse(value, f"it is on gpu:{int(ordinal)} and the kernel runs on {self.context.spec}")
+                raise self.refuse(
+                    value, f"it is on gpu:{int(ordinal)}, but the kernel runs on {self.context.spec}; copy it there"
+                )
         return address
 
     def _bits(self, value: Any) -> int:
-        """Eight bytes of which no more is known (extern "C"): an address or an integer."""
+        """Convert a value for 8 bytes of unknown type (extern "C"): an address or an integer."""
         if is_integer(value):
             number = int(value)
             if not -(2**63) <= number < 2**64:
-                raise self.refuse(value, "it does not fit 64 bits")
+                raise self.refuse(value, "it must fit 64 bits")
             return number % 2**64
         if isinstance(value, (float, np.generic)):
             if self.parameter.type.dtype == "any" and isinstance(value, (np.float64, np.void)) and value.nbytes == 8:
                 return int.from_bytes(value.tobytes(), sys.byteorder)
-            raise self.refuse(value, "give an integer, an array or None")
+            raise self.refuse(value, "pass an integer, an array or None")
         return self._pointer(value)
 
     # Numbers ----------------------------------------------------------------------------------------------------------
 
     def _integer(self, value: Any) -> int:
         if not (is_integer(value) or isinstance(value, np.bool_)):
-            raise self.refuse(value, "give an integer" + scalar_advice(value))
+            raise self.refuse(value, "pass an integer" + scalar_advice(value))
         number = int(value)
         bits = 8 * self.parameter.size
         signed = self.parameter.type.signed
         low = 0 if signed is False else -(2 ** (bits - 1))
         high = 2 ** (bits - 1) if signed else 2**bits
         if not low <= number < high:
-            raise self.refuse(value, f"it must lie in {low}..{high - 1}")
+            raise self.refuse(value, f"it must be in {low}..{high - 1}")
         return number % 2**bits if signed is None else number
 
     def _float(self, value: Any) -> Any:
-        """The value as a Python float, or as a bfloat16's bits."""
+        """Return the value as a Python float, or as a bfloat16's bits."""
         name = self.parameter.type.dtype
         small = isinstance(value, np.generic) and value.dtype.name == "bfloat16"
         taken = isinstance(value, (float, int, np.floating)) or small
         if not taken or isinstance(value, bool):
-            raise self.refuse(value, "give a float" + scalar_advice(value))
+            raise self.refuse(value, "pass a float" + scalar_advice(value))
         try:
             number = float(value)
         except OverflowError as error:
@@ -312,7 +314,7 @@ class Converter:
 
     def _bool(self, value: Any) -> bool:
         if not isinstance(value, (bool, np.bool_)):
-            raise self.refuse(value, "give True or False")
+            raise self.refuse(value, "pass True or False")
         return bool(value)
 
     # Bytes ------------------------------------------------------------------------------------------------------------
@@ -329,14 +331,14 @@ class Converter:
             value = list(value)
         if isinstance(value, (tuple, list)):
             if len(value) != kind.lanes:
-                raise self.refuse(value, f"{len(value)} values for {kind.lanes}")
+                raise self.refuse(value, f"{kind.lanes} values are needed, got {len(value)}")
             part = Parameter(self.parameter.index, component, 0, component.size, self.parameter.name)
             converter = Converter(f"{self.kernel} ({kind.text})", part, self.context)
             return struct.pack(f"={kind.lanes}{converter.code}", *map(converter, value))
         return self._bytes(value)
 
     def _bytes(self, value: Any) -> bytes:
-        """The bytes of a struct given by value."""
+        """Return the bytes of a struct passed by value."""
         size = self.parameter.size
         if isinstance(value, (bytes, bytearray, ctypes.Structure, ctypes.Union)) or is_bytes(value):
             data = bytes(value)
@@ -347,10 +349,10 @@ class Converter:
         else:
             numbers = "" if self.parameter.kind != "vector" else f"{self.parameter.type.lanes} numbers, "
             raise self.refuse(
-                value, f"give {numbers}a numpy structured scalar, a ctypes structure or bytes, of exactly {size} bytes"
+                value, f"pass {numbers}a numpy structured scalar, a ctypes structure or bytes, of exactly {size} bytes"
             )
         if len(data) != size:
-            raise self.refuse(value, f"it has {len(data)} bytes, and the parameter {size}")
+            raise self.refuse(value, f"got {len(data)} bytes, the parameter needs {size}")
         if is_swapped(value):
-            raise self.refuse(value, "its numbers have their bytes in the other order: make it in this machine's")
+            raise self.refuse(value, "its numbers are not in native byte order; convert them first")
         return data

@@ -1,4 +1,4 @@
-"""ArgumentBuffer: a launch's arguments as the bytes that the driver takes."""
+"""ArgumentBuffer: the arguments of a launch as the bytes that the driver reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cudakit.launch.signature import Parameter
 
 
 def struct_format(parameters: Sequence[Parameter], codes: Sequence[str]) -> str:
-    """The struct that lays values out as the driver's parameter layout does."""
+    """Return the struct format that matches the driver's parameter layout."""
     parts = ["<"]
     position = 0
     for parameter, code in zip(parameters, codes, strict=True):
@@ -29,8 +29,7 @@ class ArgumentBuffer:
     """One buffer for the arguments of one kernel, and the array of pointers to each parameter in it.
 
     memory: the buffer; its length is a multiple of 8. address: of the pointers, for cuLaunchKernel's kernelParams; this
-    object owns both. converters: the rules of each parameter. pack_into(memory, 0, *values): puts converted values in
-    place.
+    object owns both. converters: the rules of each parameter. pack_into(memory, 0, *values): writes converted values.
 
     Raises LaunchError if `count` is not the number of parameters.
     """
@@ -38,7 +37,7 @@ class ArgumentBuffer:
     def __init__(self, kernel: str, context: Context, parameters: Sequence[Parameter], count: int) -> None:
         if count != len(parameters):
             listed = ", ".join(parameter.text for parameter in parameters)
-            raise LaunchError(f"{kernel}: takes {len(parameters)} arguments ({listed}), and {count} were given")
+            raise LaunchError(f"{kernel}: takes {len(parameters)} arguments ({listed}), got {count}")
         self.converters = [Converter(kernel, parameter, context) for parameter in parameters]
         layout = struct.Struct(struct_format(parameters, [converter.code for converter in self.converters]))
         self.memory = ctypes.create_string_buffer(-(-max(layout.size, 1) // 8) * 8)
@@ -50,10 +49,10 @@ class ArgumentBuffer:
         self.pack_into = layout.pack_into
 
     def convert(self, values: Sequence[Any]) -> None:
-        """Put values in place, by the rules. Raises LaunchError for one that its parameter does not take."""
+        """Convert the values by the rules and write them. Raises LaunchError if a parameter does not take its value."""
         self.pack_into(self.memory, 0, *(rule(value) for rule, value in zip(self.converters, values, strict=True)))
 
     def put(self, index: int, value: Any) -> None:
-        """Put one value in place, by the rules of its parameter."""
+        """Convert one value by the rules of its parameter and write it."""
         rule = self.converters[index]
         struct.pack_into(f"<{rule.code}", self.memory, rule.parameter.offset, rule(value))

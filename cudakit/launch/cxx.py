@@ -1,4 +1,4 @@
-"""C++ types as far as a launch needs them, and CUDA's own classes whose layout is known."""
+"""C++ types as far as a launch needs them, and CUDA's own classes with a known layout."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class Type:
     """A C++ type as far as a launch needs it.
 
-    kind: "int", "float", "bool", "pointer", "vector" (float4 and its like), "struct" (any other class: opaque), "enum",
-    "void", or "bits" (from PTX alone: an integer or pointer of `size` bytes).
-    size is 0 if only the driver knows it. `signed` is None if it is not known. `dtype` is numpy's name of a
-    scalar or ml_dtypes' "bfloat16". `target` is what a pointer points to, or a vector's component.
+    kind: "int", "float", "bool", "pointer", "vector" (float4 and similar), "struct" (any other class: opaque), "enum",
+    "void", or "bits" (known from PTX only: an integer or pointer of `size` bytes).
+    size: in bytes, 0 if only the driver knows it. signed: None if unknown. dtype: numpy's name of a scalar, or
+    ml_dtypes' "bfloat16". target: the type that a pointer points to, or a vector's component.
     """
 
     text: str
@@ -37,7 +37,7 @@ VOID = Type("void", "void")
 BUILTIN = {
     "v": VOID,
     "b": Type("bool", "bool", 1, False, "bool"),
-    "c": Type("char", "int", 1, None, "int8"),  # its signedness is the host ABI's: either is taken
+    "c": Type("char", "int", 1, None, "int8"),  # the host ABI defines its signedness, so both are accepted
     "a": _int("signed char", 1, True),
     "h": _int("unsigned char", 1, False),
     "s": _int("short", 2, True),
@@ -72,7 +72,7 @@ _BFLOAT16 = _float("__nv_bfloat16", 2, "bfloat16")
 
 
 def _vectors() -> dict[str, Type]:
-    """CUDA's classes whose layout is known: vector types, halves and their pairs."""
+    """Return CUDA's classes with a known layout: vector types, halves and their pairs."""
     scalars = {
         "char": BUILTIN["a"], "uchar": BUILTIN["h"], "short": BUILTIN["s"], "ushort": BUILTIN["t"],
         "int": BUILTIN["i"], "uint": BUILTIN["j"], "long": BUILTIN["l"], "ulong": BUILTIN["m"],
@@ -86,7 +86,7 @@ def _vectors() -> dict[str, Type]:
     for stem, component in scalars.items():
         for lanes in (1, 2, 3, 4):
             add(f"{stem}{lanes}", component, lanes)
-        if component.size == 8:  # double4_16a and its like: the alignment is in the name
+        if component.size == 8:  # double4_16a and similar: the alignment is in the name
             for suffix in ("16a", "32a"):
                 add(f"{stem}4_{suffix}", component, 4)
     add("dim3", BUILTIN["j"], 3)

@@ -1,4 +1,4 @@
-"""The types of parameters that a source writes in plain C: for kernels whose name has none (`extern "C"`)."""
+"""Parameter types read from a source in plain C, for kernels whose name has no types (`extern "C"`)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _IGNORED = ("__restrict__", "__restrict", "__grid_constant__", "struct", "std", 
 
 
 def plain_types(source: str, kernel: str, count: int) -> tuple[Type | None, ...]:
-    """The types of the `count` parameters of `kernel`, as far as its definition in `source` writes them in plain C or
-    CUDA ("const float* __restrict__ x", "uint64_t n", "float4 v"); None for any other, such as a typedef's."""
+    """Return the types of the `count` parameters of `kernel`, if its definition in `source` writes them in plain C or
+    CUDA ("const float* __restrict__ x", "uint64_t n", "float4 v"); None for each other one, such as a typedef."""
     return tuple(_plain(text) for text in parameter_declarations(source, kernel, count))
 
 

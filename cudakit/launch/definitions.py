@@ -1,4 +1,4 @@
-"""Where kernels are defined in a source text."""
+"""Finds kernel definitions in a source text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from cudakit.launch.parameter_names import without_comments
 
-#: A kernel's declaration. The declarator is the first name with a parameter list that is not an attribute's.
+#: A kernel's declaration. Its name is the first one with a parameter list that is not an attribute.
 KERNEL = re.compile(
     r"__global__\b(?:\s|\bvoid\b|\b(?:static|inline|extern)\b|\[\[[^\]]*\]\]"
     r"|\b__\w+__\s*(?:\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))?|::|\b\w+\s*::)*(?P<name>\w+)\s*(?:<[^;{}()]*>\s*)?\("
@@ -17,7 +17,7 @@ _SCOPE = re.compile(r"__global__|(?:\bnamespace\s+(?P<space>[\w:]+)\s*)?\{|\}")
 
 
 def definition_line(text: str, kernel: str) -> int | None:
-    """The line (from 1) of a source text at which a kernel of this name is defined, or None. kernel: its name, with or
+    """Return the line (from 1) of a source text at which a kernel is defined, or None. kernel: its name, with or
     without scopes, template arguments and parameters."""
     name = last_name(kernel.partition("<")[0])
     code = without_comments(text)
@@ -48,5 +48,5 @@ def positions(text: str) -> dict[str, int]:
 
 
 def last_name(name: str) -> str:
-    """A name without scopes and parameters."""
+    """Return a name without scopes and parameters."""
     return name.partition("(")[0].rpartition("::")[2]

@@ -1,4 +1,4 @@
-"""Function: what the driver knows of one kernel, and the launch configurations that it and the device take."""
+"""Function: a kernel's limits and resources as the driver reports them, and the check of launch configurations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cudakit.launch.image import Image
 
 Dim = tuple[int, int, int]
 
-_PORTABLE_CLUSTER = 8  # blocks of a cluster that every chip with clusters takes
+_PORTABLE_CLUSTER = 8  # blocks per cluster that every chip with clusters supports
 _KEPT = 1024  # configurations remembered per function
 
 
@@ -44,41 +44,40 @@ class LaunchConfig(NamedTuple):
 
 
 def exact(*sizes: Any) -> bool:
-    """Whether each is an int or a tuple of ints, and not what only equals one: a dict finds 1.0 and True under 1."""
+    """Return whether each is exactly an int or a tuple of ints: a dict would find 1.0 and True under the key 1."""
     return all(type(size) is int or (type(size) is tuple and all(type(part) is int for part in size)) for size in sizes)
 
 
 def _whole(value: Any) -> int:
-    """`value` as an int. Raises TypeError if it is not one; a truth value is not."""
+    """Return `value` as an int. Raises TypeError if it is not one, or is a bool."""
     if isinstance(value, bool):
-        raise TypeError("a truth value")
+        raise TypeError("a bool")
     return operator.index(value)
 
 
 def _dimensions(kernel: str, what: str, value: Any) -> Dim:
-    """`value` (an int, or one to three of them) as three ints of at least 1. Raises LaunchError."""
+    """Return `value` (an int, or one to three of them) as three ints of at least 1. Raises LaunchError."""
     row = isinstance(value, (tuple, list)) or (isinstance(value, np.ndarray) and value.ndim == 1)
     try:
         extents = [_whole(extent) for extent in (value if row else (value,))]
     except TypeError:
-        raise LaunchError(f"{kernel}: {what}={value!r} is no size; give an int or a tuple of up to three") from None
+        raise LaunchError(f"{kernel}: {what} must be an int or a tuple of up to three, got {value!r}") from None
     if not 1 <= len(extents) <= 3:
-        raise LaunchError(f"{kernel}: {what}={value!r} has {len(extents)} dimensions; give one to three")
+        raise LaunchError(f"{kernel}: {what} must have one to three dimensions, got {value!r}")
     if any(extent < 1 for extent in extents):
-        raise LaunchError(
-            f"{kernel}: {what}={value!r} has a dimension below 1; an empty problem is not launched, return before"
-        )
+        advice = "; skip the launch for empty inputs" if what == "grid" else ""
+        raise LaunchError(f"{kernel}: {what} must be at least 1 in each dimension, got {value!r}{advice}")
     x, y, z = (*extents, 1, 1)[:3]
     return x, y, z
 
 
 class Function:
-    """A function of an image: its limits and needs, and the check of a launch configuration against them.
+    """A function of an image: its limits and resources, and the check of a launch configuration against them.
 
-    name: in C++ ("softmax<8>"). mangled: in the cubin. Sizes are bytes: static_shared, local_bytes (a thread's),
-    max_dynamic_shared (the most a launch may ask for). registers, spills: ptxas's. max_threads: a block's most.
-    required_cluster: the cluster it was compiled for (`__cluster_dims__`), or None. sends: by (grid, block, shared),
-    cuLaunchKernel with all but its last three arguments, for each configuration that passed the check.
+    name: in C++ ("softmax<8>"). mangled: its name in the cubin. Sizes are bytes: static_shared, local_bytes (per
+    thread), max_dynamic_shared (the limit for a launch). registers, spills: as ptxas reports them. max_threads: the
+    limit per block. required_cluster: the cluster it was compiled for (`__cluster_dims__`), or None. sends: by (grid,
+    block, shared), cuLaunchKernel with all but its last three arguments, for each configuration that passed the check.
     """
 
     def __init__(self, module: Image, mangled: str, name: str, resources: Resources | None) -> None:
@@ -88,7 +87,7 @@ class Function:
         self.name = name
         with nvtx.range(f"load kernel {name}"), context.relaxed():
             self.handle: Any = context.call("cuModuleGetFunction", module.handle, mangled.encode())
-            # A lazily loaded function has no parameter info until it is loaded.
+            # A lazily loaded function has no parameter info before it is loaded.
             context.call("cuFuncLoad", self.handle)
         if context.kind == "sim" and resources is not None:
             context.driver.simSetResources(self.handle, registers=resources.registers, local_bytes=resources.stack)
@@ -98,7 +97,7 @@ class Function:
         self.max_threads = self._attribute("MAX_THREADS_PER_BLOCK")
         self.max_dynamic_shared = context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") - self.static_shared
         self.resources = resources if resources is not None else Resources(self.registers, self.static_shared)
-        # Not a cached_property: it would have CPython make a dict for each kernel, which every launch would look in.
+        # Not a cached_property: CPython would give each kernel a dict, which every launch would search.
         self.required_cluster = self._required_cluster()
         self.sends: dict[Any, Callable[..., Any]] = {}
         self.lock = threading.Lock()
@@ -107,7 +106,7 @@ class Function:
         self._configs: dict[Any, LaunchConfig] = {}
 
     def parameter_layout(self, count: int | None) -> list[tuple[int, int]]:
-        """Offset and size of each of `count` parameters; None: of as many as the driver has."""
+        """Return offset and size of each of `count` parameters, in bytes; None: of as many as the driver reports."""
         context = self.context
         layout: list[tuple[int, int]] = []
         context.make_current()
@@ -127,11 +126,11 @@ class Function:
         member = getattr(self.context.driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         self.context.call("cuFuncSetAttribute", self.handle, member, value)
 
-    # Needs and limits -------------------------------------------------------------------------------------------------
+    # Resources and limits ---------------------------------------------------------------------------------------------
 
     @property
     def spills(self) -> int:
-        """Bytes per thread that ptxas spilled to local memory, stores and loads."""
+        """Bytes per thread that ptxas spilled to local memory, loads and stores added."""
         return self.resources.spill_stores + self.resources.spill_loads
 
     def _required_cluster(self) -> Dim | None:
@@ -148,8 +147,16 @@ class Function:
             raise Closed(f"{self.name}: {error}") from error
 
     def occupancy(self, block: Any, shared: int = 0) -> int:
-        """Blocks of `block` threads and `shared` dynamic bytes that one multiprocessor holds at once; 0 if a block is
-        too large. Raises LaunchError for what is not a size, Closed if the module was closed."""
+        """Return how many blocks one multiprocessor can hold at once; 0 if a block is too large.
+
+        Args:
+            block: Threads per block: an int, or up to three.
+            shared: Dynamic shared memory per block, in bytes.
+
+        Raises:
+            LaunchError: If an argument is not a size.
+            Closed: If the module was closed.
+        """
         self.expect_open()
         x, y, z = _dimensions(self.name, "block", block)
         dynamic = self._shared_bytes(shared)
@@ -159,19 +166,19 @@ class Function:
         return int(self.context.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", self.handle, x * y * z, dynamic))
 
     def _shared_bytes(self, shared: Any) -> int:
-        """`shared` as an int of at least 0. Raises LaunchError."""
+        """Return `shared` as an int of at least 0. Raises LaunchError."""
         try:
             wanted = _whole(shared)
         except TypeError:
-            raise LaunchError(f"{self.name}: shared={shared!r} is no number of bytes; give an int") from None
+            raise LaunchError(f"{self.name}: shared must be a number of bytes, got {shared!r}; pass an int") from None
         if wanted < 0:
             raise LaunchError(
-                f"{self.name}: shared={wanted} is negative; give the bytes of dynamic shared memory, or 0"
+                f"{self.name}: shared must be 0 or more, got {wanted}; pass the bytes of dynamic shared memory"
             )
         return wanted
 
     def allow_shared(self, wanted: int) -> None:
-        """Opt in to `wanted` bytes of dynamic shared memory: the first time more than the default is asked for, all."""
+        """Opt in to the largest dynamic shared memory when more than the default is first requested."""
         if wanted > self._allowed_shared:
             self.expect_open()
             with self.lock:
@@ -179,11 +186,11 @@ class Function:
                 self._allowed_shared = self.max_dynamic_shared
 
     def allow_large_clusters(self) -> None:
-        """Opt in to clusters of more than the 8 blocks that every chip with clusters takes."""
+        """Opt in to clusters of more than the 8 blocks that every chip with clusters supports."""
         self._set("NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
 
     def max_cluster(self, config: LaunchConfig) -> int:
-        """The most blocks a cluster of this configuration may have. Raises Closed if the module was closed."""
+        """Return the largest number of blocks per cluster for this configuration. Raises Closed after close()."""
         self.expect_open()
         asked = self.extended_config(config, None, False)
         return int(self.context.call("cuOccupancyMaxPotentialClusterSize", self.handle, asked))
@@ -191,7 +198,7 @@ class Function:
     # Configurations ---------------------------------------------------------------------------------------------------
 
     def config(self, grid: Any, block: Any, shared: Any) -> LaunchConfig:
-        """The checked configuration, remembered if it is made of plain ints. Raises LaunchError."""
+        """Return the checked configuration; it is remembered if it consists of plain ints. Raises LaunchError."""
         if not exact(grid, block, shared):
             return self._checked_config(grid, block, shared)
         key = (grid, block, shared)
@@ -206,7 +213,7 @@ class Function:
         return known
 
     def _checked_config(self, grid: Any, block: Any, shared: Any) -> LaunchConfig:
-        """A configuration within the kernel's and the device's limits; opts in to large shared memory if needed."""
+        """Check a configuration against the kernel's and device's limits; opt in to large shared memory if needed."""
         name, context = self.name, self.context
         grid3, block3 = _dimensions(name, "grid", grid), _dimensions(name, "block", block)
         for what, extents in (("grid", grid3), ("block", block3)):
@@ -214,23 +221,24 @@ class Function:
                 limit = context.attribute(f"MAX_{what.upper()}_DIM_{axis}")
                 if extent > limit:
                     raise LaunchError(
-                        f"{name}: {what}.{axis.lower()} is {extent}, and {context.spec} takes at most {limit} there"
+                        f"{name}: {what}.{axis.lower()} must be at most {limit} on {context.spec}, got {extent}"
                     )
         threads = block3[0] * block3[1] * block3[2]
         if threads > self.max_threads:
             device = context.attribute("MAX_THREADS_PER_BLOCK")
             if self.max_threads >= device:
-                why = f"the device takes at most {device}"
+                why = f"{context.spec} supports at most {device}"
             else:
                 cause = f"its __launch_bounds__, or its {self.registers} registers"
-                why = f"this kernel takes at most {self.max_threads} ({cause})"
-            raise LaunchError(f"{name}: a block of {'x'.join(map(str, block3))} has {threads} threads; {why}")
+                why = f"this kernel supports at most {self.max_threads} ({cause})"
+            raise LaunchError(f"{name}: a block of {'x'.join(map(str, block3))} has {threads} threads, but {why}")
         wanted = self._shared_bytes(shared)
         if wanted > self.max_dynamic_shared:
             raise LaunchError(
-                f"{name}: {wanted} bytes of dynamic shared memory, and at most {self.max_dynamic_shared} are left "
-                f"beside its {self.static_shared} static ones on {context.spec} "
-                f"({context.attribute('MAX_SHARED_MEMORY_PER_BLOCK_OPTIN')} in all)"
+                f"{name}: {wanted} bytes of dynamic shared memory were requested, but at most "
+                f"{self.max_dynamic_shared} are available on {context.spec} "
+                f"({context.attribute('MAX_SHARED_MEMORY_PER_BLOCK_OPTIN')} per block, {self.static_shared} of them "
+                "static)"
             )
         self.allow_shared(wanted)
         config = LaunchConfig(*grid3, *block3, wanted)
@@ -238,16 +246,17 @@ class Function:
             for axis, blocks, group in zip("xyz", config.grid, self.required_cluster, strict=True):
                 if blocks % group:
                     raise LaunchError(
-                        f"{name}: grid.{axis} is {blocks}, and it is compiled for clusters of {group} there"
+                        f"{name}: grid.{axis} must be a multiple of {group}, the cluster that the kernel is compiled "
+                        f"for, got {blocks}; round the grid up"
                     )
         return config
 
     def sender(self, config: LaunchConfig) -> Callable[..., Any]:
-        """cuLaunchKernel with all but its last three arguments: stream, parameters and extra."""
+        """Return cuLaunchKernel with all but its last three arguments bound: stream, parameters and extra."""
         return functools.partial(self.context.driver.cuLaunchKernel, self.handle, *config)
 
     def extended_config(self, config: LaunchConfig, cluster: Any, cooperative: bool) -> Any:
-        """A CUlaunchConfig (its stream still to be set) for a launch with clusters, or of a cooperative grid."""
+        """Return a CUlaunchConfig, without its stream, for a launch with clusters or of a cooperative grid."""
         name, context = self.name, self.context
         driver = context.driver
         attributes = []
@@ -259,15 +268,15 @@ class Function:
             attributes.append(attribute)
         if cooperative:
             if not isinstance(cooperative, (int, np.bool_)):
-                raise LaunchError(f"{name}: cooperative={cooperative!r} is neither True nor False; give one of them")
+                raise LaunchError(f"{name}: cooperative must be True or False, got {cooperative!r}")
             if not context.attribute("COOPERATIVE_LAUNCH"):
-                raise LaunchError(f"{name}: {context.spec} has no cooperative launches")
+                raise LaunchError(f"{name}: {context.spec} does not support cooperative launches")
             resident = self.occupancy(config.block, config.shared) * context.attribute("MULTIPROCESSOR_COUNT")
             blocks = config.grid_x * config.grid_y * config.grid_z
             if blocks > resident:
                 raise LaunchError(
-                    f"{name}: a cooperative grid must be on the device at once, which holds {resident} blocks of this "
-                    f"configuration, not {blocks}"
+                    f"{name}: a cooperative grid must fit on the device at once, which holds {resident} blocks of this "
+                    f"configuration, got {blocks}; use a smaller grid and a loop over the elements"
                 )
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
@@ -284,20 +293,20 @@ class Function:
     def _checked_cluster(self, config: LaunchConfig, cluster: Dim) -> Dim:
         name, context = self.name, self.context
         if not context.attribute("CLUSTER_LAUNCH"):
-            raise LaunchError(f"{name}: {context.spec} has no thread block clusters (sm_90 and later do)")
+            raise LaunchError(f"{name}: {context.spec} does not support thread block clusters (sm_90 and later do)")
         for axis, blocks, group in zip("xyz", config.grid, cluster, strict=True):
             if blocks % group:
                 raise LaunchError(
-                    f"{name}: grid.{axis} is {blocks}, which is no multiple of cluster.{axis}, {group}; "
+                    f"{name}: grid.{axis} must be a multiple of cluster.{axis}, {group}, got {blocks}; "
                     "round the grid up"
                 )
         required = self.required_cluster
         if required is not None and required != cluster:
-            raise LaunchError(f"{name}: cluster={cluster}, and the kernel is compiled for {required}")
+            raise LaunchError(f"{name}: cluster must be {required}, which the kernel is compiled for, got {cluster}")
         size = cluster[0] * cluster[1] * cluster[2]
         if size > _PORTABLE_CLUSTER:
             self.allow_large_clusters()
             most = self.max_cluster(config)
             if size > most:
-                raise LaunchError(f"{name}: a cluster of {size} blocks, and {context.spec} takes at most {most}")
+                raise LaunchError(f"{name}: {context.spec} supports clusters of at most {most} blocks, got {size}")
         return cluster

@@ -1,4 +1,4 @@
-"""Image: machine code or PTX that the driver loaded; Module adds its kernels and variables."""
+"""Image: machine code or PTX loaded by the driver. Module adds its kernels and variables."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cudakit.errors import Closed
 
 
 class Image:
-    """An image that the driver loaded: the part of a module that its kernels need."""
+    """An image loaded by the driver: the part of a module that its kernels need."""
 
-    again = "compile"  # how to get another once it was closed, for errors
+    again = "compile"  # the verb for the error after close(): how to get the module again
 
     def __init__(self, context: Context, name: str, image: bytes) -> None:
         self.context = context
         self.name = name
-        self.retired: list[bool] = []  # not empty once it or its device was closed; each launch tests it
-        # Relaxed: the first launch of a kernel may be in another library's capture, which forbids loading.
+        self.retired: list[bool] = []  # not empty after it or its device was closed; each launch tests it
+        # Relaxed: a kernel's first launch may be in another library's capture, which forbids loading.
         with nvtx.range(f"load {os.path.basename(name)}"), context.relaxed():
             self.handle: Any = context.call("cuModuleLoadData", image)
         self._finalizer = context.adopt(self, _unload, context, self.handle, self.retired)
@@ -29,16 +29,16 @@ class Image:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, or its device was."""
+        """Whether it, or its device, was closed."""
         return bool(self.retired)
 
     def expect_open(self) -> None:
         """Raise Closed if it was closed."""
         if self.closed:
-            raise Closed(f"{self!r} was closed: {self.again} it again")
+            raise Closed(f"{self!r} was closed; {self.again} it again")
 
     def close(self) -> None:
-        """Unload it, once the work that uses it is done. Idempotent. Its kernels and arrays cannot be used any more."""
+        """Unload it after the work that uses it is done. Its kernels and arrays are then unusable. Idempotent."""
         self.retired.append(True)
         self.context.closings += 1
         self._finalizer()

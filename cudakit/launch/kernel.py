@@ -1,4 +1,4 @@
-"""Kernel: launches, every argument and limit checked before anything runs."""
+"""Kernel: launches, with every argument and limit checked before anything runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,23 @@ from cudakit.launch.strides import unwrapped
 from cudakit.memory.array import DeviceArray
 
 _FOREIGN_STREAMS = 64  # remembered per kernel
-_UNKNOWN = (400, 709)  # CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_CONTEXT_IS_DESTROYED: of a stream that no longer exists
+_UNKNOWN = (400, 709)  # CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_CONTEXT_IS_DESTROYED: the stream no longer exists
 
 
 class Kernel(Function):
-    """One kernel of a module: a Function with a signature, which its launches are checked against.
+    """One kernel of a module. Its launches are checked against its signature and limits.
 
-    signature: its name with its parameter types. parameters: a Parameter each. target: the kernel as its plans see it.
+    Attributes:
+        name: The name in C++ ("softmax<8>").
+        mangled: The name in the cubin.
+        signature: The name with the parameter types.
+        parameters: One Parameter per parameter.
+        registers: Registers per thread.
+        static_shared: Static shared memory per block, in bytes.
+        max_dynamic_shared: The most dynamic shared memory that a launch may request, in bytes.
+        local_bytes: Local memory per thread, in bytes.
+        max_threads: The most threads per block.
+        required_cluster: The cluster that the kernel was compiled for (`__cluster_dims__`), or None.
     """
 
     def __init__(
@@ -64,14 +74,26 @@ class Kernel(Function):
         cluster: Any = None,
         cooperative: bool = False,
     ) -> None:
-        """Queue a launch on `stream`, checked against the kernel's signature, its limits and the device's.
+        """Queue a launch on `stream`, checked against the kernel's signature and the limits of kernel and device.
 
-        grid, block, cluster: an int, or up to three. shared: bytes of dynamic shared memory. args: see `arguments`.
-        Raises LaunchError before anything runs; what the kernel does wrong is raised by the call that waits for it.
+        An error of the kernel itself is raised by the next call that waits for it.
+
+        Args:
+            stream: A stream of the kernel's device, ours or another library's.
+            grid: Blocks: an int, or a tuple of up to three.
+            block: Threads per block, likewise.
+            shared: Dynamic shared memory per block, in bytes.
+            args: A tuple with one value per parameter; `cudakit/launch/arguments.py` lists which values are accepted.
+            cluster: Blocks per cluster, like `grid`; None for no clusters.
+            cooperative: Launch a cooperative grid, which must fit on the device at once.
+
+        Raises:
+            LaunchError: If an argument, a size or the stream is wrong; nothing runs.
+            Closed: If the module or the stream was closed.
         """
         if type(stream) is not Stream:
             stream = self.checked_stream(stream)
-        # The generated function of this thread's last plan (`launch_source` shows one): it tests, packs and launches.
+        # The generated function of this thread's last plan (`launch_source` shows one) tests, packs and launches.
         if cluster is None and not cooperative and self._plans.last_launch(stream, grid, block, shared, args):
             return
         self._launch_by_rules(stream, grid, block, shared, args, cluster, cooperative)
@@ -79,10 +101,10 @@ class Kernel(Function):
     def _launch_by_rules(
         self, stream: Any, grid: Any, block: Any, shared: Any, args: Any, cluster: Any, cooperative: bool
     ) -> None:
-        """A launch that this thread's last plan does not take.
+        """Launch with arguments that this thread's last plan does not take.
 
-        If the thread has a plan for these types of arguments, that one tries; else, or if it does not take them either,
-        every rule is applied here, and a plan is made for types that are new on this thread.
+        If the thread has a plan for these argument types, it is tried. If there is none, or it fails too, every rule is
+        applied here, and types that are new on this thread get a plan.
         """
         stream = self.checked_stream(stream)
         args = self._as_tuple(args)
@@ -121,7 +143,23 @@ class Kernel(Function):
         cluster: Any = None,
         cooperative: bool = False,
     ) -> Prepared:
-        """A launch with everything but the stream fixed and checked, for the lowest cost per launch."""
+        """Check a launch and fix everything but its stream, for the lowest cost per launch.
+
+        Args:
+            grid: As for `launch`, and so are the others.
+            block: Threads per block.
+            shared: Dynamic shared memory per block, in bytes.
+            args: A tuple with one value per parameter.
+            cluster: Blocks per cluster.
+            cooperative: Launch a cooperative grid.
+
+        Returns:
+            A launch that is queued by `launch(stream)`.
+
+        Raises:
+            LaunchError: If an argument or a size is wrong.
+            Closed: If the module was closed.
+        """
         config, extended, values = self._checked_launch(grid, block, shared, args, cluster, cooperative)
         return Prepared(self, config, extended, values, make_plan(self.target, values))
 
@@ -135,7 +173,7 @@ class Kernel(Function):
         cluster: Any = None,
         cooperative: bool = False,
     ) -> PatchableLaunch:
-        """A checked launch whose pointers and numbers are replaced in place. It does not keep its arrays alive."""
+        """Check a launch whose pointers and numbers can be replaced in place. It does not keep its arrays alive."""
         config, extended, args = self._checked_launch(grid, block, shared, args, cluster, cooperative)
         if extended is None:
             return PatchableLaunch(self.target, "cuLaunchKernel", self.sender(config), args)
@@ -150,7 +188,7 @@ class Kernel(Function):
     def _checked_launch(
         self, grid: Any, block: Any, shared: Any, args: Any, cluster: Any, cooperative: bool
     ) -> tuple[LaunchConfig, Any, Arguments]:
-        """The configuration, the same as a CUlaunchConfig (None unless it needs one), and the arguments as a tuple."""
+        """Return the configuration, a CUlaunchConfig if it needs one (else None), and the arguments as a tuple."""
         self.expect_open()
         args = self._as_tuple(args)
         config = self.config(grid, block, shared)
@@ -166,7 +204,7 @@ class Kernel(Function):
             self.context.call("cuLaunchKernelEx", extended, self.handle, pointers, 0)
 
     def checked_stream(self, stream: Any) -> Stream:
-        """`stream` as a Stream of this kernel's device. Raises LaunchError if it is not one, Closed if closed."""
+        """Return `stream` as a Stream of this kernel's device. Raises LaunchError or Closed."""
         if isinstance(stream, Stream) and stream.closed:
             raise Closed(f"{self.name}: the stream was closed; make another with the device's stream()")
         try:
@@ -177,14 +215,16 @@ class Kernel(Function):
         except Closed as error:
             raise Closed(f"{self.name}: {error}") from error
         except (TypeError, DeviceMismatch) as error:
-            raise LaunchError(f"{self.name}: {error}. The stream comes first: launch(stream, grid=...)") from error
+            raise LaunchError(
+                f"{self.name}: {error}. The first argument is the stream: launch(stream, grid=...)"
+            ) from error
         if checked.foreign:
-            self.context.make_current()  # in another context a stream of this one may be unknown
+            self.context.make_current()  # another context may not know a stream of this one
             code = self.context.driver.cuStreamIsCapturing(checked.handle)[0]
             if int(code) in _UNKNOWN:
                 raise LaunchError(
-                    f"{self.name}: {type(stream).__name__} is for the handle {int(checked):#x}, and the driver of "
-                    f"{self.context.spec} knows no such stream; give one that exists"
+                    f"{self.name}: the {type(stream).__name__} has the handle {int(checked):#x}, which is not a stream "
+                    f"of {self.context.spec}; pass a stream that exists"
                 )
         if checked.foreign and checked is not stream:
             if len(self._foreign_streams) >= _FOREIGN_STREAMS:
@@ -195,7 +235,7 @@ class Kernel(Function):
     def _as_tuple(self, args: Any) -> Arguments:
         if not isinstance(args, (tuple, list)):
             raise LaunchError(
-                f"{self.name}: args is a {type(args).__name__}; give the arguments as a tuple, args=(x,) for one"
+                f"{self.name}: args must be a tuple, got {type(args).__name__}; write args=(x,) for one argument"
             )
         return tuple(args)
 
@@ -203,9 +243,14 @@ class Kernel(Function):
 class Prepared:
     """One launch with its configuration and arguments fixed, made by `Kernel.prepare`. It keeps its arrays alive.
 
-    config: a LaunchConfig. allocations: the memory of its arrays.
+    `launch(stream)` queues it. Several threads may call it at once, because the packed arguments are only read.
 
-    `launch(stream)` queues it. Any number of threads may; the packed arguments are only read.
+    Attributes:
+        config: The launch configuration.
+        arguments: The arguments.
+        allocations: The memory of its arrays.
+        kernel: The kernel.
+        launch: Function of the stream that queues the launch. Raises LaunchError if an array was closed.
     """
 
     __slots__ = ("_extended", "_plan", "allocations", "arguments", "config", "kernel", "launch")
@@ -230,12 +275,12 @@ class Prepared:
         return self._plan.pointers
 
     def _accept(self, stream: Any) -> Stream:
-        """The stream as a Stream, with the arrays' frees ordered after what is launched on it."""
+        """Return the stream as a Stream; the arrays' frees are ordered after work on it."""
         self.kernel.expect_open()
         accepted = self.kernel.checked_stream(stream)
         for allocation in self.allocations:
             if not allocation.open:
-                raise LaunchError(f"{self.kernel.name}: an array of this prepared launch was closed; prepare another")
+                raise LaunchError(f"{self.kernel.name}: an array of this prepared launch was closed; prepare a new one")
             allocation.uses.add(accepted)
         return accepted
 

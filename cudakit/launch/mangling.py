@@ -1,8 +1,8 @@
 """C++ types and names from Itanium-mangled names, as far as kernels use them.
 
-Builtin types, qualifiers, pointers, references, nested and local names, templates with type, integer and expression
-arguments, and substitutions. What is not known is said (`demangle` returns None), never guessed. The grammar is one
-recursion, so its parser is one class.
+Supports builtin types, qualifiers, pointers, references, nested and local names, templates with type, integer and
+expression arguments, and substitutions. `demangle` returns None for anything else and never guesses. The grammar is
+recursive as a whole, so its parser is one class.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Signature:
 
     name: str
     base: str
-    types: tuple[Type, ...] | None  # None: the name has no types, as a variable's does not
+    types: tuple[Type, ...] | None  # None if the name has no types, as for a variable
 
     @property
     def text(self) -> str:
-        """The whole as C++ writes it: "ns::k<8, float>(const float*, int)"."""
+        """The full signature as C++ writes it: "ns::k<8, float>(const float*, int)"."""
         if self.types is None:
             return self.name
         return f"{self.name}({', '.join(kind.text for kind in self.types)})"
@@ -42,12 +42,12 @@ Argument = Union["Type", str, "list[Argument]"]  # a template argument: a type, 
 
 
 class _Unknown(Exception):
-    """The mangled name holds something this parser does not know."""
+    """The mangled name contains a construct that this parser does not support."""
 
 
 @dataclass(frozen=True)
 class _Name:
-    """A name being read: its text, without template arguments too, and whether it ends in template arguments."""
+    """A name being read: its text, its base without template arguments, and whether it ends in template arguments."""
 
     text: str
     base: str
@@ -56,13 +56,13 @@ class _Name:
 
 @dataclass
 class _Demangler:
-    """A recursive-descent parser of one mangled name. substitutions: what S_, S0_, ... refer to."""
+    """A recursive-descent parser of one mangled name. substitutions: the targets of S_, S0_, ..."""
 
     text: str
     at: int = 0
     substitutions: list[Type | _Name | None] = field(default_factory=list)  # None: differs within a pack
     template: list[Argument] = field(default_factory=list)
-    element: int | None = None  # the pack element that a T_ stands for, while a pack is expanded
+    element: int | None = None  # index of the pack element that T_ refers to while a pack is expanded
 
     # Characters -------------------------------------------------------------------------------------------------------
 
@@ -77,32 +77,32 @@ class _Demangler:
 
     def need(self, wanted: str) -> None:
         if not self.take(wanted):
-            raise _Unknown(f"no {wanted!r} at {self.at} of {self.text}")
+            raise _Unknown(f"{wanted!r} expected at {self.at} of {self.text}")
 
     def number(self) -> int:
         match = re.compile(r"\d+").match(self.text, self.at)
         if not match:
-            raise _Unknown(f"no number at {self.at} of {self.text}")
+            raise _Unknown(f"a number expected at {self.at} of {self.text}")
         self.at = match.end()
         return int(match[0])
 
     def sequence(self) -> int:
-        """The index in S_ (0), S0_ (1), SA_ (11), T_ (0), T0_ (1): base 36 (or decimal) plus one, or nothing."""
+        """Read the index in S_ (0), S0_ (1), SA_ (11), T_ (0), T0_ (1): nothing, or base 36 (or decimal) plus one."""
         match = re.compile(r"([0-9A-Z]*)_").match(self.text, self.at)
         if not match:
-            raise _Unknown(f"no sequence number at {self.at} of {self.text}")
+            raise _Unknown(f"a sequence number expected at {self.at} of {self.text}")
         self.at = match.end()
         return int(match[1], 36) + 1 if match[1] else 0
 
     # Names ------------------------------------------------------------------------------------------------------------
 
     def encoding(self) -> Signature:
-        """<encoding>: a name, then a function's parameter types, its return type first if it is a template."""
+        """Read <encoding>: a name, then a function's parameter types; a template's return type comes before them."""
         name = self.name(outermost=True)
         if self.at >= len(self.text) or self.peek() in ("E", "."):
             return Signature(name.text, name.base, None)
         if name.templated:
-            self.type()  # the return type: void, for a kernel
+            self.type()  # the return type, void for a kernel
         types: list[Type] = []
         while self.at < len(self.text) and self.peek() not in ("E", "."):
             types += self.expansion() if self.take("Dp") else [self.type()]
@@ -155,7 +155,7 @@ class _Demangler:
         if name is None:
             raise _Unknown("an empty nested name")
         if pushed:
-            self.substitutions.pop()  # the whole is a candidate only if it is a type, which type() adds
+            self.substitutions.pop()  # the full name is a candidate only if it is a type, which type() adds
         return name
 
     def local(self) -> _Name:
@@ -187,7 +187,7 @@ class _Demangler:
         length = self.number()
         part = self.text[self.at : self.at + length]
         if len(part) != length:
-            raise _Unknown("a name longer than the text")
+            raise _Unknown("a name that extends past the end of the text")
         self.at += length
         if part.startswith("_GLOBAL__N"):
             part = "(anonymous namespace)"
@@ -239,13 +239,13 @@ class _Demangler:
         return self.type()
 
     def expansion(self) -> list[Type]:
-        """The types of `Dp <pattern>`: the pattern once for each element of the packs in it."""
+        """Read the types of `Dp <pattern>`: the pattern once per element of the packs in it."""
         if self.element is not None:
             raise _Unknown("a pack within a pack")
         start, known = self.at, len(self.substitutions)
         lengths = {len(argument) for argument in self.template if isinstance(argument, list)}
         if len(lengths) != 1:
-            raise _Unknown("packs of several lengths")
+            raise _Unknown("packs of different lengths")
         types: list[Type] = []
         for self.element in range(lengths.pop()):
             self.at = start
@@ -268,7 +268,7 @@ class _Demangler:
         kind = self.type()
         end = self.text.find("E", self.at)
         if end < 0:
-            raise _Unknown("a literal without its end")
+            raise _Unknown("an unterminated literal")
         digits = self.text[self.at : end]
         self.at = end + 1
         value = f"-{digits[1:]}" if digits.startswith("n") else digits
@@ -328,7 +328,7 @@ class _Demangler:
             self.at += 1
             referred = self.type()
             mark = "&" if here == "R" else "&&"
-            # A reference parameter is passed as an address, which a launch takes as it takes a pointer's.
+            # A reference parameter is passed as an address, like a pointer.
             return self.add(replace(self.pointer(referred), text=f"{referred.text}{mark}"))
         if here == "F":
             return self.add(self.function())
@@ -384,7 +384,7 @@ class _Demangler:
 
     def class_type(self, name: _Name) -> Type:
         known = KNOWN_CLASSES.get(name.text)
-        # Whether a class name is an enum's is not in the mangling; the PTX parameter says it (see `parameters`).
+        # The mangling does not show whether a class name is an enum; the PTX parameter does (see `parameters`).
         return known if known is not None else Type(name.text, "struct")
 
     def template_parameter(self) -> Type:
@@ -427,7 +427,7 @@ def _texts(arguments: list[Argument]) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def demangle(mangled: str) -> Signature | None:
-    """The C++ name and parameter types in a mangled name; None if it is not mangled or not understood."""
+    """Return the C++ name and parameter types of a mangled name; None if it is not mangled or not supported."""
     if not mangled.startswith("_Z"):
         return None
     parser = _Demangler(mangled, 2)

@@ -1,4 +1,4 @@
-"""Module: a compiled source, loaded on a device; its kernels by name and its variables as arrays.
+"""Module: a compiled source loaded on a device, with its kernels by name and its variables as arrays.
 
 module = Module(context, compiled)
 kernel = module["tree_reduce"]
@@ -33,7 +33,7 @@ from cudakit.memory import makers
 from cudakit.memory.allocation import Allocation
 from cudakit.memory.array import DeviceArray
 
-# PTX's name of a variable's type, if it is a plain number. Arrays and structs are byte arrays there.
+# Dtypes of the PTX types of variables that are plain numbers. Arrays and structs are byte arrays in PTX.
 _PTX_DTYPES = {
     "u8": "uint8", "s8": "int8", "u16": "uint16", "s16": "int16", "u32": "uint32", "s32": "int32",
     "u64": "uint64", "s64": "int64", "f16": "float16", "f32": "float32", "f64": "float64",
@@ -50,24 +50,24 @@ _C_DTYPES = {
 
 
 class UnknownName(CudakitError, KeyError):
-    """A module has no kernel or variable of that name, or several; the text lists what there is."""
+    """A module has no kernel or variable of that name, or several; the text lists the candidates."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 def _compact(name: str) -> str:
-    """A C++ name without the spaces that do not matter and a leading void."""
+    """Return a C++ name without insignificant spaces and a leading void."""
     return re.sub(r"\s*([<>,()*&])\s*", r"\1", name.strip()).removeprefix("void ")
 
 
-_MACHINE_CODE = (b"\x7fELF", b"\x50\xed\x55\xba")  # how a cubin starts, and a fat binary
+_MACHINE_CODE = (b"\x7fELF", b"\x50\xed\x55\xba")  # the first bytes of a cubin, and of a fat binary
 _JIT_LOG = 16384  # bytes
 
 
 @dataclass(frozen=True)
 class ObjectCode:
-    """The output of another compiler: PTX text, or machine code (a cubin or fat binary); the other one is empty."""
+    """The output of another compiler: PTX text, or machine code (a cubin or fat binary); the other field is empty."""
 
     name: str
     ptx: str = ""
@@ -76,14 +76,14 @@ class ObjectCode:
     source: str = ""
     lowered: dict[str, str] = field(default_factory=dict)
     resources: dict[str, Resources] = field(default_factory=dict)
-    types: dict[str, tuple[Type, ...]] = field(default_factory=dict)  # a kernel's parameters, if they are known
+    types: dict[str, tuple[Type, ...]] = field(default_factory=dict)  # parameter types per kernel, if known
 
     def __repr__(self) -> str:
         return f"ObjectCode({self.name!r}: {len(self.ptx)} bytes of PTX, {len(self.cubin)} of machine code)"
 
 
 def object_code(image: str | bytes, name: str) -> ObjectCode:
-    """`image`, PTX as text or bytes or machine code, as ObjectCode. Raises ValueError for what is neither."""
+    """Return `image` (PTX as text or bytes, or machine code) as ObjectCode. Raises ValueError for anything else."""
     if isinstance(image, bytes) and image.startswith(_MACHINE_CODE):
         return ObjectCode(name, cubin=image)
     try:
@@ -91,14 +91,21 @@ def object_code(image: str | bytes, name: str) -> ObjectCode:
     except UnicodeDecodeError:
         text = ""
     if ".version" not in text:
-        raise ValueError(f"{name} is neither PTX (it has no .version), nor a cubin or fat binary")
+        raise ValueError(f"{name} must be PTX (it has no .version line), a cubin or a fat binary")
     return ObjectCode(name, ptx=text)
 
 
 class Module(Image):
-    """A loaded module. `module["name"]` is a kernel; `constant` and `variable` are arrays over its memory.
+    """A loaded module. `module["name"]` is a kernel; `constant` and `variable` return arrays over its memory.
 
-    compiled: what it was made of. ptx, cubin, log: the compile's. name: the source's path or label.
+    Made by `Device.compile` and `Device.load`.
+
+    Attributes:
+        name: The source's path or label.
+        compiled: The compile's result, or the object code that was loaded.
+        ptx: The PTX text; "" if it was loaded from machine code.
+        cubin: The machine code; b"" if there is only PTX.
+        log: The compiler's log.
     """
 
     def __init__(self, context: Context, compiled: Compiled | ObjectCode) -> None:
@@ -106,12 +113,12 @@ class Module(Image):
         if context.kind == "sim":
             if not compiled.ptx:
                 raise CudakitError(
-                    f"{compiled.name} is machine code for GPUs, and {context.spec} runs PTX: give the PTX that it was "
-                    "made from"
+                    f"{compiled.name} is machine code for GPUs, but {context.spec} runs PTX; pass the PTX it was made "
+                    "from"
                 )
             context.make_current()
             if isinstance(compiled, Compiled):
-                # What is no file on disk can still be quoted in reports.
+                # Lets reports quote source that has no file.
                 context.driver.simSource(compiled.name, compiled.source)
         if context.kind == "sim" or not image:
             image = compiled.ptx.encode() + b"\0"
@@ -144,13 +151,13 @@ class Module(Image):
         self.close()
 
     def close(self) -> None:
-        """Unload it, once the work that uses it is done. Idempotent. Its kernels and arrays cannot be used any more."""
+        """Unload it after the work that uses it is done. Its kernels and arrays are then unusable. Idempotent."""
         super().close()
         for allocation in self.variables:
             allocation.close()
 
     def _names(self) -> list[str]:
-        """The kernels that the driver knows of."""
+        """Return the names of the kernels that the driver reports."""
         count = self.context.call("cuModuleGetFunctionCount", self.handle)
         handles = self.context.call("cuModuleEnumerateFunctions", count, self.handle)
         names = [self.context.call("cuFuncGetName", handle) for handle in handles]
@@ -160,11 +167,11 @@ class Module(Image):
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Every kernel, in the order of the source, and of PTX for those that the source's text does not show."""
+        """Every kernel, in the order of the source; kernels that the source's text does not show, in the order of PTX."""
         return tuple(self._kernel(mangled) for mangled in self._in_order())
 
     def __iter__(self) -> Iterator[str]:
-        """The name of every kernel, in the same order; the full signature for several kernels of one name."""
+        """Iterate over the names of the kernels, in the order of `kernels`; overloads have their full signature."""
         names = {mangled: self._signatures[mangled].name for mangled in self._in_order()}
         often = collections.Counter(names.values())
         return iter([name if often[name] == 1 else self._signatures[one].text for one, name in names.items()])
@@ -173,7 +180,7 @@ class Module(Image):
         return len(self._entries)
 
     def __bool__(self) -> bool:
-        return True  # also without kernels: a module is not a collection that may be missing
+        return True  # also without kernels, so that `if module` tests for None only
 
     def _in_order(self) -> list[str]:
         asked = {mangled: place for place, mangled in enumerate(self.compiled.lowered.values())}
@@ -188,15 +195,22 @@ class Module(Image):
         return sorted(self._entries, key=key)
 
     def kernel_of(self, handle: Any) -> Kernel | None:
-        """The kernel of a driver's function, of those that were asked for; None for another."""
+        """Return the kernel of a driver's function, if it was looked up before; else None."""
         for kernel in list(self._kernels.values()):
             if int(kernel.handle) == int(handle):
                 return kernel
         return None
 
     def __getitem__(self, name: str) -> Kernel:
-        """Return a kernel by C++ name if that is unique ("k", "ns::k"), by name expression or name with template
-        arguments ("k<4>", "ns::k<4>"), by full signature ("k(float*, int)") or by mangled name. Raises UnknownName."""
+        """Return a kernel by name.
+
+        Args:
+            name: A C++ name if it is unique ("k", "ns::k"); a name expression or name with template arguments ("k<4>",
+                "ns::k<4>"); a full signature ("k(float*, int)"); or a mangled name.
+
+        Raises:
+            UnknownName: If there is no such kernel, or several.
+        """
         kernel = self._by_name.get(name)
         if kernel is None:
             kernel = self._by_name[name] = self._kernel(self._lookup(name))
@@ -212,7 +226,7 @@ class Module(Image):
         return True
 
     def _lookup(self, name: str) -> str:
-        """The mangled name of the one kernel that `name` means."""
+        """Return the mangled name of the kernel that `name` refers to."""
         lowered = self.compiled.lowered.get(name)
         if lowered in self._entries:
             return lowered
@@ -236,13 +250,13 @@ class Module(Image):
     def _unknown(self, name: str, matches: list[str]) -> UnknownName:
         if matches:
             listed = "; ".join(self._signatures[mangled].text for mangled in matches)
-            return UnknownName(f"{name!r} is several kernels of {self.name}: {listed}. Say which by its full text")
+            return UnknownName(f"{name!r} is the name of several kernels of {self.name}: {listed}. Use the full text")
         if not self._entries and isinstance(self.compiled, ObjectCode):
-            return UnknownName(f"{self.name} has no kernels, so not {name!r}")
+            return UnknownName(f"{self.name} has no kernel {name!r}: it has no kernels at all")
         if not self._entries:
             return UnknownName(
-                f"{self.name} has no kernels, so not {name!r}. Templates are compiled where they are asked for by "
-                'name: compile(..., names=("k<4>",))'
+                f"{self.name} has no kernel {name!r}: it has no kernels at all. A template is only compiled if it is "
+                'named: compile(..., names=("k<4>",))'
             )
         texts = [signature.text for signature in self._signatures.values()]
         spellings: dict[str, str] = {}
@@ -250,9 +264,9 @@ class Module(Image):
             for spell in _SPELLINGS:
                 spellings.setdefault(spell(signature), signature.text)
         near = dict.fromkeys(spellings[close] for close in difflib.get_close_matches(name, spellings, n=3, cutoff=0.5))
-        advice = f"Near it: {'; '.join(near)}" if near else f"It has: {'; '.join(texts)}"
+        advice = f"Similar: {'; '.join(near)}" if near else f"It has: {'; '.join(texts)}"
         if "<" in name and isinstance(self.compiled, Compiled):
-            advice += f'. A template is compiled where it is asked for by name: compile(..., names=("{name}",))'
+            advice += f'. A template is only compiled if it is named: compile(..., names=("{name}",))'
         return UnknownName(f"{self.name} has no kernel {name!r}. {advice}")
 
     def _kernel(self, mangled: str) -> Kernel:
@@ -270,27 +284,42 @@ class Module(Image):
     # Variables --------------------------------------------------------------------------------------------------------
 
     def constant(self, name: str, dtype: Any = None, stream: Any = None) -> DeviceArray:
-        """The `__constant__` variable `name` as a 1-D array (0-D for one number), to be filled with `copy_from`.
+        """Return the `__constant__` variable `name` as an array; fill it with `copy_from`.
 
-        name: "table", "ns::table", or its last part alone if that is unique.
-        dtype: its elements', if PTX and the source's text do not say it. stream: where the array's methods work; the
-        legacy default stream unless given. A launch queued on another stream sees what was copied before it only by an
-        event. Raises UnknownName.
+        Events order the copy before launches on another stream, as for any array.
+
+        Args:
+            name: "table", "ns::table", or its last part alone if that is unique.
+            dtype: The elements' dtype; needed only if neither PTX nor the source's text shows it.
+            stream: The array's home stream; the legacy default stream if None.
+
+        Returns:
+            A 1-D array, or a 0-D one for a single number.
+
+        Raises:
+            UnknownName: If there is no such variable, or several.
+            ValueError: If the dtype is unknown, or does not divide the variable's size.
         """
         return self._global("const", name, dtype, stream)
 
     def variable(self, name: str, dtype: Any = None, stream: Any = None) -> DeviceArray:
-        """The `__device__` variable `name`, as `constant` returns constants."""
+        """Return the `__device__` variable `name` as an array; everything else is as for `constant`.
+
+        Args:
+            name: "table", "ns::table", or its last part alone if that is unique.
+            dtype: The elements' dtype; needed only if neither PTX nor the source's text shows it.
+            stream: The array's home stream; the legacy default stream if None.
+        """
         return self._global("global", name, dtype, stream)
 
     @property
     def variables(self) -> tuple[Allocation, ...]:
-        """The memory of its variables, as far as there are arrays over it."""
+        """The memory of those variables that arrays were made over."""
         return tuple(self._taken)
 
     def _global(self, space: str, name: str, dtype: Any, stream: Any) -> DeviceArray:
         self.expect_open()
-        # a cubin says nothing of types
+        # a cubin has no variable types
         declared = self._variables[space] if self.ptx else {name: ("b8", True)}
         mangled = self.compiled.lowered.get(name, self.compiled.lowered.get(f"&{name}", name))
         if mangled not in declared:
@@ -300,23 +329,23 @@ class Module(Image):
                 near = [full for full in spelled if full.rpartition("::")[2] == name]
                 if len(near) > 1:
                     raise UnknownName(
-                        f"{name!r} is several {kind} variables of {self.name}: {', '.join(near)}. Say which by its "
+                        f"{name!r} is the name of several {kind} variables of {self.name}: {', '.join(near)}. Use the "
                         "full name"
                     )
                 name = near[0] if near else name
             if name not in spelled:
                 there = ", ".join(spelled) or "none"
                 raise UnknownName(
-                    f"{self.name} has no {kind} variable {name!r}; it has: {there}. One that no kernel uses may be "
-                    f'left out, unless asked for by name: compile(..., names=("&{name}",))'
+                    f"{self.name} has no {kind} variable {name!r}; it has: {there}. The compiler may omit an unused "
+                    f'variable unless it is named: compile(..., names=("&{name}",))'
                 )
             mangled = spelled[name]
         pointer, size = self.context.call("cuModuleGetGlobal", self.handle, mangled.encode())
         element = memory.as_dtype(dtype) if dtype is not None else self._dtype(name, declared[mangled])
         if element is None:
-            raise ValueError(f"{name} of {self.name} has {int(size)} bytes of a type not known here: give its dtype")
+            raise ValueError(f"{name} of {self.name} has {int(size)} bytes of unknown type; pass its dtype")
         if int(size) % element.itemsize:
-            raise ValueError(f"{name} of {self.name} has {int(size)} bytes, which is no whole number of {element}")
+            raise ValueError(f"{name} of {self.name} has {int(size)} bytes, not a multiple of {element}'s size")
         count = int(size) // element.itemsize
         shape = () if count == 1 and not declared[mangled][1] else (count,)
         on = Stream(self.context, handle=LEGACY_DEFAULT) if stream is None else stream
@@ -325,7 +354,7 @@ class Module(Image):
         return made
 
     def _dtype(self, name: str, declared: tuple[str, bool]) -> np.dtype[Any] | None:
-        """A variable's dtype, from the source's declaration or from PTX; None if neither says it."""
+        """Return a variable's dtype, from the source's declaration or from PTX; None if neither shows it."""
         short = name.rpartition("::")[2]
         kinds = "|".join(sorted(map(re.escape, _C_DTYPES), key=len, reverse=True))
         match = re.search(rf"\b({kinds})\s+(?:{re.escape(short)})\b\s*[\[=;{{,]", self.compiled.source)
@@ -336,7 +365,7 @@ class Module(Image):
 
 
 def _explained(error: CudaError, context: Context, ptx: bytes) -> CudaError:
-    """The driver's refusal of PTX, with what its compiler says of it."""
+    """Return the driver's error for rejected PTX, with the messages of its compiler."""
     driver = context.driver
     log = bytearray(_JIT_LOG)
     options = driver.CUjit_option
@@ -353,7 +382,7 @@ def _signature(mangled: str) -> Signature:
 
 
 def _ptx_variables(ptx: str, space: str) -> dict[str, tuple[str, bool]]:
-    """Variables of a PTX state space: mangled name to (PTX type, whether it is an array)."""
+    """Return the variables of a PTX state space: mangled name to (PTX type, whether it is an array)."""
     pattern = re.compile(
         rf"^\s*(?:\.visible\s+|\.weak\s+|\.extern\s+|\.common\s+)*\.{space}\s+(?:\.attribute\([^)]*\)\s+)?"
         r"(?:\.align\s+\d+\s+)?\.(\w+)\s+([\w$]+)\s*(\[)?",
@@ -375,7 +404,7 @@ def _based(signature: Signature) -> str:
 
 
 def _last_named(signature: Signature) -> str:
-    """The last component with its template arguments: "k<4>" of "ns::k<4>"."""
+    """Return the last component with its template arguments: "k<4>" of "ns::k<4>"."""
     outer = signature.base.rpartition("::")
     return signature.name.removeprefix(outer[0] + outer[1])
 
@@ -384,5 +413,5 @@ def _last(signature: Signature) -> str:
     return signature.base.rpartition("::")[2]
 
 
-# The ways to name a kernel, the most exact first.
+# The ways to name a kernel, most exact first.
 _SPELLINGS = (_full, _named, _based, _last_named, _last)

@@ -1,4 +1,4 @@
-"""The names of a kernel's parameters, read from the text of its source."""
+"""The names of a kernel's parameters, read from its source text."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ _BRACKETS = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}
 
 @functools.lru_cache(maxsize=64)
 def without_comments(source: str) -> str:
-    """A source without comments, strings and directives other than #define; its lines keep their numbers."""
+    """Return a source without comments, strings and directives other than #define; lines keep their numbers."""
     return _IGNORED.sub(lambda found: " " + "\n" * found[0].count("\n"), source)
 
 
 def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...]:
-    """The names of the `count` parameters of `kernel` ("ns::k<4>"), as its definition in `source` calls them.
+    """Return the names of the `count` parameters of `kernel` ("ns::k<4>"), from its definition in `source`.
 
-    "" for each that has no name there, is not found (a kernel made by a macro, or in a header), or is called
-    differently by several definitions of that name. Declarations are read if there is no definition.
+    A name is "" if the parameter has none, if the kernel is not found (made by a macro, or in a header), or if several
+    definitions of that name disagree. Declarations are read if there is no definition.
     """
     named = ((_named(parts, count), defined) for parts, defined in _parameter_lists(source, kernel))
     return _agreed(((names, defined) for names, defined in named if names is not None), count)
 
 
 def parameter_declarations(source: str, kernel: str, count: int) -> tuple[str, ...]:
-    """The `count` parameters of `kernel` as its definition in `source` writes them ("const float* x"), "" for each that
-    is not found, as for `parameter_names`."""
+    """Return the `count` parameters of `kernel` as its definition in `source` writes them ("const float* x"); "" for
+    each that is not found, as for `parameter_names`."""
     return _agreed(
         ((tuple(parts), defined) for parts, defined in _parameter_lists(source, kernel) if len(parts) == count), count
     )
 
 
 def _parameter_lists(source: str, kernel: str) -> Iterator[tuple[list[str], bool]]:
-    """The parts of each parameter list of `kernel` in `source`, and whether it is a definition's."""
+    """Yield the parts of each parameter list of `kernel` in `source`, and whether it belongs to a definition."""
     text = without_comments(source)
     base = kernel.partition("<")[0].strip().rpartition("::")[2]
     for match in re.finditer(rf"\b__global__\b[^;{{}}]*?\b{re.escape(base)}\s*(?:<[^;{{}}()]*>\s*)?\(", text):
@@ -59,7 +59,7 @@ def _parameter_lists(source: str, kernel: str) -> Iterator[tuple[list[str], bool
 
 
 def _agreed(found: Iterable[tuple[tuple[str, ...], bool]], count: int) -> tuple[str, ...]:
-    """What all definitions, or all declarations if there is no definition, have in common; "" where they differ."""
+    """Return the texts on which all definitions agree, or all declarations if there is no definition; else ""."""
     definitions: set[tuple[str, ...]] = set()
     declarations: set[tuple[str, ...]] = set()
     for texts, defined in found:
@@ -70,7 +70,7 @@ def _agreed(found: Iterable[tuple[tuple[str, ...], bool]], count: int) -> tuple[
 
 
 def _split(text: str, start: int) -> tuple[list[str] | None, int]:
-    """The parts between commas up to the bracket that closes, and the place after it; None if it does not close."""
+    """Return the parts between commas up to the closing bracket, and the position after it; None if it is missing."""
     parts: list[str] = []
     depth = 0
     for at in range(start, len(text)):
@@ -80,13 +80,13 @@ def _split(text: str, start: int) -> tuple[list[str] | None, int]:
             start = at + 1
             if character == ")":
                 return ([] if parts in ([""], ["void"]) else parts), start
-        elif character != ">" or text[at - 1] != "-":  # no bracket in an arrow
+        elif character != ">" or text[at - 1] != "-":  # an arrow's > is not a bracket
             depth += _BRACKETS.get(character, 0)
     return None, start
 
 
 def _named(parts: list[str], count: int) -> tuple[str, ...] | None:
-    """The names in the parts of a parameter list, a pack's for each of its elements; None if their count differs."""
+    """Return the names in a parameter list, one per element of a pack; None if their count differs from `count`."""
     names = []
     for part in parts:
         packed = "..." in part
@@ -95,7 +95,7 @@ def _named(parts: list[str], count: int) -> tuple[str, ...] | None:
 
 
 def _name(declaration: str) -> str:
-    """The name in a parameter's declaration, or "" if it has none."""
+    """Return the name in a parameter's declaration, or "" if it has no name."""
     declaration = re.sub(r"(?<![=!<>])=(?!=).*$", "", declaration, flags=re.DOTALL).strip()
     inner = _INNER_NAME.search(declaration)
     if inner is not None:

@@ -1,7 +1,7 @@
 """A checked launch whose pointers and numbers are replaced in place before it is sent again.
 
-`cudakit.family` keeps one for each kernel of a call that it has seen before. Only what can differ from call to call
-is looked up or checked again.
+`cudakit.family` keeps one per kernel of a call that it has seen before, so that only the values that can differ between
+calls are looked up or checked again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class PatchableLaunch:
     """One launch with its configuration checked and its arguments in place. For one thread at a time.
 
     words: the arguments' bytes in words of 8, in which pointers are replaced: `words[place(i)] = address`.
-    send(stream handle, address, 0): cuLaunchKernel. again(send, stream handle, code): what to do if it returned a code.
+    send(stream handle, address, 0): cuLaunchKernel. again(send, stream handle, code): to call if it returned a code.
     attended(send): the same with the context made current, in an NVTX range; needed if `attention` is not empty.
-    retired: not empty once the module was closed.
+    retired: not empty after the module was closed.
     """
 
     __slots__ = ("_buffer", "address", "again", "attended", "attention", "retired", "send", "words")
@@ -35,9 +35,9 @@ class PatchableLaunch:
         self.retired = target.retired
 
     def place(self, index: int) -> int:
-        """The word of pointer parameter `index`."""
+        """Return the index in `words` of pointer parameter `index`."""
         return self._buffer.converters[index].parameter.offset // 8
 
     def put(self, index: int, value: Any) -> None:
-        """Replace the argument of parameter `index`, by its rules. Raises LaunchError if it does not take the value."""
+        """Replace the argument of parameter `index`, by its rules. Raises LaunchError for a value it does not take."""
         self._buffer.put(index, value)

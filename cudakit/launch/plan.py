@@ -1,12 +1,12 @@
-"""The launch plan: how a launch's arguments become the bytes the driver takes, at the least cost per call.
+"""The launch plan: converts a launch's arguments to the bytes that the driver reads, at the least cost per call.
 
-A plan is made once per thread, kernel and tuple of argument types. It is one generated function over one kept struct,
-one buffer and one array of pointers to the parameters in it. Each call tests what may differ from call to call (types,
-dtype, device, open, range), packs and launches. If a test fails it returns False, and `Kernel.launch` goes on with the
-converters of `arguments`, which hold the rules: they say what is wrong, or convert the value after all.
+A plan is made once per thread, kernel and tuple of argument types. It is one generated function with its own struct,
+buffer and array of pointers to the parameters. Each call tests everything that may differ between calls (types, dtype,
+device, open, range), packs and launches. If a test fails it returns False, and `Kernel.launch` continues with the
+converters of `arguments`, which hold the rules: they convert the value after all, or raise an error.
 
-The text is generated because a Python call costs as much as a test of each argument; `launch_source`
-(`plan_source`) shows an example.
+The text is generated because a Python call costs as much as a test of each argument. `launch_source` (`plan_source`)
+shows an example.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from cudakit.memory.array import DeviceArray
 
 Arguments = tuple[Any, ...]
 
-# What the driver returns if the launch's context is not current: NOT_INITIALIZED (a forked child), INVALID_CONTEXT,
-# INVALID_HANDLE, CONTEXT_IS_DESTROYED.
+# Codes that the driver returns if the launch's context is not current: NOT_INITIALIZED (a forked child),
+# INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED.
 _NOT_CURRENT = frozenset((3, 201, 400, 709))
 
 
 class Target(NamedTuple):
-    """The kernel that plans launch, as far as they need it.
+    """The part of a kernel that its launch plans need.
 
-    sends: by (grid, block, shared), cuLaunchKernel with all but its last three arguments. retired: not empty once the
+    sends: by (grid, block, shared), cuLaunchKernel with all but its last three arguments. retired: not empty after the
     module was closed.
     """
 
@@ -50,9 +50,9 @@ class Target(NamedTuple):
 class LaunchPlan(NamedTuple):
     """One thread's plan for one tuple of argument types.
 
-    launch(stream, grid, block, shared, args): queues a launch and returns True; False, with nothing queued, if a test
-    fails. convert(args): puts any arguments in place, by the rules. pointers: the address, for cuLaunchKernel's
-    kernelParams, that leads to them. The functions own that memory.
+    launch(stream, grid, block, shared, args): queues a launch and returns True; returns False and queues nothing if a
+    test fails. convert(args): writes any arguments to the buffer, by the rules. pointers: the address for
+    cuLaunchKernel's kernelParams. The functions own that memory.
     """
 
     launch: Callable[[Any, Any, Any, Any, Any], bool]
@@ -65,7 +65,7 @@ def _no_launch(stream: Any, grid: Any, block: Any, shared: Any, args: Any) -> bo
 
 
 class ThreadPlans(threading.local):
-    """One thread's plans of one kernel. last_launch: the `launch` of the plan that this thread used last."""
+    """One thread's plans of one kernel. last_launch: the `launch` of the plan used last on this thread."""
 
     def __init__(self) -> None:
         self.by_types: dict[tuple[type, ...], LaunchPlan] = {}
@@ -74,14 +74,14 @@ class ThreadPlans(threading.local):
 
 @nvtx.range("plan launch")
 def make_plan(target: Target, arguments: Arguments) -> LaunchPlan:
-    """A plan of this thread for `arguments`, which it has put in place, and for others of their types.
+    """Return a plan of this thread for arguments of these types; it has already written `arguments` to its buffer.
 
     Raises LaunchError if their count or one of them is wrong.
     """
     kept = ArgumentBuffer(target.name, target.context, target.parameters, len(arguments))
 
     def convert(values: Arguments) -> None:
-        names["last"] = nothing  # the buffer no longer holds what launch() put there
+        names["last"] = nothing  # the buffer no longer holds the arguments of the last launch()
         kept.convert(values)
 
     nothing = (None,) * (len(target.parameters) + 5)
@@ -115,13 +115,13 @@ def make_plan(target: Target, arguments: Arguments) -> LaunchPlan:
 
 
 def sending(target: Target, pointers: int, routine: str = "cuLaunchKernel") -> dict[str, Any]:
-    """The names that a text uses to send a launch. pointers: the kernelParams of `routine`."""
+    """Return the names that generated code uses to send a launch. pointers: the kernelParams of `routine`."""
     context = target.context
     launching = nvtx.range(f"launch {target.name}")
 
     def attended(send: Callable[..., Any]) -> Callable[..., Any]:
-        """`send` in an NVTX range if there is a listener, its context made current."""
-        context.make_current()  # with listeners too: a launch that is refused and sent again is one launch
+        """Make the context current; return `send`, in an NVTX range if there is a listener."""
+        context.make_current()  # also with listeners, so that the range has one launch, not one that is sent again
         if not nvtx.listeners:
             return send
 
@@ -132,7 +132,7 @@ def sending(target: Target, pointers: int, routine: str = "cuLaunchKernel") -> d
         return in_range
 
     def send_again(send: Callable[..., Any], stream: Any, code: Any) -> None:
-        """After the driver refused a launch with `code`: once more in the right context, or the error."""
+        """Retry a launch that the driver rejected with `code` in the right context, or raise the error."""
         if int(code) in _NOT_CURRENT:
             context.make_current()
             code = send(stream, pointers, 0)[0]
@@ -140,7 +140,7 @@ def sending(target: Target, pointers: int, routine: str = "cuLaunchKernel") -> d
             raise context.failed(routine, code)
 
     return {
-        # Empty if there is nothing to do but to send: one device, and no listener.
+        # Empty if there is one device and no NVTX listener.
         "attention": nvtx.listeners if context.alone else (True,),
         "attended": attended,
         "send_again": send_again,
@@ -150,7 +150,7 @@ def sending(target: Target, pointers: int, routine: str = "cuLaunchKernel") -> d
 
 
 def _define(text: str, names: dict[str, Any]) -> Callable[..., Any]:
-    # a file of this package by its name, so that what looks for the caller's line passes over it
+    # The name counts as a file of this package, so that searches for the caller's line skip it.
     exec(compile(text, f"{__file__}:launch", "exec"), names)
     launch: Callable[..., Any] = names["launch"]
     return launch
@@ -163,10 +163,10 @@ def make_prepared(
     plan: LaunchPlan,
     accept: Callable[[Any], Stream],
 ) -> Callable[[Any], None]:
-    """The launch of what `plan` has in place, as a function of the stream, which any number of threads may call.
+    """Return the launch of the arguments that `plan` holds, as a function of the stream. Several threads may call it.
 
-    send: cuLaunchKernel with all but its last three arguments. accept: returns a stream that is not the last one as a
-    Stream, or raises if it, the module or an array was closed.
+    send: cuLaunchKernel with all but its last three arguments. accept: returns a stream other than the last one as a
+    Stream; raises if the stream, the module or an array was closed.
     """
     arrays = map(unwrapped, arguments)
     allocations = tuple({value.allocation for value in arrays if isinstance(value, DeviceArray)})
@@ -176,6 +176,6 @@ def make_prepared(
         "last_stream": target,  # no stream yet
         "accept": accept,
         "prepared_send": send,
-        "kept": (plan, arguments),  # what the packed bytes point to
+        "kept": (plan, arguments),  # keeps alive the memory that the packed bytes point to
     }
     return _define(prepared_source(len(allocations)), names)

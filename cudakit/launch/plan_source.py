@@ -1,6 +1,6 @@
-"""The text of a launch plan: Python that tests a launch's arguments, packs them and launches.
+"""The text of a launch plan: Python code that tests a launch's arguments, packs them and launches.
 
-`plan` compiles it, with the names that it uses; see there.
+`plan` compiles it together with the names that it uses.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cudakit.memory import libraries
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.libraries import Library
 
-# On one device the current context is not looked at: if none is current, the driver refuses and launches nothing, and
-# `send_again` repeats the call in the right one. A closed device has retired its modules. Listeners to ranges are
-# looked for by the same test as several devices, so that a launch without listeners costs no more.
+# With one device, the current context is not checked: if it is not current, the driver rejects the launch, and
+# `send_again` repeats it in the right one. A closed device has retired its modules. The test for several devices also
+# covers NVTX listeners, so that a launch without listeners costs no more.
 _SEND = """\
     if attention: send = attended(send)
     result = send(stream.handle, pointers, 0)
@@ -74,16 +74,16 @@ def launch(stream):
 
 
 def launch_source(converters: Sequence[Converter], arguments: tuple[Any, ...]) -> str:
-    """The text of a plan's `launch`, for arguments of these types.
+    """Return the text of a plan's `launch`, for arguments of these types.
 
-    Ints and tuples written in a program are the same objects at each call, so the last configuration is known again by
-    identity; others are looked up in `sends`. So are the last arguments: if each is the very object that passed all
-    tests (an array or stream by its tag, a number or `bytes` itself), its bytes are in place still, and only what can
-    have changed since is tested.
-    A use on a stream other than the array's own is noted, so that the array's free waits for it.
+    Ints and tuples written in a program are the same objects at each call, so the last configuration is recognised by
+    identity; others are looked up in `sends`. The last arguments are recognised likewise: if each is the same object
+    that passed all tests (an array or stream by its tag, a number or `bytes` itself), its bytes are still in place, and
+    only what can have changed since is tested.
+    A use on a stream other than the array's own is recorded, so that the array's free waits for it.
 
-    An array of a known library is not known again, since it may have other memory at the next call, and keeping it
-    would keep its memory: its tests come first, and its address is what is compared with the last. With several GPUs,
+    An array of a known library is not recognised by identity: it may have other memory at the next call, and keeping it
+    would keep its memory alive. Its tests come first, and its address is compared with the last one. With several GPUs,
     for a torch tensor:
 
         if not (
@@ -197,7 +197,7 @@ def launch_source(converters: Sequence[Converter], arguments: tuple[Any, ...]) -
                 same.append(f"arg{i} is last{i}")
                 kept.append(f"arg{i}")
             else:
-                same.append("False")  # what can change, or ought not to be kept, is looked at each time
+                same.append("False")  # objects that can change, or must not be kept alive, are tested at each call
                 kept.append("None")
     same.append("grid is last_grid and block is last_block and shared is last_shared")
     return _LAUNCH.format(
@@ -214,14 +214,14 @@ def launch_source(converters: Sequence[Converter], arguments: tuple[Any, ...]) -
 
 
 def prepared_source(allocations: int) -> str:
-    """The text of a prepared launch's `launch`, which tests that its `alloc0`, `alloc1` and so on are open."""
+    """Return the text of a prepared launch's `launch`, which tests that `alloc0`, `alloc1` and so on are open."""
     usable = ["stream is last_stream and not stream.closed and not retired"]
     usable += [f"alloc{index}.open" for index in range(allocations)]
     return _PREPARED.format(usable=" and ".join(usable))
 
 
 def library_of(converter: Converter, argument: Any) -> Library | None:
-    """The library that a plan reads `argument` by, or None."""
+    """Return the library by which a plan reads `argument`, or None."""
     if converter.parameter.kind not in ("pointer", "bits") or type(argument) is DeviceArray:
         return None
     library = libraries.of(type(argument))
@@ -229,11 +229,13 @@ def library_of(converter: Converter, argument: Any) -> Library | None:
 
 
 def _foreign_lines(library: Library, converter: Converter, dtype: str, declared: bool) -> list[str]:
-    """The tests of one array of a library, and its address. dtype: the name of that of the plan's own arguments.
-    declared: whether it may have any strides."""
+    """Return the tests of one array of a library, and the line that reads its address.
+
+    dtype: the name of the dtype of the plan's own argument. declared: whether the array may have any strides.
+    """
     i = converter.parameter.index
     array = f"arg{i}"
-    # on a machine with one GPU, an array on a GPU is on that one
+    # with one GPU, "is on a GPU" is enough
     one = library.kind == "gpu" and library.placed and converter.context.alone
     place = library.placed if one else f"{library.device} == ordinal"
     tests = [f"type({array}) is type{i} and {place.format(array)}"]
@@ -255,7 +257,7 @@ def _foreign_lines(library: Library, converter: Converter, dtype: str, declared:
 
 
 def _packs_itself(converter: Converter, argument: Any) -> bool:
-    """Whether struct packs values of this type as the converter would, or fails if the converter must decide."""
+    """Return whether struct packs values of this type as the converter would, or fails if the converter must decide."""
     kind = converter.parameter.type
     if kind.kind in ("int", "enum"):
         return len(converter.code) == 1 and is_integer(argument)

@@ -1,7 +1,7 @@
-"""A kernel's parameter types: from its mangled name, or from its PTX if it has none (`extern "C"`).
+"""A kernel's parameter types: from its mangled name, or from its PTX if it has no mangled name (`extern "C"`).
 
-`ptx_entries` reads the `.param` lines of a PTX text; `parameters` joins what the name says, what the PTX says and the
-sizes that the driver reports.
+`ptx_entries` reads the `.param` lines of a PTX text; `parameters` combines the name, the PTX and the sizes that the
+driver reports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cudakit.launch.parameter_names import parameter_names
 @dataclass(frozen=True)
 class Parameter:
     """One kernel parameter. `offset` and `size` are bytes in the driver's parameter layout; `name` is its name in the
-    source, "" if that is not known."""
+    source, "" if unknown."""
 
     index: int
     type: Type
@@ -28,17 +28,17 @@ class Parameter:
 
     @property
     def label(self) -> str:
-        """How errors call it: "parameter 0 (`x`)"."""
+        """The parameter's text in errors: "parameter 0 (`x`)"."""
         return f"parameter {self.index}" + (f" (`{self.name}`)" if self.name else "")
 
     @property
     def text(self) -> str:
-        """Its type as C++ writes it: "const float*"."""
+        """The type as C++ writes it: "const float*"."""
         return self.type.text
 
     @property
     def kind(self) -> str:
-        """Its type's kind; see Type."""
+        """The kind of its type; see Type."""
         return self.type.kind
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class PtxParameter:
-    """One `.param` of an entry: `type` is PTX's ("u64", "f32", "b8" for a byte array), `size` in bytes."""
+    """One `.param` of an entry: `type` is PTX's ("u64", "f32", "b8" for a byte array), `size` is in bytes."""
 
     type: str
     size: int
@@ -63,7 +63,7 @@ _PARAM = re.compile(
 
 
 def ptx_entries(ptx: str) -> dict[str, tuple[PtxParameter, ...]]:
-    """Every kernel of a PTX text, by mangled name, with its parameters."""
+    """Return every kernel of a PTX text, by mangled name, with its parameters."""
     entries: dict[str, tuple[PtxParameter, ...]] = {}
     for match in _ENTRY.finditer(ptx):
         entry: list[PtxParameter] = []
@@ -76,7 +76,7 @@ def ptx_entries(ptx: str) -> dict[str, tuple[PtxParameter, ...]]:
 
 
 def _from_ptx(parameter: PtxParameter) -> Type:
-    """The type of a parameter as far as PTX knows it: widths, floats, marked pointers."""
+    """Return the type of a parameter as far as PTX shows it: widths, floats, marked pointers."""
     if parameter.array:
         return Type(f"struct of {parameter.size} bytes", "struct", parameter.size)
     if parameter.pointer:
@@ -97,12 +97,14 @@ def parameters(
     reported: Sequence[Type] | None = None,
     source: str = "",
 ) -> tuple[Parameter, ...]:
-    """A kernel's parameters.
+    """Return a kernel's parameters.
 
-    layout: what the driver reports, offset and size of each in bytes. ptx: the kernel's `.param` lines, if at hand.
-    reported: their types, if the compiler reported them. Types, reported or from the mangled name, that do not fit the
-    driver's sizes are not trusted: the PTX's types, or bare sizes, are used instead. source: the text that the
-    parameters' names are read from, "" if it is not at hand.
+    layout: the driver's offset and size of each, in bytes. ptx: the kernel's `.param` lines, if available. reported:
+    the types, if the compiler reported them. source: the text that the parameters' names are read from, "" if it is
+    not available.
+
+    If types, reported or from the mangled name, contradict the driver's sizes, they are ignored: the PTX's types, or
+    bare sizes, are used instead.
     """
     signature = demangle(mangled)
     declared = reported if reported is not None else signature.types if signature is not None else None
@@ -128,7 +130,7 @@ def parameters(
 
 
 def _refined(kind: Type, size: int, ptx: PtxParameter | None) -> Type:
-    """`kind` with the driver's size; a class that PTX passes as a plain number is an enum or a number's alias."""
+    """Return `kind` with the driver's size. A class that PTX passes as a number is an enum or a number's alias."""
     if kind.kind != "struct":
         return kind
     if ptx is not None and not ptx.array:

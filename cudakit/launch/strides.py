@@ -1,4 +1,4 @@
-"""`strided`: the declaration that a kernel takes the strides of an array, so that a raw launch passes its address."""
+"""`strided`: declares that a kernel takes the strides of an array, so that a launch may pass its address alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cudakit.memory.array import DeviceArray
 
 
 class StridedArgument:
-    """An array for a kernel that has its strides among its parameters. array: the array that is passed."""
+    """An array for a kernel that takes its strides as parameters. array: the array that is passed."""
 
     __slots__ = ("array",)
 
@@ -22,25 +22,32 @@ class StridedArgument:
 
 
 def strided(array: Any) -> StridedArgument:
-    """`array` as a kernel argument that may have any strides: the kernel takes them as parameters of its own.
+    """Declare that a kernel takes the strides of an array as parameters, so that the array may have any strides.
+
+    A pointer parameter receives only the address of the first element, so a launch rejects an array that is not
+    C-contiguous (`x[::2]`, `x.T`, a broadcast or reversed view) unless it is declared so. launch, prepare, updates of
+    graphs and captured functions take declared arrays; all other checks still apply.
+
+    Args:
+        array: Any array that a launch takes.
+
+    Returns:
+        The kernel argument.
+
+    Example:
 
         copy_rows.launch(stream, grid, block, args=(cudakit.strided(x.T), y, *x.T.strides_elements))
-
-    A pointer parameter is passed the address of the first element only, so a launch refuses an array whose elements are
-    not in C order without gaps (`x[::2]`, `x.T`, a broadcast or reversed view), unless it is declared so. array: any
-    array that a launch takes; all other checks of the launch apply. Taken by launch, prepare, updates of graphs and
-    captured functions.
     """
     return array if isinstance(array, StridedArgument) else StridedArgument(array)
 
 
 def declared(arguments: Iterable[Any]) -> tuple[Any, ...]:
-    """The arguments of a kernel that takes the strides of its arrays: those that are not contiguous are declared."""
+    """Return the arguments with each device array that is not contiguous declared strided."""
     return tuple(
         strided(value) if isinstance(value, DeviceArray) and not value.is_contiguous else value for value in arguments
     )
 
 
 def unwrapped(argument: Any) -> Any:
-    """The array of a declared argument; any other argument itself."""
+    """Return the array of a declared argument; any other argument unchanged."""
     return argument.array if type(argument) is StridedArgument else argument

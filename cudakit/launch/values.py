@@ -1,4 +1,4 @@
-"""Tests of Python values for the rules of kernel arguments, and the texts of values in errors."""
+"""Tests of Python values for the rules of kernel arguments, and descriptions of values in errors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _THIS_ORDER = f"__ctype_{sys.byteorder[0]}e__"
 
 
 def describe(value: Any) -> str:
-    """The type and the relevant details of a value, for an error."""
+    """Return the type and the relevant details of a value, for an error."""
     kind = type(value).__name__
     if isinstance(value, StridedArgument):
-        return f"{describe(value.array)}, declared strided,"
+        return f"{describe(value.array)}, declared strided"
     if isinstance(value, DeviceArray):
         return f"a DeviceArray of {value.dtype}"
     if isinstance(value, np.ndarray):
@@ -41,22 +41,22 @@ def _is_torch(value: Any) -> bool:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether `value` is an int or a numpy integer; a duration, which numpy counts among its integers, is not."""
+    """Return whether `value` is an int or a numpy integer; a duration, which numpy counts as an integer, is not."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, np.timedelta64)
 
 
 def is_bytes(value: Any) -> bool:
-    """Whether `value` is a view of bytes or of structures, not of numbers, whose memory would be reinterpreted."""
+    """Return whether `value` is a view of bytes or structures, whose memory can be passed as it is; numbers are not."""
     if isinstance(value, memoryview):
         return value.format in ("B", "b", "c") or value.format.startswith("T{")
     return isinstance(value, ctypes.Array) and value._type_ in (ctypes.c_char, ctypes.c_byte, ctypes.c_ubyte)
 
 
 def is_swapped(value: Any) -> bool:
-    """Whether a structure has numbers whose bytes are in the other order."""
+    """Return whether a structure has numbers that are not in native byte order."""
     if isinstance(value, (np.void, np.ndarray)):
         return not value.dtype.isnative
-    # A number of ctypes has the type of this machine's order as an attribute; bytes have themselves.
+    # A ctypes number has its native-order type as an attribute; for bytes it is the same type.
     kinds: list[Any] = [type(value)]
     for kind in kinds:
         if issubclass(kind, (ctypes.Structure, ctypes.Union)):
@@ -67,13 +67,13 @@ def is_swapped(value: Any) -> bool:
 
 
 def scalar_advice(value: Any) -> str:
-    """How to make a number of `value`, as the end of an advice; "" if it is not clear."""
+    """Return how to convert `value` to a number, as the end of an advice; "" if that is unclear."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         return ", array.item()"
     if isinstance(value, (DeviceArray, np.ndarray)):
         return ": arrays go to pointer parameters"
     if isinstance(value, (float, np.floating)):
-        return ", int(x) where that is meant"
+        return ", such as int(x) if rounding is intended"
     if isinstance(value, np.generic):
-        return ", converted on purpose"
+        return ", converted explicitly"
     return ""

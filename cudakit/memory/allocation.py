@@ -11,12 +11,12 @@ from cudakit.driver.stream import Event, Stream, StreamEnd
 from cudakit.driver.stream_set import StreamSet, keeps_its_handle
 from cudakit.errors import CudaError, OutOfMemory
 
-#: Whether each context's device has a stream-ordered pool; some virtual GPUs have none.
+#: Whether each context's device has a stream-ordered pool; some virtual GPUs do not.
 _pooled: weakref.WeakKeyDictionary[Context, bool] = weakref.WeakKeyDictionary()
 
 
 class Uses(StreamSet):
-    """The streams that use one allocation: its home stream, where it is freed, and the others, which are waited for."""
+    """The streams that use one allocation: its home stream, which frees it, and the others, which are waited for."""
 
     __slots__ = ("context", "home")
 
@@ -74,7 +74,7 @@ class Uses(StreamSet):
 
     def captured_elsewhere(self) -> bool:
         """Return whether another library is capturing one of the streams. For finalizers: never raises."""
-        # A handle that nothing keeps alive may be invalid, so it is not queried.
+        # Without an owner, a handle may be invalid and must not be queried.
         return any(
             stream.foreign and keeps_its_handle(stream) and self.context.primary.is_capturing(stream.handle)
             for stream in (self.home, *self.others)

@@ -451,8 +451,8 @@ class DeviceArray(Strided):
             stream: The consumer's stream, as DLPack counts (None and 1: legacy default, 2: per-thread default, -1: no
                 ordering).
             max_version: The newest DLPack version that the consumer accepts; 1.0 is used if it is at least that.
-            dl_device: (1, 0) requests a copy in host memory.
-            copy: True requests a copy; False raises if one is needed.
+            dl_device: (1, 0) for a copy in host memory.
+            copy: True to always copy; False to raise if a copy is needed.
 
         Raises:
             BufferError: If the array cannot be exported so.

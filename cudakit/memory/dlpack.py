@@ -274,7 +274,7 @@ def _expect_extents(exporter: Any, shape: tuple[int, ...]) -> None:
 def take_interface(exporter: Any, description: dict[str, Any]) -> ImportedArray:
     """Return the array of a `__cuda_array_interface__`, with device (CUDA, -1). The caller waits for its "stream"."""
     if description.get("mask") is not None:
-        raise BufferError(f"{type(exporter).__name__} has a mask; device arrays have none, so apply it first")
+        raise BufferError(f"{type(exporter).__name__} has a mask, which device arrays do not support; apply it first")
     dtype = interface_dtype(description)
     shape = tuple(int(extent) for extent in description["shape"])
     _expect_extents(exporter, shape)

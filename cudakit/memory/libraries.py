@@ -1,8 +1,8 @@
 """Arrays of torch and CuPy, read through their own attributes: no DLPack capsule, no event, no reference.
 
 A Library describes each access as text, a Python expression of `{0}`, because launch code is generated: a function
-call per attribute would cost as much as the attribute. `Library.read` makes a function of such an expression. Nothing
-here imports a library; only those that the program has imported are found.
+call per attribute would cost as much as the attribute. `Library.read` makes a function of such an expression. Only
+libraries that the program has imported are found; none is imported here.
 
 On the stream that a library considers current, its allocator orders reuse: memory that it allocates again is used after
 the work queued there. On another stream the caller must keep the array alive, or call `record_use`.

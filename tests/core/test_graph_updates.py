@@ -84,7 +84,7 @@ def test_dynamic_shared_memory_is_updated_past_the_default(device, work):
     [
         ("scale", {"args": ()}, LaunchError, "takes 4 arguments"),
         ("scale", {"args": (1, 2, 3.0, 4)}, LaunchError, "an int is not accepted as an address"),
-        ("scale", {"grid": 0}, LaunchError, "below 1"),
+        ("scale", {"grid": 0}, LaunchError, "at least 1"),
         ("scale", {"block": (512, 4)}, LaunchError, "2048 threads"),
         ("sale", {}, GraphError, "no node is 'sale'"),
         ("add", {}, GraphError, "several nodes are 'add'"),
@@ -162,7 +162,7 @@ def test_what_is_no_stream_and_no_node_is_told(device) -> None:
         with stream.capture() as graph:
             y.fill(1, stream)
         with graph.instantiate() as ready:
-            with pytest.raises(TypeError, match="NoneType is no stream"):
+            with pytest.raises(TypeError, match="a stream is needed, got NoneType"):
                 ready.launch(None)
             with pytest.raises(TypeError, match="takes a node, its name or index"):
                 ready.update(None, grid=1)

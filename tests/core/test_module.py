@@ -68,11 +68,14 @@ def test_kernels_by_name(module: cudakit.Module, name: str, signature: str) -> N
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("fill", r"'fill' is the name of several kernels of module\.cu: .*fill<4, float>\(float\*\).* Use the full text"),
-        ("ns::scales", r"no kernel 'ns::scales'. Near it: ns::scale\(float\*, int\)"),
+        (
+            "fill",
+            r"'fill' is the name of several kernels of module\.cu: .*fill<4, float>\(float\*\).* Use the full text",
+        ),
+        ("ns::scales", r"no kernel 'ns::scales'. Similar: ns::scale\(float\*, int\)"),
         ("xyz", r"no kernel 'xyz'. It has: .*fill<8, int>\(int\*\).*only"),
-        ("fill<16, float>", r'asked for by name: compile\(..., names=\("fill<16, float>",\)\)'),
-        ("fill<4, double>", "Near it: fill<4, float>"),
+        ("fill<16, float>", r'only compiled if it is named: compile\(..., names=\("fill<16, float>",\)\)'),
+        ("fill<4, double>", "Similar: fill<4, float>"),
     ],
 )
 def test_wrong_names(module: cudakit.Module, name: str, match: str) -> None:
@@ -227,7 +230,7 @@ def test_a_variable_of_a_struct_needs_a_dtype(device: cudakit.Device, module: cu
     module["scale(double*)"].launch(device.default_stream, grid=1, block=1, args=(x,))
     device.synchronize()
     assert module.variable("odd", pair).numpy().tolist() == [(1, 2.0)] or module.variable("odd", pair).numpy()["b"] == 2
-    with pytest.raises(ValueError, match="no whole number of"):
+    with pytest.raises(ValueError, match="not a multiple of"):
         module.variable("odd", np.complex128)
 
 
@@ -264,7 +267,9 @@ def test_the_last_part_of_a_name_is_enough_where_it_is_unique(device: cudakit.De
     assert module.constant("c").pointer == module.constant("p::c").pointer
     assert module.constant("c").dtype == np.float32
     assert module.variable("once").shape == ()
-    with pytest.raises(UnknownName, match=r"several __device__ variables of last\.cu: [pq]::twice, [pq]::twice\. Say"):
+    with pytest.raises(
+        UnknownName, match=r"the name of several __device__ variables of last\.cu: [pq]::twice, [pq]::twice\. Use"
+    ):
         module.variable("twice")
 
 
@@ -495,10 +500,10 @@ def test_loaded_ptx(device: cudakit.Device, tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize(
     ("index", "value", "match"),
     [
-        (0, 1.5, r"parameter 0 .*is void\*, but float 1.5"),
+        (0, 1.5, r"parameter 0 .*is void\*, got float 1.5"),
         (1, "text", "parameter 1 .*is 64 bits"),
-        (2, None, "parameter 2 .*is float, but None"),
-        (3, 2.0, "parameter 3 .*is 32-bit integer, but float 2.0"),
+        (2, None, "parameter 2 .*is float, got None"),
+        (3, 2.0, "parameter 3 .*is 32-bit integer, got float 2.0"),
         (3, 1 << 33, "parameter 3 .*is 32-bit integer"),
     ],
 )
@@ -527,20 +532,20 @@ def test_wrong_images(device: cudakit.Device, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be PTX .*, a cubin"):
         device.load(b"\x01\xff\xfe")
     (tmp_path / "kernel.cu").write_text("__global__ void k() {}\n")
-    with pytest.raises(ValueError, match=r"kernel\.cu is neither PTX"):
+    with pytest.raises(ValueError, match=r"kernel\.cu must be PTX"):
         device.load(tmp_path / "kernel.cu")
     # the compiler's own words are in the error: which line, and what
     line = next(number for number, text in enumerate(PTX.splitlines(), 1) if "mul.wide" in text)
     with pytest.raises(CudaError, match=rf"INVALID_PTX[\s\S]*line {line}\b"):
         device.load(PTX.replace("mul.wide", "mul.wild"))
-    with pytest.raises(UnknownName, match=r"^module.ptx has no kernel 'scale'\. Near it: scaled$"):
+    with pytest.raises(UnknownName, match=r"^module.ptx has no kernel 'scale'\. Similar: scaled$"):
         device.load(PTX)["scale"]
 
 
 def test_a_cubin_needs_a_gpu(sim: cudakit.Device) -> None:
     before = sim.context.driver.simStats().modules
     compiled = sim.compile(source=SOURCE, name="module.cu", names=NAMES)
-    with pytest.raises(CudakitError, match=r"made.cubin is machine code for GPUs, and sim.* runs PTX; pass the PTX"):
+    with pytest.raises(CudakitError, match=r"made.cubin is machine code for GPUs, but sim.* runs PTX; pass the PTX"):
         sim.load(compiled.cubin, name="made.cubin")
     assert sim.context.driver.simStats().modules == before + 1
 
@@ -558,7 +563,7 @@ def test_a_bare_cubin(gpu: cudakit.Device, tmp_path: Path) -> None:
     gpu.synchronize()
     module["ns::scale"].launch(gpu.default_stream, grid=1, block=32, args=(x, 3))
     assert x.numpy().tolist() == [0, 2, 4, 2]
-    with pytest.raises(LaunchError, match=r"parameter 1 .*is int, but float 1.5"):
+    with pytest.raises(LaunchError, match=r"parameter 1 .*is int, got float 1.5"):
         module["ns::scale"].launch(gpu.default_stream, grid=1, block=32, args=(x, 1.5))
     with pytest.raises(ValueError, match="pass its dtype"):
         module.constant("table")
