@@ -1,4 +1,4 @@
-"""CUDA graphs: capture what is queued on a stream, instantiate it, and replay it with one call of the driver.
+"""CUDA graphs: capture the work queued on a stream, instantiate it, and replay it with one driver call.
 
     with stream.capture() as graph:
         blur.launch(stream, grid=..., block=..., args=(x, y, n))
@@ -8,13 +8,13 @@
         ready.launch(stream)
     ready.update("blur", args=(y, x, n))
 
-Nothing runs while a stream is captured. Launches, fills, copies of device and pinned memory and host functions become
-nodes; a stream that waits for an event of the capture (`other.wait(stream.record())`) becomes part of it, and must be
-waited for in turn before the block ends. Memory is made before the capture.
+While a stream is captured, its work does not run. Launches, fills, copies of device and pinned memory, and host
+functions become nodes. A stream that waits for an event of the capture (`other.wait(stream.record())`) joins it,
+and must be waited for in turn before the block ends. Allocate memory before the capture.
 
-A graph keeps alive what its nodes name: arrays, pinned memory of device.pinned(), modules. Another library's arrays
-it knows only if they were wrapped (device.wrap); `Graph.keep` keeps anything. Memory that was closed by hand while
-a graph names it is an error at the next launch.
+A graph keeps alive what its nodes use: arrays, pinned memory of device.pinned(), modules. It recognises another
+library's arrays only if they were wrapped (device.wrap); `Graph.keep` keeps anything else. If memory that a graph uses
+is closed, the next launch raises GraphError.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Capturing: what is queued on a stream becomes a Graph; a function becomes one graph per set of arguments."""
+"""Capture of the work on a stream into a Graph, and of a function into one graph per set of arguments."""
 
 from __future__ import annotations
 
@@ -18,21 +18,28 @@ from cudakit.launch.strides import StridedArgument, unwrapped
 from cudakit.memory.array import DeviceArray
 
 _UNJOINED = 904  # CUDA_ERROR_STREAM_CAPTURE_UNJOINED
-_MOST = 64  # graphs that a captured function keeps
+_MOST = 64  # graphs kept per captured function
 
 
 @contextlib.contextmanager
 def capture(stream: Stream, *, allow_empty: bool = False) -> Iterator[Graph]:
-    """Capture what is queued on `stream` in the block into a Graph; nothing of it runs.
+    """Capture the work queued on `stream` in the block into a Graph; none of it runs.
 
-    Calls that wait for the stream or look at it (synchronize, query, copies to and from pageable memory) are errors in
-    the block, as are allocations on the stream. Raises GraphError if the capture was broken, if a stream that
-    joined it is not waited for, and if nothing was captured (unless allow_empty).
+    In the block, calls that wait for the stream or query it (synchronize, query, copies from and to pageable memory)
+    and allocations on the stream raise GraphError.
+
+    Args:
+        stream: A stream of the device, but not the legacy default stream.
+        allow_empty: Accept a block that queues nothing.
+
+    Raises:
+        GraphError: If a call broke the capture, if a stream that joined it is not waited for, or if nothing was
+            captured.
     """
     context = stream.context
     handle = stream.expect_open()
     if int(handle) in (0, LEGACY_DEFAULT):
-        raise GraphError("the legacy default stream cannot be captured: capture a stream of device.stream()")
+        raise GraphError("the legacy default stream cannot be captured; use a stream of device.stream()")
     mode = context.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     context.call("cuStreamBeginCapture", handle, mode)
     graph, number = Graph(context), None
@@ -53,13 +60,13 @@ def capture(stream: Stream, *, allow_empty: bool = False) -> Iterator[Graph]:
     if not graph.nodes and not allow_empty:
         graph.close()
         raise GraphError(
-            f"nothing was captured on {stream!r}: the block queued no work on it. Work queued on another stream is "
-            "captured where that stream waits for this one: other.wait(stream.record())"
+            f"nothing was captured on {stream!r}: the block queued no work on it. To capture work on another stream, "
+            "make that stream wait for this one first: other.wait(stream.record())"
         )
 
 
 def _ended(stream: Stream, handle: Any, begun: ActiveCapture) -> Any:
-    """The driver's graph of a capture, which ends here. Raises GraphError if it was broken."""
+    """End a capture and return the driver's graph. Raises GraphError if the capture was broken."""
     context = stream.context
     context.make_current()
     result = context.driver.cuStreamEndCapture(handle)
@@ -70,27 +77,27 @@ def _ended(stream: Stream, handle: Any, begun: ActiveCapture) -> Any:
     if not isinstance(error, CudaError) or context.lost is not None:
         raise error
     if int(result[0]) == _UNJOINED:
-        why = f"a stream that became part of it was not waited for: {stream!r}.wait(other) before the block ends"
+        why = f"a stream that joined it was not waited for; call {stream!r}.wait(other) before the block ends"
     else:
         why = f"it was broken by {broken or 'a call that cannot be part of a graph'}"
-    raise GraphError(f"the capture on {stream!r} gives no graph: {why}") from error
+    raise GraphError(f"the capture on {stream!r} failed: {why}") from error
 
 
 # Functions ------------------------------------------------------------------------------------------------------------
 
 
 class Captured:
-    """A function of device arrays that is captured once for each set of arrays, and replayed after. See `captured`."""
+    """A function of device arrays, captured once per set of arguments and then replayed. Made by `captured`."""
 
     def __init__(self, function: Callable[..., Any], most: int = _MOST) -> None:
         if not callable(function):
-            raise TypeError(f"captured() takes a function, not {type(function).__name__}")
+            raise TypeError(f"captured() needs a function, got {type(function).__name__}")
         if most < 1:
-            raise ValueError(f"most={most}: a captured function keeps at least one graph")
+            raise ValueError(f"most must be at least 1, the number of graphs to keep, got {most}")
         functools.update_wrapper(self, function)
         self.function = function
         self.most = most
-        # Each graph (None where nothing was queued), what the function gave, and the arrays that its key is made of.
+        # Each graph (None if nothing was queued), the function's result, and the arrays that its key refers to.
         self._ready: dict[Any, tuple[Executable | None, Any, tuple[object, ...]]] = {}
         self._lock = threading.Lock()
 
@@ -98,16 +105,16 @@ class Captured:
         return f"Captured({getattr(self.function, '__name__', self.function)!r}, {len(self._ready)} graphs)"
 
     def __len__(self) -> int:
-        """How many graphs it holds."""
+        """The number of graphs it holds."""
         return len(self._ready)
 
     def __call__(self, where: Any, *arguments: Any) -> Any:
-        """Do what function(where, *arguments) does, on the same stream; returns what the captured call returned."""
+        """Do the work of the function on the same stream; returns the result of the captured call."""
         stream = where if hasattr(where, "__cuda_stream__") else getattr(where, "stream", None)
         if stream is None or isinstance(where, DeviceArray):
             raise TypeError(
-                f"a captured function is called with a stream, or a thing that has one, and not with a "
-                f"{type(where).__name__}: the stream comes first"
+                f"the first argument of a captured function must be a stream, or an object with a .stream, got "
+                f"{type(where).__name__}"
             )
         key = tuple(map(_key, arguments))
         entry = self._ready.get(key)
@@ -117,7 +124,7 @@ class Captured:
                 if entry is None:
                     entry = self._capture(stream, where, arguments)
                     while len(self._ready) >= self.most:
-                        # what is queued still runs: the driver destroys a graph once it has
+                        # The driver destroys a graph after its queued launches have run.
                         del self._ready[next(iter(self._ready))]
                     self._ready[key] = entry
         ready, given, _ = entry
@@ -134,7 +141,7 @@ class Captured:
         if not isinstance(stream, Stream):
             if not arrays:
                 raise GraphError(
-                    "another library's stream is captured with at least one DeviceArray among the arguments"
+                    "capturing another library's stream needs at least one DeviceArray among the arguments"
                 )
             stream = Stream.of(arrays[0].context, stream)
         with capture(stream, allow_empty=True) as graph:
@@ -142,25 +149,36 @@ class Captured:
             given = self.function(where, *arguments)
         if not graph.nodes and any(array.size for array in arrays):
             raise GraphError(
-                f"{self!r} has queued nothing on {stream!r}, so a replay would do nothing: the function must queue its "
-                "work on the stream it is given (stream=..., or chunk.stream)"
+                f"{self!r} queued nothing on {stream!r}, so a replay would do nothing; the function must queue its "
+                "work on the stream it receives (stream=..., or chunk.stream)"
             )
         return (graph.instantiate() if graph.nodes else None), given, owners
 
     def close(self) -> None:
-        """Let go of all its graphs, once what is queued has run. The next call captures again."""
+        """Release all its graphs after their queued launches. The next call captures again."""
         with self._lock:
             self._ready.clear()
 
 
 def captured(function: Callable[..., Any], *, most: int = _MOST) -> Captured:
-    """`function` with its first call for each set of arguments captured into a graph, which later calls replay.
+    """Return `function` with its first call per set of arguments captured into a graph, which later calls replay.
 
-    function: function(where, *arguments) queues work on a stream and waits for nothing. where: a Stream, or a thing
-    with a `stream` (a pipeline's chunk), of which it may use nothing else. arguments: device arrays, pinned arrays,
-    both also as `cudakit.strided(x)`, numbers, text, None. Arrays are the same if they have the same memory, shape,
-    strides and dtype. most: graphs kept, the oldest of which is let go of for another. Each graph keeps its arrays
-    alive.
+    Arrays count as the same if they have the same memory, shape, strides and dtype. Each graph keeps its arrays alive.
+
+    Args:
+        function: Queues work on a stream and waits for nothing. Its first argument is a Stream, or an object with a
+            `stream` (a pipeline's chunk), of which the function may use nothing else. Its other arguments are device
+            arrays, pinned arrays (both also as `cudakit.strided(x)`), numbers, text and None.
+        most: The number of graphs to keep; beyond it, the oldest is released.
+
+    Returns:
+        An object that is called like `function`.
+
+    Raises:
+        TypeError: If `function` cannot be called.
+        ValueError: If `most` is below 1.
+
+    Example:
 
         step = captured(lambda stream, x, y: blur.launch(stream, grid, block, args=(x, y, n)))
         for _ in range(100):
@@ -171,7 +189,7 @@ def captured(function: Callable[..., Any], *, most: int = _MOST) -> Captured:
 
 
 def _key(value: Any) -> Any:
-    """By what an argument is known again. Arrays are kept as long as their key, so no other has the identity of one."""
+    """Return an argument's key. Arrays live as long as their key, so no other object can have their identity."""
     if isinstance(value, StridedArgument):
         return StridedArgument, _key(value.array)
     if isinstance(value, DeviceArray):
@@ -179,10 +197,10 @@ def _key(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.ctypes.data, value.shape, value.strides, value.dtype
     if isinstance(value, (float, complex, np.generic)):
-        return type(value), np.asarray(value).tobytes()  # by their bits: -0.0 equals 0.0, and NaN not even itself
+        return type(value), np.asarray(value).tobytes()  # bitwise: -0.0 equals 0.0, and NaN does not equal itself
     if value is None or isinstance(value, (int, str, bytes)):
         return type(value), value
     raise TypeError(
-        "a captured function takes device and pinned arrays, numbers, text and None, by which its graph is found "
-        f"again, and not a {type(value).__name__}: make it part of the function, or wrap an array (device.wrap)"
+        "the arguments of a captured function must be device or pinned arrays, numbers, text or None, which identify "
+        f"its graph, got {type(value).__name__}; make it part of the function, or wrap an array (device.wrap)"
     )

@@ -1,4 +1,4 @@
-"""Graph and Executable: a captured graph; what it is instantiated to, launched and updated."""
+"""Graph, a captured graph, and Executable, an instantiated one that is launched and updated."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from cudakit.memory.allocation import Allocation
 
 
 class Graph:
-    """What was captured: nodes in an order in which they may run. Made by `Stream.capture`; `close()` destroys it.
+    """A captured graph. Made by `Stream.capture`; `close()` destroys it.
 
-    An Executable made of it can still be launched then, but its nodes can no longer be updated one by one.
-    kept: what it keeps alive beside what its nodes name.
+    After close(), an Executable made from it can still be launched, but its nodes can no longer be updated one by one.
+
+    Attributes:
+        kept: Objects that the graph keeps alive in addition to those that its nodes use.
     """
 
     def __init__(self, context: Context) -> None:
@@ -46,43 +48,52 @@ class Graph:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, or its device was."""
+        """Whether it, or its device, was closed."""
         return self._finalizer is not None and not self._finalizer.alive
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Its operations, each after those that it waits for. Raises GraphError while it is being captured."""
+        """Its operations, each after those it waits for. Raises GraphError while it is being captured."""
         self._expect_captured()
         return self._nodes
 
     def keep(self, *things: object) -> None:
-        """Keep things alive for as long as this graph, and what is instantiated from it later, may use them."""
+        """Keep objects alive as long as this graph, and everything instantiated from it later, may use them.
+
+        Args:
+            things: Any objects.
+        """
         self.kept.extend(things)
 
     def instantiate(self) -> Executable:
-        """An executable graph, to be launched any number of times."""
+        """Return an executable graph, which can be launched any number of times.
+
+        Raises:
+            GraphError: If the graph is still being captured.
+            Closed: If it was closed.
+        """
         self.expect_open()
         return Executable(self)
 
     def close(self) -> None:
-        """Destroy the graph. Idempotent."""
+        """Destroy the graph. A second call does nothing."""
         if self._finalizer is not None:
             self._finalizer()
             self.kept = []
 
     def _expect_captured(self) -> None:
         if self.handle is None:
-            raise GraphError("the graph is still being captured: it has its nodes once the with block has ended")
+            raise GraphError("the graph is still being captured; use it after the with block")
 
     def expect_open(self) -> None:
-        """Raise GraphError while it is being captured, Closed once it was closed."""
+        """Raise GraphError while it is being captured, Closed after it was closed."""
         self._expect_captured()
         if self.closed:
             self.context.make_current()
-            raise Closed(f"{self!r} was closed: capture it again")
+            raise Closed(f"{self!r} was closed; capture it again")
 
     def take(self, handle: Any, kept: Sequence[object]) -> None:
-        """Become the driver's graph `handle`, and keep what the capture said must be."""
+        """Take over the driver's graph `handle`, and keep the objects that its capture kept."""
         self.handle = handle
         self._finalizer = self.context.adopt_handle(self, "cuGraphDestroy", handle)
         self.kept.extend(kept)
@@ -90,7 +101,7 @@ class Graph:
 
 
 class _Update(NamedTuple):
-    """What one node was given: the driver's parameters, what holds the arguments they point to, what these name."""
+    """The update of one node: the driver's parameters, the owner of their arguments, and the objects they use."""
 
     params: Any
     packed: Prepared | None
@@ -98,22 +109,25 @@ class _Update(NamedTuple):
 
 
 class Executable:
-    """An instantiated graph. `launch(stream)` replays it; made by `Graph.instantiate`.
+    """An instantiated graph. Made by `Graph.instantiate`; `launch(stream)` replays it.
 
-    Launches of one executable graph never overlap, also on different streams: instantiate it once for each stream that
-    is to run at once. If ops with scratch memory were captured, all instances share it: capture a graph for each stream
-    instead. graph: what it was made of.
+    Launches of one executable graph never overlap, even on different streams: instantiate it once per stream for
+    concurrent launches. If ops with scratch memory were captured, all instances share it: capture one graph per stream
+    instead.
+
+    Attributes:
+        graph: The graph it was made from.
     """
 
     def __init__(self, graph: Graph) -> None:
         context = self.context = graph.context
         self.graph = graph
-        self._current = graph  # whose nodes it has now: another's after a whole update
+        self._current = graph  # the graph whose nodes it has now; another one after a whole update
         self._updated: dict[int, _Update] = {}  # by node
         self._kept: list[object] = []
-        self._streams = StreamSet()  # that it was launched on
+        self._streams = StreamSet()  # the streams that it was launched on
         self._retired: list[bool] = []
-        self._known: Any = None  # the stream of the last launch, if nothing has to be looked at again
+        self._known: Any = None  # the stream of the last launch, while nothing needs to be checked again
         self._seen = -1
         with context.relaxed():
             self.handle: Any = context.call("cuGraphInstantiate", graph.handle, 0)
@@ -134,22 +148,27 @@ class Executable:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, or its device was."""
+        """Whether it, or its device, was closed."""
         return bool(self._retired)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes of the graph it was made of or last updated from."""
+        """The nodes of the graph that it was made from or last updated from."""
         return self._current.nodes
 
     def close(self) -> None:
-        """Destroy it, once what is queued has run. Idempotent."""
+        """Destroy it after its queued launches. A second call does nothing."""
         self._finalizer()
 
     def launch(self, stream: Any) -> None:
-        """Queue all of it on `stream`: one call of the driver.
+        """Queue the whole graph on `stream` with one driver call.
 
-        Raises GraphError if an array or module that it uses was closed, Closed if it or the stream was.
+        Args:
+            stream: A stream of the graph's device.
+
+        Raises:
+            GraphError: If an array or module that it uses was closed, or the stream is being captured.
+            Closed: If the executable graph or the stream was closed.
         """
         context = self.context
         if (
@@ -176,7 +195,7 @@ class Executable:
         return Closed(f"{self!r}: instantiate the graph again")
 
     def _accept(self, stream: Any) -> Stream:
-        """The stream as a Stream, all that is used looked at, and its freeing ordered after what is launched there."""
+        """Return the stream as a Stream, after checking all memory in use and ordering its free after this stream."""
         if self._retired:
             raise self._closed()
         context = self.context
@@ -185,19 +204,22 @@ class Executable:
         for thing in self._kept:
             if isinstance(thing, Allocation):
                 if not thing.open:
-                    raise GraphError(f"an array that {self._user(thing)} uses was closed: update it, or capture again")
+                    raise GraphError(
+                        f"an array that {self._user(thing)} uses was closed; update the node, or capture again"
+                    )
                 thing.uses.add(accepted)
             elif isinstance(thing, Image) and thing.closed:
-                raise GraphError(f"{thing!r}, whose kernel {self._user(thing)} launches, was closed: capture again")
+                raise GraphError(f"{thing!r}, whose kernel {self._user(thing)} launches, was closed; capture again")
         context.captures.refuse(
-            handle, f"{self!r} cannot be launched on {accepted!r} while that is being captured: graphs do not nest"
+            handle,
+            f"{self!r} cannot be launched on {accepted!r} while that stream is being captured: graphs do not nest",
         )
         self._streams.add(accepted)
         self._known, self._seen = accepted, context.closings
         return accepted
 
     def _user(self, thing: object) -> str:
-        """Which node uses a thing, for errors."""
+        """Return the node that uses an object, for errors."""
         for node in self._current.nodes:
             if any(thing is kept for kept in self._kept_by(node)):
                 return f"node {node}"
@@ -214,12 +236,22 @@ class Executable:
         block: Any = None,
         shared: int | None = None,
     ) -> None:
-        """Change what the next launches do; what is queued already is left as it is.
+        """Change the next launches; those already queued keep their arguments.
 
-        what: a kernel's node, its index, or its name if that is unique, for other arguments, grid, block or shared
-        memory, each checked as `Kernel.launch` does; what is not given stays. Or another Graph with the same nodes in
-        the same order, for the operands of all of them. Raises GraphError if the graphs differ, or for a node that
-        is no launch of a kernel of cudakit; LaunchError for what the kernel does not take.
+        Update one kernel's node with new arguments, grid, block or shared memory, each checked as by `Kernel.launch`;
+        whatever is not passed stays. Or update all nodes from another Graph with the same nodes in the same order.
+
+        Args:
+            what: A kernel's node, its index, or its name if that is unique; or a Graph.
+            args: The kernel's arguments, as a tuple.
+            grid: Blocks: an int, or a tuple of up to three.
+            block: Threads per block, likewise.
+            shared: Dynamic shared memory per block, in bytes.
+
+        Raises:
+            GraphError: If the graphs differ, there is no such node, or it does not launch a kernel of cudakit.
+            LaunchError: If an argument or a size is wrong.
+            Closed: If the executable graph was closed.
         """
         if self._retired:
             raise self._closed()
@@ -227,7 +259,8 @@ class Executable:
         if isinstance(what, Graph):
             if args is not None or grid is not None or block is not None or shared is not None:
                 raise GraphError(
-                    "a whole graph brings its own arguments: give either a graph, or a node and what is new"
+                    "update() got a graph together with args, grid, block or shared; pass either a graph, or a node "
+                    "and its changes"
                 )
             self._update_all(what)
         else:
@@ -238,31 +271,31 @@ class Executable:
         nodes = self._current.nodes
         if isinstance(what, Node):
             if not any(what is node for node in (*nodes, *self.graph.nodes)):
-                raise GraphError(f"node {what} is of another graph: give one of .nodes")
+                raise GraphError(f"node {what} is of another graph; use one of .nodes")
             return nodes[what.index]
         if isinstance(what, str):
             named = [node for node in nodes if node.name == what]
             if len(named) != 1:
                 which = "several nodes are" if named else "no node is"
-                raise GraphError(f"{which} {what!r}; give the node or its index. There are {listing(nodes)}")
+                raise GraphError(f"{which} named {what!r}; pass the node or its index. The graph has {listing(nodes)}")
             return named[0]
         if not isinstance(what, int):
             raise TypeError(
-                f"update() takes a node, its name or index, or another Graph, not {type(what).__name__}; there are "
+                f"update() needs a node, its name or index, or another Graph, got {type(what).__name__}; the graph has "
                 f"{listing(nodes)}"
             )
         if not 0 <= what < len(nodes):
-            raise GraphError(f"there is no node {what}; there are {listing(nodes)}")
+            raise GraphError(f"there is no node {what}; the graph has {listing(nodes)}")
         return nodes[what]
 
     def _update_node(self, node: Node, args: Sequence[Any] | None, grid: Any, block: Any, shared: int | None) -> None:
         kernel = node.kernel
         if kernel is None:
             raise GraphError(
-                f"node {node} is no launch of a kernel that cudakit compiled or loaded, and only those are updated one "
-                "by one: capture it again, and update the whole"
+                f"node {node} cannot be updated alone, because it does not launch a kernel that cudakit compiled or "
+                "loaded; capture the graph again, and update from it"
             )
-        # The node by which the driver knows it, and the owner of the arguments that stay.
+        # `original` identifies the node to the driver; `params` has the arguments that stay.
         for graph in (self.graph, self._current):
             graph.expect_open()
         original = self.graph.nodes[node.index].handle
@@ -296,19 +329,19 @@ class Executable:
     def _update_all(self, other: Graph) -> None:
         other.expect_open()
         if other.context is not self.context:
-            raise GraphError(f"{other!r} is of another device than {self!r}")
+            raise GraphError(f"{self!r} cannot be updated from {other!r}, which is on another device")
         mine, theirs = self._current.nodes, other.nodes
         if [(node.kind, node.after) for node in mine] != [(node.kind, node.after) for node in theirs]:
             raise GraphError(
-                "a graph is updated from one with the same kinds of nodes in the same order, and these differ: "
-                f"{listing(theirs)} instead of {listing(mine)}. Instantiate it instead"
+                "a graph can be updated only from one with the same kinds of nodes in the same order, got "
+                f"{listing(theirs)} instead of {listing(mine)}; instantiate it instead"
             )
         result = self.context.driver.cuGraphExecUpdate(self.handle, other.handle)
         if result[0]:
             error = self.context.failed("cuGraphExecUpdate", result[0])
             if self.context.lost is not None:
                 raise error
-            raise GraphError(f"the driver cannot update {self!r} from {other!r}: instantiate it instead") from error
+            raise GraphError(f"the driver cannot update {self!r} from {other!r}; instantiate it instead") from error
         self._current = other
         self._updated.clear()
 
@@ -317,7 +350,7 @@ class Executable:
         return node.kept if updated is None else updated.kept
 
     def _gather(self) -> None:
-        """Rebuild the de-duplicated list of what is kept alive."""
+        """Rebuild the de-duplicated keep-alive list."""
         current = self._current
         kept = {id(thing): thing for thing in current.kept}
         for node in current.nodes:
@@ -335,9 +368,9 @@ def _destroy(context: Context, handle: Any, retired: list[bool], streams: Stream
 
 
 def _outlive(context: Context, streams: StreamSet, things: Iterable[object]) -> None:
-    """Keep pinned memory until what is queued on the streams is done; arrays are freed in their order anyway."""
+    """Keep pinned memory until the work queued on the streams is done; arrays are freed in stream order anyway."""
     if context.closed:
-        return  # it has waited for all of its work
+        return  # close() has waited for all work
     hosts = [thing for thing in things if not isinstance(thing, (Allocation, Image))]
     for stream in streams.others if hosts else ():
         if not stream.closed:

@@ -1,4 +1,4 @@
-"""The nodes of a captured graph, as the driver reports them, and whose memory they name."""
+"""The nodes of a captured graph, as the driver reports them, and the owners of the memory that they use."""
 
 from __future__ import annotations
 
@@ -21,10 +21,18 @@ from cudakit.memory.allocation import Allocation
 class Node:
     """One operation of a graph.
 
-    index: its place in Graph.nodes, each of which comes after those it waits for: `after`, by index. kind: "kernel",
-    "memcpy", "memset", "host" or another of the driver's. name: the kernel's, or what it does. kernel, grid, block,
-    shared (bytes): of launches; kernel is None if it is not cudakit's. nbytes: of copies and fills. handle: the
-    driver's. kept: the arrays, pinned blocks and modules that it names.
+    Attributes:
+        index: Its index in Graph.nodes, in which each node comes after those it waits for.
+        kind: "kernel", "memcpy", "memset", "host" or another of the driver's.
+        name: The kernel's name, or a description of the operation.
+        handle: The driver's handle.
+        after: The indices of the nodes it waits for.
+        kernel: The kernel of a launch; None if it is not cudakit's.
+        grid: Blocks of a launch.
+        block: Threads per block of a launch.
+        shared: Dynamic shared memory per block, in bytes.
+        nbytes: Bytes of a copy or fill.
+        kept: The arrays, pinned blocks and modules that it uses.
     """
 
     index: int
@@ -46,18 +54,18 @@ class Node:
 
 
 def dimensions(params: Any, what: str) -> Dim:
-    """The "grid" or "block" of the driver's parameters of a kernel node."""
+    """Return the "grid" or "block" of the driver's parameters of a kernel node."""
     x, y, z = (int(getattr(params, f"{what}Dim{axis}")) for axis in "XYZ")
     return x, y, z
 
 
 def listing(nodes: Sequence[Node]) -> str:
-    """Nodes in one line, for errors."""
+    """Return nodes in one line, for errors."""
     return "; ".join(map(str, nodes)) or "no nodes"
 
 
 class NodeReader:
-    """Reads a captured graph from the driver, and finds whose the addresses in it are."""
+    """Reads a captured graph from the driver, and finds the owners of the addresses in it."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -72,12 +80,12 @@ class NodeReader:
         self.starts = [owner[0] for owner in self.owners]
 
     def owner(self, address: int) -> object | None:
-        """The array, module's variable or pinned block that has the byte at an address; None if it has no owner."""
+        """Return the array, module variable or pinned block that contains an address; None if it has no owner."""
         place = bisect.bisect_right(self.starts, address) - 1
         return self.owners[place][2] if place >= 0 and address < self.owners[place][1] else None
 
     def nodes(self, graph: Any) -> tuple[Node, ...]:
-        """The nodes of a driver's graph, each after those that it waits for, else in the driver's order."""
+        """Return the nodes of a driver's graph, each after those it waits for, else in the driver's order."""
         call = self.context.call
         count = int(call("cuGraphGetNodes", graph)[-1])
         if count == 0:
@@ -117,7 +125,7 @@ class NodeReader:
         return Node(index, kind, "host function", handle, after, kept=self._owners_of(addresses))
 
     def _owners_of(self, addresses: Iterable[int]) -> tuple[object, ...]:
-        """What has bytes at any of the addresses, each once."""
+        """Return the owners of the addresses, each once."""
         owners = [self.owner(address) for address in addresses]
         return tuple({id(owner): owner for owner in owners if owner is not None}.values())
 
@@ -134,7 +142,7 @@ class NodeReader:
         )  # fmt: skip
 
     def _named(self, params: Any) -> tuple[Kernel | None, str]:
-        """The kernel of a launch, if it is one of ours, and its name."""
+        """Return the kernel of a launch, if it is cudakit's, and its name."""
         driver, function = self.context.driver, params.func
         if int(function):
             code, module = driver.cuFuncGetModule(function)
@@ -148,7 +156,7 @@ class NodeReader:
         return None, "another library's kernel" if code else name.decode(errors="replace")
 
     def _sizes(self, params: Any) -> list[int]:
-        """The bytes of each parameter of a kernel that is not ours; none if the driver does not report them."""
+        """Return the size of each parameter of another library's kernel; empty if the driver does not report them."""
         sizes: list[int] = []
         while int(params.func):
             code, _, size = self.context.driver.cuFuncGetParamInfo(params.func, len(sizes))
@@ -176,7 +184,7 @@ class NodeReader:
 
 
 def _addresses(pointers: int, sizes: Sequence[int]) -> Iterator[int]:
-    """Every eight bytes in a launch's parameters that may be an address. pointers: kernelParams."""
+    """Yield every eight bytes in a launch's parameters that may be an address. pointers: kernelParams."""
     if not pointers:
         return
     for place, size in zip((ctypes.c_uint64 * len(sizes)).from_address(pointers), sizes, strict=True):

@@ -29,7 +29,7 @@ def definition_line(text: str, kernel: str) -> int | None:
 
 
 def positions(text: str) -> dict[str, int]:
-    """Where each kernel is first declared in a source text: by its name with namespaces, and by the last part of it."""
+    """Return the position of each kernel's first declaration in a text, by name with and without namespaces."""
     code = without_comments(text)
     found: dict[str, int] = {}
     last: dict[str, int] = {}

@@ -97,7 +97,7 @@ class Function:
         self.max_threads = self._attribute("MAX_THREADS_PER_BLOCK")
         self.max_dynamic_shared = context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") - self.static_shared
         self.resources = resources if resources is not None else Resources(self.registers, self.static_shared)
-        # Not a cached_property: CPython would give each kernel a dict, which every launch would search.
+        # Not a cached_property: CPython would make a dict for each kernel, which every launch would search.
         self.required_cluster = self._required_cluster()
         self.sends: dict[Any, Callable[..., Any]] = {}
         self.lock = threading.Lock()

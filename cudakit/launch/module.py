@@ -167,7 +167,7 @@ class Module(Image):
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Every kernel, in the order of the source; kernels that the source's text does not show, in the order of PTX."""
+        """Every kernel, in the order of the source; those that it does not show, in the order of PTX."""
         return tuple(self._kernel(mangled) for mangled in self._in_order())
 
     def __iter__(self) -> Iterator[str]:

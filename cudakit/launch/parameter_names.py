@@ -33,8 +33,8 @@ def without_comments(source: str) -> str:
 def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...]:
     """Return the names of the `count` parameters of `kernel` ("ns::k<4>"), from its definition in `source`.
 
-    A name is "" if the parameter has none, if the kernel is not found (made by a macro, or in a header), or if several
-    definitions of that name disagree. Declarations are read if there is no definition.
+    A name is "" if the parameter is unnamed, if the kernel is not found (made by a macro, or in a header), or if
+    several definitions of that name disagree. Declarations are read if there is no definition.
     """
     named = ((_named(parts, count), defined) for parts, defined in _parameter_lists(source, kernel))
     return _agreed(((names, defined) for names, defined in named if names is not None), count)

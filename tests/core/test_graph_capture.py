@@ -36,7 +36,7 @@ REFUSED = {
     "numpy": (lambda device, work: work.x.numpy(work.stream), GraphError, "pageable"),
     "upload": (lambda device, work: work.x.copy_from(work.host, work.stream), GraphError, "pageable"),
     "strided": (
-        lambda device, work: work.matrix.T.copy_to(work.pinned, work.stream), GraphError, "separate copies"
+        lambda device, work: work.matrix.T.copy_to(work.pinned, work.stream), GraphError, "host gathers its 20 pieces"
     ),
     "empty": (lambda device, work: device.empty((4,), stream=work.stream), GraphError, "Make the array before"),
     "copy": (lambda device, work: work.x.copy(work.stream), GraphError, "Make the array before"),
@@ -104,7 +104,7 @@ def test_a_branch_must_be_joined(device, work):
         t.wait(s)
         scale(device, t, work.x, work.y, 2.0)
 
-    with pytest.raises(GraphError, match=r"was not waited for: .*\.wait\(other\)"):
+    with pytest.raises(GraphError, match=r"was not waited for; call .*\.wait\(other\)"):
         captured(device, work, fork)
     for stream in (s, t):
         stream.synchronize()
@@ -328,9 +328,9 @@ def test_a_captured_function_finds_a_new_array_at_an_old_address(device):
 
 def test_a_captured_function_is_called_with_what_it_can_know_again(device, work):
     step = graphs.captured(lambda stream, x: None)
-    with pytest.raises(TypeError, match="not a list"):
+    with pytest.raises(TypeError, match="got list"):
         step(work.stream, [work.x])
-    with pytest.raises(TypeError, match="the stream comes first"):
+    with pytest.raises(TypeError, match="first argument of a captured function must be a stream"):
         step(work.x, work.x)
 
 
@@ -339,9 +339,9 @@ def test_a_captured_function_that_queues_elsewhere_is_told(device) -> None:
     elsewhere = device.stream()
     device.synchronize()
     step = graphs.captured(lambda stream, a, b: b.copy_from(a, elsewhere))
-    with device.stream() as stream, pytest.raises(GraphError, match="has queued nothing on"):
+    with device.stream() as stream, pytest.raises(GraphError, match="queued nothing on"):
         step(stream, x, y)
-    with pytest.raises(TypeError, match="takes a function, not NoneType"):
+    with pytest.raises(TypeError, match="needs a function, got NoneType"):
         graphs.captured(None)
-    with pytest.raises(ValueError, match="most=0"):
+    with pytest.raises(ValueError, match=r"most must be at least 1.*got 0"):
         graphs.captured(print, most=0)

@@ -215,7 +215,7 @@ def test_an_array_or_module_closed_by_hand_is_an_error_at_the_launch(device, wor
     ready.launch(s)
     assert np.allclose(z.numpy(s), 3 * work.host, rtol=1e-6)
     own.close()
-    with pytest.raises(GraphError, match="was closed: capture again"):
+    with pytest.raises(GraphError, match="was closed; capture again"):
         ready.launch(s)
 
 
