@@ -1,6 +1,6 @@
 """A simulated CUDA device: the driver API over a lockstep machine that runs PTX.
 
-`Driver` has the functions of `cuda.bindings.driver`. Nothing is imported before it is asked for.
+`Driver` has the functions of `cuda.bindings.driver`. Its module is imported at first use.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def test_what_the_simulated_device_does_not_run_yet_is_named_with_its_line(name)
     with Device("sim", fresh=True) as device:
         with pytest.raises(CudaError, match=text) as caught:
             device.compile(source=source, name=f"{name}.cu")
-        assert caught.value.hint.startswith("The simulated device does not run this yet: run it on a GPU")
+        assert caught.value.hint.startswith("The simulated device does not support this yet: run it on a GPU")
         assert "architecture" not in str(caught.value)
 
 
@@ -120,7 +120,7 @@ def test_a_variable_of_function_addresses_is_refused_by_the_simulated_device():
     source = "__device__ int a() { return 1; } __device__ int (*t[1])() = {a}; __global__ void k() {}"
     with Device("sim", fresh=True) as device:
         module = device.compile(source=source, name="t.cu", names=("&t",))
-        with pytest.raises(CudaError, match=r"function pointer tables.*does not run this yet"):
+        with pytest.raises(CudaError, match=r"function pointer tables.*does not support this yet"):
             module.variable("t", "int64")
 
 

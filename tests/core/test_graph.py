@@ -326,7 +326,7 @@ def test_memory_freed_behind_a_graphs_back_is_found(sim):
         ready.launch(s)
         s.synchronize()
         sim.context.call("cuMemFreeAsync", pointer, s.handle)
-        with pytest.raises(CudaError, match="was given to cuMemFreeAsync already"):
+        with pytest.raises(CudaError, match="was passed to cuMemFreeAsync already"):
             ready.launch(s)
         s.synchronize()
         assert driver.simStats().pending == 0, "nothing of it was queued"

@@ -30,7 +30,7 @@ BREAKS = {
     "query": (lambda device, work: work.stream.query(), CudaError, "cuStreamQuery failed"),
     "device": (lambda device, work: device.synchronize(), CudaError, "cuCtxSynchronize failed"),
     "event": (captured_event, CudaError, "cuEventQuery failed"),
-    "isolation": (outside_event, CudaError, "recorded outside of the capture"),
+    "isolation": (outside_event, CudaError, "recorded outside the capture"),
 }
 REFUSED = {
     "numpy": (lambda device, work: work.x.numpy(work.stream), GraphError, "pageable"),

@@ -193,7 +193,7 @@ def test_threads_that_wait_for_an_interrupted_device_learn_of_it_and_go_on_with_
     for thread in threads:
         thread.join(60)
     assert said.count("works") == 3
-    assert sum("interrupted: kernel speaks did not end" in text for text in said) == 3
+    assert sum("interrupted: kernel speaks did not finish" in text for text in said) == 3
 
 
 def test_an_interrupt_while_another_thread_runs_the_kernel_loses_nothing(sim: cudakit.Device) -> None:

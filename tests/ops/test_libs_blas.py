@@ -635,7 +635,7 @@ def test_an_uninitialised_operand_is_told_with_the_line(sim: Any) -> None:
     sim.synchronize()
     blas.gemm(x, y)
     with pytest.raises(
-        cudakit.errors.DeviceFault, match="cublasGemmEx reads 32 bytes that nobody has written"
+        cudakit.errors.DeviceFault, match="cublasGemmEx reads 32 bytes that were never written"
     ) as raised:
         sim.synchronize()
     report = raised.value.report

@@ -307,7 +307,7 @@ def test_an_array_dropped_after_the_call_is_freed_after_its_work(sim: Any) -> No
 
 def test_an_uninitialised_input_is_told(sim: Any) -> None:
     fft.fft(sim.empty(8, "complex64"))
-    with pytest.raises(cudakit.errors.DeviceFault, match="cufftExecC2C reads 64 bytes that nobody has written"):
+    with pytest.raises(cudakit.errors.DeviceFault, match="cufftExecC2C reads 64 bytes that were never written"):
         sim.synchronize()
 
 

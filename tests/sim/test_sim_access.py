@@ -267,7 +267,9 @@ def counted():
 def test_dynamic_shared_memory_that_the_launch_does_not_have(counted):
     report = report_of(counted, "store4", 1, 32, np.zeros(1, np.float32), 1)
     assert report.kind == "out of bounds"
-    expected = "shared store of 4 bytes at byte 0 of shared memory; the block has none: launch the kernel with shared="
+    expected = (
+        "shared store of 4 bytes at byte 0 of shared memory; the block has 0 bytes: launch the kernel with shared="
+    )
     assert expected in str(report)
 
 

@@ -446,7 +446,7 @@ def test_a_block_that_leaves_the_cluster_to_wait_is_a_deadlock(device):
 
 
 def test_a_grid_that_is_no_multiple_of_its_cluster_is_refused(device):
-    with pytest.raises(ValueError, match="no multiple of cluster"):
+    with pytest.raises(ValueError, match="not a multiple of cluster"):
         device.launch("ring", 6, 64, np.zeros(1, np.int32), np.zeros(1, np.int32))
 
 

@@ -63,7 +63,7 @@ def test_a_copy_may_not_leave_its_allocation(host: Host) -> None:
     assert "16 bytes" in driver.simLastMessage()
     assert driver.cuMemcpyDtoH(data, pointer - 1, 4) == (INVALID_VALUE,)
     assert driver.cuMemcpyDtoH(np.zeros(3, np.uint8), pointer, 4) == (INVALID_VALUE,)
-    assert "buffer that has 3" in driver.simLastMessage()
+    assert "needs 4 bytes, the buffer has 3" in driver.simLastMessage()
     assert driver.cuMemsetD32(pointer, 0, 5) == (INVALID_VALUE,)
     assert driver.cuMemsetD32(pointer + 2, 0, 1) == (INVALID_VALUE,)
     host.cuMemcpyHtoD(pointer, data, 16)
@@ -75,7 +75,7 @@ def test_host_and_device_pointers_are_told_apart(host: Host) -> None:
     pinned = host.pinned(4)
     pageable = np.zeros(4, np.float32)
     assert host.driver.cuMemcpyHtoD(pointer, pointer, 16) == (INVALID_VALUE,)
-    assert "device memory where host memory is wanted" in host.driver.simLastMessage()
+    assert "device memory, but host memory is required" in host.driver.simLastMessage()
     assert host.driver.cuMemcpyDtoD(pointer, address_of(pageable), 16) == (INVALID_VALUE,)
     # unified addressing: pinned memory has a device pointer of the same value
     pinned[:] = 7
@@ -391,4 +391,4 @@ def test_a_range_past_pinned_memory_is_refused(host: Host) -> None:
     data = host.pinned(8, np.uint8)
     pointer = host.cuMemAlloc(64)
     assert host.driver.cuMemcpyHtoDAsync(pointer, address_of(data) + 4, 8, 0) == (INVALID_VALUE,)
-    assert "past pinned memory" in host.driver.simLastMessage()
+    assert "past the end of the pinned memory" in host.driver.simLastMessage()

@@ -192,14 +192,14 @@ def test_parameters_are_described(shared_launcher: Launcher) -> None:
 @pytest.mark.parametrize(
     ("grid", "block", "shared", "says"),
     [
-        ((1, 1, 1), (1025, 1, 1), 0, "block.x is 1025"),
+        ((1, 1, 1), (1025, 1, 1), 0, "block.x must be 1 to 1024, got 1025"),
         ((1, 1, 1), (32, 33, 1), 0, "a block of 1056 threads"),
-        ((1, 1, 1), (1, 1, 65), 0, "block.z is 65"),
-        ((1, 1, 1), (0, 1, 1), 0, "block.x is 0"),
-        ((0, 1, 1), (32, 1, 1), 0, "grid.x is 0"),
-        ((1, 65536, 1), (32, 1, 1), 0, "grid.y is 65536"),
-        ((1, 1, 65536), (32, 1, 1), 0, "grid.z is 65536"),
-        ((2**31, 1, 1), (32, 1, 1), 0, "grid.x is 2147483648"),
+        ((1, 1, 1), (1, 1, 65), 0, "block.z must be 1 to 64, got 65"),
+        ((1, 1, 1), (0, 1, 1), 0, "block.x must be 1 to 1024, got 0"),
+        ((0, 1, 1), (32, 1, 1), 0, "grid.x must be 1 to 2147483647, got 0"),
+        ((1, 65536, 1), (32, 1, 1), 0, "grid.y must be 1 to 65535, got 65536"),
+        ((1, 1, 65536), (32, 1, 1), 0, "grid.z must be 1 to 65535, got 65536"),
+        ((2**31, 1, 1), (32, 1, 1), 0, "grid.x must be 1 to 2147483647, got 2147483648"),
         ((1, 1, 1), (32, 1, 1), 49153, "49153 bytes of dynamic shared memory"),
     ],
 )
@@ -397,7 +397,7 @@ def test_clusters_are_checked() -> None:
     it.host.cuLaunchKernelEx(config(16, 32, cluster=1), it.nothing, 0, 0)
     old = Launcher(arch="sm_80")
     assert old.driver.cuLaunchKernelEx(config(16, 32, cluster=2), old.nothing, 0, 0)[0] != OK
-    assert "no clusters" in old.driver.simLastMessage()
+    assert "not support clusters" in old.driver.simLastMessage()
 
 
 def test_device_attributes_of_the_stream_and_the_kernel_must_agree() -> None:

@@ -592,7 +592,7 @@ def test_a_kernel_given_memory_that_was_freed_in_stream_order() -> None:
     report = it.driver.simFailureReport()
     assert report is not None
     assert report.kind == "use after free"
-    assert "conflicts with the free that is queued" in str(report)
+    assert "conflicts with the queued free" in str(report)
 
 
 KERNELS = {"idle kernel": 0, "kernel": 1, "reading kernel": 2, "other kernel": 3, "atomic kernel": 4}
@@ -691,14 +691,14 @@ def test_a_race_of_two_kernels_names_the_line_of_each_launch_and_of_the_access(s
     assert report.kind == "race between streams"
     lines = {report.line, report.others[0].places[0].line}
     assert lines == {line, line + 1}
-    (note,) = [note for note in report.notes if "touched by both" in note]
+    (note,) = [note for note in report.notes if "both access" in note]
     assert "at <string>" not in str(report)
-    assert note.startswith("128 bytes are touched by both, the first of them byte 128 of the allocation: kernel ")
+    assert note.startswith("both access 128 bytes; the first is byte 128 of the allocation, by a ")
     # that of the kernel that ran second
     assert note.endswith(
         (
-            "does a global store there at pair.cu:4\n      data[32 + threadIdx.x] = 1.0f;",
-            "does a global load there at pair.cu:11\n      sum += data[i];",
+            "by a global store of kernel half at pair.cu:4\n      data[32 + threadIdx.x] = 1.0f;",
+            "by a global load of kernel total at pair.cu:11\n      sum += data[i];",
         )
     )
 
@@ -730,7 +730,7 @@ def test_a_race_names_both_lines_and_a_wait_that_did_nothing() -> None:
     report = it.driver.simLastReport()
     assert report is not None
     assert (report.line, report.others[0].places[0].line) == (wait + 2, wait + 1)
-    assert f"  the wait for an event at {place_of(wait)} did nothing: the event had not been recorded" in str(report)
+    assert f"  the wait for an event at {place_of(wait)} had no effect: the event had not been recorded" in str(report)
 
 
 def test_a_loop_makes_one_report() -> None:

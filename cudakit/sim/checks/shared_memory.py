@@ -9,7 +9,7 @@ they are unordered. Accesses are ordered by:
 - between warps, barriers of part of a block, and chains of releases and acquires (chains.py);
 - between blocks of a cluster, barrier.cluster, which orders all accesses before its completion, and the same chains.
 
-PTX gives shuffles and votes no memory ordering, so they do not make a store visible. But data that their members read
+Shuffles and votes have no memory ordering in PTX, so they do not make a store visible. But data that their members read
 before them may be overwritten after them; cooperative groups rely on it. Storing an unchanged value does not conflict
 with other stores, since in many kernels every thread stores the same value.
 

@@ -1,4 +1,4 @@
-"""How many blocks of a kernel fit on a multiprocessor at once, as the driver and NVIDIA's occupancy calculator say."""
+"""Occupancy: the number of blocks that fit on a multiprocessor, as the driver and NVIDIA's calculator compute it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from cudakit.sim.chips.properties import Chip
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks a multiprocessor, and what limits them: "threads", "registers", "shared memory" or "blocks". ``warps`` are
-    those blocks', ``most_warps`` what a multiprocessor holds."""
+    """Blocks per multiprocessor, and the limiting resource: "threads", "registers", "shared memory" or "blocks".
+    ``warps`` is the number of warps of those blocks, ``most_warps`` the maximum of a multiprocessor."""
 
     blocks: int
     limit: str
@@ -19,7 +19,7 @@ class Occupancy:
 
     @property
     def fraction(self) -> float:
-        """Warps at once over the most that a multiprocessor holds: theoretical occupancy."""
+        """Theoretical occupancy: resident warps over the maximum of a multiprocessor."""
         return self.warps / self.most_warps
 
 
@@ -33,21 +33,21 @@ def registers_per_warp(chip: Chip, registers: int) -> int:
 
 
 def max_threads(chip: Chip, registers: int) -> int:
-    """The largest block whose registers fit, a multiple of the warp size, within the chip's own limit."""
+    """The largest block whose registers fit, as a multiple of the warp size and within the chip's limit."""
     warps = chip.registers_per_block // registers_per_warp(chip, registers)
     warps -= warps % chip.partitions if warps >= chip.partitions else 0
     return min(chip.max_threads_per_block, warps * chip.warp_size)
 
 
 def shared_footprint(chip: Chip, shared: int) -> int:
-    """What a block that asks for ``shared`` bytes takes from a multiprocessor."""
+    """Bytes of a multiprocessor's shared memory that a block with ``shared`` bytes takes."""
     total = shared + chip.reserved_shared_per_block
     return _round_up(total, chip.shared_granularity) if total else 0
 
 
 def active_blocks(chip: Chip, threads: int, registers: int, shared: int) -> Occupancy:
-    """Blocks of ``threads`` threads that fit, at ``registers`` a thread and ``shared`` bytes (static and dynamic) a
-    block. 0 if a single one does not fit."""
+    """Blocks of ``threads`` threads that fit, with ``registers`` per thread and ``shared`` bytes (static and dynamic)
+    per block; 0 blocks if not even one fits."""
     warps, most_warps = -(-threads // chip.warp_size), chip.max_threads_per_multiprocessor // chip.warp_size
     per_partition = chip.registers_per_multiprocessor // chip.partitions // registers_per_warp(chip, registers)
     by = {
@@ -65,7 +65,7 @@ def active_blocks(chip: Chip, threads: int, registers: int, shared: int) -> Occu
 
 
 def available_shared(chip: Chip, blocks: int, static: int) -> int:
-    """Dynamic shared memory left to each of ``blocks`` blocks on one multiprocessor; 0 if there is none."""
+    """Dynamic shared memory available to each of ``blocks`` blocks on one multiprocessor; 0 if none is left."""
     share = chip.shared_per_multiprocessor // blocks
     share -= share % chip.shared_granularity
     room = min(share - chip.reserved_shared_per_block, chip.shared_per_block_optin) - static
@@ -73,5 +73,5 @@ def available_shared(chip: Chip, blocks: int, static: int) -> int:
 
 
 def active_clusters(chip: Chip, cluster: int, blocks_per_multiprocessor: int) -> int:
-    """Clusters of ``cluster`` blocks that run at once: a cluster lies within one GPC."""
+    """Clusters of ``cluster`` blocks that run at the same time; all blocks of a cluster are in one GPC."""
     return sum(gpc * blocks_per_multiprocessor // cluster for gpc in chip.gpcs)

@@ -1,8 +1,8 @@
-"""What a simulated device says of itself: the limits and attributes of one real GPU for each architecture.
+"""Limits and attributes of the simulated devices: those of one real GPU per architecture.
 
 Limits (threads, registers, shared memory, grid and block sizes, caches) are those of the real chip, so that launch
-configurations and occupancy come out as they would there. A feature that the simulated driver does not offer (managed
-memory, virtual memory management, RDMA ...) is answered with 0, whatever the chip has.
+configurations and occupancy are the same as on it. The attribute of a feature that the simulated driver does not
+support (managed memory, virtual memory management, RDMA ...) is 0, even if the chip has the feature.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-# the newest CUDA version that the bindings know: the simulated driver is as new as they are
+# the simulated driver's version is the CUDA version of the bindings
 DRIVER_VERSION: int = cu.CUDA_VERSION
 DEFAULT_MEMORY = 8 * GIB
 
@@ -26,9 +26,9 @@ DEFAULT_MEMORY = 8 * GIB
 class Chip:
     """The limits of one GPU. Sizes are bytes, clocks kHz, ``bus`` bits; ``gpcs`` lists the SMs of each GPC.
 
-    Registers are handed to warps in pieces of ``register_unit``; an SM has as many schedulers as ``partitions``, each
-    with its share of the registers. Clusters have up to ``portable_cluster`` blocks, ``largest_cluster`` if a function
-    opts in.
+    Registers are allocated to warps in units of ``register_unit``; an SM has ``partitions`` schedulers, each with an
+    equal share of the registers. Clusters have up to ``portable_cluster`` blocks, or up to ``largest_cluster`` if the
+    function opts in.
     """
 
     arch: str
@@ -95,7 +95,7 @@ CHIPS = {
 
 
 def chip(arch: str) -> Chip:
-    """The chip for an architecture name such as "sm_90" or "sm_90a"; ValueError for one that is not simulated."""
+    """Return the chip of an architecture such as "sm_90" or "sm_90a"; raises ValueError if it is not simulated."""
     match = re.fullmatch(r"sm_(\d+)[af]?", arch)
     known = CHIPS.get(f"sm_{match[1]}") if match else None
     if known is None:
@@ -103,7 +103,7 @@ def chip(arch: str) -> Chip:
     return known
 
 
-# the same on every chip here
+# the same on all these chips
 _TEXTURES = {
     "MAXIMUM_TEXTURE1D_WIDTH": 131072,
     "MAXIMUM_TEXTURE2D_WIDTH": 131072,
@@ -212,6 +212,6 @@ def attributes(chip: Chip, ordinal: int) -> dict[int, int]:
         member: Any = getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}", None)
         if member is not None:
             values[int(member)] = value
-    # a count, not an attribute
+    # the number of attributes, not an attribute
     values.pop(int(cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX), None)
     return values

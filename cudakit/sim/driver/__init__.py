@@ -1,1 +1,1 @@
-"""The driver API over the simulated machine."""
+"""The CUDA driver API on the simulated machine."""

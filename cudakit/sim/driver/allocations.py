@@ -18,20 +18,20 @@ from cudakit.sim.lockstep.memory import Allocation, MemoryFault
 from cudakit.sim.lockstep.report import HostReport, Origin
 
 PAGE = 4096
-# bytes of memory whose free is queued before some of the frees run although nothing waits for them
+# with more bytes than this in queued frees, some of the frees run although nothing waits for them
 MOST_FREEING = 256 << 20
 _POINTER = cu.CUpointer_attribute
 
 
 class HostView:
-    """Host memory at an address, as numpy's array interface wants it."""
+    """Host memory at an address, for numpy's array interface."""
 
     def __init__(self, address: int, size: int) -> None:
         self.__array_interface__ = {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
 def host_bytes(address: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """A writable uint8 view of host memory; the caller vouches for the range."""
+    """A writable uint8 view of host memory; the caller must ensure that the range is valid."""
     return np.asarray(HostView(address, size))
 
 
@@ -51,7 +51,7 @@ class MemoryCalls(PoolCalls):
         if near is not None and near.live and near.address < address < near.end:
             raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE,
-                f"{what} {address:#x} lies {address - near.address} bytes into an allocation: free its start",
+                f"{what} {address:#x} is {address - near.address} bytes into an allocation: pass its start",
             )
         raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{what} {address:#x} was not allocated here")
 
@@ -71,13 +71,13 @@ class MemoryCalls(PoolCalls):
         return memory
 
     def _reserve(self, context: Context, size: int, pool: Pool | None) -> MemoryRecord:
-        """Device memory of a size, against what the device has; CallError (OUT_OF_MEMORY) if it does not fit."""
+        """Reserve and allocate device memory; raises CallError (OUT_OF_MEMORY) if the device has too little left."""
         device = context.device
         whole = -(-size // 512) * 512
-        # memory that a pool holds but does not use serves that pool first
+        # unused memory that the pool has reserved is used first
         spare = pool.reserved - pool.used if pool is not None else 0
         if whole > spare and whole - spare > device.free_memory:
-            # the driver waits for queued frees and takes back what pools keep before it gives up
+            # before it fails, the driver waits for queued frees and trims the pools
             self._scheduler.finish(self._scheduler.pending_of(context))
             for other in device.pools:
                 other.trim(0)
@@ -85,13 +85,13 @@ class MemoryCalls(PoolCalls):
             if whole > spare and whole - spare > device.free_memory:
                 raise CallError(
                     Result.CUDA_ERROR_OUT_OF_MEMORY,
-                    f"{size} bytes asked for, {device.free_memory} of {device.total_memory} free on device"
-                    f" {device.ordinal} (the simulated memory is set with memory=...)",
+                    f"{size} bytes requested, {device.free_memory} of {device.total_memory} free on device"
+                    f" {device.ordinal} (memory=... sets the simulated device's memory)",
                 )
         try:
             allocation = self._space.allocate(size, "device", caller())
         except MemoryError:
-            raise CallError(Result.CUDA_ERROR_OUT_OF_MEMORY, f"the host has no {size} bytes to back it") from None
+            raise CallError(Result.CUDA_ERROR_OUT_OF_MEMORY, f"the host cannot allocate {size} bytes") from None
         if pool is None:
             device.allocated += whole
         else:
@@ -99,7 +99,7 @@ class MemoryCalls(PoolCalls):
         return self._keep(allocation, context, pool=pool)
 
     def _release(self, memory: MemoryRecord, origin: str) -> None:
-        """Give an allocation's bytes back."""
+        """Free an allocation."""
         address = memory.allocation.address
         if memory.allocation.kind == "device":
             if memory.pool is None:
@@ -114,7 +114,7 @@ class MemoryCalls(PoolCalls):
     def _size(self, value: Any) -> int:
         size = size_t(value)
         if size == 0:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "an allocation of 0 bytes: ask for at least one")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "an allocation must have at least 1 byte, got 0")
         return size
 
     # ---- device memory ----
@@ -131,7 +131,9 @@ class MemoryCalls(PoolCalls):
     @call(2)
     def cuMemAllocPitch(self, WidthInBytes: int, Height: int, ElementSizeBytes: int) -> tuple[Any, int]:
         if ElementSizeBytes not in (4, 8, 16):
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"ElementSizeBytes is 4, 8 or 16, not {ElementSizeBytes}")
+            raise CallError(
+                Result.CUDA_ERROR_INVALID_VALUE, f"ElementSizeBytes must be 4, 8 or 16, got {ElementSizeBytes}"
+            )
         pitch = -(-self._size(WidthInBytes) // 512) * 512
         memory = self._reserve(self._context(), self._size(pitch * size_t(Height)), None)
         return cu.CUdeviceptr(memory.allocation.address), pitch
@@ -141,7 +143,7 @@ class MemoryCalls(PoolCalls):
         context = self._context()
         memory = self._device_memory(dptr)
         if memory.pool is None:
-            # freeing waits for the device; what came from a pool is not waited for
+            # cuMemFree waits for the device, except for memory of a pool
             self._finish(self._scheduler.pending_of(context))
         else:
             self._check_free(memory, None)
@@ -151,9 +153,11 @@ class MemoryCalls(PoolCalls):
     def _device_memory(self, dptr: Handle) -> MemoryRecord:
         memory = self._live(as_handle(dptr), "device pointer")
         if memory.allocation.kind == "host":
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is pinned host memory: cuMemFreeHost frees it")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is pinned host memory: call cuMemFreeHost")
         if memory.allocation.kind != "device":
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is a module's variable: it goes with its module")
+            raise CallError(
+                Result.CUDA_ERROR_INVALID_VALUE, "this is a module's variable, which is freed with its module"
+            )
         return memory
 
     @call(1, context=False)
@@ -179,7 +183,7 @@ class MemoryCalls(PoolCalls):
         if stream.capture is not None:
             raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE,
-                f"{stream} is being captured, and a graph can only free what it allocated",
+                f"{stream} is being captured, and a graph can only free memory that it allocated",
             )
         self._not_captured("cuMemFreeAsync", stream)
         self._expect_allowed("cuMemFreeAsync")
@@ -192,7 +196,7 @@ class MemoryCalls(PoolCalls):
         self._check_free(memory, free)
 
     def _make_room(self, context: Context, size: int) -> None:
-        """Run queued frees, the oldest first, if they and ``size`` bytes more would hold too much memory: a GPU would
+        """Run queued frees, the oldest first, if they and ``size`` more bytes would take too much memory; a GPU would
         have run them by now."""
         while self._frees and (self._frees[0].done or self._freeing + size > MOST_FREEING):
             self._scheduler.finish([self._frees.popleft()])
@@ -211,11 +215,11 @@ class MemoryCalls(PoolCalls):
     def _pin(self, bytesize: int, flags: int) -> int:
         size = self._size(bytesize)
         if flags & ~7:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"flags {flags} are none of CU_MEMHOSTALLOC_*")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"flags {flags} are not in CU_MEMHOSTALLOC_*")
         try:
             raw = np.empty(size + PAGE, np.uint8)
         except MemoryError:
-            raise CallError(Result.CUDA_ERROR_OUT_OF_MEMORY, f"the host has no {size} bytes") from None
+            raise CallError(Result.CUDA_ERROR_OUT_OF_MEMORY, f"the host cannot allocate {size} bytes") from None
         skip = -raw.ctypes.data % PAGE
         allocation = self._space.register_host(raw[skip : skip + size], caller())
         return self._keep(allocation, self._context(), flags=flags).allocation.address
@@ -224,13 +228,13 @@ class MemoryCalls(PoolCalls):
     def cuMemFreeHost(self, p: Any) -> None:
         memory = self._host_memory(p)
         if memory.registered:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this memory was registered: cuMemHostUnregister it")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is registered memory: call cuMemHostUnregister")
         self._release_host(memory)
 
     def _host_memory(self, p: Any) -> MemoryRecord:
         memory = self._live(as_handle(p), "host pointer")
         if memory.allocation.kind != "host":
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is device memory: cuMemFree frees it")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is device memory: call cuMemFree")
         return memory
 
     @call()
@@ -238,9 +242,7 @@ class MemoryCalls(PoolCalls):
         size, flags = self._size(bytesize), unsigned(Flags)
         address = as_handle(p) if not hasattr(p, "__buffer__") else int(np.frombuffer(p, np.uint8).ctypes.data)
         if address == 0 or flags & ~15:
-            raise CallError(
-                Result.CUDA_ERROR_INVALID_VALUE, f"nothing to register: pointer {address:#x}, flags {flags}"
-            )
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"cannot register pointer {address:#x}, flags {flags}")
         try:
             allocation = self._space.register_host(host_bytes(address, size), caller())
         except ValueError as error:
@@ -258,7 +260,7 @@ class MemoryCalls(PoolCalls):
         context = self._current()
         self._finish(self._scheduler.pending_of(context))
         self._release(memory, caller())
-        # it is freed even if the work failed or the context was lost; both are still reported
+        # it is freed even if the work failed or the context was lost; both are reported afterwards
         self._usable(context)
         self._settle(context)
 
@@ -266,7 +268,7 @@ class MemoryCalls(PoolCalls):
     def cuMemHostGetDevicePointer(self, p: Any, Flags: int) -> Any:
         memory = self._covering(as_handle(p))
         if memory is None or memory.allocation.kind != "host":
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is no pinned host memory")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "this is not pinned host memory")
         return cu.CUdeviceptr(as_handle(p))
 
     @call(1)
@@ -279,7 +281,7 @@ class MemoryCalls(PoolCalls):
     def cuMemGetAddressRange(self, dptr: Handle) -> tuple[Any, int]:
         memory = self._covering(as_handle(dptr))
         if memory is None:
-            raise CallError(Result.CUDA_ERROR_NOT_FOUND, f"{as_handle(dptr):#x} lies in no live allocation")
+            raise CallError(Result.CUDA_ERROR_NOT_FOUND, f"{as_handle(dptr):#x} is not in a live allocation")
         return cu.CUdeviceptr(memory.allocation.address), memory.allocation.size
 
     @call(1)
@@ -288,7 +290,7 @@ class MemoryCalls(PoolCalls):
         memory = self._covering(address)
         if memory is None:
             raise CallError(
-                Result.CUDA_ERROR_INVALID_VALUE, f"{address:#x} was neither allocated here nor is it pinned host memory"
+                Result.CUDA_ERROR_INVALID_VALUE, f"{address:#x} is not in a live device or pinned host allocation"
             )
         return self._pointer_attribute(member(_POINTER, attribute, "pointer attribute"), address, memory)
 
@@ -339,11 +341,11 @@ class MemoryCalls(PoolCalls):
         strides: Sequence[int] = (),
         itemsize: int = 1,
     ) -> None:
-        """Have kernels touch nothing of the allocation that holds ``address`` but one array: its element of index 0 is
-        at ``first``, ``strides`` are in bytes. Any other access of a kernel is out of bounds from here on; copies,
-        fills and host functions may still use all of it. Without a ``shape`` kernels may use all of it again.
+        """Restrict kernels to one array of the allocation that contains ``address``. The array's element of index 0 is
+        at ``first``; ``strides`` are in bytes. Kernel accesses to other bytes of the allocation are out of bounds from
+        now on; copies, fills and host functions may still use all of it. Without a ``shape``, the restriction ends.
 
-        ValueError if no live allocation holds ``address``, or the array is not within the allocation."""
+        Raises ValueError if no live allocation contains ``address``, or the array is not within the allocation."""
         with self._lock.raw, self._lock:
             try:
                 allocation = self._space.covering(int(address), 1)

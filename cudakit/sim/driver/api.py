@@ -1,10 +1,10 @@
-"""The simulated driver: an object with the functions of ``cuda.bindings.driver``, names, arguments and results alike.
+"""The simulated driver: an object with the functions of ``cuda.bindings.driver``, same names, arguments and results.
 
     driver = Driver("sm_90")
     driver.cuInit(0)
     error, context = driver.cuDevicePrimaryCtxRetain(0)
 
-Names that start with "sim" are its own: launch records, fault injection, reports, what is still alive.
+Functions that start with "sim" are extensions: launch records, fault injection, reports, live objects.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from cudakit.sim.driver.streams import StreamScheduler
 from cudakit.sim.lockstep.memory import MemoryFault
 from cudakit.sim.lockstep.report import FaultReport, Held, HostReport, LeakReport
 
-# "barrier" (divergent barriers) and "warp" (shuffles from lanes that are not there) are the machine's; "streams" are
-# mistakes of host code: pinned memory changed in flight, work of two streams on the same bytes and frees that do not
-# wait for it (see `order`); "leaks" what a context still holds as it ends. Accesses out of bounds, misaligned or to
-# freed memory end a kernel, and double frees are told of, whatever is asked for.
+# "barrier" (divergent barriers), "warp" (inactive lanes in warp operations), "race" and "init" check kernels. "streams"
+# checks host code: pinned memory changed in flight, races between streams, and frees that do not wait for work (see
+# `order`). "leaks" reports live objects when a context ends. Out-of-bounds, misaligned and use-after-free accesses and
+# double frees are always reported.
 ALL_CHECKS = frozenset({"barrier", "warp", "race", "init", "streams", "leaks"})
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What is alive in a driver, over all its devices. ``bytes`` are device bytes; ``pending`` is queued work, and
-    ``freeing`` the bytes of memory whose free is queued."""
+    """Live objects of a driver, over all its devices. ``bytes`` is device memory, ``pending`` the number of queued
+    operations, ``freeing`` the bytes whose free is queued."""
 
     allocations: int
     bytes: int
@@ -61,9 +61,9 @@ class Stats:
 class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
     """A simulated driver with ``devices`` devices of one architecture.
 
-    ``memory`` is each device's memory in bytes, ``checks`` which of ``ALL_CHECKS`` are on. ``order`` says which of the
-    operations that may run next runs: "newest" (the default: what host code expects least), "oldest", or "random" with
-    ``seed``. ``printf`` is given the text of device printf. Calls may come from any thread.
+    ``memory`` is each device's memory in bytes, ``checks`` the enabled ones of ``ALL_CHECKS``. ``order`` selects the
+    next of the operations that may run: "newest" (the default, which host code expects least), "oldest", or "random"
+    with ``seed``. ``printf`` is called with the text of device printf. Calls may come from any thread.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
         self.checks = frozenset(checks)
         unknown = self.checks - ALL_CHECKS
         if unknown:
-            raise ValueError(f"no checks {sorted(unknown)}; there are {', '.join(sorted(ALL_CHECKS))}")
+            raise ValueError(f"unknown checks {sorted(unknown)}; use {', '.join(sorted(ALL_CHECKS))}")
         if memory <= 0 or devices <= 0:
             raise ValueError(f"memory and devices must be positive, got {memory} and {devices}")
         self._space.track_undefined = "init" in self.checks
@@ -104,7 +104,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
             self.devices.append(device)
 
     def __getattr__(self, name: str) -> Any:
-        # enums and structs are the real bindings'; functions that are not simulated are not there
+        # enums and structs are those of the bindings; functions that are not simulated do not exist
         if name.startswith("CU") or name == "cuuint64_t":
             return getattr(cu, name)
         raise AttributeError(f"the simulated driver has no {name}")
@@ -130,13 +130,13 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
         reads: Sequence[Rows] = (),
         writes: Sequence[Rows] = (),
     ) -> None:
-        """Enqueue a Python callable on a stream. It must not call the driver; an exception of its own ends the context
-        and is raised by the call that waits.
+        """Enqueue a Python callable on a stream. It must not call the driver. If it raises an exception, the context is
+        lost, and the call that waits for it raises the exception.
 
-        ``reads`` and ``writes``, rows (address, width, height, pitch) of device memory, are for a stand-in of a
-        library's kernel, which touches nothing else: it is checked as a copy is (that the memory is there, and that
-        streams wait for each other), and may only read what has been written. It looks at the memory by
-        ``simHostView(..., define=False)``; what it writes is initialised once it returns."""
+        ``reads`` and ``writes``, rows (address, width, height, pitch) of device memory, are for a function that
+        replaces a library's kernel and accesses no other memory. It is checked like a copy (the memory is allocated,
+        streams wait for each other) and must not read uninitialised memory. It accesses the memory through
+        ``simHostView(..., define=False)``; the memory that it writes counts as initialised when it returns."""
         if not reads and not writes:
             self._enqueue_host(hStream, function, name)
             return
@@ -172,7 +172,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
         self._submit(stream, QueuedWork("host", enqueue, lambda: self._expect_there(*regions), regions))
 
     def _expect_written(self, operation: Operation, region: Region) -> None:
-        """End the context where a stand-in would read what nobody has written."""
+        """Report a function of ``simLaunchHost`` that would read uninitialised memory; the context is lost."""
         undefined = region.undefined()
         if undefined is None or not undefined.any():
             return
@@ -180,8 +180,8 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
         allocation = self._space.covering(region.address, region.span)
         at = region.address - allocation.address + first // region.width * region.pitch + first % region.width
         detail = (
-            f"{operation.label} reads {np.count_nonzero(undefined)} bytes that nobody has written, the first of them"
-            f" byte {at} of the allocation"
+            f"{operation.label} reads {np.count_nonzero(undefined)} bytes that were never written; the first is byte"
+            f" {at} of the allocation"
         )
         report = host_report("uninitialised read", detail, operation.label, operation.place, allocation=allocation)
         self._explain(operation, report)
@@ -207,44 +207,44 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
     # ---- extensions ----
 
     def simInject(self, fault: str, after: int = 0, *, times: int = 1, code: Any | None = None) -> None:
-        """Make calls fail. ``fault`` is "out_of_memory" (allocations), "launch_failure" (a kernel, as it runs),
-        "context_lost" (any call that needs a context) or a driver function's name, then with the CUresult ``code``.
-        ``after`` such calls pass first, then ``times`` fail."""
+        """Make calls fail. ``fault`` is "out_of_memory" (allocations), "launch_failure" (a kernel when it runs),
+        "context_lost" (any call that needs a context) or the name of a driver function, which requires the CUresult
+        ``code``. ``after`` such calls pass first, then ``times`` fail."""
         with self._lock.raw, self._lock:
             self._injector.add(fault, after, times, code)
 
     def simClearFaults(self) -> None:
-        """Withdraw the injected faults that have not struck."""
+        """Remove the injected faults that have not occurred yet."""
         with self._lock.raw, self._lock:
             self._injector.injections.clear()
 
     def simFailureReport(self) -> FaultReport | None:
-        """The report of the last call of this thread that failed; None where what it says is not a report."""
+        """The report of this thread's last failed call; None if its message is not a report."""
         report: FaultReport | None = getattr(self._local, "report", None)
         return report
 
     def simLastReport(self) -> FaultReport | None:
-        """The report of the last fault that a kernel or a queued operation met, or None. ``str`` of it is readable."""
+        """The report of the last fault of a kernel or a queued operation, or None. Its ``str`` is the printed form."""
         reports = self.simReports()
         return reports[-1] if reports else None
 
     def simReports(self) -> tuple[FaultReport, ...]:
-        """The reports of the faults that kernels and queued operations met, of host-side mistakes and of leaks, oldest
-        first; of a great many only the last."""
+        """The reports of faults of kernels and queued operations, of mistakes in host code and of leaks, oldest first.
+        Only the most recent ones are kept."""
         with self._lock.raw, self._lock:
             return tuple(self._reports)
 
     def simLastMessage(self) -> str:
-        """What was wrong in the last call of this thread that failed; "" where none did."""
+        """The error message of this thread's last failed call; "" if none has failed."""
         return getattr(self._local, "message", "")
 
     def simLastHint(self) -> str | None:
-        """What to do about the last call of this thread that failed; None where its code's usual advice holds."""
+        """The advice for this thread's last failed call; None if the usual advice for its code applies."""
         hint: str | None = getattr(self._local, "hint", None)
         return hint
 
     def simStats(self) -> Stats:
-        """What is alive now. Memory whose free is queued counts as freed."""
+        """Counts of the live objects. Memory whose free is queued counts as freed."""
         with self._lock.raw, self._lock:
             live = [m for m in self._memory.values() if not m.freeing]
             device = [m for m in live if m.allocation.kind == "device"]
@@ -262,10 +262,11 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
             )
 
     def simHostView(self, address: int, size: int, *, define: bool = True) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The host bytes behind ``size`` bytes of device memory, writable, for exchange with libraries of the CPU.
+        """A writable view of ``size`` bytes of device memory, for exchange with CPU libraries.
 
-        Nothing is waited for, and the bytes count as initialised from here on, if ``define``. It stays readable once
-        the memory is freed, and is then nobody else's. ValueError where no one live allocation holds the range."""
+        It does not wait for queued work. With ``define``, the bytes count as initialised from now on. The view stays
+        valid after the memory is freed, and its bytes are not reused. Raises ValueError unless one live allocation
+        contains the range."""
         with self._lock.raw, self._lock:
             try:
                 view = self._space.bytes(int(address), int(size))
@@ -277,25 +278,25 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
                 raise ValueError(str(fault)) from None
 
     def simHostReads(self, address: int, size: int) -> None:
-        """Say that the host reads memory now, by itself. Where it is pinned, and queued work is still to write it, the
-        next call that waits returns a report."""
+        """Note that host code reads memory now. If it is pinned memory that queued work has yet to write, the next call
+        that waits returns a report."""
         with self._lock.raw, self._lock:
             self._host_reads(int(address), int(size))
 
     def simAlive(self) -> list[Held]:
-        """What is alive, by the line that made it. ``str`` of each is readable."""
+        """The live objects, grouped by the line that made them. The ``str`` of each group is its printed form."""
         with self._lock.raw, self._lock:
             return [held for context in self._contexts() for held in self._held(context)]
 
     def simLeaks(self) -> list[Held]:
-        """What contexts still held when they were released, reset or destroyed, by the line that made it."""
+        """The objects alive when their contexts were released, reset or destroyed, by the line that made them."""
         with self._lock.raw, self._lock:
             return list(self._leaks)
 
     def simEndReport(self, context: Handle, own: Container[int] = ()) -> LeakReport | None:
-        """What ``context`` would leave behind if it were released now, as a report; None where that is nothing, where
-        "leaks" is not among the checks, or where others hold the context too. ``own`` are handles and addresses of the
-        caller's, which are not to be told of."""
+        """A report of the leaks if ``context`` were released now. None if there are none, if "leaks" is not among the
+        checks, or if others retain the context too. ``own`` are handles and addresses of the caller, which are not
+        reported."""
         with self._lock.raw, self._lock:
             found = self._object(context, Context, "a context")
             if "leaks" not in self.checks or found.sticky is not None or found.device.retained > 1:
@@ -309,8 +310,8 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
             return any(device.primary.sticky is not None for device in self.devices)
 
     def simKeepReport(self) -> None:
-        """Have the next call that waits return the report of the last call of this thread that failed, too: for callers
-        that have nobody to tell, such as finalizers."""
+        """Let the next call that waits return the report of this thread's last failed call again, for callers that
+        cannot raise, such as finalizers."""
         with self._lock.raw, self._lock:
             report, stack = self.simFailureReport(), self._stack()
             if report is not None and self._local.first:
@@ -319,14 +320,14 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
                 stack[-1].mistakes.insert(0, report)
 
     def simUnseenReports(self, context: Handle) -> list[FaultReport]:
-        """The reports of mistakes and of the fault, if any, that no call on ``context`` has returned, which are taken
-        out; none while others hold the context too."""
+        """Take the reports of mistakes, and of the fault, that no call on ``context`` has returned. Empty while others
+        retain the context too."""
         with self._lock.raw, self._lock:
             found = self._object(context, Context, "a context")
             return [] if found.device.retained > 1 else self._take_unseen(found)
 
     def simTold(self, context: Handle) -> None:
-        """The caller knows that work of ``context`` failed: what has failed by now is left out of ``simFinish``."""
+        """Note that the caller knows of the failures of ``context`` so far: ``simFinish`` does not return them."""
         with self._lock.raw, self._lock:
             found = self._object(context, Context, "a context")
             for report in (found.report, *found.mistakes):
@@ -334,9 +335,9 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
                     report.told = True
 
     def simFinish(self, *, run: bool = True) -> list[FaultReport]:
-        """Run everything that is queued, in every context, and take out the reports that no call has returned, those of
-        contexts that have ended among them. Mistakes that waited when a call returned another are left out. ``run``:
-        False takes out only what contexts that have ended left."""
+        """Run all queued work, in every context, and take the reports that no call has returned, including those of
+        contexts that have ended. Mistakes that were pending when a call returned another report are left out.
+        ``run=False`` runs nothing and takes only the reports of contexts that have ended."""
         with self._lock.raw, self._lock:
             for context in [c for c in self._contexts() if c.active and run]:
                 self._scheduler.finish(self._scheduler.pending_of(context))
@@ -345,12 +346,12 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
             return [report for report in unseen if not report.told]
 
     def simNameStream(self, hStream: Handle, name: str) -> None:
-        """What reports call a stream; without it, they name the line that made it."""
+        """Set a stream's name for reports; without one, reports name the line that made it."""
         with self._lock.raw, self._lock:
             self._object(hStream, Stream, "a stream").name = name
 
     def simSource(self, name: str, text: str) -> None:
-        """The text of a source file that is not on disk, for reports to quote."""
+        """Set the text of a source file that is not on disk, so that reports can quote it."""
         with self._lock.raw, self._lock:
             self._sources[name] = text
 
@@ -359,7 +360,8 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
         return self._sources.get(name)
 
     def simSetResources(self, hfunc: Handle, *, registers: int, local_bytes: int | None = None) -> None:
-        """What ptxas says a kernel needs, for occupancy and limits; without it, the PTX gives an estimate."""
+        """Set a kernel's resources as reported by ptxas, for occupancy and limits; by default they are estimated from
+        the PTX."""
         with self._lock.raw, self._lock:
             try:
                 function = self._function(hfunc)
@@ -370,7 +372,8 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
                 function.local_bytes = local_bytes
 
     def simNameParameters(self, hfunc: Handle, labels: Sequence[str], pointers: Sequence[bool]) -> None:
-        """What reports call a kernel's parameters, and which of them are pointers; without it, they have numbers."""
+        """Set the names of a kernel's parameters in reports, and which of them are pointers; by default they are
+        numbered."""
         with self._lock.raw, self._lock:
             function = self._function(hfunc)
             function.labels, function.pointers = tuple(labels), tuple(pointers)

@@ -16,7 +16,7 @@ def as_handle(value: Any) -> int:
     if value is None:
         return 0
     if isinstance(value, (str, bytes, float)):
-        raise TypeError(f"an integer or a handle is required, not {type(value).__name__}")
+        raise TypeError(f"an integer or a handle is required, got {type(value).__name__}")
     try:
         return operator.index(value)
     except TypeError:
@@ -24,7 +24,7 @@ def as_handle(value: Any) -> int:
 
 
 def unsigned(value: Any, bits: int = 32) -> int:
-    """An unsigned C integer; OverflowError where it does not fit, as from the bindings."""
+    """An unsigned C integer; raises OverflowError if the value does not fit, as the bindings do."""
     number = operator.index(value)
     if number < 0:
         raise OverflowError(f"can't convert negative value to a C unsigned integer of {bits} bits")
@@ -46,7 +46,7 @@ def size_t(value: Any) -> int:
 
 
 def name_bytes(value: Any) -> str:
-    """A ``char *`` argument as text; only bytes, as the bindings demand."""
+    """A ``char *`` argument as text; it must be bytes, as in the bindings."""
     if not isinstance(value, (bytes, bytearray)):
         raise TypeError(f"expected bytes, {type(value).__name__} found")
     return bytes(value).split(b"\0")[0].decode("utf-8", "surrogateescape")
@@ -58,7 +58,7 @@ def read_c_array(address: int, count: int) -> list[int]:
 
 
 def member(kind: Any, value: Any, what: str) -> Any:
-    """An enum member by itself or its number; CallError (INVALID_VALUE) if there is none."""
+    """An enum member, given as a member or a number; raises CallError (INVALID_VALUE) if there is none."""
     try:
         return kind(int(value))
     except ValueError:

@@ -24,7 +24,7 @@ LIMITS = {
     cu.CUlimit.CU_LIMIT_MAX_L2_FETCH_GRANULARITY: 64,
     cu.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE: 0,
 }
-# least (numerically greatest) and greatest stream priority, as on an H200
+# lowest (numerically greatest) and highest stream priority, as on an H200
 PRIORITIES = (0, -5)
 
 
@@ -97,7 +97,7 @@ class ContextCalls(DriverState):
     @call(1, context=False)
     def cuDeviceGetUuid(self, dev: Handle) -> Any:
         uuid = cu.CUuuid()
-        # the bindings' own field cannot be set
+        # the field cannot be set through the bindings
         ctypes.memmove(uuid.getPtr(), f"simulated-gpu-{self._device(dev).ordinal:02d}".encode(), 16)
         return uuid
 
@@ -123,7 +123,7 @@ class ContextCalls(DriverState):
         return context
 
     def _clear_context(self, context: Context) -> None:
-        """Destroy everything a context holds, and forget its faults. What was still there is a leak."""
+        """Destroy all objects of a context, report those still alive as leaks, and reset its faults."""
         self._scheduler.cancel(context)
         self._unseen += self._take_unseen(context)
         held = self._held(context)
@@ -148,10 +148,10 @@ class ContextCalls(DriverState):
         context.limits = {int(limit): value for limit, value in LIMITS.items()}
 
     def _take_unseen(self, context: Context) -> list[FaultReport]:
-        """The reports of a context's mistakes and of its fault, if any, that no call has returned: taken out."""
+        """Take the reports of a context's mistakes, and of its fault, that no call has returned."""
         fault, unseen = context.report, context.mistakes
         context.mistakes = []
-        # the call that Ctrl-C interrupted has raised KeyboardInterrupt
+        # after Ctrl-C the interrupted call has raised KeyboardInterrupt
         if fault is not None and fault.kind != "interrupted" and not (fault.told or fault.taken):
             unseen = [fault]
         for report in unseen:
@@ -159,8 +159,8 @@ class ContextCalls(DriverState):
         return unseen
 
     def _held(self, context: Context, own: Container[int] = ()) -> tuple[Held, ...]:
-        """What is alive in a context, by the line that made it, most bytes first. ``own`` are handles and addresses to
-        leave out. Memory whose free is queued is as good as freed."""
+        """The live objects of a context, grouped by the line that made them, most bytes first. ``own`` are handles and
+        addresses to leave out. Memory whose free is queued counts as freed."""
         groups: dict[tuple[str, str], Held] = {}
 
         def add(what: str, origin: str | None, size: int = 0) -> None:
@@ -204,7 +204,7 @@ class ContextCalls(DriverState):
             )
         device.retained -= 1
         if device.retained == 0:
-            # a missing wait must not hide what the work does
+            # run the work that is still queued, so that its faults are found
             self._scheduler.finish(self._scheduler.pending_of(device.primary))
             self._clear_context(device.primary)
             device.primary.active = False
@@ -237,7 +237,7 @@ class ContextCalls(DriverState):
     def cuCtxDestroy(self, ctx: Handle) -> None:
         context = self._context_of(ctx)
         if context is context.device.primary:
-            raise CallError(Result.CUDA_ERROR_INVALID_CONTEXT, "a primary context is released, not destroyed")
+            raise CallError(Result.CUDA_ERROR_INVALID_CONTEXT, "a primary context cannot be destroyed: release it")
         self._scheduler.finish(self._scheduler.pending_of(context))
         self._clear_context(context)
         context.active = False
@@ -325,7 +325,7 @@ class ContextCalls(DriverState):
         if unsigned(Flags) != 0:
             raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "Flags must be 0")
         if peer.device is context.device:
-            raise CallError(Result.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "a device is no peer of itself")
+            raise CallError(Result.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "a device is not a peer of itself")
         if peer.handle in context.peers:
             raise CallError(Result.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is enabled already")
         context.peers.add(peer.handle)
@@ -339,13 +339,13 @@ class ContextCalls(DriverState):
 
 
 def leak_report(context: Context, held: tuple[Held, ...]) -> LeakReport:
-    """The report of what a context still holds as it ends."""
+    """The report of the objects still alive at the end of a context."""
     count = sum(h.count for h in held)
     return LeakReport(
         "leak",
-        f"{count} thing{'s are' if count > 1 else ' is'} still alive at the end of the context of device"
+        f"{count} object{'s are' if count > 1 else ' is'} still alive at the end of the context of device"
         f" {context.device.ordinal}",
         places=tuple(h.place for h in held[:1] if h.place is not None),
         held=held,
-        notes=["close() each, use it in a `with` block, or drop it, before the device is closed"],
+        notes=["before the device is closed, call close() on each, use a `with` block, or drop all references"],
     )

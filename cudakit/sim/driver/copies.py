@@ -1,8 +1,9 @@
 """Driver calls that copy memory, with CUDA's rules on when the host waits.
 
-Pageable host memory is staged: read when the call is made, and a copy into it returns only once it is done. Pinned
-memory is read and written when the work runs. So until then the destination of an asynchronous copy to pinned memory is
-filled with ``POISON``, and a pinned source that changed between the call and the copy is reported.
+Pageable host memory is staged: a copy from it reads it during the call, and a copy to it returns only when done. Pinned
+memory is read and written when the work runs. To expose missing waits, the destination of an asynchronous copy to
+pinned memory is filled with ``POISON`` until the copy runs, and a change of a pinned source between the call and the
+copy is reported.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class CopyCalls(MemoryCalls):
     # ---- ranges ----
 
     def _device_range(self, pointer: Handle, width: int, height: int = 1, pitch: int = 0) -> Region:
-        """Memory at a device pointer; CallError (INVALID_VALUE) if no live allocation holds all of it."""
+        """Memory at a device pointer; raises CallError (INVALID_VALUE) unless one live allocation contains it."""
         address = as_handle(pointer)
         region = Region("device", address, width, height, pitch or width, self._space)
         try:
@@ -53,7 +54,7 @@ class CopyCalls(MemoryCalls):
         return region
 
     def _host_range(self, place: Any, width: int, height: int = 1, pitch: int = 0, *, write: bool = False) -> Region:
-        """Host memory: an address, or an object with a buffer, which must be long enough (and writable)."""
+        """Host memory at an address or of an object with a buffer, which must be long enough (and writable)."""
         region = Region("pageable", 0, width, height, pitch or width, self._space)
         if isinstance(place, (int, np.integer)) or not _is_buffer(place):
             region.address = as_handle(place)
@@ -63,7 +64,7 @@ class CopyCalls(MemoryCalls):
                 raise ValueError("ndarray is not contiguous")
             if view.nbytes < region.span:
                 raise CallError(
-                    Result.CUDA_ERROR_INVALID_VALUE, f"{region.span} bytes of a buffer that has {view.nbytes}"
+                    Result.CUDA_ERROR_INVALID_VALUE, f"the copy needs {region.span} bytes, the buffer has {view.nbytes}"
                 )
             if write and view.readonly:
                 raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the destination buffer is read-only")
@@ -73,20 +74,20 @@ class CopyCalls(MemoryCalls):
     def _classify(self, region: Region) -> Region:
         address, span = region.extent
         if address < 4096:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{address:#x} is no host address")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{address:#x} is not a host address")
         memory = self._covering(address)
         if memory is None:
             return region
         allocation = memory.allocation
         if allocation.kind != "host":
             raise CallError(
-                Result.CUDA_ERROR_INVALID_VALUE, f"{address:#x} is device memory where host memory is wanted"
+                Result.CUDA_ERROR_INVALID_VALUE, f"{address:#x} is device memory, but host memory is required"
             )
         if address + span > allocation.end:
             raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE,
-                f"{span} bytes at {address:#x} reach {address + span - allocation.end} bytes past pinned memory of"
-                f" {allocation.size} bytes made {allocation.origin}",
+                f"{span} bytes at {address:#x} reach {address + span - allocation.end} bytes past the end of the pinned"
+                f" memory of {allocation.size} bytes made {allocation.origin}",
             )
         region.kind = "pinned"
         return region
@@ -100,7 +101,7 @@ class CopyCalls(MemoryCalls):
         return self._host_range(address, width)
 
     def _gone(self, label: str, fault: MemoryFault, place: Origin) -> OperationFault:
-        """Memory that was there when the work was enqueued and was freed before it ran."""
+        """The fault of work whose memory was freed after it was queued and before it ran."""
         return self._fault(Result.CUDA_ERROR_ILLEGAL_ADDRESS, memory_report(fault, label, place))
 
     # ---- the work ----
@@ -108,7 +109,7 @@ class CopyCalls(MemoryCalls):
     def _transfer(
         self, label: str, dst: Region, src: Region, stream: Stream, place: Origin, after: Iterable[Operation] = ()
     ) -> Operation:
-        """Enqueue a copy. What is pageable is dealt with before this returns."""
+        """Enqueue a copy. Pageable memory is read or written before this returns."""
         read: Callable[[], Bytes]
         details: dict[str, Any] = {"puts": (dst, None)}
         source: PinnedSource | None = None
@@ -130,7 +131,7 @@ class CopyCalls(MemoryCalls):
                 if source is not None and source.changed():
                     report = host_report(
                         "source changed in flight",
-                        f"the host wrote to the {src.span} bytes of pinned memory at {src.address:#x} after their copy"
+                        f"the host changed {src.span} bytes of pinned memory at {src.address:#x} after a copy from them"
                         " was queued and before it ran: wait for the copy first",
                         label,
                         place,
@@ -140,8 +141,8 @@ class CopyCalls(MemoryCalls):
                 if operation.poisoned and (dst.view() != POISON).any():
                     report = host_report(
                         "destination changed in flight",
-                        f"the host wrote to the {dst.span} bytes of pinned memory at {dst.address:#x} after a copy into"
-                        " them was queued and before it ran: the copy writes over it. Wait for the copy first",
+                        f"the host changed {dst.span} bytes of pinned memory at {dst.address:#x} after a copy to them"
+                        " was queued and before it ran, and the copy overwrites the change: wait for the copy first",
                         label,
                         place,
                         allocation=self._space.find(dst.address),
@@ -168,8 +169,8 @@ class CopyCalls(MemoryCalls):
         )
 
     def _poison(self, operation: Operation, region: Region) -> None:
-        """Fill the destination of a queued copy, so that reading it too early shows. Queued work that is still to read
-        the old contents gets a copy of them."""
+        """Fill the destination of a queued copy with poison, so that reading it too early is noticed. Pending work that
+        reads the old contents gets a copy of them."""
         if operation.done:
             return
         readers = []
@@ -186,7 +187,7 @@ class CopyCalls(MemoryCalls):
         for secure in readers:
             secure()
         region.view().fill(POISON)
-        # it is to be found as it was left, unless other work writes there too
+        # unless other queued work writes there too, only a mistake changes the poison before the copy runs
         operation.poisoned = alone and "streams" in self.checks
 
     def _copy_async(self, label: str, dst: Region, src: Region, hStream: Handle) -> None:
@@ -203,13 +204,13 @@ class CopyCalls(MemoryCalls):
         self._submit(stream, QueuedWork("memcpy", enqueue, lambda: self._expect_there(dst, src), (dst, src)))
 
     def _expect_there(self, *regions: Region) -> None:
-        """Refuse work on memory that was freed, or whose free is queued."""
+        """Raise CallError for work on memory that was freed or whose free is queued."""
         for region in regions:
             self._device_range(region.address, region.width, region.height, region.pitch)
 
     def _copy_now(self, label: str, dst: Region, src: Region) -> None:
-        """A copy by a call without a stream: on the legacy stream. Between device memory it is not waited for; from
-        pageable memory the earlier work is waited for, and the copy is staged."""
+        """A copy by a call without a stream, on the legacy stream. A copy between device memory does not wait; a copy
+        from pageable memory waits for earlier work and is staged."""
         context = self._context()
         stream = context.legacy
         if src.kind == "pageable" and stream.last is not None:
@@ -302,8 +303,8 @@ class CopyCalls(MemoryCalls):
             if memory is not None and memory.context.device is not context.device:
                 raise CallError(
                     Result.CUDA_ERROR_INVALID_VALUE,
-                    f"{region.address:#x} is memory of device {memory.context.device.ordinal}, and the context"
-                    f" given with it of device {context.device.ordinal}",
+                    f"{region.address:#x} is memory of device {memory.context.device.ordinal}, but the context passed"
+                    f" with it is of device {context.device.ordinal}",
                 )
             ranges.append(region)
         return ranges[0], ranges[1]
@@ -327,7 +328,7 @@ class CopyCalls(MemoryCalls):
             self._copy_async("cuMemcpy2DAsync", *pair, hStream)
 
     def _planes(self, copy: Any) -> tuple[Region, Region] | None:
-        """Destination and source of a CUDA_MEMCPY2D; None where it copies nothing."""
+        """Destination and source of a CUDA_MEMCPY2D; None if it is empty."""
         if copy is None:
             raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "pCopy is None")
         width, height = int(copy.WidthInBytes), int(copy.Height)

@@ -27,9 +27,9 @@ class StreamCalls(DriverState):
     def _make_stream(self, flags: int, priority: int) -> Any:
         context = self._context()
         if unsigned(flags) not in (0, 1):
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"stream flags {flags} are none of CUstream_flags")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"stream flags {flags} are not in CUstream_flags")
         least, greatest = PRIORITIES
-        # a priority outside the range is moved to its nearer end, as the driver does
+        # a priority is clamped to the range, as by the driver
         stream = Stream(context, self._new_handle(), int(flags), min(max(signed(priority), greatest), least))
         stream.place = caller()
         self._objects[stream.handle] = context.streams[stream.handle] = stream
@@ -38,7 +38,7 @@ class StreamCalls(DriverState):
     @call(context=False)
     def cuStreamDestroy(self, hStream: Handle) -> None:
         if as_handle(hStream) in (0, 1, 2):
-            raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "a default stream is not destroyed")
+            raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "a default stream cannot be destroyed")
         stream = self._object(hStream, Stream, "a stream")
         if stream.capture is not None:
             stream.capture.broken = stream.capture.broken or f"cuStreamDestroy {caller()}"
@@ -75,7 +75,7 @@ class StreamCalls(DriverState):
     def cuStreamWaitEvent(self, hStream: Handle, hEvent: Handle, Flags: int) -> None:
         stream, event = self._stream(hStream), self._event(hEvent)
         if unsigned(Flags) not in (0, 1):
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"flags {Flags} are none of CUevent_wait_flags")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"flags {Flags} are not in CUevent_wait_flags")
         if event.captured is not None:
             self._join(stream, event, *event.captured)
             return
@@ -85,7 +85,7 @@ class StreamCalls(DriverState):
             stream.capture.broken = stream.capture.broken or f"cuStreamWaitEvent {caller()}"
             raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
-                f"{stream} is being captured, and cannot wait for an event that was recorded outside of the capture",
+                f"{stream} is being captured and cannot wait for an event that was recorded outside the capture",
             )
         elif event.operation is None:
             stream.vain = caller()
@@ -93,12 +93,12 @@ class StreamCalls(DriverState):
             self._scheduler.enqueue(stream, "wait for an event", after=[event.operation], place=caller())
 
     def _join(self, stream: Stream, event: Event, capture: StreamCapture, nodes: tuple[GraphNode, ...]) -> None:
-        """Have a stream wait for an event of a capture, by which it becomes part of the capture."""
+        """Let a stream wait for an event of a capture; this makes it part of the capture."""
         if capture not in (other.capture for other in capture.lanes):
             raise CallError(
                 Result.CUDA_ERROR_CAPTURED_EVENT,
-                f"the event made {event.place} was last recorded in the capture {capture.place}, which has ended, and"
-                " so never happens: record it again",
+                f"the event made {event.place} was last recorded in the capture {capture.place}, which has ended, so it"
+                " never completes: record it again",
             )
         if stream.capture is None:
             if stream.legacy:
@@ -109,7 +109,7 @@ class StreamCalls(DriverState):
             stream.capture.broken = capture.broken = f"cuStreamWaitEvent {caller()}"
             raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_MERGE,
-                f"{stream} is part of another capture than the event: two captures cannot be merged",
+                f"{stream} and the event are part of different captures, which cannot be merged",
             )
         stream.frontier += [node for node in nodes if node not in stream.frontier]
 
@@ -126,7 +126,7 @@ class StreamCalls(DriverState):
         return cu.CUcontext(self._readable(hStream, "cuStreamGetCtx").context.handle)
 
     def _readable(self, handle: Handle, call: str) -> Stream:
-        """A stream whose properties may be read: not the legacy stream while it waits for one that is captured."""
+        """A stream whose properties may be read: any except the legacy stream while it waits for a captured one."""
         stream = self._stream(handle)
         if stream.legacy:
             stream.expect_no_capture(call)
@@ -180,7 +180,7 @@ class StreamCalls(DriverState):
     def _record(self, hEvent: Handle, hStream: Handle) -> None:
         event, stream = self._event(hEvent), self._stream(hStream)
         if event.context is not stream.context:
-            raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the event and the stream are of different contexts")
+            raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the event and the stream belong to different contexts")
         if stream.capture is not None:
             event.captured = (stream.capture, tuple(stream.frontier))
             return
@@ -190,13 +190,14 @@ class StreamCalls(DriverState):
 
     @staticmethod
     def _expect_real(call: str, event: Event) -> None:
-        """Refuse to look at an event that was last recorded in a capture: it never happens. Breaks the capture."""
+        """Raise CallError for an event that was last recorded in a capture, since it never completes. This invalidates
+        the capture."""
         if event.captured is not None:
             capture = event.captured[0]
             capture.broken = capture.broken or f"{call} {caller()}"
             raise CallError(
                 Result.CUDA_ERROR_CAPTURED_EVENT,
-                f"the event made {event.place} was last recorded in the capture {capture.place}, and so never happens",
+                f"the event made {event.place} was last recorded in the capture {capture.place}, so it never completes",
             )
 
     @call(context=False)
@@ -215,7 +216,7 @@ class StreamCalls(DriverState):
 
     @call(1, context=False)
     def cuEventElapsedTime(self, hStart: Handle, hEnd: Handle) -> float:
-        """Always refused: the simulated device has no clock, and a made-up time would be taken for a GPU's."""
+        """Always fails: the simulated device does not model time, and must not return a time that looks real."""
         for event in (self._event(hStart), self._event(hEnd)):
             if event.flags & 2:
                 raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the event was made with CU_EVENT_DISABLE_TIMING")
@@ -224,5 +225,5 @@ class StreamCalls(DriverState):
             if not event.operation.done:
                 raise CallError(Result.CUDA_ERROR_NOT_READY, "the event is not complete")
         raise CallError(
-            Result.CUDA_ERROR_NOT_SUPPORTED, "the simulated device has no clock: there is no time between its events"
+            Result.CUDA_ERROR_NOT_SUPPORTED, "the simulated device has no clock: its events have no elapsed time"
         )

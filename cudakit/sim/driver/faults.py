@@ -1,4 +1,4 @@
-"""How a simulated driver call fails: refusals, error texts, injected faults, reports of host-side mistakes."""
+"""Failures of simulated driver calls: CallError, error texts, injected faults, reports of mistakes in host code."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from cudakit.sim.lockstep.report import FaultReport, HostReport, Origin, Other, 
 Result = cu.CUresult
 SUCCESS = Result.CUDA_SUCCESS
 
-# frames of the package that holds `sim` are passed over, and those of the modules through which it is called back (by
-# finalizers, by `with`): the user's own line is wanted
+# to find the user's line, skip frames of the package that contains `sim`, and of the modules through which it is called
+# back (by finalizers, by `with`)
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _BETWEEN = frozenset(module.__file__ for module in (contextlib, functools, weakref))
 
 
 class CallError(Exception):
-    """A call that ends with ``code``; the message says what was wrong, for ``simLastMessage``, and ``hint`` what to do
-    where the code's usual advice would be wrong, for ``simLastHint``. ``report`` is the report that the message is the
-    text of, for ``simFailureReport``, or None."""
+    """Ends a call with ``code``. The message is returned by ``simLastMessage``; ``hint``, by ``simLastHint``: what to
+    do if the usual advice for the code would be wrong. ``report``, returned by ``simFailureReport``, is the report
+    whose text is the message, or None."""
 
     def __init__(self, code: Any, message: str, hint: str | None = None, report: FaultReport | None = None) -> None:
         super().__init__(message)
@@ -39,12 +39,12 @@ class CallError(Exception):
 
     @classmethod
     def by(cls, code: Any, report: FaultReport) -> CallError:
-        """A call that ends with a report."""
+        """An error whose message is the text of a report."""
         return cls(code, str(report), report=report)
 
 
 class OperationFault(Exception):
-    """Queued work that failed when it ran and took its context with it."""
+    """Queued work failed when it ran; its context is lost."""
 
     def __init__(self, code: Any, report: FaultReport) -> None:
         super().__init__(str(report))
@@ -61,12 +61,12 @@ _name_of: Callable[[str], str] = _as_it_is
 
 def _is_between(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
-    # torch calls its ops' kernels back
+    # torch calls the kernels of its ops
     return file.startswith(_PACKAGE) or file in _BETWEEN or str(frame.f_globals.get("__name__")).startswith("torch.")
 
 
 def caller() -> Origin:
-    """The line of the innermost frame outside this package, and outside what it is called back through."""
+    """The line of the innermost frame of the user's code."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_between(frame):
         frame = frame.f_back
@@ -81,23 +81,23 @@ def name_files(name_of: Callable[[str], str]) -> None:
 
 
 def host_report(kind: str, detail: str, call: str, place: Origin | None, **more: Any) -> HostReport:
-    """A report of a mistake of host code. ``call`` is the driver's function, ``place`` the line that called it."""
+    """A report of a mistake in host code. ``call`` is the driver function, ``place`` the line that called it."""
     places = () if place is None else (python_place(place.file, place.line),)
     return HostReport(kind, detail, call=call, places=places, **more)
 
 
 def interrupted(label: str, place: Origin | None) -> tuple[Any, HostReport]:
-    """The code and the report of a context that is lost because ``label``, queued work or a call, was broken off."""
-    return Result.CUDA_ERROR_LAUNCH_FAILED, host_report("interrupted", f"{label} did not end", label, place)
+    """The code and the report of a context that is lost because ``label``, queued work or a call, was interrupted."""
+    return Result.CUDA_ERROR_LAUNCH_FAILED, host_report("interrupted", f"{label} did not finish", label, place)
 
 
 def other_access(access: str, place: Origin | None) -> Other:
-    """What a host-side mistake conflicts with: queued work, by the line that queued it."""
+    """The queued work that a mistake in host code conflicts with, by the line that queued it."""
     return Other(access, places=() if place is None else (python_place(place.file, place.line),))
 
 
 def memory_report(fault: MemoryFault, call: str, place: Origin | None) -> HostReport:
-    """The report of a host call, or of the work that it queued, that asks for memory that is not there."""
+    """The report of a host call, or of work that it queued, whose memory is not allocated."""
     return host_report(fault.kind, fault.where, call, place, allocation=fault.allocation)
 
 
@@ -147,7 +147,7 @@ _TEXTS = {
 
 
 def result(code: Any) -> Any | None:
-    """The ``CUresult`` for a member or its number; None where there is none."""
+    """The ``CUresult`` of a member or a number; None if there is no such member."""
     try:
         return Result(int(code))
     except ValueError:
@@ -164,8 +164,8 @@ ALLOCATORS = frozenset(
     ("cuMemAlloc", "cuMemAllocPitch", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemAllocHost", "cuMemHostAlloc")
 )
 
-# a named fault: which calls count towards `after` ("*" any that needs a context, "kernel" a kernel as it runs), and the
-# result that it injects unless told otherwise
+# named faults: the calls that count towards `after` ("*": any that needs a context, "kernel": a kernel when it runs),
+# and the default result
 NAMED = {
     "out_of_memory": (ALLOCATORS, Result.CUDA_ERROR_OUT_OF_MEMORY),
     "launch_failure": (frozenset({"kernel"}), Result.CUDA_ERROR_LAUNCH_FAILED),
@@ -175,7 +175,7 @@ NAMED = {
 
 @dataclass
 class Injection:
-    """One fault to come: the calls it counts, how many more pass before it, how many it hits."""
+    """A pending injected fault: the calls it counts, how many more of them pass first, and how many then fail."""
 
     fault: str
     calls: frozenset[str]
@@ -185,25 +185,25 @@ class Injection:
 
 
 class Injector:
-    """The faults asked for with ``simInject``, in order."""
+    """The faults requested with ``simInject``, in order."""
 
     def __init__(self) -> None:
         self.injections: list[Injection] = []
 
     def add(self, fault: str, after: int, times: int, code: Any | None) -> None:
-        """ValueError for negative counts, or a call named without the result that it is to give."""
+        """Add a fault. Raises ValueError for invalid counts, an unknown fault, or a driver function without a code."""
         if after < 0 or times < 1:
             raise ValueError(f"after must be at least 0 and times at least 1, got {after} and {times}")
         calls, default = NAMED.get(fault, (frozenset({fault}), None))
         if default is None and not fault.startswith("cu"):
-            raise ValueError(f"no fault {fault!r}; there are {', '.join(NAMED)}, or the name of a driver function")
+            raise ValueError(f"unknown fault {fault!r}; use one of {', '.join(NAMED)}, or a driver function's name")
         chosen = default if code is None else code
         if chosen is None:
-            raise ValueError(f"say which CUresult {fault} is to give: simInject({fault!r}, code=...)")
+            raise ValueError(f"pass the CUresult that {fault} returns: simInject({fault!r}, code=...)")
         self.injections.append(Injection(fault, calls, Result(int(chosen)), after, times))
 
     def hit(self, call: str, *, needs_context: bool = False) -> Injection | None:
-        """The injection that this call runs into, if any. Every injection that counts the call counts it down."""
+        """The injection that makes this call fail, or None. Every injection that counts the call is updated."""
         found = None
         for injection in list(self.injections):
             if call not in injection.calls and not (needs_context and "*" in injection.calls):

@@ -30,7 +30,8 @@ class FillCalls(CopyCalls):
         if as_handle(pointer) % size or (height > 1 and (pitch % size or pitch < width * size)):
             raise CallError(
                 Result.CUDA_ERROR_INVALID_VALUE,
-                f"address {as_handle(pointer):#x} and pitch {pitch} must be multiples of {size}, the rows apart",
+                f"address {as_handle(pointer):#x} and pitch {pitch} must be multiples of {size}, and rows must not"
+                " overlap",
             )
         region = self._device_range(pointer, width * size, height, pitch if height > 1 else width * size)
         place = caller()

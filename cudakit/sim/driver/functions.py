@@ -44,8 +44,9 @@ class Module:
 
 @dataclass(eq=False)
 class Function:
-    """A kernel, with what was set on it. ``registers`` and ``local_bytes`` are the compiler's where it was told.
-    ``labels`` are what reports call its parameters, and ``pointers`` says which may hold an address."""
+    """A kernel and its attributes. ``registers`` and ``local_bytes`` are the compiler's figures if simSetResources has
+    set them. ``labels`` are the names of its parameters in reports; ``pointers``: which parameters may be addresses.
+    """
 
     handle: int
     module: Module
@@ -68,8 +69,7 @@ class Function:
 
 
 UNSUPPORTED_HINT = (
-    "The simulated device does not run this yet: run it on a GPU, or write this part without it for the "
-    "simulated device."
+    "The simulated device does not support this yet: run it on a GPU, or use other code for the simulated device."
 )
 
 
@@ -93,7 +93,7 @@ class FunctionCalls(FillCalls):
         if data[:4] == b"\x7fELF" or data[:4] == b"\x50\xed\x55\xba":
             raise CallError(
                 Result.CUDA_ERROR_NO_BINARY_FOR_GPU,
-                "this is machine code (a cubin or fat binary); the simulated device is given PTX",
+                "the image is machine code (a cubin or fat binary); the simulated device runs PTX: pass PTX",
             )
         context = self._context()
         try:
@@ -101,7 +101,7 @@ class FunctionCalls(FillCalls):
             self._check_target(text, context.device.chip)
             loaded = LoadedModule(text, self._space, self._sources.get)
         except UnicodeDecodeError as error:
-            raise CallError(Result.CUDA_ERROR_INVALID_IMAGE, f"neither PTX nor a cubin: {error}") from None
+            raise CallError(Result.CUDA_ERROR_INVALID_IMAGE, f"the image is neither PTX nor a cubin: {error}") from None
         except UnsupportedPtx as error:
             raise CallError(Result.CUDA_ERROR_INVALID_PTX, str(error), UNSUPPORTED_HINT) from None
         except PtxError as error:
@@ -112,15 +112,16 @@ class FunctionCalls(FillCalls):
 
     @staticmethod
     def _check_target(text: str, chip: Chip) -> None:
-        """CallError if the PTX is for another chip: newer, or with the features of one chip alone ("sm_90a")."""
+        """Raise CallError if the PTX is for another chip: a newer one, or with chip-specific features ("sm_90a")."""
         target = next((line.split()[1].rstrip(",") for line in text.splitlines() if line.startswith(".target")), "")
         digits = "".join(c for c in target[3:] if c.isdigit())
         if not target.startswith("sm_") or not digits:
-            return  # the parser says what is wrong
+            return  # the parser reports the error
         own = int(chip.arch[3:])
         if int(digits) > own or (target.endswith("a") and int(digits) != own):
             raise CallError(
-                Result.CUDA_ERROR_INVALID_PTX, f"PTX for {target} does not run on {chip.arch}: compile it for that"
+                Result.CUDA_ERROR_INVALID_PTX,
+                f"PTX for {target} does not run on {chip.arch}: compile it for {chip.arch}",
             )
 
     def _module(self, handle: Handle) -> Module:
@@ -140,7 +141,7 @@ class FunctionCalls(FillCalls):
     @call()
     def cuModuleUnload(self, hmod: Handle) -> None:
         module = self._module(hmod)
-        # queued kernels keep what they run: the driver waits for them
+        # queued kernels still need the module, so the driver waits for them
         self._finish_context(module.context)
         self._unload(module)
 
@@ -229,7 +230,8 @@ class FunctionCalls(FillCalls):
         index = unsigned(paramIndex, 64)
         if index >= len(function.loaded.params):
             raise CallError(
-                Result.CUDA_ERROR_INVALID_VALUE, f"parameter {index} of {len(function.loaded.params)} (from 0)"
+                Result.CUDA_ERROR_INVALID_VALUE,
+                f"parameter {index} does not exist: the kernel has {len(function.loaded.params)} (from 0)",
             )
         return function.loaded.params[index]
 
@@ -264,12 +266,15 @@ class FunctionCalls(FillCalls):
             most = function.chip.shared_per_block_optin - function.loaded.static_shared
             if not 0 <= value <= most:
                 raise CallError(
-                    Result.CUDA_ERROR_INVALID_VALUE, f"{value} bytes of dynamic shared memory; the most here is {most}"
+                    Result.CUDA_ERROR_INVALID_VALUE,
+                    f"{value} bytes of dynamic shared memory; at most {most} are allowed",
                 )
             function.max_dynamic = value
         elif number == int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT):
             if not -1 <= value <= 100:
-                raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"a carveout is a percentage or -1, not {value}")
+                raise CallError(
+                    Result.CUDA_ERROR_INVALID_VALUE, f"the carveout must be a percentage or -1, got {value}"
+                )
             function.settings[number] = value
         elif number in _CLUSTER_SETTINGS:
             function.settings[number] = value
@@ -282,9 +287,9 @@ class FunctionCalls(FillCalls):
 
 
 def _image_bytes(image: Any) -> bytes:
-    """A module image: an object with a buffer, or the address of text that ends with a zero byte."""
+    """The bytes of a module image: an object with a buffer, or the address of text that ends with a zero byte."""
     if isinstance(image, str):
-        raise TypeError("a module image is bytes, not str")
+        raise TypeError("a module image must be bytes, got str")
     if image is None:
         raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the image is None")
     if isinstance(image, int):

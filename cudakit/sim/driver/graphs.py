@@ -1,12 +1,11 @@
-"""Driver calls about graphs: capturing streams, instantiating, launching, updating.
+"""Driver calls about graphs: capture, instantiation, launch and updates.
 
-While a stream is being captured, what is queued on it is noted as ``QueuedWork`` in a node of a graph; waiting for an
-event of the capture brings another stream into it. A launch queues each node's work again, in the order of the
-nodes, with all checks as of then: the nodes of the first captured stream on the stream that launches, those of the
-others on streams of the executable graph's own.
+While a stream is being captured, its work becomes nodes of a graph, as ``QueuedWork``. Another stream joins the capture
+by waiting for one of its events. A launch checks and queues the work of each node, in the order of the nodes: the nodes
+of the first captured stream on the launching stream, the others on streams that belong to the executable graph.
 
-Calls that a capture forbids as potentially unsafe, by its mode and the calling thread's, break it (``UNSAFE`` in
-``state``). Other than on a GPU, memory cannot be allocated in a graph, and pageable memory not copied in one.
+Calls that a capture forbids as potentially unsafe, by its mode and the calling thread's, invalidate it (``UNSAFE`` in
+``state``). Unlike on a GPU, a graph cannot allocate memory or copy pageable memory.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ class Graph:
 
 @dataclass(eq=False)
 class GraphExec:
-    """An instantiated graph: the work of each node, by its handle. ``lanes`` are streams for all lanes but the first;
-    ``last`` is the end of the launch before."""
+    """An instantiated graph: the work of each node, by its handle. ``lanes`` are streams for all lanes but the first,
+    ``last`` is the end of the previous launch."""
 
     handle: int
     context: Context
@@ -60,7 +59,7 @@ class GraphExec:
 
 
 class GraphCalls(LaunchCalls):
-    """cuGraph*, and of the streams' calls those that capture."""
+    """cuGraph*, and the calls that capture streams."""
 
     # ---- capturing ----
 
@@ -95,7 +94,7 @@ class GraphCalls(LaunchCalls):
             capture.broken = capture.broken or f"cuStreamEndCapture {caller()}"
             raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
-                f"the capture was begun on {capture.lanes[0]}, where it must be ended, and {stream} only joined it",
+                f"end the capture on {capture.lanes[0]}, on which it was begun; {stream} only joined it",
             )
         relaxed = capture.mode == cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         if not relaxed and capture.thread != threading.get_ident():
@@ -108,7 +107,7 @@ class GraphCalls(LaunchCalls):
         if capture.broken:
             raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
-                f"the capture {capture.place} was broken by {capture.broken}",
+                f"the capture {capture.place} was invalidated by {capture.broken}",
             )
         if unjoined:
             forked = capture.lanes[unjoined[-1].lane]
@@ -156,9 +155,7 @@ class GraphCalls(LaunchCalls):
     def _node(self, handle: Handle, kind: str = "") -> GraphNode:
         node = self._object(handle, GraphNode, "a node of a graph")
         if kind and node.work.kind != kind:
-            raise CallError(
-                Result.CUDA_ERROR_INVALID_VALUE, f"a {kind} node is wanted, and this is a {node.work.kind} node"
-            )
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"a {kind} node is required, got a {node.work.kind} node")
         return node
 
     @call(context=False)
@@ -230,7 +227,7 @@ class GraphCalls(LaunchCalls):
         return params
 
     def simHostNodeAddresses(self, hNode: Handle) -> list[int]:
-        """The device addresses that a host node reads and writes, as far as they were told (``simLaunchHost``)."""
+        """The device addresses that a host node reads and writes, as declared to ``simLaunchHost``."""
         with self._lock.raw, self._lock:
             return [region.address for region in self._node(hNode, "host").work.details or ()]
 
@@ -245,7 +242,7 @@ class GraphCalls(LaunchCalls):
     def cuGraphInstantiate(self, hGraph: Handle, flags: int) -> Any:
         graph = self._graph(hGraph)
         if unsigned(flags, 64) & ~15:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"flags {flags} are none of CUgraphInstantiate_flags")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"flags {flags} are not in CUgraphInstantiate_flags")
         nodes, work = list(graph.nodes), {node.handle: node.work for node in graph.nodes}
         made = GraphExec(self._new_handle(), graph.context, nodes, work, _lanes(graph), caller())
         self._objects[made.handle] = graph.context.graphs[made.handle] = made
@@ -254,7 +251,7 @@ class GraphCalls(LaunchCalls):
     @call(context=False)
     def cuGraphExecDestroy(self, hGraphExec: Handle) -> None:
         found = self._object(hGraphExec, GraphExec, "an executable graph")
-        # launches that are queued still run: the scheduler has their work
+        # queued launches still run: the scheduler has their work
         del self._objects[found.handle], found.context.graphs[found.handle]
 
     @call(context=False)
@@ -266,13 +263,13 @@ class GraphCalls(LaunchCalls):
     def cuGraphLaunch(self, hGraphExec: Handle, hStream: Handle) -> None:
         found, stream = self._exec(hGraphExec), self._stream(hStream)
         if stream.context is not found.context:
-            raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the graph are of different contexts")
+            raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the graph belong to different contexts")
         self._not_captured("cuGraphLaunch", stream)
         self._keep_up(stream.context)
         place = caller()
         for work in found.work.values():
-            work.check()  # of all nodes first: either the whole graph is queued or nothing
-        # launches of one executable graph never overlap, whatever the streams
+            work.check()  # check all nodes first, so that either the whole graph is queued or nothing
+        # launches of one executable graph never overlap, even on different streams
         before = [] if found.last is None else [found.last]
         start = self._scheduler.enqueue(stream, "launch of a graph", after=before, place=place)
         queued: dict[int, Operation] = {}
@@ -289,13 +286,13 @@ class GraphCalls(LaunchCalls):
     def cuGraphExecKernelNodeSetParams(self, hGraphExec: Handle, hNode: Handle, nodeParams: Any) -> None:
         found, node = self._exec(hGraphExec), self._node(hNode, "kernel")
         if node.handle not in found.work:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the node is of another graph than was instantiated")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the node is not of the graph that was instantiated")
         if nodeParams is None:
             raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "nodeParams is None")
         launch: CheckedLaunch = found.work[node.handle].details
         function = self._function(nodeParams.func)
         if function.module.context is not found.context:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the kernel is of another context than the graph")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the kernel and the graph belong to different contexts")
         grid = (int(nodeParams.gridDimX), int(nodeParams.gridDimY), int(nodeParams.gridDimZ))
         block = (int(nodeParams.blockDimX), int(nodeParams.blockDimY), int(nodeParams.blockDimZ))
         asked = (grid, block, int(nodeParams.sharedMemBytes), launch.cooperative, launch.cluster)
@@ -309,13 +306,14 @@ class GraphCalls(LaunchCalls):
         if _topology(old) != _topology(new):
             raise CallError(
                 Result.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
-                f"the graph captured {graph.place} has other nodes, or in another order, than the executable one:"
+                f"the graph captured {graph.place} and the executable graph differ in their nodes or their order:"
                 f" {_listing(new)} instead of {_listing(old)}",
             )
         for was, node in zip(old, new, strict=True):
             if was.work.kind == "kernel" and was.work.details.cooperative != node.work.details.cooperative:
                 raise CallError(
-                    Result.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "a launch cannot become cooperative, or cease to be"
+                    Result.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
+                    "an update cannot change whether a launch is cooperative",
                 )
         found.work = {was.handle: node.work for was, node in zip(old, new, strict=True)}
         info = cu.CUgraphExecUpdateResultInfo()
@@ -324,14 +322,14 @@ class GraphCalls(LaunchCalls):
 
 
 def _lanes(graph: Graph) -> list[Stream]:
-    """A stream for each lane but the first."""
+    """Streams for all lanes except the first."""
     count = max((node.lane for node in graph.nodes), default=0)
     names = [f"branch {lane + 2} of the graph captured {graph.place}" for lane in range(count)]
     return [Stream(graph.context, 0, 1, 0, name=name) for name in names]
 
 
 def _listed(handles: list[int], count: int) -> tuple[list[Any], int]:
-    """A list of nodes as the bindings give it: none where ``count`` is 0, else as many, null past the last."""
+    """A list of nodes as the bindings return it: empty if ``count`` is 0, else ``count`` long, padded with null."""
     wanted = unsigned(count, 64)
     if wanted == 0:
         return [], len(handles)

@@ -26,10 +26,10 @@ from cudakit.sim.lockstep.report import KernelFault, KernelReport, Origin, plain
 from cudakit.sim.machine.launch import launch as launch_kernel
 from cudakit.sim.machine.loading import LoadedFunction
 
-# the driver makes room for recursion as it sees fit until told how much
+# the stack limit as long as cuCtxSetLimit has not set one
 DEFAULT_STACK = LIMITS[cu.CUlimit.CU_LIMIT_STACK_SIZE]
 
-# what a fault in a kernel is to the driver; any other kind is a launch failure
+# the driver's result for each kind of kernel fault; any other kind is a launch failure
 FAULT_RESULTS = {
     "out of bounds": Result.CUDA_ERROR_ILLEGAL_ADDRESS,
     "use after free": Result.CUDA_ERROR_ILLEGAL_ADDRESS,
@@ -44,7 +44,7 @@ FAULT_RESULTS = {
 
 @dataclass(frozen=True, eq=False)
 class CheckedLaunch:
-    """A launch that was checked. ``params`` are the values of its parameters, ``place`` the line that made it."""
+    """A checked launch. ``params`` are the values of its parameters, ``place`` is the line that made it."""
 
     function: Function
     grid: Index3
@@ -123,7 +123,7 @@ class LaunchCalls(ObservingCalls):
     ) -> None:
         function = self._function(f)
         if stream.context is not function.module.context:
-            raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the kernel are of different contexts")
+            raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the kernel belong to different contexts")
         asked = (grid, block, shared, cooperative, cluster)
         self._submit(stream, self._kernel_work(self._checked_launch(function, *asked, kernel_params, extra)))
 
@@ -145,7 +145,8 @@ class LaunchCalls(ObservingCalls):
             if int(np.prod(grid)) > room:
                 raise CallError(
                     Result.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
-                    f"{function.loaded.name}: a grid of {int(np.prod(grid))} blocks, and {room} can run at once",
+                    f"{function.loaded.name}: a cooperative grid of {int(np.prod(grid))} blocks; at most {room} blocks"
+                    " fit on the device",
                 )
         params = _parameters(function.loaded, kernel_params, extra)
         return CheckedLaunch(function, grid, block, shared, params, cooperative, cluster, caller())
@@ -210,7 +211,8 @@ class LaunchCalls(ObservingCalls):
         return operation
 
     def _describe(self, launch: CheckedLaunch, report: KernelReport) -> None:
-        """Add to a kernel's report the line that launched it, its device, and the parameters of the faulty access."""
+        """Add to a kernel's report the line that launched it, its device, and the parameters that point to the
+        allocation."""
         function = launch.function
         report.launched = launch.place
         if len(self.devices) > 1:
@@ -225,7 +227,7 @@ class LaunchCalls(ObservingCalls):
             report.parameter = " and ".join(labels)
 
     def _heap(self, context: Context) -> Heap:
-        """The heap of a context's kernels. What they leave there is the context's, like any other memory."""
+        """The device heap of a context. Memory that kernels do not free belongs to the context."""
 
         def made(allocation: Allocation) -> None:
             self._memory[allocation.address] = MemoryRecord(allocation, context)
@@ -238,7 +240,7 @@ class LaunchCalls(ObservingCalls):
         return Heap(self._space, limit, sum(allocation.size for allocation in mine), made, freed)
 
     def _mentions_pinned(self, params: list[bytes]) -> bool:
-        """Whether a parameter looks like a pointer to pinned host memory."""
+        """Whether a parameter may be a pointer to pinned host memory."""
         for value in params:
             for offset in range(0, len(value) - 7, 8):
                 memory = self._covering(int.from_bytes(value[offset : offset + 8], "little"))
@@ -252,22 +254,23 @@ class LaunchCalls(ObservingCalls):
         invalid = Result.CUDA_ERROR_INVALID_VALUE
         for axis, value, most in zip("xyz", grid, chip.max_grid, strict=True):
             if not 0 < value <= most:
-                raise CallError(invalid, f"{name}: grid.{axis} is {value}; it may be 1 to {most}")
+                raise CallError(invalid, f"{name}: grid.{axis} must be 1 to {most}, got {value}")
         for axis, value, most in zip("xyz", block, chip.max_block, strict=True):
             if not 0 < value <= most:
-                raise CallError(invalid, f"{name}: block.{axis} is {value}; it may be 1 to {most}")
+                raise CallError(invalid, f"{name}: block.{axis} must be 1 to {most}, got {value}")
         threads = block[0] * block[1] * block[2]
         if threads > min(chip.max_threads_per_block, function.loaded.max_threads):
             most = min(chip.max_threads_per_block, function.loaded.max_threads)
-            raise CallError(invalid, f"{name}: a block of {threads} threads; the most for this kernel is {most}")
+            raise CallError(invalid, f"{name}: a block of {threads} threads; at most {most} for this kernel")
         if threads > function.max_threads:
             raise CallError(
                 Result.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
-                f"{name}: {threads} threads of {function.registers} registers; {function.max_threads} threads fit",
+                f"{name}: {threads} threads with {function.registers} registers each; at most {function.max_threads}"
+                " threads fit",
             )
         required = function.loaded.required_threads
         if required and tuple(required) + (1,) * (3 - len(required)) != block:
-            raise CallError(invalid, f"{name}: a block of {block}, and the kernel demands {tuple(required)}")
+            raise CallError(invalid, f"{name}: a block of {block}; the kernel requires {tuple(required)}")
         if shared > function.max_dynamic:
             raise CallError(
                 invalid,
@@ -278,16 +281,16 @@ class LaunchCalls(ObservingCalls):
 
 
 def _parameters(function: LoadedFunction, kernel_params: Any, extra: Any) -> list[bytes]:
-    """A copy of each parameter's value, from any of the forms that the bindings take."""
+    """A copy of each parameter's value, from any of the forms that the bindings accept."""
     sizes = [size for _, size in function.params]
     buffer = _extra_buffer(extra)
     if buffer is not None:
         if kernel_params:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "both kernelParams and extra are given")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "pass kernelParams or extra, not both")
         end = max((offset + size for offset, size in function.params), default=0)
         if len(buffer) < end:
             raise CallError(
-                Result.CUDA_ERROR_INVALID_VALUE, f"a parameter buffer of {len(buffer)} bytes; {end} are due"
+                Result.CUDA_ERROR_INVALID_VALUE, f"a parameter buffer of {len(buffer)} bytes; at least {end} are needed"
             )
         return [buffer[offset : offset + size] for offset, size in function.params]
     if not sizes:
@@ -306,9 +309,7 @@ def _parameters(function: LoadedFunction, kernel_params: Any, extra: Any) -> lis
     else:
         address = int(np.frombuffer(kernel_params, np.uint8).ctypes.data)
     if address == 0:
-        raise CallError(
-            Result.CUDA_ERROR_INVALID_VALUE, f"{function.name} takes {len(sizes)} parameters; none are given"
-        )
+        raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{function.name} takes {len(sizes)} parameters, got none")
     pointers = read_c_array(address, len(sizes))
     if 0 in pointers:
         raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"the pointer to parameter {pointers.index(0)} is null")
@@ -337,10 +338,10 @@ def _pack(value: Any, kind: Any) -> bytes:
             return bytes(value)
         if isinstance(value, cu.CUdeviceptr):
             return int(value).to_bytes(8, "little")
-        raise TypeError(f"a parameter without a type must be a ctypes value, not {type(value).__name__}")
+        raise TypeError(f"a parameter without a type must be a ctypes value, got {type(value).__name__}")
     return bytes(kind(int(value) if kind is ctypes.c_void_p else value))
 
 
 def write_stdout(text: str) -> None:
-    """What device printf does unless told otherwise."""
+    """Write the text of device printf to stdout: the default."""
     sys.stdout.write(text)

@@ -1,8 +1,7 @@
 """The lock of a simulated driver.
 
-A real driver is C: no Python runs in the middle of a call. Here the garbage collector could run then, and the
-finalizers that it runs call the driver, on the same thread, while its tables are half changed. So nothing is collected
-while a call is under way.
+The driver is Python code, so the garbage collector could run in the middle of a call. Finalizers would then call the
+driver on the same thread while its tables are inconsistent. The collector is therefore disabled during calls.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ import gc
 import os
 import threading
 
-# Reentrant, for the collector may run between taking it and stopping the collector.
+# Reentrant, since the collector may run after the lock is taken and before the collector is disabled.
 _gate = threading.RLock()
 _inside = 0
 _resume = False
 
 
 class DriverLock:
-    """Holds off the garbage collector, and has a reentrant lock beside it: ``with lock.raw, lock:`` takes both.
+    """Disables the garbage collector; ``raw`` is a reentrant lock. ``with lock.raw, lock:`` takes both.
 
-    The lock itself is taken by C code, which an interrupt (Ctrl-C) cannot come between; were it taken in ``__enter__``,
-    one that comes before the block has begun would leave it taken for good.
+    ``raw`` is a lock of its own because C code takes it, which an interrupt (Ctrl-C) cannot divide. If ``__enter__``
+    took it, an interrupt between that call and the start of the block would leave it locked forever.
     """
 
     __slots__ = ("raw",)
@@ -42,12 +41,12 @@ class DriverLock:
         with _gate:
             _inside -= 1
             if _inside == 0 and _resume:
-                # The call is over, so a finalizer that runs from here on finds the driver at rest.
+                # The call has ended: a finalizer that runs from here on finds consistent tables.
                 gc.enable()
 
 
 def _after_fork_in_child() -> None:
-    # Another thread of the parent may have been inside: it is not in this process.
+    # A thread of the parent, which does not exist in the child, may have held the lock.
     global _gate, _inside
     _gate = threading.RLock()
     if _inside:

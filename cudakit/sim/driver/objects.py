@@ -1,6 +1,6 @@
-"""The objects of a simulated driver: devices and contexts with what was made in them, memory, streams and their work.
+"""The objects of a simulated driver: devices, contexts and the objects made in them, memory, streams and queued work.
 
-Work is queued on a stream as ``QueuedWork``; a stream that captures notes it in its ``StreamCapture`` instead.
+Work is queued on a stream as ``QueuedWork``; if the stream is being captured, it is added to its ``StreamCapture``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _numbers = itertools.count()
 class Operation:
     """One piece of queued work.
 
-    ``after`` are the operations that must be done first; ``visible`` says that the host sees it happen. ``reads`` and
-    ``writes`` are ranges (address, size) of pinned host memory; ``touches_host`` that it may touch any of it.
-    ``secure`` takes a copy of what it will read from the host, before something else overwrites it. ``clock`` says what
-    is certain to be done before this starts: the last such operation of each stream, by stream number and serial.
-    ``blocked`` counts the operations of ``after`` that are not done, and ``followers`` come after this one.
-    ``watched`` are a kernel's memories, each with its use and another's that nothing orders; ``poisoned`` says that its
-    destination was filled with poison, which nothing but a mistake of the host changes before it runs. ``puts``: the
+    ``after`` are the operations that must be done first; ``visible``: it has effects on the host. ``reads`` and
+    ``writes`` are ranges (address, size) of pinned host memory; ``touches_host``: it may access any pinned memory.
+    ``secure`` copies the host memory that it will read, before something else overwrites it. ``clock`` is the last
+    operation of each stream that is certain to be done before this one starts, as serials by stream number. ``blocked``
+    counts the operations of ``after`` that are not done; ``followers`` are the operations that wait for this one.
+    ``watched``: per allocation of a kernel, its use and an unordered use by another operation. ``poisoned``: its
+    destination was filled with poison, and only a mistake in host code changes that before it runs. ``puts``: the
     region that a copy or fill writes, and ``values(row, start, stop)``, its bytes, None if they are not known yet.
     """
 
@@ -58,12 +58,12 @@ class Operation:
         return not self.blocked and not self.done
 
     def finish(self) -> list[Operation]:
-        """Be done; returns the operations that may start now."""
+        """Mark the operation as done; returns the operations that may start now."""
         self.done = True
         followers, self.followers = self.followers, []
         for follower in followers:
             follower.blocked -= 1
-        # let go of everything: events keep done operations
+        # release the data: events keep operations that are done
         self.run = self.secure = self.puts = None
         self.after = ()
         self.clock = {}
@@ -71,7 +71,7 @@ class Operation:
         return [follower for follower in followers if follower.ready]
 
     def wait_for(self, others: Iterable[Operation]) -> None:
-        """Start only once ``others``, all older, are done."""
+        """Delay this operation until ``others``, which are all older, are done."""
         waited = tuple(other for other in others if not other.done)
         self.after += waited
         self.blocked += len(waited)
@@ -88,9 +88,9 @@ class Operation:
 
 @dataclass(eq=False, slots=True)
 class Use:
-    """The use of one allocation by an operation. ``does`` is "reads" or "writes", to the bytes ``rows`` (address,
-    width, height, pitch); or "uses", for a kernel that was given an address in it: ``marks`` are its footprint there
-    (`footprints`) and ``wrote`` whether there are writes in it, once it has run."""
+    """The use of one allocation by an operation. ``does`` is "reads" or "writes" for a copy or fill of the bytes
+    ``rows`` (address, width, height, pitch); "uses" for a kernel with an address in it among its arguments. After the
+    kernel has run, ``marks`` are its footprint (`footprints`) and ``wrote`` is whether that contains writes."""
 
     operation: Operation
     does: str
@@ -101,11 +101,11 @@ class Use:
 
 @dataclass(eq=False, slots=True)
 class QueuedWork:
-    """The work that a call queues on a stream: at once, or each time that the graph which captured it is launched.
+    """The work that a call queues on a stream: at once, or at each launch of the graph that captured it.
 
-    ``kind`` is "kernel", "memcpy", "memset" or "host". ``enqueue(stream, after)`` queues it on a stream, after
-    the stream's own work and ``after``, with all checks as of then. ``check`` raises CallError if it cannot be done
-    any more. ``details`` are the parameters that the node of a graph reports.
+    ``kind`` is "kernel", "memcpy", "memset" or "host". ``enqueue(stream, after)`` checks it and queues it on a stream,
+    after the stream's own work and ``after``. ``check`` raises CallError if it is no longer possible. ``details`` are
+    the parameters that the graph node reports.
     """
 
     kind: str
@@ -116,8 +116,8 @@ class QueuedWork:
 
 @dataclass(eq=False, slots=True)
 class GraphNode:
-    """A piece of work in a graph, done after the nodes ``after``. ``lane``: which of the captured streams it was on.
-    ``kept`` is the memory in which its parameters were handed out."""
+    """The work of a graph node, which runs after the nodes ``after``. ``lane``: the captured stream that it was on, as
+    an index. ``kept`` keeps the memory of its reported parameters alive."""
 
     handle: int
     work: QueuedWork
@@ -128,8 +128,8 @@ class GraphNode:
 
 @dataclass(eq=False, slots=True)
 class StreamCapture:
-    """A capture that is under way. ``lanes`` are the streams in it, the first the one that it was begun on, by
-    ``thread`` in ``mode``. ``broken`` says what broke it, which nothing but its end can follow."""
+    """A capture in progress. ``lanes`` are its streams; it was begun on the first, by ``thread`` in ``mode``.
+    ``broken`` is the reason why it is invalid, if it is; then it can only be ended."""
 
     number: int
     graph: int
@@ -141,17 +141,18 @@ class StreamCapture:
     broken: str = ""
 
     def add(self, stream: Stream, work: QueuedWork, handle: int) -> None:
-        """Note work on one of its streams."""
+        """Add work of one of its streams."""
         if self.broken:
             raise CallError(
-                Result.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, f"the capture {self.place} was broken by {self.broken}"
+                Result.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+                f"the capture {self.place} was invalidated by {self.broken}",
             )
         node = GraphNode(handle, work, tuple(stream.frontier), self.lanes.index(stream))
         self.nodes.append(node)
         stream.frontier = [node]
 
     def unjoined(self) -> list[GraphNode]:
-        """The nodes that its first stream does not come after."""
+        """The nodes that its first stream does not wait for."""
         reached: set[int] = set()
         stack = list(self.lanes[0].frontier)
         while stack:
@@ -164,9 +165,9 @@ class StreamCapture:
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """A stream of a context. ``blocking``: ordered with the legacy default stream. ``vain`` is the line of the
-    last wait for an event that had not been recorded: legal, and without effect. While it is part of a ``capture``,
-    ``frontier`` are the nodes that what it is given next comes after."""
+    """A stream of a context. ``blocking``: ordered with the legacy default stream. ``vain`` is the line of the last
+    wait for an event that had not been recorded, which is legal and has no effect. While the stream is part of a
+    ``capture``, ``frontier`` are the nodes that its next work comes after."""
 
     context: Context
     handle: int
@@ -187,8 +188,8 @@ class Stream:
         return not self.flags & 1 and not self.legacy
 
     def expect_no_capture(self, breaks: str = "") -> None:
-        """Refuse work on the legacy default stream while a stream that it waits for is being captured. ``breaks`` names
-        the work, which breaks the capture."""
+        """Raise CallError for work on the legacy default stream while a stream that it waits for is being captured.
+        ``breaks`` names work that invalidates the capture."""
         for stream in self.context.all_streams():
             if stream.blocking and stream.capture is not None:
                 if breaks:
@@ -208,8 +209,8 @@ class Stream:
 
 @dataclass(eq=False, slots=True)
 class Event:
-    """An event; ``operation`` is the recording last enqueued, None before the first. ``captured``: the capture that it
-    was last recorded in, if it was in one, and the nodes that were to be done by then."""
+    """An event. ``operation`` is the last queued record, None if there is none. ``captured``: if it was last recorded
+    in a capture, the capture and the nodes before the record."""
 
     context: Context
     handle: int
@@ -221,7 +222,7 @@ class Event:
 
 @dataclass(eq=False)
 class Pool:
-    """A stream-ordered memory pool. Bytes: ``used`` by allocations, ``reserved`` from the device (never less)."""
+    """A stream-ordered memory pool: bytes ``used`` by allocations and ``reserved`` from the device (no fewer)."""
 
     handle: int
     device: Device
@@ -246,10 +247,10 @@ class Pool:
 
 @dataclass(eq=False)
 class MemoryRecord:
-    """One allocation as the driver knows it: device memory (``pool`` when stream-ordered) or pinned host memory.
+    """The driver's record of an allocation: device memory (of ``pool`` if stream-ordered) or pinned host memory.
 
-    ``made`` is the operation that allocates it, while that is pending; ``uses`` the pending work on it, by the stream's
-    number; ``freed_at`` where a free was queued that has not run yet.
+    ``made`` is the operation that allocates it, while pending; ``uses`` is the pending work on it, by stream number;
+    ``freed_at`` is the line of a pending free.
     """
 
     allocation: Allocation
@@ -268,7 +269,7 @@ class MemoryRecord:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes from the device: whole 512-byte pieces."""
+        """Bytes that it takes from the device: a multiple of 512."""
         return -(-self.allocation.size // 512) * 512
 
 
@@ -294,7 +295,7 @@ class Device:
 
 @dataclass(eq=False)
 class Context:
-    """A context: what was made in it, and whether it is still good (``sticky`` is the error that ended it)."""
+    """A context: the objects made in it, and its state (``sticky`` is the error by which it was lost)."""
 
     handle: int
     device: Device

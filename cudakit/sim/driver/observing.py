@@ -14,8 +14,8 @@ from cudakit.sim.lockstep.report import Index3, KernelReport
 
 @dataclass
 class LaunchRecord:
-    """A kernel that ran to its end. ``shared`` is the dynamic and ``static_shared`` the static shared memory of a block
-    in bytes, ``registers`` those of a thread."""
+    """A completed launch. ``shared`` is the dynamic and ``static_shared`` the static shared memory per block in bytes,
+    ``registers`` the registers per thread."""
 
     name: str
     grid: Index3
@@ -28,8 +28,8 @@ class LaunchRecord:
 
 @dataclass(eq=False)
 class Count:
-    """What somebody counts: the launches that run while it is open, of one context or of all (None). ``together``:
-    launches of one kernel and shape are added up in one record, so that any number of them can be counted."""
+    """A count in progress: the launches that run while it is open, of one context or of all (None). ``together``:
+    launches of one kernel with one shape are added up in one record, so that memory does not grow with their number."""
 
     context: Context | None
     together: bool = False
@@ -42,7 +42,7 @@ class Count:
                 if (known.name, known.grid, known.block, known.shared) == shape:
                     known.counters.merge(record.counters)
                     return
-            # the counters are others' too, which must not see what is added to these
+            # other counts share the record's counters, so add into a new object
             counters = Counters()
             counters.merge(record.counters)
             record = replace(record, counters=counters)
@@ -56,10 +56,10 @@ class ObservingCalls(OccupancyCalls):
     _watches: list[StoreWatch]
 
     def simCount(self, context: Handle | None = None, *, together: bool = False) -> Count:
-        """Begin to count: what this gives collects a record (kernel name, grid, block, Counters) of every kernel that
-        runs to its end from here on, in one context or in all, until ``simEndCount``. Launches made before this that
-        have not run are counted too: wait for them first. ``together``: launches of one kernel with one grid, block
-        and shared memory make one record."""
+        """Begin a count. Until ``simEndCount`` it collects a record (kernel name, grid, block, Counters) of every
+        kernel that completes, in one context or in all. Earlier launches that have not run yet are counted too: wait
+        for them first. ``together``: launches of one kernel with the same grid, block and shared memory make one
+        record."""
         with self._lock.raw, self._lock:
             owner = None if context is None else self._object(context, Context, "a context")
             count = Count(owner, together)
@@ -67,15 +67,15 @@ class ObservingCalls(OccupancyCalls):
             return count
 
     def simEndCount(self, count: Count) -> list[LaunchRecord]:
-        """End a count and give its records."""
+        """End a count; returns its records."""
         with self._lock.raw, self._lock:
             if count in self._counts:
                 self._counts.remove(count)
             return count.records
 
     def simWatch(self, address: int, size: int) -> StoreWatch:
-        """Begin to look for stores of kernels to ``size`` bytes of global memory at ``address``; ``simEndWatch`` ends
-        it."""
+        """Begin to watch for stores of kernels to ``size`` bytes of global memory at ``address``, until
+        ``simEndWatch``."""
         with self._lock.raw, self._lock:
             watch = StoreWatch(address, size)
             self._watches.append(watch)

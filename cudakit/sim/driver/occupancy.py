@@ -19,7 +19,7 @@ _LAUNCH = cu.CUlaunchAttributeID
 
 
 class OccupancyCalls(FunctionCalls):
-    """cuOccupancy*: how many blocks and clusters fit."""
+    """cuOccupancy*: the number of blocks and clusters that fit."""
 
     @call(1)
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, func: Handle, blockSize: int, dynamicSMemSize: int) -> int:
@@ -91,34 +91,36 @@ class OccupancyCalls(FunctionCalls):
 
     @staticmethod
     def _cluster(function: Function, grid: Index3, asked: Index3 | None) -> Index3 | None:
-        """The cluster that a launch has, checked: the one asked for or compiled in, None where there is neither."""
+        """The checked cluster size of a launch: the requested or the compiled-in one; None if there is neither."""
         loaded, settings, chip = function.loaded, function.settings, function.chip
         name, invalid = loaded.name, Result.CUDA_ERROR_INVALID_CLUSTER_SIZE
         required = loaded.required_cluster
         if asked is not None and required is not None and asked != required:
-            raise CallError(invalid, f"{name}: a cluster of {asked}, and the kernel is compiled for {required}")
+            raise CallError(invalid, f"{name}: a cluster of {asked}, but the kernel is compiled for {required}")
         cluster = asked or required
         if cluster is None:
             if loaded.cluster_must_be_set:
-                raise CallError(invalid, f"{name}: the kernel is compiled for clusters, and the launch gives no size")
+                raise CallError(invalid, f"{name}: the kernel is compiled for clusters: pass a cluster size")
             return None
         size = int(np.prod(cluster))
         if size == 1:
             return cluster
         if not chip.has_clusters:
-            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, f"{name}: {chip.arch} has no clusters")
+            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, f"{name}: {chip.arch} does not support clusters")
         allowed = settings.get(int(_ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED), 0)
         most = chip.largest_cluster if allowed else chip.portable_cluster
         most = min(most, loaded.max_cluster or most)
         if not 0 < size <= most:
-            raise CallError(invalid, f"{name}: a cluster of {size} blocks; the most is {most}")
+            raise CallError(invalid, f"{name}: a cluster of {size} blocks; at most {most} are allowed")
         if any(g % c for g, c in zip(grid, cluster, strict=True)):
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{name}: grid {grid} is no multiple of cluster {cluster}")
+            raise CallError(
+                Result.CUDA_ERROR_INVALID_VALUE, f"{name}: grid {grid} is not a multiple of cluster {cluster}"
+            )
         return cluster
 
 
 def read_config(config: Any) -> tuple[Index3, Index3, Index3 | None, bool]:
-    """Grid, block, cluster or None, and whether cooperative, of a CUlaunchConfig."""
+    """Read a CUlaunchConfig: grid, block, cluster (None without one), and whether the launch is cooperative."""
     cluster: Index3 | None = None
     cooperative = False
     for attribute in list(config.attrs)[: int(config.numAttrs)]:

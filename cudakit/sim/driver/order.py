@@ -1,19 +1,19 @@
-"""The order of queued work on device and pinned memory: what two streams do to the same bytes without waiting.
+"""Finds races between streams: unordered accesses of queued work to the same device or pinned memory.
 
-A copy and a fill say exactly which bytes they read or write. Of a kernel the allocations are known whose addresses are
-among its arguments, and, once it has run, which of their bytes it read and wrote. So between two operations of
-different streams, neither of which waits for the other, these are mistakes:
+The bytes that a copy or fill reads or writes are known exactly. Of a kernel, the allocations whose addresses are among
+its arguments are known, and after it has run, the bytes of them that it read and wrote. Reported are:
 
-- both touch the same bytes, one of them writes, and they are not two kernels that do it by atomics or volatile
-  accesses, or store the same values;
-- work on memory whose stream-ordered allocation it does not wait for, or after its free was queued;
-- a free that does not wait for work on the memory. A kernel is taken to use all that it is given.
+- two unordered operations that access the same bytes, if at least one writes; except two kernels that access them with
+  atomics or volatile accesses, or store the same values;
+- an operation that does not wait for the stream-ordered allocation of its memory, or is queued after the free;
+- a free that does not wait for work on the memory. A kernel counts as using all allocations passed to it.
 
-What a kernel reads is known where "race" or "init" is among the checks too, and of allocations up to 256 MiB. Else what
-it changes is, up to there, and it is taken to use the whole of an allocation that a copy or fill writes as a whole.
+A kernel's reads are only known if "race" or "init" is among the checks, and for allocations up to 256 MiB. Otherwise
+only the bytes that it changed are known, up to the same size, and a kernel is assumed to use an allocation if a copy or
+fill writes all of it.
 
-Nobody sees the host look at pinned memory that a copy has yet to fill, but for cudakit's own calls: it holds poison
-until then. What the host writes to pinned memory in flight is seen when the copy runs (`copies`).
+Reads of pinned memory by the host before a copy has filled it are only seen in cudakit's own calls; the memory contains
+poison until then. Writes by the host to pinned memory in flight are noticed when the copy runs (`copies`).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.report import FaultReport, HostReport, SourcePlace
 
 Rows = tuple[int, int, int, int]
-# pending work remembered for each stream and allocation: the older is nearly always in the same order as the newer
+# pending operations kept per stream and allocation: older ones are nearly always ordered if newer ones are
 _KEPT = 16
 _ADVICE = "order them: other.wait(stream.record()) before the second is queued, or synchronize the first stream"
 
 
 class OrderChecks(DriverState):
-    """Notes what each operation does to which memory, and reports what is not in order ("streams" among the checks)."""
+    """Records the memory that each operation accesses, and reports unordered accesses (if "streams" is checked)."""
 
     checks: frozenset[str]
 
     def _covering(self, address: int) -> MemoryRecord | None:
-        """The live allocation that holds the byte at ``address``."""
+        """The live allocation that contains the byte at ``address``."""
         near = self._space.find(address)
         if near is None or not near.live or not near.address <= address < near.end:
             return None
@@ -52,7 +52,7 @@ class OrderChecks(DriverState):
     # ---- work on memory ----
 
     def _note(self, operation: Operation, does: str, rows: Rows) -> None:
-        """Note a copy or fill: it ``does`` ("reads" or "writes") ``rows`` of device or pinned memory."""
+        """Record that a copy or fill reads or writes (``does``) ``rows`` of device or pinned memory."""
         if "streams" not in self.checks:
             return
         memory = self._covering(rows[0])
@@ -60,7 +60,7 @@ class OrderChecks(DriverState):
             self._use(memory, Use(operation, does, rows))
 
     def _note_kernel(self, operation: Operation, params: list[bytes]) -> None:
-        """Note a kernel, by the addresses among its arguments."""
+        """Record the allocations that a kernel may use, by the addresses among its arguments."""
         if "streams" not in self.checks:
             return
         seen = set()
@@ -82,7 +82,7 @@ class OrderChecks(DriverState):
             made = memory.made = None
         early = made is not None and not operation.comes_after(made)
         if made is not None and early:
-            # whatever else is not in order with it has the same cause
+            # other missing orders of this operation have the same cause and are not reported
             self._mistake(operation.stream.context, _used_before(operation, made, memory))
         for number, uses in list(memory.uses.items()):
             while uses and uses[0].operation.done:
@@ -92,20 +92,20 @@ class OrderChecks(DriverState):
                 continue
             for other in reversed(uses):
                 if other.operation is operation:
-                    continue  # it reads what it writes
+                    continue  # an operation may read and write the same memory
                 if early or operation.comes_after(other.operation):
                     break
                 self._compare(memory, use, other)
         memory.uses.setdefault(operation.stream.number, deque(maxlen=_KEPT)).append(use)
 
     def _compare(self, memory: MemoryRecord, use: Use, other: Use) -> None:
-        """Two uses that nothing orders."""
+        """Compare two unordered uses: report a race, or note that it must be checked when a kernel has run."""
         if use.rows is not None and other.rows is not None:
             if "writes" in (use.does, other.does) and overlap(use.rows, other.rows):
                 self._mistake(use.operation.stream.context, _race(use, other, memory))
             return
         if use.rows is None and other.rows is None:
-            # what the two share shows when the second has run
+            # two kernels: which bytes both access is known when the second has run
             use.operation.watched.append((memory, use, other))
             other.operation.watched.append((memory, other, use))
             return
@@ -114,11 +114,11 @@ class OrderChecks(DriverState):
         if not exactly and exact.does == "writes" and exact.rows is not None and _covers(exact.rows, memory):
             self._mistake(use.operation.stream.context, _race(use, other, memory))
         else:
-            # whether the kernel touches those bytes shows when it runs
+            # whether the kernel accesses those bytes is known when it has run
             kernel.operation.watched.append((memory, kernel, exact))
 
     def _host_reads(self, address: int, size: int) -> None:
-        """Report pending work that is still to write what the host reads now."""
+        """Report a read by the host of memory that pending work has yet to write."""
         memory = self._covering(address) if "streams" in self.checks else None
         if memory is None:
             return
@@ -128,7 +128,7 @@ class OrderChecks(DriverState):
                 if late and other.rows is not None and overlap(other.rows, (address, size, 1, size)):
                     report = host_report(
                         "result read in flight",
-                        f"the host reads pinned memory that {other.operation.label} is still to write: wait for it",
+                        f"the host reads pinned memory before {other.operation.label} has written it: wait first",
                         "",
                         caller(),
                         others=(_other(other.operation),),
@@ -139,8 +139,8 @@ class OrderChecks(DriverState):
     # ---- kernels as they run ----
 
     def _before(self, operation: Operation) -> tuple[dict[MemoryRecord, Any], Footprints | None]:
-        """What is in the memory that a kernel which is about to run shares with work that nothing orders, and what to
-        note its footprint in."""
+        """For a kernel that is about to run: the contents of the memory that it shares with unordered work, and an
+        object to record its footprint in."""
         memories = {memory for memory, _, _ in operation.watched if 0 < len(memory.allocation.store) <= LARGEST}
         if not memories:
             return {}, None
@@ -154,7 +154,8 @@ class OrderChecks(DriverState):
         before: dict[MemoryRecord, Any],
         prints: Footprints | None,
     ) -> None:
-        """Report what of it the kernel touched and must not. ``place`` gives an instruction's lines."""
+        """Report races of a kernel that has run. ``place`` returns an instruction's source lines, ``before`` are the
+        contents from ``_before``."""
         if prints is None:
             return
         changes: dict[MemoryRecord, Any] = {}
@@ -162,7 +163,7 @@ class OrderChecks(DriverState):
             allocation = memory.allocation
             if allocation.live:
                 changes[memory] = changed = allocation.store != old
-                # without the checks that note footprints, what it changed is what it wrote
+                # footprints are empty without the checks that record them: take the changed bytes as writes
                 marks = prints.marks[allocation]
                 marks[changed & (marks == 0)] = WRITE
         for memory, own, other in operation.watched:
@@ -175,7 +176,7 @@ class OrderChecks(DriverState):
             if other.rows is not None:
                 other.wrote = other.does == "writes"
                 other.marks = marks_of(other.rows, np.uint8(WRITE if other.wrote else READ), allocation)
-            # a kernel that has not run yet will find this one's marks
+            # the other kernel has not run yet: it compares its marks with this one's when it has
             if other.marks is None or not (own.wrote or other.wrote):
                 continue
             bytes_ = np.flatnonzero(conflict(own.marks, other.marks, changed if other.rows is None else None))
@@ -184,17 +185,17 @@ class OrderChecks(DriverState):
                 report = _race(own, other, memory)
                 site = prints.site(allocation, first)
                 at = first + allocation.base - allocation.address
-                note = f"{len(bytes_)} bytes are touched by both, the first of them byte {at} of the allocation"
+                note = f"both access {len(bytes_)} bytes; the first is byte {at} of the allocation"
                 places = () if site is None else place(site.instruction)
                 if site is not None and places:
-                    note += f": {operation.label} does a {site.kind} there at {places[0].file}:{places[0].line}"
+                    note += f", by a {site.kind} of {operation.label} at {places[0].file}:{places[0].line}"
                     if places[0].text is not None:
                         note += f"\n      {places[0].text.strip()}"
                 report.notes.insert(0, note)
                 self._mistake(operation.stream.context, report)
 
     def _explain(self, operation: Operation, report: FaultReport) -> None:
-        """Say what work that read uninitialised memory did not wait for, if that is the cause."""
+        """Add the missing wait to a report of an uninitialised read, if that is the cause."""
         memory = None if report.allocation is None else self._memory.get(report.allocation.address)
         if memory is None or report.kind != "uninitialised read":
             return
@@ -203,19 +204,19 @@ class OrderChecks(DriverState):
             for uses in memory.uses.values()
             for use in uses
             if use.does == "writes"
-            and use.operation is not operation  # in place, it waits for itself
+            and use.operation is not operation  # in-place work
             and not use.operation.done
             and not operation.comes_after(use.operation)
         ]
         if late:
             report.others += tuple(_other(o) for o in late[:1])
-            report.notes.append(f"this is still to be written by work that this does not wait for: {_ADVICE}")
+            report.notes.append(f"it does not wait for the queued work that writes this memory: {_ADVICE}")
 
     # ---- freeing ----
 
     def _check_free(self, memory: MemoryRecord, free: Operation | None) -> None:
-        """Report pending work that a free does not wait for, and then have it wait: what is wrong was said. ``free`` is
-        the queued free; None where the memory is freed at once."""
+        """Report a free that does not wait for pending work on the memory, then let it wait, so that the mistake has
+        only one report. ``free`` is the queued free; None if the memory is freed at once."""
         if "streams" not in self.checks:
             return
         late = [
@@ -229,9 +230,9 @@ class OrderChecks(DriverState):
         last = late[-1]
         context = last.stream.context if free is None else free.stream.context
         if free is None:
-            detail = "memory of a pool is freed at once, and cuMemFree does not wait for queued work that still uses it"
+            detail = "cuMemFree frees memory of a pool at once, while queued work still uses it"
         else:
-            detail = f"memory is freed on {free.stream} while work on another stream uses it: the free does not wait"
+            detail = f"memory is freed on {free.stream} without waiting for work on another stream that uses it"
         report = host_report(
             "freed while in use",
             detail,
@@ -248,13 +249,13 @@ class OrderChecks(DriverState):
             free.wait_for(late)
 
     def _refuse_freed(self, memory: MemoryRecord, address: int) -> CallError:
-        """The refusal of work on memory whose free is queued."""
+        """The error for work on memory whose free is queued."""
         report = host_report(
             "use after free",
-            f"{address:#x} was given to cuMemFreeAsync already",
+            f"{address:#x} was passed to cuMemFreeAsync already",
             "",
             caller(),
-            others=(other_access("free that is queued", memory.freed_at),),
+            others=(other_access("queued free", memory.freed_at),),
             allocation=memory.allocation,
         )
         return CallError.by(Result.CUDA_ERROR_INVALID_VALUE, report)
@@ -276,7 +277,7 @@ def overlap(a: Rows, b: Rows) -> bool:
         return False
     if a[2] == 1 and b[2] == 1:
         return True
-    # starts of both sets' rows in order: a row that ends past the next start shares its bytes
+    # a row overlaps a row of the other set if the later one starts before the earlier one ends
     starts_a, starts_b = (r[0] + r[3] * np.arange(r[2], dtype=np.int64) for r in (a, b))
     at = np.searchsorted(starts_b, starts_a, side="right")
     before = np.where(at > 0, starts_b[np.maximum(at - 1, 0)] + b[1] > starts_a, False)
@@ -285,7 +286,7 @@ def overlap(a: Rows, b: Rows) -> bool:
 
 
 def _covers(rows: Rows, memory: MemoryRecord) -> bool:
-    """Whether rows are the whole of an allocation."""
+    """Whether the rows are a whole allocation."""
     address, width, height, pitch = rows
     whole = address == memory.allocation.address and width * height >= memory.allocation.size
     return whole and (height == 1 or pitch == width)
@@ -296,9 +297,9 @@ def _other(operation: Operation) -> Any:
 
 
 def _vain(*streams: Stream) -> list[str]:
-    """Notes on waits that did nothing, which may have been meant to give the order that is missing."""
+    """Notes on waits without effect, which may be the reason for the missing order."""
     places = [stream.vain for stream in streams if stream.vain is not None]
-    return [f"the wait for an event {place} did nothing: the event had not been recorded yet" for place in places]
+    return [f"the wait for an event {place} had no effect: the event had not been recorded yet" for place in places]
 
 
 def _race(use: Use, other: Use, memory: MemoryRecord) -> HostReport:
@@ -319,7 +320,7 @@ def _race(use: Use, other: Use, memory: MemoryRecord) -> HostReport:
 def _used_before(operation: Operation, made: Operation, memory: MemoryRecord) -> HostReport:
     return host_report(
         "used before its allocation",
-        f"{operation.label} on {operation.stream} does not wait for the allocation of memory that it is given",
+        f"{operation.label} on {operation.stream} does not wait for the stream-ordered allocation of its memory",
         operation.label,
         operation.place,
         others=(_other(made),),
@@ -331,9 +332,9 @@ def _used_before(operation: Operation, made: Operation, memory: MemoryRecord) ->
 def _used_after_free(operation: Operation, memory: MemoryRecord) -> HostReport:
     return host_report(
         "use after free",
-        f"{operation.label} is given memory that cuMemFreeAsync was called for",
+        f"{operation.label} was queued after the cuMemFreeAsync of memory passed to it",
         operation.label,
         operation.place,
-        others=(other_access("free that was queued before", memory.freed_at),),
+        others=(other_access("earlier queued free", memory.freed_at),),
         allocation=memory.allocation,
     )

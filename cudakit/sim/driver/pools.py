@@ -43,7 +43,7 @@ class PoolCalls(OrderChecks):
     def cuMemPoolDestroy(self, pool: Handle) -> None:
         found = self._pool(pool)
         if found is found.device.default_pool:
-            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the default pool is not destroyed")
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the default pool cannot be destroyed")
         if found.device.pool is found:
             found.device.pool = found.device.default_pool
         found.device.pools.remove(found)
@@ -62,7 +62,7 @@ class PoolCalls(OrderChecks):
         if number in _INT_POOL_ATTRIBUTES:
             found.flags[number] = int(value)
             return
-        value.getPtr()  # AttributeError for a plain int, as from the bindings: they want a cuuint64_t
+        value.getPtr()  # AttributeError for a plain int, as in the bindings, which require a cuuint64_t
         if number == int(_POOL.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD):
             found.threshold = int(value)
         elif number == int(_POOL.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) and int(value) == 0:

@@ -1,4 +1,4 @@
-"""What a copy or fill works on: rows of device, pinned or pageable memory; and pinned memory that a copy will read."""
+"""The operands of copies and fills: rows of device, pinned or pageable memory, and pinned sources of pending copies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Region:
 
     @property
     def span(self) -> int:
-        """Bytes from the first to the last, gaps between rows included."""
+        """Bytes from the first to the last byte, including the gaps between rows."""
         return self.pitch * (self.height - 1) + self.width
 
     @property
@@ -40,7 +40,7 @@ class Region:
         return self.address, self.width, self.height, self.pitch
 
     def view(self) -> Bytes:
-        """The bytes now, writable, as (height, width); MemoryFault where they are no longer there."""
+        """A writable view of the bytes, as (height, width); raises MemoryFault if the memory has been freed."""
         if self.kind == "pageable":
             flat = host_bytes(self.address, self.span)
         else:
@@ -49,7 +49,7 @@ class Region:
         return rows
 
     def undefined(self) -> Bytes | None:
-        """Which of the bytes are undefined (not 0), as (height, width); None where none is."""
+        """A table of the uninitialised bytes (not 0), as (height, width); None if there are none."""
         if self.kind != "device":
             return None
         found = self.space.covering(self.address, self.span)
@@ -57,15 +57,15 @@ class Region:
         return None if rows is None else rows.copy()
 
     def define(self, like: Bytes | None = None) -> None:
-        """The bytes have been written: they are as defined as those of another region, or all defined."""
+        """Mark the bytes as initialised; with ``like``, the table of a copy's source, only those that are 0 in it."""
         if self.kind == "device":
             found = self.space.covering(self.address, self.span)
             found.define(self.address - found.address, self.width, self.height, self.pitch, like)
 
 
 class PinnedSource:
-    """What an asynchronous copy will read from pinned memory: the memory itself, watched for changes unless queued work
-    is to write it; or a copy, taken before something else overwrites it."""
+    """The pinned source of an asynchronous copy: the memory itself, or a copy of it, taken before it is overwritten.
+    ``watched``: report changes by the host before the copy runs; not possible if queued work will write the memory."""
 
     def __init__(self, region: Region, watched: bool) -> None:
         self.region = region
@@ -84,7 +84,7 @@ class PinnedSource:
 
 
 def _checksum(data: Bytes) -> int:
-    contiguous: Any = np.ascontiguousarray(data)  # a buffer, which numpy's stubs say from Python 3.12 on only
+    contiguous: Any = np.ascontiguousarray(data)  # Any: numpy's stubs declare it a buffer only from Python 3.12 on
     return zlib.crc32(contiguous)
 
 

@@ -1,4 +1,4 @@
-"""What a simulated driver holds: devices, contexts, memory and handles, and the door that every call goes through."""
+"""The state of a simulated driver: devices, contexts, memory and handles; and the checks at the entry of every call."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from cudakit.sim.lockstep.report import FaultReport, HostReport
 Reply = tuple[Any, ...]
 T = TypeVar("T")
 
-# operations that are queued before some of them run although nothing waits for them
+# with more pending operations than this, some run although nothing waits for them
 MOST_WAITING = 2048
 
 _DRIVERS = iter(range(1, 1 << 20))
 _KEPT_REPORTS = 256
 
-# Calls that a capture in progress forbids on things that it has nothing to do with, as driver 580 (CUDA 13.0) does; it
-# allows loading a module and synchronous copies. tests/core/test_capture_modes.py makes all of them on either device.
-UNSAFE_ON = frozenset(  # of these the stream or event is looked at first: it may be captured itself
+# Calls that a capture in progress forbids, even on unrelated streams and objects, as driver 580 (CUDA 13.0) does; it
+# allows loading a module and synchronous copies. tests/core/test_capture_modes.py makes the calls on both devices.
+UNSAFE_ON = frozenset(  # calls whose stream or event is checked first, since it may be part of the capture
     (
         "cuMemAllocAsync", "cuMemFreeAsync", "cuStreamQuery", "cuStreamSynchronize", "cuEventQuery",
         "cuEventSynchronize",
@@ -66,9 +66,10 @@ def call(
 ) -> Callable[..., Callable[..., Reply]]:
     """Make a method a driver entry point that returns ``(CUresult, value...)``, with ``values`` values.
 
-    It takes the driver's lock, refuses what cannot go on (no cuInit, a forked child, no or a lost current context if
-    ``context``), applies injected faults, and turns ``CallError`` into its result with None for every value. ``lost``:
-    the current context may be lost. Ctrl-C in the middle loses the context, whose tables may be half changed.
+    The entry point takes the driver's lock, checks that the call is possible (cuInit was called, this is not a forked
+    child; with ``context``: there is a current context, which is not lost unless ``lost`` allows it), applies injected
+    faults, and turns ``CallError`` into its result, with None for every value. An interrupt (Ctrl-C) during the call
+    loses the context, whose tables may be inconsistent.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Reply]:
@@ -79,7 +80,7 @@ def call(
         @functools.wraps(function)
         def enter(self: DriverState, *args: Any, **named: Any) -> Reply:
             if os.getpid() != self._pid:
-                # the lock may be held by a thread that this process does not have: do not touch it
+                # do not touch the lock: a thread that does not exist in this process may hold it
                 return (Result.CUDA_ERROR_NOT_INITIALIZED, *nothing)
             with self._lock.raw, self._lock:
                 try:
@@ -114,7 +115,7 @@ def call(
 
 
 class DriverState:
-    """The state that all parts of the driver share, and how they look things up. Every lookup raises ``CallError``."""
+    """The state that all parts of the driver share. Lookups in it raise ``CallError`` for unknown objects."""
 
     _pid: int
     _scheduler: StreamScheduler
@@ -129,19 +130,20 @@ class DriverState:
         self._space = AddressSpace()
         self._initialised = False
         self._objects: dict[int, Any] = {}
-        # handles are never used twice, so a stale one is told from a foreign one; each driver has its own range
+        # handles are never reused and each driver has its own range: a destroyed object's handle is never taken for
+        # another object's, and differs from the handles of other drivers
         self._first_handle = self._next_handle = (0x51 << 40) + (self.number << 32)
         self._memory: dict[int, MemoryRecord] = {}
         self._allocations_made = 0
         self._pinned_count = 0
-        self._frees: deque[Operation] = deque()  # that are queued, and some that are done
+        self._frees: deque[Operation] = deque()  # pending frees, and some that are done
         self._freeing = 0  # bytes of memory whose free is queued
         self._reports: deque[FaultReport] = deque(maxlen=_KEPT_REPORTS)  # oldest first
         self._capturing: list[StreamCapture] = []
-        # reports of contexts that have ended, which no call has returned
+        # reports that no call has returned, of contexts that have ended
         self._unseen: list[FaultReport] = []
 
-    # ---- the door ----
+    # ---- entry ----
 
     def _admit(self, name: str, context: bool, initialised: bool, lost: bool) -> None:
         if getattr(self._local, "in_host_function", False):
@@ -165,12 +167,12 @@ class DriverState:
         stack = self._stack()
         if not stack:
             raise CallError(
-                Result.CUDA_ERROR_INVALID_CONTEXT, "no context is current on this thread: cuCtxSetCurrent comes first"
+                Result.CUDA_ERROR_INVALID_CONTEXT, "no context is current on this thread: call cuCtxSetCurrent first"
             )
         return stack[-1]
 
     def _context(self) -> Context:
-        """The current context of this thread, in order."""
+        """The current context of this thread, which must be usable."""
         return self._usable(self._current())
 
     def _usable(self, context: Context) -> Context:
@@ -191,8 +193,8 @@ class DriverState:
         return stack
 
     def _lose(self, context: Context, code: Any, report: FaultReport) -> None:
-        """End a context: every later call that needs it returns ``code``. Its work and its device memory are gone;
-        pinned memory, which the host still sees, is freed by the calls that free it."""
+        """Mark a context as lost: every later call that needs it returns ``code``. Its queued work is dropped and its
+        device memory freed; pinned memory stays until it is freed by a call, since the host can still access it."""
         if context.sticky is not None:
             return
         context.sticky, context.report = code, report
@@ -202,11 +204,11 @@ class DriverState:
                 self._release(memory, "with its context, which was lost")
 
     def _release(self, memory: MemoryRecord, origin: str) -> None:
-        """Give an allocation's bytes back (MemoryCalls)."""
+        """Free an allocation (MemoryCalls)."""
         raise NotImplementedError
 
     def _unload(self, loaded: Any) -> None:
-        """Let go of a module and its functions (FunctionCalls)."""
+        """Release a module and its functions (FunctionCalls)."""
         raise NotImplementedError
 
     # ---- handles ----
@@ -225,13 +227,14 @@ class DriverState:
             raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, f"{number:#x} is not {what} but a {noun}")
         gone = self._first_handle < number <= self._next_handle
         reason = "has been destroyed" if gone else "is not a handle of this driver"
-        raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, f"{what} is wanted; {number:#x} {reason}")
+        raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, f"{what} is required, but {number:#x} {reason}")
 
     def _device(self, dev: Handle) -> Device:
         number = as_handle(dev)
         if not 0 <= number < len(self.devices):
             raise CallError(
-                Result.CUDA_ERROR_INVALID_DEVICE, f"no device {number}; this driver has {len(self.devices)}"
+                Result.CUDA_ERROR_INVALID_DEVICE,
+                f"device {number} does not exist; this driver has {len(self.devices)} (from 0)",
             )
         return self.devices[number]
 
@@ -242,7 +245,7 @@ class DriverState:
             raise CallError(Result.CUDA_ERROR_INVALID_CONTEXT, str(refusal)) from None
 
     def _stream(self, handle: Handle) -> Stream:
-        """A stream by handle; 0 and 1 are the current context's legacy stream, 2 this thread's own default stream."""
+        """A stream by handle: 0 and 1 are the current context's legacy default stream, 2 is this thread's own one."""
         number = as_handle(handle)
         if number in (0, 1):
             return self._context().legacy
@@ -260,7 +263,7 @@ class DriverState:
     # ---- queueing work ----
 
     def _submit(self, stream: Stream, work: QueuedWork) -> None:
-        """Queue work on a stream, or note it where the stream is being captured."""
+        """Queue work on a stream, or add it to the capture that the stream is part of."""
         self._keep_up(stream.context)
         if stream.capture is None:
             work.enqueue(stream, ())
@@ -268,23 +271,24 @@ class DriverState:
             stream.capture.add(stream, work, self._new_handle())
 
     def _not_captured(self, call: str, *streams: Stream) -> None:
-        """Refuse a call that cannot be part of a graph if one of ``streams`` is being captured, or is the legacy stream
-        and waits for one that is; it breaks the capture."""
+        """Raise CallError for a call that cannot be part of a graph, if one of ``streams`` is being captured, or is the
+        legacy stream and waits for one that is. The call invalidates the capture."""
         for stream in streams:
             if stream.capture is not None:
                 capture = stream.capture
                 capture.broken = capture.broken or f"{call} {caller()}"
                 raise CallError(
                     Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-                    f"{stream} is being captured (begun {capture.place}), and {call} cannot be part of a graph: the"
-                    " capture is broken",
+                    f"{stream} is being captured (begun {capture.place}), and {call} cannot be part of a graph: this"
+                    " invalidates the capture",
                 )
         for stream in streams:
             if stream.legacy:
                 stream.expect_no_capture(call)
 
     def _expect_allowed(self, call: str) -> None:
-        """Refuse a call of ``UNSAFE`` that a capture forbids, as its mode and this thread's demand; it breaks them."""
+        """Raise CallError for a call of ``UNSAFE`` that a capture forbids by its mode and this thread's mode. The call
+        invalidates these captures."""
         if not self._capturing:
             return
         modes = cu.CUstreamCaptureMode
@@ -305,16 +309,16 @@ class DriverState:
             raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                 f"{forbidding[0].lanes[0]} is being captured (begun {forbidding[0].place}) in a mode that forbids"
-                f" {call}, which it does not see: the capture is broken",
+                f" {call}, which cannot be captured: this invalidates the capture",
                 hint="Do it before the capture, or capture with CU_STREAM_CAPTURE_MODE_RELAXED.",
             )
 
     def _thread_mode(self) -> Any:
-        """How this thread takes part in captures: a CUstreamCaptureMode."""
+        """This thread's CUstreamCaptureMode."""
         return getattr(self._local, "capture_mode", cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
 
     def _leave_capture(self, capture: StreamCapture) -> None:
-        """End a capture: have all its streams queue their work again."""
+        """End a capture: its streams queue their work again."""
         self._capturing.remove(capture)
         for stream in capture.lanes:
             stream.capture, stream.frontier = None, []
@@ -322,14 +326,14 @@ class DriverState:
     # ---- running queued work ----
 
     def _keep_up(self, context: Context) -> None:
-        """Run some of the queued work that the host cannot see if there is too much of it, as a GPU would have by now;
-        the current call reports failures."""
+        """Run some queued work without effects on the host if too much is pending; a GPU would have run it by now. The
+        current call reports failures."""
         if self._scheduler.waiting > MOST_WAITING:
             self._scheduler.progress(MOST_WAITING // 2)
             self._usable(context)
 
     def _finish(self, targets: list[Operation], *contexts: Context) -> None:
-        """Run until ``targets`` are done; then the contexts' faults and reported mistakes end the call."""
+        """Run until ``targets`` are done. Raises CallError for a fault or a reported mistake of the contexts."""
         self._scheduler.finish(targets)
         for device in self.devices:
             for pool in device.pools:
@@ -347,8 +351,8 @@ class DriverState:
         self._finish(self._scheduler.pending_of(context), context)
 
     def _mistake(self, context: Context, report: FaultReport) -> None:
-        """Keep a host-side mistake: the next call that waits on the context returns it, once. One that a loop makes
-        again and again, between the same two lines, is kept the first time."""
+        """Keep the report of a mistake in host code, for the next call that waits on the context. A mistake that is
+        repeated between the same two lines, as in a loop, is kept once."""
         key = (report.kind, report.file, report.line, *((p.file, p.line) for o in report.others for p in o.places))
         if key in context.told:
             return

@@ -1,9 +1,9 @@
 """Streams as queues: work is kept in a graph of operations and runs when something waits for it.
 
-An operation may run once the operations it comes after are done: the one before it in its stream, the recorded work of
-the events its stream waits for, and what the legacy default stream demands. Any order that respects this is one that
-hardware may take. The scheduler takes the least expected: of the operations ready it runs the newest first, and work
-that the host can see (copies to host memory, host functions) only when somebody waits for it. So a missing wait shows.
+An operation may run once its predecessors are done: the previous operation of its stream, the recorded work of the
+events that its stream waits for, and those required by the legacy default stream. Hardware may use any order that
+respects this. To expose missing waits, the scheduler uses an unexpected one: it runs the newest ready operation first,
+and work with effects on the host (copies to host memory, host functions) only when something waits for it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ORDERS = ("newest", "oldest", "random")
 
 
 class ReadyOperations:
-    """Operations that may run next, in the order in which they are to. Those that were done or blocked since they were
-    put here are passed over."""
+    """The operations that may run next, in the scheduler's order. Operations that have been done or blocked since they
+    were added are skipped."""
 
     def __init__(self, order: str, choice: random.Random) -> None:
         self._sign = {"newest": -1, "oldest": 1}.get(order, 0)
@@ -38,7 +38,7 @@ class ReadyOperations:
             self._kept.append(entry)
 
     def first(self) -> Operation | None:
-        """The one that is to run next, or None. It is passed over once it is done."""
+        """The operation to run next, or None. It stays here until it is done."""
         while self._kept:
             if not self._sign:
                 place = self._random.randrange(len(self._kept))
@@ -57,7 +57,7 @@ class ReadyOperations:
             self._kept.pop()
 
     def compact(self, most: int) -> None:
-        """Drop what is passed over, if there are more than ``most``."""
+        """Drop operations to be skipped, if there are more than ``most``."""
         if len(self._kept) > most:
             self._kept = [entry for entry in self._kept if entry[1].ready]
             if self._sign:
@@ -65,20 +65,20 @@ class ReadyOperations:
 
 
 class StreamScheduler:
-    """All queued work of a driver. ``lose(context, code, report)`` ends the context of work that failed. ``order`` is
-    one of ``ORDERS``; ``seed`` makes "random" repeatable."""
+    """Runs the queued work of a driver. ``lose(context, code, report)`` is called if work fails and ends its context.
+    ``order`` is one of ``ORDERS``; ``seed`` makes "random" reproducible."""
 
     def __init__(self, lose: Callable[[Context, Any, FaultReport], None], order: str = "newest", seed: int = 0) -> None:
         if order not in ORDERS:
-            raise ValueError(f"no order {order!r}; there are {', '.join(ORDERS)}")
+            raise ValueError(f"unknown order {order!r}; use one of {', '.join(ORDERS)}")
         self.order = order
         self._lose = lose
         self._random = random.Random(seed)
         self._serial = 0
         self._busy: dict[int, Stream] = {}
-        # that the host cannot see: these may run at any time
+        # ready operations without effects on the host: these may run at any time
         self._ready = self._none_ready()
-        # that it can, and that what is waited for now needs
+        # ready operations with effects on the host that the current wait needs
         self._awaited = self._none_ready()
         self._needed: dict[int, Operation] = {}
         self.executed = 0
@@ -93,7 +93,8 @@ class StreamScheduler:
         after: Iterable[Operation] = (),
         **details: Any,
     ) -> Operation:
-        """Add work at the end of a stream, after what the stream, the legacy default stream and ``after`` demand."""
+        """Add work to the end of a stream, to run after the stream's own work, ``after``, and the work that the rules
+        of the legacy default stream require."""
         earlier = [operation for operation in after if not operation.done]
         if stream.last is not None:
             earlier.append(stream.last)
@@ -117,7 +118,7 @@ class StreamScheduler:
         return ReadyOperations(self.order, self._random)
 
     def _put(self, ready: Iterable[Operation]) -> None:
-        """Note operations whose predecessors are all done."""
+        """Add operations whose predecessors are all done."""
         for operation in ready:
             if not operation.visible:
                 self._ready.put(operation)
@@ -126,12 +127,12 @@ class StreamScheduler:
         self._ready.compact(2 * self.waiting + 64)
 
     def pending(self) -> Iterator[Operation]:
-        """Everything not done yet, stream by stream."""
+        """The operations that are not done yet, stream by stream."""
         for stream in self._busy.values():
             yield from stream.pending
 
     def pending_of(self, context: Context) -> list[Operation]:
-        """The last operation of every stream of a context, streams destroyed meanwhile included."""
+        """The last operation of every stream of a context, including destroyed streams."""
         return [s.pending[-1] for s in self._busy.values() if s.context is context and s.pending]
 
     def finish(self, targets: Iterable[Operation]) -> None:
@@ -151,7 +152,7 @@ class StreamScheduler:
         self._needed = {}
 
     def step(self, target: Operation) -> None:
-        """Run one operation that ``target`` waits for (or is), if it is not done: what a query does."""
+        """Run ``target``, or one operation that it waits for, if it is not done: the progress that a query makes."""
         if not target.done:
             ready = self._none_ready()
             for operation in self._needed_by([target]).values():
@@ -160,12 +161,12 @@ class StreamScheduler:
             self._run(self._choose([ready]))
 
     def progress(self, most: int) -> None:
-        """Run work that the host cannot see until at most ``most`` operations wait, or none of them may run."""
+        """Run work without effects on the host until at most ``most`` operations are pending, or no more may run."""
         while self.waiting > most and self._ready.first() is not None:
             self._run(self._choose([self._ready]))
 
     def cancel(self, context: Context) -> None:
-        """Drop all pending work of a context that was lost or destroyed: it counts as done."""
+        """Drop the pending work of a context that was lost or destroyed; it counts as done."""
         for key, stream in list(self._busy.items()):
             if stream.context is context:
                 while stream.pending:
@@ -179,7 +180,7 @@ class StreamScheduler:
 
     @staticmethod
     def _needed_by(targets: Iterable[Operation]) -> dict[int, Operation]:
-        """By serial number, the operations that must be done for ``targets`` to be, and these."""
+        """``targets`` and all operations that must be done before them, by serial number."""
         needed: dict[int, Operation] = {}
         stack = list(targets)
         while stack:
@@ -209,7 +210,7 @@ class StreamScheduler:
             self._lose(context, fault.code, fault.report)
             return
         except BaseException:
-            # a bug of the simulator, or Ctrl-C: the caller sees the exception, later calls that the context is lost
+            # a bug in the simulator, or Ctrl-C: this call raises the exception, later calls report a lost context
             self._lose(context, *interrupted(operation.label, operation.place))
             raise
         stream.pending.popleft()

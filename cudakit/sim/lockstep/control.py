@@ -1,8 +1,8 @@
 """The scheduler: which lanes run next, divergence and reconvergence, barriers, and hang detection.
 
-The fragments with the lowest position in the program run first, so that divergent lanes reconverge where their paths
-join. A fragment that keeps jumping backwards while others wait yields to them after a while, so that a lane that spins
-on a lock never starves the lane that holds it.
+The fragments with the lowest position in the program run first, so that divergent lanes reconverge. A fragment that
+keeps jumping backwards while others wait yields to them after a while, so that a lane that spins on a lock never
+starves the lane that holds it.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class LaneScheduler:
                 "memory: reduce the recursion depth or raise the stack limit",
                 lanes=f.lanes.count,
             )
-        # the caller resumes at `block.fall`, where it fetches the results
+        # the caller resumes at `block.fall`; `give_back` copies the results
         f.frames = [*f.frames, Frame(callee, regs, block.fall, base)]
         f.frames[-2] = Frame(f.program, f.regs, f.frames[-2].resume, f.frames[-2].local_base)
         f.program, f.regs, f.block = callee, regs, 0

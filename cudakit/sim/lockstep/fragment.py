@@ -70,7 +70,7 @@ class Batch:
         self.guard: AccessObserver | None = None
 
     def leave(self, lanes: LaneSet) -> None:
-        """Note lanes that have exited, so that nothing waits for them."""
+        """Note lanes that have exited: barriers no longer wait for them."""
         self.live -= lanes.count
         self.live_blocks = self.live_blocks - lanes.block_counts
         self.live_warps = self.live_warps - lanes.warp_counts
@@ -99,7 +99,7 @@ class Batch:
 
 
 class Frame:
-    """An active function call: its registers, where its caller resumes, and where its local memory starts."""
+    """An active function call: its registers, the block at which its caller resumes, the base of its local memory."""
 
     __slots__ = ("local_base", "origin", "program", "regs", "resume", "taken")
 

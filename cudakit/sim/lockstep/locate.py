@@ -240,7 +240,7 @@ class AddressResolver:
         self._bad_shared(f, int(offsets[wrong[0]]), limit, int(wrong[0]), wrong)
 
     def _cluster(self, f: Fragment, lanes: LaneSet, address: Array, window: int) -> list[Piece]:
-        """``shared_pieces`` in a cluster, where an address also contains the block's rank."""
+        """``shared_pieces`` in a cluster: the addresses also contain the block's rank."""
         batch, size, shift = f.batch, self.size, self.shift
         store, limit = batch.shared, batch.run.shared_bytes
         start = address.astype(np.int64) + (self.offset - window)
@@ -274,7 +274,7 @@ class AddressResolver:
             kind = "out of bounds"
             what = f"byte {start} of shared memory; the block has {limit} bytes"
             if limit == 0:
-                what = f"byte {start} of shared memory; the block has none: launch the kernel with shared=BYTES"
+                what = f"byte {start} of shared memory; the block has 0 bytes: launch the kernel with shared=BYTES"
         f.fail(
             self.site.instruction,
             kind,

@@ -1,4 +1,4 @@
-"""Register allocation for a block of generated Python: where registers are kept, and when they are released.
+"""Register allocation for a block of generated Python: the storage of each register, and its release.
 
 A register that is only live within a block is a variable of the block's function; any other stays in the fragment's
 list. Both are released after their last use, so that the next instruction's result reuses memory that is still in the

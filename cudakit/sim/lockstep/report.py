@@ -7,7 +7,7 @@
       device allocation of 400 bytes at 0x1000000000, made at train.py:12
           data = dev.zeros(100)
 
-The parts of a report, in this order: the title of its kind and one sentence; the kernel's thread or the host call that
+The parts of a report are, in order: the title of its kind and one sentence; the kernel's thread or the host call that
 caused it; the source line with its text, and the lines into which it was inlined; the conflicting accesses; the
 allocation, with the Python lines that made and freed it; notes.
 """
@@ -133,8 +133,8 @@ class FaultReport:
     """The fields of every report. ``kind`` is the class of the fault, ``detail`` one sentence about this fault.
     ``places`` is the line at fault, then the lines into which it was inlined. ``others`` are the conflicting accesses.
     ``allocation`` is the memory that was accessed; an Allocation is recorded as it is when the report is made.
-    ``told``: a call has returned this report, or another report that was pending at the same time. ``taken``: an exit
-    or a close has collected it.
+    ``told`` is set once a call has returned this report, or another one that was pending at the same time; ``taken``,
+    once an exit or a close has collected it.
     """
 
     kind: str

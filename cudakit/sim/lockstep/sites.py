@@ -6,7 +6,7 @@ from cudakit.sim.ptx.ir import Instruction
 
 
 class Site:
-    """An instruction that is counted or can fail: its number among the module's sites, and its kind ("shared store")."""
+    """An instruction that is counted or can fail, with its number in the module and its kind ("shared store")."""
 
     __slots__ = ("instruction", "kind", "number")
 

@@ -1,1 +1,1 @@
-"""The lockstep machine: loads modules, launches their kernels, and adds up what a launch counted."""
+"""The lockstep machine: loads modules, launches their kernels, and collects the counters of launches."""

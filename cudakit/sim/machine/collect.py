@@ -1,6 +1,6 @@
-"""Adds up what a launch counted: basic blocks and sites to counters of the kernel and of each source line.
+"""Collects the counters of a launch, per kernel and per source line, from the counts of basic blocks and sites.
 
-What is the same for every launch of a kernel (which instruction belongs to which line and class) is worked out once.
+The source line and class of each instruction are the same for all launches of a kernel and are computed once.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _CLASS_NUMBER = {name: number for number, name in enumerate(CLASSES)}
 class CountingPlan:
     """The lines, classes and branches of a kernel's counted blocks and sites.
 
-    ``places`` are the source lines, the first of them None for code without one. ``rows`` are (line, class, block,
-    instructions) of all code; ``inlined`` (line, block, instructions) of what was inlined into lines; ``branches`` the
-    line of each block that ends with a branch, ``short`` those whose branch ptxas turns into predicates.
+    ``places`` are the source lines; the first is None, for code without a line. ``rows`` are (line, class, block,
+    instructions) of all code, ``inlined`` (line, block, instructions) of the code inlined into lines. ``branches`` maps
+    each block that ends with a branch to its line; ``short`` are the blocks whose branch ptxas turns into predicates.
     """
 
     def __init__(self, function: LoadedFunction) -> None:
@@ -47,7 +47,7 @@ class CountingPlan:
             for block in program.blocks:
                 for instruction in block.instructions:
                     if instruction is skipped:
-                        continue  # a guarded ret or exit, which was counted where its guard was read
+                        continue  # a guarded ret or exit, which was counted as the branch on its guard
                     first, *outer = self.lines_of(instruction)
                     key = (first, _CLASS_NUMBER[class_of(instruction)], block.number)
                     rows[key] = rows.get(key, 0) + 1
@@ -124,7 +124,7 @@ def collect(function: LoadedFunction, run: KernelRun, blocks: int, threads: int)
 
 
 def _instructions(plan: CountingPlan, counted: Array) -> dict[int, LineCounters]:
-    """Instructions by line: those lines whose code ran."""
+    """Instructions by line, for the lines whose code ran."""
     line, kind, block, count = plan.rows.T
     mix = np.zeros((len(plan.places), len(CLASSES)), np.int64)
     np.add.at(mix, (line, kind), count * counted[block, 0])
@@ -139,7 +139,7 @@ def _instructions(plan: CountingPlan, counted: Array) -> dict[int, LineCounters]
 
 
 def _add_site(line: LineCounters, site: Site, tally: Tally) -> None:
-    """Add what one site did to its line."""
+    """Add the counts of a site to its line."""
     kind, group = site.kind, row_of(site.instruction).mix
     line.distributed_requests += tally.distributed_requests
     if kind == "barrier":
@@ -155,7 +155,7 @@ def _add_site(line: LineCounters, site: Site, tally: Tally) -> None:
         line.global_atomic_bytes += tally.global_bytes
         line.shared_atomic_requests += tally.wavefront_requests
     elif group == "other":
-        return  # for the caches: it names memory and moves none
+        return  # a prefetch or cache hint: it has an address but transfers no data
     elif kind.endswith("load") and not kind.startswith("const"):
         line.global_load_requests += tally.sector_requests
         line.global_load_sectors += tally.sectors

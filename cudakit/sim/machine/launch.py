@@ -1,8 +1,8 @@
 """The lockstep machine: runs kernels on numpy vectors of lanes.
 
-A launch goes batch by batch: some consecutive blocks whose lanes together fill the caches, run to their end by the
-scheduler. Blocks that must be resident together (a cooperative launch, a kernel whose lanes wait for each other) make
-one batch. Bounds and alignment are always checked; ``checks`` switches on what goes beyond.
+A launch runs in batches: consecutive blocks, as many as fit the caches, which the scheduler runs until all have exited.
+Blocks that must be resident together (a cooperative launch, a kernel whose lanes wait for each other) are one batch.
+Bounds and alignment are always checked; ``checks`` selects further checks.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from cudakit.sim.lockstep.run import KernelRun, RunConfig, RunServices
 from cudakit.sim.machine.collect import collect
 from cudakit.sim.machine.loading import LoadedFunction
 
-# lanes of a batch: enough to hide Python's cost for each instruction, few enough for the caches
+# lanes of a batch: enough to amortise Python's cost per instruction, few enough for the caches
 _BATCH_LANES = 16384
-# bytes of shared and local memory that one batch may have
+# the most bytes of shared and local memory of one batch
 _BATCH_BYTES = 64 << 20
-# bytes of shared memory that a block takes beside its own, for the estimate of how many are resident
+# bytes of shared memory that the system reserves per block, for the estimate of how many blocks are resident
 _RESERVED_PER_BLOCK = 1024
-# local memory for calls that recurse, as cuCtxGetLimit's default
+# local memory of a thread whose calls recurse: cuCtxGetLimit's default stack size
 _RECURSION_BYTES = 8192
 
 
@@ -62,17 +62,17 @@ def launch(
     prints: Footprints | None = None,
     watches: Sequence[StoreWatch] = (),
 ) -> Counters:
-    """Run a kernel to its end. ``shared`` is the dynamic shared memory in bytes, ``params`` one value per parameter.
+    """Run a kernel. ``shared`` is the dynamic shared memory in bytes, ``params`` one value per parameter.
 
-    ``checks`` may hold "barrier" (divergent barriers), "warp" (member masks that name lanes which never come), "race"
-    (accesses of shared and global memory that nothing orders, cp.async results touched before their wait) and "init"
-    (uninitialised reads; of device memory, where the address space tracks them); bounds, alignment and freed memory are
-    always checked. ``counters=False`` leaves memory traffic uncounted. ``stack_limit`` is the local memory of a thread
-    whose calls recurse, in bytes. ``heap`` serves malloc. ``prints`` notes which bytes of some allocations are read and
-    written; it needs "race" or "init" among the checks. Each of ``watches`` notes the last store to its bytes.
+    ``checks`` may contain "barrier" (divergent barriers), "warp" (member masks with inactive lanes), "race" (data races
+    in shared and global memory, cp.async results used before the wait) and "init" (uninitialised reads; of device
+    memory only if the address space tracks it). Bounds, alignment and freed memory are always checked.
+    ``counters=False`` does not count memory traffic. ``stack_limit`` is the local memory of a thread whose calls
+    recurse, in bytes. ``heap`` serves malloc. ``prints`` records which bytes of some allocations are read and written;
+    it requires "race" or "init" in ``checks``. Each of ``watches`` records the last store to its bytes.
 
-    Raises KernelFault; ValueError for what cannot be run at all. Limits of the device and types of parameters are the
-    caller's to check.
+    Raises KernelFault if the kernel is stopped, ValueError if the launch is invalid. The caller checks the limits of
+    the device and the types of parameters.
     """
     config = _configuration(function, grid, block, shared, params, cluster, checks, counters, stack_limit)
     space = function.module.space
@@ -109,7 +109,7 @@ def _configuration(
     explicit = cluster or function.required_cluster
     cluster = explicit or (1, 1, 1)
     if any(blocks % group for blocks, group in zip(grid, cluster, strict=True)):
-        raise ValueError(f"{function.name}: grid {grid} is no multiple of cluster {cluster}")
+        raise ValueError(f"{function.name}: grid {grid} is not a multiple of cluster {cluster}")
     static = function.static_shared
     shared_bytes = round_up(static, function.dynamic_align) + shared if shared else static
     local = function.local_bytes
@@ -151,7 +151,7 @@ def _run_batches(program: Program, run: KernelRun, together: int, guard: LaunchG
 
 
 def _run_batch(program: Program, run: KernelRun, first: int, count: int, guard: LaunchGuard | None) -> None:
-    """Run blocks ``first`` to ``first + count``. Its memory is free when it returns, before the next batch has its."""
+    """Run ``count`` blocks from ``first`` on. The batch's memory is freed on return, before the next batch starts."""
     batch = Batch(run, _geometry(count, run.config.block), first)
     checks = Guard(guard, batch) if guard is not None else None
     batch.guard = checks
@@ -162,14 +162,14 @@ def _run_batch(program: Program, run: KernelRun, first: int, count: int, guard: 
 
 
 def _blocks_at_once(config: RunConfig, chip: Chip, spins: bool) -> int:
-    """How many blocks make a batch. ``spins``: lanes of the kernel may wait for what others write."""
+    """The number of blocks of a batch. ``spins``: lanes of the kernel may wait for stores of other lanes."""
     threads, shared = config.threads, config.shared_bytes
     fitting = max(1, _BATCH_LANES // threads)
     memory = shared + config.local_bytes * threads
     if memory:
         fitting = max(1, min(fitting, _BATCH_BYTES // memory))
     if spins:
-        # as many as the device would hold, for those that wait for each other without saying so
+        # as many as are resident on the device: blocks may wait for each other without a cooperative launch
         resident = chip.max_threads_per_multiprocessor // max(threads, 1)
         if shared:
             resident = min(resident, chip.shared_per_multiprocessor // (shared + _RESERVED_PER_BLOCK))

@@ -45,7 +45,7 @@ class LoadedFunction:
         limit = directives.get("maxntid") or self.required_threads
         self.max_threads = int(np.prod(limit)) if limit else 1024
         self.registers = min(255, 8 + max(sum(_weight(p, s) for s in live) for p in self.reachable for live in p.live))
-        # the cluster that it was compiled for, and whether a launch must give one
+        # the cluster size that it was compiled for, and whether a launch must specify one
         required = directives.get("reqnctapercluster")
         self.required_cluster: Index3 | None = _three(required) if required else None
         self.max_cluster = (directives.get("maxclusterrank") or (0,))[0]
@@ -77,8 +77,8 @@ def _weight(program: Program, slot: int) -> int:
 
 
 class LoadedModule:
-    """A module parsed, compiled and placed in memory. ``PtxError`` if it cannot be: the message names the instruction
-    and its PTX line. ``source`` returns the text of a source file by the name that PTX has for it."""
+    """A module parsed, compiled and placed in memory. Raises ``PtxError`` with the instruction and its PTX line if that
+    fails. ``source`` returns the text of a source file by its name in the PTX."""
 
     def __init__(self, ptx_text: str, space: AddressSpace, source: SourceLookup | None = None) -> None:
         try:

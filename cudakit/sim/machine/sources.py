@@ -11,8 +11,8 @@ SourceLookup = Callable[[str], "str | None"]
 
 
 class SourceLines:
-    """The places in the source of a module's instructions. ``files`` are the module's files by number; ``lookup``
-    returns the text of a file by its name, or None: then it is read from disk."""
+    """The source lines of a module's instructions. ``files`` are the module's files by number; ``lookup`` returns the
+    text of a file by its name, or None to read it from disk."""
 
     def __init__(self, files: Mapping[int, str], lookup: SourceLookup | None = None) -> None:
         self.files = files
@@ -20,12 +20,12 @@ class SourceLines:
         self._texts: dict[str, list[str] | None] = {}
 
     def place(self, instruction: Instruction) -> tuple[SourcePlace, ...]:
-        """The source lines of an instruction: its own, then those it was inlined into. Lines of CUDA's own headers are
-        left out if the user's code follows."""
+        """The source lines of an instruction: its own, then those it was inlined into. Lines of CUDA's headers are
+        omitted if a line of the user's code follows."""
         return self._places(instruction.location)
 
     def explained(self, error: PtxError) -> PtxError:
-        """An error with the kernel or function, and the source lines, that it is about."""
+        """Return the error with the name of its kernel or function and its source lines."""
         message = str(error)
         if error.function is not None:
             message += f"\n  in {error.function}"

@@ -11,7 +11,8 @@ from cudakit.sim.ptx.ir import PtxModule, UnsupportedPtx, Variable
 
 
 class ModuleVariables(Mapping[str, "tuple[int, int]"]):
-    """A module's variables: (address, size) by name. One gets its memory when it is first asked for or used."""
+    """A module's variables: (address, size) by name. A variable's memory is allocated when it is first looked up or
+    used."""
 
     def __init__(self, module: PtxModule, space: AddressSpace) -> None:
         self.module = module
@@ -19,13 +20,13 @@ class ModuleVariables(Mapping[str, "tuple[int, int]"]):
         self._placed: dict[str, int] = {}
 
     def address_of(self, variable: Variable) -> int:
-        """The address of a global or constant, which gets its memory now if it has none yet. UnsupportedPtx if it is
-        defined elsewhere, or holds an address that is not simulated."""
+        """The address of a global or constant variable; allocates its memory if needed. Raises UnsupportedPtx if it is
+        defined elsewhere, or is initialised with an address that is not simulated."""
         found = self._placed.get(variable.name)
         if found is not None:
             return found
         if variable.extern:
-            raise UnsupportedPtx(f"{variable.name!r} is declared extern and defined nowhere")
+            raise UnsupportedPtx(f"{variable.name!r} is declared extern but is not defined")
         kind = "constant" if variable.space == "const" else "global"
         allocation = self.space.allocate(max(variable.size, 1), kind, f"as the variable {variable.name!r}")
         self._placed[variable.name] = allocation.address
@@ -40,13 +41,15 @@ class ModuleVariables(Mapping[str, "tuple[int, int]"]):
                         f"{variable.name!r} holds the address of the function {symbol!r}: function pointer tables, "
                         "virtual functions and indirect calls are not supported"
                     )
-                raise UnsupportedPtx(f"{variable.name!r} holds the address of {symbol!r}, which is no global variable")
+                raise UnsupportedPtx(
+                    f"{variable.name!r} holds the address of {symbol!r}, which is not a global variable"
+                )
             address = self.address_of(target) + addend
             allocation.data[offset : offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
         return allocation.address
 
     def close(self) -> None:
-        """Free the variables; may be called again."""
+        """Free the variables; calling it again has no effect."""
         placed, self._placed = self._placed, {}
         for address in placed.values():
             self.space.free(address, "by unloading its module")
