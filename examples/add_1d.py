@@ -1,8 +1,8 @@
 """The five steps of a CUDA program, c = a + b: allocate, copy in, launch, copy out, free.
 
-The grid is n / block rounded up, and the kernel's guard `if (i < n)` stops the last block's threads past the end. One
-block alone ends at 1,024 elements, with no error to tell of the rest: only a comparison of every element finds it. What
-happens without the guard is shown by the simulated device, which names the line.
+The grid is n / block rounded up, and the kernel's guard `if (i < n)` stops the last block's threads past the end. A
+single block computes at most 1,024 elements and reports no error for the rest: only a comparison of every element finds
+the mistake. Without the guard, the simulated device reports an out-of-bounds access and its source line.
 
     python examples/add_1d.py
     python examples/add_1d.py --n 10000000 --device gpu
@@ -31,7 +31,7 @@ __global__ void add(const float* a, const float* b, float* c) {
 
 
 def five_steps(kernel, stream, grid, x, y):
-    """x + y by way of the device. What was not written shows as NaN."""
+    """Compute x + y on the device. Elements that are not written stay NaN."""
     device, n = cudakit.Device.of(stream.context), len(x)
     with device.empty(n, stream=stream) as a, device.empty(n, stream=stream) as b, device.empty(n, stream=stream) as c:
         a.copy_from(x, stream)
@@ -42,7 +42,7 @@ def five_steps(kernel, stream, grid, x, y):
 
 
 def without_guard(n):
-    """What the simulated device says of a kernel that has no guard."""
+    """Return the simulated device's report for a kernel without the guard."""
     with cudakit.Device("sim", fresh=True) as device:
         a, b, c = (device.zeros(n) for _ in range(3))
         device.compile(source=UNGUARDED, name="unguarded.cu")["add"].launch(
@@ -58,7 +58,7 @@ def without_guard(n):
 def run(arguments):
     outputs.check_destination("--json", arguments.json)
     if arguments.n < 1:
-        raise Refused(f"--n {arguments.n}: give at least one element")
+        raise Refused(f"--n must be at least 1, got {arguments.n}")
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
         report, n = BenchReport(device.info()), arguments.n
@@ -74,7 +74,7 @@ def run(arguments):
             result = five_steps(kernel, stream, grid, x, y)
             missing = int(np.isnan(result).sum())
             if grid < blocks:
-                row.skip(f"{missing:,} of {n:,} elements were not written, and no call said so")
+                row.skip(f"{missing:,} of {n:,} elements were not written, and no call failed")
             else:
                 row.judge(within(result, exact, 0.0))
             if device.kind == "gpu" and row.ok:

@@ -1,8 +1,8 @@
-"""C = A + B for one matrix: one block of 16x16 threads, against as many blocks as the matrix has 16x16 tiles.
+"""C = A + B for one matrix: a single block of 16x16 threads, compared with one block per 16x16 tile.
 
-256x256 is 256 tiles. 100x100 is 6.25 tiles a side: a grid rounded down to 6x6 leaves the last four rows and columns
-unwritten, so it is rounded up to 7x7 and the kernel guards the edge. One block of 256 threads is right for any size
-only because it strides over the matrix; it uses one multiprocessor of all.
+256x256 has 256 tiles. 100x100 has 6.25 tiles per side: a grid rounded down to 6x6 leaves the last four rows and columns
+unwritten, so it is rounded up to 7x7 and the kernel guards the edge. The single block of 256 threads loops over the
+matrix, so it is correct for any size, but it uses only one multiprocessor.
 
     python examples/add_2d.py
     python examples/add_2d.py --shapes 4096x4096,1000x999 --json -

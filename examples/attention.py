@@ -1,8 +1,9 @@
-"""Attention five ways: from three kernels that store every score to FlashAttention-2's algorithm on tensor cores.
+"""Attention in five variants: from three kernels that store every score to FlashAttention-2's algorithm on tensor
+cores.
 
-A shape is BATCHxHEADSxKEY_HEADSxQUERIESxKEYSxD; fewer key heads than heads are shared (grouped queries). The mode
-"causal" lets query i see the keys up to i + keys - queries. On a GPU torch's three kernels (FlashAttention-2, cuDNN,
-memory-efficient) stand in the same table, and the first of them is 100 %.
+A shape is BATCHxHEADSxKEY_HEADSxQUERIESxKEYSxD; with fewer key heads than heads, query heads share them (grouped
+queries). In mode "causal" query i sees the keys up to i + keys - queries. On a GPU the table also has torch's three
+kernels (FlashAttention-2, cuDNN, memory-efficient); the first of them is 100 %.
 
     python examples/attention.py
     python examples/attention.py --shapes 2x16x16x8192x8192x128 --dtypes bfloat16,float16 --modes causal

@@ -1,8 +1,8 @@
-"""A batch of matrices, C[m] = A[m] + B[m]: a launch a matrix, against one launch with the matrix on the grid's z.
+"""A batch of matrices, C[m] = A[m] + B[m]: one launch per matrix, compared with one launch for the batch.
 
-A matrix of 256x256 keeps a large chip busy for about as long as its launch takes, so a thousand launches wait for the
-host; one launch does not. Two limits are in the way of large batches: z ends at 65,535 blocks, so the kernel takes
-every 65,535th matrix, and 32,768 matrices are 2^31 elements, more than an int counts, so offsets are 64-bit.
+A matrix of 256x256 keeps a large chip busy for about as long as its launch takes, so a thousand launches are limited by
+the host. The single launch has the matrix on the grid's z axis. Large batches meet two limits: z has at most 65,535
+blocks, so a block takes every 65,535th matrix; and 32,768 matrices have 2^31 elements, so offsets are 64-bit.
 
     python examples/batch.py
     python examples/batch.py --shapes 1000x256x256,70000x16x16 --json -
@@ -25,7 +25,8 @@ from cudakit.show import outputs
 
 
 def prepared(device, name, a, b, c):
-    """The launches that do the batch by `name`, a rung of the ladder: one, or one per matrix if it takes no more."""
+    """Prepare the launches of variant `name` for the batch: one, or one per matrix if the variant takes single
+    matrices."""
     variant = FAMILY[name]
     parts = [(a, b, c)]
     if variant.refusal(FAMILY.problem_of((a, b), c), device.arch) is not None:
@@ -56,7 +57,7 @@ def measure(device, stream, shape):
     a, b = (device.array(host, stream=stream) for host in hosts)
     for rung, (name, idea) in enumerate(
         (
-            ("many_blocks", f"{shape[0]:,} launches, one a matrix"),
+            ("many_blocks", f"{shape[0]:,} launches, one per matrix"),
             ("batched", "one launch, z of the grid is the matrix"),
             ("flat_vec4", "one launch, the batch as one vector"),
         ),
@@ -74,7 +75,7 @@ def measure(device, stream, shape):
             work()
         row.judge(within(c.numpy(stream), exact, rounding))
         if device.kind == "gpu" and row.ok:
-            # A thousand launches fill the queue, so the host cannot be left out: this is the time by its clock.
+            # A thousand launches fill the queue, so the GPU waits for the host: measured with the host's clock.
             host = wall_clock(lambda work=work: (work(), stream.synchronize()))
             spread = host if name == "many_blocks" else GpuTimer(device, stream).time([work])
             row.timed(spread, traffic=12 * c.size)
@@ -89,7 +90,7 @@ def run(arguments):
         report = BenchReport(device.info())
         for shape in arguments.shapes or ([(1000, 256, 256)] if device.kind == "gpu" else [(50, 32, 32)]):
             if len(shape) != 3 or 0 in shape:
-                raise Refused(f"{shape_text(shape)} is no batch: write MATRICESxROWSxCOLS")
+                raise Refused(f"{shape_text(shape)} is not a batch: write MATRICESxROWSxCOLS")
             report.rows += measure(device, stream, shape)
     return ladder.finish(report, arguments, table)
 

@@ -1,9 +1,9 @@
-"""Batches of matrix products through cuBLAS, C[m] = A[m] @ B[m], in chunks over a few streams.
+"""Batches of matrix products by cuBLAS, C[m] = A[m] @ B[m], in chunks on a few streams.
 
-One strided-batched call multiplies a whole chunk. Row by row matrices are the transposes of what the library reads, so
-it is asked for C^T = B^T @ A^T: B goes first. A first gives B @ A, which for square matrices is a wrong result without
-an error. Each stream has a handle of its own. A product of 256x256 matrices does 43 operations for each byte that
-travels, so on a fast chip the link decides, and the pipeline's share of its bound is the figure to look at.
+One strided-batched call multiplies a whole chunk. The library reads matrices by columns, so to it a row-major matrix is
+transposed, and the call requests C^T = B^T @ A^T: B is the first argument. With A first the result is B @ A, which for
+square matrices is silently wrong. Each stream has its own handle. A product of 256x256 matrices has 43 operations per
+byte of transfer, so on a fast chip the link is the bottleneck: look at the pipeline's fraction of its bound.
 
     python examples/batched_gemm.py
     python examples/batched_gemm.py --count 100000 --size 256 --chunk 1000
@@ -48,9 +48,9 @@ def run(arguments):
         shape = (count, size, size)
         report = BenchReport(device.info() | {"libraries": {"cublas": library(device)}})
         ways = (
-            ("one_by_one", one_by_one, "a call a matrix"),
-            ("strided_batched", by_cublas, "a call a chunk"),
-            ("ours", by_ours, "the same by ops.gemm, without the library"),
+            ("one_by_one", one_by_one, "one call per matrix"),
+            ("strided_batched", by_cublas, "one call per chunk"),
+            ("ours", by_ours, "one ops.gemm per chunk, without the library"),
         )
 
         def work(function):

@@ -1,11 +1,10 @@
 """A hundred thousand images through a 3x3 Gaussian blur: one step after another, pipelined, and from disk to disk.
 
-The blur itself is a fiftieth of the time that the images take to reach the device and come back, so what counts is that
-reading, the copies each way, the blur and writing all happen at once, each on another chunk. Where that goes wrong it
-goes wrong silently: a pinned buffer filled again while it is still being copied, a wait for the chunk that was just
-queued (then nothing overlaps), a result saved under the next chunk's name. Here a buffer waits for its own copy, a
-result is written when its own event has happened, and each image keeps its name. A run that is stopped, by a full disk
-or by kill -9, goes on with --resume.
+The blur takes a fiftieth of the time of the copies to the device and back, so reading, both copies, the blur and
+writing must overlap, each on another chunk. Mistakes here are silent: refilling a pinned buffer during its copy,
+waiting for the chunk that was just queued (nothing overlaps), or saving a result under the next chunk's name. Here a
+buffer waits for its own copy, a result is written after its own event, and each image keeps its name. A run that was
+stopped, by a full disk or by kill -9, continues with --resume.
 
     python examples/blur_images.py
     python examples/blur_images.py --disk /data/images --count 100000 --size 1024     # 400 GB in, 400 GB out
@@ -33,11 +32,11 @@ def blur(chunk, images, out):
 
 
 def save_images(items, folder, count):
-    """The image set: one .npy file an image, made once, and made anew only where it is not whole."""
+    """Create the image set, one .npy file per image; complete files of an earlier run are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     mark, said = folder / "set.txt", f"{shape_text(items.work.item)} images out of {items.ring.period} random rows\n"
     if mark.exists() and mark.read_text() != said:
-        raise Refused(f"{folder} holds {mark.read_text().strip()}, and this run's are {said.strip()}: name another")
+        raise Refused(f"{folder} has {mark.read_text().strip()}, but this run needs {said.strip()}: use another folder")
     mark.write_text(said)
     (source,) = items.made(count)
     one = np.empty((1, *items.work.item), np.float32)
@@ -52,15 +51,15 @@ def save_images(items, folder, count):
 
 
 def disk_row(items, device, folder, count, chunk, arguments, console):
-    """From the folder's images to blurred images of the same names, each then read back and judged in full."""
+    """Blur the folder's images to files of the same names, then read all of them back and check every element."""
     subject = Subject(
-        "blur images", "disk to disk", 5, (count, *items.work.item), "float32", idea="a file an image, both ways"
+        "blur images", "disk to disk", 5, (count, *items.work.item), "float32", idea="one file per image, both ways"
     )
     row = Row(subject)
     save_images(items, folder / "in", count)
     names = [folder / "in" / f"image_{number:06}.npy" for number in range(count)]
     if any((folder / "out").glob("*.npy")) and not (arguments.resume or arguments.anew):
-        raise Refused(f"{folder / 'out'} has results already: --resume goes on from there, --anew writes over them")
+        raise Refused(f"{folder / 'out'} already has results: continue with --resume, or overwrite with --anew")
     with streamed.progress(console, count) as tell:
         done = pipeline.run(
             blur, names, folder / "out", devices=device, chunk=chunk, streams=arguments.streams,
@@ -78,7 +77,7 @@ def disk_row(items, device, folder, count, chunk, arguments, console):
 def run(arguments):
     streamed.check_arguments(arguments)
     if arguments.resume and not arguments.disk:
-        raise Refused("--resume goes on with the images of a folder: name it with --disk")
+        raise Refused("--resume needs the folder of the earlier run: name it with --disk")
     table, progress = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         gpu = device.kind == "gpu"
@@ -112,9 +111,9 @@ if __name__ == "__main__":
     )  # fmt: skip
     parser.add_argument("--writers", type=cli.positive, default=4, metavar="N", help="writing threads (default: 4)")
     parser.add_argument(
-        "--disk", metavar="FOLDER", help="all images through FOLDER/in and FOLDER/out (default: 256 in a temporary one)"
+        "--disk", metavar="FOLDER", help="blur all images from FOLDER/in to FOLDER/out (default: 256, temporary folder)"
     )
     again = parser.add_mutually_exclusive_group()
-    again.add_argument("--resume", action="store_true", help="go on where an earlier run into --disk stopped")
-    again.add_argument("--anew", action="store_true", help="write over the results of an earlier run into --disk")
+    again.add_argument("--resume", action="store_true", help="continue an earlier run into --disk")
+    again.add_argument("--anew", action="store_true", help="overwrite the results of an earlier run into --disk")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -1,14 +1,14 @@
 """Host cost of the functions of cudakit.ops: microseconds per call, and wall time per call in a plain loop.
 
-Each call is measured as a user writes it, three ways in the same run: on cudakit arrays, on torch tensors, and torch's
-own call. The cost of a call is the host's time in bursts of 300 calls, with the same rest after each burst, median of
-the bursts of five rounds in which all calls take turns. `launch` is a checked launch of one kernel with four arguments,
-for comparison.
+Each call is measured as a user writes it, three times in the same run: on cudakit arrays, on torch tensors, and torch's
+own call. The cost of a call is the host's time in bursts of 300 calls, with the same pause after each burst: the median
+over the bursts of five rounds, in which all calls alternate. `launch`, for comparison, is a checked launch of one
+kernel with four arguments.
 
-The loops are at sizes at which the GPU's time matters too: 300 calls and a synchronisation, the time per call, median
-of five rounds in which the calls take turns.
+Loops use sizes at which the GPU's time matters too. A loop is 300 calls and a synchronisation; reported is the time per
+call, the median of five rounds, in which the calls alternate.
 
-On the simulated device the results are checked and nothing is timed: a simulator's host time is not a GPU's call cost.
+On the simulated device results are checked and nothing is timed: a simulator's host time is not a GPU's call cost.
 
     python examples/call_overhead.py
     python examples/call_overhead.py --json -
@@ -62,7 +62,7 @@ class CallRow(Row):
 @dataclass(frozen=True)
 class Case:
     """One call. ours(inputs, out) and theirs(torch, inputs, out) return a function without arguments that makes the
-    call and returns its result. mode: what distinguishes it from other calls of its family."""
+    call and returns its result. mode: distinguishes the call from others of its family."""
 
     family: str
     shape: tuple[int, ...]
@@ -173,7 +173,7 @@ LOOPS = (
     ),
     *(Case("gemm", shape, our_gemm, torch_gemm, mode="loop") for shape in ((300, 700, 500), (128, 128, 65536))),
 )
-# What the simulated device, which checks and does not time, takes of the loops: sizes it runs in a moment.
+# Small loops for the simulated device, which checks and does not time.
 SIM_LOOPS = (
     Case("softmax", (13, 40), our_softmax, torch_softmax, mode="loop"),
     Case("gemm", (20, 17, 12), our_gemm, torch_gemm, mode="loop"),
@@ -235,7 +235,7 @@ class Measured:
                 del self.calls[name]
 
     def take_calls(self, samples):
-        """The medians of the rounds, as the host's cost of a call."""
+        """Keep the medians of the rounds as the host's cost per call."""
         for name, taken in samples.items():
             self.rows[name].called(Spread.of(taken), "cudakit" if name == OURS else "torch")
         theirs = self.rows[TORCH].times.call
@@ -244,7 +244,7 @@ class Measured:
                 row.above_torch_us = row.times.call.median - theirs.median
 
     def take_loops(self, samples):
-        """The rounds, as wall time per call."""
+        """Keep the rounds as wall time per call."""
         spreads = {name: Spread.of(taken) for name, taken in samples.items()}
         for name, spread in spreads.items():
             self.rows[name].loop_us = spread.as_dict()
@@ -253,7 +253,7 @@ class Measured:
 
 
 def checked_launch(device):
-    """The row of a checked launch of four arguments, and the call."""
+    """Return the row of a checked launch with four arguments, and the call."""
     x, y = device.full((256,), 1.0, "float32"), device.zeros((256,))
     kernel, stream = device.compile(source=SCALE, name="scale.cu")["scale"], device.default_stream
     row = CallRow(Subject("launch", OURS, None, (256,), "float32", "", "Kernel.launch, checked"))
@@ -269,11 +269,11 @@ def checked_launch(device):
 
 
 def time_calls(device, cases, launch_row, launch, rounds, bursts):
-    """The host's cost of every call. A round goes through all cases; within a case the calls take turns."""
+    """Measure the host's cost of every call. A round runs all cases; within a case the calls alternate."""
 
     def settle():
         device.synchronize()
-        time.sleep(REST_S)  # equal for all: the clock after a long wait differs from that after a short one
+        time.sleep(REST_S)  # the same for all: the CPU's clock depends on the length of the pause
 
     samples = [{name: [] for name in case.calls} for case in cases]
     launches = []
@@ -289,7 +289,7 @@ def time_calls(device, cases, launch_row, launch, rounds, bursts):
 
 
 def time_loops(device, cases, rounds):
-    """Wall microseconds per call in a plain loop that ends with a synchronisation."""
+    """Measure wall microseconds per call in a plain loop that ends with a synchronisation."""
     for case in cases:
         samples = {name: [] for name in case.calls}
         for number in range(rounds + 1):
@@ -319,9 +319,7 @@ def show(result, console):
     for reason in dict.fromkeys(row["skipped"] for row in result["rows"] if row["skipped"]):
         terminal.show_text(console, f"torch: skipped: {reason}")
     if result["device"]["kind"] == "sim":
-        terminal.show_text(
-            console, "checked on the simulated device, which has no clock: no time of a call is measured"
-        )
+        terminal.show_text(console, "results were checked; call times are measured only on a GPU")
     terminal.show_text(console, tables.device_line(result))
 
 

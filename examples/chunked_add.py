@@ -1,9 +1,10 @@
-"""A hundred thousand matrices that do not fit the device, C[m] = A[m] + B[m], in chunks.
+"""C[m] = A[m] + B[m] for a hundred thousand matrices, more than fit the device, in chunks.
 
-What limits it is the way between host and device: two inputs in, one result out. One chunk after another leaves each
-direction idle while the other works; a pipeline of a few streams keeps both busy, and then the time is that of the
-copies alone, which is the bound the table's shares are of. Three traps on the way: the sizes pass 2^31, the last chunk
-is shorter than the others, and a check that looks at no result finds no error, so it counts what it has seen.
+The bottleneck is the link between host and device: two inputs in, one result out. If chunks run one after another, each
+direction idles while the other works. A pipeline with a few streams keeps both directions busy, so that only the copies
+take time; the table's percentages are of this bound. Three common mistakes: sizes exceed 2^31, the last chunk is
+shorter than the others, and a check that reads no results finds no errors (this one counts the elements it has
+checked).
 
     python examples/chunked_add.py
     python examples/chunked_add.py --count 100000 --size 1024 --chunk 16

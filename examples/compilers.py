@@ -1,11 +1,11 @@
-"""Vector add and row softmax in CUDA C++, Triton and cuTile: the same sums, checked and compared by the same code.
+"""Vector add and row softmax in CUDA C++, Triton and cuTile, checked and compared by the same code.
 
 Each is compiled ahead of time into a module like any other (`cudakit.frontends`), so all are launched, checked and
-timed alike. What the compilers made of them is in the table: registers a thread, shared memory a block, instructions of
-machine code (SASS, counted in the cubin without the NOPs that pad it). On the simulated device, which runs PTX, what is
-executed is counted too; cuTile makes machine code alone, so there it is compiled and not run.
+timed alike. The table shows the compilers' results: registers per thread, shared memory per block, machine instructions
+(SASS, counted in the cubin without padding NOPs). The simulated device runs PTX and also counts executed instructions;
+cuTile emits only machine code, so there it is compiled but not run.
 
-A program of Triton's or a tile of cuTile's holds a whole row of the softmax: a row too long for one block is refused.
+A Triton program or a cuTile tile holds a whole row of the softmax: rows too long for one block are unsupported.
 
     python examples/compilers.py
     python examples/compilers.py --shapes 4096,16777216,8192x8192 --json -
@@ -37,9 +37,9 @@ try:
 except ImportError:
     ct = None
 
-BLOCK = 1024  # elements that a program of the vector add takes
+BLOCK = 1024  # elements per program of the vector add
 TILES = (1024, 16)
-WIDEST_ROW = 32768  # columns: half of a multiprocessor's registers hold one row
+WIDEST_ROW = 32768  # columns: one row fills half of a multiprocessor's registers
 
 if tl is not None:
 
@@ -51,7 +51,7 @@ if tl is not None:
 
     @jit
     def softmax_triton(x, out, x_row, out_row, columns, BLOCK: tl.constexpr):
-        row = tl.program_id(0).to(tl.int64)  # row * stride passes 2^31
+        row = tl.program_id(0).to(tl.int64)  # row * stride can exceed 2^31
         i = tl.arange(0, BLOCK)
         inside = i < columns
         values = tl.load(x + row * x_row + i, mask=inside, other=-float("inf"))
@@ -77,8 +77,8 @@ if ct is not None:
 
 @dataclasses.dataclass(eq=False)
 class Compared(Family):
-    """A family whose variants are of several compilers. built: a way and what its frontend made, by a launch's entry.
-    used: the kernel, its launch and what a frontend made (or None) for the last problem, by variant."""
+    """A family whose variants come from several compilers. built: by a launch's entry, the Way and its frontend's
+    result. used: by variant, for the last problem, the kernel, its launch and the frontend's result (or None)."""
 
     built: dict = dataclasses.field(default_factory=dict)
     used: dict = dataclasses.field(default_factory=dict)
@@ -90,10 +90,10 @@ class Compared(Family):
         return kernel
 
     def call_of(self, one, inputs, out, stream=None, **options):
-        return None  # no function of ours calls these kernels
+        return None  # cudakit has no function for these kernels
 
     def keywords(self, launch, kernel, problem, inputs, output, scratch):
-        """As a family has them; a frontend's kernel takes what it makes of the Python function's arguments."""
+        """Return the launch's keywords; a frontend's kernel gets its arguments from those of the Python function."""
         if launch.entry not in self.built:
             return super().keywords(launch, kernel, problem, inputs, output, scratch)
         way, made = self.built[launch.entry]
@@ -102,7 +102,7 @@ class Compared(Family):
 
 @dataclasses.dataclass
 class CompiledRow(Row):
-    """A row, and what the compiler made for it: registers a thread, shared bytes a block, SASS instructions."""
+    """A row with its compiler's registers per thread, shared bytes per block and number of SASS instructions."""
 
     code: dict | None = None
 
@@ -121,19 +121,19 @@ def power_of_two(count):
 
 
 def multiple(kind, *values):
-    """A type of Triton's with the promise that its JIT compiler makes too, where all values keep it."""
+    """A Triton type with the divisibility hint that Triton's JIT compiler also adds if all values allow it."""
     return f"{kind}:16" if all(value % 16 == 0 for value in values) else kind
 
 
 class Way:
-    """One compiler's way of one family; `launch` is its variant's function.
+    """One compiler's version of a family; `launch` is its variant's function.
 
-    A subclass says what is compiled for a problem (kernel, signature, constants, options), the grid, the arguments of
-    the Python function, and why it cannot (or None).
+    A subclass defines what is compiled for a problem (kernel, signature, constants, options), the grid, the arguments
+    of the Python function, and why a problem is unsupported (or None).
     """
 
     compiler, package = triton, (tl, "Triton", "triton")
-    built = None  # of the family
+    built = None  # the family's dictionary
 
     def __init__(self, device):
         self.device = device
@@ -153,7 +153,7 @@ class Way:
         if reason is None and self.compiler is cutile and self.device.kind == "sim":
             made = self.compiled(problem)
             code = read(made.cubin, made.launch["symbol"], made.launch["shared"])
-            reason = f"it is machine code, which runs on a GPU only; compiled for {self.device.arch}: {said(code)}"
+            reason = f"machine code runs only on a GPU; compiled for {self.device.arch}: {said(code)}"
         if reason is not None:
             return reason
         made = self.compiler.load(self.device, self.compiled(problem))
@@ -186,7 +186,7 @@ class AddInCutile(Way):
         self.tile, self.name, self.idea = tile, f"cutile_{tile}", f"cuTile, tiles of {tile}"
 
     def refusal(self, problem):
-        return None if problem.n < 2**31 else "cuTile counts an axis in 32 bits: fewer than 2^31 elements"
+        return None if problem.n < 2**31 else "cuTile has 32-bit extents: fewer than 2^31 elements"
 
     def build(self, problem):
         array = "float32[::1]:16" if problem.aligned else "float32[::1]"
@@ -201,12 +201,12 @@ class AddInCutile(Way):
 
 
 class SoftmaxInTriton(Way):
-    name, idea = "triton", "Triton, a program a row"
+    name, idea = "triton", "Triton, one program per row"
 
     def refusal(self, problem):
         if problem.cols <= WIDEST_ROW:
             return None
-        return f"a block holds one whole row, of at most {WIDEST_ROW:,} columns, not {problem.cols:,}"
+        return f"a block holds one whole row: at most {WIDEST_ROW:,} columns, not {problem.cols:,}"
 
     def build(self, problem):
         block = power_of_two(problem.cols)
@@ -228,7 +228,7 @@ class SoftmaxInTriton(Way):
 
 class SoftmaxInCutile(SoftmaxInTriton):
     compiler, package = cutile, (ct, "cuTile", "tile")
-    name, idea = "cutile", "cuTile, a tile a row"
+    name, idea = "cutile", "cuTile, one tile per row"
 
     def build(self, problem):
         aligned = problem.x_alignment == problem.y_alignment == 16 and problem.cols % 4 == 0
@@ -246,7 +246,7 @@ class SoftmaxInCutile(SoftmaxInTriton):
 
 
 def best(family, device):
-    """The family's best rung for each problem as one variant, the CUDA C++ that the others are compared with."""
+    """The family's best variant for each problem: the CUDA C++ baseline for the other compilers."""
 
     def launches(problem):
         best = family.pick("auto", problem, device.arch)
@@ -255,11 +255,11 @@ def best(family, device):
             for launch in best.launches(problem)
         )
 
-    return Variant("cuda", launches, family.variants[0].source, "CUDA C++, our best rung")
+    return Variant("cuda", launches, family.variants[0].source, "CUDA C++, our best variant")
 
 
 def compared(family, device, ways):
-    """`family` with its best rung, and after it the other compilers' ways."""
+    """`family` with its best variant, followed by the other compilers' versions."""
     built = {}
     variants = [best(family, device)]
     for way in ways:
@@ -270,7 +270,7 @@ def compared(family, device, ways):
 
 
 def measure(device, bench, shape):
-    """The rows of one shape, with what each compiler made."""
+    """The rows of one shape, with each compiler's results."""
     if len(shape) == 1:
         ways = [AddInTriton(device), *(AddInCutile(device, tile) for tile in TILES)]
         family = compared(VECTOR_ADD, device, ways)
@@ -284,7 +284,7 @@ def measure(device, bench, shape):
             kernel, launch, made = family.used[row.subject.variant]
             code = read(kernel.module.cubin, kernel.mangled, kernel.static_shared + launch.shared)
             row.subject.idea = f"{row.subject.idea}; {said(code)}"
-            if made is not None:  # a tile's threads are those of its code, whatever a launch passes
+            if made is not None:  # the number of threads is in the compiled code, not in the launch
                 row.launch |= {"block": made.code.threads, "occupancy": made.occupancy}
         parts = {part.name: getattr(row, part.name) for part in dataclasses.fields(row)}
         rows.append(CompiledRow(**parts, code=code))

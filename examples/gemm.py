@@ -1,15 +1,15 @@
-"""C = A @ B in fp32, from one thread an output to past cuBLAS, one idea a rung.
+"""C = A @ B in fp32, from one thread per output to faster than cuBLAS, with one new idea per variant.
 
-A shape is N, MxNxK or BATCHxMxNxK. On a GPU each rung is set against cuBLAS (100 %), against the chip's fp32 peak and
-against the rung before it; on the simulated device the same ladder is told in counters. Under Nsight Compute, or with
---once, every rung is launched once for each shape, in its own NVTX range gemm.RUNG, and nothing else runs (the shapes
-are then 1024 and 2048 unless given: a full profile goes over each launch some 40 times):
+A shape is N, MxNxK or BATCHxMxNxK. On a GPU each variant is compared with cuBLAS (100 %), the chip's fp32 peak and the
+previous variant; the simulated device shows counters instead. Under Nsight Compute, or with --once, each variant is
+launched once per shape, in its own NVTX range gemm.VARIANT, and nothing else runs (default shapes are then 1024 and
+2048: a full profile repeats each launch some 40 times):
 
     python examples/gemm.py
     python examples/gemm.py --shapes 1024,4095x4097x1023 --json -
     ncu --set full python examples/gemm.py
 
-ncu shows NVTX ranges where it is told to; config.ncu-cfg in this project's root does that for commands given there.
+ncu shows NVTX ranges only if configured; config.ncu-cfg in this project's root does that for commands run there.
 """
 
 import sys

@@ -1,9 +1,8 @@
 """Two libraries on one stream: complex products by cuBLAS, then a 2-D Fourier transform of each by cuFFT, in chunks.
 
-The stream's order is all that the two need: the transform starts when the products are done, without a wait on the
-host. Every stream has a plan of its own, for a plan has a work area that two transforms at once would both write to;
-plans of one shape are kept and used again. A complex number is 8 bytes, so everything is twice the size of the real
-case.
+The stream orders the two: the transform starts after the products, without a wait on the host. Every stream has its own
+plan, because a plan has a work area that two simultaneous transforms would both write; plans are reused for the same
+shape. A complex number has 8 bytes, so everything is twice the size of the real case.
 
     python examples/gemm_fft.py
     python examples/gemm_fft.py --count 20000 --size 256 --chunk 500
@@ -32,8 +31,8 @@ def exact(blocks):
 
 
 def plain(blocks):
-    """Products and transforms in complex64: two passes of matrix products with the transform's own matrix would lose
-    more, numpy's transform of complex64 is taken in that precision."""
+    """Products and transforms in complex64; numpy's transform of complex64 works in that precision. (Two products with
+    the transform's matrix would be less accurate.)"""
     return np.fft.fft2(blocks[0] @ blocks[1]).astype(np.complex64)
 
 
@@ -55,8 +54,8 @@ def run(arguments):
         for rung, (name, streams, captured, idea) in enumerate(
             (
                 ("1 stream", 1, False, "the library calls of a chunk in one stream's order"),
-                (plural, arguments.streams, False, "a plan and a handle for each stream"),
-                (f"{plural}, graphs", arguments.streams, True, "the calls captured once a stream, then replayed"),
+                (plural, arguments.streams, False, "a plan and a handle per stream"),
+                (f"{plural}, graphs", arguments.streams, True, "the calls captured once per stream, then replayed"),
             ),
             1,
         ):

@@ -1,8 +1,8 @@
 """A filter made of kernels and library calls on one stream: threshold, FFT, low-pass, inverse FFT, normalize.
 
-Two traps. Reals become complex numbers by a kernel: their bytes copied over the pairs would put two neighbours into
-each number. And the transform has frequency 0 at element (0, 0), not in the middle, so a filter that is centred on
-(rows / 2, cols / 2) keeps what it should remove: an image of one value must come through as it is, and is the check.
+Two common mistakes. Reals must be converted to complex numbers by a kernel: a copy of their bytes would put two
+neighbours into each number. And frequency 0 is at element (0, 0), not in the middle: a filter centred on (rows / 2,
+cols / 2) keeps the frequencies that it should remove. The check: a constant image must come out unchanged.
 
     python examples/hybrid_filter.py
     python examples/hybrid_filter.py --size 4096 --json -
@@ -25,7 +25,7 @@ BLOCK = 256
 
 
 def by_numpy(image, dtype):
-    """What each stage gives, in float64 or float32."""
+    """The result of each stage, in float64 or float32."""
     kind = np.result_type(dtype, np.complex64)
     x = np.where(image < CUT, 0, image).astype(kind)
     v, u = np.meshgrid(*(np.fft.fftfreq(extent) for extent in image.shape), indexing="ij")
@@ -37,7 +37,7 @@ def by_numpy(image, dtype):
 
 
 def stages(device, stream, image, spectrum, out):
-    """Name and launch of each stage, in order."""
+    """The name and launch of each stage, in order."""
     module = device.compile("hybrid/filter.cu")
     rows, cols = image.shape
     grid = -(-image.size // BLOCK)
@@ -74,7 +74,7 @@ class Filter:
 
 
 def measure(device, stream, size):
-    """The report of an image of size x size: all stages in one go, and each by itself."""
+    """The report of an image of size x size: all stages together, and each one alone."""
     shape = (size, size)
     host = np.random.default_rng(0).random(shape, dtype=np.float32)
     exact, plain = by_numpy(host, np.float64), by_numpy(host, np.float32)
@@ -87,10 +87,10 @@ def measure(device, stream, size):
     row.judge(compare(work.result(), exact[-1], plain[-1], size))
     flat = Filter(device, stream, np.full(shape, 0.5, np.float32)).result()
     if not np.allclose(flat, 0.5, rtol=1e-5, atol=0):
-        row.fail(f"an image of 0.5 comes out as {flat.min()} to {flat.max()}: frequency 0 is not where it should be")
+        row.fail(f"an image of 0.5 comes out as {flat.min()} to {flat.max()}: frequency 0 is misplaced")
     report.rows += [cpu, row]
     for (name, step), right, usual in zip(work.stages, exact, plain, strict=True):
-        part = Row(Subject("hybrid filter", name, None, shape, "float32", idea="a stage of it"))
+        part = Row(Subject("hybrid filter", name, None, shape, "float32", idea="this stage alone"))
         step()
         part.judge(compare((work.out if name == "normalize" else work.spectrum).numpy(stream), right, usual, size))
         report.rows.append(part)

@@ -1,13 +1,13 @@
-"""An iterative method, step by step and as a graph: Jacobi's iteration for Poisson's equation on a rectangle.
+"""Jacobi's iteration for Poisson's equation on a rectangle, with launches and with CUDA graphs.
 
     u'[i, j] = (u[i-1, j] + u[i+1, j] + u[i, j-1] + u[i, j+1] + f[i, j]) / 4, with u = 0 outside
 
-A step reads one array and writes the other, so the two take turns. On a grid this small a step takes the GPU less time
-than the host needs to launch it, and the GPU waits. A graph of many steps is captured once and replayed by one call of
-the driver: the host's part of a step all but vanishes, and the GPU goes from step to step by itself. (An H200 takes
-3.7 us a step of 256x256 launch by launch and 1.2 by replays, and 4.7 and 3.7 of 1024x1024.)
+A step reads one array and writes the other, so the two alternate. On a small grid the GPU executes a step faster than
+the host launches it, so the GPU waits. A graph of many steps is captured once and replayed by one driver call: the host
+takes almost no time per step, and the GPU starts each step itself. (On an H200 a step of 256x256 takes 3.7 us with
+launches and 1.2 us with replays; a step of 1024x1024 takes 4.7 us and 3.7 us.)
 
-On the simulated device the host's cost of queueing into the simulator is measured, which says nothing of a GPU.
+On the simulated device this measures the host's cost of queueing into the simulator, which is unrelated to a GPU's.
 
     python examples/iterate.py
     python examples/iterate.py --shapes 256x256,1024x1024 --steps 1000 --length 100 --json -
@@ -32,7 +32,7 @@ from cudakit.show.digits import number
 BLOCK = (32, 8)
 
 SOURCE = """
-// One step of Jacobi's iteration: from (rows, cols) -> to (rows, cols), both without gaps, as is f.
+// One step of Jacobi's iteration: from (rows, cols) -> to (rows, cols); both and f are contiguous.
 __global__ void jacobi(
     const float* __restrict__ from, const float* __restrict__ f, float* __restrict__ to, int rows, int cols
 ) {
@@ -50,7 +50,7 @@ __global__ void jacobi(
 
 
 def jacobi(f, steps, dtype):
-    """numpy's result after some steps from zero."""
+    """Return numpy's result after `steps` steps from zero."""
     f, u = f.astype(dtype), np.zeros(f.shape, dtype)
     for _ in range(steps):
         padded = np.pad(u, 1)
@@ -75,7 +75,7 @@ class Solver:
         self.replay = graph.captured(self.launch)
 
     def launch(self, stream, u, v, steps):
-        """Queue an even number of steps, each by a launch."""
+        """Queue an even number of steps, one launch each."""
         for _ in range(steps // 2):
             self.kernel.launch(stream, self.grid, BLOCK, args=(u, self.f, v, *self.shape))
             self.kernel.launch(stream, self.grid, BLOCK, args=(v, self.f, u, *self.shape))
@@ -90,7 +90,7 @@ class Solver:
             back.launch(self.stream)
 
     def graphs(self, steps, length):
-        """Graphs of `length` steps, and one of what is left."""
+        """Queue graphs of `length` steps, and one of the remaining steps."""
         whole, rest = divmod(steps, length)
         for _ in range(whole):
             self.replay(self.stream, self.u, self.v, length)
@@ -99,17 +99,17 @@ class Solver:
 
 
 def ways(length):
-    """Ways to do the steps, by the name of their row."""
+    """The ways to run the steps, by the names of their rows."""
     return {
-        "launches": ("a checked launch a step", Solver.launches),
-        "prepared": ("a prepared launch a step", Solver.prepared),
+        "launches": ("one checked launch per step", Solver.launches),
+        "prepared": ("one prepared launch per step", Solver.prepared),
         "graph": (f"replays of a graph of {length} steps", Solver.graphs),
     }
 
 
 @dataclass
 class StepsRow(Row):
-    """A row with the number of steps, and the microseconds per step of the host and of the whole."""
+    """A row with the number of steps, and microseconds per step: on the host, and in total."""
 
     steps: int = 0
     host_us: dict | None = None
@@ -117,7 +117,7 @@ class StepsRow(Row):
 
 
 def measure(device, stream, shape, steps, length):
-    """A row for numpy and for each way, with the microseconds a step of the host and of the whole beside it."""
+    """The rows of numpy and of each way, with microseconds per step on the host and in total."""
     f = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     exact, plain = jacobi(f, steps, np.float64), jacobi(f, steps, np.float32)
     cpu = StepsRow(Subject("jacobi", "cpu", None, shape, "float32", idea="numpy on the host"), steps=steps)
@@ -141,7 +141,7 @@ def measure(device, stream, shape, steps, length):
             row.timed(wall_clock(lambda run=run: (run(solver, steps, length), stream.synchronize())))
         calls[name] = lambda run=run: run(solver, length, length)
         rows.append(row)
-    # Bursts stay well under the depth of the launch queue, which a graph takes one place of.
+    # Bursts stay well below the depth of the launch queue, in which a graph takes one place.
     bursts = {"burst": max(1, BURST // length), "bursts": 30} if gpu else {"burst": 1, "bursts": 2}
     costs = host_costs(calls, stream.synchronize, **bursts)
     for row in rows:
@@ -178,7 +178,7 @@ def show(result, console):
         terminal.show_text(console, f"{name}: {idea}")
     if result["device"]["kind"] == "sim":
         terminal.show_text(
-            console, "queueing into the simulator, by this machine's clock: not what a GPU's driver costs"
+            console, "simulated: this machine's time for queueing into the simulator, unrelated to a GPU's driver"
         )
     terminal.show_text(console, tables.device_line(result))
 
@@ -192,11 +192,11 @@ def run(arguments):
         length = arguments.length or min(steps, 100 if gpu else 8)
         for flag, count in (("--steps", steps), ("--length", length)):
             if count < 2 or count % 2:
-                raise Refused(f"{flag} {count}: steps come in pairs, there and back. Give an even number from 2 on")
+                raise Refused(f"{flag} must be even and at least 2, got {count}: steps use two arrays in turn")
         rows = []
         for shape in arguments.shapes or ([(256, 256), (1024, 1024)] if gpu else [(24, 40)]):
             if len(shape) != 2 or 0 in shape:
-                raise Refused(f"{shape_text(shape)} is no grid: write ROWSxCOLS")
+                raise Refused(f"{shape_text(shape)} is not a grid: write ROWSxCOLS")
             rows += measure(device, stream, shape, steps, min(length, steps))
         report = BenchReport(device.info(), rows=rows)
     result = report.as_dict()
@@ -212,5 +212,5 @@ if __name__ == "__main__":
     cli.add_common_arguments(parser)
     parser.add_argument("--shapes", type=cli.parse_shapes, metavar="S,...", help="grids, such as 256x256")
     parser.add_argument("--steps", type=cli.positive, help="steps in all (default: 1000, on the simulated device 20)")
-    parser.add_argument("--length", type=cli.positive, help="steps a graph (default: 100, on the simulated device 8)")
+    parser.add_argument("--length", type=cli.positive, help="steps per graph (default: 100, on the simulated device 8)")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

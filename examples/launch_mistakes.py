@@ -1,9 +1,10 @@
-"""Ten launches of one kernel, nine of them wrong, by cudakit and by other packages: what becomes of each.
+"""Ten launches of one kernel, nine of them with a mistake, by cudakit and by other packages: the outcome of each.
 
-A launch is "refused" before anything runs, or it runs and the result is "right", "wrong", or a "fault" that ends the
-process's work on the GPU. The first is no mistake: plain Python numbers, meant as the kernel's own types say. Each
-launch has a process of its own. CuPy, cuda.core and Triton stand beside ours where they are installed and there is a
-GPU; a kernel of Triton's takes the types that come, and its block and shared memory are not the caller's.
+Outcomes: "refused" means rejected before anything runs; otherwise the launch runs and its result is "right" (correct)
+or "wrong", or it ends in a "fault", after which the process cannot use the GPU. The first launch has no mistake: plain
+Python numbers, converted to the kernel's types. Each launch has its own process. CuPy, cuda.core and Triton are
+measured too, if installed and on a GPU. A Triton kernel takes any types, and its caller does not choose block and
+shared memory.
 
     python examples/launch_mistakes.py
     python examples/launch_mistakes.py --json -
@@ -29,7 +30,7 @@ AT_ONCE = 6
 
 
 def mistakes():
-    """The mistakes that attempt.py knows, in its order."""
+    """The mistakes in attempt.py, in its order."""
     spec = importlib.util.spec_from_file_location("attempt", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -38,8 +39,8 @@ def mistakes():
 
 @dataclass
 class Attempt(Row):
-    """A row with what became of the launch and what the package said. Ours is right where the launch was refused, or
-    where it was no mistake and the result is right; a peer's is not judged."""
+    """A row with the launch's outcome and the package's message. cudakit passes if it rejected a mistake, or if there
+    was no mistake and the result is correct; peers are not judged."""
 
     mistake: str = ""
     outcome: str | None = None
@@ -50,19 +51,19 @@ def run(row, package, options):
     command = [sys.executable, str(SCRIPT), package, row.mistake, *options]
     done = subprocess.run(command, capture_output=True, text=True)
     told = done.stdout.strip().splitlines()
-    if told and told[-1].startswith("{"):  # whatever the package printed before, and however the process ended
+    if told and told[-1].startswith("{"):  # the package may print before it, and the process may end in any way
         found = json.loads(told[-1])
         row.outcome, row.said = found["outcome"], found["said"]
         return
     row.said = (done.stderr.strip().splitlines() or ["no word"])[-1]
     if done.returncode < 0:  # a signal: the process did not survive the launch
         row.outcome = "fault"
-    else:  # no launch was made, which says nothing of launches
+    else:  # it failed before the launch
         row.skip(f"it failed before the launch: {row.said}")
 
 
 def attempts(names, elements, gpu):
-    """A row for each package and mistake."""
+    """The rows of all packages and mistakes."""
     rows = []
     for variant in ("cudakit", *PEERS):
         missing = [name for name in PEERS.get(variant, ()) if importlib.util.find_spec(name.split(".")[0]) is None]
@@ -76,18 +77,18 @@ def attempts(names, elements, gpu):
             elif missing:
                 row.skip(f"{missing[0]} is not installed")
             elif name in NOT_ASKED.get(variant, ()):
-                row.skip("its caller has no say in it")
+                row.skip("the caller does not choose it")
             rows.append(row)
     return rows
 
 
 def judge(row, right):
-    """Only ours can be false: what a peer does is told, not judged."""
+    """Judge cudakit's row; a peer's outcome is only reported."""
     if row.subject.variant == "cudakit":
         row.verdict.ok = row.outcome == ("right" if row.mistake == right else "refused")
         row.verdict.why = None if row.ok else row.verdict.skipped or f"{row.outcome}: {row.said}"
     elif row.verdict.skipped is None:
-        row.skip("told, not judged")
+        row.skip("reported, not judged")
 
 
 def show(report, console):
@@ -97,7 +98,7 @@ def show(report, console):
         terminal.Column(heading, cells, words=True)
         for heading, cells in zip(headings, zip(*lines, strict=True), strict=True)
     ]
-    terminal.show_table(console, "what becomes of a wrong launch", columns)
+    terminal.show_table(console, "outcomes of launches with a mistake", columns)
     terminal.show_text(console, tables.device_line(report))
 
 

@@ -1,17 +1,16 @@
-"""Host cost of calls: microseconds per launch, graph replay, NVTX range and library call, each beside the bare call.
+"""Host cost of calls: microseconds per launch, graph replay, NVTX range and library call, compared with the bare call.
 
 Launches have four arguments and come in bursts of 200. The floor is `bare`: cuLaunchKernel of cuda.bindings with the
 parameters packed beforehand. `checked` is cudakit's Kernel.launch with the same arguments each time, `checked-varied`
-with others each time: it packs them and checks them against the kernel's signature. `prepared` is a launch that was
-checked once; `checked-torch` and `checked-cupy` are checked launches with those libraries' arrays. CuPy, cuda.core,
-torch and Triton are measured beside them if they are installed.
+with different ones each time: it packs them and checks them against the kernel's signature. `prepared` is a launch that
+was checked once; `checked-torch` and `checked-cupy` are checked launches with those libraries' arrays. CuPy, cuda.core,
+torch and Triton are measured too if they are installed.
 
-A graph's replay is measured beside cuGraphLaunch, with the GPU's time per node; an NVTX range that no profiler collects
-beside an empty call; cuBLAS's gemm and cuFFT's transform beside their bindings. Also measured, in fresh processes:
-importing cudakit beside importing numpy, and the first launch of a process that finds the kernel in the cache, which
-needs no NVRTC.
+A graph's replay is compared with cuGraphLaunch, with the GPU's time per node; an NVTX range without a profiler, with an
+empty call; cuBLAS's gemm and cuFFT's transform, with their bindings. Measured in fresh processes: importing cudakit
+compared with importing numpy, and the first launch of a process that finds the kernel in the cache, without NVRTC.
 
-On the simulated device the host's cost of queueing into the simulator is measured, which says nothing of a GPU.
+On the simulated device this measures the host's cost of queueing into the simulator, which is unrelated to a GPU's.
 
     python examples/launch_overhead.py
     python examples/launch_overhead.py --json -
@@ -54,7 +53,7 @@ __global__ void scale(const float* x, float* y, float factor, int n) {
 EXTERN_C = 'extern "C" ' + SOURCE.strip()
 
 IMPORT = "import time; begin = time.perf_counter(); {statement}; print(time.perf_counter() - begin)"
-# cudakit loads its parts when they are first named, so the import alone would not tell the whole.
+# cudakit loads its parts on first use, so importing the package alone would miss most of the cost.
 IMPORTS = {
     "numpy": "import numpy",
     "cudakit": "import cudakit",
@@ -78,22 +77,23 @@ print(json.dumps({"seconds": took, "nvrtc_loaded": "libnvrtc.so" in open("/proc/
 
 @dataclass
 class HostRow(Row):
-    """A row with the host's microseconds per call, how many of them are above the bare call's, and of a graph on a GPU
-    its time per node."""
+    """A row with the host's microseconds per call, the difference to the bare call, and, for a graph on a GPU, the time
+    per node."""
 
     host_us: dict | None = None
     above_bare_us: float | None = None
     node_us: float | None = None
 
     def take(self, costs):
-        """The row's cost among those of its family, the bare call's included; nothing if it was not measured."""
+        """Take this row's cost from its family's, which include the bare call's; does nothing if it was not
+        measured."""
         cost = costs.get(self.subject.variant)
         if cost is not None:
             self.host_us, self.above_bare_us = cost.as_dict(), cost.median - costs["bare"].median
 
 
 def bare(device, stream, kernel, x, y):
-    """cuLaunchKernel of the bindings, parameters packed once: nothing in Python can be cheaper."""
+    """cuLaunchKernel of the bindings with parameters packed once: the cheapest launch possible in Python."""
     values = (ctypes.c_uint64(x.pointer), ctypes.c_uint64(y.pointer), ctypes.c_float(FACTOR), ctypes.c_int(N))
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
     address = ctypes.addressof(pointers)
@@ -110,7 +110,7 @@ def checked(device, stream, kernel, x, y):
 
 
 def varied(device, stream, kernel, x, y):
-    """Other arguments at each call, so that nothing of the last launch is known again."""
+    """Different arguments in each call, so that no cached launch can be reused."""
     arguments = itertools.cycle(((x, y, FACTOR, N), (y, x, FACTOR, N)))
     return lambda: kernel.launch(stream, grid=1, block=N, args=next(arguments))
 
@@ -149,7 +149,7 @@ def cupy(device, stream, kernel, x, y):
 
 
 def with_arrays(make, arrays):
-    """`make` with another library's arrays in place of cudakit's."""
+    """`make` with another library's arrays instead of cudakit's."""
 
     def made(device, stream, kernel, x, y):
         source, target = arrays(device, stream)
@@ -187,12 +187,12 @@ def triton_jit(device, stream, kernel, x, y):
 OURS = {
     "bare": ("cuda.bindings, parameters packed beforehand", bare),
     "checked": ("cudakit Kernel.launch", checked),
-    "checked-varied": ("cudakit Kernel.launch, other arguments each time", varied),
+    "checked-varied": ("cudakit Kernel.launch, different arguments each time", varied),
     "prepared": ("cudakit Kernel.prepare(...).launch", prepared),
 }
 PEERS = {
     "checked-torch": ("cudakit Kernel.launch, torch tensors", with_arrays(checked, torch_arrays), "torch"),
-    "checked-torch-varied": ("the same, other tensors each time", with_arrays(varied, torch_arrays), "torch"),
+    "checked-torch-varied": ("the same, different tensors each time", with_arrays(varied, torch_arrays), "torch"),
     "checked-cupy": ("cudakit Kernel.launch, CuPy arrays", with_arrays(checked, cupy_arrays), "cupy"),
     "peer:cuda.core": ("cuda.core launch", cuda_core, "cuda.core"),
     "peer:cupy": ("CuPy RawKernel", cupy, "cupy"),
@@ -202,7 +202,7 @@ PEERS = {
 
 
 def measure_launches(device, burst, bursts):
-    """A row for each way to launch that is installed here."""
+    """The rows of all ways to launch; those not installed are skipped."""
     rows, calls = {}, {}
     with device.stream() as stream:
         x = device.array(np.ones(N, np.float32), stream=stream)
@@ -232,7 +232,7 @@ def measure_launches(device, burst, bursts):
             if name in OURS and not np.array_equal(y.numpy(stream), np.full(N, FACTOR, np.float32)):
                 row.fail("the launch did not multiply by its factor")
         costs = host_costs(calls, stream.synchronize, burst=burst, bursts=bursts)
-        calls.clear()  # others' arrays go before the stream they were used on
+        calls.clear()  # frees other libraries' arrays before the stream they were used on
     ordered = [rows[name] for name in (*OURS, *PEERS) if name in rows]
     for row in ordered:
         row.take(costs)
@@ -240,7 +240,7 @@ def measure_launches(device, burst, bursts):
 
 
 def measure_ranges(bursts):
-    """A range that no tool collects, beside an empty call."""
+    """The rows of an NVTX range without a profiler, and of an empty call."""
     bare = HostRow(Subject("nvtx", "bare", None, (), "", idea="an empty call"))
     row = HostRow(Subject("nvtx", "range", None, (), "", idea="cudakit.nvtx.range, no tool attached"))
     if nvtx.listening():
@@ -263,9 +263,9 @@ def measure_ranges(bursts):
 
 
 def measure_graphs(device, bursts):
-    """A replay of a chain of launches of one block each: one call for the host, however many nodes there are.
+    """The rows of replaying a chain of one-block launches: one call of the host for any number of nodes.
 
-    Run before any other library opens a stream: in a process with several streams a node takes an H200 longer.
+    Run before another library opens a stream: with several streams in the process, a node takes longer on an H200.
     """
     gpu, rows = device.kind == "gpu", []
     kernel = device.compile(source=SOURCE, name="scale.cu")["scale"]
@@ -298,7 +298,7 @@ def measure_graphs(device, bursts):
 
 
 def gemm_calls(device, stream):
-    """cuBLAS's product of two 64x64 matrices: (calls, result, expected, what to close)."""
+    """cuBLAS's product of two 64x64 matrices: (calls, result, expected, resources to close)."""
     from nvmath.bindings import cublas
 
     n = 64
@@ -308,7 +308,7 @@ def gemm_calls(device, stream):
     factors = np.array([1, 0], np.float32)
     at, handle = factors.ctypes.data, cublas.create()
     cublas.set_stream(handle, int(stream.handle))
-    # B first: cuBLAS reads columns. Computed in float32 (68), by the usual algorithm (-1).
+    # B first: cuBLAS is column-major. 68: compute in float32; -1: the default algorithm.
     arguments = (handle, 0, 0, n, n, n, at, b.pointer, 0, n, a.pointer, 0, n, at + 4, out.pointer, 0, n, 68, -1)
     calls = {
         "bare": lambda keep=factors: cublas.gemm_ex(*arguments),
@@ -318,12 +318,12 @@ def gemm_calls(device, stream):
 
 
 def fft_calls(device, stream):
-    """cuFFT's transform of 4 signals of 256: (calls, result, expected, what to close)."""
+    """cuFFT's transform of 4 signals of 256: (calls, result, expected, resources to close)."""
     from nvmath.bindings import cufft
 
     batch, n = 4, 256
     host = np.zeros((batch, n), np.complex64)
-    host[:, 0] = 1  # whose transform is 1 everywhere, exactly
+    host[:, 0] = 1  # its transform is exactly 1 everywhere
     x, out = device.array(host, stream=stream), device.zeros((batch, n), "complex64", stream=stream)
     theirs, ours = cufft.create(), fft.Plan(device, n, batch=batch, stream=stream)
     cufft.make_plan1d(theirs, n, 0x29, batch)  # 0x29: complex64 to complex64
@@ -347,7 +347,7 @@ LIBRARIES = {
 
 
 def measure_libraries(device, burst, bursts):
-    """Calls of cuBLAS and cuFFT beside their bindings' own."""
+    """The rows of cuBLAS and cuFFT calls, and of the bare bindings."""
     rows = []
     for family, (shape, dtype, make, ideas) in LIBRARIES.items():
         pair = [HostRow(Subject(family, name, None, shape, dtype, idea=idea)) for name, idea in ideas.items()]
@@ -373,7 +373,7 @@ def measure_libraries(device, burst, bursts):
 
 
 def importable(package):
-    """Whether `package` is there, without importing it (its parent is imported)."""
+    """Whether `package` is installed, without importing it (its parent is imported)."""
     try:
         return importlib.util.find_spec(package) is not None
     except ModuleNotFoundError:
@@ -381,7 +381,7 @@ def importable(package):
 
 
 def fresh_process(code, *arguments, **environment):
-    """What a new interpreter prints for `code`."""
+    """The output of `code` in a new interpreter."""
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
     if done.returncode:
@@ -390,7 +390,7 @@ def fresh_process(code, *arguments, **environment):
 
 
 def measure_imports(repeats):
-    """Seconds each import takes, the median of `repeats` fresh processes that take turns."""
+    """The seconds of each import: the median of `repeats` fresh processes, alternating between the imports."""
     samples = {name: [] for name in IMPORTS}
     for number in range(repeats + 1):
         for name, statement in IMPORTS.items():
@@ -403,7 +403,7 @@ def measure_imports(repeats):
 
 
 def measure_first_launch(device_name):
-    """The first launch of a process that must compile, and of a second one that may not."""
+    """The seconds of the first launch: in a process that compiles, and in a second one that uses the cache."""
     with tempfile.TemporaryDirectory() as folder:
         cold = fresh_process(FIRST_LAUNCH, device_name, SOURCE, CUDAKIT_CACHE_DIR=folder)
         warm = fresh_process(FIRST_LAUNCH, device_name, SOURCE, CUDAKIT_CACHE_DIR=folder, CUDAKIT_COMPILE="never")
@@ -432,7 +432,7 @@ def show(result, console):
         terminal.show_text(console, f"{name}: {idea}")
     if result["device"]["kind"] == "sim":
         terminal.show_text(
-            console, "queueing into the simulator, by this machine's clock: not what a GPU's driver costs"
+            console, "simulated: this machine's time for queueing into the simulator, unrelated to a GPU's driver"
         )
     imports, first = result["import"], result["first_launch"]
     for name, seconds in imports["seconds"].items():
@@ -476,8 +476,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     cli.add_against_argument(parser, "compare with an older --json of this script")
-    parser.add_argument("--bursts", type=int, help="bursts a contender (default: 50, on the simulated device 3)")
-    parser.add_argument("--repeats", type=int, default=7, help="fresh processes an import (default: 7)")
+    parser.add_argument("--bursts", type=int, help="bursts per contender (default: 50, on the simulated device 3)")
+    parser.add_argument("--repeats", type=int, default=7, help="fresh processes per import (default: 7)")
     return cli.guarded(lambda: run(parser.parse_args()))
 
 

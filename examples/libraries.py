@@ -1,15 +1,15 @@
-"""NVIDIA's libraries from Python: BLAS levels 1 to 3 checked against numpy, sgemm beside our own kernels, and what half
-precision costs in digits.
+"""NVIDIA's libraries from Python: BLAS levels 1 to 3 checked against numpy, sgemm compared with our own kernels, and
+the accuracy of half precision.
 
-cuBLAS reads columns, and a row-major array is its own transpose column by column. So D = A @ B is asked for as
-D^T = B^T @ A^T: B goes first, then A. A first, in the order of the text, is B @ A, and for square matrices no error
-tells. `blas.gemm(a, b)` sees to it, however its arrays lie.
+cuBLAS is column-major and reads a row-major array as its transpose. So D = A @ B is requested as D^T = B^T @ A^T: B is
+the first argument, then A. With A first the result is B @ A, and for square matrices there is no error.
+`blas.gemm(a, b)` orders the arguments itself, for any layout of its arrays.
 
-float16 products have a choice of sums: in float16 they lose digits with every addition, in float32 only at the end. And
-BLAS's amax is the place of the largest |x|, counted from 1, not that of the largest x: a softmax that takes it for the
-maximum overflows where a large negative number stands.
+Sums of float16 products can be float16, which loses digits in every addition, or float32, which rounds only at the end.
+BLAS's amax is the index of the largest |x|, counted from 1, not of the largest x: a softmax that uses it as the maximum
+overflows for rows with a large negative number.
 
-On the simulated device numpy stands in for cuBLAS, in the same precision.
+On the simulated device numpy replaces cuBLAS, in the same precision.
 
     python examples/libraries.py
     python examples/libraries.py --shapes 1024,4096 --json -
@@ -36,12 +36,12 @@ from cudakit.rounding import U, of_chain, of_products, of_tree
 from cudakit.shapes import shape_text
 from cudakit.show import outputs
 
-SAMPLED = 16  # rows of which sums in float16 are made on the host
+SAMPLED = 16  # rows whose float16 sums are computed on the host
 BATCH = 8
 
 
 class Rows:
-    """The rows of one table: each call is checked, then timed where there is a clock."""
+    """The rows of one table: each call is checked, then timed on a GPU."""
 
     def __init__(self, device, stream, family, shape, ceiling="cublas"):
         self.device, self.stream, self.family, self.shape, self.ceiling = device, stream, family, shape, ceiling
@@ -49,7 +49,7 @@ class Rows:
         self.rows = []
 
     def cpu(self, idea, work, exact, rounding):
-        """The row of numpy's `work`, which gives its result."""
+        """Add the row of numpy's `work`, which returns its result."""
         row = Row(Subject(self.family, "cpu", None, self.shape, "float32", idea=idea), Rates(ceiling=self.ceiling))
         row.judge(within(np.atleast_1d(work()), np.atleast_1d(exact), rounding))
         row.timed(wall_clock(work))
@@ -58,8 +58,8 @@ class Rows:
     def call(
         self, name, idea, call, exact, rounding, *, rung=None, dtype="float32", flops=None, traffic=None, counted=False
     ):
-        """A row for `call`, which queues work and returns the array with its result. exact: float64; rounding: what
-        each element may be off by before its last rounding."""
+        """Add a row for `call`, which queues work and returns the array with its result. exact: float64; rounding: each
+        element's allowed error before its last rounding."""
         row = Row(Subject(self.family, name, rung, self.shape, dtype, idea=idea), Rates(ceiling=self.ceiling))
         self.rows.append(row)
         if counted and self.device.kind == "sim":
@@ -71,7 +71,7 @@ class Rows:
         else:
             out = call()
         got = out.numpy(self.stream)
-        if got.dtype.kind == "c":  # real and imaginary parts are numbers like others
+        if got.dtype.kind == "c":  # real and imaginary parts are checked separately
             got, exact, rounding = (np.ascontiguousarray(part).view(part.real.dtype) for part in (got, exact, rounding))
         row.judge(within(np.atleast_1d(got), np.atleast_1d(exact), rounding))
         if self.device.kind == "gpu" and row.ok:
@@ -80,11 +80,11 @@ class Rows:
 
 
 def vectors(device, stream, n):
-    """Level 1: calls on vectors, whose measure is memory."""
+    """Level 1: calls on vectors, which are memory-bound."""
     count = n * n
     rng = np.random.default_rng(1)
     x, y = (rng.standard_normal(count, dtype=np.float32) for _ in range(2))
-    x[count // 2] = -100.0  # the largest |x|, and the least x
+    x[count // 2] = -100.0  # the largest |x|, and the smallest x
     a, b = (device.array(host, stream=stream) for host in (x, y))
     rows = Rows(device, stream, "level 1", (count,), "copy")
     wide = x.astype(np.float64)
@@ -109,7 +109,7 @@ def vectors(device, stream, n):
 
 
 def matrices(device, stream, n):
-    """Levels 2 and 3 but for the product: a matrix and vectors, then triangles."""
+    """Levels 2 and 3, except the product: a matrix and vectors, then triangles."""
     rng = np.random.default_rng(2)
     a, c = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
     x, y = (rng.standard_normal(n, dtype=np.float32) for _ in range(2))
@@ -139,7 +139,7 @@ def matrices(device, stream, n):
     lower = np.tril(exact), np.tril(rounding)
     rows.call("syrk", f"lower half of A A^T, {rows.library}", lambda: blas.syrk(matrix, square, **on), *lower, **work)
     exact = solve(triangle.astype(np.float64), wide_a, lower=True)
-    # the error of each sum is carried down its column by the inverse of L
+    # the inverse of L propagates the error of each sum down its column
     carried = np.abs(solve(triangle.astype(np.float64), np.eye(n), lower=True)) @ np.abs(triangle) @ np.abs(exact)
     rounding = of_chain(n) * carried
     rows.call("trsm", "the X of L X = A", lambda: blas.trsm(half, matrix, **on), exact, rounding, flops=n * n * n)
@@ -147,7 +147,7 @@ def matrices(device, stream, n):
 
 
 def products(device, stream, n):
-    """sgemm beside our own kernels: naive, tiled, and the rung that is picked."""
+    """sgemm and our own kernels: naive, tiled, and the variant picked by "auto"."""
     hosts = FAMILY.inputs_for((n, n, n), np.float32, np.random.default_rng(3))
     exact = FAMILY.exact(hosts)
     rounding = FAMILY.allowed(exact, hosts)
@@ -165,7 +165,7 @@ def products(device, stream, n):
         rung=0,
         **work,
     )
-    ideas = {"naive": "a thread an output", "tiled32": "tiles in shared memory", "auto": "our best rung"}
+    ideas = {"naive": "one thread per output", "tiled32": "tiles in shared memory", "auto": "our best variant"}
     for rung, (variant, idea) in enumerate(ideas.items(), 1):
         out.fill(np.nan, stream)
         row = rows.call(
@@ -180,10 +180,10 @@ def products(device, stream, n):
 
 
 def mixed(device, stream, n):
-    """What the sums are kept in: float16 with float16 and float32 sums, bfloat16, TF32, float32."""
+    """Mixed precision: float16 with float16 and float32 sums, bfloat16, TF32, float32."""
     rng = np.random.default_rng(4)
     k = 4 * n
-    wide_a, wide_b = rng.uniform(0, 1, (n, k)), rng.uniform(0, 1, (k, n))  # no signs: rounding cannot cancel
+    wide_a, wide_b = rng.uniform(0, 1, (n, k)), rng.uniform(0, 1, (k, n))  # all positive: rounding errors cannot cancel
     rows = Rows(device, stream, "mixed precision", (n, n, k))
     single = wide_a.astype(np.float32), wide_b.astype(np.float32)
     exact = single[0].astype(np.float64) @ single[1].astype(np.float64)
@@ -211,7 +211,7 @@ def mixed(device, stream, n):
 
 
 def rounding_of(hosts, exact, compute):
-    """The rounding of sums kept in `compute`; of float16, by the worst error of some rows."""
+    """The allowed rounding of sums in `compute`; for float16, the largest error of some rows."""
     if compute == "float16":
         sums = np.zeros((min(SAMPLED, len(exact)), exact.shape[1]), np.float16)
         for a, b in zip(hosts[0][: len(sums)].T, hosts[1], strict=True):
@@ -220,12 +220,12 @@ def rounding_of(hosts, exact, compute):
     if hosts[0].dtype != np.float32:
         return gemm_half.FAMILY.allowed(exact, hosts)
     rounding = FAMILY.allowed(exact, hosts)
-    # operands of 11 bits, which may be cut: each product is off by two halves of the last, and as much again
+    # operands of 11 bits, perhaps truncated: the error of a product is two half units in the last place, doubled
     return rounding + 2.0**-10 * np.abs(exact) if compute == "tf32" else rounding
 
 
 def batches(device, stream, n):
-    """Many small products in one call: a stride apart, anywhere in memory, complex."""
+    """Many small products in one call: at a fixed stride, anywhere in memory, complex."""
     rng = np.random.default_rng(5)
     size = max(n // 8, 4)
     shape = (BATCH, size, size)
@@ -237,7 +237,7 @@ def batches(device, stream, n):
     rows.cpu("numpy on the host", lambda: a @ b, exact, rounding)
     out = device.full(shape, np.nan, np.float32, stream=stream)
     work = {"flops": 2 * BATCH * size**3}
-    name = f"a stride apart, {rows.library}"
+    name = f"at a fixed stride, {rows.library}"
     rows.call("strided", name, lambda: blas.gemm(left, right, out, stream=stream), exact, rounding, **work)
     out.fill(np.nan, stream)
     lists = [[array[i] for i in reversed(range(BATCH))] for array in (left, right, out)]
@@ -259,7 +259,7 @@ def batches(device, stream, n):
     first, second = device.array(c, stream=stream), device.array(d, stream=stream)
     result = device.full(shape, np.nan, np.complex64, stream=stream)
     rows.call(
-        "complex", "complex64, 8 bytes an element", lambda: blas.gemm(first, second, result, stream=stream), exact,
+        "complex", "complex64, 8 bytes per element", lambda: blas.gemm(first, second, result, stream=stream), exact,
         rounding, dtype="complex64", flops=8 * BATCH * size**3,
     )  # fmt: skip
     return rows.rows

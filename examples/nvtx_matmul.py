@@ -1,15 +1,14 @@
-"""Where the time of one product C = A @ B goes, from nothing to a result, by NVTX ranges.
+"""The time of one product C = A @ B by NVTX ranges, from creating the context to the result on the host.
 
-The ranges are those of the usual write-up: Matrix Multiplication, and within it Memory Allocation, Memory Copy H2D,
-Kernel Execution, Memory Copy D2H and Memory Deallocation. Three more tell what hides in them otherwise: Context
-Creation, which falls to whatever call comes first, Input Generation and Kernel Compilation. Each phase waits for the
-device before it ends, or it would show how long it takes to ask. Every call is checked: a copy of megabytes in 110 ns,
-or three frees in 140 ns, as such tables have shown, are calls that failed and of which nobody was told.
+The ranges: Matrix Multiplication, and within it Memory Allocation, Memory Copy H2D, Kernel Execution, Memory Copy D2H
+and Memory Deallocation. Three more ranges separate costs that would be hidden in these: Context Creation (otherwise
+part of the first call), Input Generation and Kernel Compilation. Each phase waits for the device before it ends;
+otherwise it would only show the time to queue the work. Every call is checked: in published tables, a copy of megabytes
+in 110 ns or three frees in 140 ns were calls that had failed unnoticed.
 
-The table is collected within the process and needs no tool; a tool that is there (nsys, ncu) sees the same ranges in
-the domain "cudakit". Time % counts no nested range twice: the rows add up to 100 %. --depth 4 shows what cudakit does
-within the phases. The times are the host's. On the simulated device they tell how fast a CPU simulates, and nothing of
-a GPU.
+The table is collected within the process and needs no tool; an attached tool (nsys, ncu) shows the same ranges in the
+domain "cudakit". Time % counts nested time once: the rows add up to 100 %. --depth 4 shows cudakit's own ranges within
+the phases. The times are the host's. On the simulated device they are the CPU's simulation time, unrelated to a GPU.
 
     python examples/nvtx_matmul.py
     python examples/nvtx_matmul.py --depth 4
@@ -79,7 +78,7 @@ def check(hosts, found):
     cpu = Row(Subject("nvtx_matmul", "cpu", None, shape, "float32", idea="numpy on the host"))
     cpu.judge(within(FAMILY.baseline_of(hosts), exact, rounding))
     cpu.timed(wall_clock(lambda: FAMILY.baseline_of(hosts)))
-    subject = Subject("nvtx_matmul", "tiled", 1, shape, "float32", idea="run once, with what comes before and after it")
+    subject = Subject("nvtx_matmul", "tiled", 1, shape, "float32", idea="run once, with setup and transfers")
     row = Row(subject)
     row.judge(within(found, exact, rounding))
     return [cpu, row]
@@ -87,13 +86,12 @@ def check(hosts, found):
 
 def show(result, trace, depth, console):
     for row in result["rows"]:
-        verdict = f"right, worst error {digits.number(row['max_abs_error'], 2)}" if row["ok"] else f"NO: {row['why']}"
+        error = digits.number(row["max_abs_error"], 2)
+        verdict = f"correct, worst error {error}" if row["ok"] else f"wrong: {row['why']}"
         terminal.show_text(console, f"{shape_text(row['shape'])} {row['variant']} ({row['idea']}): {verdict}")
     terminal.show_text(console, f"\n{trace.table(depth)}\n")
     if result["device"]["kind"] == "sim":
-        terminal.show_text(
-            console, "simulated: these are times of this machine's CPU, which simulates, and not those of a GPU"
-        )
+        terminal.show_text(console, "simulated: times of this machine's CPU, unrelated to a GPU's")
     terminal.show_text(console, tables.device_line(result))
 
 

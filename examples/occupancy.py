@@ -1,10 +1,10 @@
-"""A copy at many occupancies: shared memory that nobody uses keeps blocks out, and more loads a thread make up for it.
+"""A copy at many occupancies: unused shared memory limits the resident blocks; more loads per thread compensate.
 
-Registers, threads and shared memory limit how many blocks a multiprocessor holds; here shared memory is the knob, and
-the kernel stays the same. What counts is the bytes on their way: memory answers after some hundred nanoseconds, and
-whatever it delivers meanwhile must have been asked for. A thread that asks for one float4 and waits needs many others
-beside it: 3.7 TB/s with 2,048 threads a multiprocessor, 3.0 with 512, 1.9 with 256 (H200, 2^25 floats). One that asks
-for eight at once makes the same 3.7 with 256 threads, an occupancy of 12 %: it too has 32 KB on their way.
+Registers, threads and shared memory limit how many blocks a multiprocessor holds; here shared memory is varied, and the
+kernel stays the same. Bandwidth depends on the bytes in flight: memory latency is some hundred nanoseconds, and the
+data of that time must already be requested. If each thread requests one float4 and waits, many threads are needed: 3.7
+TB/s with 2,048 threads per multiprocessor, 3.0 with 512, 1.9 with 256 (H200, 2^25 floats). If each thread requests
+eight at once, 256 threads reach the same 3.7, at an occupancy of 12 %: 32 KB are in flight in both cases.
 
     python examples/occupancy.py
     python examples/occupancy.py --shapes 67108864 --blocks 128,512 --shared 0,32768 --loads 1,2 --json -
@@ -25,7 +25,7 @@ from cudakit.shapes import shape_text
 from cudakit.show import outputs
 
 SOURCE = """
-// y = x, n float4s. A thread asks for LOADS of them before it waits for the first. grid: any, 1-D
+// y = x, n float4s. A thread issues LOADS loads before it waits for the first. grid: any, 1-D
 template <int LOADS>
 __global__ void copy(const float4* x, float4* y, long long n) {
     const long long step = 1ll * gridDim.x * blockDim.x;
@@ -61,7 +61,7 @@ def measure(device, stream, count, arguments):
         y = device.full((count,), np.nan, np.float32, stream=stream)
         try:
             blocks = kernel.occupancy((block,), shared)
-            grid = max(blocks, 1) * device.attribute("MULTIPROCESSOR_COUNT")  # every block is resident from the start
+            grid = max(blocks, 1) * device.attribute("MULTIPROCESSOR_COUNT")  # all blocks are resident from the start
             launch = kernel.prepare(grid=grid, block=block, shared=shared, args=(x, y, count // 4)).launch
         except cudakit.LaunchError as refusal:
             row.skip(str(refusal).splitlines()[0])
@@ -77,7 +77,7 @@ def measure(device, stream, count, arguments):
         limit = "threads" if occupancy == 1 else "registers"
         if blocks < kernel.occupancy((block,), 0):
             limit = "shared memory"
-        row.subject.idea = f"resident blocks {blocks} ({limit}), {blocks * block * loads * 16 / 1024:g} KB on their way"
+        row.subject.idea = f"resident blocks {blocks} ({limit}), {blocks * block * loads * 16 / 1024:g} KB in flight"
         if device.kind == "sim":
             with device.counters() as counters:
                 launch(stream)
@@ -120,10 +120,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument("--shapes", type=cli.parse_shapes, metavar="N,...", help="floats to copy, a multiple of 4")
-    parser.add_argument("--blocks", type=sizes, default=[256], metavar="T,...", help="threads a block (default: 256)")
+    parser.add_argument("--blocks", type=sizes, default=[256], metavar="T,...", help="threads per block (default: 256)")
     parser.add_argument(
         "--shared", type=numbers, default=[0, 50_000, 100_000, 200_000], metavar="B,...",
-        help="bytes of shared memory a block (default: 0,50000,100000,200000)",
+        help="bytes of shared memory per block (default: 0,50000,100000,200000)",
     )  # fmt: skip
-    parser.add_argument("--loads", type=sizes, default=[1, 4, 8], metavar="L,...", help="float4s a thread asks for")
+    parser.add_argument("--loads", type=sizes, default=[1, 4, 8], metavar="L,...", help="loads in flight per thread")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -1,10 +1,10 @@
 """A step of ptychography for a batch of positions: probe product, FFT, constraint, inverse FFT, object update.
 
-The measured amplitudes replace the computed ones and the phases stay; the change goes back into the object. Around the
-two transforms stand eight element-wise steps. As a kernel each they pass over memory eight times, 148 bytes an element;
-fused into three kernels they move 60 (and 16 of the probe, which stays in the cache; the simulated device counts them
-too). The transforms move the rest, and each stream has its own plan: one plan's work area must not serve two transforms
-that run at once.
+The measured amplitudes replace the computed ones and the phases stay; the change updates the object. The two transforms
+are surrounded by eight element-wise steps. One kernel per step passes over memory eight times, 148 bytes per element;
+fused into three kernels the steps move 60 bytes (and 16 of the probe, which stays in cache; the simulated device counts
+them too). The transforms move the rest. Each stream has its own plan: two simultaneous transforms must not share a
+plan's work area.
 
     python examples/ptychography.py
     python examples/ptychography.py --positions 2048 --size 256 --json -
@@ -23,11 +23,11 @@ from cudakit.measure.timing import GpuTimer, wall_clock
 from cudakit.show import outputs
 
 BLOCK = 256
-BYTES = {"separate": 148, "fused": 60}  # an element, of the element-wise steps
+BYTES = {"separate": 148, "fused": 60}  # per element, of the element-wise steps
 
 
 def update(patches, probe, measured):
-    """By numpy, in the precision of its arguments: o + conj(p) / max|p|^2 (F^-1(m F(p o) / |F(p o)|) - p o)."""
+    """numpy's update, in the precision of its arguments: o + conj(p) / max|p|^2 (F^-1(m F(p o) / |F(p o)|) - p o)."""
     kind = patches.dtype
     exits = probe * patches
     spectra = np.fft.fft2(exits).astype(kind)
@@ -54,7 +54,7 @@ class Step:
         module[name].launch(self.stream, grid=grid, block=BLOCK, args=(*args, self.count))
 
     def separate(self):
-        """A kernel a step."""
+        """Queue the update with one kernel per step."""
         z, exits, size = self.spectra, self.exits, self.size
         self.launch(self.apart, "times_probe", self.patches, self.probe, exits, size)
         fft.fft(exits, axes=2, out=z, norm=None, stream=self.stream)
@@ -68,7 +68,7 @@ class Step:
         self.launch(self.apart, "add", self.patches, z, self.updated)
 
     def fused(self):
-        """Three kernels around the transforms."""
+        """Queue the update with three kernels around the transforms."""
         z, size = self.spectra, self.size
         self.launch(self.together, "illuminate", self.patches, self.probe, z, size)
         fft.fft(z, axes=2, out=z, norm=None, stream=self.stream)
@@ -92,7 +92,7 @@ def make(positions, size):
 
 
 def measure(device, stream, arguments):
-    """The report of both ways, and of the transforms alone."""
+    """The report of separate and fused kernels, and of the transforms alone."""
     gpu = device.kind == "gpu"
     positions, size = arguments.positions or (512 if gpu else 3), arguments.size or (256 if gpu else 16)
     hosts = make(positions, size)
@@ -107,7 +107,7 @@ def measure(device, stream, arguments):
     step = Step(device, stream, *hosts)
     for rung, (name, idea) in enumerate((("separate", "eight element-wise kernels"), ("fused", "three")), 1):
         subject = Subject(
-            "ptychography", name, rung, shape, "complex64", idea=f"{idea}, {BYTES[name]} bytes an element"
+            "ptychography", name, rung, shape, "complex64", idea=f"{idea}, {BYTES[name]} bytes per element"
         )
         row = Row(subject)
         step.updated.fill(complex(np.nan, np.nan), stream)

@@ -1,5 +1,5 @@
-"""Random matrices made on the device: element i of a stream depends on the seed and i alone, so chunk after chunk of a
-set far larger than the device's memory is made in one buffer, and any chunk can be made again by itself.
+"""Random matrices generated on the device. Element i of a stream depends only on the seed and i, so a set far larger
+than the device's memory is generated chunk by chunk in one buffer, and any chunk can be generated again separately.
 
     python examples/random_numbers.py
     python examples/random_numbers.py --count 100000 --size 1024
@@ -24,7 +24,7 @@ CHUNK_BYTES = 1 << 30
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
-    parser.add_argument("--count", type=int, help="how many matrices (default: 2,000; 4 on the simulated device)")
+    parser.add_argument("--count", type=int, help="number of matrices (default: 2,000; 4 on the simulated device)")
     parser.add_argument("--size", type=int, help="rows and columns (default: 1,024; 64 on the simulated device)")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
@@ -35,11 +35,11 @@ def main() -> int:
         each = size * size
         chunk = max(1, min(count, CHUNK_BYTES // (4 * each)))
         matrices = device.empty((chunk, size, size), np.float32)
-        shape, idea = (count, size, size), f"{chunk} matrices a chunk"
+        shape, idea = (count, size, size), f"{chunk} matrices per chunk"
         row = Row(Subject("uniform", "counter_per_thread", 2, shape, "float32", idea=idea))
 
         def make(first: int) -> int:
-            """Makes the chunk that begins with matrix `first`; gives how many matrices it has."""
+            """Generate the chunk that begins with matrix `first`; return its number of matrices."""
             here = min(chunk, count - first)
             ops.uniform(out=matrices[:here], seed=arguments.seed, offset=first * each)
             return here
@@ -52,7 +52,7 @@ def main() -> int:
         device.synchronize()
         seconds = time.perf_counter() - begin
 
-        # the last matrix, by itself and by numpy
+        # the last matrix, generated separately and by numpy
         where = (count - 1) * each
         last_one = matrices[last - 1].numpy()
         expected = UNIFORM.baseline_of([last_one], seed=arguments.seed, offset=where)

@@ -1,7 +1,9 @@
-"""Sum, max and argmax of a matrix six ways: a thread a row, trees, shuffles, 16-byte loads, two launches, columns.
+"""Sum, max and argmax of a matrix in six variants: one thread per row, trees, shuffles, 16-byte loads, two launches,
+columns.
 
-The three operations run the same kernels. --modes columns reduces down the columns, --modes all the whole array. numpy
-on the host is a row of each table; sums are held against float64, by the error of numpy's own pairwise sum.
+The three operations use the same kernels. --modes columns reduces down the columns, --modes all reduces the whole
+array. Each table has a row for numpy on the host; sums are compared with float64, within the error of numpy's pairwise
+sum.
 
     python examples/reductions.py
     python examples/reductions.py --shapes 8192x8192,65536x256 --modes columns --json -

@@ -1,8 +1,8 @@
 """A pipeline over all GPUs of one process, and the copies between them.
 
-Chunks go to whichever device has the least queued. What two devices gain depends on the way: from the host each has a
-link of its own, but both directions of both links end in the same host memory, so that a stream that goes in and comes
-out gains less than one of which only sums come back. The bound of each row is measured with all its devices at once.
+Each chunk goes to the device with the fewest queued chunks. The speed-up of two devices depends on the transfers: each
+device has its own link, but both directions of both links share the host's memory, so a pipeline that copies images in
+and out gains less than one that copies only sums out. The bound of each row is measured with all its devices at once.
 
     python examples/several_devices.py
     python examples/several_devices.py --devices 2 --count 20000 --plot timeline.png
@@ -32,7 +32,7 @@ def totals(chunk, images, out):
 
 
 def peer_rows(devices, nbytes):
-    """Copies from the first device to the second, and both ways at once."""
+    """The rows of copies from the first device to the second, and in both directions at once."""
     one, other = devices[:2]
     streams = [one.stream(), other.stream()]
     there = [
@@ -73,7 +73,7 @@ def peer_rows(devices, nbytes):
 
 
 def sums_row(devices, source, exact, count, arguments, rung):
-    """Blocks in, sums out: one way."""
+    """The row of a pipeline with images in and only sums out."""
     shape = (count, *source.item.shape)
     name = f"sums, {len(devices)} device{'s' * (len(devices) > 1)}"
     row = Row(Subject("one-way pipeline", name, rung, shape, "float32", idea="only a sum of each image comes back"))
@@ -94,7 +94,7 @@ def sums_row(devices, source, exact, count, arguments, rung):
 
 
 def measure(devices, arguments, progress):
-    """The report, and that of the both-way pipeline over all devices."""
+    """The report, and the report of the pipeline with images in and out on all devices."""
     for one, other in itertools.permutations(devices, 2):
         one.enable_peer(other)
     gpu = devices[0].kind == "gpu"
@@ -144,5 +144,5 @@ if __name__ == "__main__":
         parser, count="default: 15,360; 17 on the simulated device", size="default: 1,024; 24",
         chunk="default: 64 MiB of them; 3",
     )  # fmt: skip
-    parser.add_argument("--devices", type=cli.positive, metavar="N", help="how many (default: all; 2 simulated ones)")
+    parser.add_argument("--devices", type=cli.positive, metavar="N", help="devices (default: all; 2 simulated ones)")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -1,10 +1,9 @@
-"""How fast the simulated device runs kernels, checks off and on, beside the simulators of others.
+"""The speed of the simulated device, with checks off and on, compared with other simulators.
 
-The same work on the same shapes: a row softmax by a tree in shared memory (256 threads a row), a product of square
-matrices in 16x16 tiles, a vector sum. Beside ours, where they are installed: Numba's CUDA simulator, which runs a
-Python thread a lane, and Triton's interpreter, which runs tiles of numpy. Every result is checked. Seconds are this
-machine's clock for a launch and the wait for it, and say nothing of a GPU; lane-instructions are PTX instructions times
-lanes.
+The same work on the same shapes: a row softmax by a tree in shared memory (256 threads per row), a product of square
+matrices in 16x16 tiles, a vector sum. If installed, Numba's CUDA simulator (one Python thread per lane) and Triton's
+interpreter (tiles as numpy arrays) are measured too. Every result is checked. Seconds are this machine's time for a
+launch and the wait for it, unrelated to a GPU's; lane-instructions are PTX instructions times lanes.
 
     python examples/simulator_speed.py
     python examples/simulator_speed.py --large --json speed.json
@@ -36,9 +35,9 @@ CASES = ["softmax:8x512", "softmax:256x512", "softmax:1024x1024", "matmul:64", "
 LARGE = "matmul:1024"
 THREADS = 256
 TILE = 16
-SLOW = 5.0  # seconds after which one launch is enough
+SLOW = 5.0  # a launch that takes longer, in seconds, is not repeated
 
-# package, environment that switches its simulator on, script, and the shapes that it ends within a minute
+# package, environment variables that enable its simulator, script, and the shapes that finish within a minute
 PEERS = {
     "peer:numba": (
         "numba",
@@ -57,18 +56,18 @@ PEERS = {
 
 @dataclass
 class Speed(Row):
-    """A row with this machine's seconds a launch, and what they are compared with."""
+    """A row with this machine's seconds per launch, and their ratios to other rows."""
 
     seconds: dict[str, float] | None = None
     lane_instructions: int | None = None
     lane_instructions_per_second: float | None = None
-    over_unchecked: float | None = None  # with all checks, over without any
-    over_ours: float | None = None  # a peer's seconds over ours without checks
+    over_unchecked: float | None = None  # seconds with all checks, divided by those without
+    over_ours: float | None = None  # a peer's seconds, divided by ours without checks
 
 
 @dataclass
 class Work:
-    """One case on one device: how to launch it, and what must come out."""
+    """One case on one device: its launch and the expected result."""
 
     launch: Any
     result: Any
@@ -89,7 +88,7 @@ def parse_case(text):
 
 
 def prepare(device, family, shape):
-    """The arrays of a case on a device, the output full of NaN."""
+    """Create the arrays of a case on a device; the output is filled with NaN."""
     stream, random = device.default_stream, np.random.default_rng(0)
     if family == "softmax":
         rows, columns = shape
@@ -120,7 +119,7 @@ def prepare(device, family, shape):
 
 
 def time_ours(row, family, shape, repeats, **options):
-    """Seconds a launch on a simulated device of its own, repeated for `repeats` seconds; the result is checked."""
+    """Measure seconds per launch on a new simulated device, repeated for `repeats` seconds; check the result."""
     with cudakit.Device("sim", fresh=True, **options) as device:
         work = prepare(device, family, shape)
         device.synchronize()
@@ -136,12 +135,12 @@ def time_ours(row, family, shape, repeats, **options):
         row.verdict.max_abs_error = float(error.max())
         if not row.ok:
             row.verdict.why = f"the worst error is {row.verdict.max_abs_error:.3g}"
-        # the first launch makes the kernel ready
+        # the first launch also compiles the kernel to Python
         row.seconds = Spread.of(seconds[1:] or seconds).as_dict()
 
 
 def count(family, shape):
-    """PTX instructions times lanes of one launch."""
+    """Count PTX instructions times lanes of one launch."""
     with cudakit.Device("sim", fresh=True, checks=()) as device:
         work = prepare(device, family, shape)
         with device.counters() as counters:
@@ -150,11 +149,11 @@ def count(family, shape):
 
 
 def time_peer(row, python, family, shape, limit):
-    """Seconds a launch of another simulator, in a process of its own with a time limit."""
+    """Measure seconds per launch of another simulator, in its own process with a time limit."""
     package, switches, script, sizes = PEERS[row.subject.variant]
     size = int(np.prod(shape)) if family != "matmul" else shape[0]
     if size > sizes[family]:
-        row.skip(f"takes {package} too long")
+        row.skip(f"too slow with {package}")
         return
     there = subprocess.run([python, "-c", f"import {package}"], capture_output=True, text=True)
     if there.returncode:
@@ -175,7 +174,7 @@ def time_peer(row, python, family, shape, limit):
 
 
 def measure(cases, arguments, step):
-    """Rows of every case: ours without and with checks, then the peers'."""
+    """The rows of every case: ours without and with checks, then the peers'."""
     rows = []
     for family, shape in cases:
         text = f"{family} {shape_text(shape)}"
@@ -203,14 +202,14 @@ def measure(cases, arguments, step):
 
 
 def scaled_count(family, shape):
-    """`count` of a large case, from what a smaller one of the same kind does: exact where its blocks do the same."""
+    """Estimate `count` of a large case from a smaller one; exact if all blocks do the same work."""
     if family == "vector_add":
         whole, rest = divmod(shape[0], THREADS)
         return whole * count(family, (THREADS,)) + (count(family, (rest,)) if rest else 0)
     if family == "softmax":
         return shape[0] * count(family, (1, shape[1]))
     n = shape[0]
-    # instructions are cubic in the tiles: a block's loop has as many turns as there are blocks in a row
+    # cubic in the number of tiles: a block's loop has one iteration per block in a row
     tiles, one, two = -(-n // TILE), count(family, (TILE,)), count(family, (2 * TILE,)) // 4
     return tiles * tiles * (one + (tiles - 1) * (two - one))
 
@@ -248,7 +247,7 @@ def show(result, console):
 def run(arguments):
     outputs.check_destination("--json", arguments.json)
     if arguments.device not in ("auto", "sim"):
-        raise Refused(f"--device {arguments.device}: this measures the simulated device; a GPU has other benchmarks")
+        raise Refused(f"--device {arguments.device}: this example measures only the simulated device")
     table, progress = cli.consoles(arguments)
     cases = arguments.cases or [parse_case(text) for text in (*CASES, *([LARGE] if arguments.large else []))]
     with cudakit.Device("sim", fresh=True) as device:
@@ -270,9 +269,9 @@ def main():
         "--cases",
         type=lambda text: [parse_case(part) for part in cli.parse_names(text)],
         metavar="CASE,...",
-        help=f"what to run (default: {','.join(CASES)})",
+        help=f"cases to run (default: {','.join(CASES)})",
     )
-    parser.add_argument("--large", action="store_true", help=f"{LARGE} as well, which takes minutes")
+    parser.add_argument("--large", action="store_true", help=f"also run {LARGE}, which takes minutes")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="ours alone")
     parser.add_argument(
         "--peer-python", default=sys.executable, metavar="EXE", help="the Python that has numba, triton and torch"

@@ -1,7 +1,7 @@
-"""Every rung of the softmax ladder, from one thread a row to a row kept in registers, checked and compared.
+"""All variants of the softmax ladder, from one thread per row to rows kept in registers, checked and compared.
 
-On a GPU: times and bandwidth beside a copy of the same bytes, numpy, and torch and Triton where installed. On the
-simulated device: what each rung does to memory, counted.
+On a GPU: times and bandwidth, compared with a copy of the same bytes, numpy, and torch and Triton if installed. On the
+simulated device: counted memory traffic of each variant.
 
     python examples/softmax_compare.py
     python examples/softmax_compare.py --shapes 8192x8192,4096x12672 --json -

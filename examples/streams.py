@@ -1,9 +1,9 @@
-"""How many streams? The chunked add through 1, 2, 4, 8 and 16: time, memory, and the share of what the link allows.
+"""The chunked add with 1, 2, 4, 8 and 16 streams: time, memory, and the fraction of the link's bound.
 
-With one stream each chunk's copy in waits for the copy out of the chunk before. With two the directions overlap, and
-with three or four there is always a copy queued behind the one that runs. More add buffers, not speed: there is one
-copy engine each way and one link, so no number of streams passes the bound, which two inputs and one output set at
-about 1.5 times the speed of one stream. Pinning the whole set, as is often done, would take all of it as host memory.
+With one stream each chunk's copy in waits for the copy out of the previous chunk. With two streams the directions
+overlap, and with three or four there is always a copy queued after the current one. More streams add buffers, not
+speed: there is one copy engine per direction and one link. With two inputs and one output, the bound is about 1.5 times
+the speed of one stream. Pinning the whole data set, as is often done, would need all of it in host memory.
 
     python examples/streams.py
     python examples/streams.py --study 1,2,3,4 --plot timeline.png
@@ -23,7 +23,7 @@ def add(chunk, a, b, out):
 
 
 def measure(device, arguments, progress):
-    """A row for each number of streams, and the last run's own report."""
+    """The rows of each number of streams, and the report of the last run."""
     gpu = device.kind == "gpu"
     size = arguments.size or (256 if gpu else 12)
     count = arguments.count or (100_000 if gpu else 60)
@@ -67,7 +67,7 @@ def study(text):
     except ValueError:
         numbers = [0]
     if min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of streams: write one such as 1,2,4")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers of streams: write for example 1,2,4")
     return numbers
 
 

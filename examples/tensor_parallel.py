@@ -1,9 +1,9 @@
-"""One product on several GPUs: the columns of B are shared out, and each device's part of C is sent to the others.
+"""One product on several GPUs: each device has some columns of B, and sends its part of C to the others.
 
-Every device holds A and its own columns of B, works out its columns of C, and takes the others' columns block of rows
-by block of rows while the next are still being multiplied, so that all hold the whole of C in the end (an all-gather).
-The copies go over the link between the devices where there is one, without the host. Each device has two streams, one
-that multiplies and one that takes; events order them, and the host waits once.
+Every device holds A and its own columns of B and computes its columns of C. It copies the other devices' columns, one
+block of rows at a time, while the next block is being multiplied; at the end all devices hold all of C (an all-gather).
+If the devices have a direct link, the copies use it, without the host. Each device has two streams, one for products
+and one for copies; events order them, and the host waits once.
 
     python examples/tensor_parallel.py
     python examples/tensor_parallel.py --shapes 8192,16384x8192x4096 --devices 4
@@ -25,11 +25,11 @@ from cudakit.measure.timing import wall_clock
 from cudakit.shapes import shape_text
 from cudakit.show import outputs
 
-BLOCKS = 4  # of rows: the copies of one hide behind the product of the next
+BLOCKS = 4  # blocks of rows: the copies of one overlap the product of the next
 
 
 class Shard:
-    """One device, with its columns of the product and room for all of it."""
+    """One device, with its columns of the product and memory for all of the product."""
 
     def __init__(self, device, a, b, columns):
         self.columns, self.device = columns, device
@@ -41,7 +41,7 @@ class Shard:
 
 
 def step(shards, blocks):
-    """Queue the product on all of them, and the copies by which each gets all of it."""
+    """Queue the product on all devices, and the copies of each part to all other devices."""
     for rows in blocks:
         for shard in shards:
             ops.gemm(shard.a[rows], shard.b, shard.own[rows], stream=shard.work)
@@ -51,7 +51,7 @@ def step(shards, blocks):
         for shard, other in itertools.product(shards, shards):
             other.whole[rows, shard.columns].copy_from(shard.own[rows], other.take)
     for shard, other in itertools.product(shards, shards):
-        shard.work.wait(other.take)  # the next product must not write what is still being taken
+        shard.work.wait(other.take)  # the next product must not overwrite data that is still being copied
 
 
 def finish(shards):
@@ -60,12 +60,12 @@ def finish(shards):
 
 
 def rows_for(devices, shape):
-    """A CPU's row, and one for each number of devices from 1 on."""
+    """The rows of the CPU and of each number of devices."""
     m, n, k = shape
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((m, k), dtype=np.float32), rng.standard_normal((k, n), dtype=np.float32)
     plain = a @ b
-    # In float64 a sample of rows: all of a large product would take the host minutes.
+    # A sample of rows in float64: all of a large product would take minutes on the host.
     sample = np.unique(np.linspace(0, m - 1, 64).astype(int))
     exact = a[sample].astype(np.float64) @ b.astype(np.float64)
     cpu = Row(Subject("tensor parallel", "cpu", None, shape, "float32", idea="numpy on the host"))
@@ -104,11 +104,11 @@ def run(arguments):
         gpu = devices[0].kind == "gpu"
         for shape in arguments.shapes or [(8192,) if gpu else (24, 20, 16)]:
             if len(shape) not in (1, 3) or 0 in shape:
-                raise Refused(f"{shape_text(shape)} is no product: write N, or MxNxK")
+                raise Refused(f"{shape_text(shape)} is not a product: write N or MxNxK")
             report.rows += rows_for(devices, shape * 3 if len(shape) == 1 else shape)
         if gpu and len(devices) == 1:
             row = Row(Subject("tensor parallel", "2 devices", 2, report.rows[-1].subject.shape, "float32"))
-            row.skip("there is one GPU here")
+            row.skip("this machine has only one GPU")
             report.rows.append(row)
     finally:
         for device in reversed(devices):
@@ -122,5 +122,5 @@ if __name__ == "__main__":
     parser.add_argument(
         "--shapes", type=cli.parse_shapes, metavar="S,...", help="products, such as 8192 or 4096x8192x512"
     )
-    parser.add_argument("--devices", type=cli.positive, metavar="N", help="how many (default: all; 2 simulated ones)")
+    parser.add_argument("--devices", type=cli.positive, metavar="N", help="devices (default: all; 2 simulated ones)")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -1,11 +1,11 @@
-"""C = A @ B through tiles in shared memory, and what the size of the tile does: 8, 16, 32 and 64 against occupancy.
+"""C = A @ B with tiles in shared memory of 8, 16, 32 and 64: memory traffic, speed and occupancy by size.
 
-A block brings a tile of A and one of B, waits (first barrier), multiplies, and waits again before the next (second
-barrier); past the edges it brings zeros. A tile of T x T takes T * T threads and uses every float T times, so larger
-tiles move less memory: global bytes an element of C fall by half from size to size. 32 x 32 is where that ends, since a
-block has at most 1,024 threads; 64 x 64 is refused before it reaches the driver, and the way on is several outputs a
-thread (examples/gemm.py). Occupancy tells nothing of it: all three sizes keep all 2,048 threads of a multiprocessor at
-work, and make 4.9, 7.7 and 8.0 TFLOP/s (H200, 1024).
+A block loads a tile of A and one of B, waits (first barrier), multiplies, and waits again before the next tile (second
+barrier); past the edges it loads zeros. A tile of T x T takes T * T threads and uses every float T times, so each
+doubling of T halves the global bytes per element of C. The largest tile is 32 x 32, since a block has at most 1,024
+threads; a launch with 64 x 64 raises LaunchError, and faster kernels compute several outputs per thread
+(examples/gemm.py). Occupancy does not show the difference: all three sizes keep all 2,048 threads of a multiprocessor
+active, and reach 4.9, 7.7 and 8.0 TFLOP/s (H200, 1024).
 
     python examples/tiled_matmul.py
     python examples/tiled_matmul.py --shapes 1000x900x1100 --json -

@@ -1,8 +1,7 @@
-"""c = a + b four ways: flat, as a volume in 3-D blocks, with a fixed grid that strides, and 16 bytes a lane.
+"""c = a + b in four variants: flat, as a volume in 3-D blocks, with a grid-stride loop, and with 16 bytes per lane.
 
-Two figures that are often taken for one stand side by side: the kernel's time, and the time with the transfers to the
-device and back. numpy on the host is a row of the same table. A shape such as 200x250x200 is a volume, slowest axis
-first.
+The table shows two times that are often confused: the kernel's time, and the time including transfers to the device and
+back. It has a row for numpy on the host. A shape such as 200x250x200 is a volume, slowest axis first.
 
     python examples/vector_add.py
     python examples/vector_add.py --shapes 10000000,200x250x200 --json -

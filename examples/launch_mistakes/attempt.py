@@ -1,5 +1,5 @@
-"""One wrong launch by one package: a line of JSON. Run by launch_mistakes.py, in a process of its own, which the wrong
-launch may bring down.
+"""One launch with a mistake by one package; prints a line of JSON. launch_mistakes.py runs it in its own process, which
+the launch may crash.
 
 python attempt.py cupy "float64 array"
 """
@@ -12,7 +12,7 @@ import numpy as np
 N = 4096
 FACTOR = 2.0
 BLOCK = 256
-MANY = 2**32 + N // 2  # as an int it is N // 2
+MANY = 2**32 + N // 2  # truncated to an int: N // 2
 
 SCALE = """(const float* x, float* y, float factor, {count} n) {{
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -22,8 +22,8 @@ SCALE = """(const float* x, float* y, float factor, {count} n) {{
 SOURCE = 'extern "C" __global__ void scale' + SCALE.format(count="long long")
 SOURCE += 'extern "C" __global__ void scale_int' + SCALE.format(count="int")
 
-# What each mistake changes of the right launch: the arrays' dtype, the arguments, or the shape of the launch; expected:
-# the first values of the right result, if it is another.
+# The change that each mistake makes to the correct launch: the arrays' dtype, the arguments, or the shape of the
+# launch. expected: the first values of the correct result, if they differ.
 MISTAKES = {
     "plain Python numbers": {},
     "float64 array": {"dtype": np.float64},
@@ -42,8 +42,7 @@ MISTAKES = {
 
 
 def attempt(package, mistake):
-    """Gives what became of the launch and what the package said: "refused" before anything ran, or "right", "wrong" or
-    "fault" after it ran."""
+    """Return the outcome and the package's message: "refused" if nothing ran, else "right", "wrong" or "fault"."""
     change = MISTAKES[mistake]
     host = np.arange(N, dtype=change.get("dtype", np.float32))
     arguments = change.get("arguments", lambda x, y, _: (x, y, FACTOR, N))
@@ -63,7 +62,7 @@ def attempt(package, mistake):
 
 
 def said(error):
-    """The first line that says something, after the error's class."""
+    """The error's class and its first line that is not empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
@@ -92,7 +91,7 @@ def with_cupy(name):
 
 
 def with_cuda_core(name):
-    """Arrays are CuPy's, whose address is passed: cuda.core has none of its own."""
+    """Launch with cuda.core, on the addresses of CuPy arrays, since cuda.core has no arrays."""
     import cupy
     from cuda import core
 
@@ -121,7 +120,7 @@ def with_cuda_core(name):
 
 
 def with_triton(name):
-    """Its kernel is Python and compiled for the types it is given; block and shared memory are its own affair."""
+    """Launch with Triton, whose kernel is compiled for the given types and chooses its own block and shared memory."""
     import torch
     import triton
     import triton.language as tl
@@ -131,7 +130,7 @@ def with_triton(name):
         i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         tl.store(y + i, factor * tl.load(x + i, mask=i < n), mask=i < n)
 
-    globals()["tl"] = tl  # the compiler looks names up in the module
+    globals()["tl"] = tl  # the compiler looks up names in the module
 
     def launch(grid, block, shared, arguments):
         scale[(grid,)](*arguments, BLOCK=BLOCK)

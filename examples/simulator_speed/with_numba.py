@@ -1,4 +1,4 @@
-"""The same kernels on Numba's CUDA simulator: one line of JSON. Run by simulator_speed.py, in a process of its own.
+"""The same kernels on Numba's CUDA simulator; prints one line of JSON. simulator_speed.py runs it in its own process.
 
 NUMBA_ENABLE_CUDASIM=1 python with_numba.py softmax 8x512
 """
@@ -17,7 +17,7 @@ TILE = 16
 
 @cuda.jit
 def softmax(x, y):
-    """One block a row: maximum and sum combined by a tree in shared memory."""
+    """One block per row: maximum and sum combined by a tree in shared memory."""
     scratch = cuda.shared.array(THREADS, float32)
     row, t, cols = cuda.blockIdx.x, cuda.threadIdx.x, x.shape[1]
     best = float32(-math.inf)
@@ -51,7 +51,7 @@ def softmax(x, y):
 
 @cuda.jit
 def matmul(a, b, c, n):
-    """One thread a result, 16x16 tiles in shared memory."""
+    """One thread per result, 16x16 tiles in shared memory."""
     left = cuda.shared.array((TILE, TILE), float32)
     right = cuda.shared.array((TILE, TILE), float32)
     ty, tx = cuda.threadIdx.y, cuda.threadIdx.x

@@ -1,4 +1,4 @@
-"""The same work in Triton's interpreter: one line of JSON. Run by simulator_speed.py, in a process of its own.
+"""The same work in Triton's interpreter; prints one line of JSON. simulator_speed.py runs it in its own process.
 
 TRITON_INTERPRET=1 python with_triton.py softmax 256x512
 """
@@ -18,7 +18,7 @@ BLOCK = 1024
 
 @triton.jit
 def softmax(x, y, stride, columns, BLOCK: tl.constexpr):
-    """One program a row."""
+    """One program per row."""
     i = tl.arange(0, BLOCK)
     row, inside = tl.program_id(0) * stride, i < columns
     values = tl.load(x + row + i, mask=inside, other=-float("inf"))
@@ -28,7 +28,7 @@ def softmax(x, y, stride, columns, BLOCK: tl.constexpr):
 
 @triton.jit
 def matmul(a, b, c, n, TILE: tl.constexpr):
-    """One program a tile."""
+    """One program per tile."""
     rows = tl.program_id(1) * TILE + tl.arange(0, TILE)
     columns = tl.program_id(0) * TILE + tl.arange(0, TILE)
     total = tl.zeros((TILE, TILE), dtype=tl.float32)

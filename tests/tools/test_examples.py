@@ -252,7 +252,7 @@ def test_call_overhead_checks_every_call_and_times_none_without_a_gpu():
     assert all(row["ok"] for row in checked)
     assert all(row["skipped"] == "it needs a GPU" for row in rows if row not in checked)
     assert all(row[key] is None for row in rows for key in ("call_us", "loop_us", "above_torch_us", "of_torch"))
-    assert "no time of a call is measured" in done.stderr
+    assert "call times are measured only on a GPU" in done.stderr
 
 
 @pytest.mark.gpu
@@ -347,7 +347,7 @@ for family, shape in (("softmax", (5, 700)), ("matmul", (64,)), ("vector_add", (
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--device", "gpu"], "this measures the simulated device"),
+        (["--device", "gpu"], "measures only the simulated device"),
         (["--cases", "fft:8"], "the families are"),
         (["--cases", "softmax:8"], "write softmax:ROWSxCOLUMNS"),
     ],

@@ -392,7 +392,7 @@ def test_the_example_tells_its_phases_and_whose_times_they_are(example, tmp_path
     )
     assert example["run"](arguments) == 0
     said = capsys.readouterr().out
-    assert "simulated: these are times of this machine's CPU" in said
+    assert "simulated: times of this machine's CPU" in said
     listed = [line.split()[-2:] for line in said.splitlines() if "Memory" in line]
     assert listed == [["Memory", "Allocation"], ["Copy", "H2D"], ["Copy", "D2H"], ["Memory", "Deallocation"]]
     told = json.loads(out.read_text())
