@@ -1,9 +1,9 @@
 """c = a + b over a volume, with blocks of the same size and different shapes: 1024x1x1, 16x8x8, 1x16x64, ...
 
-The block's shape does not change arithmetic or occupancy, only which elements a warp of 32 threads has, and so how many
-32-byte sectors a request touches: 4 if x covers whole runs of eight floats or more, 32 if every lane is in its own row.
-A block longer than a row does not help: 1024x1x1 over rows of 200 leaves four of five threads idle. Occupancy is the
-same for all shapes and does not show the difference.
+The block's shape does not change arithmetic or occupancy, only which elements a warp of 32 threads has, and so the
+number of sectors (32 bytes) per request: 4 if x covers whole runs of eight floats or more, 32 if every lane is in its
+own row. A block longer than a row does not help: 1024x1x1 over rows of 200 leaves four of five threads idle. Occupancy
+is the same for all shapes and does not show the difference.
 
     python examples/block_shapes.py
     python examples/block_shapes.py --shapes 200x250x200 --blocks 256x1x1,32x8x1 --json -

@@ -4,7 +4,7 @@
 
 A step reads one array and writes the other, so the two alternate. On a small grid the GPU executes a step faster than
 the host launches it, so the GPU waits. A graph of many steps is captured once and replayed by one driver call: the host
-takes almost no time per step, and the GPU starts each step itself. (On an H200 a step of 256x256 takes 3.7 us with
+takes almost no time per step, and the GPU starts each step itself. (On an H200 each step of 256x256 takes 3.7 us with
 launches and 1.2 us with replays; a step of 1024x1024 takes 4.7 us and 3.7 us.)
 
 On the simulated device this measures the host's cost of queueing into the simulator, which is unrelated to a GPU's.

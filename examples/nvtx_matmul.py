@@ -78,7 +78,7 @@ def check(hosts, found):
     cpu = Row(Subject("nvtx_matmul", "cpu", None, shape, "float32", idea="numpy on the host"))
     cpu.judge(within(FAMILY.baseline_of(hosts), exact, rounding))
     cpu.timed(wall_clock(lambda: FAMILY.baseline_of(hosts)))
-    subject = Subject("nvtx_matmul", "tiled", 1, shape, "float32", idea="run once, with setup and transfers")
+    subject = Subject("nvtx_matmul", "tiled", 1, shape, "float32", idea="run once, with transfers")
     row = Row(subject)
     row.judge(within(found, exact, rounding))
     return [cpu, row]

@@ -2,8 +2,8 @@
 
 A block loads a tile of A and one of B, waits (first barrier), multiplies, and waits again before the next tile (second
 barrier); past the edges it loads zeros. A tile of T x T takes T * T threads and uses every float T times, so each
-doubling of T halves the global bytes per element of C. The largest tile is 32 x 32, since a block has at most 1,024
-threads; a launch with 64 x 64 raises LaunchError, and faster kernels compute several outputs per thread
+doubling of T halves the global bytes per element of C. The largest tile is 32 x 32: a block is limited to 1,024
+threads, and a launch with 64 x 64 raises LaunchError. Faster kernels compute several outputs per thread
 (examples/gemm.py). Occupancy does not show the difference: all three sizes keep all 2,048 threads of a multiprocessor
 active, and reach 4.9, 7.7 and 8.0 TFLOP/s (H200, 1024).
 

@@ -1,9 +1,9 @@
 // c = a + b for contiguous arrays, treated as one flat array: four elements per thread, regardless of row boundaries.
 //
 // a and c are (rows, cols), contiguous and 16-byte aligned. b is one row for all rows (B = 1, b_row = 0), one value per
-// row (B = 0), or a row for each row (B = 1). A thread finds its row with one division and moves to the next row if its
-// four elements cross a row's end. So short rows and rows of odd length cost no more than others, unlike in 02_rows.cu.
-// Number: uint32 if there are at most 2^31 elements, else uint64.
+// row (B = 0), or a row for each row (B = 1). A thread finds its row with one division and moves to the next row if a
+// row ends within its four elements. So short rows and rows of odd length cost no more than others, unlike in
+// 02_rows.cu. Number: uint32 if there are at most 2^31 elements, else uint64.
 //
 // Bottleneck: memory bandwidth.
 #include "../common/numbers.cuh"

@@ -1,9 +1,9 @@
 // out[x, y, z] = volume[x, y, z] + plane[x, y] + line[x] as one flat array: four elements per thread.
 //
 // volume and out are (nx, ny, nz), contiguous and 16-byte aligned; plane (nx, ny) and line (nx,) have any strides, in
-// elements; out may be volume. A thread finds x and y with two divisions and moves to the next row if its four elements
-// cross a row's end: rows of three floats cost no more than long ones. Number: uint32 if there are at most 2^31
-// elements, else uint64.
+// elements; out may be volume. A thread finds x and y with two divisions and moves to the next row if a row ends within
+// its elements: rows of three floats cost no more than long ones. Number: uint32 if there are at most 2^31 elements,
+// else uint64.
 //
 // Bottleneck: memory bandwidth; for short rows, the 8 bytes of plane and line per row.
 #include "../common/numbers.cuh"

@@ -5,15 +5,15 @@
 // by cp.async in tiles of KEYS, two buffers each, from the last tile that any of its queries sees to the first. One
 // barrier per tile: after it the tile is visible to all threads and the other buffer can be refilled.
 //
-// Work is balanced: tiles that no query sees are not loaded, a warp skips tiles that none of its own rows sees, only
+// Work is balanced: blocks do not load fully masked tiles, a warp skips tiles that are masked for all its rows, only
 // tiles on the diagonal or past the end are masked, and blocks with the most tiles start first, so that short ones end
-// the launch. `section` heads are processed at a time: as many as have keys and values that fit in L2.
+// the launch. `section` heads run at a time: as many as have keys and values that fit in L2.
 //
 // Source of the algorithm: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning",
 // 2023.
 //
-// Bottleneck: latency. The tensor cores are busy 62 % of the time (H200, head size 128): the output and the scores of
-// 32 queries fill a warp's registers, so a scheduler has only two warps to hide the latency of fragments and
+// Bottleneck: latency. The tensor cores are busy 62 % of the time (H200, head size 128): the output and scores of 32
+// queries fill the registers of a warp, so a scheduler has only two warps to hide the latency of fragments and
 // exponentials. On Hopper wgmma is faster: it reads operands from shared memory and runs asynchronously.
 #include "../common/copy_async.cuh"
 #include "warp_rows.cuh"

@@ -4,7 +4,7 @@
 // exponentiated and rounded to pairs, are already in the layout of the second product's left operand, so P needs no
 // shared memory. Each fragment of keys and values that is read from shared memory is used TILES times.
 //
-// The softmax is online, in powers of two: p = 2^(score * scale - shift), where `scale` includes log2(e) / sqrt(d).
+// The softmax is online, in powers of two: p = 2^(score * scale - shift); `scale` includes log2(e) / sqrt(d).
 // `shift` is the row's maximum at its last update. It is updated only if a score exceeds it by more than 8: until then
 // p is at most 2^8, which loses no accuracy, and the output is not rescaled. All elements of a row use the same rounded
 // shift, so its rounding cancels in the division, however large the scores.

@@ -2,7 +2,7 @@
 //
 // Parameters as in 01_naive_uncoalesced.cu.
 //
-// What it adds: coalesced access. threadIdx.x runs along a row of B and D. A warp covers 2 rows of 16 columns, so a
+// Improvement: coalesced access. threadIdx.x runs along a row of B and D. A warp covers 2 rows of 16 columns, so a
 // load of B takes 2 full sectors, and a load of A has two addresses, each shared by 16 lanes.
 //
 // Bottleneck: the load units. Every fused multiply-add needs two loads from L1 or L2; each row of A is read n times and

@@ -4,7 +4,7 @@
 // inner loop needs no bounds checks. Threads past the edges do not exit: all threads of a block must reach each
 // barrier.
 //
-// What it adds: shared memory. The block loads one tile of A and one of B and reads every element TILE times from
+// Improvement: shared memory. The block loads one tile of A and one of B and reads every element TILE times from
 // shared memory, so global traffic falls by a factor of TILE. Two barriers per tile: the first separates the stores
 // from the reads, the second separates the reads from the stores of the next tile.
 //

@@ -2,7 +2,7 @@
 //
 // Parameters as in 01_naive_uncoalesced.cu.
 //
-// What it adds: a thread reads one float of B and uses it for TM rows. TM fused multiply-adds take TM + 1 reads of
+// Improvement: a thread reads one float of B and uses it for TM rows. TM fused multiply-adds take TM + 1 reads of
 // shared memory instead of 2 * TM, and the tile grows to 64 x 64 with 512 threads.
 //
 // Bottleneck: still shared memory: each float of A is read once per use. The next variant keeps several columns too, so

@@ -2,8 +2,8 @@
 //
 // Parameters as in 01_naive_uncoalesced.cu.
 //
-// What it adds: for each k a thread reads TM floats of A and TN of B and multiplies all pairs: at 8 x 8, 64 fused
-// multiply-adds for 16 floats, where the previous variant reads 72. With 128 x 128 tiles, each float of A or B is
+// Improvement: for each k a thread reads TM floats of A and TN of B and multiplies all pairs: at 8 x 8, 64 fused
+// multiply-adds for 16 floats, and the previous variant 72. With 128 x 128 tiles, each float of A or B is
 // loaded once for 128 uses.
 //
 // Bottleneck: shared memory, and loading the tiles. Neighbouring threads read B TN floats apart, which causes bank

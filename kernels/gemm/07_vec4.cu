@@ -3,7 +3,7 @@
 // Parameters as in 01_naive_uncoalesced.cu; one axis of A and one of B has stride 1 (template constants say which). An
 // operand or output whose rows are not 16-byte aligned is accessed 4 bytes at a time; the rest is unchanged.
 //
-// What it adds: each global load or store moves four floats, so that a thread loads its share of a tile in 2 loads
+// Improvement: each global load or store moves four floats, so that a thread loads its share of a tile in 2 loads
 // instead of 8. The tile of A is transposed in shared memory, [k][row], so that a thread reads its 8 rows of one k in
 // two 16-byte reads and needs 8 registers.
 //

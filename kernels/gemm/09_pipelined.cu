@@ -3,7 +3,7 @@
 // Parameters as in 01_naive_uncoalesced.cu; one axis of A and one of B has stride 1 (template constants select which).
 // One block per tile of D, a loop over batches on z. Dynamic shared memory: STAGES tiles of A and B.
 //
-// What it adds: cp.async copies the tile after next while this one is multiplied, with one barrier per tile. Each k is
+// Improvement: cp.async copies the tile after next while this one is multiplied, with one barrier per tile. Each k is
 // read from shared memory while the previous k is multiplied. With 128 sums per thread, 6 loads feed 128 FFMA.
 //
 // Bottleneck: instruction issue, 94 % of it FFMA, and register banks (fma_tile.cuh). The rest is the last wave, whose

@@ -2,7 +2,7 @@
 //
 // Parameters as in 09_pipelined.cu. Dynamic shared memory: SLICES rings of STAGES tiles.
 //
-// What it adds: more warps per tile. A product of 1024 x 1024 has 128 tiles of 64 x 128, one per SM, and four warps per
+// Improvement: more warps per tile. A product of 1024 x 1024 has 128 tiles of 64 x 128, one per SM, and four warps per
 // SM cannot hide each other's latency. Two groups of four warps each take half of k and add their sums in shared memory
 // at the end: twice the warps on the same tile, without traffic to device memory.
 //

@@ -3,7 +3,7 @@
 // Parameters as in 09_pipelined.cu; `parts`: scratch for two tiles per block. Two kernels, one after the other:
 // stream_k and stream_k_join.
 //
-// What it adds: equal work for all blocks. All steps of BK of all tiles form one sequence, and each block takes an
+// Improvement: equal work for all blocks. All steps of BK of all tiles form one sequence, and each block takes an
 // equal stretch of it. A tile within one stretch is finished by its block. At most two tiles of a stretch, at its ends,
 // are shared with other blocks: the block writes their sums to `parts`, and the second kernel adds the parts of each
 // shared tile in the order of k. So no wave is partly filled, a single tile with a large k is split among all blocks,

@@ -9,7 +9,7 @@
 // bytes. A single column is read directly: waiting for it at a barrier would delay the loads of A.
 //
 // gemv_columns is for an A with contiguous columns. Lanes take neighbouring rows; the block's warps share k. Each warp
-// loads a piece of B at a time to shared memory, where all lanes read the same address. The warps' sums are added in
+// loads a piece of B at a time to shared memory; all lanes read the same address. The warps' sums are added in
 // shared memory.
 //
 // Bottleneck: memory bandwidth for one or two columns, 4 bytes of A per 2 * n operations; for 8, the wait for the

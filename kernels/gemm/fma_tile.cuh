@@ -1,7 +1,7 @@
 // The inner loop of the fast fp32 products: one block computes a BM x BN tile of A * B over a range of k, with operands
 // in a ring of STAGES shared-memory tiles and TM x TN sums per thread in registers.
 //
-// A "line" is a row of A or a column of B. Both operands are stored in shared memory as [k][line], so that a thread
+// A "line" is a row of A, or a column of B. Both operands are stored in shared memory as [k][line], so that a thread
 // reads four neighbouring lines of one k in one 16-byte load, whatever their layout in global memory:
 //   line by line (A column-major, B row-major): copied by cp.async, 16 bytes at a time, or 4 if rows are not aligned
 //   along k (A row-major, B column-major): transposed on the way through registers, which hold the tile after next
@@ -41,7 +41,7 @@ struct OperandTile {
     int64 advance;      // floats between tiles
     int64 left;         // k not yet requested
     unsigned inside;    // bit i: run i (ALONG_K) or piece i of every run is within the operand's lines
-    int place, k;       // where run 0 goes in the shared tile, and its first k
+    int place, k;       // offset of run 0 in the shared tile, and its first k
     float held[ALONG_K ? kRuns : 1][4];
 
     // `operand`: element (0, 0); `line`: first line of the tile, of `lines` in all; k in [k0, k1)

@@ -1,7 +1,7 @@
 // 16-byte copies of tiles, for the variants vec4 and warp_tile.
 //
-// A "line" is a row of A or a column of B. Both are stored in shared memory as [k][line], PITCH floats from k to k + 1,
-// so that neighbouring lines of one k are one 16-byte read, whichever axis is contiguous in global memory.
+// A "line" is a row of A, or a column of B. Both are stored in shared memory as [k][line], PITCH floats from k to k +
+// 1, so that neighbouring lines of one k are one 16-byte read, whichever axis is contiguous in global memory.
 #pragma once
 #include "output.cuh"
 

@@ -8,7 +8,7 @@
 // fragment is unspecified, so fragments are loaded from and stored to shared memory as a whole.
 //
 // Bottleneck: loading the operands, 2 bytes per load, with no copies in flight during the arithmetic. The next variant
-// copies 16 bytes at a time and gives a warp a larger tile.
+// copies 16 bytes at a time and has larger tiles per warp.
 #include <mma.h>
 
 #include <cuda_bf16.h>

@@ -5,7 +5,7 @@
 // aligned. An operand's contiguous axis is k (A_K, B_K) or its lines; its rows in memory are 16-byte aligned and the
 // contiguous extent is a multiple of 8. Dynamic shared memory: a tile of each operand.
 //
-// What it adds: 16-byte copies, and fragments with a known layout, so that ldmatrix loads four 8 x 8 matrices at once
+// Improvement: 16-byte copies, and fragments with a known layout, so that ldmatrix loads four 8 x 8 matrices at once
 // and a warp's 64 x 32 outputs stay in registers. Without the swizzle the 8 rows of such a matrix are in the same four
 // banks, and each ldmatrix takes 8 times as long (see tensor_tile.cuh).
 //

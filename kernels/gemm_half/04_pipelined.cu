@@ -2,7 +2,7 @@
 //
 // Parameters as in 02_mma.cu. Dynamic shared memory: a ring of STAGES tiles of each operand.
 //
-// What it adds: cp.async fills a ring of tiles, part of a tile with each part of the arithmetic. After the one barrier
+// Improvement: cp.async fills a ring of tiles, part of a tile with each part of the arithmetic. After the one barrier
 // per tile the next tile is visible and the oldest can be overwritten. One set of fragments is loaded from shared
 // memory while the other is multiplied. Tiles are larger: a block of 128 x 256 outputs computes 85 operations per byte
 // from L2, one of 128 x 128 computes 64. Blocks are persistent: each computes tile after tile, and copies for the next

@@ -1,12 +1,12 @@
 // Shared by the variants with mma.sync: tiles of half or bfloat16 operands in shared memory, a warp's fragments of
 // them, and the store of the sums.
 //
-// A "line" is a row of A or a column of B. A tile of an operand is LINES lines x 64 k, in rows of 128 bytes, which
+// A "line" is a row of A, or a column of B. A tile of an operand is LINES lines x 64 k, in rows of 128 bytes, which
 // cover all banks once, for both layouts of the operand:
 //   along k (A row-major, B column-major): row r is line r, its eight 16-byte pieces are 8 k each
 //   line by line (A column-major, B row-major): row 64 * p + k is that k of lines 64 * p on, a piece is 8 lines
 // ldmatrix reads 8 pieces, one from each of 8 successive rows; for the second layout it transposes them. So both
-// layouts give the same fragments, and neither operand is transposed in memory.
+// layouts form the same fragments, and neither operand is transposed in memory.
 //
 // The swizzle: piece p of row r is at place p ^ (r % 8). Without it the 8 pieces of an 8 x 8 matrix are 128 bytes
 // apart, in the same four banks, and take 8 passes; with it they cover all 32 banks and take one pass. Stores have no

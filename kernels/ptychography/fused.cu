@@ -1,5 +1,5 @@
 // The element-wise steps of a ptychography update in three kernels: before, between and after the two Fourier
-// transforms, across which nothing can be fused.
+// transforms, which cannot be fused with them.
 //
 // Shapes as in separate.cu. Intermediate results stay in registers instead of going through memory between kernels: 60
 // bytes per element instead of 148. The exit wave is computed twice: four multiplications are cheaper than reading it.

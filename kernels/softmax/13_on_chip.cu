@@ -8,15 +8,15 @@
 // second time: last in the first pass and first in the second pass, while L2 still has it. Each warp writes its maximum
 // and sum to `parts`; after the grid barrier each warp merges the pairs of its row.
 //
-// Bottleneck: memory bandwidth, 8 bytes per element, and the grid barrier, which nothing overlaps. For 16 rows of 4 MiB
-// the chip holds 46 of the 64 MiB, and L2 the rest.
+// Bottleneck: memory bandwidth, 8 bytes per element, and the grid barrier, which is not overlapped. For 16 rows of 4
+// MiB the chip holds 46 of the 64 MiB, and L2 the rest.
 #include <cooperative_groups.h>
 
 #include "../common/copy_async.cuh"
 #include "../common/online.cuh"
 #include "../common/reduce.cuh"
 
-// x, y: (rows, cols); grid: at most one block a multiprocessor, block: 1024, shared: 1024 * PARKED * 16 bytes
+// x, y: (rows, cols); grid: at most one block per multiprocessor, block: 1024, shared: 1024 * PARKED * 16 bytes
 template <int WARPS, int HELD, int PARKED>
 __global__ void __launch_bounds__(1024) on_chip(const float* x, float* y, Online* parts, int64 x_row, int64 x_col,
     int64 y_row, int64 y_col, int64 rows, int64 cols) {

@@ -136,7 +136,7 @@ PHRASES = (
         "is measured, makes progress",
         "come by",
     ),
-    Phrase("anew", r"\b[Aa]new\b", "again", "written anew"),
+    Phrase("anew", r"\b[Aa]new\b", "again", "written anew", (r"--anew",)),
     Phrase("as it stands", r"\bas (?:it stands|they stand)\b", "unchanged", "left as it stands"),
     Phrase("says so", r"\b(?:says?|said) so\b", "reports it", "a row says so"),
     Phrase("is to be", r"\b(?:is|are|was) to be \w+(?:ed|en|t)\b", "must be, should be", "is to be divided"),
