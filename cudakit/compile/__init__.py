@@ -1,1 +1,1 @@
-"""From CUDA C++ to machine code: NVRTC, the headers it reads and the disk cache."""
+"""From CUDA C++ to machine code: NVRTC, the headers it reads, and the disk cache."""

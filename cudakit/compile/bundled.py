@@ -1,7 +1,7 @@
-"""The headers that NVRTC brings with it (13.3 and later): CUDA's for device code, and CCCL.
+"""The headers bundled with NVRTC (13.3 and later): CUDA's for device code, and CCCL.
 
-They are unpacked once per version into the cache's folder, and searched before those of wheels and toolkits, which then
-need not be installed. CUDAKIT_HEADERS=installed leaves them alone.
+They are unpacked once per version into the cache's folder, and searched before the headers of wheels and toolkits,
+which then need not be installed. CUDAKIT_HEADERS=installed disables them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from cudakit.errors import CompileError
 
 _PREFIX = "cuda-headers-"
 _SINCE = (13, 3)
-_MARKER = ".nvrtc_headers_version"  # NVRTC's own, written when all files are
-BUILDING = ".building-"  # a folder that is not complete; the cache removes old ones
+_MARKER = ".nvrtc_headers_version"  # NVRTC's own, written after all files
+BUILDING = ".building-"  # prefix of incomplete folders; the cache removes old ones
 
 _lock = threading.Lock()
 _failed: dict[Path, str] = {}
 
 
 def directories() -> tuple[str, ...]:
-    """Their include folders; () if they are not unpacked, or not used. Does not load NVRTC."""
+    """Return their include folders; () if they are not unpacked or not used. Does not load NVRTC."""
     place = _place()
     if isinstance(place, str):
         return ()
@@ -41,12 +41,12 @@ def directories() -> tuple[str, ...]:
 
 
 def is_directory(path: str) -> bool:
-    """Whether `path` is an include folder of NVRTC's headers, of this or of another version or cache."""
+    """Return whether `path` is an include folder of bundled headers, of any version or cache."""
     return any(part.startswith(_PREFIX) for part in Path(path).parts)
 
 
 def unpack() -> str:
-    """Unpack them if they are not there. Returns why they are not used; "" if they are."""
+    """Unpack them if necessary. Returns why they are not used; "" if they are."""
     place = _place()
     if isinstance(place, str):
         return place
@@ -55,45 +55,45 @@ def unpack() -> str:
     with _lock:
         if place not in _failed and not directories():
             reason = _unpack(place)
-            if reason and not directories():  # another process may have been first
+            if reason and not directories():  # another process may have unpacked them
                 _failed[place] = reason
         return _failed.get(place, "")
 
 
 def _place() -> Path | str:
-    """The folder of this NVRTC's headers, which need not exist, or why they are not used."""
+    """Return the folder for this NVRTC's headers, which need not exist, or why they are not used."""
     policy = os.environ.get("CUDAKIT_HEADERS", "") or "bundled"
     if policy not in ("bundled", "installed"):
-        raise CompileError(f'CUDAKIT_HEADERS={policy} is not understood: set it to "bundled" or "installed"')
+        raise CompileError(f'CUDAKIT_HEADERS must be "bundled" or "installed", got {policy!r}')
     if policy == "installed":
         return "CUDAKIT_HEADERS=installed"
     label = library.label()
     if (known := re.match(r"(\d+)\.(\d+)", label)) and (int(known[1]), int(known[2])) < _SINCE:
-        return f"NVRTC {label} has none (13.3 and later have)"
+        return f"NVRTC {label} bundles no headers (13.3 and later do)"
     base = folder.directory()
     bypassed = folder.why_bypassed(base)
     if bypassed or base is None:
         return f"the cache is not used: {bypassed}"
-    # Reports know CUDA's headers by these folder names (`cuda...` and `include`).
+    # Reports recognise CUDA's headers by these folder names (`cuda...` and `include`).
     return base / f"{_PREFIX}{label}-{hashlib.sha256(library.identity().encode()).hexdigest()[:8]}"
 
 
 def _unpack(place: Path) -> str:
-    """Unpack them aside and rename them to `place`. Returns why that failed; "" if it did not."""
+    """Unpack them into a temporary folder and rename it to `place`. Returns why that failed; "" if it succeeded."""
     nvrtc = library.load()
     try:
         result, info, message = nvrtc.nvrtcGetBundledHeadersInfo()
-    except (AttributeError, RuntimeError) as error:  # the bindings, or the library, are older
-        return f"this NVRTC has none ({error})"
+    except (AttributeError, RuntimeError) as error:  # older bindings, or an older library
+        return f"this NVRTC bundles no headers ({error})"
     if result or not info.available:
-        return f"this NVRTC has none ({_text(result, message)})"
+        return f"this NVRTC bundles no headers ({_text(result, message)})"
     aside = place.parent / f"{BUILDING}{uuid.uuid4().hex}"
     try:
         if place.exists():
             ownership.check(place, place.stat())
             place.rename(place.parent / f"{BUILDING}{uuid.uuid4().hex}")  # some of its files were removed
         Path(os.path.realpath(place.parent)).mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside.mkdir(mode=0o700)  # which keeps others out of what NVRTC makes in it
+        aside.mkdir(mode=0o700)  # private, so that other users cannot change the files that NVRTC writes
         result, message = nvrtc.nvrtcInstallBundledHeaders(os.fsencode(aside / "include"), 0)
         if result:
             return f"NVRTC could not unpack them ({_text(result, message)})"

@@ -1,16 +1,15 @@
-"""Compiled kernels on disk: a folder an entry, built aside and renamed into place.
+"""Disk cache of compiled kernels: one folder per entry, written to a temporary folder and renamed.
 
-An entry holds source.cu, kernel.cubin, kernel.ptx and meta.json (lowered names, options, log, resources, and the
-digest of each file and of itself). Its key is the sha256 of everything the compile depends on: schema, NVRTC's
-identity, arch, ordered options, name expressions, the source's path (line info names it) and text, and path and
-content of every header of ours and the user's that NVRTC may open. CUDA's own headers go by their version. A compile
-is not stored if these headers cannot be known for certain, or if one changed while NVRTC ran. The output of other
-compilers is kept beside it, by the key of `compiled_by`. Any number of processes may share a cache; an entry that is
-torn or malformed is a miss that a CacheWarning names, and is built again. A folder or an entry that another user may
-have written is left alone, with a CacheWarning.
+An entry holds source.cu, kernel.cubin, kernel.ptx and meta.json (lowered names, options, log, resources, and digests of
+each file and of itself). Its key is the sha256 of everything that the compile depends on: schema, NVRTC's identity,
+arch, ordered options, name expressions, the source's path (line info contains it) and text, and path and content of
+every header that NVRTC may open, except CUDA's own headers, which are covered by their version. A compile is not stored
+if its headers cannot be determined, or if one changed while NVRTC ran. The output of other compilers is stored too,
+under the key of `compiled_by`. Any number of processes may share a cache. A torn or malformed entry is reported by a
+CacheWarning and compiled again. A folder or entry that another user may have written is not used, with a CacheWarning.
 
 CUDAKIT_CACHE_DIR moves the cache (default: cudakit under $XDG_CACHE_HOME or ~/.cache). CUDAKIT_COMPILE=never forbids
-compiling, which proves a deployment warm: fill its cache as the user who runs it.
+compiling, which checks that a deployment's cache is complete; fill it as the user who runs the program.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ from cudakit.errors import CompileError
 
 directory, why_bypassed = folder.directory, folder.why_bypassed
 
-SCHEMA = 2  # a change of the entry's layout or of what the key covers
+SCHEMA = 2  # raised when the entry's layout or the key's contents change
 
 _SOURCE, _CUBIN, _PTX, _META = "source.cu", "kernel.cubin", "kernel.ptx", "meta.json"
 
 _BUILDING, _TORN = bundled.BUILDING, ".torn-"
-_ABANDONED_S = 60.0  # a folder is built in milliseconds; an older one is of a process that was killed
+_ABANDONED_S = 60.0  # entries are written in milliseconds; an older folder is from a killed process
 
 _memo: dict[tuple[str, str], Compiled] = {}
-_said: set[str] = set()  # warnings that are issued once per process
-_swept: set[str] = set()  # cache folders that this process has cleaned
+_said: set[str] = set()  # warnings already issued in this process
+_swept: set[str] = set()  # cache folders already cleaned by this process
 _memo_lock = threading.Lock()
 
 
 class CacheWarning(UserWarning):
-    """An entry of the cache was torn or foreign, or the cache could not be used; the kernel was compiled again."""
+    """A cache entry was torn or foreign, or the cache could not be used; the kernel was compiled again."""
 
 
 def clear_memo() -> None:
-    """Forget what this process has in memory, so that the next request reads the disk."""
+    """Clear the results held in memory, so that the next request reads the disk."""
     with _memo_lock:
         _memo.clear()
         _said.clear()
@@ -64,18 +63,18 @@ def clear_memo() -> None:
 
 
 def compiled(request: Request, make: Callable[[Request], Compiled] | None = None) -> Compiled:
-    """`request`'s results: from memory, from disk, or compiled now and stored. make: compiles it, as
-    `compiler.compile` does unless given.
+    """Return the results of `request`: from memory, from disk, or compiled now and stored.
 
-    Raises CompileError where the source does not compile, or where CUDAKIT_COMPILE=never and nothing is stored.
+    make: compiles it; `compiler.compile` by default. Raises CompileError if the source does not compile, or if
+    CUDAKIT_COMPILE=never and nothing is stored.
     """
     included = _scan(request)
     reason = ""
     if option := nvrtc_options.not_covered(request.options):
-        reason = f"its option {option!r} keeps it out of the cache (it may read or write files)"
+        reason = f"its option {option!r} cannot be cached (it may read or write files)"
     elif included.unknown:
-        # Which file a macro names is only known to the preprocessor, so a stored entry could be stale.
-        reason = f"its line {included.unknown[0]!r} keeps it out of the cache (the header is not known by name)"
+        # Only the preprocessor can find the file that a macro names, so a stored entry could be stale.
+        reason = f"its line {included.unknown[0]!r} cannot be cached (its header is unknown before preprocessing)"
     if reason:
         _forbid_compiling(request.name, request.arch, request.options, reason)
         return (make or compiler.compile)(request)
@@ -85,7 +84,7 @@ def compiled(request: Request, make: Callable[[Request], Compiled] | None = None
         request.options,
         key(request, included),
         lambda: (make or compiler.compile)(request),
-        lambda: _scan(request) == included,  # NVRTC reads the headers itself, a moment after they were hashed
+        lambda: _scan(request) == included,  # NVRTC reads the headers after they were hashed
     )
 
 
@@ -94,10 +93,10 @@ def _scan(request: Request) -> headers.Included:
 
 
 def compiled_by(name: str, arch: str, parts: Sequence[str | bytes], make: Callable[[], Compiled]) -> Compiled:
-    """What another compiler makes of `parts`: from memory, from disk, or by `make` and then stored.
+    """Return the output of another compiler for `parts`: from memory, from disk, or by `make`, and then stored.
 
-    name: the source's path. parts: everything that the result depends on beside name and arch, with the compiler's
-    identity. Raises what `make` does, and CompileError where CUDAKIT_COMPILE=never and nothing is stored.
+    name: the source's path. parts: everything that the result depends on, in addition to name and arch, including the
+    compiler's identity. Raises the errors of `make`, and CompileError if CUDAKIT_COMPILE=never and nothing is stored.
     """
     with nvtx.range(f"compile {os.path.basename(name)}"):
         return _kept(name, arch, (), _digest("foreign", str(SCHEMA), name, arch, *parts), make, lambda: True)
@@ -111,8 +110,8 @@ def _kept(
     make: Callable[[], Compiled],
     unchanged: Callable[[], bool],
 ) -> Compiled:
-    """The entry stored under `digest`, or the result of `make`, which is kept if `unchanged` returns that `digest` is
-    still its key."""
+    """Return the entry stored under `digest`, or the result of `make`, which is stored if `unchanged` confirms that
+    `digest` is still its key."""
     base = directory()
     memo_key = (str(base), digest)
     with _memo_lock:
@@ -122,7 +121,7 @@ def _kept(
         return found
     entry = None
     if bypassed := why_bypassed(base):
-        _warn_once(f"not used, and each process compiles for itself: {bypassed}")
+        _warn_once(f"not used, so each process compiles again: {bypassed}")
     elif base is not None:
         entry = base / _entry_name(name, arch, digest)
         try:
@@ -130,7 +129,7 @@ def _kept(
                 found = read(entry, digest)
         except NotOurs as error:
             bypassed, entry = str(error), None
-            _warn_once(f"{error}. It is left alone, and the kernel is compiled again")
+            _warn_once(f"{error}. The entry is not used, and the kernel is compiled again")
     if found is not None:
         nvtx.mark("cache hit (disk)")
     else:
@@ -150,16 +149,16 @@ def _forbid_compiling(name: str, arch: str, options: tuple[str, ...], reason: st
     policy = os.environ.get("CUDAKIT_COMPILE", "")
     if policy == "never":
         raise CompileError(
-            f"CUDAKIT_COMPILE=never forbids compiling {name} for {arch}, and {reason}. "
+            f"CUDAKIT_COMPILE=never forbids compiling {name} for {arch}, but {reason}. "
             "Run the program once without it to fill the cache",
             options=options,
         )
     if policy not in ("", "auto"):
-        raise CompileError(f'CUDAKIT_COMPILE={policy} is not understood: set it to "never", or leave it unset')
+        raise CompileError(f'CUDAKIT_COMPILE must be "never" or unset, got {policy!r}')
 
 
 def _digest(*parts: str | bytes) -> str:
-    """The sha256 (hex) of parts, each with its length."""
+    """Return the sha256 (hex) of parts, each with its length."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
@@ -169,7 +168,7 @@ def _digest(*parts: str | bytes) -> str:
 
 
 def key(request: Request, included: headers.Included) -> str:
-    """The sha256 (hex) of everything the compile of `request` depends on."""
+    """Return the sha256 (hex) of everything that the compile of `request` depends on."""
     parts: list[str | bytes] = [str(SCHEMA), compiler.nvrtc_identity(), request.arch, request.name, request.source]
     for group in (request.options, request.names, included.lookups):
         parts += [str(len(group)), *group]
@@ -185,7 +184,7 @@ def _entry_name(name: str, arch: str, digest: str) -> str:
 
 
 def read(entry: Path, digest: str) -> Compiled | None:
-    """The entry at `entry`, or None if there is none; a torn or foreign one is named by a CacheWarning.
+    """Return the entry at `entry`, or None if there is none; a CacheWarning reports a torn or foreign one.
 
     Raises NotOurs if another user may have written it.
     """
@@ -194,7 +193,7 @@ def read(entry: Path, digest: str) -> Compiled | None:
         text = ownership.read(entry / _META).decode()
     except (FileNotFoundError, NotADirectoryError):
         if os.path.lexists(entry):
-            _warn(f"{entry} holds no {_META}: a torn or foreign entry, compiled again")
+            _warn(f"{entry} has no {_META}: a torn or foreign entry, compiled again")
         return None
     except (OSError, UnicodeDecodeError) as error:
         _warn(f"{entry} cannot be read ({error}): compiled again")
@@ -207,16 +206,16 @@ def read(entry: Path, digest: str) -> Compiled | None:
 
 
 def _parse(entry: Path, meta: dict[str, Any], digest: str) -> Compiled:
-    """A Compiled from an entry's files. Raises one of read's errors for whatever does not hold."""
+    """Return a Compiled from an entry's files. Raises one of the errors that `read` catches if it is invalid."""
     if meta["schema"] != SCHEMA or meta["key"] != digest:
-        raise ValueError(f"{_META} is of schema {meta['schema']}, key {meta['key']}")
+        raise ValueError(f"{_META} has schema {meta['schema']}, key {meta['key']}")
     if meta.pop("digest") != _digest_of(meta):
-        raise ValueError(f"{_META} is not as it was written")
+        raise ValueError(f"{_META} was changed after it was written")
     contents: dict[str, bytes] = {}
     for name in (_SOURCE, _CUBIN, _PTX):
         contents[name] = ownership.read(entry / name)
         if hashlib.sha256(contents[name]).hexdigest() != meta["sha256"][name]:
-            raise ValueError(f"{name} is not what {_META} says")
+            raise ValueError(f"{name} does not match the digest in {_META}")
     major, minor = meta["nvrtc_version"]
     return Compiled(
         cubin=contents[_CUBIN],
@@ -238,7 +237,7 @@ def _digest_of(meta: dict[str, Any]) -> str:
 
 
 def _store(result: Compiled, entry: Path, digest: str) -> None:
-    """Write `result` beside `entry` and rename it into place. A cache that cannot be written costs a warning."""
+    """Write `result` to a temporary folder and rename it to `entry`. Only warns if the cache cannot be written."""
     contents = {_SOURCE: result.source.encode(), _CUBIN: result.cubin, _PTX: result.ptx.encode()}
     meta: dict[str, Any] = {
         "schema": SCHEMA,
@@ -256,7 +255,7 @@ def _store(result: Compiled, entry: Path, digest: str) -> None:
     meta["digest"] = _digest_of(meta)
     aside = entry.parent / f"{_BUILDING}{uuid.uuid4().hex}"
     try:
-        if not entry.parent.is_dir():  # realpath: a dangling link is repaired by making the folder it names
+        if not entry.parent.is_dir():  # realpath: for a dangling link, make the folder that it points to
             Path(os.path.realpath(entry.parent)).mkdir(mode=0o700, parents=True, exist_ok=True)
         _sweep(entry.parent)
         aside.mkdir(mode=0o700)
@@ -266,7 +265,7 @@ def _store(result: Compiled, entry: Path, digest: str) -> None:
         _put_in_place(aside, entry, digest)
     except (OSError, NotOurs) as error:
         _warn_once(
-            f"{entry} could not be written ({error}): this kernel will be compiled again by the next process",
+            f"{entry} could not be written ({error}): the next process will compile this kernel again",
             f"{entry.parent} could not be written",
         )
     finally:
@@ -287,7 +286,7 @@ def _sweep(folder: Path) -> None:
                 if path.lstat().st_mtime < oldest:
                     _remove(path)
             except OSError:
-                pass  # another process removed it, or it cannot be: neither keeps this kernel out of the cache
+                pass  # another process removed it, or it cannot be removed; the entry can be stored anyway
 
 
 def _remove(path: Path) -> None:
@@ -298,7 +297,7 @@ def _remove(path: Path) -> None:
 
 
 def _put_in_place(aside: Path, entry: Path, digest: str) -> None:
-    """Rename `aside` to `entry`. Another process may have been first; a torn entry is moved out of the way."""
+    """Rename `aside` to `entry`. Another process may have stored it already; a torn entry is moved out of the way."""
     for _ in range(3):
         try:
             aside.rename(entry)
@@ -307,7 +306,7 @@ def _put_in_place(aside: Path, entry: Path, digest: str) -> None:
             if not os.path.lexists(entry):
                 raise
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CacheWarning)  # already named when it was looked up
+            warnings.simplefilter("ignore", CacheWarning)  # already issued when the entry was looked up
             if read(entry, digest) is not None:
                 return
         old = entry.parent / f"{_TORN}{uuid.uuid4().hex}"
@@ -316,7 +315,7 @@ def _put_in_place(aside: Path, entry: Path, digest: str) -> None:
         except FileNotFoundError:
             continue  # another process moved it first
         _remove(old)
-    raise OSError(f"{entry} keeps changing under this process")
+    raise OSError(f"other processes keep changing {entry}")
 
 
 def _warn(message: str) -> None:
@@ -324,7 +323,7 @@ def _warn(message: str) -> None:
 
 
 def _warn_once(message: str, subject: str = "") -> None:
-    """Warn, unless this process was warned of `subject` (the message, unless given) before."""
+    """Warn, unless this process already warned of `subject` (by default the message)."""
     with _memo_lock:
         if (subject or message) in _said:
             return

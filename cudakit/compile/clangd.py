@@ -1,8 +1,7 @@
-"""How clangd reads a source that NVRTC compiles: clang's arguments for a compile request, and the part of a `.clangd`
-file that has them.
+"""clangd for sources that NVRTC compiles: clang's arguments for a compile request, and the section of a `.clangd` file.
 
-clang reads CUDA's own headers in the form that they have for NVRTC (`__CUDACC_RTC__`), for the device alone, without
-the host's headers. `clang_include/nvrtc.h` declares what is built into NVRTC.
+clang reads CUDA's own headers in their form for NVRTC (`__CUDACC_RTC__`), for the device only and without the host's
+headers. `clang_include/nvrtc.h` declares the names that are built into NVRTC.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from cudakit.errors import CompileError
 _BEGIN, _END = "# cudakit clangd: begin", "# cudakit clangd: end"
 _SECTION = f"""\
 {_BEGIN}
-# clangd reads the .cu and .cuh files below this folder as NVRTC does. The paths are this machine's: do not commit them,
-# and run `cudakit clangd` again after a change of the Python environment.
+# clangd reads the .cu and .cuh files below this folder as NVRTC does. The paths are those of this machine: do not
+# commit them, and run `cudakit clangd` again after the Python environment has changed.
 If:
   PathMatch: '.*\\.cuh?'
 CompileFlags:
@@ -30,7 +29,7 @@ CompileFlags:
   Add:
 %s
 Diagnostics:
-  Suppress: shared_var_init # a __shared__ cuda::barrier has a constructor, which does not run
+  Suppress: shared_var_init # a __shared__ cuda::barrier has a constructor, but it does not run
 {_END}
 """
 _WRITTEN = re.compile(rf"^{_BEGIN}\n.*?^{_END}\n?", re.MULTILINE | re.DOTALL)
@@ -41,16 +40,16 @@ _MACRO = re.compile(r"-[DU].+", re.DOTALL)
 
 
 def arguments(request: Request) -> list[str]:
-    """The arguments with which clang accepts the sources that NVRTC compiles for `request`. Of NVRTC's own options,
-    those that decide on code are left out.
+    """Return the arguments with which clang accepts the sources that NVRTC compiles for `request`. NVRTC's own options
+    for code generation are left out.
 
-    Raises CompileError if NVRTC does not compile for the architecture, and if CUDA's headers are not installed.
+    Raises CompileError if NVRTC does not support the architecture, or if CUDA's headers are not installed.
     """
     bundled.unpack()
     cuda = headers.cuda_directories()
     for name in _NEEDED:
         if not any(os.path.isfile(os.path.join(folder, name)) for folder in cuda):
-            raise CompileError(f"clangd needs CUDA's {name}, which is not installed: {headers.INSTALL}")
+            raise CompileError(f"clangd needs CUDA's {name}, which is not installed; run {headers.INSTALL}")
     return [
         "-xcuda",
         "--cuda-device-only",
@@ -58,8 +57,8 @@ def arguments(request: Request) -> list[str]:
         *(option[1:] for option in request.options if option.startswith("--std=")),
         *("-nocudainc", "-nocudalib"),  # clang's own wrapper of the CUDA runtime
         *("-nostdinc", "-nostdinc++"),
-        *("-Xclang", "-fno-cuda-host-device-constexpr"),  # to NVRTC, an unmarked constexpr function is a host function
-        "-Wno-error=c++11-narrowing",  # a warning of NVRTC too
+        *("-Xclang", "-fno-cuda-host-device-constexpr"),  # for NVRTC, an unmarked constexpr function is a host function
+        "-Wno-error=c++11-narrowing",  # only a warning in NVRTC
         "-Wno-unknown-pragmas",
         "-Wno-reserved-user-defined-literal",  # in CUDA's headers
         *_version(),
@@ -72,22 +71,25 @@ def arguments(request: Request) -> list[str]:
 
 
 def _architecture(arch: str) -> list[str]:
-    """The architecture, and the macros of a variant: sm_90a has the chip's own instructions, sm_100f its family's."""
+    """Return the architecture, and the macros of its variant: sm_90a has chip-specific instructions, sm_100f family's.
+
+    Raises CompileError if NVRTC does not support it.
+    """
     match = _ARCH.fullmatch(arch)
     supported = library.supported(library.load())
     number, variant = match.groups() if match else ("0", "")
     if f"sm_{number}" not in re.findall(r"sm_\d+", supported) or int(number) < {"a": 90, "f": 100}.get(variant, 0):
-        raise CompileError(f"{supported}, with a from sm_90 and f from sm_100 on, not for {arch!r}")
+        raise CompileError(f"{supported} (with a from sm_90, and f from sm_100 on), not for {arch!r}")
     if not variant:
         return [f"--cuda-gpu-arch={arch}"]
     chip, feature = "__CUDA_ARCH_SPECIFIC__", f"__CUDA_ARCH_FEAT_SM{number}_ALL"
-    # clang does not know families: it reads for the chip, and the chip's own macros are not defined.
+    # clang does not support families: it compiles for the chip, without the chip-specific macros.
     own = [f"-D{chip}={number}0", f"-D{feature}=1"] if variant == "a" else [f"-U{chip}", f"-U{feature}"]
     return [f"--cuda-gpu-arch=sm_{number}a", f"-D__CUDA_ARCH_FAMILY_SPECIFIC__={number}0", *own]
 
 
 def _version() -> list[str]:
-    """The macros of NVRTC's version."""
+    """Return the macros of NVRTC's version."""
     numbers = [*re.findall(r"\d+", library.label()), "0", "0", "0"]
     return [
         f"-D__CUDACC_VER_{part}__={number}"
@@ -96,12 +98,12 @@ def _version() -> list[str]:
 
 
 def merged(text: str, given: Sequence[str], *, add: bool = False) -> str | None:
-    """A `.clangd` file, `text`, with a section that gives clang the arguments `given` for `.cu` and `.cuh` files.
+    """Return the `.clangd` file `text` with a section of the arguments `given` for `.cu` and `.cuh` files.
 
-    The section of an earlier run is replaced. A file that has none and is not empty is returned with the section after
-    its own text if `add`; otherwise None is returned.
+    The section of an earlier run is replaced. If `text` has no such section and is not empty, the section is appended
+    if `add` is true; otherwise None is returned.
     """
-    # Strings of JSON are strings of YAML too.
+    # JSON strings are valid YAML strings.
     section = _SECTION % "\n".join(f"    - {json.dumps(argument)}" for argument in given)
     if found := _WRITTEN.search(text):
         return text[: found.start()] + section + text[found.end() :]

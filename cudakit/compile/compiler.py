@@ -1,9 +1,8 @@
-"""NVRTC: from CUDA C++ text to a cubin, its PTX and what ptxas says of each kernel.
+"""NVRTC: from CUDA C++ text to a cubin, its PTX, and ptxas's report on each kernel.
 
-`request` gathers everything a compile depends on; `compile` runs it. One compile for the real architecture gives both
-the cubin, which GPUs load, and the PTX, which the simulated device loads. NVRTC is loaded by the first compile and by
-nothing else here: `nvrtc_identity` reads its version from its wheel or its file's name, so that a warm cache never
-loads it.
+`request` gathers everything that a compile depends on; `compile` runs it. One compile for the real architecture makes
+both the cubin, which GPUs load, and the PTX, which the simulated device loads. NVRTC is loaded by the first compile
+only: `nvrtc_identity` reads its version from its wheel or its file name, so that a warm cache never loads it.
 """
 
 from __future__ import annotations
@@ -27,12 +26,21 @@ _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) b
 _USED = re.compile(r"Used (\d+) registers")
 _BARRIERS = re.compile(r"used (\d+) barriers")
 _SHARED = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
-_CLOCK = re.compile(r"^ptxas info\s*: Compile time = .*\n?", re.MULTILINE)  # differs from run to run
+_CLOCK = re.compile(r"^ptxas info\s*: Compile time = .*\n?", re.MULTILINE)  # differs between runs
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas reports of one function. Sizes are bytes; shared memory is the static part of a block's."""
+    """ptxas's report on one function.
+
+    Attributes:
+        registers: Registers per thread.
+        static_shared: Static shared memory per block, in bytes.
+        stack: Stack per thread, in bytes.
+        spill_stores: Bytes per thread that are spilled to local memory.
+        spill_loads: Bytes per thread that are loaded back.
+        barriers: Named barriers per block.
+    """
 
     registers: int = 0
     static_shared: int = 0
@@ -44,21 +52,35 @@ class Resources:
 
 @dataclass(frozen=True)
 class Request:
-    """Everything one compile depends on. `name` is the path that diagnostics, line info and reports show."""
+    """Everything that one compile depends on. `name` is the path in diagnostics, line info and reports."""
 
     source: str
     name: str
     arch: str
-    options: tuple[str, ...]  # in the order NVRTC gets them, without include paths
+    options: tuple[str, ...]  # in NVRTC's order, without include paths
     names: tuple[str, ...]  # name expressions
-    directories: tuple[str, ...]  # include path, CUDA's own left out
+    directories: tuple[str, ...]  # include path, without CUDA's own
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """One compile's results. `lowered` maps each name expression to its mangled name. `launch` is what another
-    compiler than NVRTC says of how its kernel is launched; `nvrtc_version` is (0, 0) then. `precompiled` reports on
-    precompiled headers: "made", "used", "not used: " and why, or "" if NVRTC did not run for it."""
+    """The results of one compile.
+
+    Attributes:
+        cubin: Machine code.
+        ptx: PTX text.
+        lowered: The mangled name of each name expression.
+        log: The compiler's log.
+        options: All options, in the compiler's order.
+        resources: ptxas's report on each function, by mangled name.
+        arch: The architecture, such as "sm_90a".
+        nvrtc_version: (major, minor); (0, 0) for another compiler.
+        name: The source's path or label.
+        source: The source's text.
+        launch: How another compiler says its kernel must be launched.
+        precompiled: The use of precompiled headers: "made", "used", "not used: " and the reason, or "" if NVRTC did not
+            run for this result.
+    """
 
     cubin: bytes
     ptx: str
@@ -78,7 +100,7 @@ class Compiled:
 
 
 def chip_arch(major: int, minor: int) -> str:
-    """NVRTC's name for a chip, with its architecture-specific instructions where it has any: (9, 0) is "sm_90a"."""
+    """Return NVRTC's name of a chip, with its chip-specific instructions if it has any: (9, 0) is "sm_90a"."""
     return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
 
@@ -98,19 +120,30 @@ def request(
 ) -> Request:
     """Gather a compile of `source`.
 
-    `name` is the file's absolute path, or any label for text; its folder, `include` and kernels/common are searched
-    for headers in this order, CUDA's own last. `defines` values are text or numbers (True is 1, False is 0, None
-    defines the bare name). `fmad=False` forbids contraction of a*b+c. `max_registers` bounds registers a thread.
-    Raises ValueError for a define or option NVRTC could not be given.
+    Args:
+        source: CUDA C++ text.
+        name: The file's absolute path, or any label for text. Its folder is the first on the include path.
+        arch: The architecture, such as "sm_90a".
+        options: More NVRTC options.
+        defines: Macros: text or numbers (True is 1, False is 0); None defines the bare name.
+        names: Name expressions of templates to instantiate.
+        include: Include folders, searched after the source's folder, before kernels/common and CUDA's own.
+        std: The C++ standard.
+        fmad: False forbids contraction of a*b+c.
+        max_registers: Limit of registers per thread.
+        line_info: Include line numbers.
+
+    Raises:
+        ValueError: If a define or option cannot be passed to NVRTC.
     """
     if isinstance(names, str) or isinstance(options, str):
-        raise ValueError('names and options are sequences of strings: write names=("k<4>",), not names="k<4>"')
+        raise ValueError('names and options must be sequences of strings; write names=("k<4>",), not names="k<4>"')
     made = [f"--std={std}", "--ptxas-options=-v", f"--fmad={'true' if fmad else 'false'}"]
     if line_info:
         made.append("-lineinfo")
     if max_registers is not None:
         if not 16 <= max_registers <= 255:
-            raise ValueError(f"max_registers={max_registers}: a thread has 16 to 255 registers")
+            raise ValueError(f"max_registers must be 16 to 255, got {max_registers}")
         made.append(f"--maxrregcount={max_registers}")
     for key, value in (defines or {}).items():
         made.append(_define(key, value))
@@ -124,14 +157,14 @@ def request(
 
 
 def request_of(path: str | os.PathLike[str], **settings: Any) -> Request:
-    """`request` of a `.cu` file, looked for as `headers.find_source` does. Raises FileNotFoundError, and CompileError
+    """Return `request` of a `.cu` file, which `headers.find_source` finds. Raises FileNotFoundError, and CompileError
     if it is not UTF-8."""
     file = headers.find_source(path)
     return request(headers.read_source(file), name=str(file), **settings)
 
 
 def request_again(compiled: Compiled, arch: str, names: Sequence[str]) -> Request:
-    """The request that `compiled` was made of, for another architecture and with the name expressions `names`."""
+    """Return the request that made `compiled`, for another architecture and with the name expressions `names`."""
     options = [option for option in compiled.options if not option.startswith(("-I", "--gpu-architecture="))]
     folders = [option[2:] for option in compiled.options if option.startswith("-I")]
     folders = [folder for folder in folders if not headers.is_cuda_directory(folder)]
@@ -140,13 +173,13 @@ def request_again(compiled: Compiled, arch: str, names: Sequence[str]) -> Reques
 
 def _define(key: str, value: Any) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w*", key):
-        raise ValueError(f'defines: {key!r} is no macro name; give a name and its value, such as {{"TILE": 16}}')
+        raise ValueError(f'defines: {key!r} is not a macro name; pass names with values, such as {{"TILE": 16}}')
     if value is None:
         return f"-D{key}"
     if isinstance(value, bool):
         value = int(value)
     if not isinstance(value, (int, float, str)):
-        raise ValueError(f"defines: {key} is {value!r} of type {type(value).__name__}; give text, a number or a bool")
+        raise ValueError(f"defines: {key} must be text, a number or a bool, got {value!r} ({type(value).__name__})")
     return f"-D{key}={value}"
 
 
@@ -169,23 +202,25 @@ def compile(request: Request) -> Compiled:
 
 @nvtx.range("NVRTC")
 def compile_in_threads(request: Request) -> Compiled:
-    """The same without precompiled headers, which one thread at a time may use: several threads compile at once."""
+    """Compile without precompiled headers, which only one thread at a time may use; several threads may call this."""
     nvrtc, _ = _ready(request)
     result = _attempt(nvrtc, request, full_options(request), ()).result
     return replace(result, precompiled="not used: several threads compile")
 
 
 def _ready(request: Request) -> tuple[Any, headers.Included]:
-    """The NVRTC bindings and the headers of `request`, with CUDA's in place if it may include them. Raises CompileError
-    for a source that NVRTC would read in part."""
+    """Return the NVRTC bindings and the headers of `request`; unpacks CUDA's if it may include them.
+
+    Raises CompileError for a source of which NVRTC would read only a part.
+    """
     before, nul, _ = request.source.partition("\0")
     if nul:
         line = before.count("\n") + 1
-        raise CompileError(f"{request.name}:{line} has a NUL character, where NVRTC takes the source to end: remove it")
+        raise CompileError(f"{request.name}:{line} has a NUL character, at which NVRTC stops reading; remove it")
     nvrtc = library.load()
     included = _scan(request)
     if included.unknown or nvrtc_options.not_covered(request.options):
-        bundled.unpack()  # a scan does if it finds a header of CUDA's; here there may be one
+        bundled.unpack()  # a scan does so only if it finds a CUDA header; an unknown line may include one
     return nvrtc, included
 
 
@@ -196,7 +231,7 @@ def _scan(request: Request) -> headers.Included:
 def _attempt(
     nvrtc: Any, request: Request, options: tuple[str, ...], more: tuple[str, ...]
 ) -> precompiled.Outcome[Compiled]:
-    """One run of NVRTC with `options`, which results and errors name, and with `more` options, which they do not."""
+    """Run NVRTC once, with `options`, which results and errors show, and with `more` options, which they do not."""
     program = check(
         nvrtc, "nvrtcCreateProgram", nvrtc.nvrtcCreateProgram(request.source.encode(), request.name.encode(), 0, [], [])
     )
@@ -234,13 +269,13 @@ def _attempt(
 
 
 def full_options(request: Request) -> tuple[str, ...]:
-    """Every option of the compile, as NVRTC gets them."""
+    """Return every option of the compile, in NVRTC's order."""
     folders = (*request.directories, *headers.cuda_directories())
     return (f"--gpu-architecture={request.arch}", *request.options, *(f"-I{folder}" for folder in folders))
 
 
 def _bytes(nvrtc: Any, program: Any, what: str) -> bytes:
-    """One of a program's results. NVRTC writes into the buffer, so it must not be an (interned) bytes object."""
+    """Return one of a program's results. NVRTC writes to the buffer, so it must not be an (interned) bytes object."""
     routine = f"nvrtcGet{what}"
     size = check(nvrtc, routine + "Size", getattr(nvrtc, routine + "Size")(program))
     buffer = bytearray(size)
@@ -254,7 +289,7 @@ def _text(nvrtc: Any, program: Any, what: str) -> str:
 
 
 def _label_paths(ptx: str, name: str) -> str:
-    """`ptx` with a label as it was given: NVRTC makes a path of it by putting the working directory in front."""
+    """Restore a label in `ptx`: NVRTC turns it into a path in the working directory."""
     if os.path.isabs(name):
         return ptx
     return ptx.replace(f'"{os.path.join(os.getcwd(), name)}"', f'"{name}"')
@@ -277,7 +312,7 @@ def _failure(nvrtc: Any, result: Any, request: Request, options: tuple[str, ...]
 
 
 def parse_resources(log: str) -> dict[str, Resources]:
-    """ptxas's report (`--ptxas-options=-v`), by mangled name of kernel or called function."""
+    """Return ptxas's report (`--ptxas-options=-v`), by mangled name of the kernel or called function."""
     found: dict[str, dict[str, int]] = {}
     entry = function = ""
     for line in log.splitlines():

@@ -1,4 +1,4 @@
-"""NVRTC's diagnostics, each once: the numbered source lines around it, a caret, and its message below the caret."""
+"""NVRTC's diagnostics, each once: the numbered source lines around it, a caret, and the message below the caret."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _START = re.compile(
 )
 _CARET = re.compile(r"^(\s*)\^\s*$")
 _COUNT = re.compile(r"^\d+ (?:catastrophic )?errors? detected in the compilation of ")
-_AROUND = 2  # source lines shown above and below a diagnostic's own
+_AROUND = 2  # source lines shown above and below a diagnostic's line
 
 
 @dataclass
 class Diagnostic:
-    """One error or warning of a log. more: its other lines, such as the template that was instantiated. column: of the
-    caret, counted from the line's first character that is not blank; None if the log has no caret. text: the source
-    line, if `in_source` found it."""
+    """One error or warning of a log. more: its further lines, such as the instantiated template. column: the caret's,
+    counted from the line's first non-blank character; None if the log has no caret. text: the source line, if
+    `in_source` found it."""
 
     file: str
     line: int
@@ -35,14 +35,14 @@ class Diagnostic:
 
     @property
     def source_column(self) -> int | None:
-        """The caret's column in the source line, from 1, a tab being one; None without a caret or a text."""
+        """The caret's column in the source line, from 1, with a tab as one; None without a caret or a source line."""
         if self.column is None or self.text is None:
             return None
         return len(self.text) - len(self.text.lstrip()) + self.column + 1
 
 
 def read(log: str) -> list[Diagnostic]:
-    """The diagnostics of a log, in its order."""
+    """Return the diagnostics of a log, in its order."""
     found: list[Diagnostic] = []
     block: list[str] = []
     for line in [*log.splitlines(), ""]:
@@ -66,12 +66,12 @@ def _take(diagnostic: Diagnostic, block: Sequence[str]) -> None:
             diagnostic.more.append(line)
             continue
         quoted = diagnostic.more.pop() if diagnostic.more else ""
-        if diagnostic.column is None:  # a later caret is a note's
+        if diagnostic.column is None:  # a later caret belongs to a note
             diagnostic.column = max(len(caret[1]) - (len(quoted) - len(quoted.lstrip())), 0)
 
 
 def in_source(log: str, name: str, source: str) -> tuple[Diagnostic, ...]:
-    """The diagnostics of a log, each with its source line if that can be read. name: the file that is `source`."""
+    """Return the diagnostics of a log, each with its source line if it can be read. name: the path of `source`."""
     found = read(log)
     for one in found:
         lines = _lines(one.file, name, source)
@@ -80,10 +80,10 @@ def in_source(log: str, name: str, source: str) -> tuple[Diagnostic, ...]:
 
 
 def excerpt(log: str, name: str, source: str) -> str:
-    """The numbered source lines around each error in `log`, with its message below its line; empty if it has none.
+    """Return the numbered source lines around each error in `log`, with its message below; empty if there is no error.
 
-    Lines of headers are read from disk; a diagnostic whose file cannot be read is its message alone. Warnings are shown
-    only if there is no error.
+    Lines of headers are read from disk; if a file cannot be read, only the message is shown. Warnings are shown only if
+    there is no error.
     """
     found = read(log)
     wanted: dict[str, dict[int, list[Diagnostic]]] = {}
@@ -121,7 +121,7 @@ def _file(file: str, marked: dict[int, list[Diagnostic]], lines: Sequence[str]) 
 
 
 def _pad(text: str, column: int | None) -> str:
-    """The blanks before the caret, with a tab wherever the line has one."""
+    """Return the blanks before the caret, with a tab at each tab of the line."""
     start = len(text) - len(text.lstrip()) + (column or 0)
     return "".join("\t" if char == "\t" else " " for char in text[:start].ljust(start))
 
@@ -132,4 +132,4 @@ def _lines(file: str, name: str, source: str) -> list[str]:
     try:
         return Path(file).read_text(errors="replace").splitlines()
     except OSError:
-        return []  # NVRTC's own text, such as its list of name expressions
+        return []  # text of NVRTC's own, such as its list of name expressions

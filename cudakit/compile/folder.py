@@ -1,4 +1,4 @@
-"""The folder of the disk cache, and why it is left alone."""
+"""The folder of the disk cache, and the reasons not to use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cudakit.compile.ownership import NotOurs
 
 
 def directory() -> Path | None:
-    """The cache's folder, which need not exist; None if the user has no home folder and no variable names another."""
+    """Return the cache's folder, which need not exist; None without a home folder and a variable that names one."""
     named = os.environ.get("CUDAKIT_CACHE_DIR")
     base = os.environ.get("XDG_CACHE_HOME")
     try:
@@ -22,13 +22,13 @@ def directory() -> Path | None:
 
 
 def why_bypassed(folder: Path | None) -> str:
-    """Why `folder` is neither read nor written; "" if it is used."""
+    """Return why `folder` is neither read nor written; "" if it is used."""
     if folder is None:
-        return "this user's home folder is unknown; name a folder in CUDAKIT_CACHE_DIR"
+        return "this user's home folder is unknown; set CUDAKIT_CACHE_DIR to a folder"
     try:
         ownership.check(folder, folder.stat())
     except (FileNotFoundError, NotADirectoryError):
-        return ""  # to be made; if it cannot be, writing says so
+        return ""  # it will be made; if that fails, writing reports it
     except (NotOurs, OSError) as error:
-        return f"{error}. CUDAKIT_CACHE_DIR can name another folder"
+        return f"{error}. Set CUDAKIT_CACHE_DIR to use another folder"
     return ""

@@ -1,8 +1,8 @@
-"""Where kernel sources and headers are, and what a source includes.
+"""Finds kernel sources and headers, and the headers that a source includes.
 
 `find_source` finds a `.cu` file, `cuda_directories` finds CUDA's own headers (wheels or a toolkit), and `scan` lists,
-recursively, every header of ours and the user's that NVRTC may open for a source, so that the cache can hash their
-content. A list that is too long can only cost a needless compile; one that is too short would make stale kernels.
+recursively, every header that NVRTC may open for a source, except CUDA's own, so that the cache can hash their content.
+A list that is too long only costs a needless compile; one that is too short would cause stale kernels.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from cudakit.compile import bundled, includes, library
 from cudakit.compile import options as nvrtc_options
 from cudakit.errors import CompileError
 
-# A header that each part of CUDA's headers has and no other part has: wheels split one toolkit over several folders,
-# a toolkit keeps CCCL under include/cccl.
+# One header of each part of CUDA's headers, which no other part has: wheels split a toolkit into several folders, and a
+# toolkit has CCCL in include/cccl.
 _PARTS = {
     "cudart": "cuda_fp16.h",
     "crt": "crt/host_defines.h",
@@ -34,7 +34,7 @@ INSTALL = "pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl, or 
 _VERSION = re.compile(r"^\s*#\s*define\s+(?:CUDART_VERSION|CCCL_VERSION)\s+(\d+)", re.MULTILINE)
 
 
-# Headers that CUDA's own headers include or test for and that CUDA does not have: a user's folder may have them.
+# Headers that CUDA's headers include or test for but do not contain; a user's folder may have them.
 _FOREIGN_NAMES = """
     assert.h ctype.h cxxabi.h endian.h errno.h features.h limits.h math.h omp.h pthread.h sched.h semaphore.h stddef.h
     stdint.h stdio.h stdlib.h string.h time.h unistd.h algorithm array atomic bit cassert cfloat charconv chrono ciso646
@@ -48,35 +48,35 @@ _FOREIGN_FOLDERS = ("dlpack", "nvtx3")
 
 @dataclass(frozen=True)
 class Included:
-    """What a source includes: `files` maps each header's path to its content, in the order first met.
+    """The headers that a source includes: `files` maps each header's path to its content, in the order found.
 
-    Two equal scans, one before and one after a compile, mean that no header changed in between.
+    If a scan before and one after a compile are equal, no header changed in between.
     """
 
     files: dict[str, bytes]
-    uses_cuda: bool  # some header is CUDA's own, or is left to NVRTC
-    unknown: tuple[str, ...]  # lines whose header only preprocessing can find out (#include MACRO)
-    lookups: tuple[str, ...] = ()  # each name, and the path that it was found at or "", in turn
-    stamps: tuple[tuple[int, ...], ...] = ()  # of each file when it was read: inode, size and times
+    uses_cuda: bool  # some header is CUDA's own, or is left to NVRTC to find
+    unknown: tuple[str, ...]  # lines whose header only the preprocessor can determine (#include MACRO)
+    lookups: tuple[str, ...] = ()  # name and path of each lookup in turn; the path is "" if not found
+    stamps: tuple[tuple[int, ...], ...] = ()  # inode, size and times of each file when it was read
 
 
 @functools.cache
 def kernel_root() -> Path:
-    """The folder of cudakit's own kernels: inside the installed package, or beside it in a source tree."""
+    """Return the folder of cudakit's kernels: inside the installed package, or next to it in a source tree."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "kernels"
     return installed if installed.is_dir() else package.parent / "kernels"
 
 
 def common_directory() -> Path:
-    """The folder of shared device helpers, on every compile's include path."""
+    """Return the folder of shared device helpers, which is on every compile's include path."""
     return kernel_root() / "common"
 
 
 def find_source(path: str | os.PathLike[str]) -> Path:
-    """The absolute path of a `.cu` file: from the working directory, then among cudakit's kernels.
+    """Return the absolute path of a `.cu` file: from the working directory, then among cudakit's kernels.
 
-    Raises FileNotFoundError naming the places looked in.
+    Raises FileNotFoundError, which lists the paths tried.
     """
     asked = Path(path).expanduser()
     places = [asked] if asked.is_absolute() else [Path.cwd() / asked, kernel_root() / asked]
@@ -84,16 +84,16 @@ def find_source(path: str | os.PathLike[str]) -> Path:
         if place.is_file():
             return place.resolve()
     looked = ", ".join(str(place) for place in places)
-    raise FileNotFoundError(f"no kernel file {str(path)!r}: looked for {looked}")
+    raise FileNotFoundError(f"kernel file {str(path)!r} not found; tried {looked}")
 
 
 def _candidates() -> list[Path]:
-    """Folders that may hold CUDA headers, the likeliest first."""
+    """Return folders that may hold CUDA headers, most likely first."""
     from cuda import pathfinder
 
     roots: list[Path] = []
     for part in ("cudart", "cccl"):
-        # Older releases of pathfinder know fewer parts, or have no such function; the folders below are left then.
+        # Older releases of pathfinder lack some parts, or this function; the folders below remain.
         with contextlib.suppress(AttributeError, RuntimeError, ValueError):
             directory = pathfinder.find_nvidia_header_directory(part)
             if directory:
@@ -106,23 +106,23 @@ def _candidates() -> list[Path]:
 
 
 def cuda_directories() -> tuple[str, ...]:
-    """Include directories with CUDA's own headers, in the order of search, without doubles; empty if there are none.
+    """Return the include directories with CUDA's own headers, in search order, without duplicates; may be empty.
 
-    NVRTC's bundled ones are first, if they are unpacked. Installed ones then have only what those lack: two versions of
-    CCCL do not mix.
+    NVRTC's bundled headers come first, if they are unpacked. Installed ones are then used only for headers that those
+    lack, because two versions of CCCL cannot be mixed.
     """
     first = bundled.directories()
     return (*first, *(folder for folder in installed_directories() if not first or _has_runtime(folder)))
 
 
 def is_cuda_directory(folder: str) -> bool:
-    """Whether an include folder, perhaps of an earlier compile, has CUDA's own headers."""
+    """Return whether an include folder, perhaps of an earlier compile, has CUDA's own headers."""
     return folder in installed_directories() or bundled.is_directory(folder)
 
 
 @functools.cache
 def installed_directories() -> tuple[str, ...]:
-    """Include directories of wheels or a toolkit with CUDA's own headers, without doubles."""
+    """Return the include directories of wheels or a toolkit with CUDA's own headers, without duplicates."""
     chosen: list[str] = []
     candidates = _candidates()
     for marker in _PARTS.values():
@@ -140,8 +140,8 @@ def _has_runtime(folder: str) -> bool:
 
 
 def cuda_version() -> str:
-    """The versions that CUDA's headers state of themselves, for cache keys: "13050,3005000", "bundled " before it if
-    NVRTC's own are used. Those are of NVRTC's version."""
+    """Return the versions in CUDA's headers, for cache keys: "13050,3005000", with "bundled " in front if NVRTC's own
+    are used, which have NVRTC's version."""
     return ("bundled " if bundled.directories() else "") + _versions(cuda_directories())
 
 
@@ -163,12 +163,12 @@ def _versions(directories: tuple[str, ...]) -> str:
 def scan(
     source: str, name: str, directories: Sequence[str], options: Sequence[str] = (), names: Sequence[str] = ()
 ) -> Included:
-    """Every header that NVRTC may open for `source`, recursively.
+    """Return every header that NVRTC may open for `source`, recursively.
 
-    `name` is the source's path, or a label in the working directory; `directories` are the include path (ours and the
-    user's) in order; `options` and `names` (name expressions) may name headers too. A quoted name is looked for in its
-    includer's folder first. CUDA's own headers are noted, not read; a header in the user's folders that they would
-    include before their own is read. NVRTC's bundled headers are unpacked before the first that is CUDA's.
+    `name` is the source's path, or a label in the working directory. `directories` are the include path, without
+    CUDA's, in order. `options` and `names` (name expressions) may name headers too. A quoted name is searched in its
+    includer's folder first. CUDA's own headers are not read; a header in the user's folders that they would include
+    instead of their own is read. NVRTC's bundled headers are unpacked when the first CUDA header is found.
     """
     files: dict[str, bytes] = {}
     stamps: list[tuple[int, ...]] = []
@@ -208,10 +208,10 @@ def scan(
 
 
 def _resolve(header: str, directories: Iterable[str]) -> str | None:
-    """The path that NVRTC opens for `header`, links and `..` in it as they are written; None if there is no file."""
+    """Return the path that NVRTC opens for `header`, with links and `..` unresolved; None if there is no file."""
     if os.path.isabs(header):
         return header if os.path.isfile(header) else None
-    # NVRTC tries a name without a dot with this ending too.
+    # For a name without a dot, NVRTC also tries this ending.
     endings = ("", ".stdh") if "." not in os.path.basename(header) else ("",)
     for directory in directories:
         for ending in endings:
@@ -222,7 +222,7 @@ def _resolve(header: str, directories: Iterable[str]) -> str | None:
 
 
 def _shadows(directories: Sequence[str]) -> Iterator[str]:
-    """Headers in the user's folders that CUDA's own headers would include, as the user's folders are searched first."""
+    """Yield headers in the user's folders that CUDA's own headers would include, since those are searched first."""
     own = cuda_directories()
     names = {*_FOREIGN_NAMES.split(), *_FOREIGN_FOLDERS}.union(*(_listed(folder) for folder in own))
     for directory in directories:
@@ -254,10 +254,10 @@ def _in(directories: Iterable[str], place: str, name: str) -> bool:
 
 
 def read_source(path: Path) -> str:
-    """A source file's text, without a byte order mark. Raises CompileError if it is not UTF-8."""
+    """Return a source file's text, without a byte order mark. Raises CompileError if it is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise CompileError(
-            f"{path} is not UTF-8 text (byte {error.start} is {error.object[error.start]:#x}): save it as UTF-8"
+            f"{path} is not UTF-8 text (byte {error.start} is {error.object[error.start]:#x}); save it as UTF-8"
         ) from error

@@ -1,4 +1,4 @@
-"""What to do about the commonest compile errors: sentences that name the line, the header or the option to change."""
+"""Advice for common compile errors: one sentence each, which names the line, header or option to change."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from cudakit.compile import headers
 from cudakit.compile.diagnostics import Diagnostic
 
-_MOST = 3  # sentences; later errors often follow from the first
+_MOST = 3  # sentences per error; later errors often follow from the first
 
 DEFAULT_DEVICE = 'options=("-default-device",)'
 _FROM_PYTHON = "allocate, copy and launch from Python (device.array, kernel.launch)"
-_RUNTIME_IS_OF_THE_HOST = f"is for the host, and NVRTC compiles device code only: {_FROM_PYTHON}"
-_MAIN_IS_OF_THE_HOST = f"main is for the host, and NVRTC compiles device code only: delete it; {_FROM_PYTHON}"
+_RUNTIME_IS_OF_THE_HOST = f"is host code, but NVRTC compiles only device code: {_FROM_PYTHON}"
+_MAIN_IS_OF_THE_HOST = f"Delete main: it is host code, but NVRTC compiles only device code; {_FROM_PYTHON}"
 _MAIN = re.compile(r"^[\w ]*\bmain\s*\(", re.MULTILINE)
 
 # Headers ------------------------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ _MAIN = re.compile(r"^[\w ]*\bmain\s*\(", re.MULTILINE)
 _BUILT_IN = {
     "stdio": "printf is built in",
     "assert": "assert is built in",
-    "math": "sqrtf, expf, pow and the like are built in",
+    "math": "sqrtf, expf, pow and similar are built in",
     "stdlib": "malloc, free and abs are built in",
     "string": "memcpy and memset are built in",
     "stddef": "size_t is built in",
@@ -48,20 +48,20 @@ _RUNTIME = frozenset({"cuda_runtime.h", "cuda_runtime_api.h", "device_launch_par
 _OF_LIBRARIES = {
     "cutlass": f"CUTLASS's headers need {DEFAULT_DEVICE}",
     "cute": f"CUTLASS's headers need {DEFAULT_DEVICE}",
-    "cub": "include CUB's headers of what you use, such as <cub/block/block_reduce.cuh>: others are for the host",
-    "thrust": "Thrust is for the host: in a kernel use CUB's primitives, such as <cub/block/block_reduce.cuh>",
+    "cub": "Include only the CUB headers that you use, such as <cub/block/block_reduce.cuh>: others are host code",
+    "thrust": "Thrust is host code: in a kernel use CUB's primitives, such as <cub/block/block_reduce.cuh>",
 }
 _FOLDERS = (
-    "Headers are looked for in the file's folder, the include=... folders, kernels/common and CUDA's own; "
-    f"CUDA's come with {headers.INSTALL}"
+    "Add the header's folder to include=...: only the file's folder, the include=... folders, kernels/common and "
+    f"CUDA's own are searched. Install CUDA's with {headers.INSTALL}"
 )
 
 # Names --------------------------------------------------------------------------------------------------------------
 
 _FLOATS = "cuda/std/cfloat"
-_LIMITS = "write cuda::std::numeric_limits<float>::max() and the like, and include <cuda/std/limits>"
+_LIMITS = "Use cuda::std::numeric_limits<float>::max() or another of its members, and include <cuda/std/limits>"
 
-# Each pattern of names, with the header to include.
+# Patterns of names, each with the header to include.
 _NEEDS = [
     (r"u?int(_least|_fast)?(8|16|32|64)_t|u?int(ptr|max)_t|U?INT(8|16|32|64)_(MAX|MIN)|SIZE_MAX", "cuda/std/cstdint"),
     (r"(FLT|DBL)_(MAX|MIN|EPSILON|DIG|MANT_DIG)", _FLOATS),
@@ -76,17 +76,17 @@ _NEEDS = [
     (r"cu(Float|Double)?Complex|make_cu(Float|Double)?Complex|cuC(real|imag|add|mul)f?", "cuComplex.h"),
 ]  # fmt: skip
 _INSTEAD = {
-    "M_PI": "write CUDART_PI (or CUDART_PI_F, a float) and include <math_constants.h> instead of M_PI",
-    "uint": "write unsigned int instead of uint",
-    "uchar": "write unsigned char instead of uchar",
-    "ushort": "write unsigned short instead of ushort",
-    "ulong": "write unsigned long instead of ulong",
-    "exit": "exit is for the host: return from the kernel, or stop it with __trap()",
-    "abort": "abort is for the host: stop a kernel with __trap()",
-    "fprintf": "fprintf is for the host: printf is built in",
-    "puts": "puts is for the host: printf is built in",
-    "rand": "rand is for the host: <curand_kernel.h> has generators (pip install nvidia-curand)",
-    "_global_": "write __global__, with two underscores on both sides",
+    "M_PI": "Use CUDART_PI (double) or CUDART_PI_F (float) instead of M_PI, and include <math_constants.h>",
+    "uint": "Use unsigned int instead of uint",
+    "uchar": "Use unsigned char instead of uchar",
+    "ushort": "Use unsigned short instead of ushort",
+    "ulong": "Use unsigned long instead of ulong",
+    "exit": "exit is a host function: return from the kernel, or stop it with __trap()",
+    "abort": "abort is a host function: stop the kernel with __trap()",
+    "fprintf": "fprintf is a host function: use printf, which is built in",
+    "puts": "puts is a host function: use printf, which is built in",
+    "rand": "rand is a host function: use the generators of <curand_kernel.h> (pip install nvidia-curand)",
+    "_global_": "Write __global__, with two underscores on each side",
 }
 _SHUFFLES = re.compile(r"__(shfl(_up|_down|_xor)?|any|all|ballot)")
 _RUNTIME_NAME = re.compile(r"cuda[A-Z]\w*|cu(blas|fft|sparse|dnn)[A-Z]\w*")
@@ -98,7 +98,7 @@ _KNOWN = """
     atomicExch atomicCAS atomicAnd atomicOr atomicXor printf float4 float2 int4 int2 make_float4 make_float2 make_int4
 """
 
-# The header in cuda/std of each name of std that is often used in kernels.
+# The header in cuda/std of each std name that is common in kernels.
 STD = {
     name: header
     for header, names in {
@@ -124,11 +124,11 @@ STD = {
 }
 _STD_OF_THE_HOST = {"cout": "printf", "cerr": "printf", "endl": "printf", "string": "", "vector": "", "map": ""}
 
-# Each namespace that one header declares.
+# Namespaces that a single header declares, with the advice, or with a pattern of the header's name.
 _NAMESPACES = [
-    (re.compile(r"\bcooperative_groups\b"), "#include <cooperative_groups.h>"),
-    (re.compile(r"\b(nvcuda|wmma)\b"), "#include <mma.h>"),
-    (re.compile(r"\bcub::"), "include CUB's header of what you use, such as <cub/block/block_reduce.cuh>"),
+    (re.compile(r"\bcooperative_groups\b"), "Add #include <cooperative_groups.h>"),
+    (re.compile(r"\b(nvcuda|wmma)\b"), "Add #include <mma.h>"),
+    (re.compile(r"\bcub::"), "Include the CUB header that you use, such as <cub/block/block_reduce.cuh>"),
     (re.compile(r"\bcuda::(barrier|atomic|atomic_ref|pipeline|ptx|annotated_ptr|latch|semaphore)\b"), "cuda/{}"),
     (re.compile(r"\bcuda::std::(\w+)"), "cuda/std/{}"),
 ]
@@ -136,15 +136,15 @@ _NAMESPACES = [
 
 @dataclass(frozen=True)
 class About:
-    """A sentence that begins with a name: names that have the same one share it. after: "needs ..." or "is ..."."""
+    """A sentence that starts with a name; names with the same `after` share it. after: "needs ..." or "is ..."."""
 
     name: str
     after: str
 
 
 def of(found: Sequence[Diagnostic], name: str, source: str) -> list[str]:
-    """Sentences, without a full stop, on the errors in `found` of the source `name`; the most important first."""
-    sentences: dict[str, list[str]] = {}  # what follows the names, and the names
+    """Return sentences, without a full stop, about the errors in `found` of the source `name`; most important first."""
+    sentences: dict[str, list[str]] = {}  # the rest of each sentence, with the names that start it
     texts: dict[str, Rest] = {name: source.splitlines()}
     for one in found:
         if not one.is_error:
@@ -162,14 +162,14 @@ def of(found: Sequence[Diagnostic], name: str, source: str) -> list[str]:
                     names += [about.name] if about.name not in names else []
                 break
     if any("open source file" in one.message for one in found) and _MAIN.search(source):
-        sentences[_MAIN_IS_OF_THE_HOST] = [""]  # NVRTC stops at a header that it cannot open
+        sentences[_MAIN_IS_OF_THE_HOST] = [""]  # NVRTC stops at a missing header, before it reaches main
     if any(_FROM_PYTHON in after and not names[0] for after, names in sentences.items()):
         sentences.pop(_RUNTIME_IS_OF_THE_HOST, None)
     return [_sentence(names, after) for after, names in sentences.items()][:_MOST]
 
 
 def _users_header(file: str) -> Rest:
-    """The lines of a header that the user can change; None if it is CUDA's or another library's."""
+    """Return the lines of a header that the user can change; None if it is CUDA's or another library's."""
     if _library(file) or any(file.startswith(os.path.join(place, "")) for place in headers.cuda_directories()):
         return None
     try:
@@ -179,7 +179,7 @@ def _users_header(file: str) -> Rest:
 
 
 def _library(file: str) -> str:
-    """The folder of a library in _OF_LIBRARIES that a header is in, or ""."""
+    """Return the folder of the library in _OF_LIBRARIES that a header is in, or ""."""
     folders = file.split(os.sep)[:-1]
     return next((name for name in _OF_LIBRARIES if name in folders), "")
 
@@ -191,12 +191,12 @@ def _sentence(names: Sequence[str], after: str) -> str:
     return f"{', '.join(names)} {after}" if names[0] else after
 
 
-Said = str | About  # a sentence; "" if there is nothing to say
-Rest = Sequence[str] | None  # the file's lines from the error's own on; None if it is a library's header
+Said = str | About  # a sentence; "" if there is no advice
+Rest = Sequence[str] | None  # the file's lines from the error's line on; None if it is a library's header
 
 
 def _there(header: str, name: str = "") -> bool:
-    """Whether CUDA's headers here have one of this name, in which `name` is: older ones lack some."""
+    """Return whether CUDA's headers here have one of this name that contains `name`; older versions lack some."""
     for place in headers.cuda_directories():
         with contextlib.suppress(OSError):
             return name in Path(place, header).read_text(errors="replace")
@@ -207,56 +207,58 @@ def _missing(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> Sa
     header = match[1]
     if rest is None:
         if os.path.basename(one.file) == "cuda.h":
-            return "<cuda.h> is the driver API, for the host: delete the line"
+            return "Delete #include <cuda.h>: it is the driver API, which is host code"
         return _OF_LIBRARIES.get(_library(one.file), _FOLDERS)
     stem = header.removesuffix(".h") if header.endswith(".h") else header.removeprefix("c")
     own = "cuda/std/" + (f"c{stem}" if header.endswith(".h") else header)
     has_own = "/" not in header and _there(own)
     if header in _OF_THE_HOST:
-        more = "printf is built in" if header in _STREAMS else "a kernel gets pointers and sizes"
-        return f"<{header}> is for the host: delete the line; {more}"
+        more = "printf is built in" if header in _STREAMS else "kernels take pointers and sizes instead"
+        return f"Delete #include <{header}>: it is a host header; {more}"
     if stem in _BUILT_IN and header != stem:
-        instead = f", or include <{own}> instead of <{header}>. Its names are in cuda::std" if has_own else ""
-        return f"{_BUILT_IN[stem]}: delete the line{instead}"
+        instead = f". Or include <{own}> instead, whose names are in cuda::std" if has_own else ""
+        return f"Delete #include <{header}>: {_BUILT_IN[stem]}{instead}"
     if has_own:
         return (
-            f"NVRTC has no standard headers of the host: include <{own}> instead of <{header}>. "
-            "Its names are in cuda::std"
+            f"Include <{own}> instead of <{header}>, whose names are then in cuda::std: "
+            "NVRTC does not have the host's standard headers"
         )
     if header == "curand_kernel.h":
-        return f"<{header}> comes with pip install nvidia-curand"
+        return f"Install <{header}> with pip install nvidia-curand"
     if header in _RUNTIME:
         return (
-            f"device code needs nothing of <{header}>: delete the line, "
-            "or pip install nvidia-cuda-runtime nvidia-cuda-crt"
+            f"Delete #include <{header}>: device code does not need it. "
+            "Or install it with pip install nvidia-cuda-runtime nvidia-cuda-crt"
         )
     if header.startswith(("cutlass/", "cute/")):
-        return f"name the folder of CUTLASS's headers in include=..., and compile with {DEFAULT_DEVICE}"
+        return f"Add the folder of CUTLASS's headers to include=..., and compile with {DEFAULT_DEVICE}"
     if _LIBRARIES.fullmatch(header):
         libs = "; cudakit.libs has cuBLAS and cuFFT" if header.startswith(("cublas", "cufft")) else ""
-        return f"<{header}> is for the host: delete the line{libs}"
+        return f"Delete #include <{header}>: it is a host header{libs}"
     return _FOLDERS
 
 
 def _undefined(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> Said:
     name = match[1]
     if rest is None:
-        return ""  # a header's own
+        return ""  # an error within a library's header
     for names, header in _NEEDS:
         if re.fullmatch(names, name) and _there(header):
             return About(name, f"needs #include <{header}>") if header != _FLOATS or _there(_FLOATS, name) else _LIMITS
     if name in ("def", "import"):
-        return "this is Python, and NVRTC compiles CUDA C++"
+        return "This is Python, but NVRTC compiles CUDA C++"
     if name in _INSTEAD:
         return _INSTEAD[name]
     if _SHUFFLES.fullmatch(name):
-        return f"{name} is gone since Volta: write {name}_sync, with the mask of the lanes first (0xffffffff: all 32)"
+        return (
+            f"{name} was removed with Volta: use {name}_sync, whose first argument is the lane mask (0xffffffff: all)"
+        )
     if _CURAND.fullmatch(name):
         return About(name, "needs #include <curand_kernel.h> (pip install nvidia-curand)")
     if _RUNTIME_NAME.fullmatch(name):
         return About(name, _RUNTIME_IS_OF_THE_HOST)
     close = difflib.get_close_matches(name, _KNOWN.split(), n=1, cutoff=0.8)
-    return f"did you mean {close[0]}?" if close else ""
+    return f"Did you mean {close[0]}?" if close else ""
 
 
 def _not_in_std(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> Said:
@@ -266,11 +268,12 @@ def _not_in_std(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) ->
     header = STD.get(name)
     if header and _there(f"cuda/std/{header}"):
         if space == "std":
-            return f"std::{name} is for the host: include <cuda/std/{header}> and write cuda::std::{name}"
+            return f"Use cuda::std::{name} instead of std::{name}, and include <cuda/std/{header}>"
         return About(f"cuda::std::{name}", f"needs #include <cuda/std/{header}>")
     if space == "std" and name in _STD_OF_THE_HOST:
-        more = f"{used} is built in" if (used := _STD_OF_THE_HOST[name]) else "a kernel gets pointers and sizes"
-        return About(f"std::{name}", f"is for the host; {more}")
+        used = _STD_OF_THE_HOST[name]
+        more = f"use {used}, which is built in" if used else "kernels take pointers and sizes instead"
+        return About(f"std::{name}", f"is host code: {more}")
     return ""
 
 
@@ -280,14 +283,12 @@ def _host_function(match: re.Match[str], one: Diagnostic, line: str, rest: Rest)
     if _MAIN.search(line):
         return _MAIN_IS_OF_THE_HOST
     if re.search(r"<<<|\bcuda[A-Z]\w*\s*\(|\bstd::(vector|string|map|cout|cerr)\b", _body(rest)):
-        return (
-            f"a function that launches kernels or uses the host's libraries is for the host: delete it; {_FROM_PYTHON}"
-        )
-    return f"write __device__ before a function that kernels call, or compile with {DEFAULT_DEVICE}"
+        return f"Delete the function that launches kernels or uses host libraries: it is host code; {_FROM_PYTHON}"
+    return f"Mark functions that kernels call with __device__, or compile with {DEFAULT_DEVICE}"
 
 
 def _body(lines: Sequence[str]) -> str:
-    """The text of the function that begins `lines`: to the brace that closes its first one."""
+    """Return the text of the function that starts `lines`, up to its closing brace."""
     text = "\n".join(lines)
     depth = 0
     for at, char in enumerate(text):
@@ -301,23 +302,23 @@ def _host_variable(match: re.Match[str], one: Diagnostic, line: str, rest: Rest)
     if rest is None:
         return ""
     if re.search(r"\btexture\s*<", line):
-        return "texture references are gone since CUDA 12: give the kernel a cudaTextureObject_t"
+        return "Pass the kernel a cudaTextureObject_t: texture references were removed in CUDA 12"
     if wrong := re.match(r"\s*(_?global_?)\s+void\b", line):
         return _INSTEAD["_global_"] + f", instead of {wrong[1]}"
     if re.match(r"\s*dim3\b", line):
-        return "the grid and the block are given at the launch: delete the dim3, and write kernel.launch(grid=, block=)"
+        return "Delete the dim3: grid and block are arguments of the launch, kernel.launch(stream, grid=..., block=...)"
     if re.match(r"\s*(def|import|from|class|@\w+)\b[^;{]*$", line):
-        return "this is Python, and NVRTC compiles CUDA C++"
+        return "This is Python, but NVRTC compiles CUDA C++"
     if "__global__" in line:
-        return ""  # it follows from a parameter's type that is not known
-    return "write __device__, __constant__ or constexpr before a variable that kernels use"
+        return ""  # a consequence of an unknown parameter type
+    return "Mark variables that kernels use with __device__, __constant__ or constexpr"
 
 
 def _shared_array(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> str:
     if "__shared__" not in line or "extern" in line:
         return ""
     return (
-        "the size of a __shared__ array must be a constant: if it is known only at the launch, "
+        "The size of a __shared__ array must be a constant; if it is known only at launch, "
         "declare extern __shared__ float s[]; and launch with shared=BYTES"
     )
 
@@ -328,24 +329,24 @@ def _namespace(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> 
             if "{}" not in header:
                 return header
             name = STD.get(used[1], "") if "std" in header else used[1].removesuffix("_ref")
-            return f"#include <{header.format(name)}>" if name else ""
+            return f"Add #include <{header.format(name)}>" if name else ""
     return ""
 
 
 def _device_launch(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> str:
-    return "a kernel cannot launch kernels here (CUDA's device runtime is not linked): launch them from Python"
+    return "Launch the kernel from Python: kernels cannot launch kernels here, as CUDA's device runtime is not linked"
 
 
 def _c_linkage(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> str:
     name = match[1]
     return (
-        f'another function is called {name}, perhaps one of CUDA\'s built-in ones, and extern "C" does not allow two: '
-        f'rename {name}, or delete its extern "C", which is not needed'
+        f'Rename {name}, or delete its extern "C", which is not needed: another function, perhaps a CUDA built-in, '
+        'has that name, and extern "C" does not allow overloads'
     )
 
 
 def _cub(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> str:
-    return "include the headers of what you use instead, such as <cub/block/block_reduce.cuh>"
+    return "Include only the headers that you use instead of <cub/cub.cuh>, such as <cub/block/block_reduce.cuh>"
 
 
 _RULES: list[tuple[re.Pattern[str], Callable[[re.Match[str], Diagnostic, str, Rest], Said]]] = [

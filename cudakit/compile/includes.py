@@ -1,10 +1,10 @@
-"""Which headers a text names, read without running the preprocessor.
+"""The headers that a text names, found without running the preprocessor.
 
-The answer may be too long, which costs a needless compile, and never too short: a directive counts whether its `#if`
-holds or not, and a line that cannot be read for certain is reported as unknown. A line is read as NVRTC reads it:
-continued lines are joined; blanks, vertical tabs, form feeds, carriage returns and comments may be between `#` and
-the word; `%:` is a `#`. Where compilers and language standards differ (trigraphs, blanks after a line's last
-backslash) both readings must name the same headers.
+The list may be too long, which only costs a needless compile, but never too short: a directive counts whether its `#if`
+holds or not, and a line that cannot be read with certainty is reported as unknown. Lines are read as NVRTC reads them:
+continued lines are joined; blanks, vertical tabs, form feeds, carriage returns and comments may be between `#` and the
+word; `%:` is a `#`. If compilers and language standards differ (trigraphs, blanks after a line's last backslash), both
+readings must name the same headers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_BLANK = r"[^\x21-\x7e\n]"  # all that is not printed, and letters outside ASCII, which cost at most a needless compile
+_BLANK = r"[^\x21-\x7e\n]"  # everything not printable, and non-ASCII letters, which cost at most a needless compile
 _GAP = rf"(?:{_BLANK}|/\*(?:[^*]|\*(?!/))*\*/)*"
 _HEADER = r"(?:\"(?P<quoted>[^\"\n]+)\"|<(?P<angled>[^>\n]+)>)"
 _DIRECTIVE = re.compile(rf"(?:#|%:){_GAP}(?P<word>include_next|include|import|embed)\b{_GAP}{_HEADER}?")
@@ -20,8 +20,8 @@ _TEST = re.compile(r"\w*has_(?:include|embed)\w*", re.IGNORECASE)
 _TEST_WORDS = ("has_include", "has_embed", "HAS_INCLUDE", "HAS_EMBED")
 _OPERAND = re.compile(rf"{_GAP}\({_GAP}{_HEADER}{_GAP}\)")
 _ASKS_FOR_THE_MACRO = re.compile(rf"(?:\b(?:define|undef|(?:el)?ifn?def){_BLANK}+|\bdefined{_BLANK}*\(?{_BLANK}*)$")
-_COMMENT = re.compile(r"[^\"'<]*//")  # the rest of the line is one; after a quote it may be text
-_PIECE = re.compile(r"\b__h(?:as?_?|as_[a-z]{0,6})?\b")  # of __has_include, to be pasted together by ##
+_COMMENT = re.compile(r"[^\"'<]*//")  # the rest of the line is a comment; after a quote it may be text
+_PIECE = re.compile(r"\b__h(?:as?_?|as_[a-z]{0,6})?\b")  # a part of __has_include, which ## could complete
 _JOINED = re.compile(r"\\\r?\n")
 _PERHAPS_JOINED = re.compile(rf"\\{_BLANK}*\n|\\\r")
 _VISIBLE = re.compile(r"[\x21-\x7e]")
@@ -29,14 +29,14 @@ _VISIBLE = re.compile(r"[\x21-\x7e]")
 
 @dataclass(frozen=True)
 class Named:
-    """The headers a text names, as (mark, name) with mark `"` or `<`, and the lines that cannot be read for certain."""
+    """The headers that a text names, as (mark, name) with mark `"` or `<`, and the lines with unknown headers."""
 
     headers: tuple[tuple[str, str], ...]
     unknown: tuple[str, ...]
 
 
 def named(text: str) -> Named:
-    """Every header that `text` includes or tests for."""
+    """Return every header that `text` includes or tests for."""
     if "\\" not in text and "??" not in text:
         return _read(text)
     joined = _JOINED.sub("", text)
@@ -48,13 +48,13 @@ def named(text: str) -> Named:
 
 
 def _read(text: str) -> Named:
-    """`named` for text whose continued lines are joined."""
+    """Call `named` on text whose continued lines are joined."""
     headers: list[tuple[str, str]] = []
     unknown: list[str] = []
     for match in _DIRECTIVE.finditer(text):
         before = _before(text, match.start())
         if _VISIBLE.search(before):
-            continue  # a directive is the first thing on its line
+            continue  # a directive must be first on its line
         header = match["quoted"] or match["angled"]
         if header and match["word"] == "include":
             headers.append(('"' if match["quoted"] else "<", header))
@@ -76,7 +76,7 @@ def _read(text: str) -> Named:
 
 
 def _before(text: str, position: int) -> str:
-    """The text before `position` on its line, from the end of the last comment in it."""
+    """Return the text before `position` on its line, from the end of the last comment in it."""
     before = text[text.rfind("\n", 0, position) + 1 : position]
     return before.rpartition("*/")[2].rpartition("\r")[2]
 

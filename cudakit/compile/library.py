@@ -1,4 +1,4 @@
-"""NVRTC as it is installed: its files, its version, its bindings."""
+"""The installed NVRTC: its files, version and bindings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cudakit.errors import CompileError, check
 
 
 def toolkits() -> list[Path]:
-    """Roots of CUDA toolkits: those the environment names, the usual place, and that of the nvcc on the PATH."""
+    """Return roots of CUDA toolkits: from environment variables, the usual location, and that of nvcc on the PATH."""
     nvcc = shutil.which("nvcc")
     named = (
         os.environ.get("CUDA_PATH"),
@@ -30,7 +30,7 @@ def toolkits() -> list[Path]:
 
 
 def installed_libraries(stem: str) -> list[Path]:
-    """Files named `stem`.so* where CUDA libraries are looked for, the first folder that has any."""
+    """Return the files named `stem`.so* in the first folder that has any, of those with CUDA libraries."""
     folders = [Path(entry) / "nvidia" / "cu13" / "lib" for entry in sys.path if entry]
     folders += [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
     for root in toolkits():
@@ -45,13 +45,13 @@ def installed_libraries(stem: str) -> list[Path]:
 
 @functools.cache
 def identity() -> str:
-    """NVRTC's identity for cache keys, read without loading it where that can be done."""
+    """Return NVRTC's identity for cache keys; NVRTC is only loaded if its files do not show it."""
     libraries = installed_libraries("libnvrtc")
     if libraries and libraries[0].parent.parts[-3:] == ("nvidia", "cu13", "lib"):
         try:
             return "wheel " + importlib.metadata.version("nvidia-cuda-nvrtc")
         except importlib.metadata.PackageNotFoundError:
-            pass  # copied without its metadata: the files' own names and sizes tell them apart
+            pass  # copied without its metadata: names and sizes of the files identify it
     if libraries:
         builtins = installed_libraries("libnvrtc-builtins")
         real = sorted({path.resolve() for path in (*libraries, *builtins)})
@@ -61,18 +61,18 @@ def identity() -> str:
 
 
 def label() -> str:
-    """NVRTC's version for people ("13.5.37"), read without loading it where that can be done."""
+    """Return NVRTC's version for people ("13.5.37"); NVRTC is only loaded if its files do not show it."""
     match = re.search(r"\d+\.\d+(?:\.\d+)*", identity())
     return match[0] if match else "unknown"
 
 
 def load() -> Any:
-    """The NVRTC bindings, loaded; a CompileError says what to install where there are none."""
+    """Return the NVRTC bindings, loaded. Raises CompileError, with the install command, if NVRTC is missing."""
     from cuda.bindings import nvrtc
 
     try:
         nvrtc.nvrtcVersion()
-    except Exception as error:  # the bindings raise what their loader raises: several unrelated classes
+    except Exception as error:  # the bindings pass on their loader's errors, of several unrelated classes
         raise CompileError(
             f"NVRTC cannot be loaded ({type(error).__name__}: {error}). Install it: pip install nvidia-cuda-nvrtc"
         ) from error
@@ -85,6 +85,6 @@ def version(nvrtc: Any) -> tuple[int, int]:
 
 
 def supported(nvrtc: Any) -> str:
-    """The architectures that NVRTC compiles for, in words: "NVRTC 13.5 compiles for sm_75, sm_80, ..."."""
+    """Return the architectures that NVRTC supports, in words: "NVRTC 13.5 compiles for sm_75, sm_80, ..."."""
     known = check(nvrtc, "nvrtcGetSupportedArchs", nvrtc.nvrtcGetSupportedArchs())
     return f"NVRTC {'.'.join(map(str, version(nvrtc)))} compiles for {', '.join(f'sm_{arch}' for arch in known)}"

@@ -1,5 +1,5 @@
-"""NVRTC's options: include folders apart from the rest, headers that an option includes, and which options the disk
-cache's key covers."""
+"""NVRTC's options: include folders, headers that an option includes, and the options that the disk cache's key
+covers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 _FOLDER = re.compile(r"(?:-I|--include-path=)=?(.*)", re.DOTALL)
 _HEADER = re.compile(r"(?:--pre-include|-include)=(.*)", re.DOTALL)
 
-# Options whose whole effect is in their text. Any other may read or write files (--pch, --time), or change in which
-# folders headers are looked for (--no-source-include), and keeps a compile out of the cache.
+# Options whose whole effect is in their text. Any other option may read or write files (--pch, --time) or change the
+# folders that headers are searched in (--no-source-include), so it keeps a compile out of the cache.
 _COVERED_NAMES = """
     D define-macro U undefine-macro std gpu-architecture arch dc device-c rdc relocatable-device-code dw device-w ewp
     extensible-whole-program G device-debug lineinfo generate-line-info dopt maxrregcount ftz prec-sqrt prec-div
@@ -24,13 +24,13 @@ _COVERED_NAMES = """
 """
 _COVERED = frozenset(_COVERED_NAMES.split())
 _PTXAS = ("Xptxas", "ptxas-options")
-_PTXAS_VALUE = re.compile(r"(?!.*(?:file|optf|input|output))[\w=,. -]*")  # ptxas reads options from files too
+_PTXAS_VALUE = re.compile(r"(?!.*(?:file|optf|input|output))[\w=,. -]*")  # excludes ptxas options that name files
 
 
 def split(options: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The user's options without include folders, and those folders, which the header scan needs too.
+    """Return the user's options without include folders, and those folders, which the header scan needs too.
 
-    An option and its value in two strings become one if the value is a file. Raises ValueError for an architecture.
+    An option that names a header in a second string is joined to one string. Raises ValueError for an architecture.
     """
     kept: list[str] = []
     folders: list[str] = []
@@ -44,7 +44,8 @@ def split(options: Sequence[str]) -> tuple[list[str], list[str]]:
             folders.append(match[1])
         elif option.startswith(("--gpu-architecture", "-arch")):
             raise ValueError(
-                f'option {option!r}: the device decides the architecture; use Device("sim:sm_80") or another GPU'
+                f'option {option!r} is not supported, as the device sets the architecture; use Device("sim:sm_80") '
+                "or another GPU"
             )
         else:
             kept.append(option)
@@ -52,12 +53,12 @@ def split(options: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def pre_included(options: Sequence[str]) -> list[str]:
-    """The headers that options include before the source, in order."""
+    """Return the headers that options include before the source, in order."""
     return [match[1] for option in options if (match := _HEADER.fullmatch(option))]
 
 
 def not_covered(options: Sequence[str]) -> str | None:
-    """The first option whose effect may be in files that the cache's key does not know, or None."""
+    """Return the first option whose effect may be in files that the cache's key does not cover, or None."""
     previous = ""
     for option in options:
         name, _, value = option.lstrip("-").partition("=")
@@ -67,7 +68,7 @@ def not_covered(options: Sequence[str]) -> str | None:
         elif not option.startswith("-"):
             if previous not in _COVERED:
                 return option
-            continue  # the value of the option before it
+            continue  # the value of the previous option
         else:
             previous = name if "=" not in option else ""
         if name in _PTXAS:
@@ -79,5 +80,5 @@ def not_covered(options: Sequence[str]) -> str | None:
 
 
 def absolute(folder: str | os.PathLike[str]) -> str:
-    """`folder` from the root, with its links and `..` as they are written."""
+    """Return `folder` as an absolute path; links and `..` in it are kept."""
     return os.path.join(os.getcwd(), folder) if not os.path.isabs(folder) else os.fspath(folder)

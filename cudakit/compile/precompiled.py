@@ -1,14 +1,14 @@
-"""Precompiled headers: NVRTC reads the headers of a source once per process, and later compiles start after them.
+"""Precompiled headers: NVRTC reads the headers of a source once per process, and later compiles skip them.
 
-NVRTC can use a precompiled header only in the process that made it (it is a copy of NVRTC's memory, at its addresses),
-so it saves time when one process compiles the same headers again: a notebook, a tuner, a script with several name
-expressions. CUDAKIT_PCH says when: "auto" (the default) makes one at the second compile of headers if the first took
-WORTH_S seconds or more, "always" at the first, "never" not at all. `Compiled.precompiled` reports what happened.
+NVRTC can use a precompiled header only in the process that made it (it is a copy of NVRTC's memory, at its addresses).
+It saves time if one process compiles the same headers again: a notebook, a tuner, a script with several name
+expressions. CUDAKIT_PCH sets the policy: "auto" (the default) makes one at the second compile of the same headers if
+the first took WORTH_S seconds or more, "always" at the first, "never" not at all. `Compiled.precompiled` reports it.
 
-NVRTC compares headers by their time of change in seconds, and would use one that is out of date. So a precompiled
-header is kept in a folder of its own, whose key covers the content and the state of each header of ours and the user's,
-and is removed if one changed during the compile. The folders are below this process's own temporary folder, which is
-removed at its end; the next process removes those of processes that were killed.
+NVRTC compares headers by their modification time in seconds, so it could use an outdated one. Therefore each
+precompiled header has its own folder, whose key covers the content and state of each header except CUDA's own, and it
+is removed if a header changed during the compile. The folders are in a temporary folder of this process, which is
+removed at its end; the next process removes those of killed processes.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from cudakit.compile import headers
 from cudakit.compile import options as nvrtc_options
 from cudakit.errors import CompileError
 
-WORTH_S = 0.5  # making one takes about this much longer than a compile, and each use of it saves more
-_HEAP = 1 << 30  # bytes of addresses; memory is used only for what is read (316 MB for a block reduction of CUB)
-_KEPT = 3  # folders per process: a file is as large as the memory used
-_FREE = 2 << 30  # bytes; with less room left on the disk none is made
+WORTH_S = 0.5  # making one costs about this much more than a compile, and each use saves more
+_HEAP = 1 << 30  # bytes of address space; memory is used only for the headers read (316 MB for a CUB block reduction)
+_KEPT = 3  # folders per process; a file is as large as the memory used
+_FREE = 2 << 30  # bytes; none is made if the disk has less free space
 _PREFIX = "cudakit-pch-"
 
-# What may come before NVRTC's first token that is not a directive, up to which headers are precompiled.
+# The text before NVRTC's first token that is not a directive: headers are precompiled up to there.
 _PREAMBLE = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/|#(?:\\\r?\n|[^\n])*)*", re.DOTALL)
 _INCLUDE = re.compile(r"^\s*#\s*include\b", re.MULTILINE)
 _MESSAGE = re.compile(r"Warning #[\w-]+: .*precompiled header")
@@ -51,7 +51,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Outcome(Generic[R]):
-    """One run of NVRTC: its result, its program's status of making a precompiled header, and the bytes that needs."""
+    """One run of NVRTC: its result, the status of making a precompiled header, and the bytes of heap needed."""
 
     result: R
     status: Any
@@ -60,16 +60,16 @@ class Outcome(Generic[R]):
 
 @dataclass
 class _Process:
-    """What one process has: a forked child starts with nothing of its parent's."""
+    """The state of one process; a forked child starts with an empty one."""
 
     pid: int = field(default_factory=os.getpid)
     lock: threading.RLock = field(default_factory=threading.RLock)
     root: Path | None = None
-    hold: int = -1  # a descriptor of root, locked as long as the process lives
-    took: OrderedDict[str, float] = field(default_factory=OrderedDict)  # seconds of a first compile, by key
-    folders: OrderedDict[str, Path] = field(default_factory=OrderedDict)  # by key, the last used at the end
+    hold: int = -1  # a descriptor of root, locked while the process lives
+    took: OrderedDict[str, float] = field(default_factory=OrderedDict)  # seconds of the first compile, by key
+    folders: OrderedDict[str, Path] = field(default_factory=OrderedDict)  # by key, most recently used last
     heap: int = 0
-    broken: str = ""  # why NVRTC cannot precompile here, once it has failed
+    broken: str = ""  # why NVRTC cannot precompile here, after it has failed
 
 
 _process = _Process()
@@ -83,7 +83,7 @@ def _this_process() -> _Process:
 
 
 def clear() -> None:
-    """Remove this process's precompiled headers and forget what it knows of them."""
+    """Remove this process's precompiled headers and reset its state."""
     global _process
     mine = _this_process()
     with mine.lock:
@@ -94,27 +94,27 @@ def clear() -> None:
 
 
 def policy() -> str:
-    """ "auto", "always" or "never", as CUDAKIT_PCH says. Raises CompileError for another value."""
+    """Return the policy in CUDAKIT_PCH: "auto", "always" or "never". Raises CompileError for another value."""
     value = os.environ.get("CUDAKIT_PCH", "") or "auto"
     if value not in ("auto", "always", "never"):
-        raise CompileError(f'CUDAKIT_PCH={value} is not understood: set it to "auto", "always" or "never"')
+        raise CompileError(f'CUDAKIT_PCH must be "auto", "always" or "never", got {value!r}')
     return value
 
 
 def unavailable() -> str:
-    """Why no header is precompiled in this process, whatever its source is; "" if they may be."""
+    """Return why no source's headers are precompiled in this process; "" if they may be."""
     if policy() == "never":
         return "CUDAKIT_PCH=never"
     if os.environ.get("NVRTC_DISABLE_PCH"):
         return "NVRTC_DISABLE_PCH is set"
     place = tempfile.gettempdir()
     if shutil.disk_usage(place).free < _FREE:
-        return f"{place} has less than {_FREE >> 30} GiB free (TMPDIR names another folder)"
+        return f"{place} has less than {_FREE >> 30} GiB free (set TMPDIR to use another folder)"
     return _this_process().broken
 
 
 def summary() -> str:
-    """Whether headers are precompiled in this process, and when, for people."""
+    """Return a sentence on whether and when headers are precompiled in this process."""
     if reason := unavailable():
         return f"headers are not precompiled: {reason}"
     when = "at the first compile" if policy() == "always" else f"at the second compile, if the first took {WORTH_S} s"
@@ -130,15 +130,15 @@ def run(
     scan: Callable[[], headers.Included],
     attempt: Callable[[tuple[str, ...]], Outcome[R]],
 ) -> tuple[R, str]:
-    """The result of `attempt(more options)`, with precompiled headers if they pay, and how they were used.
+    """Return the result of `attempt(more options)`, with precompiled headers if they save time, and how they were used.
 
-    depends: all that a compile depends on beside its source and headers, as text. options: the user's. included:
-    its headers. scan: reads them again. Raises what `attempt` does.
+    depends: everything that a compile depends on except its source and headers, as text. options: the user's. included:
+    its headers. scan: reads them again. Raises the errors of `attempt`.
     """
     if reason := unavailable() or _unsuitable(source, options):
         return attempt(()).result, f"not used: {reason}"
     if included.unknown:
-        return attempt(()).result, f"not used: the header of {included.unknown[0]!r} is not known by name"
+        return attempt(()).result, f"not used: the header of {included.unknown[0]!r} is unknown before preprocessing"
     mine = _this_process()
     key = _key(source, depends, included)
     with mine.lock:
@@ -154,7 +154,7 @@ def run(
             return result, "not used: the first compile of these headers in this process"
         if took < WORTH_S:
             return attempt(()).result, f"not used: these headers compile in less than {WORTH_S} s"
-    with mine.lock:  # NVRTC runs one compile at a time anyway, and must not while its heap is replaced
+    with mine.lock:  # NVRTC runs one compile at a time anyway, and none while its heap is replaced
         try:
             folder = _folder(mine, key)
             _make_heap(nvrtc, mine, _HEAP)
@@ -168,13 +168,13 @@ def run(
 
 
 class _NotPrecompiled(Exception):
-    """Why NVRTC could not precompile the headers of this source; it is compiled without."""
+    """The reason why NVRTC could not precompile the headers of this source, which is then compiled without."""
 
 
 def _with_heap(
     nvrtc: Any, mine: _Process, key: str, folder: Path, attempt: Callable[[tuple[str, ...]], Outcome[R]]
 ) -> tuple[R, str]:
-    """The result of `attempt` with the precompiled headers of `folder`, again if NVRTC's heap was too small."""
+    """Return the result of `attempt` with the precompiled headers of `folder`; retried if the heap was too small."""
     results = nvrtc.nvrtcResult
     for _ in range(2):
         there = _files(folder)
@@ -201,14 +201,14 @@ def _with_heap(
 
 
 def _make_heap(nvrtc: Any, mine: _Process, size: int) -> None:
-    """Let NVRTC's heap have `size` bytes or more. It gets other addresses, at which no earlier file can be used."""
+    """Make NVRTC's heap at least `size` bytes large. Its addresses change, so earlier files become unusable."""
     if mine.heap >= size:
         return
     granule = 64 << 20
     wanted = -(-size // granule) * granule + (granule if mine.heap else 0)
     (result,) = nvrtc.nvrtcSetPCHHeapSize(wanted)
     if result:
-        raise _NotPrecompiled(f"NVRTC's heap cannot have {wanted >> 20} MB ({result.name})")
+        raise _NotPrecompiled(f"NVRTC's heap cannot be {wanted >> 20} MB ({result.name})")
     if mine.heap:
         for key in list(mine.folders):
             _discard(mine, key)
@@ -216,9 +216,9 @@ def _make_heap(nvrtc: Any, mine: _Process, size: int) -> None:
 
 
 def _unsuitable(source: str, options: Sequence[str]) -> str:
-    """Why the headers of a source are not precompiled; "" if they may be."""
+    """Return why the headers of a source are not precompiled; "" if they may be."""
     if any(option.lstrip("-").partition("=")[0] in _OPTIONS for option in options):
-        return "the options have their own"
+        return "the options set precompiled headers themselves"
     if not (_INCLUDE.search(_preamble(source)) or nvrtc_options.pre_included(options)):
         return "no header before the first declaration"
     return ""
@@ -230,7 +230,7 @@ def _preamble(source: str) -> str:
 
 
 def _key(source: str, depends: Sequence[str], included: headers.Included) -> str:
-    """The sha256 of what precompiled headers are made of: a file with this key is as good as reading them."""
+    """Return the sha256 of everything that precompiled headers depend on."""
     state = (tuple(depends), os.getcwd(), _preamble(source), headers.cuda_version(), included.lookups, included.stamps)
     digest = hashlib.sha256(repr(state).encode("utf-8", "surrogateescape"))
     for path, content in sorted(included.files.items()):
@@ -240,7 +240,7 @@ def _key(source: str, depends: Sequence[str], included: headers.Included) -> str
 
 
 def without_messages(log: str) -> str:
-    """`log` without NVRTC's warnings that a precompiled header was not used."""
+    """Return `log` without NVRTC's warnings that a precompiled header was not used."""
     if "precompiled header" not in log:
         return log
     kept = "".join(line for line in log.splitlines(keepends=True) if not _MESSAGE.match(line))
@@ -248,7 +248,7 @@ def without_messages(log: str) -> str:
 
 
 def _is_of_the_source(log: str) -> bool:
-    """Whether the errors in `log` are the source's own, rather than of precompiling its headers."""
+    """Return whether the errors in `log` are the source's own, not those of precompiling its headers."""
     ours = "catastrophic error: unable to" in log or "Command-line error" in log or "precompiled header" in log
     return not ours
 
@@ -261,7 +261,7 @@ def _message(log: str) -> str:
 
 
 def _folder(mine: _Process, key: str) -> Path:
-    """The folder of `key`'s files, made if there is none. Folders that were not used for longest are removed."""
+    """Return the folder of `key`'s files, made if necessary. The least recently used folders are removed."""
     folder = mine.folders.get(key)
     if folder is None or not folder.is_dir():
         try:
@@ -270,7 +270,7 @@ def _folder(mine: _Process, key: str) -> Path:
             folder = mine.root / key[:32]
             folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise _NotPrecompiled(f"no temporary folder can be made ({error})") from error
+            raise _NotPrecompiled(f"the temporary folder cannot be made ({error})") from error
         mine.folders[key] = folder
     mine.folders.move_to_end(key)
     while len(mine.folders) > _KEPT:
@@ -288,7 +288,7 @@ def _discard(mine: _Process, key: str) -> None:
 
 
 def _make_root() -> tuple[Path, int]:
-    """A new temporary folder of this process's own and a descriptor with its lock; abandoned ones are removed."""
+    """Return a new temporary folder of this process and a locked descriptor of it; abandoned folders are removed."""
     _sweep(Path(tempfile.gettempdir()))
     while True:
         root = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -301,13 +301,13 @@ def _make_root() -> tuple[Path, int]:
 
 
 def _remove(root: Path, hold: int, pid: int) -> None:
-    if pid == os.getpid():  # a forked child leaves its parent's alone
+    if pid == os.getpid():  # a forked child keeps its parent's
         shutil.rmtree(root, ignore_errors=True)
         os.close(hold)
 
 
 def _sweep(place: Path) -> None:
-    """Remove the folders in `place` that this user's processes left when they were killed: they hold no lock."""
+    """Remove the folders in `place` that killed processes of this user left: they are not locked."""
     for folder in place.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if folder.lstat().st_uid != os.geteuid():

@@ -88,7 +88,7 @@ def test_what_others_may_write_is_not_used(
     place = which(folder)
     mode = place.stat().st_mode
     place.chmod(mode | bits)
-    with pytest.warns(CacheWarning, match=rf"others may write to {place} .*chmod") as seen:
+    with pytest.warns(CacheWarning, match=rf"other users may write to {place} .*chmod") as seen:
         ask()
     assert len(seen) == 1
     assert len(compiles) == 2

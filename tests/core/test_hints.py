@@ -53,13 +53,17 @@ def needs(header: str, text: str, what: str) -> Beginning:
 BEGINNINGS = {
     # headers
     "stdio.h": Beginning(
-        "#include <stdio.h>" + KERNEL, "printf is built in: delete the line", body('printf("%d", i);')
+        "#include <stdio.h>" + KERNEL, "Delete #include <stdio.h>: printf is built in", body('printf("%d", i);')
     ),
-    "cstdio": Beginning("#include <cstdio>" + KERNEL, "printf is built in: delete the line", body('printf("%d", i);')),
-    "assert.h": Beginning("#include <assert.h>" + KERNEL, "assert is built in: delete the line", body("assert(i);")),
+    "cstdio": Beginning(
+        "#include <cstdio>" + KERNEL, "Delete #include <cstdio>: printf is built in", body('printf("%d", i);')
+    ),
+    "assert.h": Beginning(
+        "#include <assert.h>" + KERNEL, "Delete #include <assert.h>: assert is built in", body("assert(i);")
+    ),
     "math.h": Beginning(
         "#include <math.h>" + KERNEL,
-        "sqrtf, expf, pow and the like are built in: delete the line, or include <cuda/std/cmath> instead of <math.h>",
+        "Delete #include <math.h>: sqrtf, expf, pow and similar are built in. Or include <cuda/std/cmath> instead",
         body("x[0] = sqrtf(expf(x[1])) + powf(x[2], 2);"),
         minimal=False,
     ),
@@ -72,15 +76,21 @@ BEGINNINGS = {
     "stddef.h": Beginning("#include <stddef.h>" + KERNEL, "size_t is built in", body("size_t n = i; x[n] = 1;")),
     "stdbool.h": Beginning("#include <stdbool.h>" + KERNEL, "bool is built in", body("bool n = i; x[0] = n;")),
     "time.h": Beginning("#include <time.h>" + KERNEL, "clock() is built in", body("x[0] = clock();")),
-    "iostream": Beginning("#include <iostream>" + KERNEL, "for the host: delete the line; printf is built in", DELETED),
-    "vector": Beginning("#include <vector>" + KERNEL, "a kernel gets pointers and sizes", DELETED),
+    "iostream": Beginning(
+        "#include <iostream>" + KERNEL, "Delete #include <iostream>: it is a host header; printf is built in", DELETED
+    ),
+    "vector": Beginning("#include <vector>" + KERNEL, "kernels take pointers and sizes instead", DELETED),
     "a header, then main": Beginning(
         "#include <stdio.h>" + KERNEL + "int main(void) { return 0; }",
-        "printf is built in: delete the line. main is",
+        "Delete #include <stdio.h>: printf is built in. Delete main",
         DELETED,
     ),
-    "cuda.h": Beginning("#include <cuda.h>" + KERNEL, "<cuda.h> is the driver API, for the host", DELETED),
-    "helper_cuda.h": Beginning("#include <helper_cuda.h>" + KERNEL, "is for the host: delete the line", DELETED),
+    "cuda.h": Beginning(
+        "#include <cuda.h>" + KERNEL, "Delete #include <cuda.h>: it is the driver API, which is host code", DELETED
+    ),
+    "helper_cuda.h": Beginning(
+        "#include <helper_cuda.h>" + KERNEL, "Delete #include <helper_cuda.h>: it is a host header", DELETED
+    ),
     "cublas_v2.h": Beginning("#include <cublas_v2.h>" + KERNEL, "cudakit.libs has cuBLAS and cuFFT", DELETED),
     # names
     "uint32_t": needs("cuda/std/cstdint", "uint32_t n = i; x[n] = 1;", "uint32_t"),
@@ -103,24 +113,24 @@ BEGINNINGS = {
         "include <math_constants.h>",
         "#include <math_constants.h>\n" + body("x[0] = CUDART_PI_F;"),
     ),
-    "uint": Beginning(body("uint n = i; x[n] = 1;"), "write unsigned int instead of uint", body("unsigned int n = i;")),
-    "a typing error": Beginning(body("x[threadidx.x] = 1;"), "did you mean threadIdx?", body("x[threadIdx.x] = 1;")),
-    "__syncthread": Beginning(body("__syncthread();"), "did you mean __syncthreads?", body("__syncthreads();")),
+    "uint": Beginning(body("uint n = i; x[n] = 1;"), "Use unsigned int instead of uint", body("unsigned int n = i;")),
+    "a typing error": Beginning(body("x[threadidx.x] = 1;"), "Did you mean threadIdx?", body("x[threadIdx.x] = 1;")),
+    "__syncthread": Beginning(body("__syncthread();"), "Did you mean __syncthreads?", body("__syncthreads();")),
     "__shfl_down": Beginning(
         body("x[0] = __shfl_down(x[0], 1);"),
-        "write __shfl_down_sync, with the mask of the lanes first",
+        "use __shfl_down_sync, whose first argument is the lane mask",
         body("x[0] = __shfl_down_sync(0xffffffff, x[0], 1);"),
     ),
     "exit": Beginning(body("exit(1);"), "return from the kernel, or stop it with __trap()", body("__trap();")),
     "fprintf": Beginning(
-        body('fprintf(stderr, "x");'), "fprintf is for the host: printf is built in", body('printf("x");')
+        body('fprintf(stderr, "x");'), "fprintf is a host function: use printf, which is built in", body('printf("x");')
     ),
     "std::max": Beginning(
         body("x[0] = std::max(x[0], x[1]);"),
-        "include <cuda/std/algorithm> and write cuda::std::max",
+        "Use cuda::std::max instead of std::max, and include <cuda/std/algorithm>",
         None,
     ),
-    "std::vector": Beginning(body("std::vector<int> v;"), "std::vector is for the host; a kernel gets pointers", None),
+    "std::vector": Beginning(body("std::vector<int> v;"), "std::vector is host code: kernels take pointers", None),
     "cuda::std without its header": Beginning(
         "#include <cuda/std/cstdint>\n" + body("x[0] = cuda::std::accumulate(x, x + 3, 0.0f);"),
         "cuda::std::accumulate needs #include <cuda/std/numeric>",
@@ -136,21 +146,21 @@ BEGINNINGS = {
     ),
     "cub": Beginning(body("typedef cub::BlockReduce<float, 32> R;"), "such as <cub/block/block_reduce.cuh>", None),
     # the host's functions
-    "main": Beginning(KERNEL + "int main() { return 0; }", "main is for the host", DELETED),
+    "main": Beginning(KERNEL + "int main() { return 0; }", "Delete main: it is host code", DELETED),
     "main that launches": Beginning(
         KERNEL + "int main(int argc, char** argv) {\n  float* d;\n  cudaMalloc(&d, 4);\n  k<<<1, 32>>>(d);\n}\n",
-        "main is for the host",
+        "Delete main: it is host code",
         DELETED,
     ),
     "a function that launches": Beginning(
-        KERNEL + "void go(float* x) {\n  k<<<1, 32>>>(x);\n}\n", "a function that launches kernels", DELETED
+        KERNEL + "void go(float* x) {\n  k<<<1, 32>>>(x);\n}\n", "Delete the function that launches kernels", DELETED
     ),
     "the runtime in a kernel": Beginning(
-        body("cudaDeviceSynchronize(); cudaFree(x);"), "cudaDeviceSynchronize, cudaFree are for the host", DELETED
+        body("cudaDeviceSynchronize(); cudaFree(x);"), "cudaDeviceSynchronize, cudaFree are host code", DELETED
     ),
     "no __device__": Beginning(
         "float sq(float x) { return x * x; }\n" + body("x[0] = sq(x[1]);"),
-        "write __device__ before a function that kernels call",
+        "Mark functions that kernels call with __device__",
         "__device__ float sq(float x) { return x * x; }\n" + body("x[0] = sq(x[1]);"),
     ),
     "-default-device": Beginning(
@@ -160,21 +170,23 @@ BEGINNINGS = {
         ("-default-device",),
     ),
     "a kernel launches": Beginning(
-        "__global__ void c() {}\n" + body("c<<<1, 1>>>();"), "launch them from Python", DELETED
+        "__global__ void c() {}\n" + body("c<<<1, 1>>>();"), "Launch the kernel from Python", DELETED
     ),
     # variables
     "a global variable": Beginning(
         "float table[3];\n" + body("x[0] = table[i];"),
-        "write __device__, __constant__ or constexpr",
+        "with __device__, __constant__ or constexpr",
         "__constant__ float table[3];\n" + body("x[0] = table[i];"),
     ),
-    "dim3": Beginning("dim3 grid(4, 4);" + KERNEL, "delete the dim3, and write kernel.launch(grid=, block=)", DELETED),
+    "dim3": Beginning(
+        "dim3 grid(4, 4);" + KERNEL, "Delete the dim3: grid and block are arguments of the launch", DELETED
+    ),
     "_global_": Beginning(
-        "_global_ void k(float* x) {}", "write __global__, with two underscores", "__global__ void k() {}"
+        "_global_ void k(float* x) {}", "Write __global__, with two underscores", "__global__ void k() {}"
     ),
     "texture": Beginning(
         "texture<float, 1> t;" + KERNEL,
-        "give the kernel a cudaTextureObject_t",
+        "Pass the kernel a cudaTextureObject_t",
         "__global__ void k(cudaTextureObject_t t, float* x) { x[0] = tex2D<float>(t, 0, 0); }",
         minimal=False,
     ),
@@ -185,16 +197,16 @@ BEGINNINGS = {
     ),
     "a shared array of a variable's size": Beginning(
         body("__shared__ float s[i];"),
-        "the size of a __shared__ array must be a constant",
+        "The size of a __shared__ array must be a constant",
         body("__shared__ float s[4];"),
     ),
     "the name of a built-in function": Beginning(
         'extern "C" __global__ void norm(float* x) {}',
-        'rename norm, or delete its extern "C"',
+        'Rename norm, or delete its extern "C"',
         "__global__ void norm(float* x) {}",
         minimal=False,
     ),
-    "Python": Beginning("def k(x):\n    x[0] = 1\n", "this is Python, and NVRTC compiles CUDA C++", None),
+    "Python": Beginning("def k(x):\n    x[0] = 1\n", "This is Python, but NVRTC compiles CUDA C++", None),
 }
 
 
@@ -223,7 +235,10 @@ def test_the_limits_of_floats_are_in_a_header_that_has_them() -> None:
     if "<cuda/std/cfloat>" in said:
         assert build("#include <cuda/std/cfloat>\n" + body("x[0] = FLT_MAX + DBL_EPSILON;")).ptx
     else:
-        assert "write cuda::std::numeric_limits<float>::max() and the like, and include <cuda/std/limits>" in said
+        assert (
+            "Use cuda::std::numeric_limits<float>::max() or another of its members, and include <cuda/std/limits>"
+            in said
+        )
 
 
 def test_main_is_named_once_with_all_its_calls() -> None:
@@ -244,7 +259,7 @@ def test_an_error_without_a_hint_has_none() -> None:
 def test_a_users_header_has_hints_too(tmp_path: Path) -> None:
     (tmp_path / "mine.cuh").write_text("inline float twice(float x) { return 2 * x; }\ntypedef uint32_t word;\n")
     said = error('#include "mine.cuh"\n' + KERNEL, include=(tmp_path,))
-    assert "write __device__ before a function" in said
+    assert "Mark functions that kernels call with __device__" in said
     assert "uint32_t needs #include <cuda/std/cstdint>" in said
 
 
@@ -255,7 +270,7 @@ def test_cutlass_needs_an_option(tmp_path: Path) -> None:
     source = "#include <cutlass/exmy_base.h>\n" + KERNEL
     assert 'CUTLASS\'s headers need options=("-default-device",)' in error(source, include=(tmp_path,))
     assert build(source, include=(tmp_path,), options=("-default-device",)).ptx
-    assert "name the folder of CUTLASS's headers in include=" in error(source)
+    assert "Add the folder of CUTLASS's headers to include=" in error(source)
 
 
 def test_thrust_is_for_the_host(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_an_action_whose_checks_pass_passes(action, repository, installed):
 
 
 @pytest.mark.parametrize(
-    ("targets", "why"), [(" \n", "nothing was checked"), ("absent.cu", "no kernel file 'absent.cu'")]
+    ("targets", "why"), [(" \n", "nothing was checked"), ("absent.cu", "kernel file 'absent.cu' not found")]
 )
 def test_an_action_that_has_nothing_to_check_fails(action, repository, installed, targets, why):
     status, said, written = run_steps(action, repository, cudakit="cudakit", targets=targets)

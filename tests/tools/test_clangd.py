@@ -241,7 +241,7 @@ def test_the_arguments_can_be_printed(capsys, tmp_path):
         (["--arch", "sm_90f"], "f from sm_100"),
         (["--arch", "90"], "not for '90'"),
         (["--define", "1X"], "names no macro"),
-        (["--define", "TWICE(x)=x"], "no macro name"),
+        (["--define", "TWICE(x)=x"], "is not a macro name"),
         (["--include", "absent"], "absent is not a folder"),
     ],
 )

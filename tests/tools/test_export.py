@@ -398,7 +398,7 @@ def test_files_that_export_did_not_write_are_kept(project, tmp_path, capsys):
         (("scale.cu", "--name", "string"), "string.h is a header of C"),
         (("template.cu",), "has no kernels: name a template's instances"),
         (("scale.cu", "-o", "scale.cu"), "is a file: name a folder"),
-        (("nowhere.cu",), "no kernel file 'nowhere.cu'"),
+        (("nowhere.cu",), "kernel file 'nowhere.cu' not found"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(project, monkeypatch, capsys, arguments, said):

@@ -464,7 +464,7 @@ def test_a_file_that_others_may_write_to_is_left_alone(store: Path) -> None:
     assert path is not None
     path.chmod(0o666)
     os.utime(path.parent)
-    with pytest.warns(CacheWarning, match="others may write"):
+    with pytest.warns(CacheWarning, match="other users may write"):
         assert kept_tiles(situation(64, 64)) == []
 
 
