@@ -1,4 +1,5 @@
-"""Declare a kernel, or a ladder of kernels, in one file: a numpy reference, and per variant its `.cu` and its launch.
+"""Declare a kernel, or a ladder of kernels, in one file: a numpy reference, and the `.cu` file and launch of each
+variant.
 
     FAMILY = Family("transpose", reference=lambda x: x.T, inputs={"x": "float32[rows, cols]"})
 
@@ -6,8 +7,8 @@
     def naive(p):
         return Launch((ceil_div(p.cols, 32), ceil_div(p.rows, 8)), (32, 8))
 
-It is then called (`FAMILY(x)`), and benched, fuzzed, checked, tuned and exported by its name: `cudakit bench
-mine.py:FAMILY`. The families of `cudakit.ops` are declared by the same names.
+Call it as `FAMILY(x)`; bench, fuzz, check, tune and export it by its name: `cudakit bench mine.py:FAMILY`. The families
+of `cudakit.ops` are declared in the same way.
 """
 
 from cudakit.family import checks

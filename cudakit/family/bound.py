@@ -1,4 +1,4 @@
-"""The bound of rounding that results of a family are judged by if it declares none: derived from its reference."""
+"""The default rounding bound of a family's results, derived from its reference."""
 
 from __future__ import annotations
 
@@ -14,23 +14,28 @@ from cudakit.family.declaration import several
 from cudakit.family.defaults import wide
 from cudakit.family.references import is_float
 
-# Roundings that a correct result may have more than the plain algorithm: a few for each element, and the random walk of
-# a sum over all inputs that an output depends on.
+# Roundings that a correct result may have in addition to those of the plain algorithm: a few per element, and the
+# random walk of a sum over all inputs that an output depends on.
 _FEW, _WALK = 16, 2
-# The share of itself that an input is moved by to see how results follow: a rounding of float32.
+# The relative change of an input that measures how sensitive results are: one rounding of float32.
 _NUDGE = 2.0**-24
 
 
 def rounding(
     results: Callable[[Sequence[Any]], Any], exact: Any, inputs: Sequence[Any], dtypes: Sequence[np.dtype[Any]]
 ) -> Any:
-    """A bound of rounding for results of any algorithm that is not worse than a plain one. results: the reference.
+    """Return a rounding bound for results of any algorithm that is at least as accurate as a plain one. results: the
+    reference.
 
-    The sum of three errors, each for a plain algorithm's: 8 times the error that the reference makes in the inputs' own
-    precision; 4 times the change of its results if each input is rounded once more, for algorithms that scale their
-    inputs first; and some roundings of the result, or of the sum of magnitudes, which the reference of the inputs'
-    magnitudes stands for, that grow with the root of the number of inputs per output, for sums in any order.
-    0 for whole numbers. One array per output.
+    The bound is the sum of three errors, and one array per output:
+
+    - 8 times the error of the reference in the inputs' own precision;
+    - 4 times the change of its results if each input is rounded once more, for algorithms that scale their inputs
+      first;
+    - a number of roundings of the result, or of the sum of magnitudes (the reference of the inputs' magnitudes) if that
+      is larger. The number grows with the root of the number of inputs per output, for sums in any order.
+
+    It is 0 for integers.
     """
     exacts, few = several(exact), []
     plains = several(_tried(results, inputs, exact))
@@ -51,18 +56,18 @@ def rounding(
 
 
 def _apart(result: Any, exact: Any) -> Any:
-    """The distance of each element, in float64; 0 if one of them is not finite."""
+    """Return the distance of each element, in float64; 0 if one of the two is not finite."""
     kind = np.complex128 if "c" in (result.dtype.kind, exact.dtype.kind) else np.float64
     with np.errstate(all="ignore"):
         return _finite(np.abs(result.astype(kind) - exact))
 
 
 def _usual(errors: Any, size: Any, least: float) -> Any:
-    """Errors as they are usual along the last axis, absolute or relative to `size`, whichever are less; but for each
-    element at least its own.
+    """Return the 99.9th percentile of errors along the last axis, absolute or relative to `size`, whichever is smaller;
+    at least each element's own error.
 
-    The largest of a thousand is left out: it may be a step of the reference, such as a rounding to whole numbers, that
-    falls to the other side. The smallest results of a thousand, which may be differences, have absolute errors.
+    The largest error of a thousand is left out: it may be at a step of the reference, such as rounding to integers,
+    that falls to the other side. The smallest result of a thousand, which may be a difference, has the absolute error.
     """
     if not errors.ndim or not errors.shape[-1]:
         return errors
@@ -76,20 +81,20 @@ def _usual(errors: Any, size: Any, least: float) -> Any:
 
 
 def _ranked(values: Any, place: int) -> Any:
-    """The value at a place along the last axis, if it were in order."""
+    """Return the value at position `place` of the sorted last axis."""
     return np.partition(values, place, axis=-1)[..., place : place + 1]
 
 
 def _perturbed(inputs: Sequence[Any]) -> list[Any]:
-    """The inputs, wide, with each float moved up or down by about _NUDGE of itself."""
+    """Return the inputs in float64, with each float changed by about _NUDGE of itself, up or down."""
     rng = np.random.default_rng(0)
     with np.errstate(all="ignore"):
         return [wide(x) * (1 + _NUDGE * rng.uniform(-1.5, 1.5, x.shape)) if _has_nan(x) else wide(x) for x in inputs]
 
 
 def _terms(results: Callable[[Sequence[Any]], Any], exact: Any, inputs: Sequence[Any]) -> list[float]:
-    """How many elements of an input an element of each output depends on: those that are NaN if one in the middle of
-    the input is, times the inputs per output. Of whole numbers, all inputs per output."""
+    """Return the number of input elements that an element of each output depends on: the outputs that become NaN if the
+    middle element of an input is NaN, times the inputs per output. For integers, the inputs per output."""
     exacts = several(exact)
     found = [1.0] * len(exacts)
     for number, x in enumerate(inputs):
@@ -114,7 +119,7 @@ def _has_nan(array: Any) -> bool:
 
 
 def _tried(results: Callable[[Sequence[Any]], Any], inputs: Sequence[Any], exact: Any) -> Any:
-    """The reference's results for inputs that it may not take, such as 16-bit numbers or NaN; `exact` then."""
+    """Return the reference's results; `exact` if it does not support the inputs, such as 16-bit numbers or NaN."""
     try:
         made = results(inputs)
     except Refused:
@@ -132,7 +137,7 @@ def _finite(array: Any) -> Any:
 
 
 def relative(exact: Any, share: float) -> Any:
-    """A bound of `share` of the largest number along the last axis. One array per output."""
+    """Return a bound of `share` of the largest magnitude along the last axis, one array per output."""
     bounds = []
     for one in several(exact):
         size = _finite(np.abs(np.asarray(one, np.float64)))

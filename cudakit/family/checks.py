@@ -1,6 +1,6 @@
-"""What families refuse: dtypes and shapes that they do not take, outputs that overlap themselves or an input.
+"""Checks of a family's arrays: their dtypes and shapes, and outputs that overlap themselves or an input.
 
-Each check raises ValueError. `what` names the operation at the beginning of the message.
+Each check raises ValueError. `what`, the name of the operation, starts the message.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from cudakit.memory import layout
 
 Named = Sequence[tuple[str, Any]]  # arrays and their names in messages
 
-# The texts of expect_output. output: the array; extents: its shape as in 8x9; name: the input's.
+# Messages of expect_output. output: the array; extents: its shape, such as 8x9; name: the input's name.
 _TWICE = (
-    "{what} writes to an output whose elements are apart, and one of shape {output.shape} with strides "
-    "{output.strides} (bytes) may name one place twice: give another output"
+    "{what} needs an output whose elements do not overlap, but shape {output.shape} with strides "
+    "{output.strides} (bytes) may store two elements at one address: pass another output"
 )
 _PARTLY = (
-    "{what}: {name} and the output overlap or lie interleaved without being the same array: give {name} itself as the "
+    "{what}: {name} and the output overlap or are interleaved without being the same array: pass {name} itself as the "
     "output to work in place, or a separate output"
 )
-_SHARED = "the output of {what} overlaps {name}, which other blocks still read: give an output of its own"
+_SHARED = "the output of {what} overlaps {name}, which other blocks still read: pass a separate output"
 
 
 def expect_output(
@@ -37,12 +37,22 @@ def expect_output(
     partly: str = _PARTLY,
     shared: str = _SHARED,
 ) -> None:
-    """Refuse an output that may name one place twice, or that overlaps an input.
+    """Raise ValueError for an output that may store two elements at one address, or that overlaps an input.
 
-    inputs: may be the output itself, each element at the place of its own. One that is repeated (broadcast) to the
-    output's shape and lies in the output is refused too: its places would be written while they are still to be read
-    for others. separate: may share no memory with the output. twice, partly, shared: the texts for an output that names
-    a place twice, one that an input overlaps in part, one that shares memory with an array that must be separate.
+    An input that is broadcast to the output's shape and is in the output's memory is an error too: its elements would
+    be overwritten before they are read for other elements.
+
+    Args:
+        what: The name of the operation, for messages.
+        output: The output.
+        inputs: Arrays, with their names, that may be the output itself, each element at its own address.
+        separate: Arrays, with their names, that must not share memory with the output.
+        twice: The message for an output that may store two elements at one address.
+        partly: The message for an input that overlaps a part of the output.
+        shared: The message for an array of `separate` that shares memory with the output.
+
+    Raises:
+        ValueError: If the output is not usable.
     """
     if layout.overlaps_itself(output.shape, output.strides, output.itemsize):
         extents = "x".join(map(str, output.shape))
@@ -56,26 +66,26 @@ def expect_output(
 
 
 def expect_shape_of(what: str, x: Any, output: Any) -> None:
-    """Refuse an output of another shape than the input's."""
+    """Raise ValueError if the output does not have the input's shape."""
     if tuple(x.shape) != tuple(output.shape):
-        raise ValueError(f"{what} writes an output of the input's shape {tuple(x.shape)}, got {tuple(output.shape)}")
+        raise ValueError(f"{what} needs an output of the input's shape {tuple(x.shape)}, got {tuple(output.shape)}")
 
 
 def expect_float32(what: str, arrays: Named) -> None:
-    """Refuse other dtypes."""
+    """Raise ValueError for arrays that are not float32."""
     for name, array in arrays:
         if array.dtype != np.float32:
             raise ValueError(f"{what} takes float32, {name} is {array.dtype}")
 
 
 def expect_float32_in_and_out(what: str, x: Any, output: Any) -> None:
-    """Refuse other dtypes of an input and the output."""
+    """Raise ValueError if the input or the output is not float32."""
     if x.dtype != np.float32 or output.dtype != np.float32:
         raise ValueError(f"{what} takes float32 in and out, got {x.dtype} in and {output.dtype} out")
 
 
 def expect_one_shape(what: str, arrays: Named) -> None:
-    """Refuse arrays of another shape than the first one's."""
+    """Raise ValueError for arrays that do not have the first one's shape."""
     (first, one), *others = arrays
     for name, array in others:
         if tuple(array.shape) != tuple(one.shape):
@@ -85,7 +95,7 @@ def expect_one_shape(what: str, arrays: Named) -> None:
 
 
 def same_places(one: Any, other: Any) -> bool:
-    """Whether two arrays have one shape and each element at the same place."""
+    """Return whether two arrays have one shape and each element at the same address."""
     if tuple(one.shape) != tuple(other.shape) or one.itemsize != other.itemsize or one.pointer != other.pointer:
         return False
     steps = zip(one.shape, one.strides, other.strides, strict=True)

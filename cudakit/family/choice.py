@@ -1,4 +1,4 @@
-"""The variant and configuration that tuning kept for a call, if there is one: what "auto" means then."""
+"""The variant and configuration that tuning saved for a call, which "auto" uses if there is one."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def situation_of(
     family: Ladder[Any], device: Device, inputs: Sequence[Any], output: Any, options: Mapping[str, Any]
 ) -> Situation:
-    """What a choice is made for: the family, the chip, the shapes and dtypes of all arrays, and the options that are
-    not at their defaults; of a plain number of the kernels', only its kind."""
+    """Return the key of a saved choice: the family, the chip, the shapes and dtypes of all arrays, and the options that
+    are not at their defaults. An option in `scalars` is included by its kind only."""
     usual = {name: values[0] for name, values in family.option_values().items()}
     known = []
     for name, value in sorted(options.items()):
@@ -39,7 +39,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def fingerprint_of(one: Variant[Any], problem: Any, arch: str) -> str:
-    """The digest of all sources that a variant's launches for a problem are compiled from (see `tuned.fingerprint`)."""
+    """Return the digest of all sources that a variant's launches for a problem are compiled from (see
+    `tuned.fingerprint`)."""
     sources = sorted({one.entry_of(launch)[0] for launch in one.launches(problem)} or {one.source})
     return hashlib.sha256(" ".join(tuned.fingerprint(source, arch) for source in sources).encode()).hexdigest()
 
@@ -52,11 +53,11 @@ def tuned_variant(
     options: Mapping[str, Any],
     problem: Any,
 ) -> Variant[Any] | None:
-    """The variant at the configuration that tuning kept for these arrays, or None.
+    """Return the variant with the configuration that tuning saved for these arrays, or None.
 
-    Of a family without a `choose` of its own, the one for the nearest shapes is taken if there is none for these. A
-    choice is passed over if its sources or the compiler have changed, if the declaration does not have its variant or
-    values any more, and if it does not take the problem.
+    If a family has no `choose` of its own and there is no choice for these shapes, the choice for the nearest shapes is
+    used. A choice is ignored if its sources or the compiler have changed, if the declaration no longer has its variant
+    or values, or if it does not support the problem.
     """
     if not tuned.has_any(family.name):
         return None
@@ -69,12 +70,12 @@ def tuned_variant(
             if fingerprint_of(one, problem, device.arch) == choice.fingerprint:
                 return one
         except (OSError, CompileError):
-            continue  # its source is gone, or is not text
+            continue  # its source was deleted, or is not text
     return None
 
 
 def configured(family: Ladder[Any], choice: Choice) -> Variant[Any] | None:
-    """The variant of a choice at its configuration; None if the declaration does not have it."""
+    """Return the variant of a choice with its configuration; None if the declaration does not have it."""
     one = next((one for one in family.variants if one.name == choice.variant), None)
     if one is None or set(choice.configuration) - set(one.tune):
         return None

@@ -1,7 +1,8 @@
-"""Declarations: an array among a kernel's arguments (Slot), the launch of a kernel (Launch), a variant of a family.
+"""Declarations: the placeholder of an array in a kernel's arguments (Slot), the launch of a kernel (Launch), a variant
+of a family.
 
-A variant is one declaration: the idea it adds, its source and entry, and the function that launches it for a problem.
-Tests, benches, tuning, NVTX names, profiler filters and tables follow from these declarations.
+A variant declares its idea, its source and entry, and the function that returns its launch for a problem. Tests,
+benches, tuning, NVTX names, profiler filters and tables are derived from these declarations.
 """
 
 from __future__ import annotations
@@ -28,20 +29,22 @@ Dim = int | tuple[int, ...]
 # The most blocks of a grid along x, and along y and z.
 MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65535
 
-# The element types of kernels that take several.
+# The C++ element types of kernels that support several dtypes.
 CPP = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 
-# The work of a variant that is more than kernels: (device, kernel of a Launch, problem, inputs, output, stream).
+# Work of a variant that is not only kernels: (device, kernel of a Launch, problem, inputs, output, stream).
 Run = Callable[[Any, Callable[["Launch"], Any], Any, Sequence[Any], Any, Any], None]
 
 
 @dataclass(frozen=True)
 class Slot:
-    """An array among a kernel's arguments, which stands for it until the launch.
+    """The placeholder of an array in a kernel's arguments, replaced by the array at the launch.
 
-    role: the number of an input; -1 for the first output, -2 for the second; None for the scratch memory. offset: bytes
-    from its first element on; elements: the dtype that its bytes are taken as, its own if "". An array with an offset,
-    or with elements of another size, must be contiguous.
+    Args:
+        role: The index of an input; -1 for the first output, -2 for the second; None for the scratch memory.
+        offset: Bytes after the array's first element.
+        elements: The dtype that the bytes are read as, "" for the array's own. An array with an offset, or with
+            elements of another size, must be contiguous.
     """
 
     role: int | None
@@ -49,18 +52,18 @@ class Slot:
     elements: str = ""
 
     def at(self, offset: int = 0, dtype: Any = None) -> Slot:
-        """The part of the array from `offset` bytes on, as elements of `dtype` (its own unless given)."""
+        """Return the part of the array that starts after `offset` bytes, as elements of `dtype`, by default its own."""
         name = self.elements if dtype is None else memory.as_dtype(dtype).name
         return Slot(self.role, self.offset + offset, name)
 
     def place(self, inputs: int, outputs: int) -> int:
-        """Its place in (*inputs, *outputs, scratch)."""
+        """Return its index in (*inputs, *outputs, scratch), by the numbers of inputs and outputs."""
         if self.role is None:
             return inputs + outputs
         return self.role if self.role >= 0 else inputs - 1 - self.role
 
     def among(self, arrays: Sequence[Any], inputs: int, outputs: int) -> Any:
-        """The array among (*inputs, *outputs, scratch) that it stands for."""
+        """Return its array from `arrays`, which are (*inputs, *outputs, scratch)."""
         array = arrays[self.place(inputs, outputs)]
         if not self.offset and not self.elements:
             return array
@@ -70,7 +73,7 @@ class Slot:
         return array.reshape(-1).view(np.uint8)[self.offset :].view(own)
 
 
-#: Every input by number, the only output, and the scratch memory, as arguments of kernels.
+#: The inputs by index, the only output, and the scratch memory, as arguments of kernels.
 IN = tuple(Slot(number) for number in range(8))
 OUT = Slot(-1)
 SCRATCH = Slot(None)
@@ -78,14 +81,21 @@ SCRATCH = Slot(None)
 
 @dataclass(frozen=True)
 class Launch:
-    """How one kernel is launched for one problem.
+    """The launch of one kernel for one problem.
 
-    grid, block: an int, or up to three. args: the kernel's arguments in order, arrays as Slots (`p.x` of a Problem, or
-    IN, OUT and SCRATCH); None: the family's `arguments`, or, if it has none, each parameter by its name in the problem.
-    shared: bytes of dynamic shared memory. entry: a C++ name or name expression ("k<4>"), the variant's unless given.
-    scratch: bytes of device memory (not cleared) that SCRATCH stands for; the launches of one variant share the most of
-    them. defines: macros that the source is compiled with. cluster: blocks per cluster. cooperative: all blocks are
-    resident at once and may synchronise. source: the kernel's file, if it is not the variant's.
+    Args:
+        grid: Blocks: an int, or up to three.
+        block: Threads per block: an int, or up to three.
+        args: The kernel's arguments in order, with Slots for arrays (`p.x` of a Problem, or IN, OUT and SCRATCH). None:
+            the family's `arguments`; without those, each parameter by its name in the problem.
+        shared: Bytes of dynamic shared memory.
+        entry: A C++ name or name expression ("k<4>"), by default the variant's.
+        scratch: Bytes of device memory for SCRATCH, not cleared. The launches of one variant share one allocation of
+            the largest size.
+        defines: Macros that the source is compiled with.
+        cluster: Blocks per cluster.
+        cooperative: All blocks are resident at the same time and may synchronise.
+        source: The kernel's file, if it is not the variant's.
     """
 
     grid: Dim
@@ -104,8 +114,8 @@ class Launch:
             object.__setattr__(self, "defines", tuple(self.defines.items()))
 
     def keywords(self, args: Sequence[Any]) -> dict[str, Any]:
-        """The keywords of Kernel.launch and Kernel.prepare for this launch with the kernel arguments `args`, of which
-        arrays may have any strides: the family's `problem` refuses those that its kernels do not take."""
+        """Return the keywords of Kernel.launch and Kernel.prepare for this launch with the kernel arguments `args`.
+        Arrays may have any strides: the family's `problem` rejects those that its kernels do not support."""
         return {
             "grid": self.grid,
             "block": self.block,
@@ -117,26 +127,25 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads per block."""
         return int(np.prod(self.block))
 
 
 @dataclass(frozen=True, eq=False)
 class Variant(Generic[P]):
-    """One rung of a family's ladder; `variant` makes one of a function.
+    """One version of a family's kernel; the decorator `variant` makes it of a function.
 
-    - `launch(problem, **configuration)`: the Launch, or a tuple of several that follow each other on the stream, or a
-      sentence that says why the variant does not take the problem.
-    - `source`: its file, by an absolute path or by one below `kernels/`. `entry`: the kernel that its launches name,
-      unless they name another.
-    - `since`: the first architecture that it runs on.
-    - `run`: for a variant that is more than kernels, with a library's calls between them: it queues all of its work
-      itself, and its `launch` returns (), or the reason. `waits`: it waits for the device meanwhile.
+    - `launch(problem, **configuration)`: returns the Launch, a tuple of several that run in this order on the stream,
+      or a sentence with the reason why the problem is unsupported.
+    - `source`: its file, an absolute path or a path below `kernels/`. `entry`: the default kernel of its launches.
+    - `since`: the oldest architecture that it supports.
+    - `run`: for a variant that also calls a library: queues all of its work itself; its `launch` then returns (), or
+      the reason. `waits`: whether `run` waits for the device.
     - `rounding`: replaces the family's, if its arithmetic differs.
     - `problems`: the kind of problems that cudakit.testing draws for a variant that supports few others: "aligned" for
-      one that loads vectors (see cudakit.testing.declared_cases), or one of the family's own strategy; any unless
-      given.
-    - `tune`: the values that keywords of `launch` may have; `configuration`: those that differ from its defaults.
+      one that loads vectors (see cudakit.testing.declared_cases), or a kind of the family's own strategy. By default
+      any.
+    - `tune`: the values to try for keywords of `launch`. `configuration`: the values that differ from the defaults.
     """
 
     name: str
@@ -153,11 +162,11 @@ class Variant(Generic[P]):
     configuration: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.configuration:  # one that has a configuration was made of one that has not
+        if not self.configuration:  # a variant with a configuration was made from one that has been checked
             _expect_tunable(self)
 
     def answer(self, problem: P) -> tuple[Launch, ...] | str:
-        """Its launches for `problem` in order, or the sentence that says why it does not take it."""
+        """Return its launches for `problem` in order, or the sentence with the reason why it does not support it."""
         try:
             made = self.launch(problem, **self.configuration)
         except CudakitError:
@@ -175,51 +184,54 @@ class Variant(Generic[P]):
             return tuple(made)
         raise LaunchError(
             f"the function of variant {self.name} returns {made!r} for {problem}: return a Launch, a tuple of several, "
-            "or a sentence that says why it does not take the problem"
+            "or a sentence with the reason why it does not support the problem"
         )
 
     def launches(self, problem: P) -> tuple[Launch, ...]:
-        """Its launches for `problem`, in order. Raises UnsupportedVariant with the reason if it does not take it."""
+        """Return its launches for `problem`, in order. Raise UnsupportedVariant with the reason if it does not support
+        it."""
         made = self.answer(problem)
         if isinstance(made, str):
-            raise UnsupportedVariant(f"{self.name} cannot take {problem}: {made}")
+            raise UnsupportedVariant(f"{self.name} does not support {problem}: {made}")
         return made
 
     def refusal(self, problem: P, arch: str) -> str | None:
-        """Why this variant cannot take `problem` on `arch` ("sm_90"), or None if it can."""
+        """Return the reason why this variant does not support `problem` on `arch` ("sm_90"), or None if it does."""
         if _arch_number(arch) < _arch_number(self.since):
-            return f"it needs {self.since} or later, the device is {arch}"
+            return f"needs {self.since} or later, the device is {arch}"
         made = self.answer(problem)
         return made if isinstance(made, str) else None
 
     def configured(self, **configuration: Any) -> Variant[P]:
-        """The variant at other values of what it is tuned by. Raises ValueError for a name that is not one of them."""
+        """Return the variant with other values of its tuned keywords. Raise ValueError for a keyword that is not
+        tuned."""
         unknown = [name for name in configuration if name not in self.tune]
         if unknown:
-            known = ", ".join(self.tune) or "nothing"
+            known = ", ".join(self.tune) or "none"
             raise ValueError(
-                f"variant {self.name} is not tuned by {unknown[0]!r}, but by {known}{names.hint(unknown[0], self.tune)}"
+                f"variant {self.name} has no tuned keyword {unknown[0]!r}; it has {known}"
+                + names.hint(unknown[0], self.tune)
             )
         return replace(self, configuration={**self.configuration, **configuration})
 
     @property
     def usual(self) -> dict[str, Any]:
-        """The configuration that it has, defaults included."""
+        """Its configuration, including defaults."""
         parameters = inspect.signature(self.launch).parameters
         return {name: self.configuration.get(name, parameters[name].default) for name in self.tune}
 
     def entry_of(self, launch: Launch) -> tuple[str, str, tuple[tuple[str, Any], ...]]:
-        """The source, entry and macros of one of its launches."""
+        """Return the source, entry and macros of one of its launches."""
         return launch.source or self.source, launch.entry or self.entry, tuple(dict(launch.defines).items())
 
 
 def _expect_tunable(variant: Variant[Any]) -> None:
-    """Raise TypeError if a name that the variant is tuned by is not a keyword of its function, and ValueError if the
-    keyword's default is not one of the values."""
+    """Raise TypeError if a name in `tune` is not a keyword of the variant's function, and ValueError if the keyword's
+    default is not one of its values."""
     parameters = inspect.signature(variant.launch).parameters if variant.tune else {}
     for name, values in variant.tune.items():
         if name not in parameters or parameters[name].default is inspect.Parameter.empty:
-            raise TypeError(f"variant {variant.name} is tuned by {name!r}: its function needs a keyword {name}=")
+            raise TypeError(f"variant {variant.name}: tune= needs a keyword {name}= with a default in its function")
         if isinstance(values, str) or not list(values):
             raise ValueError(f"variant {variant.name}: tune={{{name!r}: ...}} needs a sequence of values")
         if parameters[name].default not in values:
@@ -242,12 +254,26 @@ def variant(
     problems: str = "",
     tune: Mapping[str, Sequence[Any]] | None = None,
 ) -> Callable[[Callable[..., Launch | tuple[Launch, ...] | str]], Variant[Any]]:
-    """Declares the function under it as the launch of a variant (see Variant for the parameters).
+    """Declare the decorated function as the launch of a variant.
 
-    The function takes a problem and returns a Launch, a tuple of several, or a sentence that says why the variant does
-    not take the problem. The variant's name is the function's, its entry the same, its idea the first line of the
-    docstring, unless given. source: the `.cu` file, looked for next to the function's file, then in the working
-    directory, then among cudakit's kernels.
+    The function takes a problem and returns a Launch, a tuple of several, or a sentence with the reason why the variant
+    does not support the problem.
+
+    Args:
+        source: The `.cu` file: searched next to the function's file, then in the working directory, then among
+            cudakit's kernels.
+        name: By default the function's name.
+        idea: One line for tables, by default the first paragraph of the function's docstring.
+        entry: The kernel's name, by default the variant's.
+        since: The oldest architecture that it supports.
+        run: A function that queues the variant's work, if that is not only kernels (see Variant).
+        waits: Whether `run` waits for the device.
+        rounding: Replaces the family's rounding bound.
+        problems: The kind of problems that cudakit.testing draws for it, by default any.
+        tune: The values to try for keywords of the function, by name.
+
+    Returns:
+        A decorator that returns the Variant.
     """
 
     def declare(function: Callable[..., Launch | tuple[Launch, ...] | str]) -> Variant[Any]:
@@ -270,13 +296,14 @@ def variant(
 
 
 def _located(source: str, function: Callable[..., Any]) -> str:
-    """The absolute path of a file next to the function's own; else `source` itself if it is found elsewhere."""
+    """Return the absolute path of the file if it is next to the function's file; otherwise `source` itself if it is
+    found elsewhere."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     beside = Path(code.co_filename).parent / source if code is not None else Path(source)
     if not beside.is_file():
         try:
             headers.find_source(source)
-        except FileNotFoundError:  # the error of its compile names the place where it is expected
+        except FileNotFoundError:  # compiling it will raise an error with the expected path
             return str(beside.resolve())
         return source
     return str(beside.resolve())
@@ -292,30 +319,30 @@ def _arch_number(arch: str) -> int:
 
 
 def cpp_bool(value: bool) -> str:
-    """`value` as a template argument."""
+    """Return a bool as a C++ template argument."""
     return "true" if value else "false"
 
 
 def ceil_div(a: int, b: int) -> int:
-    """a / b rounded up, for a >= 0 and b > 0."""
+    """Return a / b rounded up, for a >= 0 and b > 0."""
     return -(-a // b)
 
 
 def alignment(array: Any) -> int:
-    """16 if the first element is on a 16-byte boundary, else the item's own size (at most 16)."""
+    """Return 16 if the array's first element is on a 16-byte boundary, else its item size (at most 16)."""
     return 16 if array.pointer % 16 == 0 else min(array.itemsize, 16)
 
 
 def scratch_bytes(launches: Sequence[Launch]) -> int:
-    """Bytes of the scratch memory that the launches of one run share, in whole pieces of 16 bytes."""
+    """Return the bytes of scratch memory that the launches of one run share, rounded up to a multiple of 16."""
     return -(-max((each.scratch for each in launches), default=0) // 16) * 16
 
 
 def several(value: Any) -> tuple[Any, ...]:
-    """The arrays of one output or of several."""
+    """Return a tuple of arrays unchanged, and one array as a tuple of one."""
     return value if isinstance(value, tuple) else (value,)
 
 
 def one_or_all(arrays: tuple[Any, ...]) -> Any:
-    """The only array of a tuple, or the tuple: how callers pass one output or several. The inverse of `several`."""
+    """Return the only array of a tuple, or the tuple if it has several. The inverse of `several`."""
     return arrays[0] if len(arrays) == 1 else arrays

@@ -1,6 +1,6 @@
-"""Declared: the fields of a family, and the arrays and problems that follow from them.
+"""Declared: the fields of a family, and the arrays and problems that are derived from them.
 
-Each method reads one part of the declaration, and falls back on its default (defaults.py).
+Each method reads one part of the declaration and uses a default (defaults.py) if it is missing.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from cudakit.names import hint
 from cudakit.shapes import Shape, shape_text
 from cudakit.tracebacks import line_in
 
-#: The shape and dtype of an output.
+#: Shape and dtype of an output.
 Like = tuple[Shape, np.dtype[Any]]
-# Shapes of outputs that are kept, by the shapes of inputs: the reference is not run at each call.
+# The most cached output shapes, by the inputs' shapes; the cache avoids running the reference at each call.
 _MOST_LIKES = 256
 
 
 @dataclass(frozen=True)
 class PeerWork:
-    """Another package's way to do a family's work. work(*inputs, *outputs, **options) queues it on the package's
-    current stream, or returns the function that does; the arrays are the package's own."""
+    """Another package's implementation of a family.
+
+    `work(*inputs, *outputs, **options)` queues the work on the package's current stream, or returns a function that
+    does. The arrays are the package's own.
+    """
 
     name: str
     package: str
@@ -41,49 +44,51 @@ class PeerWork:
 
 @dataclass(eq=False, repr=False)
 class Declared(Generic[P]):
-    """The declaration of a family: what its variants compute, and what they are given.
+    """The declaration of a family: its reference, its variants, and the arrays and options that they take.
 
-    - `name`: in tables, on the command line, and of NVTX ranges.
-    - `reference(*inputs, **options)`: the output (a tuple of several) in float64 numpy, or in whole numbers. Floats are
-      passed to it as float64, so plain numpy code is enough; it may not write to them. Its keyword-only parameters are
+    - `name`: for tables, the command line and NVTX ranges.
+    - `reference(*inputs, **options)`: returns the output (or a tuple of several) in float64 numpy, or in integers.
+      Floats are passed as float64, so plain numpy code is enough; inputs are read-only. Its keyword-only parameters are
       the family's options.
-    - `widened`: False for a reference that widens floats itself, piece by piece: it gets the inputs as they are.
-    - `variants`: the rungs, the simplest first; `@family.variant` adds one.
-    - `inputs`: by name, such as {"a": "float32[m, k]", "b": "float32[k, n]"}: names or numbers per axis, or none for
-      the problem's whole shape. Without a dtype, the kernel's signature has it, or `dtypes`. Or a function (shape,
-      dtype, rng, **options) that returns new host arrays. Unless given: the reference's parameters, of one shape.
-    - `outputs`: by name, likewise; one without extents has the reference's shape if no input has the problem's whole
-      shape. Or a function (*inputs, **options) that returns the shape and dtype of the output, or a tuple of such
-      pairs. Unless given: "out", of the reference's shape and the signature's dtype.
-    - `in_place`: the name of the input that is the output. `initial`: what outputs are filled with before a launch,
-      for kernels that add to what is there.
-    - `options`: values that an option is tested with, by name; its default is the first.
-    - `problem(inputs, output, **options)`: the argument of the variants' functions, if it is not a Problem; raises
-      ValueError for arrays that the family refuses. `strided`: arrays of a Problem may have any strides.
-    - `arguments(problem)`: the kernels' arguments, for launches that have none.
-    - `rounding(exact, *inputs, **options)`: how far rounding may move each element of a correct result before it is
-      rounded to its dtype (see cudakit.rounding); or one number for all. `tolerance`: instead, a share of the largest
-      number along the last axis. Unless given, `cudakit.family.bound` derives one.
-    - `baseline(*inputs, **options)`: a numpy user's code, in the same precision: the CPU row of a table; the reference
-      unless given.
-    - `traffic(problem)`: the fewest bytes that must move through device memory; those of all arrays unless given.
-    - `flops(problem)`: operations, or 0 if bandwidth is the only measure.
-    - `choose(problem, arch)`: the name of the variant that "auto" means; the last that takes the problem unless given.
-    - `shapes`: what benches run: a sequence, or by "gpu", "sim", "sweep", "sim sweep"; "gpu once": those of a profile,
-      if it should take fewer.
-    - `dtypes`: the dtypes of inputs that it takes, the usual one first. `modes`: named settings of the options; the
-      unnamed mode is the usual one.
-    - `instead(dtype)`: the family that a call takes for inputs of a dtype, if it is another one.
-    - `scalars`: the options that are plain numbers among the kernels' arguments, by name.
-    - `ceiling`: the row that is 100 %: "copy" (a copy of the same bytes) or the name of a peer's row ("cublas").
-    - `read_shape(shape)`: the full shape for one that a user wrote short (1024 for a square product).
-    - `problems`: the hypothesis strategy of its problems: a function (elements, kind), or "module:function"; one made
-      of this declaration unless given.
+    - `widened`: False for a reference that converts floats to float64 itself, part by part: inputs are then passed
+      unchanged.
+    - `variants`: the variants, the simplest first; `@family.variant` adds one.
+    - `inputs`: by name, such as {"a": "float32[m, k]", "b": "float32[k, n]"}: per axis a name or a number; without
+      extents, the array has the problem's whole shape. Without a dtype, it is that of the kernel's signature, or one of
+      `dtypes`. Or a function (shape, dtype, rng, **options) that returns new host arrays. Default: the reference's
+      parameters, all of one shape.
+    - `outputs`: by name, in the same form. An output without extents has the reference's shape, unless an input has the
+      problem's whole shape. Or a function (*inputs, **options) that returns the shape and dtype of the output, or a
+      tuple of such pairs. Default: "out", with the reference's shape and the signature's dtype.
+    - `in_place`: the name of the input that is also the output. `initial`: the value that outputs are filled with
+      before a launch, for kernels that add to their output.
+    - `options`: values to test per option, by name; the first is the default.
+    - `problem(inputs, output, **options)`: returns the argument of the variants' functions, if it is not a Problem;
+      raises ValueError for unsupported arrays. `strided`: arrays of a Problem may have any strides.
+    - `arguments(problem)`: the kernels' arguments, for launches without their own.
+    - `rounding(exact, *inputs, **options)`: the largest rounding error per element of a correct result, before it is
+      rounded to its dtype (see cudakit.rounding); or one number for all elements. `tolerance`: instead, a fraction of
+      the largest number along the last axis. By default `cudakit.family.bound` derives a bound.
+    - `baseline(*inputs, **options)`: plain numpy code in the same precision, for the CPU row of a table. Default: the
+      reference.
+    - `traffic(problem)`: the minimum bytes of device memory traffic. Default: the bytes of all arrays.
+    - `flops(problem)`: operations, or 0 if bandwidth is the only metric.
+    - `choose(problem, arch)`: the name of the variant for "auto". Default: the last that supports the problem.
+    - `shapes`: the shapes that benches run: a sequence, or a mapping by "gpu", "sim", "sweep", "sim sweep"; "gpu once":
+      fewer shapes, for profiles.
+    - `dtypes`: the supported dtypes of inputs, the default first. `modes`: named settings of the options; the mode
+      without a name is the default.
+    - `instead(dtype)`: the family to use for inputs of a dtype, if it is another one.
+    - `scalars`: options that are plain numbers in the kernels' arguments, by name.
+    - `ceiling`: the row that counts as 100 %: "copy" (a copy of the same bytes) or the name of a peer's row ("cublas").
+    - `read_shape(shape)`: returns the full shape of a short one (1024 for a square product).
+    - `problems`: the hypothesis strategy of its problems: a function (elements, kind), or "module:function". Default:
+      one derived from this declaration.
 
-    `FAMILY.call = function`, set after the declaration, is for a family that users call by a function of its own, which
-    benches time then: call(inputs, out, variant, stream, **options) returns a user's call, without arguments, or None
-    if no call of the function runs the variant on these arrays. A copy (dataclasses.replace), whose variants the
-    function does not know, has none: benches call the copy itself.
+    Set `FAMILY.call = function` after the declaration if users call the family by a function of its own; benches then
+    time that function. call(inputs, out, variant, stream, **options) returns a user's call, a function without
+    arguments, or None if no call of the function runs the variant on these arrays. A copy (dataclasses.replace) has no
+    `call`, because the function does not know its variants; benches call the copy itself.
     """
 
     name: str
@@ -115,7 +120,7 @@ class Declared(Generic[P]):
     peers: list[PeerWork] = field(default_factory=list)  # one list for a family and its copies
     call: Callable[..., Callable[[], Any] | None] | None = field(default=None, init=False, compare=False, repr=False)
     recent: Recent = field(default_factory=Recent, init=False, compare=False, repr=False)
-    epoch: int = field(default=0, init=False, compare=False, repr=False)  # grows if calls are to be resolved anew
+    epoch: int = field(default=0, init=False, compare=False, repr=False)  # incremented if calls must be resolved again
 
     def __post_init__(self) -> None:
         try:
@@ -126,7 +131,7 @@ class Declared(Generic[P]):
         written = self.outputs if isinstance(self.outputs, Mapping) else {}
         try:
             self.specs: dict[str, ArraySpec] = {name: ArraySpec.of(text) for name, text in declared.items()}
-            if callable(self.inputs):  # arrays of any shapes: those that the function makes
+            if callable(self.inputs):  # the function may make arrays of any shapes
                 self.specs = {name: replace(spec, free=True) for name, spec in self.specs.items()}
             self.written: dict[str, ArraySpec] = {name: ArraySpec.of(text) for name, text in written.items()}
         except ValueError as error:
@@ -147,12 +152,12 @@ class Declared(Generic[P]):
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The names of the extents of its inputs, in the order of a problem's shape."""
+        """The names of the inputs' extents, in the order of a problem's shape."""
         return dims_of(list(self.specs.values()))
 
     @property
     def usual_dtypes(self) -> tuple[str, ...]:
-        """The dtypes that it is tested in: those declared, or that of its first input."""
+        """The dtypes to test: `dtypes`, or the dtype of its first input."""
         if self.dtypes:
             return self.dtypes
         first = next(iter(self.specs), None)
@@ -162,23 +167,23 @@ class Declared(Generic[P]):
 
     @property
     def _declared(self) -> bool:
-        """Whether its inputs are made of the declaration, not by a function."""
+        """Whether its inputs are declared, not made by a function."""
         return not callable(self.inputs)
 
     def shapes_for(self, kind: str, *, sweep: bool = False, once: bool = False) -> tuple[Shape, ...]:
-        """The shapes that benches run on a kind of device ("gpu" or "sim"). sweep: the whole list. once: those of a
-        profile, which takes tens of passes over each launch, if it has fewer for it."""
+        """Return the shapes that benches run on a kind of device ("gpu" or "sim"). sweep: the whole list. once: the
+        shapes for profiles, which run each launch tens of times, if they are declared."""
         shapes: dict[str, tuple[Shape, ...]] = self.shapes
         if sweep:
             return shapes["sweep" if kind == "gpu" else "sim sweep"]
         return shapes.get(f"{kind} once", shapes[kind]) if once else shapes[kind]
 
     def option_values(self) -> dict[str, tuple[Any, ...]]:
-        """The values that each option is tested with."""
+        """Return the values to test per option."""
         return {name: tuple(self.options.get(name, (default,))) for name, default in self.option_defaults.items()}
 
     def input_dtype(self, name: str, dtype: Any) -> np.dtype[Any]:
-        """The dtype of an input: declared, or the one under test, or that of the signature."""
+        """Return the dtype of an input: the declared one, `dtype` (the one under test), or that of the signature."""
         spec = self.specs[name]
         if spec.dtype:
             return memory.as_dtype(spec.dtype)
@@ -187,12 +192,12 @@ class Declared(Generic[P]):
         return defaults.expect_dtype(self.name, name, self.signature().get(name), output=False)
 
     def inputs_for(self, shape: Shape, dtype: Any, rng: np.random.Generator, **options: Any) -> tuple[Any, ...]:
-        """New random host arrays for one problem. Raises ValueError for a shape that it does not take."""
+        """Return new random host arrays for one problem. Raise ValueError for an unsupported shape."""
         if callable(self.inputs):
             try:
                 return tuple(self.inputs(shape, memory.as_dtype(dtype), rng, **options))
             except (ValueError, MemoryError):
-                raise  # a shape that it does not take, or that has no room
+                raise  # an unsupported shape, or too little memory
             except Exception as error:
                 raise Refused(
                     f"family {self.name}: inputs(shape, dtype, rng, **options) fails for {shape_text(shape)}: "
@@ -206,9 +211,9 @@ class Declared(Generic[P]):
         )
 
     def outputs_like(self, inputs: Sequence[Any], **options: Any) -> tuple[Like, ...]:
-        """Shape and dtype of each output, for arrays on the host or on a device.
+        """Return the shape and dtype of each output, for arrays on the host or on a device.
 
-        Raises ValueError for arrays that the declaration does not take, TypeError for an unknown option.
+        Raises ValueError for arrays that do not match the declaration, TypeError for an unknown option.
         """
         if self.problem is None:
             self._expect_options(options)
@@ -229,7 +234,7 @@ class Declared(Generic[P]):
                 shapes = [spec.shape(whole, extents) for spec in self.written.values()]
             except KeyError as error:
                 raise ValueError(
-                    f"{self.name}: the extent {error.args[0]!r} of an output is neither one of an input nor an option"
+                    f"{self.name}: the extent {error.args[0]!r} of an output is no extent of an input and no option"
                 ) from error
             return tuple(
                 (shape, memory.as_dtype(spec.dtype)) for shape, spec in zip(shapes, self.written.values(), strict=True)
@@ -237,7 +242,8 @@ class Declared(Generic[P]):
         return self._outputs_of_reference(inputs, options)
 
     def _outputs_of_reference(self, inputs: Sequence[Any], options: Mapping[str, Any]) -> tuple[Like, ...]:
-        """Shapes by the reference of arrays of zeros, and dtypes by the declaration or the signature; kept."""
+        """Return shapes, by running the reference on zeros, and dtypes, by the declaration or the signature. Results
+        are cached."""
         key = (tuple((tuple(x.shape), x.dtype.name) for x in inputs), repr(sorted(options.items())))
         found = self._likes.get(key)
         if found is None:
@@ -260,44 +266,47 @@ class Declared(Generic[P]):
         return tuple(likes)
 
     def _is_placed(self, spec: ArraySpec) -> bool:
-        """Whether the dtype and the shape of an output follow from its declaration and the inputs'."""
+        """Return whether the declarations of an output and of the inputs are enough for the output's dtype and
+        shape."""
         whole = any(other.dims is None for other in self.specs.values())
         return bool(spec.dtype) and (spec.dims is not None or whole)
 
     def results(self, inputs: Sequence[Any], **options: Any) -> Any:
-        """What the reference returns for host arrays: an array, or a tuple of several.
+        """Run the reference on host arrays and return its result: an array, or a tuple of several.
 
         Raises Refused if it fails, and for results that are not numbers.
         """
         return references.results(self.name, self.reference, inputs, {**self.option_defaults, **options})
 
     def passed(self, array: Any) -> Any:
-        """An input as the reference gets it."""
+        """Return an input in the form that is passed to the reference."""
         return defaults.wide(array) if self.widened else array
 
     def _named(self, count: int) -> tuple[str, ...]:
-        """The names of the outputs of a reference that returns `count`. Raises Refused if others are declared."""
+        """Return the names of the outputs of a reference that returns `count` arrays. Raise Refused if another number
+        is declared."""
         found = self.output_names(count)
         if len(found) != count:
             raise Refused(
                 f"family {self.name}: its reference returns {count} array{'' if count == 1 else 's'}, outputs= "
-                f"declares {len(found)} ({', '.join(found)}): return a tuple of as many"
+                f"declares {len(found)} ({', '.join(found)}): return a tuple of {len(found)}"
             )
         return found
 
     def output_names(self, count: int = 1) -> tuple[str, ...]:
-        """The names of its outputs."""
+        """Return the names of its outputs."""
         if self.written:
             return tuple(self.written)
         return ("out",) if count == 1 else tuple(f"out{number}" for number in range(count))
 
     @property
     def over(self) -> int:
-        """The number of the input that is the output, for a family that works in place."""
+        """The index of the input that is also the output, for a family that works in place."""
         return list(self.specs).index(self.in_place)
 
     def problem_of(self, inputs: Sequence[Any], output: Any, **options: Any) -> P:
-        """The problem of arrays on a device; ValueError says what it refuses. output: an array, or a tuple of them."""
+        """Return the problem of arrays on a device. Raise ValueError for unsupported arrays. output: an array, or a
+        tuple of several."""
         if self.problem is not None:
             return self.problem(inputs, output, **options)
         self._expect_options(options)
@@ -320,19 +329,19 @@ class Declared(Generic[P]):
             )
 
     def is_empty(self, output: Any) -> bool:
-        """Whether there is nothing to launch: no output has an element."""
+        """Return whether there is nothing to launch, because no output has elements."""
         return not any(array.size for array in several(output))
 
     def traffic_of(self, problem: P, inputs: Sequence[Any], output: Any) -> int:
-        """The fewest bytes that must move through device memory."""
+        """Return the minimum bytes of device memory traffic."""
         if self.traffic is not None:
             return self.traffic(problem)
         return sum(map(defaults.spread, (*inputs, *several(output))))
 
     def signature(self, inputs: Sequence[Any] | None = None) -> dict[str, str]:
-        """The dtypes of arrays by name, as far as the signature of a variant's kernel shows them.
+        """Return the dtypes of arrays by name, if the signature of a variant's kernel shows them.
 
-        inputs: the arrays of a call, if there are some: kernels may differ by the dtype.
+        inputs: the arrays of a call, if there is one, because kernels may differ by dtype.
         """
         if inputs is None:
             usual = self.dtypes[0] if self.dtypes else ""

@@ -1,5 +1,5 @@
-"""What a family's declaration leaves open: the inputs that are drawn, the outputs' shapes, and the
-dtypes of arrays by the kernel's signature."""
+"""Defaults of a family's declaration: random inputs, the outputs' shapes, and the dtypes of arrays by the kernel's
+signature."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from cudakit.family.references import is_float
 from cudakit.memory import array as memory
 from cudakit.shapes import Shape, shape_text
 
-# Shapes of a bench by the number of axes, if a family declares none: for a GPU, and for the simulated device.
+# Default shapes of a bench by the number of axes, for a GPU and for the simulated device.
 SHAPES: dict[int, dict[str, tuple[Shape, ...]]] = {
     1: {"gpu": ((1 << 24,), (10_000_019,)), "sim": ((4096,), (1003,))},
     2: {"gpu": ((4096, 4096), (1023, 4097)), "sim": ((64, 64), (33, 65))},
     3: {"gpu": ((256, 256, 256), (255, 129, 257)), "sim": ((16, 16, 16), (9, 17, 33))},
 }
-#: The kinds of shapes that a family declares.
+#: The kinds of shapes that a family can declare.
 KINDS = ("gpu", "sim", "sweep", "sim sweep", "gpu once", "sim once")
 
 
 def shapes_by_device(declared: Any, axes: int) -> dict[str, tuple[Shape, ...]]:
-    """Shapes by kind of device ("gpu", "sim", "sweep", "sim sweep"). declared: such a mapping, shapes for all, or None:
-    usual shapes of `axes` axes. An int is a shape of one axis."""
+    """Return shapes by kind ("gpu", "sim", "sweep", "sim sweep"). declared: such a mapping, shapes for all kinds, or
+    None for default shapes of `axes` axes. An int is a shape of one axis."""
     if declared is None:
         if axes not in SHAPES:
-            raise ValueError(f"a problem of {axes} axes has no usual shapes: declare shapes=")
+            raise ValueError(f"there are no default shapes for problems of {axes} axes: declare shapes=")
         declared = SHAPES[axes]
     if not isinstance(declared, Mapping):
         declared = {"gpu": declared}
     unknown = [kind for kind in declared if kind not in KINDS]
     if unknown:
-        raise ValueError(f"shapes= has {unknown[0]!r}; kinds of shapes are {', '.join(KINDS)}")
+        raise ValueError(f"shapes= has the unknown kind {unknown[0]!r}; kinds are {', '.join(KINDS)}")
     found = {kind: tuple(map(_shape, _sequence(shapes))) for kind, shapes in declared.items()}
     every = found.get("gpu") or found.get("sim")
     if not every:
@@ -63,7 +63,8 @@ def _shape(shape: Any) -> Shape:
 
 
 def bound(what: str, specs: Mapping[str, ArraySpec], shape: Shape) -> dict[str, int]:
-    """The extents by name if the problem's shape is `shape`. ValueError if their numbers differ."""
+    """Return the extents by name for a problem of shape `shape`. Raise ValueError if `shape` has another number of
+    extents."""
     dims = dims_of(list(specs.values()))
     whole = any(spec.dims is None for spec in specs.values())
     if whole and not dims:
@@ -74,9 +75,9 @@ def bound(what: str, specs: Mapping[str, ArraySpec], shape: Shape) -> dict[str, 
 
 
 def value_range(spec: ArraySpec, dtype: np.dtype[Any]) -> tuple[float | None, float | None]:
-    """The bounds that values of an array are drawn between, `high` excluded; None for floats without bounds.
+    """Return the range that values of an array are drawn from, excluding `high`; None for floats without bounds.
 
-    spec: its `high` is a number (see `ArraySpec.within`).
+    spec: its `high` must be a number (see `ArraySpec.within`).
     """
     top: Any = spec.high
     if dtype.kind not in "iub":
@@ -89,10 +90,10 @@ def value_range(spec: ArraySpec, dtype: np.dtype[Any]) -> tuple[float | None, fl
 
 
 def values(spec: ArraySpec, shape: Shape, dtype: np.dtype[Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Random values of a declared array: standard normal numbers, or evenly spread ones within its bounds."""
+    """Return random values of a declared array: standard normal numbers, or uniform ones if it has bounds."""
     low, high = value_range(spec, dtype)
     if math.prod(shape) and low is not None and high is not None and high <= low:
-        raise ValueError(f"no value is from {low} up to, not including, {high}")
+        raise ValueError(f"no values between low={low} (included) and high={high} (excluded)")
     if dtype.kind in "iub":
         return rng.integers(int(low or 0), int(high or 0), shape).astype(dtype)
     if low is not None or high is not None:
@@ -106,13 +107,13 @@ def values(spec: ArraySpec, shape: Shape, dtype: np.dtype[Any], rng: np.random.G
 
 
 def spread(array: Any) -> int:
-    """Bytes of an array that are read at least: elements that a stride of 0 repeats count once."""
+    """Return the minimum bytes read from an array: elements that a stride of 0 repeats count once."""
     steps = zip(array.shape, array.strides, strict=True)
     return int(array.itemsize) * math.prod(int(n) for n, step in steps if step or n < 2)
 
 
 def wide(array: Any) -> Any:
-    """An input as the reference gets it: floats as float64, complex numbers as complex128."""
+    """Return an input converted for the reference: floats to float64, complex numbers to complex128."""
     if array.dtype.kind == "c":
         return array.astype(np.complex128)
     return array.astype(np.float64) if is_float(array.dtype) else array
@@ -122,11 +123,12 @@ def wide(array: Any) -> Any:
 
 
 def expect_dtype(what: str, name: str, dtype: str | None, *, output: bool) -> np.dtype[Any]:
-    """The dtype `dtype` of array `name`, an output or an input. Refused if a kernel's signature does not have it."""
+    """Return `dtype`, the dtype of array `name`, as a numpy dtype. Raise Refused if it is None, because no kernel's
+    signature shows it."""
     if dtype is None:
         declared = f'outputs={{"{name}": "float32[n]"}}' if output else f'inputs={{"{name}": "float32[n]"}}'
         raise Refused(
-            f"family {what}: the dtype of {name} is not declared, and no kernel's signature shows it (no pointer that "
-            f"it is passed to, or that has its name, is to a type that is known): declare {declared}"
+            f"family {what}: the dtype of {name} is not declared, and no kernel's signature shows it (no pointer "
+            f"parameter of its name or position has a known element type): declare {declared}"
         )
     return memory.as_dtype(dtype)

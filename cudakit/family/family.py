@@ -1,4 +1,4 @@
-"""Family: a ladder that can be called on arrays of any library."""
+"""Family: a callable ladder for arrays of any library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cudakit.family.problem import counted
 
 
 class Family(Ladder[P]):
-    """A ladder of variants, declared once, that is called like a function.
+    """A ladder of variants, declared once and called like a function.
 
     Its parameters are those of `cudakit.family.declared.Declared`.
 
@@ -25,14 +25,26 @@ class Family(Ladder[P]):
     """
 
     def __call__(self, *inputs: Any, out: Any = None, variant: str = "auto", stream: Any = None, **options: Any) -> Any:
-        """Launches a variant on arrays of cudakit, torch or CuPy, and returns the output, of the same library.
+        """Launch a variant on arrays of cudakit, torch or CuPy, and return the output, an array of the same library.
 
-        out: where to write (a tuple of several outputs); new arrays unless given. A family with an `initial` value
-        fills new arrays with it, and adds to those that are given. variant: one by name, or "auto". stream: the
-        device's default stream, or torch's or CuPy's current one, unless given. Returns without waiting.
-        Raises ValueError for arrays that the family does not take, TypeError for an unknown option and for what is not
-        an array on a device, UnsupportedVariant for a variant that does not take them, Refused if the declaration is
-        wrong, as if the reference fails.
+        Does not wait for the device. A family with an `initial` value fills new outputs with it, and adds to outputs
+        that are passed.
+
+        Args:
+            inputs: The inputs, in the declared order.
+            out: The output, or a tuple of several. By default new arrays.
+            variant: The name of a variant, or "auto".
+            stream: By default the device's default stream, or the current stream of torch or CuPy.
+            options: The family's options, by name.
+
+        Returns:
+            The output, or a tuple of several.
+
+        Raises:
+            ValueError: If the arrays do not match the declaration.
+            TypeError: If an option is unknown, or an input is not an array on a device.
+            UnsupportedVariant: If the variant does not support the arrays.
+            Refused: If the declaration is wrong, for example if the reference fails.
         """
         if len(inputs) != len(self.specs) and self.problem is None:
             raise ValueError(f"{self.name} takes {counted(list(self.specs))} by position, got {len(inputs)}")

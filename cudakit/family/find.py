@@ -1,4 +1,4 @@
-"""Find a family by what a user writes: mine.py:FAMILY, package.module:FAMILY, or the name of an installed one."""
+"""Find a user's family: mine.py:FAMILY, package.module:FAMILY, or the name of an installed one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cudakit.errors import Refused
 from cudakit.family.ladder import Ladder
 from cudakit.tracebacks import line_in
 
-#: The entry points by which an installed package makes its families known: `histogram = "package.module:FAMILY"`.
+#: The entry point group in which installed packages declare families: `histogram = "package.module:FAMILY"`.
 GROUP = "cudakit.families"
 
 
 def load(target: str) -> Ladder[Any]:
-    """The family that `mine.py:FAMILY` or `package.module:FAMILY` names; without a name, the only one of the module.
+    """Return the family named by `mine.py:FAMILY` or `package.module:FAMILY`; without a name, the module's only family.
 
-    Raises Refused if there is no such file, module or family, or if it fails as it is imported.
+    Raises Refused if there is no such file, module or family, or if the import fails.
     """
     where, _, name = target.rpartition(":") if ":" in target else (target, "", "")
     module = _file(where, target) if where.endswith(".py") else _module(where, target)
@@ -33,27 +33,27 @@ def load(target: str) -> Ladder[Any]:
         return families[name]
     found = ", ".join(families) or "none"
     if not name:
-        raise Refused(f"{target}: name one of its families ({found}), as in {where}:FAMILY")
+        raise Refused(f"{target}: name one of its families ({found}), such as {where}:FAMILY")
     raise Refused(f"{target}: {where} has no family {name!r}; it has {found}{names.hint(name, families)}")
 
 
 def is_target(text: str) -> bool:
-    """Whether a text names a family by its file or module."""
+    """Return whether a text names a family by its file or module."""
     return ":" in text or text.endswith(".py")
 
 
 def installed() -> dict[str, importlib.metadata.EntryPoint]:
-    """The families of installed packages by name."""
+    """Return the entry points of the families of installed packages, by name."""
     return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
 
 
 def loaded(point: importlib.metadata.EntryPoint) -> Ladder[Any]:
-    """The family of an entry point. Raises Refused if it is none, or cannot be imported."""
+    """Return the family of an entry point. Raise Refused if it is not a family or cannot be imported."""
     return load(point.value)
 
 
 def _file(where: str, target: str) -> ModuleType:
-    """The module of a file, imported once; modules beside it can be imported by it."""
+    """Return the module of a file, imported once. It can import modules from its own folder."""
     path = Path(where).expanduser().resolve()
     if not path.is_file():
         raise Refused(f"{target}: there is no file {path}")
@@ -91,7 +91,7 @@ def _module(where: str, target: str) -> ModuleType:
 
 
 def _refused(target: str, error: BaseException) -> BaseException:
-    """Refused for what fails while a module is imported; an interrupt stays one."""
+    """Return Refused for an error during an import; an interrupt is returned unchanged."""
     if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
         return error
     return Refused(f"{target} cannot be imported: {type(error).__name__}: {error}{line_in(error)}")

@@ -1,14 +1,14 @@
-"""The front door of every op: from arrays of any library to launches on a stream.
+"""Calls of every op: from arrays of any library to launches on a stream.
 
 `apply` first tries the guards (`guards`) of the family's last call and of its last call with the same first shape. If
-the call is of another kind, it makes its signature: family, variant, options, and of each array the dtype, shape,
-strides, device and address modulo 16. If the thread has a ResolvedCall for it, addresses and numbers are put in place
-and the kernels are launched. If not, `_first` checks the call by every rule and resolves it. All three launch by the
-same ResolvedCall.
+neither accepts the call, it makes the call's signature: family, variant, options, and for each array dtype, shape,
+strides, device and address modulo 16. If the thread has a ResolvedCall for the signature, its addresses and numbers are
+updated and its kernels launched. Otherwise `_first` checks the call by every rule and resolves it. All three paths
+launch the same ResolvedCall.
 
-Work on arrays of torch and CuPy is queued on the stream that their library considers current, on which its allocator
-keeps the order of use. If the caller names another stream, that one first waits for the current stream, and the arrays'
-memory is not reused before the work is done.
+Work on arrays of torch and CuPy is queued on the library's current stream, on which its allocator keeps the order of
+use. If the caller names another stream, that stream first waits for the current one, and the arrays' memory is not
+reused until the work has finished.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from cudakit.family.readers import Reader, expect_one_library, reader_of
 from cudakit.family.recent import Recent
 from cudakit.family.resolved import ResolvedCall, thread_calls
 
-MOST_CALLS = 1024  # resolved calls that a thread keeps for a device
+MOST_CALLS = 1024  # the most resolved calls per thread and device
 
 _NONE: Mapping[str, Any] = {}
-# Values of these types are equal only if they mean the same. 0.0 equals -0.0, so floats are known by their bytes.
-# Anything else could change while it is the same object, as an array without axes does.
+# Equal values of these types are interchangeable. Floats are compared by their bytes, because 0.0 equals -0.0. Objects
+# of other types could be mutable, such as arrays without axes.
 _PLAIN = (bool, int, str, type(None), type)
 _BY_BYTES = (float, complex, np.number, np.bool_)
 _names: dict[Any, str] = {}
@@ -41,8 +41,23 @@ _names: dict[Any, str] = {}
 def apply(
     family: Ladder[Any], inputs: Sequence[Any], out: Any, variant: str, stream: Any, options: Mapping[str, Any] = _NONE
 ) -> Any:
-    """Runs `family`, or the one that it names for the dtype, on `inputs` into `out`, or into a new array of the inputs'
-    library, and returns that."""
+    """Run a family on arrays and return its output.
+
+    Args:
+        family: The family; its `instead` may select another one for the inputs' dtype.
+        inputs: The inputs, all of one library.
+        out: The output, or None for a new array of the inputs' library.
+        variant: The name of a variant, or "auto".
+        stream: A stream, or None for the default or current one.
+        options: The family's options, by name.
+
+    Returns:
+        The output.
+
+    Raises:
+        ValueError: If the arrays are not supported.
+        UnsupportedVariant: If the variant does not support the arrays.
+    """
     recent = family.recent
     guard = recent.last()
     if guard is not None:
@@ -65,7 +80,7 @@ def apply(
         ladder = id(family), family.epoch
         signature = (ladder, variant, out is None, layouts, _known_by(family, options) if options else None)
         call = thread_calls(device := reader.device(where)).get(signature)
-    except Exception:  # _first raises what is wrong; a value that may change is resolved at each call
+    except Exception:  # _first raises the error; a mutable option is resolved at each call
         return _first(family, inputs, out, variant, stream, options, reader, recent, None)
     if call is None or not call.takes(pointers, out is None):
         return _first(family, inputs, out, variant, stream, options, reader, recent, signature)
@@ -79,7 +94,10 @@ def apply(
             reader.view(device, on, out).fill(family.initial, on)
         pointers = (*pointers, address)
         arrays = (*inputs, out)
-    for name, number in call.numbers.items():  # after the stream and the new output, which _first refuses before them
+    for (
+        name,
+        number,
+    ) in call.numbers.items():  # last, so that errors have the order of _first
         if options[name] is not number.value:
             number.become(options[name])
     call(on, pointers)
@@ -88,7 +106,7 @@ def apply(
 
 
 def _known_by(family: Ladder[Any], options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What of the options the choice of kernels depends on. Raises TypeError for a value that may change."""
+    """Return the part of the options that the choice of kernels depends on. Raise TypeError for a mutable value."""
     known: list[Any] = []
     for name, value in options.items():
         scalar = family.scalars.get(name)
@@ -118,11 +136,11 @@ def _first(
     recent: Recent,
     signature: Any,
 ) -> Any:
-    """A call that no resolved call takes: every rule is checked, and what it found out is kept under `signature`."""
+    """Make a call that no resolved call accepts: check every rule, and cache the resolved call under `signature`."""
     expect_one_library(inputs if out is None else (*inputs, *several(out)))
     device = reader.place(inputs[0])
     on = reader.stream(device, stream)
-    with device.context.relaxed():  # compiling, loading and allocating, which a capture may not be part of
+    with device.context.relaxed():  # compiles, loads and allocates, which is not allowed within a capture
         sources = [reader.view(device, on, x) for x in inputs]
         fresh = out is None
         out, targets = _outputs(family, sources, out, options, reader, device, on)
@@ -159,9 +177,10 @@ def _outputs(
     device: Any,
     on: Any,
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The output (a tuple of several), new and with its initial values unless it is given, and a view of each array.
+    """Return the output (a tuple of several) and a view of each of its arrays. A new output is filled with its initial
+    value.
 
-    Raises ValueError for a given output that is not of the family's shape and dtype.
+    Raises ValueError if a given output does not have the family's shape and dtype.
     """
     if out is None:
         likes = family.outputs_like(sources, **options)
@@ -182,26 +201,23 @@ def _expect_outputs(family: Ladder[Any], likes: Sequence[Any], views: Sequence[A
         raise ValueError(f"{family.name} has {len(likes)} output{'s' * (len(likes) != 1)}, got {len(views)}")
     for (shape, dtype), view in zip(likes, views, strict=True):
         if tuple(view.shape) != tuple(shape) or view.dtype != dtype:
-            raise ValueError(
-                f"{family.name} writes {dtype}{list(shape)}, the output that was given is "
-                f"{view.dtype}{list(view.shape)}"
-            )
+            raise ValueError(f"{family.name} needs an output {dtype}{list(shape)}, got {view.dtype}{list(view.shape)}")
 
 
 def _expect_no_capture(family: Ladder[Any], variant: Variant[Any], on: Any) -> None:
-    """Raise GraphError if a variant that waits for the device is to be captured."""
+    """Raise GraphError if a variant that waits for the device is called within a capture."""
     if variant.waits and on.capturing:
         raise GraphError(
             f"{family.name}/{variant.name} reads results back to the host between its launches, which a graph cannot "
-            "hold: choose another variant, or call it outside of the capture"
+            "contain: choose another variant, or call it outside of the capture"
         )
 
 
 def dtype_name(array: Any) -> str:
-    """The name of an array's dtype, in any library; "" if it has none."""
+    """Return the name of an array's dtype, for any library; "" if it has no dtype."""
     try:
         return _names[array.dtype]
-    except (AttributeError, KeyError, TypeError):  # no array, or the first one of its dtype
+    except (AttributeError, KeyError, TypeError):  # not an array, or the first array of its dtype
         dtype = getattr(array, "dtype", "")
         name = str(dtype).rpartition(".")[2]
         with contextlib.suppress(TypeError):

@@ -1,9 +1,9 @@
-"""The guard of a resolved call: one generated function that recognises a call of its kind, and makes it.
+"""The guard of a resolved call: a generated function that recognises calls of one kind and makes them.
 
 `front.apply` tries the guard of the family's last call, and of the last call with the same first shape, before it makes
-a signature. A guard compares each attribute with what it was when the call was resolved, and launches. The text is
-generated, because the Python calls and tuples that this saves cost more than the comparisons; the methods called `text`
-show examples.
+a signature. A guard compares each attribute with its value when the call was resolved, and launches. The code is
+generated, because function calls and tuples would cost more time than the comparisons; the methods called `text` show
+examples.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from cudakit.family.resolved import ResolvedCall
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.scratch import scratch
 
-#: guard(inputs, out, variant, stream, options) returns the output, or None if the call is of another kind: then nothing
-#: has been done.
+#: guard(inputs, out, variant, stream, options) returns the output; or None, without side effects, if the call is of
+#: another kind.
 Guard = Callable[[Sequence[Any], Any, Any, Any, Mapping[str, Any]], Any]
 
 _PLAIN = (bool, int, str, type(None))
@@ -35,18 +35,21 @@ def make_guard(
     variant: str,
     options: Mapping[str, Any],
 ) -> Guard | None:
-    """The guard of `call`, which was made with `arrays` (inputs, then the output) and `options`. fresh: the call made
-    the output itself. None if an option is neither a number of the kernels' nor a word, an int or a truth value; and
-    for calls that launch nothing, since a guard sees by its kernels' modules that a device was closed."""
+    """Return the guard of `call`, which was made with `arrays` (inputs, then the output) and `options`. fresh: the call
+    made the output itself.
+
+    Returns None if an option is not in the family's `scalars` and not a bool, int, str or None; and for calls that
+    launch nothing, because a guard detects a closed device by its kernels' modules.
+    """
     if not call.launches:
         return None
     if any(name not in call.numbers and type(value) not in _PLAIN for name, value in options.items()):
         return None
     if fresh and call.family.initial is not None:
-        return None  # the front door fills the new output
+        return None  # front.apply fills the new output
     kind = _ForeignGuard if isinstance(reader, ForeignReader) else _OwnGuard
     made = kind(call, reader, device, arrays, fresh, variant, options)
-    # a file of this package by its name, so that what looks for the caller's line passes over it
+    # a file name of this package, so that searches for the caller's line skip it
     exec(compile(made.text(), f"{__file__}:guard", "exec"), made.names)
     call.guard_names = made.names
     guard: Guard = made.names["guard"]
@@ -54,7 +57,7 @@ def make_guard(
 
 
 class _OwnGuard:
-    """The text of a guard for cudakit's own arrays, and the names that it uses."""
+    """The source of a guard for cudakit's own arrays, and its globals."""
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class _OwnGuard:
         self.call, self.reader, self.device, self.fresh, self.options = call, reader, device, fresh, options
         self.arrays = arrays
         self.inputs = len(arrays) - 1
-        self.seen = range(self.inputs if fresh else self.inputs + 1)  # the arrays that the caller passed
+        self.seen = range(self.inputs if fresh else self.inputs + 1)  # indexes of the arrays that the caller passed
         self.names: dict[str, Any] = {
             "call": call,
             "wanted": variant,
@@ -82,7 +85,7 @@ class _OwnGuard:
                 self.names[f"{name}{i}"] = getattr(launch, name)
 
     def text(self) -> str:
-        """For softmax(x, y), one kernel:
+        """Return the source of the guard. For softmax(x, y), one kernel:
 
         def guard(inputs, out, variant, stream, options):
             global last
@@ -158,7 +161,7 @@ class _OwnGuard:
         return "\n".join([*lines, *self._launches(), ""])
 
     def _same_kind(self, i: int) -> list[str]:
-        """Tests of array i."""
+        """Return the tests of array i."""
         a, array = f"a{i}", self.arrays[i]
         self.names[f"dtype{i}"], self.names[f"shape{i}"], self.names[f"strides{i}"] = (
             array.dtype, array.shape, array.strides,
@@ -170,7 +173,8 @@ class _OwnGuard:
         ]
 
     def _distances(self, pointers: Sequence[str]) -> list[str]:
-        """Tests of where the inputs are, seen from the output. A new output shares nothing."""
+        """Return the tests of the distances between inputs and output. A new output shares no memory with the
+        inputs."""
         if self.fresh:
             return []
         output, apart = pointers[-1], {place: bounds for place, *bounds in self.call.apart}
@@ -184,7 +188,7 @@ class _OwnGuard:
         return tests
 
     def _first_lines(self) -> list[str]:
-        """The call's form: how many arrays and options, and what the options are."""
+        """Return the tests of the number of arrays and of the options."""
         wrong = ["variant != wanted", "out is not None" if self.fresh else "out is None"]
         wrong += [f"retired{i}" for i in range(len(self.call.launches))]
         wrong.append(f"len(options) != {len(self.options)}")
@@ -199,7 +203,7 @@ class _OwnGuard:
                 lines.append(f"        if not ({test}): return None")
         for name, number in self.call.numbers.items():
             self.names[f"number_{name}"] = number
-            # A number of another kind needs another resolved call, which is found by its signature.
+            # A number of another kind needs another resolved call, which front.apply finds by its signature.
             if number.kind is not None:
                 lines.append(f"        if options[{name!r}] is not number_{name}.value: return None")
             else:
@@ -217,7 +221,8 @@ class _OwnGuard:
         ]
 
     def _patches(self, pointers: Sequence[str], roles: Sequence[int]) -> list[str]:
-        """Put the addresses of some of the arrays, or of the scratch memory, in place."""
+        """Return statements that write the addresses of some of the arrays, or of the scratch memory, into the
+        arguments."""
         return [
             f"words{i}[{word}] = {pointers[role]}" + (f" + {offset}" if offset else "")
             for i, slots in enumerate(self.call.slots)
@@ -226,7 +231,8 @@ class _OwnGuard:
         ]
 
     def _scratch(self, pointers: Sequence[str]) -> list[str]:
-        """Put the address of the scratch memory in place, if the kernels need some."""
+        """Return statements that write the address of the scratch memory into the arguments, if the kernels need
+        some."""
         if not self.call.scratch_bytes:
             return []
         patches = self._patches([*pointers, "temporary"], [self.inputs + 1])
@@ -241,13 +247,13 @@ class _OwnGuard:
 
 
 class _ForeignGuard(_OwnGuard):
-    """The same for another library's arrays, on the stream that the library considers current."""
+    """The same for another library's arrays, on that library's current stream."""
 
     reader: ForeignReader
 
     def text(self) -> str:
-        """For softmax(x, y) on torch tensors, one kernel, on a machine with one GPU. If the library has a checker, the
-        tests in the `try` block are one: check(a0, a1).
+        """Return the source of the guard. If the library has a checker, it replaces the tests in the `try` block:
+        check(a0, a1). For softmax(x, y) on torch tensors, one kernel, on a machine with one GPU:
 
         def guard(inputs, out, variant, stream, options):
             global address, handle, on
@@ -342,9 +348,10 @@ class _ForeignGuard(_OwnGuard):
 
 
 def renew(call: ResolvedCall, device: Device, arrays: Sequence[Any]) -> None:
-    """Have the guard of `call` compare with `arrays`, which the caller passed, and take the device's default stream.
+    """Make the guard of `call` compare with `arrays`, which the caller passed, and use the device's current default
+    stream.
 
-    A checker also looks at flags that the signature leaves open, such as whether gradients are recorded.
+    A checker also compares flags that are not in the signature, such as whether gradients are recorded.
     """
     names = call.guard_names
     if "checker" in names:

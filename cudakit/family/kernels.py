@@ -1,4 +1,4 @@
-"""Kernels of a family's launches: the compiled kernel, its arguments, and the dtypes of arrays by its signature."""
+"""Kernels of a family's launches: compiling them, their arguments, and the dtypes of arrays by their signatures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cudakit.shapes import Shape
 
 
 def kernel_of(device: Device, one: Variant[Any], launch: Launch) -> Kernel:
-    """The compiled kernel of a variant's launch, kept on the device after the first call until its file is edited."""
+    """Return the compiled kernel of a variant's launch. It is cached on the device until its file is edited."""
     key = source, entry, _ = one.entry_of(launch)
     stamp = _stamp(source)
     known: tuple[Any, Kernel] | None = device.kept.get(key)
@@ -34,7 +34,8 @@ def kernel_of(device: Device, one: Variant[Any], launch: Launch) -> Kernel:
 
 
 def _stamp(source: str) -> tuple[int, int] | None:
-    """What a user's file is known to be unchanged by; None for one of cudakit's own, which a process does not edit."""
+    """Return the modification time and size of a user's file; None for cudakit's own files, which do not change within
+    a process."""
     if not os.path.isabs(source):
         return None
     state = os.stat(source)
@@ -42,13 +43,13 @@ def _stamp(source: str) -> tuple[int, int] | None:
 
 
 def request_of(device: Device, one: Variant[Any], launch: Launch) -> compiler.Request:
-    """The compile of a launch's kernel for a device."""
+    """Return the compile request of a launch's kernel for a device."""
     source, entry, defines = one.entry_of(launch)
     return compiler.request_of(source, arch=device.arch, names=(entry,) if "<" in entry else (), defines=dict(defines))
 
 
 def arguments_of(family: Any, launch: Launch, kernel: Kernel, problem: Any) -> tuple[Any, ...]:
-    """The arguments of a launch, with Slots in the place of arrays: its own, or the family's, or by name."""
+    """Return the arguments of a launch, with Slots for arrays: its own, or the family's, or by parameter name."""
     given = launch.args
     if given is None and family.arguments is not None:
         given = tuple(family.arguments(problem))
@@ -60,7 +61,7 @@ def arguments_of(family: Any, launch: Launch, kernel: Kernel, problem: Any) -> t
 
 
 def _scratch(value: Any, parameter: Any) -> Any:
-    """An argument; the scratch memory as elements of the parameter's type, if it is plain SCRATCH."""
+    """Return an argument; a plain SCRATCH is converted to elements of the parameter's type."""
     target = parameter.type.target
     if value != SCRATCH or parameter.kind != "pointer" or target is None:
         return value
@@ -69,7 +70,8 @@ def _scratch(value: Any, parameter: Any) -> Any:
 
 
 def _by_name(family: str, kernel: Kernel, problem: Any, number: int) -> Any:
-    """The argument of a parameter: what the problem has by its name, or for a pointer to write to, an output."""
+    """Return the argument of a parameter: the problem's attribute of that name; or an output, for a pointer to
+    non-const."""
     parameter = kernel.parameters[number]
     if isinstance(problem, Problem):
         if parameter.name in problem.names:
@@ -86,7 +88,7 @@ def _by_name(family: str, kernel: Kernel, problem: Any, number: int) -> Any:
             return outputs[written.index(parameter)]
     raise LaunchError(
         f"{kernel.signature}: {parameter.label} has no argument: no array, extent or option of family {family} has its "
-        f"name{_known(problem)}. Give args= to its Launch, or rename one of them"
+        f"name{_known(problem)}. Pass args= to its Launch, or rename one of them"
     )
 
 
@@ -95,13 +97,13 @@ def _known(problem: Any) -> str:
 
 
 def _reads(parameter: Any) -> bool:
-    """Whether a pointer parameter is one to constants."""
+    """Return whether a parameter is a pointer to const."""
     return bool(parameter.type.target is not None and parameter.type.target.const)
 
 
 @dataclass(frozen=True)
 class _Stand:
-    """An input whose dtype may be guessed."""
+    """A placeholder input whose dtype may be guessed."""
 
     shape: Shape
     dtype: np.dtype[Any]
@@ -109,11 +111,11 @@ class _Stand:
 
 
 def dtypes_of(family: Any, known: Sequence[str]) -> dict[str, str]:
-    """The dtypes of arrays by name, as far as the signatures of a variant's kernels show them: those of the first
-    variant that takes the family's first shape.
+    """Return the dtypes of arrays by name that the signatures of a variant's kernels show. The variant is the first
+    that supports the family's first shape.
 
-    known: the dtypes of the inputs, "" for each that is not known. An input is the parameter that a launch puts it at,
-    or that has its name; likewise outputs, of which the only one may have any name.
+    known: the dtypes of the inputs, "" for an unknown one. An array is matched with the parameter at its position in
+    the launch's arguments, or with the parameter of its name; a single output may have any name.
     """
     if not family.variants:
         raise Refused(f"family {family.name} has no variants: add one with @FAMILY.variant(...)")
@@ -135,13 +137,13 @@ def dtypes_of(family: Any, known: Sequence[str]) -> dict[str, str]:
                 return _shown(family, device, one, problem, results)
             refusals.append(f"{one.name}: {refusal}")
     raise Refused(
-        f"family {family.name}: no variant takes {problem}, by which dtypes that are not declared are found: declare "
+        f"family {family.name}: undeclared dtypes are read from a kernel, but no variant supports {problem}: declare "
         f"those of inputs= and outputs= ({'; '.join(refusals)})"
     )
 
 
 def _shown(family: Any, device: Device, one: Variant[Any], problem: Any, results: Sequence[Any]) -> dict[str, str]:
-    """The dtypes that the signatures of a variant's kernels show, by the arrays' names."""
+    """Return the dtypes that the signatures of a variant's kernels show, by array name."""
     names = family.output_names(len(results))
     is_complex = {name: result.dtype.kind == "c" for name, result in zip(names, results, strict=False)}
     found: dict[str, str] = {}
@@ -159,7 +161,8 @@ def _shown(family: Any, device: Device, one: Variant[Any], problem: Any, results
 
 
 def _types(kernel: Kernel, source: str) -> list[Type]:
-    """The types of a kernel's parameters; of an `extern "C"` kernel, whose name has none, as its source writes them."""
+    """Return the types of a kernel's parameters. Those of an `extern "C"` kernel are read from its source, because its
+    name does not contain them."""
     known = [parameter.type for parameter in kernel.parameters]
     if not any(kind.kind == "bits" or kind.target is VOID for kind in known):
         return known
@@ -170,7 +173,7 @@ def _types(kernel: Kernel, source: str) -> list[Type]:
 
 
 def _results(family: Any, likes: Sequence[_Stand]) -> list[Any]:
-    """The reference's results for arrays of zeros whose dtypes may not be known yet."""
+    """Return the reference's results for arrays of zeros, whose dtypes may be guessed."""
     failures: list[Refused] = []
     for kind in (np.float64, np.int64):
         zeros = [family.passed(np.zeros(like.shape, kind if like.guessed else like.dtype)) for like in likes]

@@ -1,4 +1,4 @@
-"""Ladder: the variants of a declared family, how their results are judged, and how one is launched."""
+"""Ladder: the variants of a declared family, the comparison of their results, and their launches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False)
 class Ladder(Declared[P]):
-    """The variants that compute the same thing, from the simplest to the fastest (see Declared for the parameters)."""
+    """The ordered list of a family's variants, from the simplest to the fastest (see Declared for the parameters)."""
 
     def __iter__(self) -> Iterator[Variant[P]]:
         return iter(self.variants)
@@ -37,12 +37,12 @@ class Ladder(Declared[P]):
     # The ladder -------------------------------------------------------------------------------------------------------
 
     def variant(self, source: str, **declared: Any) -> Callable[[Callable[..., Any]], Variant[P]]:
-        """Adds the function under it as the next rung; see `cudakit.variant` for the parameters."""
+        """Add the decorated function as the ladder's next variant; see `cudakit.variant` for the parameters."""
 
         def add(function: Callable[..., Any]) -> Variant[P]:
             made: Variant[P] = variant(source, **declared)(function)
             if any(made.name == other.name for other in self.variants):
-                raise ValueError(f"family {self.name} has a variant {made.name!r} already: give name=")
+                raise ValueError(f"family {self.name} already has a variant {made.name!r}: pass another name=")
             self.variants = (*self.variants, made)
             self.forget_calls()
             return made
@@ -50,14 +50,24 @@ class Ladder(Declared[P]):
         return add
 
     def forget_calls(self) -> None:
-        """Have calls choose their variants anew: "auto" may mean another one from now on."""
+        """Make later calls resolve again, because "auto" may now select another variant."""
         self.recent = Recent()
         self.epoch += 1
 
     def peer(self, package: str, idea: str = "", name: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Adds the function under it as a peer of benches: it does the family's work with `package` ("torch" or "cupy";
-        kernels of Triton take torch's arrays), on arrays of that package: work(*inputs, *outputs, **options) writes the
-        outputs, or returns a function that does, if something is to be set up once."""
+        """Add the decorated function as a peer for benches: another package's implementation of the family.
+
+        The function, work(*inputs, *outputs, **options), gets arrays of that package. It writes the outputs, or, if it
+        needs a set-up, returns a function that does.
+
+        Args:
+            package: "torch" or "cupy"; Triton kernels use "torch".
+            idea: One line for tables, by default the first line of the function's docstring.
+            name: The row's name, by default "peer:" and the package.
+
+        Returns:
+            A decorator that returns the function.
+        """
 
         def add(work: Callable[..., Any]) -> Callable[..., Any]:
             text = idea or (work.__doc__ or package).strip().splitlines()[0].rstrip(".")
@@ -67,7 +77,7 @@ class Ladder(Declared[P]):
         return add
 
     def __getitem__(self, name: str) -> Variant[P]:
-        """The variant called `name`. Raises ValueError if there is none."""
+        """Return the variant called `name`. Raise ValueError if there is none."""
         for one in self.variants:
             if one.name == name:
                 return one
@@ -76,13 +86,13 @@ class Ladder(Declared[P]):
         raise ValueError(f"{self.name} has no variant {name!r}; it has auto, {', '.join(known)}{meant}")
 
     def rung(self, one: Variant[P]) -> int:
-        """The number of a variant in the ladder, from 1 on; of another one of the same name too."""
+        """Return the position of a variant in the ladder, counted from 1, by its name."""
         return [other.name for other in self.variants].index(one.name) + 1
 
     def pick(self, name: str, problem: P, arch: str) -> Variant[P]:
-        """The variant called `name`, or for "auto" the best that takes `problem` on `arch`.
+        """Return the variant called `name`, or for "auto" the preferred one that supports `problem` on `arch`.
 
-        Raises UnsupportedVariant with the reason if it cannot take the problem.
+        Raises UnsupportedVariant with the reason if it does not support the problem.
         """
         if name == "auto" and self.choose is None:
             return self._last(problem, arch)
@@ -91,7 +101,7 @@ class Ladder(Declared[P]):
         return one
 
     def _last(self, problem: P, arch: str) -> Variant[P]:
-        """The last variant that takes `problem`."""
+        """Return the last variant that supports `problem`."""
         refusals: list[str] = []
         for one in reversed(self.variants):
             refusal = one.refusal(problem, arch)
@@ -99,21 +109,29 @@ class Ladder(Declared[P]):
                 return one
             refusals.append(f"{one.name}: {refusal}")
         reasons = "; ".join(refusals) or "it has no variants"
-        raise UnsupportedVariant(f"no variant of {self.name} takes {problem}: {reasons}")
+        raise UnsupportedVariant(f"no variant of {self.name} supports {problem}: {reasons}")
 
     def expect(self, one: Variant[P], problem: P, arch: str) -> None:
-        """Raise UnsupportedVariant if a variant does not take a problem."""
+        """Raise UnsupportedVariant if a variant does not support a problem."""
         refusal = one.refusal(problem, arch)
         if refusal is not None:
-            raise UnsupportedVariant(f"{self.name}/{one.name} cannot take {problem}: {refusal}")
+            raise UnsupportedVariant(f"{self.name}/{one.name} does not support {problem}: {refusal}")
 
     def call_of(
         self, one: Variant[P], inputs: Sequence[Any], out: Any, stream: Any = None, **options: Any
     ) -> Callable[[], Any] | None:
-        """A user's call that runs a variant: the returned function makes it, without arguments.
+        """Return a function without arguments that makes a user's call of a variant.
 
-        inputs, out: the arrays of one problem, of one library. options: one of the modes. None if no call of the
-        function runs the variant: if it is not one of these, or the function takes another family for these arrays.
+        Args:
+            one: The variant.
+            inputs: The inputs of one problem, all of one library.
+            out: The output, of that library.
+            stream: The stream, or None.
+            options: The options of one of the modes.
+
+        Returns:
+            The function; None if no user's call runs the variant, because it is not in this ladder, or because the op
+            uses another family for these arrays.
         """
         if not any(one is other for other in self.variants):
             return None
@@ -125,33 +143,36 @@ class Ladder(Declared[P]):
     # Results ----------------------------------------------------------------------------------------------------------
 
     def exact(self, inputs: Sequence[Any], dtypes: Sequence[Any] | None = None, **options: Any) -> Any:
-        """The reference of host arrays in float64, infinite if it is past the range of the outputs' dtypes (their usual
-        ones unless given); or in whole numbers, which wrap around as a kernel's do. A tuple for several outputs."""
+        """Return the reference's results for host arrays, in float64 or in integers; a tuple for several outputs.
+
+        Values out of range of the outputs' dtypes (`dtypes`, by default the usual ones) become infinite; integers wrap
+        around, as in a kernel.
+        """
         if dtypes is None:
             dtypes = [dtype for _, dtype in self.outputs_like(inputs, **options)]
         made = self.results([self.passed(array) for array in inputs], **options)
         exacts = several(made)
         if len(exacts) != len(dtypes):
             raise Refused(
-                f"family {self.name}: its reference returns {len(exacts)} outputs, there are {len(dtypes)}: return a "
+                f"family {self.name}: its reference returns {len(exacts)} outputs, expected {len(dtypes)}: return a "
                 "tuple of all of them"
             )
         ranged = tuple(self._ranged(one, dtype) for one, dtype in zip(exacts, dtypes, strict=True))
         return ranged if isinstance(made, tuple) else ranged[0]
 
     def _ranged(self, exact: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> Any:
-        """A result of the reference for an output of `dtype`."""
+        """Return a result of the reference converted for an output of `dtype`."""
         if exact.dtype.kind == "c" and dtype.kind != "c":
             raise Refused(
                 f"family {self.name}: its reference returns {exact.dtype}, the output is {dtype}: declare "
                 'outputs={"out": "complex64[n]"}, or return real numbers'
             )
         if exact.dtype.kind in "iu" and dtype.kind in "iu":
-            return exact.astype(dtype)  # wrapped around: numpy sums int32 in int64, a kernel in int32
+            return exact.astype(dtype)  # wraps around: numpy sums int32 in int64, a kernel in int32
         return exact if exact.dtype.kind in "iub" else in_range(exact, dtype)
 
     def rounding_of(self, one: Variant[P] | None) -> Any:
-        """What results of a variant are judged by: a function, a number, or None for the default."""
+        """Return the rounding bound of a variant: a function, a number, or None for the default."""
         return self.rounding if one is None or one.rounding is None else one.rounding
 
     def allowed(
@@ -162,8 +183,8 @@ class Ladder(Declared[P]):
         dtypes: Sequence[Any] | None = None,
         **options: Any,
     ) -> Any:
-        """How far rounding may move results of a variant (any, unless given) from `exact`, the reference of
-        `inputs`, before they are rounded to the outputs' dtypes."""
+        """Return the largest distance by rounding between results of a variant and `exact`, the reference of `inputs`,
+        before results are rounded to the outputs' dtypes. one: the variant, or None for the family's own bound."""
         bound = self.rounding_of(one)
         if bound is None and self.tolerance is not None:
             return bounds.relative(exact, self.tolerance)
@@ -175,7 +196,8 @@ class Ladder(Declared[P]):
         return bound(exact, *inputs, **options)
 
     def compared(self, result: Any, exact: Any, allowed: Any) -> Comparison:
-        """The comparison of results with the reference: the first output that is wrong, or the last."""
+        """Compare results with the reference. Return the comparison of the first wrong output, or of the last output if
+        all are correct."""
         verdict = Comparison(True, 0.0, 0.0, None)
         results = several(result)
         names = self.output_names(len(results))
@@ -196,13 +218,13 @@ class Ladder(Declared[P]):
     def judge(
         self, result: Any, inputs: Sequence[np.ndarray], one: Variant[P] | None = None, **options: Any
     ) -> Comparison:
-        """Compares a result on the host, of a variant if given, with the reference."""
+        """Compare a host result, of the variant `one` if given, with the reference."""
         dtypes = [array.dtype for array in several(result)]
         exact = self.exact(inputs, dtypes, **options)
         return self.compared(result, exact, self.allowed(exact, inputs, one, dtypes, **options))
 
     def baseline_of(self, inputs: Sequence[Any], **options: Any) -> Any:
-        """A numpy user's code on host arrays."""
+        """Return the baseline's result for host arrays."""
         if self.baseline is None:
             return self.results(inputs, **options)
         with np.errstate(all="ignore"):
@@ -211,15 +233,15 @@ class Ladder(Declared[P]):
     # Launching --------------------------------------------------------------------------------------------------------
 
     def kernel(self, device: Device, one: Variant[P], launch: Launch) -> Kernel:
-        """The compiled kernel of a launch, kept on the device after the first call."""
+        """Return the compiled kernel of a launch, cached on the device."""
         return kernels.kernel_of(device, one, launch)
 
     def request(self, device: Device, one: Variant[P], launch: Launch) -> compiler.Request:
-        """The compile of a launch's kernel for a device."""
+        """Return the compile request of a launch's kernel for a device."""
         return kernels.request_of(device, one, launch)
 
     def arguments_of(self, launch: Launch, kernel: Kernel, problem: P) -> tuple[Any, ...]:
-        """The arguments of a launch, with Slots in the place of arrays."""
+        """Return the arguments of a launch, with Slots for arrays."""
         return kernels.arguments_of(self, launch, kernel, problem)
 
     def launch(
@@ -232,10 +254,10 @@ class Ladder(Declared[P]):
         problem: P | None = None,
         **options: Any,
     ) -> None:
-        """Launches a variant on the arrays, in its own NVTX range `family.variant`; launches nothing if empty.
+        """Launch a variant on arrays, in its own NVTX range `family.variant`. Launches nothing if the output is empty.
 
-        output: an array, or a tuple of several. problem: theirs, if the caller has it already and has checked that the
-        variant takes it.
+        output: an array, or a tuple of several. problem: the problem of the arrays, if the caller already has it and
+        has checked that the variant supports it.
         """
         if problem is None:
             problem = self.problem_of(inputs, output, **options)
@@ -259,22 +281,23 @@ class Ladder(Declared[P]):
                 scratch.close()  # in stream order: after the kernels
 
     def launches(self, one: Variant[P], problem: P) -> tuple[Launch, ...]:
-        """The launches of a variant, in order, without those of no blocks if the outputs have their values beforehand:
-        an empty input adds nothing. Raises UnsupportedVariant if the variant does not take the problem."""
+        """Return the launches of a variant, in order. Launches with an empty grid are left out if the outputs have
+        initial values, because an empty input adds nothing. Raise UnsupportedVariant if the variant does not support
+        the problem."""
         made = one.launches(problem)
         empty = [each for each in made if 0 in several(each.grid)]
         if empty and self.initial is None and not self.in_place:
             raise LaunchError(
-                f"{self.name}/{one.name}: the grid is {empty[0].grid} for {problem}, whose output has elements: launch "
-                "the blocks that write them; or, if the kernel adds to its output, declare initial=0, by which such a "
-                "launch is left out"
+                f"{self.name}/{one.name}: the grid is {empty[0].grid} for {problem}, whose output is not empty: launch "
+                "the blocks that write it; or, if the kernel adds to its output, declare initial=0, and empty "
+                "launches are left out"
             )
         return tuple(each for each in made if 0 not in several(each.grid)) if empty else made
 
     def keywords(
         self, launch: Launch, kernel: Kernel, problem: P, inputs: Sequence[Any], output: Any, scratch: Any
     ) -> dict[str, Any]:
-        """The keywords of Kernel.launch and Kernel.prepare for a launch on these arrays."""
+        """Return the keywords of Kernel.launch and Kernel.prepare for a launch on these arrays."""
         outputs = several(output)
         arrays = (*inputs, *outputs, scratch)
         values = self.arguments_of(launch, kernel, problem)
@@ -283,10 +306,10 @@ class Ladder(Declared[P]):
         )
 
     def scratch(self, device: Device, launches: Sequence[Launch], stream: Stream) -> DeviceArray | None:
-        """The scratch memory that the launches of one run share, or None if they need none."""
+        """Return new scratch memory that the launches of one run share, or None if they need none."""
         count = scratch_bytes(launches)
         return device.empty((count,), np.uint8, stream=stream) if count else None
 
     def range(self, one: Variant[P]) -> AbstractContextManager[Any]:
-        """The NVTX range of a variant's launches."""
+        """Return the NVTX range of a variant's launches."""
         return nvtx.range(f"{self.name}.{one.name}")

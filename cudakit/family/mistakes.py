@@ -1,4 +1,4 @@
-"""Mistakes in a declaration, found as the family is made: each error names the family, the part and what to write."""
+"""Checks of a declaration when the family is made: each error names the family, the wrong part and the correction."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from cudakit.shapes import Shape, shape_text
 
 
 def expect_arrays(family: Any, arrays: Sequence[str]) -> None:
-    """Raise ValueError for inputs that are not the reference's arrays, and for names that two parts share.
+    """Raise ValueError if inputs differ from the reference's arrays, or if a name is used twice.
 
-    arrays: the names of the reference's.
+    arrays: the names of the reference's arrays.
     """
     what, specs = f"family {family.name}", list(family.specs)
     if not callable(family.inputs):
         most = most_arrays(family.reference)
         if not specs:
-            raise ValueError(f"{what}: its reference takes no array: declare inputs=, and name them in the reference")
+            raise ValueError(f"{what}: its reference has no array parameters: declare inputs= and name them in it")
         if not len(arrays) <= len(specs) <= most:
             raise ValueError(
-                f"{what}: its reference takes {counted(arrays)}, inputs= declares {counted(specs)}: name the same in "
-                "both"
+                f"{what}: its reference takes {counted(arrays)}, inputs= declares {counted(specs)}: use the same "
+                "names in both"
             )
         if sorted(specs) == sorted(arrays) and specs != list(arrays):
             raise ValueError(
@@ -38,14 +38,14 @@ def expect_arrays(family: Any, arrays: Sequence[str]) -> None:
     if family.in_place and family.in_place not in specs:
         raise ValueError(f"{what}: in_place={family.in_place!r} is not one of its inputs ({', '.join(specs)})")
     if family.in_place and family.outputs is not None:
-        raise ValueError(f"{what}: in_place={family.in_place!r} is its output already: leave outputs= out")
+        raise ValueError(f"{what}: in_place={family.in_place!r} is already its output: leave outputs= out")
     outputs = () if family.in_place else family.output_names()
     declared = (*specs, *outputs, *family.dims, *family.option_defaults)
     twice = [name for name, count in Counter(declared).items() if count > 1]
     if twice:
         raise ValueError(
-            f"{what}: {twice[0]!r} names two of its arrays, extents, options and outputs (an undeclared output is "
-            "called out): choose another name for one of them"
+            f"{what}: the name {twice[0]!r} is used twice among arrays, extents, options and outputs (the default name "
+            "of an output is out): rename one of them"
         )
     unknown = [
         (name, dim)
@@ -57,25 +57,25 @@ def expect_arrays(family: Any, arrays: Sequence[str]) -> None:
         name, dim = unknown[0]
         have = ", ".join((*family.dims, *family.option_defaults)) or "none"
         raise ValueError(
-            f"{what}: the extent {dim!r} of output {name} is neither one of an input nor an option; there are {have}: "
-            "leave its extents out if the reference's shape is to be taken"
+            f"{what}: the extent {dim!r} of output {name} is no extent of an input and no option; there are {have}: "
+            "leave the extents out to use the reference's shape"
         )
     taken = [name for name in declared if name in RESERVED]
     if taken:
-        raise ValueError(f"{what}: {taken[0]!r} is a name of every problem; choose another name for it")
+        raise ValueError(f"{what}: {taken[0]!r} is a reserved name: choose another one")
 
 
 def expect_options(family: Any, any_option: bool) -> None:
-    """Raise ValueError for options and modes that the reference does not take, or that have no value.
+    """Raise ValueError for options and modes that the reference does not have, or that have no value.
 
-    any_option: the reference takes options of any name.
+    any_option: whether the reference accepts options of any name.
     """
     what, known = f"family {family.name}", family.option_defaults
     for name, values in family.options.items():
         if isinstance(values, str) or not isinstance(values, Iterable) or not tuple(values):
             raise ValueError(f"{what}: options={{{name!r}: {values!r}}} needs a sequence of values")
     if not family.modes:
-        raise ValueError(f'{what}: modes= is empty: give the usual mode, {{"": {{}}}}, and others')
+        raise ValueError(f'{what}: modes= is empty: declare the default mode, {{"": {{}}}}, and others')
     asked = {
         **dict.fromkeys(family.options, "options="),
         **{n: "modes=" for mode in family.modes.values() for n in mode},
@@ -84,7 +84,7 @@ def expect_options(family: Any, any_option: bool) -> None:
         if name not in known and not any_option:
             have = ", ".join(known) or "none"
             raise ValueError(
-                f"{what}: {part} has {name!r}, which is no option of its reference ({have}){names.hint(name, known)}: "
+                f"{what}: {part} has {name!r}, which its reference does not have ({have}){names.hint(name, known)}: "
                 f"options are keyword-only, as in lambda x, *, {name}=1.0: ..."
             )
 
@@ -104,7 +104,7 @@ def expect_values(family: Any) -> None:
 
 
 def expect_bounds(family: Any) -> None:
-    """Raise ValueError for the bound of an input's values that names neither an extent nor an option."""
+    """Raise ValueError if the bound of an input's values names neither an extent nor an option."""
     known = (*family.dims, *family.option_defaults)
     for name, spec in family.specs.items():
         if isinstance(spec.high, str) and spec.high not in known:
@@ -115,7 +115,7 @@ def expect_bounds(family: Any) -> None:
 
 
 def shapes_of(family: Any) -> dict[str, tuple[Shape, ...]]:
-    """The shapes of a family by kind of device. Raises ValueError for shapes that its inputs cannot have."""
+    """Return the shapes of a family by kind of device. Raise ValueError for shapes with a wrong number of extents."""
     what, dims = f"family {family.name}", family.dims
     try:
         shapes = shapes_by_device(family.shapes, len(dims) or 1)
@@ -125,6 +125,6 @@ def shapes_of(family: Any) -> dict[str, tuple[Shape, ...]]:
         for shape in (shape for several in shapes.values() for shape in several):
             if len(family.read_shape(shape)) != len(dims):
                 raise ValueError(
-                    f"{what}: shapes= has {shape_text(shape)}, a shape has {len(dims)} extents ({', '.join(dims)})"
+                    f"{what}: shapes= has {shape_text(shape)}, needed are {len(dims)} extents ({', '.join(dims)})"
                 )
     return shapes

@@ -1,4 +1,4 @@
-"""The declared arrays of a family, such as "float32[rows, cols]", and the problem that a call of it makes of them."""
+"""The declared arrays of a family, such as "float32[rows, cols]", and the problem of a call."""
 
 from __future__ import annotations
 
@@ -17,16 +17,21 @@ from cudakit.names import hint
 from cudakit.shapes import Shape
 
 _TEXT = re.compile(r"\s*([A-Za-z_]\w*)?\s*(?:\[([^\]]*)\])?\s*")
-#: Names of a Problem that no array, extent or option may have.
+#: Reserved names: attributes of a Problem that no array, extent or option may have.
 RESERVED = frozenset(("arrays", "dims", "family", "names", "options", "scratch", "shared_limit", "sms"))
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """A declared array. dtype: "" if it is read from the kernel's signature, or the one under test of several. dims: a
-    name or a number per axis; None: it has the problem's whole shape. low, high: the least value that is drawn, and the
-    one after the greatest, or the extent or option that is it. free: it has any shape, whatever the others have; the
-    problem's is that of the first array then."""
+    """A declared array.
+
+    Args:
+        dtype: Its dtype; "" for that of the kernel's signature, or the one under test of `dtypes`.
+        dims: A name or a number per axis; None for the problem's whole shape.
+        low: The smallest value that is drawn.
+        high: The exclusive upper bound of drawn values, or the name of an extent or option that is the bound.
+        free: The array may have any shape; the first array's shape is then the problem's.
+    """
 
     dtype: str = ""
     dims: tuple[str | int, ...] | None = None
@@ -36,58 +41,67 @@ class ArraySpec:
 
     @classmethod
     def of(cls, declared: str | ArraySpec) -> ArraySpec:
-        """The array that a text such as "float32[rows, 4]", "[n]" or "uint8" declares. ValueError for other texts."""
+        """Return the array declared by a text such as "float32[rows, 4]", "[n]" or "uint8". Raise ValueError for other
+        texts."""
         if isinstance(declared, ArraySpec):
             return declared
         match = _TEXT.fullmatch(declared)
         if match is None:
-            raise ValueError(f"{declared!r} declares no array: write a dtype and its extents, such as float32[rows, 4]")
+            raise ValueError(f"{declared!r} is not an array declaration: write dtype and extents: float32[rows, 4]")
         dtype, inside = match[1] or "", match[2]
         if dtype:
             try:
                 memory.as_dtype(dtype)
             except (TypeError, ValueError) as error:
-                raise ValueError(f"{declared!r} declares no array: {dtype} is not a dtype") from error
+                raise ValueError(f"{declared!r} is not an array declaration: {dtype} is not a dtype") from error
         if inside is None or inside.strip() == "...":
             return cls(dtype)
         parts = [part.strip() for part in inside.split(",")] if inside.strip() else []
         for part in parts:
             if not re.fullmatch(r"\d+|[A-Za-z_]\w*", part):
-                raise ValueError(f"{declared!r}: an extent is a name or a number, not {part!r}")
+                raise ValueError(f"{declared!r}: an extent must be a name or a number, got {part!r}")
         return cls(dtype, tuple(int(part) if part.isdigit() else part for part in parts))
 
     def __str__(self) -> str:
         return self.dtype + ("" if self.dims is None else f"[{', '.join(map(str, self.dims))}]")
 
     def within(self, numbers: Mapping[str, Any]) -> ArraySpec:
-        """It with a bound that is a number. numbers: the extents and options by name."""
+        """Return a copy whose bound is a number. numbers: the extents and options by name."""
         return replace(self, high=numbers[self.high]) if isinstance(self.high, str) else self
 
     def shape(self, whole: Shape, dims: Mapping[str, int]) -> Shape:
-        """Its shape if the problem's is `whole`, and its extents are `dims`."""
+        """Return its shape in a problem of shape `whole` with the extents `dims`."""
         if self.dims is None:
             return whole
         return tuple(dims[dim] if isinstance(dim, str) else dim for dim in self.dims)
 
 
 def Input(declared: str, low: float | None = None, high: float | str | None = None) -> ArraySpec:
-    """A declared input whose values are drawn from `low` up to, not including, `high`.
+    """Declare an input whose values are drawn from `low` (included) to `high` (excluded).
 
-    high: a number, or the name of an extent or option: Input("int32[m]", low=0, high="n") has indices into an array of
-    n rows. Such an extent is drawn large enough for one value.
+    Input("int32[m]", low=0, high="n") declares indices into an array of n rows.
+
+    Args:
+        declared: The dtype and extents, such as "int32[m]".
+        low: The smallest value, or None for no bound.
+        high: The upper bound: a number, or the name of an extent or option. Such an extent is drawn large enough for
+            one value.
+
+    Returns:
+        The declared array.
     """
     spec = ArraySpec.of(declared)
     return ArraySpec(spec.dtype, spec.dims, low, high)
 
 
 def dims_of(specs: Sequence[ArraySpec]) -> tuple[str, ...]:
-    """The names of all extents, in the order of their first use."""
+    """Return the names of all extents, in the order of their first use."""
     return tuple(dict.fromkeys(dim for spec in specs for dim in spec.dims or () if isinstance(dim, str)))
 
 
 def bind(what: str, specs: Mapping[str, ArraySpec], arrays: Sequence[Any]) -> tuple[dict[str, int], Shape]:
-    """The extents by name and the problem's whole shape that arrays have. ValueError for shapes that do not fit their
-    declarations or each other."""
+    """Return the extents by name and the problem's whole shape, by the arrays' shapes. Raise ValueError for shapes that
+    do not match their declarations or each other."""
     dims: dict[str, int] = {}
     first: dict[str, str] = {}
     whole: Shape | None = None
@@ -103,7 +117,7 @@ def bind(what: str, specs: Mapping[str, ArraySpec], arrays: Sequence[Any]) -> tu
             first.setdefault("", name)
             continue
         if len(shape) != len(spec.dims):
-            raise ValueError(f"{what}: {name} is declared as {spec}, of {len(spec.dims)} axes; got shape {shape}")
+            raise ValueError(f"{what}: {name} is declared as {spec}, with {len(spec.dims)} axes; got shape {shape}")
         for dim, extent in zip(spec.dims, shape, strict=True):
             known = dim if isinstance(dim, int) else dims.setdefault(dim, extent)
             origin = "its declaration" if isinstance(dim, int) else first.setdefault(dim, name)
@@ -114,9 +128,10 @@ def bind(what: str, specs: Mapping[str, ArraySpec], arrays: Sequence[Any]) -> tu
 
 @dataclass(frozen=True)
 class ArrayFacts(Slot):
-    """An array of a problem: what a launch may depend on. It stands for the array among a kernel's arguments.
+    """An array of a problem: its properties that a launch may depend on. It is also the array's Slot in a kernel's
+    arguments.
 
-    strides: in elements. alignment: of the first element in bytes, at most 16.
+    strides: in elements. alignment: of the first element, in bytes, at most 16.
     """
 
     name: str = ""
@@ -138,12 +153,12 @@ class ArrayFacts(Slot):
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Bytes per element."""
         return int(self.dtype.itemsize)
 
     @property
@@ -151,7 +166,7 @@ class ArrayFacts(Slot):
         return self.size * self.itemsize
 
     def aligned(self, count: int) -> bool:
-        """Whether its first element is at a multiple of `count` bytes, at most 16."""
+        """Return whether the address of its first element is a multiple of `count` bytes, at most 16."""
         return self.alignment % count == 0
 
     def __str__(self) -> str:
@@ -160,10 +175,10 @@ class ArrayFacts(Slot):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One problem of a declared family. Each array, each extent and each option is an attribute by its name; `scratch`
-    is the scratch memory, and `n` the number of elements of the problem's shape unless an extent has that name.
+    """One problem of a declared family. Each array, extent and option is an attribute of its name. `scratch` is the
+    scratch memory, and `n` the number of elements of the problem's shape, unless an extent is called n.
 
-    sms: multiprocessors of the device. shared_limit: bytes of shared memory that a block may have there.
+    sms: the device's multiprocessors. shared_limit: the bytes of shared memory that it allows per block.
     """
 
     family: str
@@ -196,7 +211,7 @@ class Problem:
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        """All that launches may depend on; hashable."""
+        """All values that launches may depend on; hashable."""
         options = tuple((name, repr(value)) for name, value in self.options)
         return (self.family, self.arrays, self.dims, options, self.sms, self.shared_limit)
 
@@ -212,15 +227,16 @@ class Problem:
 
 
 def counted(names: Sequence[str]) -> str:
-    """ "2 arrays (a, b)"."""
+    """Return a text such as "2 arrays (a, b)"."""
     return f"{len(names)} array{'' if len(names) == 1 else 's'} ({', '.join(names) or 'none'})"
 
 
 def expect_inputs(
     what: str, specs: Mapping[str, ArraySpec], inputs: Sequence[Any], dtypes: Sequence[str]
 ) -> tuple[dict[str, int], Shape]:
-    """The extents by name and the whole shape of inputs (see `bind`). ValueError for another number of arrays, and for
-    dtypes that are not theirs: one of `dtypes`, if there are some, for all that declare none."""
+    """Return the extents by name and the whole shape of inputs (see `bind`). Raise ValueError for a wrong number of
+    arrays, and for wrong dtypes: inputs without a declared dtype must all have one of `dtypes`, if that is not
+    empty."""
     if len(inputs) != len(specs):
         raise ValueError(f"{what} takes {counted(list(specs))} by position, got {len(inputs)}")
     open_dtypes: dict[str, str] = {}
@@ -249,10 +265,11 @@ def problem_of(
     strided: bool = False,
     dtypes: Sequence[str] = (),
 ) -> Problem:
-    """The problem of declared arrays; ValueError says what it refuses.
+    """Return the problem of declared arrays. Raise ValueError for arrays that do not match the declaration.
 
-    specs: of the inputs. outputs: their names. written: the output arrays. over: the number of the input that the only
-    output is. strided: arrays may have any strides. dtypes: those of inputs that declare none.
+    specs: the declared inputs. outputs: the outputs' names. written: the output arrays. over: the index of the input
+    that is also the only output. strided: arrays may have any strides. dtypes: the dtypes of inputs without a declared
+    one.
     """
     dims, whole = expect_inputs(what, specs, inputs, dtypes)
     if "n" not in (*specs, *outputs, *options):
@@ -265,7 +282,7 @@ def problem_of(
                 "declare strided=True if the kernel takes strides"
             )
     if over is not None and not checks.same_places(inputs[over], written[0]):
-        raise ValueError(f"{what} works in place: its output is {list(specs)[over]} itself, give no other")
+        raise ValueError(f"{what} works in place: its output is {list(specs)[over]} itself, leave out= out")
     for number, (name, array) in enumerate(zip(outputs, written, strict=True)):
         others = [pair for place, pair in enumerate(named[: len(specs)]) if place != over]
         others += list(zip(outputs[:number], written, strict=False))

@@ -1,7 +1,7 @@
-"""Arrays as the front door sees them: cudakit's own, torch's and CuPy's, all read the same way.
+"""Readers of the arrays of a call: cudakit's own, torch's and CuPy's, all read in the same way.
 
-A Reader is for one type of arrays and one number of them. Its `read` is generated, because a Python call per attribute
-would cost as much as the attributes; `_source` shows an example.
+A Reader is for one type of arrays and one number of arrays. Its `read` is generated code, because one Python call per
+attribute would double the cost; `_source` shows an example.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from cudakit.memory.allocation import Allocation, Uses
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.libraries import Library
 
-#: The device of a library's array by its number, by the kind of devices that the library's arrays are on.
+#: Functions from a device number to the Device, by the kind of devices of a library's arrays.
 device_of: dict[str, Callable[[int], Device]] = {"gpu": Device.of_gpu}
 
-MOST_STREAMS = 64  # streams of other libraries that a thread remembers for a device
+MOST_STREAMS = 64  # the most streams of other libraries that are cached per thread and device
 
-# (addresses; the first array's Context, or its device's number; what else the call is known again by).
+# (addresses; the first array's Context, or its device's number; the rest of the call's signature).
 Seen = tuple[tuple[int, ...], Any, tuple[Any, ...]]
 
 
 class Reader:
-    """How the front door takes arrays of one type; this one takes cudakit's own.
+    """Reads arrays of one type; this class reads cudakit's own.
 
-    read(*arrays): what it saw, or None if one of them is of another type.
+    read(*arrays): returns Seen, or None if one of the arrays is of another type.
     """
 
     name = "cudakit"
@@ -42,36 +42,37 @@ class Reader:
         self.read = read
 
     def device(self, where: Any) -> Device:
-        """The device of the first array, by what `read` returned."""
+        """Return the device of the first array, by the second value that `read` returned."""
         device: Device | None = where.device_object
         return Device.of(where) if device is None else device
 
     def place(self, array: Any) -> Device:
-        """The device of an array, by the array. Raises ValueError if it is on none."""
+        """Return the device of an array. Raise ValueError if the array is not on a device."""
         return self.device(array.context)
 
     def stream(self, device: Device, given: Any) -> Stream:
-        """The stream to work on, after what the arrays wait for. given: the caller's choice, or None."""
+        """Return the stream to use, after it has been made to wait for earlier work on the arrays. given: the caller's
+        choice, or None."""
         return device.default_stream if given is None else Stream.of(device.context, given)
 
     def empty(self, device: Device, on: Stream, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, int]:
-        """A new contiguous array, and its address."""
+        """Return a new contiguous array and its address."""
         made = device.empty(shape, dtype, stream=on)
         return made, made.pointer
 
     def used(self, arrays: Sequence[Any], on: Stream, given: Any) -> None:
-        """Have frees of the arrays come after the work that was queued on `on`."""
+        """Order frees of the arrays after the work queued on `on`."""
         for array in arrays:
             uses = array.allocation.uses
             if uses.home is not on:
                 uses.add(on)
 
     def view(self, device: Device, on: Stream, array: Any) -> DeviceArray:
-        """`array` as a DeviceArray with an Allocation of its own, by which it is known again among a kernel's
-        arguments. Raises DeviceMismatch for an array of another device."""
+        """Return `array` as a DeviceArray with its own Allocation, which identifies it among a kernel's arguments.
+        Raise DeviceMismatch for an array of another device."""
         if not array.context.same_device(device.context):
             numbers = array.context.told_apart(device.context)
-            raise DeviceMismatch(f"{array.summary} is not of {device.context.spec}{numbers}: array() copies it there")
+            raise DeviceMismatch(f"{array.summary} is not on {device.context.spec}{numbers}: copy it with array()")
         of = array.allocation
         own = Allocation(of.context, of.pointer, Uses(of.context, of.uses.home), of, of.span)
         own.open = of.open
@@ -79,7 +80,7 @@ class Reader:
 
 
 class ForeignReader(Reader):
-    """The same for another library's arrays, on the stream that the library considers current."""
+    """The same for another library's arrays, on that library's current stream."""
 
     def __init__(self, read: Callable[..., Seen | None], library: Library) -> None:
         super().__init__(read)
@@ -105,7 +106,7 @@ class ForeignReader(Reader):
             return current
         chosen = Stream.of(device.context, given)
         chosen.expect_open()
-        # A capture cannot wait for work outside of it, nor does it run anything that would have to wait.
+        # A capture cannot wait for work outside of it, and runs nothing itself that would have to wait.
         if int(chosen) != int(current) and (current.capturing or not chosen.capturing):
             chosen.wait(current)
         return chosen
@@ -115,7 +116,7 @@ class ForeignReader(Reader):
         known = _streams(device).by_address
         stream = known.get(address)
         if stream is None or stream.closed:
-            stream = device.context.streams.get(address)  # one of ours that the library was given
+            stream = device.context.streams.get(address)  # one of our streams that was passed to the library
             if stream is None or stream.closed:
                 owner = self.library.stream_owner(device.context.ordinal) if self.library.stream_owner else None
                 stream = Stream(device.context, handle=address, owner=owner)
@@ -129,7 +130,7 @@ class ForeignReader(Reader):
         return made, self._pointer(made)
 
     def used(self, arrays: Sequence[Any], on: Stream, given: Any) -> None:
-        # On the library's current stream its allocator keeps the order.
+        # On the library's current stream, its allocator orders the free after the work.
         number = on.context.ordinal
         if given is None or int(on) == self.library.current_stream(number):
             return
@@ -151,17 +152,17 @@ class ForeignReader(Reader):
         if library.unresolved(array):
             raise ValueError(
                 f"the {self.name} {type(array).__name__} is a negated or conjugated view, whose memory holds other "
-                "values: resolve_neg() or resolve_conj() makes an array of its values"
+                "values: call resolve_neg() or resolve_conj() first"
             )
         dtype = memory.as_dtype(library.dtype_name(array.dtype))
         shape, strides = tuple(array.shape), library.strides_of(array)
         if layout.is_contiguous(shape, strides, dtype.itemsize):
-            strides = layout.contiguous(shape, dtype.itemsize)  # the steps of axes of length 1 mean nothing
+            strides = layout.contiguous(shape, dtype.itemsize)  # the strides of axes of length 1 have no meaning
         return makers.over(device.context, on, self._pointer(array), shape, dtype, strides=strides, owner=array)
 
 
 class _ThreadStreams(threading.local):
-    """One thread's Streams over other libraries' streams, by address."""
+    """One thread's Stream objects for other libraries' streams, by address."""
 
     def __init__(self) -> None:
         self.by_address: dict[int, Stream] = {}
@@ -177,16 +178,16 @@ _readers: dict[tuple[type, int], Reader] = {}
 
 
 def reader_of(arrays: Sequence[Any]) -> Reader:
-    """The Reader of arrays. Raises TypeError for a first one that is not on a device."""
+    """Return the Reader of arrays. Raise TypeError if the first one is not an array on a device."""
     key = (type(arrays[0]), len(arrays))
     return _readers.get(key) or _make(*key)
 
 
 def expect_one_library(arrays: Sequence[Any]) -> None:
-    """Raise ValueError for arrays of several libraries, TypeError for what is not an array on a device."""
+    """Raise ValueError for arrays of several libraries, TypeError for an object that is not an array on a device."""
     names = {reader_of((array,)).name for array in arrays}
     if len(names) > 1:
-        raise ValueError(f"the arrays are of different libraries ({', '.join(sorted(names))}): give all of one")
+        raise ValueError(f"the arrays are of different libraries ({', '.join(sorted(names))}): pass all of one")
 
 
 def _make(kind: type, count: int) -> Reader:
@@ -196,8 +197,8 @@ def _make(kind: type, count: int) -> Reader:
         made = Reader(_define(text, {"types": (DeviceArray,)}))
     elif library is None:
         raise TypeError(
-            f"{kind.__module__}.{kind.__name__} is no array on a device: "
-            "put it there with device.array(x), or give a torch or CuPy array"
+            f"{kind.__module__}.{kind.__name__} is not an array on a device: "
+            "copy it there with device.array(x), or pass a torch or CuPy array"
         )
     elif kind in library.types:
         flags = tuple(flag for flag in (library.negated, library.conjugated) if flag)
@@ -209,7 +210,7 @@ def _make(kind: type, count: int) -> Reader:
     return made
 
 
-# Of an array: its place, its address, and what else it is known again by.
+# Expressions of an array: its context, its address, and the rest of its signature.
 _OWN = (
     "{0}.context",
     "{0}.pointer",
@@ -223,7 +224,7 @@ _OWN = (
 
 
 def _source(count: int, parts: Sequence[str]) -> str:
-    """The text of `read` for `count` arrays, the last of which is the output. For two of cudakit's own it is:
+    """Return the source of `read` for `count` arrays; the last is the output. For two arrays of cudakit it is:
 
     def read(a0, a1):
         if type(a1) not in types: return None

@@ -1,4 +1,4 @@
-"""The last calls of a family, which its front door tries first."""
+"""The last calls of a family, whose guards are tried first."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def _none() -> None:
 
 
 class Recent(threading.local):
-    """One thread's last calls of a family: weak references to guards of resolved calls, which their devices keep.
+    """One thread's last calls of a family: weak references to guards of resolved calls, which their devices own.
 
-    last(): the guard of the very last one, or None. by_shape: those of others, by the shape of the first input.
+    last(): the guard of the last call, or None. by_shape: the guards of earlier calls, by the shape of the first input.
     """
 
     MOST = 256
@@ -25,16 +25,17 @@ class Recent(threading.local):
         self.by_shape: dict[Any, weakref.ref[Any]] = {}
 
     def keep(self, shape: Any, guard: Any) -> None:
-        """Have `guard` tried first at the next call."""
+        """Make `guard` the first to be tried at the next call."""
         if len(self.by_shape) >= self.MOST:
             self.by_shape.clear()
         self.last = self.by_shape[shape] = weakref.ref(guard)
 
     def of_shape(self, array: Any) -> Any:
-        """The guard of the last call with a first input of this shape, which becomes `last`; None if it is `last`."""
+        """Return the guard of the last call with a first input of this shape, and make it `last`; None if it already
+        is."""
         try:
             found = self.by_shape.get(array.shape)
-        except (AttributeError, TypeError):  # not an array: the rules say so
+        except (AttributeError, TypeError):  # not an array: checked later
             return None
         if found is None or found is self.last:
             return None

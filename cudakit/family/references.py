@@ -1,4 +1,4 @@
-"""A family's reference: its parameters, and its results, with errors that name the family and the reference's line."""
+"""A family's reference: its parameters and its results. Errors name the family and the reference's line."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from cudakit.tracebacks import line_in
 
 
 def parameters(reference: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, Any], bool]:
-    """The names of a reference's arrays, the defaults of its options, and whether it takes options of any name.
+    """Return the names of a reference's arrays, the defaults of its options, and whether it accepts options of any
+    name.
 
-    Arrays are the parameters that need a value, options are keyword-only ones with a default. Any other parameter with
-    a default, such as numpy's `axis`, keeps it. Raises TypeError for a keyword-only parameter without a default, and
-    for what is not a function.
+    Parameters without a default are arrays, keyword-only parameters with a default are options. Other parameters with a
+    default, such as numpy's `axis`, keep it. Raises TypeError for a keyword-only parameter without a default, and if
+    `reference` is not a function.
     """
     if isinstance(reference, np.ufunc):
         return (("x",) if reference.nin == 1 else tuple("abcdef"[: reference.nin])), {}, False
     if not callable(reference):
-        raise TypeError(f"its reference is {reference!r}: give a function of numpy arrays that returns the output")
+        raise TypeError(f"its reference is {reference!r}: pass a function of numpy arrays that returns the output")
     arrays: list[str] = []
     options: dict[str, Any] = {}
     bound = _bound(reference)
@@ -48,7 +49,7 @@ def parameters(reference: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str
 
 
 def most_arrays(reference: Callable[..., Any]) -> int:
-    """How many arrays a reference takes by position at most."""
+    """Return the largest number of arrays that a reference takes by position."""
     if isinstance(reference, np.ufunc):
         return reference.nin
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -63,7 +64,8 @@ def _signature(reference: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _bound(reference: Callable[..., Any]) -> frozenset[str]:
-    """The names that functools.partial made keyword-only: those of numpy's parameters are no options."""
+    """Return the names that functools.partial made keyword-only. They are parameters of the inner function, not
+    options."""
     if not isinstance(reference, functools.partial) or isinstance(reference.func, np.ufunc):
         return frozenset()
     inner = _signature(reference.func)
@@ -73,7 +75,7 @@ def _bound(reference: Callable[..., Any]) -> frozenset[str]:
 def results(
     family: str, reference: Callable[..., Any], inputs: Sequence[Any], options: Mapping[str, Any]
 ) -> tuple[np.ndarray[Any, Any], ...] | np.ndarray[Any, Any]:
-    """What the reference returns for host arrays, which it may not write to: an array, or a tuple of several.
+    """Run the reference on host arrays, which are read-only, and return its result: an array, or a tuple of several.
 
     Raises Refused if it fails, and for results that are not numbers.
     """
@@ -81,7 +83,7 @@ def results(
         with _quiet():
             made = reference(*map(_locked, inputs), **options)
     except MemoryError:
-        raise  # no mistake of the reference
+        raise  # not an error of the reference
     except Exception as error:
         raise Refused(_failure(family, reference, inputs, options, error)) from error
     checked = tuple(_numbers(family, one) for one in several(made))
@@ -90,14 +92,14 @@ def results(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Within it a reference may meet empty arrays, infinities and NaN, which numpy warns of: problems have them."""
+    """Suppress numpy's warnings about empty arrays, infinities and NaN, which test problems contain."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
 
 
 def _locked(array: Any) -> Any:
-    """A view that cannot be written to: a reference that works in place would change what kernels are given."""
+    """Return a read-only view: a reference that works in place would change the inputs of kernels."""
     if not isinstance(array, np.ndarray) or not array.flags.writeable:
         return array
     view = array.view()
@@ -123,12 +125,12 @@ def _numbers(family: str, result: Any) -> np.ndarray[Any, Any]:
     try:
         made = np.asarray(result)
     except ValueError as error:
-        raise Refused(f"{what} a {type(result).__name__} that is no array: {error}") from error
+        raise Refused(f"{what} a {type(result).__name__} that is not an array: {error}") from error
     if made.dtype.kind not in "biuc" and not is_float(made.dtype):
         raise Refused(f"{what} a {type(result).__name__} of {made.dtype}: return an array of numbers")
     return made
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype is of floats, those of ml_dtypes, such as bfloat16, included."""
+    """Return whether a dtype is a float, including those of ml_dtypes, such as bfloat16."""
     return dtype.kind == "f" or dtype.name.startswith(("bfloat16", "float8_", "float6_", "float4_"))

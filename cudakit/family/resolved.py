@@ -1,8 +1,8 @@
-"""Resolved calls: what a call of an op has found out, kept for later calls of the same kind.
+"""Resolved calls: the cached result of resolving a call of an op, for later calls of the same kind.
 
-The first call with a signature chooses the variant, compiles its kernels and checks every rule. It leaves a
-ResolvedCall: launches whose pointers and numbers are replaced in place. A later call with the same signature differs in
-addresses and numbers only, so it looks at nothing else.
+The first call with a signature chooses the variant, compiles its kernels and checks every rule. The result is a
+ResolvedCall: launches whose pointers and numbers are replaced in place. Later calls with the same signature differ only
+in addresses and numbers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from cudakit.memory import layout, makers
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.scratch import scratch
 
-# Values that cannot change while they are the same object.
+# Immutable types.
 _IMMUTABLE = (float, int, np.generic)
 
 
 class _Number:
-    """An option of a resolved call. value: what the kernels were last passed. places: (launch, parameter, factor)."""
+    """An option of a resolved call. value: the value last passed to the kernels. places: (launch, parameter,
+    factor)."""
 
     __slots__ = ("_places", "_read", "kind", "value")
 
@@ -42,9 +43,9 @@ class _Number:
         self._places.append((launch, parameter, factor))
 
     def become(self, value: Any) -> None:
-        """Put another value in place. Raises what the first call would have raised for it."""
+        """Write another value into the launches. Raises the error that the first call would have raised for it."""
         number = self._read(value)
-        self.value = self  # in case one of them is not taken
+        self.value = self  # so that the next call tries again if a put fails
         for launch, parameter, factor in self._places:
             launch.put(parameter, number if factor is None else number * factor)
         if isinstance(value, _IMMUTABLE):
@@ -54,7 +55,7 @@ class _Number:
 class ResolvedCall:
     """One kind of call of one op on one device, for one thread.
 
-    shape, dtype: the output's. numbers: its options that are plain numbers.
+    shape, dtype: those of the output. numbers: the options that are plain numbers.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class ResolvedCall:
         options: Mapping[str, Any],
     ) -> None:
         *inputs, output = arrays
-        self.family = family  # kept: signatures have its id
+        self.family = family  # kept alive, because signatures contain its id
         self.shape, self.dtype = output.shape, output.dtype
         self.numbers = {
             name: _Number(scalar, options[name])
@@ -100,7 +101,7 @@ class ResolvedCall:
         self.scratch_bytes = scratch_bytes(launches)
         stand_in = None
         if self.scratch_bytes:
-            # At an address of no meaning: kernels are passed another at each call.
+            # A placeholder address, which each call replaces.
             stand_in = makers.over(device.context, output.stream, _NOWHERE, self.scratch_bytes, np.uint8)
         for each in launches:
             kernel = family.kernel(device, variant, each)
@@ -119,18 +120,18 @@ class ResolvedCall:
                     self.numbers[value.option].at(launch, index, value.factor)
                 elif isinstance(value, DeviceArray):
                     raise LaunchError(
-                        f"{kernel.signature}: {kernel.parameters[index].label} is passed an array that is none of the "
-                        f"inputs and outputs of {family.name}: declare it as an input"
+                        f"{kernel.signature}: {kernel.parameters[index].label} is passed an array that is neither an "
+                        f"input nor an output of {family.name}: declare it as an input"
                     )
             self.launches.append(launch)
             self.slots.append(tuple(slots))
         self.attention = self.launches[0].attention if self.launches else ()
 
     def takes(self, pointers: tuple[int, ...], fresh: bool) -> bool:
-        """Whether it may be launched at these addresses: its modules are open, and no input shares memory with the
-        output that did not at the first call.
+        """Return whether it can be launched at these addresses: its modules are open, and no input that was separate
+        from the output in the first call shares memory with it.
 
-        fresh: the output is not among `pointers`; a new one shares nothing.
+        fresh: the output is new and not in `pointers`; a new output shares no memory.
         """
         if any(launch.retired for launch in self.launches):
             return False
@@ -145,7 +146,7 @@ class ResolvedCall:
         """Queue its launches on `stream`. pointers: the addresses of the inputs, then of the output."""
         stream.expect_open()
         if self.guard_names:
-            # so that the guard does not believe that the addresses of its own last call are still in place
+            # so that the guard does not assume that the launches still have the addresses of its own last call
             self.guard_names["last"] = self.guard_names["nothing"]
         if self.scratch_bytes:
             pointers = (*pointers, scratch(stream, self.scratch_bytes))
@@ -162,7 +163,7 @@ class ResolvedCall:
                 launch.again(launch.send, handle, result[0])
 
     def attended(self, handle: Any) -> None:
-        """The same with NVTX ranges, and with the context made current if there are several devices."""
+        """Queue the launches within an NVTX range, and make the context current if there are several devices."""
         with self._range:
             for launch in self.launches:
                 send = launch.attended(launch.send)
@@ -175,8 +176,8 @@ _NOWHERE = 1 << 40
 
 
 def _apart(inputs: Sequence[DeviceArray], output: DeviceArray) -> tuple[tuple[int, int, int], ...]:
-    """For each input that is not at the output's address: (its place, low, high). If the distance from the output to it
-    in bytes is between low and high, the two share memory, and the rules for that must be applied."""
+    """Return (index, low, high) for each input that is not at the output's address. If the input's address minus the
+    output's, in bytes, is between low and high, the two share memory, and the call must be checked again."""
     low, high = layout.span(output.shape, output.strides, output.itemsize)
     bounds = []
     for place, array in enumerate(inputs):
@@ -194,6 +195,6 @@ class _ThreadCalls(threading.local):
 
 
 def thread_calls(device: Device) -> dict[Any, ResolvedCall]:
-    """This thread's resolved calls on a device, by signature. They go as the device is closed."""
+    """Return this thread's resolved calls on a device, by signature. They are dropped when the device is closed."""
     made: _ThreadCalls | None = device.kept.get(_ThreadCalls)
     return (made if made is not None else device.kept.setdefault(_ThreadCalls, _ThreadCalls())).by_signature

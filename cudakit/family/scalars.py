@@ -1,4 +1,4 @@
-"""Options that are plain numbers among a kernel's arguments: a call with another number needs no other kernel."""
+"""Options that are plain numbers in a kernel's arguments: another value needs no other kernel."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Scalar:
-    """How a family takes an option that its kernels are only passed.
+    """An option that is only passed to the kernels, as a number.
 
-    field: of the problem, which holds what `read` returns. read(value): the number for a value that the caller gave;
-    it raises what the family's `problem` raises. kind(value): whatever of the value choices depend on (variant, launch,
-    refusals): for equal kinds they are the same. It does not raise for a value that `read` takes.
+    Args:
+        field: The problem's field that holds the number.
+        read: Converts the caller's value to the number; raises the errors that the family's `problem` raises.
+        kind: Returns the part of the value that the choice of variant and launch and the checks depend on: they are the
+            same for values of equal kind. It must not raise for a value that `read` accepts.
     """
 
     field: str
@@ -24,7 +26,7 @@ class Scalar:
 
 
 class MarkedFloat(float):
-    """A float that knows which option it is, times a constant: arguments of kernels are found again by it."""
+    """A float marked with its option, and a factor: identifies the option among a kernel's arguments."""
 
     option: str
     factor: float
@@ -36,14 +38,14 @@ class MarkedFloat(float):
 
 
 class MarkedInt(int):
-    """The same for an int."""
+    """An int marked with its option."""
 
     option: str
     factor: None = None
 
 
 def marked(option: str, number: Any, factor: float = 1.0) -> MarkedFloat | MarkedInt:
-    """`number` as the value of an option."""
+    """Return `number` marked as the value of an option."""
     if isinstance(number, int):
         whole = MarkedInt(number)
         whole.option = option
@@ -54,12 +56,13 @@ def marked(option: str, number: Any, factor: float = 1.0) -> MarkedFloat | Marke
 
 
 def unmarked(value: Any) -> Any:
-    """The plain number of a marked one, for which a message names its type; anything else as it is."""
+    """Return the plain number of a marked one, so that messages name its type; other values are returned unchanged."""
     return float(value) if isinstance(value, MarkedFloat) else int(value) if isinstance(value, MarkedInt) else value
 
 
 def mark(problem: P, scalars: Mapping[str, Scalar], options: Mapping[str, Any]) -> P:
-    """`problem` with the options' numbers marked; an option that is None is the family's own value, and stays."""
+    """Return `problem` with the options' numbers marked. An option that is None is skipped: its value is the family's
+    own."""
     fields = {
         scalar.field: marked(name, getattr(problem, scalar.field))
         for name, scalar in scalars.items()

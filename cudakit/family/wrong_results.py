@@ -1,6 +1,6 @@
-"""What a user reads of a variant that is wrong: the line of a fault, and that of a wrong result.
+"""Reports of a failing variant: the source line of a fault, and that of a wrong result.
 
-For a wrong result the problem is run again on the simulated device, which notes the last store to the wrong element.
+For a wrong result the problem is run again on the simulated device, which records the last store to the wrong element.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cudakit.family.declaration import Variant, several
 from cudakit.launch.definitions import definition_line
 from cudakit.reports import Report
 
-#: Called with the output (a tuple of several); the kernels run within the context that it returns.
+#: Called with the output (a tuple of several); returns the context within which the kernels run.
 Watch = Callable[[Any], AbstractContextManager[Any]]
 
 if TYPE_CHECKING:
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 
 def of_error(error: BaseException, variant: Variant[Any] | None) -> list[Report]:
-    """The reports of what a variant's launch raised, launched by the variant's function: the line of the error itself
-    is one of this package."""
+    """Return the reports of an error that a variant's launch raised. They name the variant's function as the launch
+    site, because the error was raised at a line of this package."""
     if isinstance(error, CudakitError):
         error.report = without_harness(error.report)
     site = None if variant is None else reports.defined(variant.launch)
     found = reports.of_error(error, launched=site)
-    if isinstance(error, LaunchError) and site is not None:  # the fault is the launch's: its source has no line of it
+    if isinstance(error, LaunchError) and site is not None:  # the launch is wrong, not a line of the kernel
         found = [one.at(site.file, site.line) for one in found]
     return found
 
 
 def text(found: Sequence[Report]) -> str:
-    """The reports of one failure of a variant as they are printed, with the function that launches it."""
+    """Return the printed text of the reports of one failure of a variant, with the function that launches it."""
     lines = list(dict.fromkeys(one.full_text for one in found))
     site = next((one.launched for one in found if one.launched is not None), None)
     return "\n".join([*lines, *([] if site is None else [f"  launched by {site.file}:{site.line}"])])
@@ -50,11 +50,11 @@ def text(found: Sequence[Report]) -> str:
 def report(
     device: Device, verdict: Comparison, run: Callable[[Watch], object], variant: Variant[Any] | None = None
 ) -> Report:
-    """The report of a wrong result, of `variant` if given. run(watch): runs the problem again, its kernels within
-    watch(output).
+    """Return the report of a wrong result, of `variant` if given. run(watch): runs the problem again, with its kernels
+    within watch(output).
 
-    On the simulated device it has the kernel, block, thread and line of the last store to the wrong element; if no
-    kernel stored to it, the last kernel's definition. On a GPU it has no place.
+    On the simulated device the report has the kernel, block, thread and source line of the last store to the wrong
+    element; if no kernel stored to it, the line of the last kernel's definition. On a GPU it has no location.
     """
     site = None if variant is None else reports.defined(variant.launch)
     return replace(_found(device, verdict, run), launched=site)
@@ -76,13 +76,13 @@ def _found(device: Device, verdict: Comparison, run: Callable[[Watch], object]) 
     try:
         with device.counters() as counted:
             run(watch)
-    except CudakitError:  # it depends on chance
+    except CudakitError:  # the failure is not reproducible
         return found
     return _stored(found, stores[-1]) if stores else _not_stored(found, counted)
 
 
 def _address(output: DeviceArray, verdict: Comparison) -> int:
-    """The wrong element's address."""
+    """Return the wrong element's address."""
     if verdict.stray is not None:
         return output.pointer + verdict.stray * output.itemsize
     at = list(verdict.worst_at or ())
@@ -92,8 +92,8 @@ def _address(output: DeviceArray, verdict: Comparison) -> int:
 
 
 def without_harness(fault: Any) -> Any:
-    """A report of the simulated device without the lines of Python that launched the kernel and made its arrays: they
-    are those of this package, and of hypothesis or pytest."""
+    """Return a report of the simulated device without the Python lines that launched the kernel and made its arrays:
+    they are lines of this package, of hypothesis or of pytest."""
     less: dict[str, Any] = {"launched": None} if hasattr(fault, "launched") else {}
     if fault is not None and fault.allocation is not None:
         less["allocation"] = replace(fault.allocation, origin="")

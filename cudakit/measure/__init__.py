@@ -1,1 +1,1 @@
-"""Benchmarks of checked results, timing, and the peers measured in the same run."""
+"""Benchmarks: check results, time them, and compare them with ceilings and peers measured in the same run."""

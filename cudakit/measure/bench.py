@@ -1,7 +1,8 @@
-"""Measures a family's ladder on one device: every rung checked first, then timed beside its ceiling and its peers.
+"""Benchmark a family's ladder on one device: check every variant first, then time it together with its ceiling and
+peers.
 
-On a GPU the figures are times; a simulated device has no clock, and reports counters instead. The declarations in
-families drive everything here: this module knows nothing about any kernel.
+On a GPU the figures are times; the simulated device does not model time and reports counters instead. Everything is
+derived from the family's declaration: this module is independent of any kernel.
 """
 
 from __future__ import annotations
@@ -30,19 +31,25 @@ if TYPE_CHECKING:
 
 
 def _silent(text: str) -> None:
-    """Says nothing."""
+    """Ignore a progress message."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which variants, dtypes and modes of a family to run; None: all variants, the usual dtype, the usual mode."""
+    """Which variants, dtypes and modes of a family to run.
+
+    Args:
+        variants: Names of variants; None for all.
+        dtypes: Names of dtypes; None for the default one.
+        modes: Names of modes; None for the default one.
+    """
 
     variants: Sequence[str] | None = None
     dtypes: Sequence[str] | None = None
     modes: Sequence[str] | None = None
 
     def of(self, family: Ladder[Any]) -> tuple[list[Variant[Any]], Sequence[str], Sequence[str]]:
-        """The variants, dtypes and modes. Raises Refused for a name that is none."""
+        """Return the variants, dtypes and modes of a family. Raise Refused for an unknown name."""
         try:
             ours = [family[name] for name in self.variants] if self.variants else list(family.variants)
         except ValueError as error:
@@ -58,9 +65,14 @@ class Selection:
 
 @dataclass
 class Bench:
-    """Runs ladders on one device. `once`: each variant is launched once, checked and not timed, without peers.
+    """Runs ladders on one device.
 
-    `step` is told what runs next. `timer` makes what times launches on a stream: only a GPU has a clock to make one of.
+    Args:
+        device: The device.
+        once: Launch and check each variant once, without timing and without peers.
+        seed: The seed of random inputs.
+        step: Called with a text before each step, for progress.
+        timer: Makes the timer of a stream; GpuTimer works on GPUs only.
     """
 
     device: Device
@@ -71,7 +83,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self._facts = self.device.info()
-        self._lost: str | None = None  # why nothing more can be run on this GPU
+        self._lost: str | None = None  # the reason why this GPU can run nothing more
 
     @property
     def times(self) -> bool:
@@ -79,15 +91,15 @@ class Bench:
 
     @property
     def times_calls(self) -> bool:
-        """Whether the host's cost per call is measured: that of a simulated device is not a launch's cost."""
+        """Whether the host's cost per call is measured; the cost on a simulated device would be meaningless."""
         return self.times and self.device.kind == "gpu"
 
     def peers(self, family: Ladder[Any], options: Mapping[str, Any]) -> list[Peer]:
-        """The peers that can run here."""
+        """Return the peers that can run here."""
         return peers_of(family, self.device.ordinal, options) if self.times_calls else []
 
     def steps(self, family: Ladder[Any], shapes: Sequence[Shape], selection: Selection | None = None) -> int:
-        """How often a run calls `step`, for a progress bar."""
+        """Return how often a run calls `step`, for a progress bar."""
         selection = selection or Selection()
         ours, dtypes, modes = selection.of(family)
         rows = sum(
@@ -99,10 +111,21 @@ class Bench:
         return len(shapes) * len(dtypes) * rows + self.times
 
     def run(self, family: Ladder[Any], shapes: Sequence[Shape], selection: Selection | None = None) -> BenchReport:
-        """Runs the selection of a family on every shape. Raises Refused for a wrong shape or name.
+        """Run the selection of a family on every shape.
 
-        A kernel that faults loses the device, and its row is false. A simulated device is opened again, as `device`,
-        and the run goes on; on a GPU the rows that are left are in the report as not run.
+        A kernel that faults makes the device unusable, and its row fails. A simulated device is opened again, as
+        `device`, and the run continues; on a GPU the remaining rows are reported as not run.
+
+        Args:
+            family: The family.
+            shapes: The shapes to run.
+            selection: The variants, dtypes and modes to run; by default all variants in the default dtype and mode.
+
+        Returns:
+            The report with one row per variant, peer and shape.
+
+        Raises:
+            Refused: If a shape or name is wrong.
         """
         ours, dtypes, modes = (selection or Selection()).of(family)
         report = BenchReport(self._facts)
@@ -128,7 +151,7 @@ class Bench:
         mode: str,
         variants: Sequence[Variant[Any]],
     ) -> None:
-        """One shape: on as many devices as its kernels lose, until every row has its verdict."""
+        """Run one shape until every row has its verdict; a lost simulated device is replaced as often as needed."""
         place = family.read_shape(shape)
         rows = [empty_row(family, place, dtype, mode, one.name, family.rung(one), one.idea) for one in variants]
         first = len(report.rows)
@@ -144,7 +167,7 @@ class Bench:
                         cpu = False
                     left = self._case(report, case, every, left)
             except ContextLost as error:
-                # The row that was being checked is the cause.
+                # The row that was being checked caused it.
                 variant, row = left[0]
                 row.fail(wrong_results.text(wrong_results.of_error(error, variant)))
                 left = left[1:]
@@ -159,7 +182,7 @@ class Bench:
                 row.not_run(self._lost)
 
     def _replace_lost(self, where: str) -> None:
-        """Replace a lost simulated device by a new one; for a lost GPU, keep the reason."""
+        """Replace a lost simulated device by a new one; record the reason for a lost GPU."""
         lost = self.device.context.lost
         if lost is None:
             return
@@ -176,8 +199,8 @@ class Bench:
         every: list[tuple[Variant[Any], Row]],
         left: list[tuple[Variant[Any], Row]],
     ) -> list[tuple[Variant[Any], Row]]:
-        """Checks `left` until a row loses the device; if none does, times `every` row. Returns what is left to be run,
-        on another device."""
+        """Check the rows `left` until one loses the device; if none does, time `every` row. Return the rows that remain
+        to be run on another device."""
         # Everything is checked before anything is timed.
         for number, (variant, row) in enumerate(left, 1):
             self.step(f"{case.said} {variant.name}")
@@ -201,7 +224,7 @@ class Bench:
                 blamed, *others = [row for row in rows if row.ok and row.times.device is None] or rows[-1:]
                 blamed.fail(str(error))
                 for row in others:
-                    row.not_run(f"{case.said} lost the device before this was timed: {str(error).splitlines()[0]}")
+                    row.not_run(f"{case.said} lost the device before this row was timed: {str(error).splitlines()[0]}")
         return []
 
     def _cpu(self, case: BenchCase) -> Row:
@@ -215,7 +238,7 @@ class Bench:
 
     def _check(self, case: BenchCase, variant: Variant[Any], row: Row) -> None:
         if self.once and variant.run is not None:
-            row.skip("a profile has each rung launch once, and this one is a library's many launches")
+            row.skip("a profile launches each variant once, but this one makes many launches through a library")
             return
         try:
             case.check(lambda: case.launch(variant), row, variant)
@@ -223,9 +246,9 @@ class Bench:
                 row.launch = case.launched(variant)
         except UnsupportedVariant:
             row.skip(variant.refusal(case.problem, case.device.arch))
-        except CompileError as error:  # the source's: the same for its other variants, so tables show it once
+        except CompileError as error:  # the same for all variants of the source, so tables show it once
             row.fail(str(error))
-        except CudakitError as error:  # a kernel that faults is a false row; the others go on
+        except CudakitError as error:  # a kernel that faults fails its row; the others continue
             row.fail(wrong_results.text(wrong_results.of_error(error, variant)))
 
     def _time(
@@ -236,7 +259,7 @@ class Bench:
         ours: Sequence[tuple[Variant[Any], Row]],
         theirs: Sequence[tuple[Peer, Row]],
     ) -> None:
-        """Times what was right. A peer that is the ceiling goes first, where the chip is coolest."""
+        """Time the rows whose check passed. A peer that is the ceiling is timed first, when the chip is coolest."""
         family = case.family
         case.rotate()
         ceiling: float | None = None
@@ -278,7 +301,7 @@ def _check_peer(case: BenchCase, peer: Peer, row: Row, timer: GpuTimer) -> None:
         with peer.on(case.stream):
             (launch,) = peer.bind(case.sets[:1], case.stream, _cost(timer))
             case.check(launch, row)
-    except Exception as error:  # not our code: what it cannot do must not end our run
+    except Exception as error:  # not our code: an error of a peer must not end our run
         row.skip(f"{type(error).__name__}: {error}".splitlines()[0])
 
 
@@ -287,6 +310,6 @@ def _cost(timer: GpuTimer) -> Cost:
 
 
 def _in_turn(launches: Iterator[Launch], stream: Stream) -> None:
-    """The next of several launches, to its end."""
+    """Make the next of several launches and wait for it."""
     next(launches)()
     stream.synchronize()

@@ -1,6 +1,6 @@
-"""The host's cost of calls as users write them: ours through cudakit.ops, and the peers', in turns within one run.
+"""The host's cost of a user's call: of our functions in cudakit.ops and of the peers' functions, in turns in one run.
 
-Our functions get tensors if torch is installed and sees the GPU, else cudakit's own arrays.
+Our functions get torch tensors if torch is installed and sees the GPU, otherwise cudakit's own arrays.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
     from cudakit.measure.peers.peer import Peer
     from cudakit.measure.rows import Row
 
-# Calls per burst, and the GPU's milliseconds that a burst may queue: bursts of slow kernels have fewer calls, since the
-# GPU's whole work is waited for after each of them.
+# Calls per burst, and the most GPU milliseconds that a burst may queue. Bursts of slow kernels have fewer calls,
+# because the host waits for all of the GPU's work after each burst.
 CALLS, BURST_GPU_MS = 300, 5.0
-# Calls before each burst, which bring the code back into the host's caches after the wait; and bursts per call.
+# Warm-up calls before each burst, which load the code into the host's caches after the wait; and bursts per call.
 LEAD, BURSTS = 10, 5
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """A call with the row that its cost belongs to. within: the context it is made in. arrays: whose it was given."""
+    """A call and the row of its cost. within: the context that the call is made in. arrays: the library of its
+    arrays."""
 
     row: Row
     call: Launch
@@ -38,17 +39,17 @@ class _Measured:
     arrays: str
 
     def burst(self) -> Burst:
-        """As many calls as the GPU works through in a moment."""
+        """Return a burst whose work takes the GPU at most BURST_GPU_MS."""
         device = self.row.times.device
         most = CALLS if device is None else max(1, int(BURST_GPU_MS / device.median))
         return Burst(self.call, min(CALLS, most), min(LEAD, most), self.within)
 
 
 def take_calls(case: BenchCase, ours: Iterable[tuple[Variant[Any], Row]], theirs: Iterable[tuple[Peer, Row]]) -> None:
-    """Fills in the host's cost per call of every row that is right, on the case's first set of arrays.
+    """Measure the host's cost per call of every row whose check passed, on the case's first set of arrays.
 
-    A row whose work no user's call does is left without one; so is a peer whose call fails. One of ours that fails is a
-    false row.
+    A row is left without a cost if no user's call does its work, or if it is a peer whose call fails. If one of our
+    calls fails, its row fails.
     """
     measured = [found for variant, row in ours if row.ok and (found := _our_call(case, variant, row)) is not None]
     measured += [found for peer, row in theirs if row.ok and (found := _their_call(case, peer, row)) is not None]
@@ -65,7 +66,7 @@ def _our_call(case: BenchCase, variant: Variant[Any], row: Row) -> _Measured | N
     within: Any = nullcontext
     arrays: tuple[Any, Any, Any] = (inputs, output, case.stream)
     if with_torch is not None:
-        # As its own functions do, ours then take torch's current stream.
+        # Like torch's own functions, ours then use torch's current stream.
         within = functools.partial(with_torch.on_stream, case.stream, case.device.ordinal)
         arrays = (*with_torch.tensors(inputs, output), None)
     try:
@@ -74,7 +75,7 @@ def _our_call(case: BenchCase, variant: Variant[Any], row: Row) -> _Measured | N
             return None
         _try(call, within(), case)
     except ContextLost:
-        row.fail("the device was lost in the call of its function")
+        row.fail("its function's call lost the device")
         raise
     except (CudakitError, TypeError, ValueError) as error:
         row.fail(f"the call of its function: {error}")
@@ -92,13 +93,13 @@ def _their_call(case: BenchCase, peer: Peer, row: Row) -> _Measured | None:
         _try(call, within(), case)
     except ContextLost:
         raise
-    except Exception:  # not our code: its row stands without a cost
+    except Exception:  # not our code: its row has no cost
         return None
     return _Measured(row, call, within, peer.arrays)
 
 
 def _try(call: Launch, within: AbstractContextManager[Any], case: BenchCase) -> None:
-    """Makes a call once, to its end."""
+    """Make a call once and wait for it."""
     with within:
         call()
     case.stream.synchronize()

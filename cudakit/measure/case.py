@@ -1,6 +1,7 @@
 """One shape of a family under test: its arrays, its check, and the launches that are timed.
 
-The output is poisoned and lies between guard zones, so that elements left unwritten and writes outside of it are seen.
+The output is filled with a poison pattern and placed between guard zones, so that unwritten elements and out-of-bounds
+writes are detected.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ GUARD_BYTES = 4096
 
 
 class GuardedOutput:
-    """An output array between two guard zones, every byte of all three poisoned.
+    """An output array between two guard zones, all filled with a poison pattern.
 
-    What a kernel leaves unwritten is then seen, and what it writes outside its output too: on the simulated device as
-    a fault, which names the line.
+    This detects unwritten elements and out-of-bounds writes; on the simulated device such a write is a fault that names
+    the source line.
     """
 
     def __init__(self, device: Device, shape: Shape, dtype: np.dtype[Any], stream: Stream) -> None:
@@ -46,8 +47,8 @@ class GuardedOutput:
         self._whole.fill(POISON, stream)
 
     def damage(self, stream: Stream) -> str | None:
-        """Which guard zone was written, or None."""
-        for where, zone in zip(("before", "behind"), self._guards, strict=True):
+        """Return a text about the guard zone that was written, or None."""
+        for where, zone in zip(("before", "after"), self._guards, strict=True):
             changed = np.flatnonzero(zone.numpy(stream) != POISON)
             if changed.size:
                 place = GUARD_BYTES - int(changed[-1]) if where == "before" else int(changed[0]) + 1
@@ -56,19 +57,21 @@ class GuardedOutput:
 
 
 def case_text(family: Ladder[Any], shape: Shape, dtype: str, mode: str) -> str:
-    """ "softmax 8x16 float32"."""
+    """Return a text such as "softmax 8x16 float32"."""
     return " ".join(part for part in (family.name, shape_text(shape), dtype, mode) if part)
 
 
 def empty_row(
     family: Ladder[Any], shape: Shape, dtype: str, mode: str, variant: str, rung: int | None, idea: str
 ) -> Row:
-    """The row of something on one shape, before it is checked. shape: as `family.read_shape` returns it."""
+    """Return the row of a variant or peer on one shape, before it is checked. shape: as `family.read_shape` returns
+    it."""
     return Row(Subject(family.name, variant, rung, shape, dtype, mode, idea), Rates(ceiling=family.ceiling))
 
 
 class BenchCase:
-    """One shape of a family: its arrays on host and device, its reference, and the copies that timing rotates over."""
+    """One shape of a family: its arrays on host and device, its reference, and the copies that timing rotates
+    through."""
 
     def __init__(
         self, device: Device, family: Ladder[Any], shape: Shape, dtype: str, mode: str, stream: Stream, seed: int
@@ -79,7 +82,7 @@ class BenchCase:
         try:
             self.host = family.inputs_for(self.shape, dtype, np.random.default_rng(seed), **self.options)
         except ValueError as error:
-            raise Refused(f"{family.name} does not take the shape {shape_text(shape)}: {error}") from error
+            raise Refused(f"{family.name} does not support the shape {shape_text(shape)}: {error}") from error
         likes = family.outputs_like(self.host, **self.options)
         self.dtypes = [kind for _, kind in likes]
         self.reference = family.exact(self.host, self.dtypes, **self.options)
@@ -94,7 +97,7 @@ class BenchCase:
         try:
             self.problem = family.problem_of(self.inputs, self.output, **self.options)
         except ValueError as error:
-            raise Refused(f"{family.name} does not take the shape {shape_text(shape)}: {error}") from error
+            raise Refused(f"{family.name} does not support the shape {shape_text(shape)}: {error}") from error
         self.traffic = family.traffic_of(self.problem, self.inputs, self.output)
         self.empty = family.is_empty(self.output)
         self.sets: list[tuple[list[DeviceArray], Any]] = [(self.inputs, self.output)]
@@ -103,24 +106,24 @@ class BenchCase:
         return empty_row(self.family, self.shape, self.dtype, self.mode, variant, rung, idea)
 
     def launch(self, variant: Variant[Any]) -> None:
-        """Runs `variant` on the first set of arrays."""
+        """Launch `variant` on the first set of arrays."""
         self.family.launch(self.device, variant, self.inputs, self.output, self.stream, **self.options)
 
     def verdict(self, result: Any, variant: Variant[Any] | None = None) -> Comparison:
-        """Judges a result of this shape (a tuple for several outputs), of `variant` if given."""
+        """Compare a result (a tuple for several outputs), of `variant` if given, with the reference."""
         allowed = self._allowed_for(self.family.rounding_of(variant), variant)
         return self.family.compared(result, self.reference, allowed)
 
     def _allowed_for(self, kind: Any, variant: Variant[Any] | None) -> Any:
-        """How far rounding may move the elements of a variant's results, which `kind` says."""
+        """Return the rounding bound of a variant's results, cached by its `kind` (see `Ladder.rounding_of`)."""
         if kind not in self._allowed:
             self._allowed[kind] = self.family.allowed(self.reference, self.host, variant, self.dtypes, **self.options)
         return self._allowed[kind]
 
     def check(self, launch: Launch, row: Row, variant: Variant[Any] | None = None, *, errors: bool = True) -> None:
-        """Runs `launch`, which is of `variant` if given, on the poisoned output and judges what it wrote.
+        """Run `launch`, of `variant` if given, on the poisoned output and compare the result with the reference.
 
-        errors: measure the largest errors of a correct result too, which takes ten times as long for a large one.
+        errors: also measure the largest errors of a correct result, which takes ten times as long for a large one.
         """
         self._prepare_outputs()
         self.stream.synchronize()
@@ -158,7 +161,8 @@ class BenchCase:
             row.counters = _counted(counters, sum(guarded.array.size for guarded in self.outputs))
 
     def _adds(self, launch: Launch, variant: Variant[Any] | None) -> str:
-        """The end of a sentence on a wrong result, if it is correct on zeros; else ""."""
+        """Return the last words of the message if the result is correct on an output of zeros, which means that the
+        kernel adds to its output; else ""."""
         for guarded in self.outputs:
             guarded.array.fill(0, self.stream)
         launch()
@@ -166,8 +170,8 @@ class BenchCase:
         return ADDS if self.verdict(one_or_all(results), variant).ok else ""
 
     def _inside(self, results: Sequence[np.ndarray[Any, Any]], variant: Variant[Any] | None) -> bool:
-        """Whether every element is within its bound of rounding: a test in the results' own precision, which passes
-        fewer results than `verdict`. Those of other dtypes never pass."""
+        """Return whether every element is within its rounding bound. The test is in the results' own precision and
+        stricter than `verdict`; results of other dtypes never pass."""
         kind = self.family.rounding_of(variant)
         if kind not in self._bounds:
             self._bounds[kind] = [
@@ -182,7 +186,8 @@ class BenchCase:
         )
 
     def _prepare_outputs(self) -> None:
-        """Poison the outputs; fill them with what the family's kernels add to, or work on in place."""
+        """Fill the outputs with the poison pattern, or with the initial value or in-place input of the family's
+        kernels."""
         for guarded in self.outputs:
             guarded.poison(self.stream)
             if self.family.in_place:
@@ -191,7 +196,7 @@ class BenchCase:
                 guarded.array.fill(self.family.initial, self.stream)
 
     def rotate(self) -> None:
-        """Makes the copies that keep timed launches from finding their inputs in the L2."""
+        """Make copies of the arrays, so that timed launches do not find their inputs in the L2."""
         l2 = int(self.device.attribute("L2_CACHE_SIZE"))
         footprint = sum(array.nbytes for array in (*self.inputs, *several(self.output)))
         for _ in range(rotations(footprint, l2, free_bytes=self.device.memory_info()[0] // 2) - 1):
@@ -207,7 +212,7 @@ class BenchCase:
             self.sets.append((inputs, one_or_all(made)))
 
     def prepared(self, variant: Variant[Any]) -> list[Launch]:
-        """A prepared run of `variant` for each of the rotated copies; they share their scratch memory, in turn."""
+        """Return one prepared run of `variant` per copy of the arrays. The runs share one scratch memory."""
         if variant.run is not None:
             launch = functools.partial(self.family.launch, self.device, variant)
             return [functools.partial(launch, *arrays, self.stream, self.problem) for arrays in self.sets]
@@ -225,8 +230,8 @@ class BenchCase:
         return launches
 
     def launched(self, variant: Variant[Any]) -> LaunchShape | None:
-        """How the largest kernel of `variant` is launched here, and what share of a multiprocessor's threads can be
-        resident; None where it launches as it goes."""
+        """Return the launch of the largest kernel of `variant`, with its occupancy; None if the variant makes its
+        launches itself (`run`)."""
         if variant.run is not None:
             return None
         launches = self.family.launches(variant, self.problem)
@@ -245,12 +250,12 @@ class BenchCase:
         }
 
     def timed(self, row: Row, spread: Spread) -> None:
-        """Fill in a row's time and the rates that follow from it."""
+        """Set a row's time and the rates computed from it."""
         row.timed(spread, traffic=self.traffic, flops=self.family.flops(self.problem) or None)
 
 
 class Transfers:
-    """Host to device, launch, device to host, through pinned memory: a variant's time end to end."""
+    """Times a variant end to end: copy to the device, launch, copy to the host, through pinned memory."""
 
     def __init__(self, case: BenchCase) -> None:
         self._case = case
@@ -260,7 +265,7 @@ class Transfers:
         self._to = [case.device.pinned(array.shape, array.dtype) for array in several(case.output)]
 
     def time(self, launch: Launch) -> float:
-        """Milliseconds by the host's clock, which is the right one for work that starts and ends on the host."""
+        """Return milliseconds by the host's clock, because the work starts and ends on the host."""
         case = self._case
 
         def work() -> None:
@@ -276,7 +281,7 @@ class Transfers:
 
 
 def _bound(launches: Sequence[Callable[[Stream], object]], stream: Stream, scratch: Any) -> Launch:
-    """All of `launches` in one call. `scratch` is held for as long as the call may be made."""
+    """Return one call that makes all of `launches` and keeps `scratch` alive."""
     if len(launches) == 1 and scratch is None:
         (launch,) = launches
         return lambda: launch(stream)
@@ -289,7 +294,8 @@ def _bound(launches: Sequence[Callable[[Stream], object]], stream: Stream, scrat
 
 
 def _counted(counters: Mapping[str, Any], elements: int) -> dict[str, float]:
-    """The counters of all kernels of a check added up, with bytes of global memory moved for each element of output."""
+    """Return the sum of the counters of all kernels of a check, with the bytes of global memory traffic per output
+    element."""
     summed = functools.reduce(_merged, counters.values())
     total: dict[str, float] = dict(summed.as_dict())
     total["bytes_per_element"] = total["global_sector_bytes"] / elements if elements else 0.0

@@ -21,7 +21,8 @@ LARGE_COPY = 4 << 30
 
 
 def copy_ceiling(device: Device, timer: GpuTimer, traffic: int) -> dict[str, Any]:
-    """A device-to-device copy that reads and writes `traffic` bytes in all, rotated over the L2 as the variants are."""
+    """Time a device-to-device copy whose reads and writes add up to `traffic` bytes, rotated through memory like the
+    variants, so that the L2 does not help."""
     half = max(traffic // 2, 1)
     l2, free = int(device.attribute("L2_CACHE_SIZE")), device.memory_info()[0]
     stream = timer.stream
@@ -36,12 +37,13 @@ def copy_ceiling(device: Device, timer: GpuTimer, traffic: int) -> dict[str, Any
 
 
 def large_copy_ceiling(device: Device, timer: GpuTimer) -> dict[str, Any]:
-    """A copy of LARGE_COPY bytes, or of a quarter of the free memory: the bandwidth that no size limits."""
+    """Time a copy of LARGE_COPY bytes, or of a quarter of the free memory if that is less: the bandwidth of large
+    arrays."""
     return copy_ceiling(device, timer, min(LARGE_COPY, device.memory_info()[0] // 4))
 
 
 def fp32_peak(device: Device) -> float:
-    """TFLOP/s of float32 fused multiply-adds at the highest clock: multiprocessors x lanes x 2 x clock."""
+    """Return the peak TFLOP/s of float32 fused multiply-adds: multiprocessors x lanes x 2 x highest clock."""
     lanes = 64 if device.arch in ("sm_70", "sm_75", "sm_80") else 128
     multiprocessors = int(device.attribute("MULTIPROCESSOR_COUNT"))
     return multiprocessors * lanes * 2 * int(device.attribute("CLOCK_RATE")) * 1000 / 1e12

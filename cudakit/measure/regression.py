@@ -1,10 +1,10 @@
-"""Two reports of the same rows, an old and a new one: which rows became slower or faster beyond their own noise.
+"""Comparison of an old and a new report: which rows became slower or faster by more than noise.
 
 Rows are matched by family, variant, shape, dtype and mode. On a GPU, times are compared (`time_ms`, and the host's
-`call_us`, `host_us` and `loop_us`): the noise of a row is the range from its tenth to its ninetieth percentile, of
-either report, and a row changed if the two ranges do not overlap and its median moved by more than FLOOR. The host's
-times also differ with what else the host does: by as much as those of peers changed, ours may change too. A simulated
-device has no clock, so its counters are compared, which are the same in every run: any difference counts.
+`call_us`, `host_us` and `loop_us`). A row changed if the ranges from the tenth to the ninetieth percentile of the two
+reports do not overlap, and its median changed by more than FLOOR. The host's times also depend on the host's load: a
+change of ours is ignored if those of peers changed as much. The simulated device does not model time, so its counters
+are compared; they are the same in every run, so any difference counts.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any
 from cudakit.measure.timing import Spread
 from cudakit.shapes import shape_text
 
-# Medians of two runs differ by more than the spread within a run, as clocks and temperature do: of the rows that two
-# committed reports of one H200 share, nine in ten differ by at most 4 %. No change below this share is reported.
+# Medians of two runs differ by more than the spread within a run, because clocks and temperature change: nine of ten
+# rows common to two committed reports of one H200 differ by at most 4 %. Smaller relative changes than this are not
+# reported.
 FLOOR = 0.05
 HOST_TIMES = ("call_us", "host_us", "loop_us")
 TIMES = ("time_ms", *HOST_TIMES)
-# Counters that only grow with the work: more sectors per request may mean wider loads.
+# Counters that grow only with the work. Sectors per request are not among them: more may mean wider loads.
 COUNTERS = ("instructions", "bytes_per_element", "bank_conflicts")
 
 Identity = tuple[str, str, str, str, str]  # family, variant, shape, dtype, mode
@@ -29,8 +30,8 @@ Identity = tuple[str, str, str, str, str]  # family, variant, shape, dtype, mode
 
 @dataclass(frozen=True)
 class Change:
-    """A figure of a row that changed. ratio: new over old. judged: whether it counts for the exit status, which rows of
-    peers and of the host do not."""
+    """A figure of a row that changed. ratio: new over old. judged: whether it counts for the exit status; rows of peers
+    and of the CPU do not."""
 
     row: str
     figure: str
@@ -50,8 +51,8 @@ class Change:
 
 @dataclass
 class ReportComparison:
-    """What two reports have in common and how they differ. refusal: why they cannot be compared, or "". rows: how many
-    of ours were compared. unmeasured: rows of both of which only one has a figure."""
+    """The comparison of two reports. refusal: the reason why they cannot be compared, or "". rows: the number of our
+    rows that were compared. unmeasured: rows in both reports with a figure in only one."""
 
     refusal: str = ""
     rows: int = 0
@@ -62,18 +63,18 @@ class ReportComparison:
 
     @property
     def regressed(self) -> bool:
-        """Whether a row of ours became slower."""
+        """Whether one of our rows became slower."""
         return any(change.slower and change.judged for change in self.changes)
 
 
 def identity(row: Mapping[str, Any]) -> Identity:
-    """What makes a row the same row in another report of the same device."""
+    """Return the key by which a row is matched with a row of another report."""
     shape = shape_text(row["shape"])
     return str(row["family"]), str(row["variant"]), shape, str(row["dtype"]), str(row.get("mode") or "")
 
 
 def other_device(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Why figures of two devices cannot be compared, or ""."""
+    """Return the reason why figures of two devices cannot be compared, or ""."""
     for key in ("kind", "name", "arch"):
         if old.get(key) != new.get(key):
             return f"the old report is of {_device(old)}, this is {_device(new)}"
@@ -105,23 +106,23 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> ReportComparison:
     found.unmeasured.sort()
     found.changes.sort(key=lambda change: (-change.ratio, change.row, change.figure))
     if not found.rows:
-        found.refusal = "the two reports have no row of a kernel of ours with a figure in common"
+        found.refusal = "the two reports have no common row of a cudakit kernel with a figure"
     return found
 
 
 def _times(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float]]:
-    """Each time that both rows have, with the difference that is noise."""
+    """Yield each time that both rows have, with the difference that counts as noise."""
     for figure in TIMES:
         was, now = _spread(old.get(figure)), _spread(new.get(figure))
         if was is not None and now is not None:
             below, above = sorted((was, now), key=lambda spread: spread.median)
-            # the ranges overlap if the medians differ by less than the two halves that face each other
+            # the ranges overlap if the medians differ by less than the sum of the two halves between them
             facing = (below.p90 - below.median) + (above.median - above.p10)
             yield figure, was.median, now.median, max(facing, FLOOR * was.median)
 
 
 def _drift(before: Mapping[Identity, Any], after: Mapping[Identity, Any]) -> dict[str, float]:
-    """For each of the host's times, the greatest share by which a peer's changed, whose code is the same in both."""
+    """Return the largest relative change of a peer per host time; the peers' code is the same in both reports."""
     found: dict[str, float] = {}
     for key in before.keys() & after.keys():
         if key[1].startswith("peer:"):
@@ -136,7 +137,7 @@ def _has_figures(row: Mapping[str, Any]) -> bool:
 
 
 def _spread(value: Any) -> Spread | None:
-    """A spread as the JSON has it; None if there is none, or no median above 0."""
+    """Return a spread from its JSON data; None if it has no median above 0."""
     if not isinstance(value, Mapping) or not _is_number(value.get("median")) or value["median"] <= 0:
         return None
     median = float(value["median"])
@@ -145,12 +146,12 @@ def _spread(value: Any) -> Spread | None:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is a number that can be compared: not NaN, nor past every float."""
+    """Return whether a value is a number that can be compared: not NaN, not infinite, not too large for a float."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def readable(row: Mapping[str, Any]) -> bool:
-    """Whether each figure of a row of a report is one that can be compared, or is null or absent."""
+    """Return whether each figure of a report's row can be compared, is null, or is missing."""
     counters = row.get("counters") or {}
     times = [row[figure] for figure in TIMES if row.get(figure) is not None]
     return (
@@ -161,7 +162,7 @@ def readable(row: Mapping[str, Any]) -> bool:
 
 
 def _counted(row: Mapping[str, Any]) -> int:
-    """How many of the compared counters a row has."""
+    """Return the number of compared counters that a row has."""
     return sum(_is_number((row.get("counters") or {}).get(figure)) for figure in COUNTERS)
 
 

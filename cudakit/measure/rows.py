@@ -1,6 +1,6 @@
-"""The rows of a bench (subject, verdict of the check, times, rates, counters) and the report that holds them.
+"""The rows of a bench (subject, verdict of the check, times, rates, counters) and the report that contains them.
 
-`Row.as_dict` and `BenchReport.as_dict` are the only place that turns them into the JSON that scripts rely on.
+Only `Row.as_dict` and `BenchReport.as_dict` convert them to the JSON that scripts rely on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Subject:
-    """The subject of a row: one variant of a family on one shape. rung: its place in the ladder, None outside of it."""
+    """The subject of a row: one variant of a family on one shape. rung: its position in the ladder; None if it is not
+    in the ladder."""
 
     family: str
     variant: str
@@ -33,8 +34,8 @@ class Subject:
 
 @dataclass(slots=True)
 class Verdict:
-    """The outcome of a row's check. ok: None until it was checked, and if it was skipped. skipped: why it was not run.
-    worst_at: the place of the worst error. why: the reason why ok is false."""
+    """The outcome of a row's check. ok: None before the check, and if it was skipped. skipped: the reason why it was
+    not run. worst_at: the index of the largest error. why: the reason why ok is false."""
 
     ok: bool | None = None
     skipped: str | None = None
@@ -46,8 +47,8 @@ class Verdict:
 
 @dataclass(slots=True)
 class Times:
-    """device: milliseconds of the work alone. end_to_end: milliseconds with the transfers from and to the host. call:
-    microseconds of the host per call as a user writes it. call_arrays: the library whose arrays that call was given."""
+    """The times of a row. device: milliseconds of the work alone. end_to_end: milliseconds including the transfers from
+    and to the host. call: microseconds of the host per user's call. call_arrays: the library of that call's arrays."""
 
     device: Spread | None = None
     end_to_end: float | None = None
@@ -64,8 +65,8 @@ class Times:
 
 @dataclass(slots=True)
 class Rates:
-    """Rates that follow from the time: GB/s of the bytes that must be moved, TFLOP/s, and the share of the ceiling.
-    ceiling: "copy", "bound" (a pipeline's), or the name of a library or peer."""
+    """Rates computed from the time: GB/s of the minimum memory traffic, TFLOP/s, and the fraction of the ceiling.
+    ceiling: "copy", "bound" (of a pipeline), or the name of a library or peer."""
 
     gbps: float | None = None
     tflops: float | None = None
@@ -74,8 +75,8 @@ class Rates:
 
 
 class LaunchShape(TypedDict, total=False):
-    """The launch of a variant's largest kernel. shared: bytes per block, static ones too. registers: per thread.
-    occupancy: the share of a multiprocessor's threads that can be resident."""
+    """The launch of a variant's largest kernel. shared: bytes per block, including static ones. registers: per thread.
+    occupancy: the fraction of a multiprocessor's threads that can be resident."""
 
     grid: Any
     block: Any
@@ -86,8 +87,8 @@ class LaunchShape(TypedDict, total=False):
 
 @dataclass(slots=True)
 class Row:
-    """One variant on one shape. A script that has further figures derives a class, whose own fields come last in the
-    JSON. counters: of the simulated device. pipeline: the report of one, if the work went through it."""
+    """One variant on one shape. A script with more figures derives a class, whose own fields come last in the JSON.
+    counters: of the simulated device. pipeline: the report of the pipeline, if the work used one."""
 
     subject: Subject
     rates: Rates = field(default_factory=Rates)
@@ -118,7 +119,7 @@ class Row:
         return self.verdict.ok
 
     def judge(self, comparison: Comparison) -> None:
-        """Take over the outcome of a comparison with the reference."""
+        """Set the verdict from a comparison with the reference."""
         self.verdict = Verdict(
             comparison.ok, self.verdict.skipped, comparison.max_abs_error, comparison.max_rel_error,
             comparison.worst_at, comparison.why or None,
@@ -128,32 +129,33 @@ class Row:
         self.verdict.ok, self.verdict.why = False, why
 
     def skip(self, why: str | None) -> None:
-        """Note why it was not run; None if it was."""
+        """Set the reason why it was not run; None if it was."""
         self.verdict.skipped = why
 
     def not_run(self, why: str) -> None:
-        """Note why it was not run, or not to its end: its results so far are dropped."""
+        """Set the reason why it was not run, or not finished, and drop its results."""
         self.verdict = Verdict(skipped=f"not run: {why}")
 
     def timed(self, spread: Spread, *, traffic: float | None = None, flops: float | None = None) -> None:
-        """Take over the time of the work, in milliseconds, and the rates that follow. traffic: bytes that must be
-        moved. flops: floating-point operations. None: no such rate."""
+        """Set the time of the work, in milliseconds, and the rates computed from it. traffic: minimum bytes of memory
+        traffic. flops: floating-point operations. None: no such rate."""
         self.times.device = spread
         seconds = spread.median / 1000
         self.rates.gbps = None if traffic is None else traffic / seconds / 1e9
         self.rates.tflops = None if flops is None else flops / seconds / 1e12
 
     def called(self, spread: Spread, arrays: str) -> None:
-        """Take over the host's microseconds per call on arrays of the library `arrays`."""
+        """Set the host's microseconds per call on arrays of the library `arrays`."""
         self.times.call, self.times.call_arrays = spread, arrays
 
     def hold_against(self, ceiling_ms: float) -> None:
-        """The share of a ceiling that takes `ceiling_ms`; nothing if the row was not timed."""
+        """Set the fraction of a ceiling that takes `ceiling_ms`, if the row was timed."""
         if self.times.device is not None:
             self.rates.of_ceiling = ceiling_ms / self.times.device.median
 
     def streamed(self, done: PipelineReport) -> None:
-        """Take over the figures of a pipeline: bytes both ways, and on a GPU its time and its share of the bound."""
+        """Set the figures of a pipeline: bytes in both directions, and on a GPU its time and the fraction of its
+        bound."""
         self.pipeline = done
         self.rates.ceiling = "bound"
         if all(spec.startswith("gpu") for spec in done.devices):
@@ -161,7 +163,7 @@ class Row:
             self.rates.of_ceiling = done.share
 
     def as_dict(self) -> dict[str, Any]:
-        """The row of the contract, in the order of the committed reports."""
+        """Return the row as JSON data, in the order of the committed reports."""
         own = [entry.name for entry in fields(self) if entry not in fields(Row)]
         return {
             **asdict(self.subject),
@@ -177,7 +179,7 @@ class Row:
 
 @dataclass(repr=False)
 class BenchReport:
-    """The ceilings and rows of one run, in the contract's form."""
+    """The ceilings and rows of one run."""
 
     device: dict[str, Any]
     date: str = field(default_factory=lambda: datetime.date.today().isoformat())
@@ -198,12 +200,12 @@ class BenchReport:
 
     @property
     def checked(self) -> bool:
-        """True if any row but the CPU's and the peers' has a verdict."""
+        """True if any row except the CPU's and the peers' was checked."""
         ours = (row for row in self.rows if not row.subject.variant.startswith(("cpu", "peer:")))
         return any(row.ok is not None for row in ours)
 
     def merge(self, other: BenchReport) -> None:
-        """Take in another run's rows and ceilings, of the same device."""
+        """Add the rows and ceilings of another run on the same device."""
         self.rows += other.rows
         copies = [*self.ceilings.get("copy", []), *other.ceilings.get("copy", [])]
         self.ceilings |= other.ceilings | ({"copy": copies} if copies else {})

@@ -1,8 +1,8 @@
-"""Honest time: GPU time by events around batches of launches, host time per call in bursts.
+"""Timing: GPU time by events around batches of launches, host time per call in bursts.
 
-A single launch between two events costs one to two microseconds of its own, and a kernel shorter than its launch
-leaves the GPU waiting for the host. So launches are timed in batches of about a millisecond, and the stream is held
-while the host queues a batch: what is measured is the GPU. Peers are timed through the same code on the same stream.
+Two events add one to two microseconds to a single launch, and a kernel shorter than its launch leaves the GPU waiting
+for the host. So launches are timed in batches of about a millisecond, and the stream is held while the host queues a
+batch, so that only GPU time is measured. Peers are timed by the same code on the same stream.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 Launch = Callable[[], object]
 
-# The launch queue holds about a thousand entries, and blocks the host when it is full.
+# Launches per batch. The launch queue has about a thousand entries and blocks the host when it is full.
 BURST = 200
 BATCH_MS = 1.0
-# A held stream is released after this long, whatever the host took: an upper bound on what a slow host can cost.
+# The longest time that a stream is held, in nanoseconds: limits the delay by a slow host.
 LONGEST_HOLD_NS = 50_000_000
 
-_HOLD = """
-// Keeps the stream busy for `nanoseconds`, so that what is queued behind it starts together.
-__global__ void hold(unsigned long long nanoseconds) {
+_HOLD = """ // Keeps the stream busy for `nanoseconds`, so that work queued after it starts without gaps. __global__
+void hold(unsigned long long nanoseconds) {
     unsigned long long start, now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
     do {
@@ -42,7 +41,8 @@ __global__ void hold(unsigned long long nanoseconds) {
 
 @dataclass(frozen=True)
 class Spread:
-    """What repeated measurements say. `n` counts the samples; a sample of a GPU's time is the mean of one batch."""
+    """Median and percentiles of repeated measurements. `n`: the number of samples; a sample of GPU time is the mean of
+    one batch."""
 
     median: float
     p10: float
@@ -51,9 +51,9 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """The spread of at least one sample."""
+        """Return the spread of at least one sample."""
         if not samples:
-            raise ValueError("no samples were taken, so there is no spread: take at least one")
+            raise ValueError("a spread needs at least one sample, got none")
         p10, median, p90 = np.percentile(np.asarray(samples, dtype=np.float64), (10, 50, 90))
         return cls(float(median), float(p10), float(p90), len(samples))
 
@@ -65,22 +65,22 @@ class Spread:
 
 
 class GpuTimer:
-    """Times launches on one stream of one GPU. A simulated device has no clock and is refused."""
+    """Times launches on one stream of a GPU. Raises ValueError for a simulated device, which does not model time."""
 
     def __init__(self, device: Device, stream: Stream, *, budget_ms: float = 200.0) -> None:
         if device.kind != "gpu":
-            raise ValueError(f"{device.name} has no clock: read its counters (Device.counters) instead of timing it")
+            raise ValueError(f"{device.name} does not model time: read its counters (Device.counters) instead")
         self.stream = stream
         self.budget_ms = budget_ms
         self._hold = device.compile(source=_HOLD, name="hold.cu")["hold"]
 
     def time(self, launches: Sequence[Launch]) -> Spread:
-        """Milliseconds per launch. `launches` are the same work on different memory, taken in turn.
+        """Return milliseconds per launch. `launches` do the same work on different memory and are called in turns.
 
-        Each call of a launch must only queue work on this timer's stream.
+        A launch must only queue work on this timer's stream.
         """
         if not launches:
-            raise ValueError("nothing to time: give at least one launch")
+            raise ValueError("nothing to time: pass at least one launch")
         turn = 0
 
         def run(count: int) -> None:
@@ -91,7 +91,7 @@ class GpuTimer:
 
         run(1)
         self.stream.synchronize()
-        # From the second launch on nothing is loaded or allocated for the first time.
+        # The first launch loads and allocates; later ones do not.
         estimate = max(self._batch(run, 1, 0), 1e-4)
         batch = max(1, min(BURST, math.ceil(BATCH_MS / estimate)))
         hold = 0
@@ -105,7 +105,8 @@ class GpuTimer:
         return Spread.of([self._batch(run, batch, hold) for _ in range(samples)])
 
     def _batch(self, run: Callable[[int], None], count: int, hold: int) -> float:
-        """Milliseconds per launch, over `count` launches queued while the stream is held for `hold` nanoseconds."""
+        """Return milliseconds per launch of `count` launches, queued while the stream is held for `hold`
+        nanoseconds."""
         if hold:
             self._hold.launch(self.stream, grid=1, block=1, args=(hold,))
         start = self.stream.record(timing=True)
@@ -116,9 +117,10 @@ class GpuTimer:
 
 
 def rotations(bytes_touched: int, l2_bytes: int, *, free_bytes: int | None = None, most: int = 256) -> int:
-    """How many copies of a problem make a round trip over three times the L2, so that none is found there.
+    """Return the number of copies of a problem that together are three times as large as the L2, so that no launch
+    finds its inputs there.
 
-    At most `most`, and at most what `free_bytes` of device memory hold, but at least one.
+    It is at least one, at most `most`, and at most what fits in `free_bytes` of device memory.
     """
     count = math.ceil(3 * l2_bytes / max(bytes_touched, 1))
     if free_bytes is not None:
@@ -128,8 +130,8 @@ def rotations(bytes_touched: int, l2_bytes: int, *, free_bytes: int | None = Non
 
 @dataclass(frozen=True)
 class Burst:
-    """How the host's cost of `call` is measured: bursts of `count` calls, each after `lead` calls that are not timed,
-    in the context that `within` returns, which is not timed either."""
+    """A measurement of the host's cost of `call`: `count` timed calls after `lead` untimed ones, in the context that
+    `within` returns, which is not timed."""
 
     call: Launch
     count: int = BURST
@@ -137,7 +139,7 @@ class Burst:
     within: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def microseconds(self) -> float:
-        """The host's time per call of one burst."""
+        """Run one burst and return the host's microseconds per call."""
         call = self.call
         with self.within():
             for _ in range(self.lead):
@@ -151,10 +153,11 @@ class Burst:
 def host_costs(
     calls: Mapping[str, Launch | Burst], settle: Launch, *, burst: int = BURST, bursts: int = 50
 ) -> dict[str, Spread]:
-    """Microseconds the host spends on one call of each of `calls`: bursts of `burst` calls, `settle` after each burst.
+    """Return the host's microseconds per call of each of `calls`, by bursts of `burst` calls; `settle` is called after
+    each burst.
 
-    The calls take turns burst by burst, so a change of the clock touches them alike. Bursts stay well under the depth
-    of the launch queue: a full queue would time the GPU instead.
+    Bursts of the different calls alternate, so that a change of the clock affects all of them equally. Bursts stay well
+    below the depth of the launch queue: with a full queue the host would wait for the GPU.
     """
     each = {name: call if isinstance(call, Burst) else Burst(call, burst) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
@@ -168,7 +171,8 @@ def host_costs(
 
 
 def wall_clock(work: Launch, *, budget_s: float = 0.3, most: int = 20) -> Spread:
-    """Milliseconds of `work` by the host's clock: for work of the CPU, or that ends with a synchronisation."""
+    """Return milliseconds of `work` by the host's clock, for work of the CPU or work that ends with a
+    synchronisation."""
     samples: list[float] = []
     spent = 0.0
     while len(samples) < most and (spent < budget_s or not samples):

@@ -147,7 +147,7 @@ _RULES = (
     ),
     Rule(
         "unstable result",
-        "A problem failed once and then passed, so the result depends on chance.",
+        "A problem failed once and then passed, so the result is not deterministic.",
         "Look for a race, or for memory that is read before it is written.",
     ),
     Rule(

@@ -1,9 +1,10 @@
-"""Hypothesis strategies for kernel problems, and the run that decides whether a variant was correct on one.
+"""Hypothesis strategies for kernel problems, and the check of a variant on a problem.
 
 `cases("softmax")` draws problems of a family: odd shapes, any strides, offsets, hard values; `cases_of(family,
-variant)` those that a variant supports. `run_case` places the arrays in device memory exactly as drawn, poisons the
-output, runs one variant, and holds the result against the family's float64 reference; what the variant wrote outside
-its output is found too. `check_variant` does so for many problems, and fails too if the variant refused most of them:
+variant)` draws those that a variant supports. `run_case` places the arrays in device memory exactly as drawn, fills the
+output with a poison pattern, runs one variant, and compares the result with the family's float64 reference; it also
+finds out-of-bounds writes. `check_variant` does this for many problems, and also fails if the variant does not support
+most of them:
 
     def test_mine():
         variant = family["tree_reduce"]

@@ -10,10 +10,10 @@ from cudakit.testing.case import Case, Layout, binary_case, contiguous, dense, e
 
 @st.composite
 def add_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Problems of broadcasting: rank 0 to 4, axes repeated by extent 1, by rank and by a stride of 0.
+    """Draw problems of broadcasting: rank 0 to 4, axes repeated by extent 1, by rank and by a stride of 0.
 
-    kind "rows": a row or a column added to a matrix without gaps; "dense": to one on a 16-byte boundary; "transposed":
-    operands that are; "aligned": arrays that are laid out alike from 16-byte boundaries on.
+    kind "rows": a row or a column added to a contiguous matrix; "dense": to one on a 16-byte boundary; "transposed":
+    transposed operands; "aligned": contiguous arrays of one shape that start on 16-byte boundaries.
     """
     known(kind, "rows", "dense", "transposed", "aligned")
     kind = kind or draw(st.sampled_from(("rows", "rows", "transposed", "any", "any")))
@@ -33,7 +33,7 @@ def add_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
     sides[1] = sides[1][draw(st.integers(0, len(shape))) :]
     if draw(st.booleans()):
         sides.reverse()
-    # With both sides repeated somewhere, the result is larger than either.
+    # If both sides are repeated along an axis, the result is larger than either.
     axis = draw(st.integers(0, max(len(shape) - 1, 0)))
     if shape and len(sides[0]) == len(sides[1]) and draw(st.integers(0, 3)) == 0:
         sides[0] = (*sides[0][:axis], 1, *sides[0][axis + 1 :])
@@ -41,8 +41,8 @@ def add_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
 
 
 def _row_or_column(draw: st.DrawFn, elements: int, aligned: bool) -> Case:
-    """The usual case: a row or a column added to a matrix without gaps, on 16-byte boundaries or not. aligned: on them,
-    and of two axes."""
+    """Draw the common case: a row or a column added to a contiguous matrix. aligned: the matrix has two axes and starts
+    on a 16-byte boundary."""
     cols = draw(extents(min(elements, 1100))) or 5
     shape = (draw(extents(max(1, min(elements // cols, 300)))) or 6, cols)
     if aligned:
@@ -57,7 +57,7 @@ def _row_or_column(draw: st.DrawFn, elements: int, aligned: bool) -> Case:
 
 
 def _transposed(draw: st.DrawFn, elements: int) -> Case:
-    """A matrix, or a batch of them, with one operand or both transposed."""
+    """Draw a matrix, or a batch of matrices, with one operand or both transposed."""
     cols = max(draw(extents(min(elements, 200))), 2)
     rows = max(draw(extents(max(1, min(elements // cols, 100)))), 2)
     shape: tuple[int, ...] = (rows, cols) if draw(st.booleans()) else (draw(st.integers(1, 3)), rows, cols)

@@ -9,9 +9,9 @@ from cudakit.testing.case import Case, Layout, contiguous, dense, extents, float
 
 @st.composite
 def add_broadcast_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Problems of the add-broadcast family: volumes with long and short rows, any strides, in place and not.
+    """Draw problems of the add_broadcast family: volumes with long and short rows, any strides, in place or not.
 
-    kind "rows": volumes whose last axis is contiguous; "aligned": volumes without gaps from 16-byte boundaries on.
+    kind "rows": volumes whose last axis is contiguous; "aligned": contiguous volumes that start on 16-byte boundaries.
     """
     known(kind, "rows", "aligned")
     nz = draw(extents(min(elements, 2100)))
@@ -25,7 +25,7 @@ def add_broadcast_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "")
         inputs = (place(draw, shape), plane, line)
         return Case(inputs, draw(float32_values()), None if in_place else place(draw, shape))
     volume = draw(layouts((nx, ny, nz), output=in_place))
-    # A volume walked along z that is off its boundaries: what the vectors must find out for themselves.
+    # A volume that is contiguous along z but not on a 16-byte boundary, which vectorised variants must detect.
     if draw(st.booleans()):
         volume = contiguous((nx, ny, nz), draw(st.integers(0, 4)))
     output = None if in_place else draw(st.one_of(st.just(volume), layouts((nx, ny, nz), output=True)))
@@ -36,7 +36,7 @@ def add_broadcast_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "")
 
 
 def _gapped(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout:
-    """Rows of neighbours, with gaps between them, in either order of the other axes, anywhere."""
+    """Draw a layout of contiguous rows, with gaps between them, in either order of the other axes, at any alignment."""
     order = draw(st.sampled_from(((2, 1, 0), (2, 1, 0), (2, 0, 1))))
     gaps = [draw(st.sampled_from((0, 0, 1, 4))), draw(st.sampled_from((0, 0, 1, 4))), 0]
     return Layout(shape, nested(shape, order, lambda axis: gaps[axis]), draw(st.integers(0, 4)))

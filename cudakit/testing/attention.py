@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from cudakit.testing.case import Case, Layout, known, nested
 
-# Head sizes: mostly small ones of the sizes with a tile of their own, some padded. Each costs compiling each rung, so
-# that small problems have the smallest only.
+# Head sizes: mostly small ones that have a tile, some padded. Each size compiles each variant again, so small problems
+# use only the smallest sizes.
 HEAD_SIZES = (32, 32, 32, 64, 64, 24, 128)
 SMALL, SMALL_HEAD_SIZES = 2000, (32, 32, 24)
 
 
 @dataclass(frozen=True)
 class Normals:
-    """A filler: normal numbers of one scale from a seed, with specials at drawn places (fractions of the array)."""
+    """A filler: normal numbers of one scale, with special values at drawn places (fractions of the array)."""
 
     seed: int
     scale: float = 1.0
@@ -33,12 +33,13 @@ class Normals:
 
 @st.composite
 def attention_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Problems of the attention family: grouped heads, lengths that are no multiple of anything, more and fewer keys
-    than queries, (batch, head, length) and (batch, length, head) layouts with gaps, aligned and not. Kind "16 bits": in
-    these dtypes; "aligned": and every row on 16 bytes.
+    """Draw problems of the attention family: grouped heads, odd lengths, more and fewer keys than queries, (batch,
+    head, length) and (batch, length, head) layouts with gaps, aligned or not. kind "16 bits": only 16-bit dtypes;
+    "aligned": also every row on a 16-byte boundary.
 
-    Scores stay within some tens: beyond, a softmax makes the rounding of a score an error of any size, in every
-    algorithm differently. Specials are put into q and k only: what 0 * inf makes of v depends on what underflows.
+    Scores stay below about a hundred: for larger ones, the softmax turns the rounding of a score into an error of any
+    size, which differs between algorithms. Special values are only in q and k: the result of 0 * inf with v depends on
+    which probabilities underflow.
     """
     known(kind, "16 bits", "aligned")
     d = draw(st.sampled_from(SMALL_HEAD_SIZES if elements <= SMALL else HEAD_SIZES))

@@ -10,9 +10,10 @@ from cudakit.testing.case import Case, aligned_rows, contiguous, extents, float3
 
 @st.composite
 def blur_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Single images and batches, down to one pixel, any strides, each border; half of them of rows of float4.
+    """Draw single images and batches, down to one pixel, with any strides and each border; half of them have rows of
+    whole float4.
 
-    kind "vectors": rows of float4 on 16-byte boundaries.
+    kind "vectors": rows of whole float4 on 16-byte boundaries.
     """
     known(kind, "vectors")
     cols = draw(extents(min(elements, 300)))

@@ -1,5 +1,4 @@
-"""A kernel problem as hypothesis draws it (layouts, values, options), and the run that decides whether a variant was
-right on one."""
+"""A kernel problem drawn by hypothesis (layouts, values, options), and the check of a variant on it."""
 
 from __future__ import annotations
 
@@ -25,13 +24,19 @@ if TYPE_CHECKING:
     from cudakit.device import Device
     from cudakit.memory.array import DeviceArray
 
-GUARD = 64  # elements on either side of every array
+GUARD = 64  # guard elements before and after every array
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where an array's elements lie: shape, strides in elements (any sign, zero too), the elements before the first
-    byte that any index reaches, and what the elements are."""
+    """The layout of an array in its buffer.
+
+    Args:
+        shape: Extents.
+        strides: In elements; may be negative or 0.
+        lead: Elements between the guard and the lowest address of the array.
+        dtype: The dtype of the elements.
+    """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -40,39 +45,40 @@ class Layout:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The lowest offset and one past the highest, in elements from the first element; (0, 0) where empty."""
+        """The lowest offset and one past the highest, in elements from the first element; (0, 0) if the array is
+        empty."""
         return layout.span(self.shape, self.strides, 1)
 
     @property
     def first(self) -> int:
-        """The first element's place in the buffer."""
+        """The index of the first element in the buffer."""
         return GUARD + self.lead - self.reach[0]
 
     @property
     def extent(self) -> int:
-        """Elements of the buffer, guards included."""
+        """Elements of the buffer, including guards."""
         low, high = self.reach
         return 2 * GUARD + self.lead + high - low
 
     def buffer(self) -> np.ndarray[Any, Any]:
-        """A poisoned host buffer of `extent` elements."""
+        """Return a host buffer of `extent` elements, filled with the poison pattern."""
         dtype = memory.as_dtype(self.dtype)
         return np.full(self.extent * dtype.itemsize, POISON, np.uint8).view(dtype)
 
     def of(self, buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The view of a host buffer of `extent` elements."""
+        """Return the array as a view of a host buffer of `extent` elements."""
         steps = tuple(stride * buffer.itemsize for stride in self.strides)
         return as_strided(buffer[self.first :], self.shape, steps)
 
     def said(self, name: str) -> str:
-        """The array for a message, such as "x float32[3, 4] with strides (1, 3)"."""
+        """Return the array's description for a message, such as "x float32[3, 4] with strides (1, 3)"."""
         dense = contiguous(self.shape).strides
         strides = f" with strides {self.strides}" if self.strides != dense and 0 not in self.shape else ""
         lead = f" from element {self.lead} of its buffer on" if self.lead else ""
         return f"{name} {self.dtype}[{', '.join(map(str, self.shape))}]{strides}{lead}"
 
     def on(self, buffer: DeviceArray, stream: Any) -> DeviceArray:
-        """The view of a device buffer of `extent` elements."""
+        """Return the array as a view of a device buffer of `extent` elements."""
         steps = tuple(stride * buffer.itemsize for stride in self.strides)
         pointer = buffer.pointer + self.first * buffer.itemsize
         return makers.over(
@@ -85,10 +91,14 @@ Filler = Callable[[tuple[int, ...]], np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """One problem: the layout of each input, what fills it, that of the output (or of several), the family's options.
+    """One problem of a family.
 
-    fill: one filler an input, or one for all (the inputs behind the first then get its values mirrored). output: None
-    where the variant works in place, over input number `over`.
+    Args:
+        inputs: The layout of each input.
+        fill: One filler per input, or one for all; the inputs after the first then get its values mirrored.
+        output: The layout of the output, or of several; None if the variant works in place.
+        options: The family's options, by name.
+        over: The index of the input that is also the output, if `output` is None.
     """
 
     inputs: tuple[Layout, ...]
@@ -98,7 +108,7 @@ class Case:
     over: int = 0
 
     def values(self, index: int) -> np.ndarray[Any, Any]:
-        """What fills input number `index`."""
+        """Return the values of input number `index`."""
         place = self.inputs[index]
         if isinstance(self.fill, tuple):
             values = self.fill[index](place.shape)
@@ -114,7 +124,8 @@ class Case:
         return f"Case(inputs={self.inputs}, output={output}, fill={self.fill}{options})"
 
     def said(self, family: Ladder[Any]) -> str:
-        """The problem for a message: its arrays and options by their names in `family`, and what fills the inputs."""
+        """Return the problem's description for a message: its arrays and options by their names in `family`, and the
+        inputs' fillers."""
         named = list(family.specs)
         names = [named[i] if i < len(named) else f"input {i}" for i in range(len(self.inputs))]
         arrays = list(map(Layout.said, self.inputs, names))
@@ -132,7 +143,7 @@ class Case:
 
 
 def _said(filler: Filler) -> str:
-    """A filler for a message: without the fields that have their defaults."""
+    """Return a filler's description for a message, without fields that have their defaults."""
     text = repr(filler)
     if not is_dataclass(filler):
         return text
@@ -144,7 +155,7 @@ def _said(filler: Filler) -> str:
 
 @dataclass(frozen=True)
 class Unsupported:
-    """The variant does not support the problem. reason: why not, as a sentence."""
+    """The result of a problem that the variant does not support. reason: a sentence."""
 
     reason: str
 
@@ -153,15 +164,15 @@ class Unsupported:
 
 
 def likely_extents(most: int) -> list[int]:
-    """Extents up to `most` that kernels are likely to be wrong at: 0, 1, primes, one off multiples of warps, vectors
-    and blocks."""
+    """Return extents up to `most` at which kernels are likely to fail: 0, 1, primes, multiples of warps, vectors and
+    blocks, and these plus or minus one."""
     edges = [n + d for n in (4, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 14080, 32768) for d in (-1, 0, 1)]
     return sorted(n for n in {0, 1, 2, 3, 5, 7, 13, 37, 127, 251, 509, 1021, *edges} if n <= most)
 
 
-@functools.cache  # hypothesis examines each new strategy, which takes longer than drawing
+@functools.cache  # hypothesis validates each new strategy, which takes longer than drawing
 def extents(most: int) -> st.SearchStrategy[int]:
-    """Extents 0 to `most`, leaning to the likely ones."""
+    """Return a strategy for extents from 0 to `most`; half of them are extents at which kernels are likely to fail."""
     return st.one_of(st.sampled_from(likely_extents(most)), st.integers(0, most))
 
 
@@ -169,9 +180,18 @@ def extents(most: int) -> st.SearchStrategy[int]:
 def layouts(
     draw: st.DrawFn, shape: tuple[int, ...], *, output: bool = False, dtype: str | np.dtype[Any] = "float32"
 ) -> Layout:
-    """Layouts of one shape: C order, transposed, gaps, negative and (inputs only) zero strides, any alignment.
+    """Return a strategy for layouts of one shape: C order, transposed, with gaps, negative and (inputs only) zero
+    strides, any alignment.
 
-    Half of them are contiguous or nearly so, since that is where the fast paths are.
+    Half of them are contiguous or almost contiguous, because fast code paths need that.
+
+    Args:
+        shape: Extents.
+        output: Whether the array is written; strides are then never 0.
+        dtype: The dtype of the elements.
+
+    Returns:
+        The strategy.
     """
     lead = draw(st.integers(0, 5))
     if draw(st.booleans()):
@@ -187,12 +207,13 @@ def layouts(
 
 
 def dense(draw: st.DrawFn, shape: tuple[int, ...], dtype: str = "float32") -> Layout:
-    """C order without gaps from a 16-byte boundary on."""
+    """Draw a contiguous layout that starts on a 16-byte boundary."""
     return contiguous(shape, draw(st.sampled_from((0, 0, 1, 5))) * (16 // memory.as_dtype(dtype).itemsize), dtype)
 
 
 def aligned_rows(draw: st.DrawFn, shape: tuple[int, ...], dtype: str = "float32") -> Layout:
-    """C order, every row of neighbours beginning on 16 bytes; for a last extent of whole 16-byte pieces."""
+    """Draw a layout in C order in which every row is contiguous and starts on a 16-byte boundary. The last extent must
+    be a multiple of 16 bytes."""
     pieces = 16 // memory.as_dtype(dtype).itemsize
     gap, lead = (pieces * draw(st.sampled_from((0, 0, 1, 3))) for _ in range(2))
     order = range(len(shape) - 1, -1, -1)
@@ -200,18 +221,28 @@ def aligned_rows(draw: st.DrawFn, shape: tuple[int, ...], dtype: str = "float32"
 
 
 def known(kind: str, *kinds: str) -> None:
-    """Raises ValueError for a kind of problems that is not one of these."""
+    """Raise ValueError for a kind of problems that is not in `kinds`."""
     if kind not in ("", *kinds):
-        raise ValueError(f"there are no problems of kind {kind!r} here, but of {', '.join(kinds) or 'none'}")
+        raise ValueError(f"unknown kind of problems {kind!r}; known are {', '.join(kinds) or 'none'}")
 
 
 def contiguous(shape: tuple[int, ...], lead: int = 0, dtype: str | np.dtype[Any] = "float32") -> Layout:
-    """C order without gaps, `lead` elements off the allocation's alignment."""
+    """Return a contiguous layout.
+
+    Args:
+        shape: Extents.
+        lead: Elements between the allocation's alignment and the first element.
+        dtype: The dtype of the elements.
+
+    Returns:
+        The layout.
+    """
     return Layout(shape, nested(shape, range(len(shape) - 1, -1, -1), lambda axis: 0), lead, dtype)
 
 
 def nested(shape: tuple[int, ...], order: Any, gap: Callable[[int], int]) -> tuple[int, ...]:
-    """Strides that nest the axes in `order`, innermost first, with `gap(axis)` unused elements behind each step."""
+    """Return strides that nest the axes in `order`, innermost first, with `gap(axis)` unused elements after each
+    step."""
     strides = [0] * len(shape)
     reach = 1
     for axis in order:
@@ -222,8 +253,14 @@ def nested(shape: tuple[int, ...], order: Any, gap: Callable[[int], int]) -> tup
 
 @dataclass(frozen=True)
 class Values:
-    """A filler: normal numbers of one scale from a seed, with special values put at drawn places (fractions of the
-    array), and one row set to -inf."""
+    """A filler: normal numbers with special values.
+
+    Args:
+        seed: The seed of the numbers.
+        scale: Their standard deviation.
+        specials: (place, value) pairs; a place is a fraction of the array.
+        empty_row: The place of a row of -inf, as a fraction of the rows; None for no such row.
+    """
 
     seed: int
     scale: float
@@ -246,7 +283,8 @@ class Values:
 
 @functools.cache
 def float32_values(*, hard: bool = True) -> st.SearchStrategy[Values]:
-    """Fillers: scales from tiny to near overflow, and, where `hard`, infinities, NaN, denormals and -inf rows."""
+    """Return a strategy for fillers with scales from tiny to almost overflow. hard: include infinities, NaN, denormals
+    and rows of -inf."""
     scale = st.sampled_from((1.0, 1.0, 10.0, 1e-3, 1e4, 1e30, 1e-40))
     if not hard:
         return st.builds(Values, st.integers(0, 2**32 - 1), scale)
@@ -259,7 +297,8 @@ def float32_values(*, hard: bool = True) -> st.SearchStrategy[Values]:
 def binary_case(
     draw: st.DrawFn, a: tuple[int, ...], b: tuple[int, ...], result: tuple[int, ...]
 ) -> Case:  # fmt: skip
-    """A case of two inputs: any layouts; or all alike, where the fast paths are; or in place over an input."""
+    """Draw a case of two inputs: with any layouts; with equal layouts, which fast code paths need; or in place over an
+    input."""
     over = draw(st.sampled_from((None, None, 0, 1)))
     if over is not None and (a, b)[over] != result:
         over = None
@@ -278,7 +317,7 @@ def binary_case(
 
 
 def _either_order(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout:
-    """C order, or the reverse of it: transposed."""
+    """Draw a layout in C order or transposed."""
     if draw(st.integers(0, 2)):
         return contiguous(shape, draw(st.integers(0, 4)))
     return Layout(shape, contiguous(shape[::-1]).strides[::-1], draw(st.integers(0, 4)))
@@ -290,13 +329,24 @@ def _either_order(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout:
 def run_case(
     device: Device, family: Ladder[Any], variant: Variant[Any] | None, case: Case, watch: Watch | None = None
 ) -> Comparison | Unsupported:
-    """Runs `variant` (None: the one "auto" picks) on `case` on `device` and compares it with the reference.
+    """Run a variant on a problem and compare the result with the reference.
 
-    watch: what the kernels run within, such as the record of stores to a wrong element.
+    Arrays are in buffers with guards on both sides. The output, the gaps between its elements and the guards are filled
+    with a poison pattern, so that unwritten elements and out-of-bounds writes are found. On the simulated device guards
+    and gaps are out of bounds: an access raises DeviceFault, after which `device` is unusable.
 
-    The arrays lie in buffers with guards on both sides, poisoned along with every gap between the output's elements and
-    the output itself, so an element not written and a write beside the output are both found. On the simulated device
-    guards and gaps are out of bounds: touching one raises DeviceFault, which loses `device`.
+    Args:
+        device: The device.
+        family: The family.
+        variant: The variant; None for the one that "auto" picks.
+        case: The problem.
+        watch: Returns the context that the kernels run within, for example a record of stores to a wrong element.
+
+    Returns:
+        The comparison with the reference; Unsupported if the variant does not support the problem.
+
+    Raises:
+        CudakitError: If the launch fails or a kernel faults.
     """
     verdict = _run(device, family, variant, case, family.initial, watch)
     again = watch is None and case.output is not None and family.initial is None
@@ -319,14 +369,14 @@ def _run(
     initial: float | None,
     watch: Watch | None = None,
 ) -> Comparison | Unsupported:
-    """One run. initial: what the outputs hold beforehand, the poison if None."""
+    """Run once. initial: the value of the outputs before the launch; None for the poison pattern."""
     stream = device.default_stream
     hosts = [place.buffer() for place in case.inputs]
     views = []
     for index, (place, host) in enumerate(zip(case.inputs, hosts, strict=True)):
         view = place.of(host)
         view[...] = case.values(index)
-        views.append(view.copy())  # as placed: a zero stride keeps one of the values written to its place
+        views.append(view.copy())  # as placed: of the values written to one address by a stride of 0, one remains
     buffers = [device.array(host, stream=stream) for host in hosts]
     inputs = [place.on(buffer, stream) for place, buffer in zip(case.inputs, buffers, strict=True)]
     if case.output is None:
@@ -361,7 +411,7 @@ def _run(
 
 @dataclass(frozen=True)
 class _Target:
-    """An output: its layout, its buffer on the host before the launch, that on the device, and the array in it."""
+    """An output: its layout, its host buffer before the launch, its device buffer, and the array in that."""
 
     place: Layout
     before: np.ndarray[Any, Any]
@@ -377,8 +427,8 @@ class _Target:
         return cls(place, before, buffer, place.on(buffer, stream))
 
     def stray(self, after: np.ndarray[Any, Any]) -> tuple[int, Any] | None:
-        """The first element outside of the array that a kernel changed, counted from the array's first, and what it is
-        now."""
+        """Return the first element outside of the array that a kernel changed, counted from the array's first element,
+        and its new value; None if there is none."""
         self.place.of(after)[...] = self.place.of(self.before)
         found = np.flatnonzero(after.view(np.uint8) != self.before.view(np.uint8)) // after.itemsize
         if not found.size:

@@ -1,4 +1,4 @@
-"""Problems of a family that declares no strategy of its own: drawn from its arrays, extents and options."""
+"""Problems of a family without its own strategy: drawn from its declared arrays, extents and options."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from cudakit.testing.case import Case, Filler, Layout, Values, contiguous, known
 
 @dataclass(frozen=True)
 class Between:
-    """A filler: numbers between two bounds, the upper one excluded, evenly spread; or, if `same`, one of them
-    throughout, which makes threads contend for one place. A float that is the same throughout has few bits: each
-    addition of any other to a sum would be rounded the same way, which no bound of rounding expects. specials: other
-    values at drawn places (fractions of the array)."""
+    """A filler: uniform numbers from `low` (included) to `high` (excluded). same: one of them in all elements, so that
+    threads contend for one address. A float repeated in all elements has few bits, because otherwise each addition to a
+    sum would be rounded in the same direction, which rounding bounds do not allow for. specials: other values at drawn
+    places (fractions of the array)."""
 
     seed: int
     low: float
@@ -54,7 +54,7 @@ class Between:
 
 @dataclass(frozen=True)
 class Wide:
-    """A filler: normal numbers of one scale, of which float64 keeps every bit, or complex numbers of both parts."""
+    """A filler: normal numbers of one scale in full float64 precision, or complex numbers."""
 
     seed: int
     scale: float
@@ -68,7 +68,7 @@ class Wide:
 
 @dataclass(frozen=True)
 class MadeInput:
-    """A filler: one of the inputs that the family's own function makes."""
+    """A filler: one of the inputs made by the family's own function."""
 
     family: str
     seed: int
@@ -86,11 +86,22 @@ class MadeInput:
 
 
 def declared_cases(family: Ladder[Any], elements: int = 20_000, kind: str = "") -> st.SearchStrategy[Case]:
-    """Problems of `family` whose arrays have at most about `elements` elements each: odd extents, arrays that begin at
-    any element (and have any strides, if the family takes them), every dtype, mode and option.
+    """Return a strategy for problems of a family, drawn from its declaration.
 
-    kind: "aligned" for variants that load vectors: contiguous arrays that begin on 16 bytes, half of them with extents
-    that are multiples of 16.
+    Extents are odd and even, arrays start at any element (with any strides, if the family supports them), and every
+    dtype, mode and option is drawn.
+
+    Args:
+        family: The family.
+        elements: The most elements per array, approximately.
+        kind: "aligned" for variants that load vectors: contiguous arrays that start on a 16-byte boundary, half of them
+            with extents that are multiples of 16. "" for any.
+
+    Returns:
+        The strategy.
+
+    Raises:
+        ValueError: If the kind is unknown.
     """
     known(kind, "aligned")
     return _cases(family, elements, kind == "aligned")
@@ -138,7 +149,7 @@ def _case(
     except Refused:
         if all(0 not in place.shape for place in places):
             raise
-        reject()  # the reference of a maximum, say, does not take arrays without elements
+        reject()  # a reference may fail on empty arrays, such as that of a maximum
     written = tuple(_placed(draw, family, shape, dtype, True, aligned) for shape, dtype in likes)
     return Case(places, fill, one_or_all(written), options)
 
@@ -152,7 +163,7 @@ def _made(
     options: dict[str, Any],
     aligned: bool,
 ) -> Case:
-    """A case of inputs that the family's own function makes; a shape that it does not take is drawn anew."""
+    """Draw a case of inputs made by the family's own function; an unsupported shape is drawn again."""
     try:
         made = family.inputs_for(shape, dtype, np.random.default_rng(seed), **options)
     except ValueError:
@@ -163,13 +174,14 @@ def _made(
 
 
 def _stand(place: Layout) -> np.ndarray[Any, Any]:
-    """An array of a layout's shape and dtype that takes no memory."""
+    """Return an array with a layout's shape and dtype that needs almost no memory."""
     return np.broadcast_to(np.zeros((), memory.as_dtype(place.dtype)), place.shape)
 
 
 def _shape(draw: st.DrawFn, axes: int, elements: int) -> Shape:
-    """Extents whose product is at most `elements`: any; or about equal ones, which take several tiles along each axis;
-    or one axis that is longer than a block. All kinds draw alike, so that a failing one is made small as any other."""
+    """Draw extents whose product is at most `elements`: any extents; nearly equal ones, which need several tiles along
+    each axis; or one axis that is longer than a block. All kinds draw in the same way, so that hypothesis can shrink a
+    failing case of any kind."""
     kind = draw(st.sampled_from(("any", "equal", "long")))
     side = max(1, int(elements ** (1 / axes)))
     shape = [1] * axes
@@ -188,7 +200,8 @@ def _shape(draw: st.DrawFn, axes: int, elements: int) -> Shape:
 
 @functools.cache
 def _extents(least: int, most: int) -> st.SearchStrategy[int]:
-    """Extents from `least` to `most`, half of them those that kernels are likely to be wrong at."""
+    """Return a strategy for extents from `least` to `most`; half of them are extents at which kernels are likely to
+    fail."""
     likely = [extent for extent in likely_extents(most) if extent >= least]
     return st.one_of(st.integers(least, most), st.sampled_from(likely) if likely else st.integers(least, most))
 
@@ -196,7 +209,7 @@ def _extents(least: int, most: int) -> st.SearchStrategy[int]:
 def _placed(
     draw: st.DrawFn, family: Ladder[Any], shape: Shape, dtype: np.dtype[Any], output: bool, aligned: bool
 ) -> Layout:
-    name = dtype.name if dtype.names is None else dtype  # a struct's name does not say what is in it
+    name = dtype.name if dtype.names is None else dtype  # a struct's name does not contain its fields
     if aligned:
         return contiguous(shape, draw(st.sampled_from((0, 0, 0, 16, 32))), name)
     if family.strided:
@@ -205,7 +218,8 @@ def _placed(
 
 
 def _variations(choices: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The values of an option that are drawn: those declared; of a single number or struct of floats, others too."""
+    """Return the values of an option to draw: the declared ones; other values too if there is a single declared number
+    or struct of floats."""
     if len(choices) > 1:
         return choices
     (value,) = choices
@@ -219,7 +233,7 @@ def _variations(choices: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _scaled(value: np.void, factor: float) -> np.void:
-    """A struct with its floats multiplied."""
+    """Return a struct with its floats multiplied by `factor`."""
     made: Any = value.copy()
     for name in value.dtype.names or ():
         if np.issubdtype(value.dtype[name], np.floating):
@@ -229,8 +243,8 @@ def _scaled(value: np.void, factor: float) -> np.void:
 
 @functools.cache
 def _fillers(spec: ArraySpec, dtype: str) -> st.SearchStrategy[Filler]:
-    """Fillers of an array: numbers within its bounds; unbounded floats of several scales, with zeros of both signs, or
-    small whole ones, of which many are equal; unbounded whole numbers, a few of them large."""
+    """Return a strategy for fillers of an array: numbers within its bounds; floats without bounds at several scales,
+    with zeros of both signs, or small integral floats with many ties; integers without bounds, a few of them large."""
     own = memory.as_dtype(dtype)
     low, high = value_range(spec, own)
     seeds, fraction = st.integers(0, 2**32 - 1), st.floats(0, 1)
@@ -251,7 +265,7 @@ def _fillers(spec: ArraySpec, dtype: str) -> st.SearchStrategy[Filler]:
 
 
 def _past_other_types(dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """Whole numbers of a dtype that a kernel loses on their way through float or int; () if it has none."""
+    """Return integers of a dtype that a kernel corrupts by converting them to float or int; () if there are none."""
     if dtype.kind not in "iu" or dtype.itemsize < 4:
         return ()
     found = (2**24 + 1,) if dtype.itemsize == 4 else (2**24 + 1, 2**31 + 1, 2**40 + 1)

@@ -1,6 +1,6 @@
-"""The draw: which problems a seed stands for. `cudakit fuzz`, `check_variant` and `kernel_test` try the same ones.
+"""The problems of a seed. `cudakit fuzz`, `check_variant` and `kernel_test` try the same ones.
 
-Problem number N of a strategy and a seed is always the same, however many are tried.
+Problem number N of a strategy and a seed is always the same, regardless of the number of problems tried.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from hypothesis import strategies as st
 from cudakit.family import several
 from cudakit.testing.case import Case
 
-# Different problems of the first chunk; each of the next ones has twice as many as the one before it, up to the last.
+# Different problems in the first chunk, and in the largest. Each chunk has twice as many as the previous one, up to the
+# largest.
 _FIRST, _LARGEST = 32, 512
-# Hypothesis draws many problems twice: so many are drawn for each different one that is wanted.
+# Draws per different problem, because hypothesis draws many problems twice.
 _DRAWS = 10
 
 
 class _Enough(BaseException):
-    """Enough problems were drawn. Not an Exception: hypothesis would take it for a failing problem."""
+    """Ends a draw after enough problems. Not an Exception, which hypothesis would treat as a failing problem."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A problem, and where it comes from: draw number `draw` of chunk number `chunk`."""
+    """A problem and its origin: draw number `draw` of chunk number `chunk`."""
 
     case: Case
     chunk: int
@@ -37,17 +38,17 @@ class Drawn:
 
 
 def places(case: Case) -> str:
-    """The layouts and options of a problem, by which two problems differ."""
+    """Return the layouts and options of a problem as a key: problems with different keys are different."""
     return repr((case.inputs, case.output, case.over, dict(case.options)))
 
 
 def is_empty(case: Case) -> bool:
-    """Whether a problem has no element of output: nothing is launched for it."""
+    """Return whether a problem's output is empty, so that nothing is launched."""
     return all(0 in place.shape for place in several(case.output or case.inputs[case.over]))
 
 
 def problems(strategy: st.SearchStrategy[Case], seed: int) -> Iterator[Drawn]:
-    """The problems of a seed that are not empty, until a whole chunk of them has no layouts or options that are new."""
+    """Yield the problems of a seed that are not empty. Ends after a chunk without new layouts or options."""
     seen: set[str] = set()
     for number in range(1 << 16):
         known = len(seen)
@@ -60,8 +61,8 @@ def problems(strategy: st.SearchStrategy[Case], seed: int) -> Iterator[Drawn]:
 
 @functools.lru_cache(maxsize=256)
 def _chunk(strategy: st.SearchStrategy[Case], seed: int, number: int) -> tuple[Drawn, ...]:
-    """Problems of different layouts or options. Kept, since variants share strategies, and drawing takes longer than
-    running most kernels."""
+    """Return the problems of a chunk, with different layouts or options. Cached, because variants share strategies, and
+    drawing takes longer than running most kernels."""
     size = _size(number)
     found: dict[str, Drawn] = {}
     draws = 0
@@ -80,8 +81,8 @@ def _chunk(strategy: st.SearchStrategy[Case], seed: int, number: int) -> tuple[D
 
 
 def _new_shapes_first(drawn: tuple[Drawn, ...]) -> tuple[Drawn, ...]:
-    """Hypothesis draws many problems that differ from the one before in an offset or an option alone: a short search
-    should not spend its examples on one shape."""
+    """Sort problems with new shapes first. Hypothesis draws many problems that differ from the previous one only in an
+    offset or an option; a short search should not spend its examples on one shape."""
     seen: set[Any] = set()
     first: list[Drawn] = []
     others: list[Drawn] = []
@@ -93,9 +94,9 @@ def _new_shapes_first(drawn: tuple[Drawn, ...]) -> tuple[Drawn, ...]:
 
 
 def shrink(strategy: st.SearchStrategy[Case], seed: int, failing: Drawn, attempt: Callable[[Case], None]) -> None:
-    """Draws up to `failing` again, which `attempt` raises for, and then what hypothesis makes of it: smaller problems.
+    """Repeat the draws up to `failing`, for which `attempt` raises, and let hypothesis shrink it to smaller problems.
 
-    Raises the error of the smallest that fails; hypothesis' Flaky if it does not fail each time.
+    Raises the error of the smallest failing problem; hypothesis' Flaky if the problem does not fail each time.
     """
     draws = 0
 
@@ -109,12 +110,12 @@ def shrink(strategy: st.SearchStrategy[Case], seed: int, failing: Drawn, attempt
 
 
 def _size(number: int) -> int:
-    """How many problems a chunk has."""
+    """Return the number of problems in a chunk."""
     return min(_FIRST << number, _LARGEST)
 
 
 def _draw(strategy: st.SearchStrategy[Case], seed: int, number: int, use: Callable[[Case], None]) -> None:
-    """Calls `use` with what hypothesis draws for a chunk; after an error, with smaller problems."""
+    """Call `use` with the problems that hypothesis draws for a chunk; after an error, with smaller problems."""
 
     @hypothesis.seed((seed << 16) + number)
     @hypothesis.settings(
@@ -122,7 +123,7 @@ def _draw(strategy: st.SearchStrategy[Case], seed: int, number: int, use: Callab
         database=None,
         derandomize=False,
         deadline=None,
-        # not its explain phase, which runs a failing problem hundreds of times for comments that are not shown here
+        # without the explain phase, which runs a failing problem hundreds of times for comments that are not shown
         phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
         verbosity=hypothesis.Verbosity.quiet,
         report_multiple_bugs=False,

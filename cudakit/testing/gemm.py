@@ -1,4 +1,4 @@
-"""Problems of the gemm family, and of gemm_half by other dtypes."""
+"""Problems of the gemm family and, with other dtypes, of gemm_half."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SPECIALS = (float("inf"), float("-inf"), float("nan"), 1e-45, -0.0)
 
 @functools.cache
 def gemm_values(dtype: str = "float32") -> st.SearchStrategy[Values]:
-    """Fillers whose products stay normal numbers of their dtype: what overflows depends on the order of a sum, and of a
-    denormal an error of one place may be all there is."""
+    """Return a strategy for fillers whose products are normal numbers of their dtype: overflow depends on the order of
+    a sum, and rounding errors of denormals are as large as the numbers."""
     scales = (1.0, 1.0, 4.0, 0.1) if dtype == "float16" else (1.0, 1.0, 10.0, 1e-3, 1e4, 1e15, 1e-15)
     places = st.lists(st.tuples(st.floats(0, 1), st.sampled_from(_SPECIALS)), max_size=2).map(tuple)
     return st.builds(Values, st.integers(0, 2**32 - 1), st.sampled_from(scales), places)
@@ -23,11 +23,11 @@ def gemm_values(dtype: str = "float32") -> st.SearchStrategy[Values]:
 
 @st.composite
 def gemm_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "", dtypes: tuple[str, ...] = ("float32",)) -> Case:
-    """Problems whose operands and output have at most about `elements` elements each, m * n * k at most 50 times that:
-    transposed, with gaps, negative strides, batches, alpha and beta, in place over C.
+    """Draw problems whose operands and output have at most about `elements` elements each, and m * n * k at most 50
+    times that: transposed, with gaps, negative strides, batches, alpha and beta, in place over C.
 
-    kind "neighbours": operands of contiguous rows or columns; "pieces": whose extents and strides are whole 16-byte
-    pieces too; "skinny": at most 8 rows or columns; "one": no batches.
+    kind "neighbours": operands with contiguous rows or columns; "pieces": whose extents and strides are also multiples
+    of 16 bytes; "skinny": at most 8 rows or columns; "one": no batches.
     """
     known(kind, "neighbours", "pieces", "skinny", "one")
     dtype = draw(st.sampled_from(dtypes))
@@ -39,9 +39,9 @@ def gemm_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "", dtypes: 
     if kind == "skinny" and draw(st.booleans()):
         m, n = n, m
     k = draw(extents(min(most // max(m, n, 1), 50 * most // max(m * n, 1))))
-    pieces = 4 if dtype == "float32" else 8  # elements of 16 bytes
+    pieces = 4 if dtype == "float32" else 8  # elements per 16 bytes
     if kind == "pieces" or (dtype != "float32" and draw(st.booleans())):
-        # whole pieces in every extent: few others are, of eight
+        # multiples of 16 bytes in every extent; with eight elements per piece few random extents are
         m, n, k = (-(-extent // pieces) * pieces for extent in (m, n, k))
     alpha = draw(st.sampled_from((1.0, 1.0, -0.5, 0.0)))
     beta = draw(st.sampled_from((0.0, 0.0, 1.0, 0.25)))
@@ -50,7 +50,7 @@ def gemm_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "", dtypes: 
         shape, item = (*batch, rows, cols), result if output else dtype
         if draw(st.booleans()) and (output or kind not in ("neighbours", "pieces")):
             return draw(layouts(shape, output=output, dtype=item))
-        # what products are mostly given: rows or columns of neighbours, 16-byte aligned or nearly
+        # the common case: contiguous rows or columns, on a 16-byte boundary or close to one
         other = pieces if kind == "pieces" else 1
         gap = draw(st.sampled_from((0, 0, pieces, 8, other)))
         lead = draw(st.sampled_from((0, 0, 0, pieces, other)))

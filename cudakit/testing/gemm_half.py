@@ -10,5 +10,5 @@ from cudakit.testing.gemm import gemm_cases
 
 
 def gemm_half_cases(elements: int = 20_000, kind: str = "") -> st.SearchStrategy[Case]:
-    """Problems of the products on tensor cores: as of gemm, in 16-bit dtypes."""
+    """Return the strategy of the products on tensor cores: the problems of gemm in 16-bit dtypes."""
     return gemm_cases(elements, kind, DTYPES)

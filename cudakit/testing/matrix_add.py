@@ -9,9 +9,9 @@ from cudakit.testing.case import Case, binary_case, dense, extents, float32_valu
 
 @st.composite
 def matrix_add_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Problems of the matrix-add family: one matrix and batches, any strides, in place over either input and not.
+    """Draw problems of the matrix_add family: one matrix and batches, any strides, in place over either input or not.
 
-    kind "one": one matrix; "aligned": contiguous from 16-byte boundaries on.
+    kind "one": one matrix; "aligned": contiguous arrays that start on 16-byte boundaries.
     """
     known(kind, "one", "aligned")
     cols = draw(extents(min(elements, 600)))

@@ -26,25 +26,33 @@ def kernel_test(
     examples: int | None = None,
     elements: int | None = None,
 ) -> Callable[..., None]:
-    """A test function for pytest, one test per variant of `family`, named after it.
+    """Return a pytest function with one test per variant of a family, named after the variant.
 
         test_mine = kernel_test(FAMILY)
 
-    Each runs its variant on drawn problems until `examples` different ones ran, on the device of the fixture
-    `cuda_device`, and compares each result with the reference. It fails on the first that is wrong, writes beside its
-    arrays or, on the simulated device, fails a check; the message shows the smallest such problem, the `.cu` line or
-    the wrong element, and the command that repeats it. It fails too if fewer than 20 different problems ran, or if the
-    variant refused more than half of them.
+    Each test runs its variant on drawn problems until `examples` different ones ran, on the device of the fixture
+    `cuda_device`, and compares each result with the reference. It fails on the first problem with a wrong result, an
+    out-of-bounds write or, on the simulated device, a failed check. The message shows the smallest such problem, the
+    `.cu` line or the wrong element, and the command that repeats it. The test also fails if fewer than 20 different
+    problems ran, or if the variant does not support more than half of them. `--cudakit-seed` draws other problems.
 
-    variants: names, all if None. examples: at least 20; `--cudakit-examples` unless given. elements: the most of a
-    problem; 4,000 on the simulated device and 20,000 on a GPU unless given. `--cudakit-seed` draws other problems.
-    Raises ValueError for a name that is not a variant's, and if there is no variant.
+    Args:
+        family: The family.
+        variants: Names of variants; None for all.
+        examples: Different problems per variant, at least 20; by default `--cudakit-examples`.
+        elements: The most elements of a problem; by default 4,000 on the simulated device and 20,000 on a GPU.
+
+    Returns:
+        The test function.
+
+    Raises:
+        ValueError: If a name is not a variant's, or if there are no variants.
     """
     import pytest
 
     chosen = list(family.variants) if variants is None else [family[name] for name in variants]
-    if not chosen:  # pytest would skip a test of no parameters
-        raise ValueError(f"kernel_test of family {family.name} tests no variant: declare one first, or name one")
+    if not chosen:  # pytest would skip a test without parameters
+        raise ValueError(f"kernel_test of family {family.name} has no variants to test: declare one first, or name one")
 
     @pytest.mark.parametrize("variant", chosen, ids=[variant.name for variant in chosen])
     def test_kernel(cuda_device: Device, pytestconfig: pytest.Config, variant: Variant[Any]) -> None:
@@ -76,12 +84,12 @@ def kernel_test(
             )
 
     made: Callable[..., None] = test_kernel
-    made.__doc__ = f"Each variant of {family.name} on drawn problems, against the reference."
+    made.__doc__ = f"Compare each variant of {family.name} with the reference on drawn problems."
     return made
 
 
 def _headline(found: Sequence[Report]) -> str:
-    """The line of pytest's summary about a failure, such as "out of bounds at mine.cu:7"."""
+    """Return the line about a failure for pytest's summary, such as "out of bounds at mine.cu:7"."""
     if not found:
         return "failed"
     place = f" at {os.path.basename(found[0].file)}:{found[0].line}" if found[0].file and found[0].line else ""

@@ -10,7 +10,7 @@ from cudakit.testing.case import Case, contiguous, extents
 
 @st.composite
 def random_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
-    """Arrays of any length and alignment, any seed, and offsets that are mostly no multiple of four."""
+    """Draw arrays of any length and alignment, any seed, and offsets that are mostly not multiples of four."""
     place = contiguous((draw(extents(elements)),), draw(st.integers(0, 4)))
     seed = draw(st.one_of(st.integers(0, 3), st.integers(0, 2**64 - 1)))
     offset = draw(st.one_of(st.integers(0, 9), st.integers(0, 2**40), st.just(2**34 - 2)))

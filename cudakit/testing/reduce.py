@@ -13,7 +13,7 @@ from cudakit.testing.case import Case, Layout, Values, contiguous, extents, know
 
 @dataclass(frozen=True)
 class Ties:
-    """A filler of few different values, so that maxima are many."""
+    """A filler of few different values, so that maxima have many ties."""
 
     seed: int
 
@@ -23,7 +23,7 @@ class Ties:
 
 @functools.cache
 def _values() -> st.SearchStrategy[Values]:
-    """Values whose sums overflow in no order, with infinities, NaN and rows of -inf."""
+    """Return a strategy for values whose sums do not overflow in any order, with infinities, NaN and rows of -inf."""
     special = st.sampled_from((np.inf, -np.inf, np.nan, 1e-45, -0.0))
     places = st.lists(st.tuples(st.floats(0, 1), special), max_size=2).map(tuple)
     scale = st.sampled_from((1.0, 1.0, 1e-3, 1e30, 1e-40))
@@ -31,7 +31,8 @@ def _values() -> st.SearchStrategy[Values]:
 
 
 def _cases(draw: st.DrawFn, elements: int, kind: str, dtype: str, least: int) -> Case:
-    """Kind "one axis": over one axis, or all of an array without gaps; "neighbours": whose elements are neighbours."""
+    """Draw problems. kind "one axis": over one axis, or all of a contiguous array; "neighbours": whose reduced elements
+    are contiguous."""
     known(kind, "one axis", "neighbours")
     cols = max(draw(extents(elements)), least)
     if draw(st.integers(0, 4)) == 0:
@@ -52,7 +53,7 @@ def _cases(draw: st.DrawFn, elements: int, kind: str, dtype: str, least: int) ->
 
 
 def _neighbours(draw: st.DrawFn, shape: tuple[int, ...], along: int | None) -> Layout:
-    """Whose elements along an axis (None: all of them) are neighbours, on a 16-byte boundary or not."""
+    """Draw a layout that is contiguous along an axis (None: along all), on a 16-byte boundary or not."""
     order = (0, 1) if along == 0 else tuple(reversed(range(len(shape))))
     gap = 0 if along is None else draw(st.sampled_from((0, 0, 1, 4)))
     return Layout(
@@ -62,17 +63,17 @@ def _neighbours(draw: st.DrawFn, shape: tuple[int, ...], along: int | None) -> L
 
 @st.composite
 def sum_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Problems of sum: 1-D and 2-D over each axis and over all, any strides; sums of nothing too."""
+    """Draw problems of sum: 1-D and 2-D, over each axis and over all, any strides; also sums of no elements."""
     return _cases(draw, elements, kind, "float32", 0)
 
 
 @st.composite
 def max_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Problems of max: as of sum, with elements, and with many equal ones."""
+    """Draw problems of max: like those of sum, but not empty, and with many ties."""
     return _cases(draw, elements, kind, "float32", 1)
 
 
 @st.composite
 def argmax_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Problems of argmax: as of max."""
+    """Draw problems of argmax: like those of max."""
     return _cases(draw, elements, kind, "int64", 1)

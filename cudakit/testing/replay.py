@@ -1,4 +1,4 @@
-"""The command that tries the same problems again, and the name by which a command finds a family."""
+"""The command that repeats the same problems, and the name of a family for commands."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 def reference(family: Ladder[Any]) -> str:
-    """How commands name a family: "softmax", "mine.py:FAMILY", or "package.module:FAMILY" for what is not a file here.
+    """Return the name of a family for commands: "softmax", "mine.py:FAMILY", or "package.module:FAMILY" if the file is
+    not below the working directory.
 
-    The name alone if no module has the family as a variable.
+    It is the family's own name if no module has the family as a variable.
     """
     if ops.families().get(family.name) is family:
         return family.name
@@ -29,7 +30,7 @@ def reference(family: Ladder[Any]) -> str:
     ]
     if not found:
         return family.name
-    # a test imports it from the module that declares it
+    # prefer the module that declares it to tests that import it
     module, name = min(found, key=lambda one: os.path.basename(str(one[0].__file__)).startswith(("test_", "conftest")))
     path = os.path.relpath(str(module.__file__))
     return f"{module.__name__ if path.startswith(os.pardir) else path}:{name}"
@@ -45,7 +46,7 @@ def command(
     variants: Sequence[str] = (),
     checks: Collection[str] | None = None,
 ) -> str:
-    """The command line that tries the same problems again."""
+    """Return the command line that repeats the same problems."""
     words = ["cudakit", "fuzz", reference(family), "--device", device, "--examples", str(examples)]
     words += ["--seed", str(seed), "--elements", str(elements)]
     if variants:

@@ -1,4 +1,4 @@
-"""The search for a problem that a variant is wrong on: on one device after another, and down to the smallest."""
+"""The search for the smallest problem on which a variant fails. Devices lost by faults are replaced."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ if TYPE_CHECKING:
     from cudakit.device import Device
     from cudakit.family import Ladder, Variant
 
-#: The most elements of a problem by the kind of the device: the simulated one pays for each element of a serial kernel.
+#: The most elements of a problem by kind of device. The simulated device is slow at serial kernels with many elements.
 ELEMENTS = {"gpu": 20_000, "sim": 4_000}
 
 
 class Wrong(Exception):
-    """A variant failed on a problem, or was wrong on it; the text says which, how and on what.
+    """A variant failed on a problem or had a wrong result; the message has the variant, the problem and the reason.
 
-    error: what it raised. verdict: what was wrong. unstable: it has passed the same problem, too.
+    error: the error that was raised. verdict: the comparison of a wrong result. unstable: the variant also passed the
+    same problem.
     """
 
     def __init__(
@@ -54,13 +55,14 @@ class Wrong(Exception):
 
 
 class TimeIsUp(BaseException):
-    """No more problems are to be tried. Not an Exception: hypothesis would take it for a failing problem."""
+    """The time limit is over. Not an Exception, which hypothesis would treat as a failing problem."""
 
 
 class Workbench:
-    """A device for many problems: a simulated one that a fault has lost is replaced by a fresh one with its checks.
+    """A device for many problems: a simulated device that a fault has lost is replaced by a new one with the same
+    checks.
 
-    owned: whether `close` closes `device` too, as it does all that replaced it.
+    owned: whether `close` also closes `device`; it always closes replacements.
     """
 
     def __init__(self, device: Device, *, owned: bool = True) -> None:
@@ -68,7 +70,7 @@ class Workbench:
         self._lost: Wrong | None = None
 
     def usable(self) -> Device:
-        """The device, or a fresh one if it was lost. A lost GPU stays lost."""
+        """Return the device, or a new one if it was lost. A lost GPU cannot be replaced."""
         device = self._device
         if device.context.lost is None or device.kind == "gpu":
             return device
@@ -77,8 +79,9 @@ class Workbench:
         return self._device
 
     def attempt(self, family: Ladder[Any], variant: Variant[Any] | None, case: Case) -> bool:
-        """Whether `variant` (None: the one "auto" picks) took the problem. Raises Wrong if it was wrong or failed."""
-        if self._lost is not None:  # a GPU's context does not come back: what is tried now says nothing new
+        """Run `variant` (None: the one that "auto" picks) on the problem and return whether it supports it. Raise Wrong
+        if the result is wrong or the run failed."""
+        if self._lost is not None:  # a lost GPU cannot run anything more
             raise self._lost
         device = self.usable()
         try:
@@ -97,7 +100,7 @@ class Workbench:
 
     @property
     def lost(self) -> bool:
-        """Whether nothing can be tried any more: a fault has lost the GPU."""
+        """Whether a fault has lost the GPU, so that nothing more can be tried."""
         return self._lost is not None
 
     def close(self) -> None:
@@ -114,7 +117,7 @@ class Workbench:
 
 
 class Limit:
-    """The time that a search may take. seconds: None if it may take any."""
+    """The time limit of a search. seconds: None for no limit."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self.seconds = seconds
@@ -124,7 +127,7 @@ class Limit:
         self._end = float("inf") if self.seconds is None else time.monotonic() + self.seconds
 
     def expect_time(self) -> None:
-        """Raises TimeIsUp if it is too late to begin another problem."""
+        """Raise TimeIsUp if it is too late to start another problem."""
         if self.seconds is not None and time.monotonic() > self._end:
             raise TimeIsUp
 
@@ -140,12 +143,12 @@ def search(
     seed: int,
     limit: Limit | None = None,
 ) -> None:
-    """Runs `variant` (None: the one "auto" picks) on the problems of `seed` until `examples` different ones ran.
+    """Run `variant` (None: the one that "auto" picks) on the problems of `seed` until `examples` different ones ran.
 
-    It ends earlier if the strategy has no more, or if it has tried three times as many: so many are refused. coverage:
-    counts those that ran, and those that were refused. limit: begin no problem after it; the smallest failing one may
-    be looked for as long again.
-    Raises Wrong for the smallest problem that fails, TimeIsUp if none has failed in time.
+    Ends earlier if the strategy has no more problems, or after three times as many problems, because so many are
+    unsupported. coverage: counts the problems that ran and those that are unsupported. limit: no problem starts after
+    it; the search for the smallest failing problem may take the same time again. Raises Wrong for the smallest failing
+    problem, TimeIsUp if none failed in time.
     """
     limit = limit or Limit()
     for drawn in drawing.problems(problems, seed):
@@ -170,7 +173,7 @@ def _smallest(
     wrong: Wrong,
     limit: Limit,
 ) -> Wrong:
-    """The error of the smallest problem that fails as `failing` does, or of the smallest found in time."""
+    """Return the error of the smallest failing problem that shrinking `failing` finds in time."""
     smallest = wrong
 
     def attempt(case: Case) -> None:
@@ -190,12 +193,13 @@ def _smallest(
         return smallest
     except Flaky:
         pass
-    why = f"{smallest.why}\none problem failed and then passed, so the result depends on chance (a race?)"
+    why = f"{smallest.why}\none problem failed and then passed, so the result is not deterministic (a race?)"
     return Wrong(family, variant, smallest.case, why, unstable=True)
 
 
 def explained(bench: Workbench, family: Ladder[Any], wrong: Wrong) -> tuple[str, list[Report]]:
-    """The text of a failure, with the line of a wrong result if the device knows it, and the reports."""
+    """Return the message of a failure, with the source line of a wrong result if the device can find it, and the
+    reports."""
     if wrong.unstable:
         site = None if wrong.variant is None else reports.defined(wrong.variant.launch)
         found = [Report("unstable result", wrong.why, full_text=wrong.why, launched=site)]
@@ -219,11 +223,24 @@ def check_variant(
     problems: st.SearchStrategy[Case],
     examples: int | None = None,
 ) -> Coverage:
-    """Runs `variant` (None: the one "auto" picks) on drawn problems until `examples` different ones ran, LEAST or more.
+    """Check a variant on drawn problems until `examples` different ones ran.
 
-    Raises AssertionError if it is wrong on one, which is made as small as can be, or if fewer than half of the problems
-    or fewer than LEAST different ones ran. A fault loses a simulated `device`. examples: those of hypothesis' profile
-    unless given. The problems are the same each time if the profile is derandomized.
+    The problems are the same each time if hypothesis' profile is derandomized. After a fault a simulated `device` is
+    unusable.
+
+    Args:
+        device: The device.
+        family: The family.
+        variant: The variant; None for the one that "auto" picks.
+        problems: The strategy, such as `cases_of(family, variant)`.
+        examples: Different problems to run, at least LEAST; by default the examples of hypothesis' profile.
+
+    Returns:
+        The counts of the problems.
+
+    Raises:
+        AssertionError: If the variant fails on a problem, which is shrunk to the smallest one; or if fewer than half of
+            the problems or fewer than LEAST different ones ran.
     """
     profile: Any = hypothesis.settings.default
     wanted = max(LEAST, examples or profile.max_examples)
@@ -236,11 +253,11 @@ def check_variant(
             text, _ = explained(bench, family, wrong)
             raise AssertionError(f"{family.name}, seed {seed}: {text}") from None
     short = coverage.shortfall()
-    if short is not None:  # no assert: `python -O` leaves those out
+    if short is not None:  # not an assert, which `python -O` drops
         raise AssertionError(f"{family.name}/{variant.name if variant else 'auto'}: {short}")
     return coverage
 
 
 def random_seed() -> int:
-    """A seed that no one knows beforehand."""
+    """Return a random seed."""
     return random.SystemRandom().randrange(2**32)

@@ -15,8 +15,8 @@ from cudakit.testing.softmax import TWO_BLOCKS
 
 @dataclass(frozen=True)
 class Probabilities:
-    """A filler: the softmax of rows of normal numbers times `spread`, or its logarithm. A mask of a drawn density hides
-    elements: they are 0, or -inf with log."""
+    """A filler: the softmax of rows of normal numbers times `spread`, or its logarithm. density: the fraction of
+    elements that is not masked; masked elements are 0, or -inf with log."""
 
     seed: int
     spread: float
@@ -34,7 +34,7 @@ class Probabilities:
 
 @functools.cache
 def _gradients(dtype: str) -> st.SearchStrategy[Values]:
-    """Fillers of grad whose sums overflow in no order, with infinities and NaN."""
+    """Return a strategy for fillers of grad whose sums do not overflow in any order, with infinities and NaN."""
     scales = (1.0, 1.0, 4.0, 0.1) if dtype == "float16" else (1.0, 1.0, 10.0, 1e-3, 1e4, 1e15)
     special = st.sampled_from((np.inf, -np.inf, np.nan, 1e-45, -0.0))
     places = st.lists(st.tuples(st.floats(0, 1), special), max_size=2).map(tuple)
@@ -43,11 +43,11 @@ def _gradients(dtype: str) -> st.SearchStrategy[Values]:
 
 @st.composite
 def softmax_backward_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Problems with at most `elements` elements per array: three dtypes, 1-D and 2-D, gradients that are repeated along
+    """Draw problems with at most `elements` elements per array: three dtypes, 1-D and 2-D, gradients repeated along
     rows or columns, in place over grad and over y.
 
-    kind "vectors": rows of whole 16-byte pieces on 16-byte boundaries.
-    y is no smaller than about e^-30, or 0: an infinite sum times a number that underflows is NaN in float32 only.
+    kind "vectors": rows of a multiple of 16 bytes on 16-byte boundaries. y is 0 or at least about e^-30: an infinite
+    sum times a number that underflows is NaN only in float32.
     """
     known(kind, "vectors")
     dtype = draw(st.sampled_from(("float32", "float16", "bfloat16")))

@@ -13,7 +13,8 @@ from cudakit.testing.case import Case, Layout, contiguous, extents, float32_valu
 
 @dataclass(frozen=True)
 class Hides:
-    """A filler of masks: truths of a drawn density, or the additive mask that hides the same and adds to the rest."""
+    """A filler of masks: a bool mask with `density` True elements, or the additive mask that hides the same elements
+    and adds random numbers to the others."""
 
     seed: int
     density: float
@@ -27,7 +28,8 @@ class Hides:
 
 @st.composite
 def softmax_modes_cases(draw: st.DrawFn, elements: int = 20_000) -> Case:
-    """Problems with at most `elements` elements: three dtypes, both masks in each way they broadcast, in place too."""
+    """Draw problems with at most `elements` elements: three dtypes, both kinds of masks with every broadcast, in place
+    or not."""
     dtype = draw(st.sampled_from(("float16", "bfloat16", "float32")))
     cols = draw(extents(elements))
     if draw(st.booleans()):

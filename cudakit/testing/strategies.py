@@ -1,4 +1,4 @@
-"""The strategy of a family's problems: its own, or one made of its declaration."""
+"""The strategy of a family's problems: its own, or one derived from its declaration."""
 
 from __future__ import annotations
 
@@ -16,15 +16,23 @@ from cudakit.testing.declared import declared_cases
 
 @functools.lru_cache(maxsize=256)
 def cases(family: str | Ladder[Any], elements: int = 20_000, kind: str = "") -> st.SearchStrategy[Case]:
-    """The strategy of a family's problems, at most `elements` elements each: its own, or one made of its declaration.
+    """Return the strategy of a family's problems: its own, or one derived from its declaration.
 
-    family: one of cudakit.ops by name, or a family. kind: only problems that variants of this kind support
-    (`Variant.problems`). ValueError for a name that is none, and for a kind that the strategy does not have.
+    Args:
+        family: A family, or the name of a family of cudakit.ops.
+        elements: The most elements of a problem.
+        kind: Draw only problems that variants of this kind support (`Variant.problems`); "" for any.
+
+    Returns:
+        The strategy.
+
+    Raises:
+        ValueError: If the family or the kind is unknown.
     """
     if isinstance(family, str):
         known = ops.families()
         if family not in known:
-            raise ValueError(f"there is no family {family!r}; there are {', '.join(known)}")
+            raise ValueError(f"there is no family {family!r}; known are {', '.join(known)}")
         family = known[family]
     own = family.problems
     if not own:
@@ -37,5 +45,14 @@ def cases(family: str | Ladder[Any], elements: int = 20_000, kind: str = "") -> 
 
 
 def cases_of(family: Ladder[Any], variant: Variant[Any], elements: int = 20_000) -> st.SearchStrategy[Case]:
-    """The strategy of the problems that `variant` supports, by the kind that it names."""
+    """Return the strategy of the problems that a variant supports, by its `problems`.
+
+    Args:
+        family: The family.
+        variant: The variant.
+        elements: The most elements of a problem.
+
+    Returns:
+        The strategy.
+    """
     return cases(family, elements, variant.problems)

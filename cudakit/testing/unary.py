@@ -13,7 +13,7 @@ from cudakit.testing.case import Case, Layout, Values, contiguous, dense, extent
 
 @dataclass(frozen=True)
 class Whole:
-    """A filler for int32: numbers of every size from a seed, exact in float64, the ends of the range among them."""
+    """A filler for int32: numbers of all magnitudes, including the ends of the range, exact in float64."""
 
     seed: int
 
@@ -27,7 +27,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Halves:
-    """A filler of ties: multiples of a half, of every float32 exponent around the whole numbers."""
+    """A filler of rounding ties: multiples of one half, scaled by powers of two up to the largest int32."""
 
     seed: int
 
@@ -48,8 +48,8 @@ def _shape(draw: st.DrawFn, elements: int) -> tuple[int, ...]:
 
 
 def _pair(draw: st.DrawFn, elements: int, x: str, y: str, kind: str) -> tuple[Layout, Layout | None]:
-    """Input and output (None: in place): contiguous half of the time, else any layouts. Kind "aligned": contiguous from
-    16-byte boundaries on."""
+    """Draw the layouts of input and output (None: in place): contiguous half of the time, otherwise any. kind
+    "aligned": contiguous and on a 16-byte boundary."""
     known(kind, "aligned")
     shape = _shape(draw, elements)
     in_place = x == y and draw(st.integers(0, 3)) == 0
@@ -64,7 +64,7 @@ def _pair(draw: st.DrawFn, elements: int, x: str, y: str, kind: str) -> tuple[La
 
 @st.composite
 def scale_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Problems of scale: all dtypes, any strides, in place and not."""
+    """Draw problems of scale: all dtypes, any strides, in place or not."""
     dtype = draw(st.sampled_from(FLOATS))
     source, output = _pair(draw, elements, dtype, dtype, kind)
     options = {"factor": draw(st.sampled_from((0.7, -2.0, 0.0, 1.0, 1e30, 1e-30, float("nan"), float("inf"))))}
@@ -73,7 +73,7 @@ def scale_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case
 
 @st.composite
 def threshold_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Problems of threshold: limits that values are equal to, too."""
+    """Draw problems of threshold, including values equal to the limit."""
     dtype = draw(st.sampled_from(FLOATS))
     source, output = _pair(draw, elements, dtype, dtype, kind)
     options = {"limit": draw(st.sampled_from((0.3, 0.0, -1.0, 2.5, float("-inf"), float("inf"), float("nan"))))}
@@ -82,7 +82,7 @@ def threshold_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> 
 
 @st.composite
 def cast_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Problems of cast: every pair of dtypes, ties and values past the range of the one cast to."""
+    """Draw problems of cast: every pair of dtypes, ties, and values out of the target's range."""
     x, y = draw(st.sampled_from(CASTS)), draw(st.sampled_from(CASTS))
     source, output = _pair(draw, elements, x, y, kind)
     ties = st.builds(Halves, st.integers(0, 99))
@@ -92,7 +92,7 @@ def cast_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
 
 @st.composite
 def fill_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Problems of fill: elements of 1 to 8 bytes, any strides."""
+    """Draw problems of fill: elements of 1 to 8 bytes, any strides."""
     dtype = draw(st.sampled_from(("float32", "float16", "bfloat16", "int32", "uint8", "float64")))
     shape = _shape(draw, elements)
     known(kind, "aligned")

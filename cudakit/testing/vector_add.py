@@ -9,7 +9,8 @@ from cudakit.testing.case import Case, contiguous, dense, extents, float32_value
 
 @st.composite
 def vector_add_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Problems of the vector-add family: flat and volumes, contiguous, any alignment; kind "aligned": on 16 bytes."""
+    """Draw problems of the vector_add family: contiguous vectors and volumes at any alignment; kind "aligned": on
+    16-byte boundaries."""
     known(kind, "aligned")
     if draw(st.booleans()):
         shape: tuple[int, ...] = (draw(extents(elements)),)

@@ -1,4 +1,4 @@
-"""Compiles ahead of the measurements: several configurations at once, in threads, since NVRTC runs without the
+"""Compile ahead of the measurements: several configurations at the same time, in threads, because NVRTC releases the
 interpreter's lock."""
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ T = TypeVar("T")
 
 
 def threads_here() -> int:
-    """How many compiles run at once: one per CPU of this process, but for one that measures."""
+    """Return the number of concurrent compiles: the CPUs of this process, except one for measuring."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cpus - 1)
 
 
 class Ahead(Generic[T]):
-    """Runs `work(item)` for the items added, and returns them in the order in which they were added, so that a search
-    with the same seed takes the same way."""
+    """Runs `work(item)` for added items in threads, and returns the items in the order in which they were added, so
+    that searches with the same seed are the same."""
 
     def __init__(self, work: Callable[[T], object], threads: int | None = None) -> None:
         threads = threads or threads_here()
         self._work = work
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
-        self._most = 4 * threads  # so that a slow one at the head of the queue leaves none of them idle
+        self._most = 4 * threads  # so that a slow item at the head of the queue leaves no thread idle
         self._queue: deque[tuple[T, Future[object]]] = deque()
 
     @property
@@ -37,7 +37,7 @@ class Ahead(Generic[T]):
 
     @property
     def empty(self) -> bool:
-        """Whether every item was returned."""
+        """Whether all items were returned."""
         return not self._queue
 
     def add(self, item: T) -> None:
@@ -45,7 +45,7 @@ class Ahead(Generic[T]):
         self._queue.append((item, self._pool.submit(self._work, item)))
 
     def next(self, timeout_s: float) -> tuple[T, BaseException | None] | None:
-        """The next item whose work is done, and the exception that it raised; None if it takes longer than
+        """Return the next item, after its work, and the exception that the work raised; None if it takes longer than
         `timeout_s`."""
         item, future = self._queue[0]
         try:
@@ -56,7 +56,7 @@ class Ahead(Generic[T]):
         return item, error
 
     def drop(self) -> None:
-        """Forget the items that are left. Those that are being compiled are waited for by `close`."""
+        """Drop the remaining items. `close` waits for those that are being compiled."""
         self._queue.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 

@@ -1,4 +1,5 @@
-"""The workbench of a family on one device: compiles configurations, checks them, and times or counts them."""
+"""The workbench of a family on one device: compiles configurations, checks them, and measures their time or
+counters."""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from cudakit.family import Launch as KernelLaunch
     from cudakit.launch.kernel import Kernel
 
-# GPU milliseconds of a short measurement, and of one turn of the shortest race; turns of a race; and prepared launches
-# that are kept.
+# GPU milliseconds of a short measurement, and of one turn of the shortest race; turns per race; prepared launches to
+# cache.
 SHORT_MS, TURN_MS, TURNS, KEPT = 3.0, 6.0, 5, 32
-# The most that the host may add to the time of a first launch, between two events.
+# The most milliseconds that the host may add to the time of a first launch between two events.
 HOST_MS = 5.0
 
 Timer = Callable[[Device, "Stream"], GpuTimer]
@@ -37,10 +38,10 @@ Timer = Callable[[Device, "Stream"], GpuTimer]
 class FamilyBench:
     """One shape, dtype and mode of a family on a device.
 
-    variants: the names of those to search, all unless given. cold: the usual configurations are left out. timer: makes
-    what times launches; by default a GPU's events, and on the simulated device nothing: costs are counts then. failed:
-    configurations that are not launched. `device` is another one after a fault of the simulated device. Raises Refused
-    for a shape that the family does not take.
+    variants: the names of those to search, by default all. cold: leave out the default configurations. timer: makes the
+    timer; by default a GPU's events. On the simulated device there is none, and costs are counts. failed:
+    configurations that are not launched. `device` is replaced after a fault on the simulated device. Raises Refused for
+    a shape that the family does not support.
     """
 
     def __init__(
@@ -75,8 +76,8 @@ class FamilyBench:
         self.usual = [self._usual(one) for one in chosen]
 
     def _measurable(self, one: Variant[Any]) -> bool:
-        """Whether events or counters see all of a variant's work: not if it waits for the device meanwhile, nor on the
-        simulated device if it calls a library."""
+        """Return whether events or counters cover all of a variant's work. They do not if the variant waits for the
+        device, or if it calls a library on the simulated device."""
         return not one.waits and not (self.exact and one.run is not None)
 
     def _open(self) -> None:
@@ -90,14 +91,14 @@ class FamilyBench:
         self._rotated = False
 
     def close(self) -> None:
-        """Let go of its launches and its stream."""
+        """Release its launches and its stream."""
         self._prepared.clear()
         if self.device.context.lost is None:
             self.stream.close()
 
     @property
     def unit(self) -> str:
-        """Of costs: "ms", or "slots" (see `counts`)."""
+        """The unit of costs: "ms", or "slots" (see `counts`)."""
         return "slots" if self.exact else "ms"
 
     def _usual(self, one: Variant[Any]) -> Point:
@@ -105,7 +106,7 @@ class FamilyBench:
         return self.space.point(one.name, {name: self._defaults[one.name][name] for name in names})
 
     def variant(self, point: Point) -> Variant[Any]:
-        """The variant at a point's configuration."""
+        """Return the variant with a point's configuration."""
         one = self.family[point.variant]
         configuration = self.space.configuration(point)
         return one.configured(**configuration) if configuration else one
@@ -113,15 +114,15 @@ class FamilyBench:
     def _refuses(self, variant: str, configuration: dict[str, Any]) -> str | None:
         one = self.family[variant].configured(**configuration)
         if self._cold and configuration == self._defaults[variant]:
-            return "the usual configuration, which a cold start leaves out"
+            return "the default configuration, which a cold start leaves out"
         if (variant, configuration) in self._failed:
-            return "it failed before"
+            return "failed before"
         try:
             refusal = one.refusal(self.case.problem, self.device.arch)
             if refusal is not None:
                 return refusal
             launches = one.launches(self.case.problem)
-        except Exception as error:  # the user's function, at values that it may not have been called with before
+        except Exception as error:  # the user's function, perhaps called with these values for the first time
             return f"its function raises {type(error).__name__}: {error}"
         threads = int(self.device.attribute("MAX_THREADS_PER_BLOCK"))
         shared = int(self.device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
@@ -135,14 +136,15 @@ class FamilyBench:
     # What a Tuner calls ---------------------------------------------------------------------------------------------
 
     def compile(self, point: Point) -> None:
-        """Compiles a point's kernels, or finds them in the cache; loads nothing, which would disturb what is timed."""
+        """Compile a point's kernels, or find them in the cache. Loads nothing, because that would disturb
+        measurements."""
         one = self.variant(point)
         for launch in one.launches(self.case.problem):
             cache.compiled(self.family.request(self.device, one, launch), compiler.compile_in_threads)
 
     def check(self, trial: Trial) -> float:
-        """Launches a point once on the poisoned output and judges what it wrote. Returns its counts' cost, or
-        milliseconds that a launch takes at least."""
+        """Launch a point once on the poisoned output and check the result. Return the cost by its counters, or a lower
+        bound of a launch's milliseconds."""
         one = self.variant(trial.point)
         self._fit(one, trial)
         row = self.case.row(one.name, None, "")
@@ -172,11 +174,12 @@ class FamilyBench:
         return load.cost
 
     def cost(self, point: Point) -> float:
-        """Milliseconds of a launch, by a short measurement."""
+        """Return a launch's milliseconds, by a short measurement."""
         return self._time(point, SHORT_MS)
 
     def race(self, points: Sequence[Point], effort: int) -> list[float]:
-        """Milliseconds of each point's launches: the median of TURNS turns. Each turn begins with another point."""
+        """Return the milliseconds of each point's launches: the median of TURNS turns. Each turn starts with another
+        point."""
         samples: list[list[float]] = [[] for _ in points]
         for turn in range(TURNS):
             for step in range(len(points)):
@@ -185,7 +188,8 @@ class FamilyBench:
         return [float(np.median(taken)) for taken in samples]
 
     def recover(self) -> str | None:
-        """Another simulated device instead of one that a fault has lost. Returns why there is none for a GPU."""
+        """Replace a simulated device that a fault has lost. Return the reason why a lost GPU cannot be replaced, else
+        None."""
         lost = self.device.context.lost
         if lost is None:
             return None
@@ -203,8 +207,8 @@ class FamilyBench:
         return [(launch, self.family.kernel(self.device, one, launch)) for launch in one.launches(self.case.problem)]
 
     def _fit(self, one: Variant[Any], trial: Trial) -> None:
-        """Notes a configuration's registers, spills, shared memory and occupancy. Raises Unfit if a block of it cannot
-        be resident, or a cooperative grid of it."""
+        """Record a configuration's registers, spills, shared memory and occupancy. Raise Unfit if its block, or its
+        cooperative grid, cannot be resident."""
         most = int(self.device.attribute("MAX_THREADS_PER_MULTIPROCESSOR"))
         shares = []
         for launch, kernel in self._kernels(one):
@@ -212,17 +216,17 @@ class FamilyBench:
             if not blocks:
                 if launch.threads > kernel.max_threads:
                     raise Unfit(
-                        f"{launch.threads} threads per block; its {kernel.registers} registers per thread, or its "
-                        f"__launch_bounds__, allow {kernel.max_threads}"
+                        f"at most {kernel.max_threads} threads per block by its {kernel.registers} registers or "
+                        f"its __launch_bounds__, got {launch.threads}"
                     )
                 raise Unfit(
-                    f"{kernel.static_shared + launch.shared} bytes of shared memory per block; "
-                    f"{kernel.static_shared + kernel.max_dynamic_shared} can be had"
+                    f"at most {kernel.static_shared + kernel.max_dynamic_shared} bytes of shared memory per block, got "
+                    f"{kernel.static_shared + launch.shared}"
                 )
             grid = int(np.prod(launch.grid))
             if launch.cooperative and grid > blocks * self.device.multiprocessors:
                 raise Unfit(
-                    f"a cooperative grid of {grid} blocks; {blocks * self.device.multiprocessors} can be resident"
+                    f"at most {blocks * self.device.multiprocessors} resident blocks in a cooperative grid, got {grid}"
                 )
             shares.append(blocks * launch.threads / most)
             for name, value in (("registers", kernel.registers), ("spills", kernel.spills)):
@@ -233,7 +237,7 @@ class FamilyBench:
 
     def _time(self, point: Point, budget_ms: float) -> float:
         if self._timer is None:
-            raise ValueError("a workbench without a timer has counts, which are the same each time")
+            raise ValueError("a workbench without a timer has counts only, which are the same each time")
         if not self._rotated:
             self.case.rotate()
             self._rotated = True

@@ -1,10 +1,11 @@
-"""A rank for kernels without a clock: how busy the simulated device's counters say that each unit is.
+"""A ranking of kernels on the simulated device, by the work of each unit according to the counters.
 
-A multiprocessor issues up to four warp instructions per clock, serves one pass over the banks of shared memory and one
-update of an address, and moves about one sector of 32 bytes from or to the L2 (measured on H100 and H200: 26 to 31
-bytes). A slot is one clock of one of these units, so each unit's slots are a lower bound on its work, and the busiest
-one's bound the kernel's. Divergence needs no unit of its own: each side of a branch is issued by itself, and counted.
-Slots order candidates. They are not times: nothing here knows latencies, clocks, caches or how many blocks run at once.
+Per clock, a multiprocessor issues up to four warp instructions, serves one pass over the banks of shared memory and one
+atomic update of an address, and moves about one sector of 32 bytes from or to the L2 (measured on H100 and H200: 26 to
+31 bytes). A slot is one clock of one of these units. Each unit's slots are a lower bound on its time, and the busiest
+unit's slots are a lower bound on the kernel's time. Divergence needs no unit of its own: each side of a branch is
+issued and counted separately. Slots rank candidates. They are not times: latencies, clocks, caches and the number of
+resident blocks are not modelled.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ BYTES_PER_SECTOR = 32
 
 @dataclass(frozen=True)
 class Load:
-    """Slots of each unit, for all kernels of a run together: issue, global memory (with local memory, which is in the
-    same place), shared memory, and atomics at their busiest addresses. occupancy: the lowest of the kernels'."""
+    """Slots per unit, summed over all kernels of a run: issue, global memory (including local memory), shared memory,
+    and atomics at their busiest addresses. occupancy: the lowest of all kernels."""
 
     issue: float
     memory: float
@@ -30,7 +31,7 @@ class Load:
 
     @classmethod
     def of(cls, counters: Mapping[str, Any]) -> Load:
-        """The load of a row's counters (`Row.counters`, or `Counters.as_dict()`)."""
+        """Return the load of a row's counters (`Row.counters`, or `Counters.as_dict()`)."""
 
         def total(*names: str) -> float:
             return float(sum(counters.get(name, 0) for name in names))
@@ -58,9 +59,8 @@ class Load:
 
     @property
     def cost(self) -> float:
-        """The busiest unit's slots, by which candidates are ordered. Of those with the same, the one with the least
-        work on all units comes first, then the one with the higher occupancy: parts too small to change the order
-        otherwise."""
+        """The busiest unit's slots, which rank candidates. Small terms break ties: first the work on all units, then
+        the occupancy."""
         total = sum(self.units.values())
         most = self.units[self.busiest]
         return most * (1 + 1e-3 * (total / (4 * most) if most else 0.0) + 1e-6 * (1 - self.occupancy))

@@ -1,4 +1,4 @@
-"""Tuning of a family on several shapes, dtypes and modes: searches, keeps what is best, and reports it."""
+"""Tuning of a family on several shapes, dtypes and modes: search, save the best configurations, and report them."""
 
 from __future__ import annotations
 
@@ -29,19 +29,26 @@ if TYPE_CHECKING:
 
 # Family, shape, dtype and mode of one search.
 Key = tuple[str, Shape, str, str]
-# Seconds of a budget that are worth another process.
+# The fewest remaining seconds of a budget for which another process is started.
 WORTH_S = 3.0
 
 
 def _silent(text: str) -> None:
-    """Says nothing."""
+    """Ignore a progress message."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to search. budget_s: seconds for each shape, dtype and mode, with everything. search: "auto", "exhaustive"
-    or "random". cold: start without the usual configurations, which are only held against the best at the end. keep:
-    write the best down for "auto". threads: compiles at once, None for one per CPU."""
+    """Settings of a search.
+
+    Args:
+        budget_s: Seconds per shape, dtype and mode, for everything.
+        search: "auto", "exhaustive" or "random".
+        seed: The seed of inputs and of random searches.
+        cold: Start without the default configurations; they are only compared with the best at the end.
+        keep: Save the best configuration for "auto".
+        threads: Concurrent compiles; None for one per CPU.
+    """
 
     budget_s: float = 60.0
     search: str = "auto"
@@ -52,9 +59,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not 0 < self.budget_s < math.inf:
-            raise ValueError(f"a budget of {self.budget_s} seconds: give a number above 0")
+            raise ValueError(f"the budget must be a finite number of seconds above 0, got {self.budget_s}")
         if self.search not in SEARCHES:
-            raise ValueError(f"there is no search {self.search!r}; there are {', '.join(SEARCHES)}")
+            raise ValueError(f"unknown search {self.search!r}; known are {', '.join(SEARCHES)}")
 
     def as_dict(self) -> dict[str, Any]:
         return {"budget_s": self.budget_s, "search": self.search, "seed": self.seed, "cold": self.cold}
@@ -62,8 +69,8 @@ class Settings:
 
 @dataclass
 class Tuning:
-    """The outcome for one shape. unit: of costs, "ms" or "slots". space: configurations, refused ones included. kept:
-    the file that the best is kept in, None if it is not kept."""
+    """The outcome for one shape. unit: the unit of costs, "ms" or "slots". space: the number of configurations,
+    including unsupported ones. kept: the file in which the best one is saved, or None."""
 
     family: str
     shape: Shape
@@ -81,7 +88,8 @@ class Tuning:
 
     @property
     def ratio(self) -> float | None:
-        """The cost of what "auto" means without tuning, divided by that of the best one; None if not compared."""
+        """The speed-up: the cost of "auto" without tuning, divided by the cost of the best configuration; None if they
+        were not compared."""
         return None if self.outcome.final is None else self.outcome.final[1] / self.outcome.final[0]
 
     def as_dict(self) -> dict[str, Any]:
@@ -108,7 +116,7 @@ class Tuning:
 
 @dataclass(repr=False)
 class TuneReport:
-    """The outcomes of a run. device: as `Device.info` returns it."""
+    """The outcomes of a run. device: the result of `Device.info`."""
 
     device: Mapping[str, str]
     settings: Settings
@@ -122,12 +130,12 @@ class TuneReport:
 
     @property
     def bugs(self) -> list[Trial]:
-        """The trials that a bug of the kernel ended."""
+        """The trials that failed because of a bug in a kernel."""
         return [trial for one in self.tunings for trial in one.outcome.bugs]
 
     @property
     def ok(self) -> bool:
-        """Whether no trial failed, and no search ended early because the device was lost."""
+        """True if no trial failed and no search ended early because the device was lost."""
         return not self.bugs and not any(one.outcome.lost for one in self.tunings)
 
     @property
@@ -145,15 +153,16 @@ class TuneReport:
 
 @dataclass
 class Earlier:
-    """What another process found before a fault lost its GPU. finished: searches that are over. failed: the trials of
-    the others that are not tried again. left_s: what is left of their budget."""
+    """Results of another process before a fault lost its GPU. finished: completed searches. failed: trials of the other
+    searches that are not repeated. left_s: the remaining budgets of those searches."""
 
     finished: dict[Key, Tuning] = field(default_factory=dict)
     failed: dict[Key, list[Trial]] = field(default_factory=dict)
     left_s: dict[Key, float] = field(default_factory=dict)
 
     def after(self, report: TuneReport) -> Earlier | None:
-        """The same after another process's report; None if no GPU was lost in it, so that nothing is left to do."""
+        """Return these results extended by another process's report; None if that lost no GPU, so that nothing remains
+        to do."""
         last = report.tunings[-1] if report.tunings else None
         if last is None or last.outcome.lost is None or last.key in self.finished:
             return None
@@ -176,11 +185,25 @@ def tune(
     timer: Timer | None = None,
     earlier: Earlier | None = None,
 ) -> TuneReport:
-    """Tunes a family on each shape, and keeps the best configurations for `variant="auto"`.
+    """Tune a family on each shape, and save the best configurations for `variant="auto"`.
 
-    selection: variants, dtypes and modes. step(text): told what runs next. timer: as for FamilyBench. A shape after
-    which a GPU is lost is the last one; another process can go on with `Earlier.after`. Raises Refused for a wrong
-    shape or name.
+    If a GPU is lost, the run ends after that shape; another process can continue with `Earlier.after`.
+
+    Args:
+        device: The device.
+        family: The family.
+        shapes: The shapes to tune for.
+        selection: The variants, dtypes and modes.
+        settings: The settings of the search.
+        step: Called with a text before each step, for progress.
+        timer: As for FamilyBench.
+        earlier: Results of an earlier process that lost its GPU.
+
+    Returns:
+        The report with one outcome per shape, dtype and mode.
+
+    Raises:
+        Refused: If a shape or name is wrong.
     """
     selection, settings = selection or Selection(), settings or Settings()
     earlier = earlier or Earlier()
@@ -198,7 +221,7 @@ def tune(
         bench = _bench(device, family, shape, dtype, mode, names, settings, timer, failed)
         said = bench.case.said
         left_s = earlier.left_s.get(key, settings.budget_s)
-        left_s -= time.monotonic() - begin  # arrays and their reference are a part of it
+        left_s -= time.monotonic() - begin  # making arrays and the reference counts too
         found = _one(bench, settings, left_s, lambda text, said=said: step(f"{said}: {text}"))  # type: ignore[misc]
         found.outcome.trials[:0] = failed
         report.tunings.append(found)
@@ -206,7 +229,7 @@ def tune(
         if found.outcome.lost is not None:
             break
         bench.close()
-    if device is not first:  # a simulated device that a fault has lost was replaced
+    if device is not first:  # a simulated device was lost and replaced
         device.close()
     return report
 

@@ -1,7 +1,8 @@
 """The order in which configurations are tried.
 
-A search is asked for the next point and told what points cost, in any order: several are compiled while one is timed.
-It never returns a point twice, so a random search ends once the space is exhausted.
+`Search.ask` returns the next point, and `Search.tell` records a point's cost. Costs may come in any order, because
+several points are compiled while one is timed. No point is returned twice, so a random search ends when the space is
+exhausted.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Iterator
 from cudakit.tuning.space import MOST_LISTED, Point, Space
 
 SEARCHES = ("auto", "exhaustive", "random")
-# Random points that a climb begins with, and moves of two constants that are tried from its best point.
+# Random points at the start of a climb, and moves of two constants that are tried from its best point.
 STARTS, PAIRS = 12, 24
 
 
 class _Climb:
-    """Random points, and then moves from the best of what the climb has found."""
+    """A climb: random points, then moves from the best point found so far."""
 
     def __init__(self) -> None:
         self.drawn = 0
@@ -28,29 +29,29 @@ class _Climb:
 
 
 class Search:
-    """The points of a space, one after another.
+    """Returns the points of a space, one after another.
 
-    kind: "exhaustive" is every point in the order of the declarations. "random" is climbs: random points, then moves of
-    one constant (and a few of two) from the best of them, as long as they find a better one, then a climb from new
-    random points. "auto" is random, and goes on to every point that is left once the budget suffices (see `pace`).
-    first: points that come before all others, and belong to the first climb.
+    kind: "exhaustive" is every point in the order of the declarations. "random" is a series of climbs: random points,
+    then moves of one constant (and a few of two) from the best of them while they find a better one, then a new climb
+    from new random points. "auto" is random, then every remaining point if the budget is enough (see `pace`). first:
+    points that are returned before all others and belong to the first climb.
     """
 
     def __init__(self, space: Space, kind: str = "auto", seed: int = 0, first: tuple[Point, ...] = ()) -> None:
         if kind not in SEARCHES:
-            raise ValueError(f"there is no search {kind!r}; there are {', '.join(SEARCHES)}")
+            raise ValueError(f"unknown search {kind!r}; known are {', '.join(SEARCHES)}")
         self.space = space
         self.kind = kind
         self._rng = random.Random(seed)
         self._first = list(first)
         self._climbs = [_Climb()]
-        self._owner: dict[Point, _Climb] = {}  # of every point that was returned
+        self._owner: dict[Point, _Climb] = {}  # the climb of each returned point
         self._listed: Iterator[Point] | None = None
         self._all = kind == "exhaustive"
         self._count: int | None = None
 
     def tell(self, point: Point, cost: float | None) -> None:
-        """Takes note of what a point costs; None if it cannot be used."""
+        """Record the cost of a point; None if the point is unusable."""
         climb = self._owner[point]
         if cost is not None and cost < climb.cost:
             climb.cost = cost
@@ -58,25 +59,24 @@ class Search:
             climb.moves = itertools.chain(ones, itertools.islice(pairs, PAIRS))
 
     def pace(self, seconds_each: float, left_s: float) -> None:
-        """Takes note of how long a point takes, and how much of the budget is left: "auto" then decides whether all
-        points fit."""
+        """Record the seconds per point and the remaining budget; "auto" then decides whether to try all points."""
         if self.kind == "auto" and not self._all and self.space.size <= MOST_LISTED:
             self._all = (self.count - len(self._owner)) * seconds_each <= left_s
 
     @property
     def lists_all(self) -> bool:
-        """Whether every point is to be tried."""
+        """Whether every point will be tried."""
         return self._all
 
     @property
     def count(self) -> int:
-        """How many points of the space are not refused. It lists them."""
+        """The number of supported points of the space. Lists all of them."""
         if self._count is None:
             self._count = sum(1 for _ in self.space.every())
         return self._count
 
     def ask(self) -> Point | None:
-        """The next point, which was not returned before; None if there is none left, or none can be found."""
+        """Return the next new point; None if there is none, or none was found."""
         climb = self._climbs[-1]
         while self._first:
             point = self._first.pop(0)
@@ -100,7 +100,7 @@ class Search:
                 break
             if self._take(point, climb):
                 return point
-        # most of what is not refused was returned before
+        # most supported points were returned before
         return self._next_listed(climb) if self.space.size <= MOST_LISTED else None
 
     def _next_listed(self, climb: _Climb) -> Point | None:
@@ -114,7 +114,7 @@ class Search:
         return next((point for point in self._listed if self._take(point, climb)), None)
 
     def _take(self, point: Point, climb: _Climb) -> bool:
-        """Whether a point was not returned before; it now belongs to `climb`."""
+        """Assign a new point to `climb`. Return False if the point was returned before."""
         if point in self._owner:
             return False
         self._owner[point] = climb

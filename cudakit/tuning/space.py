@@ -1,4 +1,4 @@
-"""The space that is searched: the variants of a family, each with the values that its constants may have."""
+"""The search space: the variants of a family, with the values of their constants."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# The most configurations that are listed one by one; of a larger space a sample is searched.
+# The most configurations that are listed; of a larger space only a sample is searched.
 MOST_LISTED = 200_000
-# How often a random configuration that is refused is drawn again before all are listed.
+# How often an unsupported random configuration is redrawn before all are listed.
 DRAWS = 500
 
 
 @dataclass(frozen=True)
 class Point:
-    """One configuration of one variant. places: for each constant, the number of its value."""
+    """One configuration of one variant. places: the index of each constant's value."""
 
     variant: str
     places: tuple[int, ...]
@@ -25,7 +25,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Axes:
-    """A variant's constants in order, and the values of each."""
+    """A variant's constants in order, and their values."""
 
     variant: str
     names: tuple[str, ...]
@@ -33,15 +33,16 @@ class Axes:
 
     @property
     def size(self) -> int:
-        """How many configurations there are, refused ones included."""
+        """The number of configurations, including unsupported ones."""
         return math.prod(map(len, self.values))
 
 
 class Space:
     """The configurations of several variants.
 
-    tunes: by variant's name, the values of its constants; a variant without any has one configuration.
-    refuses(variant, configuration): why a configuration cannot be tried, or None; asked once per configuration.
+    tunes: the values of constants, by the variant's name; a variant without constants has one configuration.
+    refuses(variant, configuration): returns the reason why a configuration is unsupported, or None; called once per
+    configuration.
     """
 
     def __init__(
@@ -56,16 +57,16 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many configurations there are, refused ones included."""
+        """The number of configurations, including unsupported ones."""
         return sum(axes.size for axes in self.axes.values())
 
     def configuration(self, point: Point) -> dict[str, Any]:
-        """The values of a point's constants, by name."""
+        """Return the values of a point's constants, by name."""
         axes = self.axes[point.variant]
         return {name: values[place] for name, values, place in zip(axes.names, axes.values, point.places, strict=True)}
 
     def point(self, variant: str, configuration: Mapping[str, Any]) -> Point:
-        """The point of a configuration. Raises ValueError for a value that the space does not have."""
+        """Return the point of a configuration. Raise ValueError for a value that is not in the space."""
         axes = self.axes[variant]
         return Point(
             variant,
@@ -73,14 +74,14 @@ class Space:
         )
 
     def refusal(self, point: Point) -> str | None:
-        """Why a point cannot be tried, or None."""
+        """Return the reason why a point is unsupported, or None."""
         if point not in self._refusals:
             self._refusals[point] = self._refuses(point.variant, self.configuration(point))
         return self._refusals[point]
 
     @property
     def refused(self) -> dict[str, int]:
-        """How many of the points that were looked at were refused, by reason, the commonest first."""
+        """The number of unsupported points so far by reason, the most frequent first."""
         counts: dict[str, int] = {}
         for why in self._refusals.values():
             if why is not None:
@@ -88,7 +89,7 @@ class Space:
         return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
     def every(self) -> Iterator[Point]:
-        """All points that are not refused, in the order of the declarations."""
+        """Yield all supported points, in the order of the declarations."""
         for axes in self.axes.values():
             for places in itertools.product(*(range(len(values)) for values in axes.values)):
                 point = Point(axes.variant, places)
@@ -96,7 +97,8 @@ class Space:
                     yield point
 
     def draw(self, rng: random.Random) -> Point | None:
-        """A random point that is not refused; each variant is as likely as the others. None if DRAWS were refused."""
+        """Return a random supported point, with the same probability for each variant; None after DRAWS unsupported
+        points."""
         variants = list(self.axes.values())
         for _ in range(DRAWS):
             axes = rng.choice(variants)
@@ -106,8 +108,8 @@ class Space:
         return None
 
     def neighbours(self, point: Point, rng: random.Random) -> tuple[Iterator[Point], Iterator[Point]]:
-        """The points that differ from `point` in one constant, those with the nearest values first; and those that
-        differ in two, in random order. Refused ones are left out."""
+        """Return the supported points that differ from `point` in one constant, nearest values first; and those that
+        differ in two, in random order."""
         values = self.axes[point.variant].values
         moves = [
             (number, other)

@@ -1,4 +1,4 @@
-"""One configuration that was tried, and what came of it."""
+"""One configuration that was tried, and its result."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from cudakit.tuning.space import Point
 
 Verdict = Literal["measured", "slower", "unfit", "not compiled", "failed", "wrong", "not run"]
 
-#: The verdicts that a kernel's bug leads to.
+#: The verdicts caused by a bug in the kernel.
 BUGS = ("failed", "wrong")
 
 
 class Unfit(Exception):
-    """A configuration's block cannot be resident on the device; the text says why."""
+    """A configuration's block cannot be resident on the device; the message has the reason."""
 
 
 class Wrong(Exception):
-    """A configuration's result is wrong; the text says where."""
+    """A configuration's result is wrong; the message has the location."""
 
 
 @dataclass
 class Trial:
-    """A configuration that was not refused.
+    """A supported configuration and its result.
 
-    verdict: "measured"; "slower" after a short measurement, far from the best; "unfit": its block cannot be resident;
-    "not compiled"; "failed": it could not be launched, or faulted; "wrong"; "not run". why: the reason of the last
-    five. cost: None unless it was measured, if only for a short time. details: what else is known, such as registers.
+    verdict: "measured"; "slower": much slower than the best in a short measurement; "unfit": its block cannot be
+    resident; "not compiled"; "failed": its launch failed or faulted; "wrong": its result is wrong; "not run". why: the
+    reason for the last five. cost: None if it was not measured. details: other properties, such as registers.
     """
 
     point: Point

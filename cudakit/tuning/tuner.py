@@ -1,8 +1,8 @@
-"""The search for the best configuration: compile ahead, check, race against the best so far, decide among the best.
+"""The search for the best configuration: compile ahead, check, race against the best so far, compare the finalists.
 
-A candidate that is far from the best after a short measurement is dropped. Others are measured in turns with the best
-one, so that a change of the GPU's clock touches both. At the end the best ones meet: each round measures them in turns,
-drops the worse half, and takes twice as long as the round before.
+A candidate that is much slower than the best in a short measurement is dropped. Others are measured in turns with the
+best one, so that a change of the GPU's clock affects both. At the end the finalists are compared in rounds: each round
+measures them in turns, drops the slower half, and takes twice as long as the previous one.
 """
 
 from __future__ import annotations
@@ -18,42 +18,47 @@ from cudakit.tuning.search import STARTS, Search
 from cudakit.tuning.space import Point, Space
 from cudakit.tuning.trial import BUGS, Trial, Unfit, Wrong
 
-# A candidate this much slower than the best, by the launch of its check and by a short measurement, is dropped.
+# A candidate is dropped if it is slower than the best by FAR in a short measurement, or by FARTHER in the launch of its
+# check.
 FAR, FARTHER = 1.15, 3.0
-# The candidates that meet at the end, and the rounds that the last two are measured again in.
+# The most candidates that are compared at the end.
 FINALISTS = 12
-# The share of the budget that is kept for the end, and the most seconds.
+# The fraction of the budget that is reserved for the final comparison, and the most seconds.
 RESERVE, MOST_RESERVE_S = 0.1, 12.0
 
 
 class Workbench(Protocol):
-    """What a search measures on. Costs are positive; less is better. exact: costs are the same each time, so the check
-    of a point returns its cost, and nothing is measured twice."""
+    """Compiles, checks and measures points for a search. Costs are positive; lower is better. exact: costs are the same
+    each time, so the check of a point returns its cost, and nothing is measured twice."""
 
     exact: bool
 
     def compile(self, point: Point) -> object:
-        """Compiles a point's kernels; called in several threads. Raises CompileError."""
+        """Compile a point's kernels; called in several threads. Raises CompileError."""
 
     def check(self, trial: Trial) -> float:
-        """Launches a point once and judges its result; returns a cost that it has at least. Raises Unfit, Wrong, and
-        CudakitError if it cannot be launched or faults; the trial's `why` is then the whole reason, if it is set."""
+        """Launch a point once, check its result, and return a lower bound of its cost.
+
+        Raises Unfit, Wrong, and CudakitError if the launch fails or faults; the trial's `why`, if set, is then the full
+        reason.
+        """
 
     def cost(self, point: Point) -> float:
-        """A short measurement of a point that was checked."""
+        """Return the cost of a checked point by a short measurement."""
 
     def race(self, points: Sequence[Point], effort: int) -> list[float]:
-        """The costs of points that were checked, measured in turns; `effort` times as long as the shortest race."""
+        """Return the costs of checked points, measured in turns for `effort` times the duration of the shortest
+        race."""
 
     def recover(self) -> str | None:
-        """After a fault: makes the device usable again. Returns why it cannot, or None."""
+        """Make the device usable again after a fault. Return the reason if that is impossible, else None."""
 
 
 @dataclass
 class Outcome:
-    """What a search found. best: None if nothing was measured. usual: the trial of the configuration that "auto" means
-    without tuning. trials: all of them. final: the costs of the best and the usual one, measured in turns. tried_all:
-    whether the space was exhausted. lost: why the search ended before its time, if it did."""
+    """The result of a search. best: None if nothing was measured. usual: the trial of the configuration of "auto"
+    without tuning. trials: all trials. final: the costs of `best` and `usual`, measured in turns. tried_all: whether
+    the space was exhausted. lost: the reason why the search ended early, if it did."""
 
     best: Trial | None = None
     usual: Trial | None = None
@@ -65,14 +70,15 @@ class Outcome:
 
     @property
     def bugs(self) -> list[Trial]:
-        """The trials that a bug of the kernel ended, and the usual configuration if it does not compile."""
+        """The trials that failed because of a bug in the kernel, and the default configuration if it does not
+        compile."""
         return [
             trial for trial in self.trials if trial.verdict in BUGS or (trial.usual and trial.verdict == "not compiled")
         ]
 
     @property
     def kept(self) -> Trial | None:
-        """The trial that "auto" should mean: the best, unless the usual one is as good in the last comparison."""
+        """The trial to save for "auto": the best, unless the default one was as fast in the final comparison."""
         if self.final is not None and self.usual is not None and self.final[1] <= self.final[0]:
             return self.usual
         return self.best
@@ -81,8 +87,8 @@ class Outcome:
 class Tuner:
     """One search of one space on one workbench.
 
-    usual: the points of the variants' usual configurations, the one of "auto" first, None if there is none. cold: the
-    search must not see them; the one of "auto" is measured at the end. step(text): told what runs next.
+    usual: the points of the variants' default configurations. auto: the point of "auto", or None. cold: search without
+    them; the point of "auto" is measured at the end. step(text): called before each step.
     """
 
     def __init__(
@@ -114,7 +120,7 @@ class Tuner:
         return Trial(point, self.space.configuration(point), point in self._usual)
 
     def run(self) -> Outcome:
-        """Searches until the budget is used up or the space is exhausted."""
+        """Search until the budget is used up or the space is exhausted."""
         outcome = self.outcome
         ahead: Ahead[Trial] = Ahead(lambda trial: self.bench.compile(trial.point), self._threads)
         try:
@@ -140,7 +146,7 @@ class Tuner:
             if ahead.empty:
                 outcome.tried_all = not left
                 return
-            # the first one is waited for beyond the budget: without it there is no result at all
+            # wait for the first one even beyond the budget, because there would be no result without it
             patience = last - self._clock() if outcome.best is not None else 3600.0
             done = ahead.next(patience)
             if done is None or (outcome.best is not None and self._clock() > last):
@@ -187,7 +193,7 @@ class Tuner:
                 outcome.lost = self.bench.recover()
 
     def _race(self, trial: Trial, rough: float, best: Trial) -> None:
-        """Measure a candidate against the best one, longer the closer it is."""
+        """Compare a candidate with the best one; closer candidates are measured for longer."""
         trial.cost = rough
         if rough > FARTHER * self._lately:
             trial.end("slower")
@@ -197,14 +203,14 @@ class Tuner:
             trial.end("slower")
             return
         mine, theirs = self.bench.race((trial.point, best.point), 1)
-        trial.cost = (best.cost or theirs) * mine / theirs  # on one scale, whatever the clock does
+        trial.cost = (best.cost or theirs) * mine / theirs  # relative, so that clock changes cancel
         trial.end("measured")
         self._lately = min(mine, theirs)
         if mine < theirs:
             self.outcome.best = trial
 
     def _finish(self) -> None:
-        """Let the best ones meet, and then the best and the one that "auto" means."""
+        """Compare the finalists, then the best of them with the configuration of "auto"."""
         outcome = self.outcome
         field_ = sorted((t for t in outcome.trials if t.verdict == "measured"), key=lambda t: t.cost or 0.0)[:FINALISTS]
         effort = 1
@@ -244,7 +250,7 @@ class Tuner:
                 outcome.final = outcome.best.cost, outcome.best.cost
             return
         if not self.bench.exact:
-            self._step("the best and the usual one")
+            self._step("the best and the default configuration")
             outcome.best.cost, usual.cost = self.bench.race((outcome.best.point, auto), max(4, effort))
             usual.end("measured")
         if outcome.best.cost is not None and usual.cost is not None:

@@ -97,7 +97,7 @@ def make(source: str) -> Make:
 
 X = {"x": "float32[n]"}
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "no reference": ({"reference": None}, "its reference is None: give a function"),
+    "no reference": ({"reference": None}, "its reference is None: pass a function"),
     "more inputs than arrays": (
         {"inputs": {"x": "float32[n]", "y": "float32[n]"}},
         r"takes 1 array \(x\), inputs= declares 2 arrays \(x, y\)",
@@ -108,30 +108,36 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an array named like its extent": (
         {"reference": lambda n: n, "inputs": {"n": "float32[n]"}},
-        "'n' names two of its arrays, extents",
+        "'n' is used twice among arrays, extents",
     ),
-    "an input named like the output": ({"reference": lambda out: out, "inputs": {"out": "float32[n]"}}, "'out' names"),
-    "an option named like an extent": ({"reference": lambda x, *, n=1: x, "inputs": X}, "'n' names two"),
-    "a name of every problem": ({"reference": lambda x: x, "inputs": {"x": "float32[dims]"}}, "'dims' is a name"),
+    "an input named like the output": (
+        {"reference": lambda out: out, "inputs": {"out": "float32[n]"}},
+        "'out' is used twice",
+    ),
+    "an option named like an extent": ({"reference": lambda x, *, n=1: x, "inputs": X}, "'n' is used twice"),
+    "a name of every problem": (
+        {"reference": lambda x: x, "inputs": {"x": "float32[dims]"}},
+        "'dims' is a reserved name",
+    ),
     "a dtype that does not exist": ({"inputs": {"x": "flot32[n]"}}, "flot32 is not a dtype"),
     "dtypes as a text": ({"dtypes": "float32"}, r"needs a tuple, such as \('float32',\)"),
     "dtypes that do not exist": ({"dtypes": ("float33",)}, "'float33', which is not a dtype"),
     "an extent of no input": ({"inputs": X, "outputs": {"out": "float32[m]"}}, "'m' of output out .* there are n"),
     "an option without a default": ({"reference": lambda x, *, a: x}, "a is keyword-only and has no default"),
     "arrays without names": ({"reference": lambda *x: x[0]}, r"takes \*x: name each array"),
-    "no array": ({"reference": lambda: 0}, "takes no array: declare inputs="),
+    "no array": ({"reference": lambda: 0}, "has no array parameters: declare inputs="),
     "an option that is unknown": (
         {"reference": lambda x, *, scale=1.0: x, "options": {"scala": (1.0,)}},
-        r"options= has 'scala', which is no option of its reference \(scale\)\. Did you mean 'scale'",
+        r"options= has 'scala', which its reference does not have \(scale\)\. Did you mean 'scale'",
     ),
     "an option without values": ({"reference": lambda x, *, a=1.0: x, "options": {"a": ()}}, "needs a sequence"),
     "an option's values as a text": ({"reference": lambda x, *, a="": x, "options": {"a": "one"}}, "needs a sequence"),
     "a mode of an unknown option": ({"modes": {"": {}, "fast": {"fast": True}}}, "modes= has 'fast'"),
     "no mode": ({"modes": {}}, "modes= is empty"),
-    "shapes of other axes": ({"inputs": X, "shapes": ((4, 4),)}, r"has 4x4, a shape has 1 extents \(n\)"),
+    "shapes of other axes": ({"inputs": X, "shapes": ((4, 4),)}, r"has 4x4, needed are 1 extents \(n\)"),
     "a shape that is not one": ({"shapes": (1.5,)}, "1.5, which is not a shape"),
     "one shape": ({"shapes": 100}, "shapes=100 is not a sequence"),
-    "shapes of an unknown device": ({"shapes": {"cpu": (4,)}}, "'cpu'; kinds of shapes are gpu, sim"),
+    "shapes of an unknown device": ({"shapes": {"cpu": (4,)}}, "'cpu'; kinds are gpu, sim"),
     "no usual shapes": ({"inputs": {"x": "float32[a, b, c, d]"}}, "declare shapes="),
     "an initial value that is a text": ({"initial": "zero"}, "initial='zero' is not a number"),
     "in place of no input": ({"in_place": "y"}, "in_place='y' is not one of its inputs"),
@@ -149,9 +155,9 @@ def test_a_mistake_is_found_as_the_family_is_made(mistake: str) -> None:
 def test_mistakes_of_a_variant() -> None:
     family: Family[Any] = Family("mine", reference=lambda x: x)
     family.variant("a.cu", name="one")(usual)
-    with pytest.raises(ValueError, match="family mine has a variant 'one' already: give name="):
+    with pytest.raises(ValueError, match="family mine already has a variant 'one': pass another name="):
         family.variant("a.cu", name="one")(usual)
-    with pytest.raises(TypeError, match="is tuned by 'tile': its function needs a keyword tile="):
+    with pytest.raises(TypeError, match="tune= needs a keyword tile= with a default"):
         family.variant("a.cu", name="two", tune={"tile": (1, 2)})(usual)
     with pytest.raises(ValueError, match="default tile=3 is not among its values"):
         family.variant("a.cu", name="two", tune={"tile": (1, 2)})(lambda p, tile=3: usual(p))
@@ -234,7 +240,7 @@ def test_a_dtype_that_no_kernel_shows_is_asked_for(make: Make, device: cudakit.D
     family = make("copied", lambda x: (x, x))
     with pytest.raises(Refused, match=r'family mine: the dtype of out1 .* declare outputs=\{"out1": "float32\[n\]"\}'):
         family(device.zeros((4,)))
-    with pytest.raises(Refused, match=r"family mine: no variant takes .* \(first: not today\)"):
+    with pytest.raises(Refused, match=r"family mine: .* no variant supports .* \(first: not today\)"):
         make("copied", lambda x: x, lambda p: "not today")(device.zeros((4,)))
     empty: Family[Any] = Family("mine", reference=lambda x: x, inputs=X)
     with pytest.raises(Refused, match=r"family mine has no variants: add one with @FAMILY.variant"):
@@ -396,18 +402,18 @@ def test_work_in_place(make: Make, device: cudakit.Device) -> None:
 
 
 WRONG_CALLS: dict[str, tuple[Callable[[Any, cudakit.Device], Any], type[Exception], str]] = {
-    "numpy": (lambda f, d: f(np.ones(4, np.float32)), TypeError, "put it there with device.array"),
+    "numpy": (lambda f, d: f(np.ones(4, np.float32)), TypeError, "copy it there with device.array"),
     "none": (lambda f, d: f(), ValueError, r"mine takes 1 array \(x\) by position, got 0"),
     "two": (lambda f, d: f(d.zeros((4,)), d.zeros((4,))), ValueError, "got 2"),
     "dtype": (lambda f, d: f(d.zeros((4,), np.int32)), ValueError, "mine takes x of float32, got int32"),
-    "axes": (lambda f, d: f(d.zeros((2, 2))), ValueError, r"mine: x is declared as float32\[n\], of 1 axes"),
+    "axes": (lambda f, d: f(d.zeros((2, 2))), ValueError, r"mine: x is declared as float32\[n\], with 1 axes"),
     "strides": (lambda f, d: f(d.zeros((8,))[::2]), ValueError, "mine takes contiguous arrays, x has strides"),
     "option": (lambda f, d: f(d.zeros((4,)), scale=2), TypeError, "mine has no option 'scale'; it has none"),
     "variant": (lambda f, d: f(d.zeros((4,)), variant="frist"), ValueError, "no variant 'frist'.*mean 'first'"),
     "no variant": (lambda f, d: f(d.zeros((4,)), variant=None), ValueError, "no variant None; it has auto, first"),
     "out's shape": (lambda f, d: f(d.zeros((4,)), out=d.zeros((5,))), ValueError, r"float32\[4\], .* float32\[5\]"),
     "out's dtype": (lambda f, d: f(d.zeros((4,)), out=d.zeros((4,), np.int32)), ValueError, "int32"),
-    "out's library": (lambda f, d: f(d.zeros((4,)), out=np.zeros(4)), TypeError, "numpy.ndarray is no array"),
+    "out's library": (lambda f, d: f(d.zeros((4,)), out=np.zeros(4)), TypeError, "numpy.ndarray is not an array"),
 }
 
 

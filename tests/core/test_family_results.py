@@ -46,8 +46,8 @@ def writes(a: Any) -> Any:
         (writes, r"read-only \(.*test_family_results.py:\d+\)\. Work on a copy: x = x.copy\(\)"),
         (lambda a: None, "mine returns None: return the output"),
         (lambda a: "text", "mine returns a str of <U4: return an array of numbers"),
-        (lambda a: [a, a[1:]], "mine returns a list that is no array"),
-        (lambda a: (a, a), "returns 2 outputs, there are 1: return a tuple of all"),
+        (lambda a: [a, a[1:]], "mine returns a list that is not an array"),
+        (lambda a: (a, a), "returns 2 outputs, expected 1: return a tuple of all"),
         (lambda a: a + 1j, r"returns complex128, the output is float32: declare outputs=\{"),
     ],
 )

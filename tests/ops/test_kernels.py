@@ -57,7 +57,7 @@ def test_no_element_is_twice_in_what_is_written(case) -> None:
 
 
 def test_a_family_has_no_kind_of_problems_that_it_does_not_draw() -> None:
-    with pytest.raises(ValueError, match="no problems of kind 'smooth' here, but of aligned"):
+    with pytest.raises(ValueError, match="unknown kind of problems 'smooth'; known are aligned"):
         find(cases("vector_add", 100, "smooth"), lambda case: True)
 
 

@@ -312,7 +312,7 @@ def test_wrong_kernels_are_false_rows(device, family, name, says):
 @pytest.mark.parametrize(
     ("name", "simulated", "real"),
     [
-        ("one_too_many", "0 bytes past the end of the array of 4000 bytes", "the nearest at byte 1 behind it"),
+        ("one_too_many", "0 bytes past the end of the array of 4000 bytes", "the nearest at byte 1 after it"),
         ("one_too_early", "4 bytes before the start of the array of 4000 bytes", "the nearest at byte 1 before it"),
     ],
 )
@@ -383,7 +383,7 @@ def test_rows_that_were_not_timed_before_the_device_was_lost_are_not_run(sim, fa
     bench.device.close()
     ours = [row for row in report.rows if row.subject.rung is not None]
     assert [row.ok for row in ours] == [False, None, None, True, True, True]
-    assert all("lost the device before this was timed" in row.verdict.skipped for row in ours[1:3])
+    assert all("lost the device before this row was timed" in row.verdict.skipped for row in ours[1:3])
     assert all(row.times.device is not None for row in ours[3:])
 
 

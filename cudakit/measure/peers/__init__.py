@@ -1,5 +1,4 @@
-"""What others offer for the same work, timed beside ours in the same run: cuBLAS, CuPy, torch and Triton, if installed.
+"""Peers: implementations by cuBLAS, CuPy, torch and Triton, timed in the same run as ours, if they are installed.
 
-A peer works on our arrays, without a copy, and on our stream, so the code that checks and times our kernels checks and
-times it too.
+A peer works on our arrays, without a copy, and on our stream, so the same code checks and times both.
 """

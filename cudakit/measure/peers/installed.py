@@ -1,4 +1,4 @@
-"""Which peers of a family can run here: those whose package is installed and sees the GPU."""
+"""The peers of a family that can run here, because their package is installed and sees the GPU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from cudakit.measure.peers.peer import Peer
 
 
 def peers_of(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
-    """The peers of `family` at its `options` whose package is installed and sees GPU number `ordinal`. cuBLAS, which is
-    what 100 % means for a product, is among them even where its bindings are not installed: its row then says so."""
+    """Return the peers of `family`, with its `options`, whose package is installed and sees GPU number `ordinal`.
+    cuBLAS, the ceiling of a matrix product, is included even if its bindings are not installed; its row then gives that
+    reason."""
     peers: list[Peer] = [*with_cublas.peers(family, options)]
     if importlib.util.find_spec("cupy") is not None:
         from cudakit.measure.peers import with_cupy
@@ -33,7 +34,7 @@ def peers_of(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> l
 
 
 def torch_on(ordinal: int) -> ModuleType | None:
-    """The module `with_torch` if torch is installed and sees GPU number `ordinal`, else None."""
+    """Return the module `with_torch` if torch is installed and sees GPU number `ordinal`, else None."""
     if importlib.util.find_spec("torch") is None:
         return None
     from cudakit.measure.peers import with_torch

@@ -1,4 +1,4 @@
-"""The interface of a peer: another package's way to do a family's work."""
+"""The interface of a peer: another package's implementation of a family."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from cudakit.memory.array import DeviceArray
 ArraySet = tuple[list[DeviceArray], Any]
 #: A call that queues the work.
 Call = Callable[[], object]
-#: The milliseconds that launches take, in turn: for choosing between settings.
+#: Measures the milliseconds of launches, in turns, to choose between settings.
 Cost = Callable[[Sequence[Call]], float]
 
 
 class Peer(Protocol):
-    """One way another package does a family's work."""
+    """One implementation of a family by another package."""
 
     @property
     def name(self) -> str:
-        """The row's variant: peer:torch and the like."""
+        """The row's variant, such as peer:torch."""
         ...
 
     @property
     def idea(self) -> str:
-        """What it is, in the table's words."""
+        """A description for tables."""
         ...
 
     @property
     def rung(self) -> int | None:
-        """0 for the vendor's library that a ladder is measured against, or None."""
+        """0 for the vendor's library that a ladder is compared with, or None."""
         ...
 
     @property
     def arrays(self) -> str:
-        """The library whose arrays `call` is given: torch, cupy or cudakit."""
+        """The library of the arrays that `call` uses: torch, cupy or cudakit."""
         ...
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
-        """Why it cannot do `shape`, or None."""
+        """Return the reason why it does not support `shape`, or None."""
         ...
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Within it, the package queues its work on `stream`."""
+        """Return a context in which the package queues its work on `stream`."""
         ...
 
     def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
-        """A launch for each set, on `stream`."""
+        """Return one launch per set of arrays, on `stream`."""
         ...
 
     def call(self, arrays: ArraySet, stream: Stream) -> Call | None:
-        """The call as its user writes it, for the host's cost of it; None if nothing that a user calls does this."""
+        """Return a user's call, to measure the host's cost; None if users have no such call."""
         ...
 
 
 def call_of_work(work: Callable[..., Any], arrays: Sequence[Any], options: Mapping[str, Any]) -> Call:
-    """The call that does a peer's work on its own arrays, as its user writes it.
+    """Return a function that does a peer's work on its own arrays, as a user would write it.
 
-    work(*inputs, *outputs, **options) is called once here. If it returns a function, that is the call: for work that
-    has something to set up once per set of arrays. Otherwise calling it again is.
+    work(*inputs, *outputs, **options) is called once here. If it returns a function, because it needs a set-up per set
+    of arrays, that function is returned. Otherwise the returned function calls work again.
     """
     made = work(*arrays, **options)
     return made if callable(made) else functools.partial(work, *arrays, **options)

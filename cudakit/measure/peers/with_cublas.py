@@ -1,7 +1,7 @@
 """cuBLAS as rung 0 of the matrix products: `cudakit.libs.blas.gemm`, through nvmath-python's bindings (the extra
 `libs`), without torch.
 
-fp32 products are in the default math mode, which has fp32's precision throughout (TF32 has to be asked for); half ones
+fp32 products use the default math mode, which has fp32 precision throughout (TF32 must be requested); 16-bit products
 have fp32 sums.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CublasPeer:
-    """cuBLAS's product at a family's options."""
+    """cuBLAS's product with a family's options."""
 
     options: Mapping[str, Any]
     name: str = "cublas"
@@ -49,11 +49,11 @@ class CublasPeer:
         inputs, output = arrays
         p = problem(inputs, output, **self.options)
         if p.beta and len(inputs) == 3 and inputs[2].pointer != output.pointer:
-            raise ValueError("cuBLAS adds to the array it writes: C and the output are one there")
+            raise ValueError("cuBLAS adds to its output: C and the output must be the same array")
         a, b = inputs[:2]
         return functools.partial(blas.gemm, a, b, output, alpha=p.alpha, beta=p.beta, stream=stream)
 
 
 def peers(family: Ladder[Any], options: Mapping[str, Any]) -> list[CublasPeer]:
-    """cuBLAS, if the family is one of its products."""
+    """Return cuBLAS as a peer, if the family is a matrix product."""
     return [CublasPeer(options)] if family.ceiling == "cublas" else []

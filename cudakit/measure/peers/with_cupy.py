@@ -1,4 +1,4 @@
-"""CuPy as a peer: what its user would write for the same work, on our arrays, without a copy."""
+"""CuPy as a peer: code that a CuPy user would write for the same work, on our arrays, without a copy."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ Work = Callable[..., Any]
 
 
 def _peer(family: str, idea: str) -> Callable[[Work], Work]:
-    """Adds the function under it as a peer of one of cudakit's families."""
+    """Add the decorated function as a peer of one of cudakit's families."""
     return ops.families()[family].peer("cupy", idea)
 
 
 def sees(ordinal: int) -> bool:
-    """Whether this CuPy finds that GPU."""
+    """Return whether CuPy finds GPU number `ordinal`."""
     try:
         return ordinal < int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError:  # no driver, or one that it does not know
+    except cupy.cuda.runtime.CUDARuntimeError:  # no driver, or an unsupported one
         return False
 
 
 @dataclass(frozen=True)
 class CupyPeer:
-    """One way of CuPy's; its `work` writes the output in place."""
+    """One CuPy implementation; `work` writes into the output."""
 
     idea: str
     work: Work
@@ -117,7 +117,7 @@ def _matmul(a: Any, b: Any, output: Any) -> Call:
 
 
 def peers(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[CupyPeer]:
-    """CuPy's ways of doing the family's work at its `options`."""
+    """Return CuPy's implementations of the family with its `options`."""
     return [
         CupyPeer(each.idea, each.work, ordinal, options, each.name) for each in family.peers if each.package == "cupy"
     ]

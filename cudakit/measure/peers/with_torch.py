@@ -1,4 +1,4 @@
-"""torch as a peer: its own kernels, and the same work in plain tensor operations."""
+"""torch as a peer: its own kernels, and the same work as plain tensor operations."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Work = Callable[..., Any]
 
 
 def _peer(family: str, idea: str, name: str = "peer:torch") -> Callable[[Work], Work]:
-    """Adds the function under it as a peer of one of cudakit's families."""
+    """Add the decorated function as a peer of one of cudakit's families."""
     return ops.families()[family].peer("torch", idea, name)
 
 
 def sees(ordinal: int) -> bool:
-    """Whether this torch is built with CUDA and finds that GPU."""
+    """Return whether torch is built with CUDA and finds GPU number `ordinal`."""
     return bool(torch.cuda.is_available()) and ordinal < torch.cuda.device_count()
 
 
 @contextmanager
 def on_stream(stream: Stream, ordinal: int) -> Iterator[None]:
-    """Makes `stream` torch's current stream."""
+    """Make `stream` torch's current stream within a context."""
     external: Any = torch.cuda.ExternalStream(  # type: ignore[no-untyped-call,unused-ignore]
         int(stream.handle), device=torch.device("cuda", ordinal)
     )
@@ -44,7 +44,7 @@ def on_stream(stream: Stream, ordinal: int) -> Iterator[None]:
 
 
 def tensors(inputs: Sequence[DeviceArray], output: Any) -> tuple[list[Any], Any]:
-    """The arrays as tensors over the same memory; a tuple for several outputs."""
+    """Return the arrays as tensors that share their memory; a tuple for several outputs."""
     import_array: Any = torch.utils.dlpack.from_dlpack
     made = tuple(import_array(array) for array in several(output))
     return [import_array(array) for array in inputs], made if isinstance(output, tuple) else made[0]
@@ -52,7 +52,7 @@ def tensors(inputs: Sequence[DeviceArray], output: Any) -> tuple[list[Any], Any]
 
 @dataclass(frozen=True)
 class TorchPeer:
-    """One torch implementation; `work` writes its output in place."""
+    """One torch implementation; `work` writes into the output."""
 
     name: str
     idea: str
@@ -77,20 +77,19 @@ class TorchPeer:
 
 
 class AttentionPeer(TorchPeer):
-    """torch's scaled_dot_product_attention with the backend that its name ends in.
+    """torch's scaled_dot_product_attention with the backend named by the end of the peer's name.
 
-    Its causal limit is aligned at the first query and key. It writes into no array it is given: the first call of a
-    launch copies its result to the output, to be checked; the calls that follow leave it where torch put it, so that no
-    copy is timed.
+    Its causal limit is aligned at the first query and key. It cannot write into an existing array: the first call of a
+    launch copies the result to the output for the check; later calls do not, so that no copy is timed.
     """
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         if dtype == "float32" and self.name != "peer:torch-efficient":
-            return "it takes float16 and bfloat16"
+            return "only float16 and bfloat16 supported"
         if self.name == "peer:torch-efficient" and shape[1] != shape[2]:
-            return "it has no grouped queries"
+            return "grouped queries not supported"
         if self.options.get("causal") and shape[3] != shape[4]:
-            return "torch aligns the causal limit at the beginning, so that the masks differ where queries and keys do"
+            return "torch aligns the causal limit at the beginning: other masks if queries and keys differ in number"
         return None
 
     @contextmanager
@@ -154,9 +153,8 @@ def _softmax_modes(x: Any, *others: Any, log: bool = False, scale: float = 1.0, 
     return call
 
 
-@_peer("softmax_backward", "the gradient as torch's autograd calls it")
+@_peer("softmax_backward", "the function that torch's autograd calls")
 def _softmax_backward(grad: Any, y: Any, output: Any, log: bool = False, scale: float = 1.0) -> Call:
-    """What torch's autograd calls for the gradient."""
     dtype = y.dtype
     if log:
         gradient = functools.partial(torch.ops.aten._log_softmax_backward_data.out, grad, y, -1, dtype, out=output)
@@ -215,7 +213,7 @@ for _name, _function in (("sum", torch.sum), ("max", torch.amax), ("argmax", tor
 @_peer("gemm", "torch.matmul(out=), no TF32")
 @_peer("gemm_half", "torch.matmul(out=)")
 def _matmul(a: Any, b: Any, output: Any) -> Call:
-    torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32
+    torch.backends.cuda.matmul.allow_tf32 = False  # full fp32 precision
     return lambda: torch.matmul(a, b, out=output)
 
 
@@ -242,7 +240,7 @@ _BACKENDS = {
 
 
 def peers(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
-    """torch's ways of doing the family's work at its `options`."""
+    """Return torch's implementations of the family with its `options`."""
     return [
         (AttentionPeer if each.name in _BACKENDS else TorchPeer)(each.name, each.idea, each.work, ordinal, options)
         for each in family.peers

@@ -1,4 +1,4 @@
-"""Triton as a peer: the fused softmax, a row a program, and the masked add."""
+"""Triton as a peer: the fused softmax, one row per program, and the masked add."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
     from cudakit.measure.peers.peer import ArraySet, Call, Cost, Peer
 
-# A program holds its row in registers: beyond this many columns they spill until it is no longer a comparison.
+# A program holds its row in registers; with more columns they spill so much that a comparison is meaningless.
 WIDEST_ROW = 65536
 ADD_BLOCK = 1024
 _USUAL_WARPS = 8
@@ -62,7 +62,7 @@ def _add(inputs: Sequence[Any], output: Any, warps: int) -> Call:
 
 
 class TritonPeer:
-    """A Triton kernel at the number of warps that is fastest for the shape at hand."""
+    """A Triton kernel with the fastest number of warps for the shape."""
 
     name = "peer:triton"
     rung = None
@@ -76,17 +76,17 @@ class TritonPeer:
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         if self._widest is not None and (len(shape) != 2 or shape[-1] > self._widest):
-            return f"the kernel holds one row of at most {self._widest} columns in a block"
+            return f"at most {self._widest} columns supported (one row per program)"
         return None
 
     def on(self, stream: Stream) -> Any:
         return on_stream(stream, self._ordinal)
 
     def call(self, arrays: ArraySet, stream: Stream) -> Call:
-        return self._work(*tensors(*arrays), _USUAL_WARPS)  # their number makes no difference to the host
+        return self._work(*tensors(*arrays), _USUAL_WARPS)  # the number of warps does not affect the host's cost
 
     def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
-        if len(sets) == 1:  # to be checked, not timed
+        if len(sets) == 1:  # for the check, not for timing
             return [self.call(sets[0], stream)]
         converted = [tensors(inputs, output) for inputs, output in sets]
 
@@ -97,11 +97,11 @@ class TritonPeer:
 
 
 def peers(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
-    """Triton's way of doing the family's work; it has none for a family's options."""
+    """Return Triton's implementation of the family; there is none if the family has options."""
     if options:
         return []
     if family.name == "softmax":
-        return [TritonPeer("fused, a row a program, best number of warps", _softmax, WIDEST_ROW, ordinal)]
+        return [TritonPeer("fused, one row per program, best number of warps", _softmax, WIDEST_ROW, ordinal)]
     if family.name == "vector_add":
         return [TritonPeer("masked add, best number of warps", _add, None, ordinal)]
     return []
