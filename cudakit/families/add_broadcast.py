@@ -116,7 +116,7 @@ def problem(inputs: Sequence[Any], output: Any) -> VolumeProblem:
 
 def _inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     if len(shape) != 3:
-        raise ValueError("give the shape of a volume, XxYxZ")
+        raise ValueError("the shape of a volume is XxYxZ")
     return tuple(rng.standard_normal(shape[:rank], dtype=np.float32) for rank in (3, 2, 1))
 
 

@@ -3,11 +3,11 @@
 `attention(q, k, v)` picks the fastest variant; `FAMILY` is the ladder. q is (batch, heads, queries, d), k and v are
 (batch, key heads, keys, d). If there are fewer key heads than heads, neighbouring query heads share one (grouped
 queries). The causal limit is aligned at the end: query i sees the keys up to i + keys - queries, so that the last query
-sees every key. FlashAttention-2 does the same; torch's is_causal aligns at the beginning. A query that sees no key
-gives 0.
+sees every key. FlashAttention-2 does the same; torch's is_causal aligns at the beginning. The output of a query that
+sees no key is 0.
 
 Scores and sums are float32 in every variant. The output of a query is NaN if one of its scores is NaN or +inf, or if
-all are -inf. v must be finite even where the causal limit hides it: 0 * NaN is NaN.
+all are -inf. v must be finite even if the causal limit hides it: 0 * NaN is NaN.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def make_inputs(
 ) -> tuple[np.ndarray, ...]:
     """Return normal numbers for q, k and v of a shape (batches, heads, key heads, queries, keys, d). See DRAWN_WORK."""
     if len(shape) != 6:
-        raise ValueError("give the shape of an attention, BATCHxHEADSxKEY_HEADSxQUERIESxKEYSxD")
+        raise ValueError("the shape of an attention is BATCHxHEADSxKEY_HEADSxQUERIESxKEYSxD")
     batches, heads, key_heads, sq, skv, d = shape
     group = heads // max(key_heads, 1)
     groups = batches * key_heads

@@ -17,7 +17,7 @@ Strides = tuple[int, int, int]
 
 _TWICE = (
     "the output of attention with strides {output.strides_elements} (elements) may store two elements at one "
-    "address, a data race: give an output whose elements do not overlap"
+    "address, a data race: pass an output whose elements do not overlap"
 )
 
 
@@ -101,7 +101,7 @@ def problem(inputs: Sequence[Any], output: Any, causal: bool = False, scale: flo
     if not 8 <= d <= MAX_D or d % 8:
         raise ValueError(
             f"attention takes head sizes 8 to {MAX_D} that are multiples of 8, got {d}: pad q, k and v with zeros "
-            "and give scale=1/sqrt(the original size)"
+            "and pass scale=1/sqrt(the original size)"
         )
     if max(sq, skv) > MAX_LENGTH or batches * heads * ceil_div(sq, 16) > MAX_GRID_X:
         raise ValueError(

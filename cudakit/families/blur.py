@@ -16,8 +16,8 @@ from cudakit.rounding import SMALLEST, U
 BORDERS = {"zero": "constant", "clamp": "edge", "reflect": "reflect"}
 STRIP_COLS = 128
 
-_TWICE = "the output of blur may store two elements at one address: give an output whose elements do not overlap"
-_SHARED = "blur cannot work in place, as pixels are read after their neighbours are written: give a separate output"
+_TWICE = "the output of blur may store two elements at one address: pass an output whose elements do not overlap"
+_SHARED = "blur cannot work in place, as pixels are read after their neighbours are written: pass a separate output"
 
 
 @dataclass(frozen=True)

@@ -222,6 +222,6 @@ def gemm(
         UnsupportedVariant: If the variant does not support the arrays.
     """
     if beta and c is None and out is None:
-        raise ValueError(f"beta is {beta}, but there is nothing to add: give c=, or out= to add to")
+        raise ValueError(f"beta is {beta}, but there is nothing to add: pass c=, or out= to add to")
     inputs = (a, b) if c is None else (a, b, c)
     return apply(FAMILY, inputs, out, variant, stream, {"alpha": alpha, "beta": beta, "dtype": dtype})

@@ -223,7 +223,7 @@ def problem(
     if output.dtype not in (kind, np.float32):
         raise ValueError(f"a product of {kind} takes an output of {kind} or float32, got {output.dtype}")
     if dtype is not None and output.dtype != memory.as_dtype(dtype):
-        raise ValueError(f"dtype={dtype} differs from the output's dtype {output.dtype}: give only one of the two")
+        raise ValueError(f"dtype={dtype} differs from the output's dtype {output.dtype}: pass only one of the two")
     return any_problem(inputs, output, alpha, beta)
 
 

@@ -29,7 +29,7 @@ def make_inputs(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Gen
     """Return normal numbers for A and B of a bench's (m, n, k) or (batch, m, n, k). Raise ValueError for other
     shapes."""
     if len(shape) not in (3, 4):
-        raise ValueError("give the shape of a product, N, MxNxK or BATCHxMxNxK")
+        raise ValueError("the shape of a product is N, MxNxK or BATCHxMxNxK")
     *batch, m, n, k = shape
     shapes = ((*batch, m, k), (*batch, k, n))
     return tuple(rng.standard_normal(each, dtype=np.float32).astype(dtype, copy=False) for each in shapes)

@@ -19,8 +19,8 @@ _TILE = 32  # the tile of its kernel
 @dataclass(frozen=True)
 class Packed:
     """One packed operand: the operand it is copied from (strides of a line, of k and of a batch), its lines and
-    batches, its address in the scratch memory, and its pitch there, the elements between k and k + 1. A line is a row
-    of A or a column of B."""
+    batches, its address in the scratch memory, and its pitch there, the elements between k and k + 1. Lines are rows of
+    A or columns of B."""
 
     index: int
     of: Operand

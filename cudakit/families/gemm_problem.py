@@ -15,10 +15,10 @@ from cudakit.libs.products import product_shape
 
 _TWICE = (
     "the output of a product, {output.shape} with strides {output.strides_elements} (elements), may store two "
-    "elements at one address, a data race: give an output whose elements do not overlap"
+    "elements at one address, a data race: pass an output whose elements do not overlap"
 )
-_PARTLY = "C and the output overlap without being the same array: give the same one, or a separate one"
-_SHARED = "the output of a product overlaps {name}, which is read until the end: give a separate one"
+_PARTLY = "C and the output overlap without being the same array: pass the same one, or a separate one"
+_SHARED = "the output of a product overlaps {name}, which is read until the end: pass a separate one"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float 
         if tuple(array.shape) != shape:
             raise ValueError(
                 f"A {tuple(a.shape)} times B {tuple(b.shape)} has shape {shape}, but {name} has {tuple(array.shape)}: "
-                "give one of that shape"
+                "pass one of that shape"
             )
     added = (("C", c),) if beta != 0 else ()
     checks.expect_output("a product", output, added, (("A", a), ("B", b)), twice=_TWICE, partly=_PARTLY, shared=_SHARED)

@@ -169,7 +169,7 @@ def normal(shape: Any = None, **options: Any) -> Any:
     Does not wait for the device.
 
     Args:
-        shape: The shape of a new array. Give either `shape` or `out`.
+        shape: The shape of a new array. Pass either `shape` or `out`.
         out: A contiguous float32 array to fill, of cudakit, torch or CuPy.
         seed: Selects the stream of numbers; from 0 to 2**64 - 1.
         offset: The index of the first number in its stream; from 0 to 2**64 - 1.

@@ -198,7 +198,7 @@ def sum(x: Any, axis: int | None = None, out: Any = None, variant: str = "auto",
     """Return the sum of a 1-D or 2-D float32 array over `axis`, in float32; 0 if there are no elements.
 
     Sums are added in a fixed tree of at most 32 branches per level, so the rounding error grows with the logarithm of
-    the number n of elements: it is at most 16 * eps * (log32(n) + 2) times the sum of their magnitudes, where eps is
+    the number n of elements: it is at most 16 * eps * (log32(n) + 2) times the sum of their magnitudes, with eps =
     2^-23.
 
     Does not wait for the device.

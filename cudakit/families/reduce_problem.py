@@ -10,8 +10,8 @@ import numpy as np
 
 from cudakit.family import MAX_GRID_X, alignment, checks
 
-_TWICE = "{what}: the output may store two elements at one address: give an output whose elements do not overlap"
-_SHARED = "{what}: the input and the output overlap or are interleaved: give a separate output"
+_TWICE = "{what}: the output may store two elements at one address: pass an output whose elements do not overlap"
+_SHARED = "{what}: the input and the output overlap or are interleaved: pass a separate output"
 _OPERATORS = {"sum": "SumOf", "max": "MaxOf", "argmax": "ArgMaxOf"}
 
 
@@ -111,7 +111,7 @@ def result_shape(what: str, shape: Sequence[int], axis: int | None) -> tuple[int
     kept = () if along is None else (shape[1 - along],)
     reduced = int(np.prod(shape)) if along is None else shape[along]
     if what != "sum" and reduced == 0:
-        raise ValueError(f"{what} of no elements is undefined: shape {tuple(shape)} has none over axis {axis}")
+        raise ValueError(f"{what} of no elements is undefined: shape {tuple(shape)} is empty over axis {axis}")
     return kept
 
 

@@ -2,7 +2,7 @@
 
 Softmax: scale * y * (grad - sum(grad * y)) per row. Log-softmax: scale * (grad - exp(y) * sum(grad)). Arrays are
 float32, float16 or bfloat16; arithmetic is float32. NaN and infinities follow IEEE arithmetic: with softmax, a NaN in a
-row, or an infinite gradient at y = 0, makes the whole row NaN. y = 0 gives a gradient of 0 if the row's gradients are
+row, or an infinite gradient at y = 0, makes the whole row NaN. For y = 0 the gradient is 0 if the row's gradients are
 finite.
 """
 

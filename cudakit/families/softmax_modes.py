@@ -1,9 +1,9 @@
 """Row softmax and log-softmax of scale * x + mask, in float32, float16 and bfloat16; arithmetic is float32.
 
-A mask broadcasts to x. A bool mask hides elements where it is False; a float32 mask is added to x and hides elements
-where it is -inf. A hidden element gives 0 (-inf with log) whatever its value in x, as does every element of a row that
-is completely hidden: a mask never causes NaN. For visible elements NaN, +inf and rows of only -inf give NaN in the
-whole row, as in the family softmax.
+A mask broadcasts to x. False in a bool mask hides an element; a float32 mask is added to x, and -inf in it hides an
+element. The result for a hidden element is 0 (-inf with log) regardless of x, also in rows that are completely hidden:
+a mask never causes NaN. A visible NaN or +inf, or a row of only -inf, makes the whole row NaN, as in the family
+softmax.
 """
 
 from __future__ import annotations

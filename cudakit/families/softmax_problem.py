@@ -11,13 +11,13 @@ from cudakit.libs import calls
 
 _TWICE = (
     "softmax output of {extents} with strides {output.strides_elements} (elements) may store two elements at "
-    "one address, a data race: give an output whose elements do not overlap"
+    "one address, a data race: pass an output whose elements do not overlap"
 )
 _PARTLY = (
-    "softmax input and output overlap or are interleaved without being the same array: give the same array with the "
+    "softmax input and output overlap or are interleaved without being the same array: pass the same array with the "
     "same strides to work in place, or a separate output"
 )
-_SHARED = "the output of softmax overlaps {name}, which other threads still read: give a separate output"
+_SHARED = "the output of softmax overlaps {name}, which other threads still read: pass a separate output"
 
 
 def expect_rows(x: Any, output: Any, mask: Any = None) -> tuple[int, int]:

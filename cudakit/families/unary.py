@@ -290,8 +290,7 @@ def _element(value: Any, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _fill_problem(inputs: Sequence[Any], output: Any, value: Any = 1.0) -> MapProblem:
-    """Return the problem of filling `output`. The input only gives the shape and dtype of a new output; it is not
-    read."""
+    """Return the problem of filling `output`. Only the input's shape and dtype are used, for a new output."""
     dtype = output.dtype
     if dtype.itemsize not in _UNSIGNED:
         raise ValueError(f"fill takes elements of 1, 2, 4 or 8 bytes, but {dtype} has {dtype.itemsize}")

@@ -234,7 +234,7 @@ class Declared(Generic[P]):
                 shapes = [spec.shape(whole, extents) for spec in self.written.values()]
             except KeyError as error:
                 raise ValueError(
-                    f"{self.name}: the extent {error.args[0]!r} of an output is no extent of an input and no option"
+                    f"{self.name}: the extent {error.args[0]!r} of an output is neither in the inputs nor an option"
                 ) from error
             return tuple(
                 (shape, memory.as_dtype(spec.dtype)) for shape, spec in zip(shapes, self.written.values(), strict=True)

@@ -57,7 +57,7 @@ def expect_arrays(family: Any, arrays: Sequence[str]) -> None:
         name, dim = unknown[0]
         have = ", ".join((*family.dims, *family.option_defaults)) or "none"
         raise ValueError(
-            f"{what}: the extent {dim!r} of output {name} is no extent of an input and no option; there are {have}: "
+            f"{what}: the extent {dim!r} of output {name} is neither in the inputs nor an option; there are {have}: "
             "leave the extents out to use the reference's shape"
         )
     taken = [name for name in declared if name in RESERVED]

@@ -178,7 +178,7 @@ _readers: dict[tuple[type, int], Reader] = {}
 
 
 def reader_of(arrays: Sequence[Any]) -> Reader:
-    """Return the Reader of arrays. Raise TypeError if the first one is not an array on a device."""
+    """Return the Reader of arrays. Raise TypeError if the first is not a device array."""
     key = (type(arrays[0]), len(arrays))
     return _readers.get(key) or _make(*key)
 

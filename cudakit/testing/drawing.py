@@ -43,7 +43,7 @@ def places(case: Case) -> str:
 
 
 def is_empty(case: Case) -> bool:
-    """Return whether a problem's output is empty, so that nothing is launched."""
+    """Return whether a problem's output is empty; such a problem launches no kernel."""
     return all(0 in place.shape for place in several(case.output or case.inputs[case.over]))
 
 

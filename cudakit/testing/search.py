@@ -100,7 +100,7 @@ class Workbench:
 
     @property
     def lost(self) -> bool:
-        """Whether a fault has lost the GPU, so that nothing more can be tried."""
+        """Whether a fault has lost the GPU, which ends all attempts."""
         return self._lost is not None
 
     def close(self) -> None:

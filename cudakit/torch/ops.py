@@ -73,7 +73,7 @@ def _like_product(
     a: Any, b: Any, c: Any = None, *, beta: float = 0.0, dtype: Any = None, **options: Any
 ) -> tuple[Any, Any]:
     if beta and c is None:
-        raise ValueError(f"beta is {beta}, but there is nothing to add: give c")
+        raise ValueError(f"beta is {beta}, but there is nothing to add: pass c")
     return gemm_problem.output_shape(a.shape, b.shape), a.dtype if dtype is None else dtype
 
 

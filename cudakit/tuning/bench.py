@@ -133,7 +133,7 @@ class FamilyBench:
                 return f"more than {shared} bytes of shared memory per block"
         return None
 
-    # What a Tuner calls ---------------------------------------------------------------------------------------------
+    # Called by a Tuner ----------------------------------------------------------------------------------------------
 
     def compile(self, point: Point) -> None:
         """Compile a point's kernels, or find them in the cache. Loads nothing, because that would disturb

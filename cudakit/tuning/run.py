@@ -161,8 +161,7 @@ class Earlier:
     left_s: dict[Key, float] = field(default_factory=dict)
 
     def after(self, report: TuneReport) -> Earlier | None:
-        """Return these results extended by another process's report; None if that lost no GPU, so that nothing remains
-        to do."""
+        """Return these results extended by another process's report; None if that process lost no GPU."""
         last = report.tunings[-1] if report.tunings else None
         if last is None or last.outcome.lost is None or last.key in self.finished:
             return None

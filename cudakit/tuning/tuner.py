@@ -78,7 +78,8 @@ class Outcome:
 
     @property
     def kept(self) -> Trial | None:
-        """The trial to save for "auto": the best, unless the default one was as fast in the final comparison."""
+        """The trial to save for "auto": the default one if it was as fast in the final comparison, otherwise the
+        best."""
         if self.final is not None and self.usual is not None and self.final[1] <= self.final[0]:
             return self.usual
         return self.best
@@ -146,7 +147,7 @@ class Tuner:
             if ahead.empty:
                 outcome.tried_all = not left
                 return
-            # wait for the first one even beyond the budget, because there would be no result without it
+            # wait for the first one even beyond the budget, because a search needs one result
             patience = last - self._clock() if outcome.best is not None else 3600.0
             done = ahead.next(patience)
             if done is None or (outcome.best is not None and self._clock() > last):

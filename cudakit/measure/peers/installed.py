@@ -14,7 +14,7 @@ from cudakit.measure.peers.peer import Peer
 
 def peers_of(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
     """Return the peers of `family`, with its `options`, whose package is installed and sees GPU number `ordinal`.
-    cuBLAS, the ceiling of a matrix product, is included even if its bindings are not installed; its row then gives that
+    cuBLAS, the ceiling of a matrix product, is included even if its bindings are not installed; its row then has the
     reason."""
     peers: list[Peer] = [*with_cublas.peers(family, options)]
     if importlib.util.find_spec("cupy") is not None:
