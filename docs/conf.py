@@ -19,9 +19,17 @@ version = release = cudakit.__version__
 copyright = "the cudakit authors, Apache-2.0"
 language = "en"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "docstrings", "repository", "commandline"]
-exclude_patterns = ["_build"]
-source_suffix = {".md": "markdown"}
+# Without myst-nb, the pages are built without the notebook.
+with_notebook = importlib.util.find_spec("myst_nb") is not None
+markdown = "myst_nb" if with_notebook else "myst_parser"
+extensions = [markdown, "sphinx.ext.autodoc", "sphinx.ext.viewcode", "docstrings", "repository", "commandline"]
+exclude_patterns = ["_build"] if with_notebook else ["_build", "notebook.ipynb"]
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"} if with_notebook else {".md": "markdown"}
+suppress_warnings = [] if with_notebook else ["toc.excluded", "toc.not_readable", "myst.xref_missing"]
+
+# The notebook is shown with its committed outputs, which a test compares with fresh ones.
+nb_execution_mode = "off"
+nb_render_error_lexer = "text"  # reports of faults are no tracebacks of IPython
 
 # Headings have the same anchors as on GitHub.
 myst_heading_anchors = 4

@@ -16,23 +16,27 @@ _AROUND = 3
 # scoped by the class; the colours work on light and dark pages
 _STYLE = """<style>
 .cudakit-inline { overflow-x: auto; }
-.cudakit-inline table { border-collapse: collapse; margin: .4em 0; font-variant-numeric: tabular-nums; }
-.cudakit-inline th, .cudakit-inline td { padding: .1em .6em; text-align: right; border: 0; white-space: nowrap; }
-.cudakit-inline .words { text-align: left; }
+.cudakit-inline table { border-collapse: collapse; margin: .4em 0; font-size: .85em; }
+.cudakit-inline table { font-variant-numeric: tabular-nums; }
+.cudakit-inline th, .cudakit-inline td { padding: .1em .5em; text-align: right; border: 0; white-space: nowrap; }
 .cudakit-inline thead th { border-bottom: 1px solid #8888; vertical-align: bottom; white-space: normal; }
+.cudakit-inline .words { text-align: left; }
 .cudakit-inline td.code { text-align: left; white-space: pre; font-family: monospace; }
 .cudakit-inline td.bad { background: #d0303040; font-weight: bold; }
-.cudakit-inline td.note { text-align: left; white-space: normal; min-width: 28em; }
-.cudakit-inline .own { display: inline-block; height: .7em; background: #4a7fd0; }
-.cudakit-inline .inlined { display: inline-block; height: .7em; background: #4a7fd070; }
+.cudakit-inline td.bar span { display: none; }
+.cudakit-inline td.note { text-align: left; white-space: normal; padding-bottom: .5em; }
+.cudakit-inline td.note div { position: sticky; left: .5em; width: min(44em, 80vw); }
 </style>"""
 
 
 def table(title: str, headings: Sequence[str], lines: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> str:
     """A table of texts under a title, with notes below it."""
-    head = "".join(f'<th scope="col"{_words(place)}>{escape(text)}</th>' for place, text in enumerate(headings))
+    lines = list(lines)
+    words = [any(cells[place][:1].isalpha() for cells in lines) for place in range(len(headings))]
+    kinds = [' class="words"' if column else "" for column in words]
+    head = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for kind, text in zip(kinds, headings, strict=True))
     rows = "".join(
-        "<tr>" + "".join(f"<td{_words(place)}>{escape(text)}</td>" for place, text in enumerate(cells)) + "</tr>"
+        "<tr>" + "".join(f"<td{kind}>{escape(text)}</td>" for kind, text in zip(kinds, cells, strict=True)) + "</tr>"
         for cells in lines
     )
     below = "".join(f"<div>{escape(note)}</div>" for note in notes)
@@ -40,10 +44,6 @@ def table(title: str, headings: Sequence[str], lines: Iterable[Sequence[str]], n
         f'<div class="cudakit-inline">{_STYLE}<div><b>{escape(title)}</b></div>'
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{below}</div>"
     )
-
-
-def _words(place: int) -> str:
-    return ' class="words"' if place == 0 else ""
 
 
 def bench(report: Mapping[str, Any]) -> str:
@@ -105,8 +105,7 @@ def _file(file: str, figures: Any, hints: Sequence[advice.Hint], sources: Mappin
         cells = columns.cells(lines.get(number), inlined.get(number, 0))
         rows.append(f'<tr>{"".join(cells)}<td>{number}</td><td class="code">{escape(code)}</td></tr>')
         rows += [
-            f'<tr><td colspan="{len(cells) + 1}"></td><td class="note"><b>{escape(hint.kind)}</b>: '
-            f"{escape(hint.why)}</td></tr>"
+            f'<tr><td class="note" colspan="{len(cells) + 2}"><b>{escape(hint.kind)}</b>: {escape(hint.why)}</td></tr>'
             for hint in hints
             if hint.place == (file, number)
         ]
