@@ -49,7 +49,7 @@ def arguments(request: Request) -> list[str]:
     cuda = headers.cuda_directories()
     for name in _NEEDED:
         if not any(os.path.isfile(os.path.join(folder, name)) for folder in cuda):
-            raise CompileError(f"clangd needs CUDA's {name}, which is not installed; run {headers.INSTALL}")
+            raise CompileError(f"clangd needs CUDA's {name}, which is not installed: {headers.INSTALL}")
     return [
         "-xcuda",
         "--cuda-device-only",

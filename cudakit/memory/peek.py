@@ -1,7 +1,7 @@
-"""The elements of a device array that its repr shows, read without waiting for any work and without being part of it.
+"""Reads the elements of a device array for its repr, without waiting for queued work.
 
-On a GPU the streams that the array is used on are queried, and a few bytes are copied on a stream of this read's own.
-On the simulated device nothing runs, and no check sees the read.
+On a GPU, the streams that the array is used on are queried, and a few bytes are copied on a separate stream. On the
+simulated device no queued work runs, and the checks ignore the read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cudakit.driver.stream_set import keeps_its_handle
 from cudakit.errors import NOT_READY, STICKY
 from cudakit.memory import layout
 
-#: Most elements that are read, and most copies that read them.
+#: Limits of the elements that are read, and of the copies that read them.
 MOST_ELEMENTS = 10_000
 MOST_COPIES = 1024
 
@@ -28,9 +28,12 @@ CAPTURED, IN_FLIGHT, LOST = "being captured", "work in flight", "device lost"
 
 
 class Peeked(NamedTuple):
-    """values: the elements shown, with one element, which is not, in the place of those left out along each axis that
-    is cut. edge: how many are read at each end of such an axis; 0 if all elements are here. unknown: which elements
-    are uninitialised or left out, or None if no element is known to be uninitialised."""
+    """The elements of a repr.
+
+    values: the elements; along each shortened axis, one placeholder is in place of those left out. edge: the number of
+    elements read at each end of a shortened axis; 0 if all elements were read. unknown: a mask of the elements that are
+    uninitialised or left out; None if no element is known to be uninitialised.
+    """
 
     values: npt.NDArray[Any]
     edge: int
@@ -38,7 +41,7 @@ class Peeked(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """`width` bytes at `address`, which go to byte `offset` of the values."""
+    """A copy of `width` bytes at `address` to byte `offset` of the values."""
 
     offset: int
     address: int
@@ -46,7 +49,7 @@ class _Piece(NamedTuple):
 
 
 def state(array: Any) -> str:
-    """Why an array cannot be read: "closed", "device lost" or "of another process"; "" if it may be."""
+    """Return why an array cannot be read: "closed", "device lost" or "of another process"; "" if it can."""
     context = array.context
     if not array.allocation.open or context.closed:
         return "closed"
@@ -56,9 +59,9 @@ def state(array: Any) -> str:
 
 
 def peek(array: Any, threshold: int, edge: int) -> Peeked | str:
-    """The elements to show, or the state that forbids reading them ("" if they would be too many).
+    """Return the elements to show, or the state that prevents reading them ("" if there would be too many).
 
-    threshold, edge: numpy's printing options. Arrays of more elements than `threshold` are read at their ends.
+    threshold, edge: numpy's printing options. Of arrays with more elements than `threshold`, only the ends are read.
     """
     reason = state(array)
     if reason:
@@ -74,7 +77,7 @@ def peek(array: Any, threshold: int, edge: int) -> Peeked | str:
 
 
 def _pieces(array: Any, edge: int) -> tuple[npt.NDArray[Any], list[_Piece]] | None:
-    """Room for the elements that are read, and the copies that fill it; None if they are too many."""
+    """Return an array for the elements to read, and the copies that fill it; None if there are too many."""
     ends = [extent > 2 * edge if edge else False for extent in array.shape]
     shape = tuple(2 * edge + 1 if cut else extent for extent, cut in zip(array.shape, ends, strict=True))
     if math.prod(shape) > MOST_ELEMENTS:
@@ -99,7 +102,7 @@ def _corners(array: Any, values: npt.NDArray[Any], ends: list[bool], edge: int) 
         to = sum(place * stride for (place, _, _), stride in zip(corner, values.strides, strict=True))
         from_ = sum(place * stride for (_, place, _), stride in zip(corner, array.strides, strict=True))
         extents = tuple(extent for _, _, extent in corner)
-        # a pitch of 0 fits nothing, so that each copy is of one run of bytes
+        # max_pitch=0 rules out 2-D copies, so that each copy is one run of bytes
         plan = layout.plan(extents, array.itemsize, values.strides, array.strides, max_pitch=0)
         if plan is not None:
             for there, here in plan.offsets():
@@ -128,13 +131,13 @@ def _read(array: Any, edge: int, values: npt.NDArray[Any], pieces: list[_Piece])
 
 
 def _read_gpu(array: Any, raw: npt.NDArray[np.uint8], pieces: list[_Piece]) -> str:
-    """Fill `raw`, and return "", or the state that forbids it."""
+    """Fill `raw` and return "", or return the state that prevents reading."""
     primary = array.context.primary
     for thing in array.allocation.uses.waits():
         if isinstance(thing, Event):
             code = primary.attempt("cuEventQuery", thing.handle) if thing.alive else 0
         elif not keeps_its_handle(thing):
-            return IN_FLIGHT  # its handle may be gone, so it cannot be queried
+            return IN_FLIGHT  # its handle may be invalid, so it must not be queried
         elif primary.is_capturing(thing.handle):
             return CAPTURED
         else:

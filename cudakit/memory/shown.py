@@ -16,12 +16,12 @@ _LEAD = "DeviceArray("
 
 
 def summary(array: Any) -> str:
-    """One line without values: shape, dtype, device, and the state if the array is closed or its device is lost."""
+    """Return one line without values: shape, dtype, device, and the state if it is closed or its device is lost."""
     return _without_values(array, peek.state(array))
 
 
 def text(array: Any) -> str:
-    """The repr. Waits for nothing, and never raises."""
+    """Return the repr. Never waits and never raises."""
     try:
         found = _peek(array)
         if isinstance(found, str):
@@ -32,12 +32,12 @@ def text(array: Any) -> str:
         together = len(body.rpartition("\n")[2]) + len(tail) + 2 + (0 if "\n" in body else len(_LEAD))
         return f"{_LEAD}{body},{' ' if together <= width else chr(10) + ' ' * len(_LEAD)}{tail}"
     except Exception:
-        # whatever state the array is in, a repr is the last thing that may fail
+        # A repr must not fail, whatever state the array is in.
         return object.__repr__(array)
 
 
 def html(array: Any) -> str:
-    """The same for a notebook: a line of facts, and the values below it. Waits for nothing, and never raises."""
+    """Return the repr as HTML: a line of facts, and the values below it. Never waits and never raises."""
     try:
         found = _peek(array)
         state = f", {found}" if isinstance(found, str) and found else ""
@@ -69,7 +69,7 @@ def _values(found: Peeked, prefix: str) -> str:
 
 
 def _marked(values: npt.NDArray[Any], unknown: npt.NDArray[np.bool_]) -> npt.NDArray[np.object_]:
-    """The elements as texts of one width, "?" for each that is uninitialised."""
+    """Return the elements as texts of one width, with "?" for each that is uninitialised."""
     known = values[~unknown]
     texts = []
     if known.size:

@@ -250,7 +250,7 @@ def test_a_check_that_there_is_not_is_named(project):
 def test_a_gpu_that_is_asked_for_and_is_not_there_is_an_error(project):
     result = project("def test_one(cuda_device): pass", "--cudakit-device=gpu:63")
     result.assert_outcomes(errors=1)
-    assert re.search(r"^--cudakit-device: '?gpu:63'? was requested, but there", result.stdout.str(), re.MULTILINE)
+    assert re.search(r"^--cudakit-device: '?gpu:63'? was requested, but the", result.stdout.str(), re.MULTILINE)
     assert "fixture_result" not in result.stdout.str()
 
 
