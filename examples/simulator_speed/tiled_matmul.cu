@@ -1,6 +1,6 @@
-// Tiled matrix product, one thread a result: what a simulator's speed is measured with, not how to multiply fast.
+// Tiled matrix product, one thread per result: a test case for a simulator's speed, not a fast product.
 //
-// Bound by: two loads from shared memory for every multiply-add.
+// Bottleneck: two loads from shared memory per multiply-add.
 constexpr int kTile = 16;
 
 // a, b, c: (n, n), row major; grid: (ceil(n / 16), ceil(n / 16)), block: (16, 16)

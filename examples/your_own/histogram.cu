@@ -1,4 +1,4 @@
-// How often each value of x occurs, added to counts. x: [n], values below bins; counts: [bins], not cleared here.
+// Histogram: adds the count of each value of x to counts. x: [n], values below bins; counts: [bins], not cleared here.
 
 // One atomic in global memory per value. grid: any that covers n.
 __global__ void global_atomics(const int* x, unsigned* counts, int n) {
@@ -17,7 +17,7 @@ __global__ void per_block(const int* x, unsigned* counts, int n, int bins) {
         if (mine[bin]) atomicAdd(&counts[bin], mine[bin]);
 }
 
-// ITEMS values per thread, read before they are counted. Wrong: nothing separates the last two loops.
+// ITEMS values per thread. Bug on purpose: no __syncthreads() between the last two loops.
 template <int ITEMS>
 __global__ void per_block_items(const int* x, unsigned* counts, int n, int bins) {
     extern __shared__ unsigned mine[];

@@ -1,4 +1,4 @@
-"""How often each value occurs, added to the output. The last variant is wrong."""
+"""A histogram, added to the output. The last variant has a bug on purpose."""
 
 import numpy as np
 

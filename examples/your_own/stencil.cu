@@ -1,4 +1,4 @@
-// out: the mean of each element of x and its four neighbours, with zeros beyond the edges. x, out: [rows][cols].
+// out: the mean of each element of x and its four neighbours, with zeros past the edges. x, out: [rows][cols].
 
 // One thread per element. block: (x, y); grid: covers cols and rows.
 __global__ void direct(const float* x, float* out, int rows, int cols) {
@@ -13,8 +13,8 @@ __global__ void direct(const float* x, float* out, int rows, int cols) {
     out[r * cols + c] = sum / 5;
 }
 
-// One thread per strip of HIGH elements of a column, which keeps three of them in registers. block: x; grid: (covers
-// cols, covers rows / HIGH). Wrong: past the last row, `below` is still the row before.
+// One thread per strip of HIGH elements of a column, with three of them in registers. block: x; grid: (covers cols,
+// covers rows / HIGH). Bug on purpose: past the last row, `below` still has the previous row's value.
 template <int HIGH>
 __global__ void strips(const float* x, float* out, int rows, int cols) {
     const int c = blockIdx.x * blockDim.x + threadIdx.x, top = blockIdx.y * HIGH;

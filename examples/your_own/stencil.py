@@ -1,4 +1,4 @@
-"""The mean of each element and its four neighbours. The last variant is wrong."""
+"""Mean of an element and its neighbours. The last variant has a bug on purpose."""
 
 import numpy as np
 

@@ -20,7 +20,7 @@ __global__ void tiled(const float* x, float* out, int rows, int cols) {
             out[(left + i) * rows + top + threadIdx.x] = tile[threadIdx.x][i];
 }
 
-// The same, the tile's columns swizzled instead of padded. Wrong: the last guard is that of the loads.
+// The same, with swizzled columns instead of padding. Bug on purpose: the stores use the bounds check of the loads.
 template <int TILE, int ROWS>
 __global__ void swizzled(const float* x, float* out, int rows, int cols) {
     __shared__ float tile[TILE][TILE];

@@ -1,4 +1,4 @@
-"""A matrix transposed. The last variant is wrong, at ragged edges only."""
+"""A transpose. The last variant has a bug on purpose, at ragged edges only."""
 
 from cudakit import Family, Launch, ceil_div
 
