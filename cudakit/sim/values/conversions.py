@@ -408,7 +408,7 @@ def _tf32(spec: Spec, mode: str, relu: bool, satfinite: bool) -> Form:
 
 
 def _build_pack(spec: Spec) -> Form:
-    """cvt.pack.sat: two saturated 32-bit integers, packed; above bytes comes the lower half of a third operand."""
+    """cvt.pack.sat: two saturated 32-bit integers, packed below the lower bits of a third operand."""
     spec.flag("pack")
     with_third = spec.flag("b32")
     source = spec.kind("u32", "s32")
