@@ -3,7 +3,7 @@
 // Each thread computes x = a * x + b `steps` times for 16 independent values. A value must wait about four cycles for
 // its last FFMA; the other 15 keep the pipe busy. Memory is written once, at the end.
 //
-// Bottleneck: the FMA pipe; two of three operands are the same registers for all values. It sets the roof of a roofline.
+// Bottleneck: the FMA pipe; two of three operands are the same registers for all values. It is the roofline's roof.
 constexpr int kChains = 16;
 
 // out: (threads,), the sum of a thread's values; any 1-D grid and block
