@@ -105,7 +105,8 @@ def _file(file: str, figures: Any, hints: Sequence[advice.Hint], sources: Mappin
         cells = columns.cells(lines.get(number), inlined.get(number, 0))
         rows.append(f'<tr>{"".join(cells)}<td>{number}</td><td class="code">{escape(code)}</td></tr>')
         rows += [
-            f'<tr><td class="note" colspan="{len(cells) + 2}"><b>{escape(hint.kind)}</b>: {escape(hint.why)}</td></tr>'
+            f'<tr><td class="note" colspan="{len(cells) + 2}"><div><b>{escape(hint.kind)}</b>: {escape(hint.why)}'
+            "</div></td></tr>"
             for hint in hints
             if hint.place == (file, number)
         ]

@@ -175,3 +175,30 @@ def test_arrays_are_shown_by_their_values(cell: Cell, shell: InteractiveShell) -
     array = shell.user_ns["_2"]
     data, _ = shell.display_formatter.format(array)
     assert "<pre>[0., 1., 2.]</pre>" in data["text/html"]
+
+
+def test_the_page_of_the_documentation_shows_what_its_cells_show() -> None:
+    for package in ("nbclient", "ipykernel"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'cudakit[docs]'")
+    import nbformat
+    import notebook_page
+
+    committed = nbformat.read(notebook_page.PAGE, as_version=4)
+    nbformat.validate(committed)
+    found = notebook_page.differences(committed, notebook_page.run())
+    assert not found, "\n\n".join(["python tests/notebook_page.py --write", *found])
+
+
+def test_an_output_that_differs_is_found() -> None:
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed: pip install 'cudakit[docs]'")
+    pytest.importorskip("nbclient", reason="nbclient is not installed: pip install 'cudakit[docs]'")
+    import notebook_page
+
+    def page(text: str) -> Any:
+        shown = nbformat.v4.new_output("stream", name="stdout", text=text)
+        return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("f()", outputs=[shown])])
+
+    assert not notebook_page.differences(page("nvrtc ...\n7\n"), page("nvrtc 13.5\n7\n"))
+    (found,) = notebook_page.differences(page("nvrtc ...\n7\n"), page("nvrtc 13.5\n8\n"))
+    assert found.startswith("cell 1, stdout:")
+    assert "+8" in found
