@@ -440,7 +440,7 @@ def test_a_block_that_leaves_the_cluster_to_wait_is_a_deadlock(device):
         out[0] = 1;
     }
     """
-    with pytest.raises(KernelFault, match="1 of 32 threads have arrived at barrier 1") as caught:
+    with pytest.raises(KernelFault, match="1 of 32 threads of the block have arrived at barrier 1") as caught:
         CheckedDevice(source).launch("stuck", 2, 32, np.zeros(1, np.int32), cluster=(2, 1, 1))
     assert caught.value.report.kind == "deadlock"
 

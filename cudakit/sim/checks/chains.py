@@ -69,8 +69,7 @@ class Chains:
             found = mine[place] = ([], [])
         numbers, events = found
         if events and events[-1] == published:
-            # publishes nothing new: the earlier release of these events can stand for this one, since a reader of the
-            # later release also sees the earlier one
+            # publishes nothing new; a reader of the later release also sees the earlier
             return
         self._count[place] = number + 1
         numbers.append(number)

@@ -90,7 +90,7 @@ class SharedChecks:
         # per lane: its last shuffle, vote, match or redux; data that its members read before it may be overwritten
         self.voted = np.zeros(batch.geometry.lanes, np.int64)
         self.chains = Chains()
-        # per warp, for each warp of its block: events of that warp up to this one are known to happen before now
+        # per warp and warp of its block: the latest event of that warp that is known to happen before now
         self.known = np.zeros((batch.geometry.warps, batch.geometry.warps_per_block), np.int64)
         cluster = run.cluster_size
         self.cluster_size = cluster
@@ -382,7 +382,7 @@ class SharedChecks:
         if moving:
             whose = "the same thread" if mine == lane else "another thread"
             kind = "read before cp.async wait"
-            detail = f"{what}, the destination of a cp.async by {whose}, which has not waited for it yet"
+            detail = f"{what}, which a cp.async of {whose} may not have written yet"
             notes = ["wait for the copy (cp.async.wait_group, __pipeline_wait_prior) first"]
             if mine != lane:
                 notes = ["wait for the copy in the thread that issued it, then call __syncthreads()"]

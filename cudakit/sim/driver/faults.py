@@ -27,9 +27,9 @@ _BETWEEN = frozenset(module.__file__ for module in (contextlib, functools, weakr
 
 
 class CallError(Exception):
-    """Ends a call with ``code``. The message is returned by ``simLastMessage``; ``hint``, by ``simLastHint``: what to
-    do if the usual advice for the code would be wrong. ``report``, returned by ``simFailureReport``, is the report
-    whose text is the message, or None."""
+    """Ends a call with ``code``. ``simLastMessage`` returns the message, ``simLastHint`` the ``hint``: the advice, if
+    the usual one for the code would be wrong. ``report``, which ``simFailureReport`` returns, is the report whose text
+    is the message, or None."""
 
     def __init__(self, code: Any, message: str, hint: str | None = None, report: FaultReport | None = None) -> None:
         super().__init__(message)
@@ -74,8 +74,8 @@ def caller() -> Origin:
 
 
 def name_files(name_of: Callable[[str], str]) -> None:
-    """Have reports call each file of Python what ``name_of`` returns for it, under which linecache must know its lines:
-    a cell of a notebook has no path."""
+    """Set the function that returns a Python file's name for reports, for example of a notebook cell, which has no
+    path. linecache must know the file's lines under that name."""
     global _name_of
     _name_of = name_of
 

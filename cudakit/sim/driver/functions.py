@@ -155,7 +155,7 @@ class FunctionCalls(FillCalls):
             loaded = module.loaded.functions.get(name)
             if loaded is None:
                 known = ", ".join(sorted(module.loaded.functions)) or "none"
-                raise CallError(Result.CUDA_ERROR_NOT_FOUND, f"no kernel {name!r} in this module; it has {known}")
+                raise CallError(Result.CUDA_ERROR_NOT_FOUND, f"no kernel {name!r} in this module, which has {known}")
             chip = module.context.device.chip
             function = Function(
                 self._new_handle(),

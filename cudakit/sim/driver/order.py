@@ -1,16 +1,16 @@
 """Finds races between streams: unordered accesses of queued work to the same device or pinned memory.
 
-The bytes that a copy or fill reads or writes are known exactly. Of a kernel, the allocations whose addresses are among
-its arguments are known, and after it has run, the bytes of them that it read and wrote. Reported are:
+The bytes that a copy or fill reads or writes are known exactly. A kernel's arguments show which allocations it may use;
+after it has run, the bytes of them that it read and wrote are known. The checks report:
 
 - two unordered operations that access the same bytes, if at least one writes; except two kernels that access them with
   atomics or volatile accesses, or store the same values;
 - an operation that does not wait for the stream-ordered allocation of its memory, or is queued after the free;
 - a free that does not wait for work on the memory. A kernel counts as using all allocations passed to it.
 
-A kernel's reads are only known if "race" or "init" is among the checks, and for allocations up to 256 MiB. Otherwise
-only the bytes that it changed are known, up to the same size, and a kernel is assumed to use an allocation if a copy or
-fill writes all of it.
+A kernel's reads are only known if "race" or "init" is checked, and only for allocations up to 256 MiB. Without these
+checks, only the bytes that a kernel changed are known, up to the same size. If its reads are unknown, a kernel is
+assumed to use an allocation among its arguments if unordered work writes all of it.
 
 Reads of pinned memory by the host before a copy has filled it are only seen in cudakit's own calls; the memory contains
 poison until then. Writes by the host to pinned memory in flight are noticed when the copy runs (`copies`).

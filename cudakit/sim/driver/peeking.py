@@ -1,4 +1,4 @@
-"""simPeek: bytes of memory as they will be once the copies and fills that are queued have run, with nothing run."""
+"""simPeek: the bytes that memory will have after the queued copies and fills, computed without running them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cudakit.sim.driver.regions import Bytes
 from cudakit.sim.driver.state import DriverState
 from cudakit.sim.lockstep.memory import MemoryFault
 
-#: Work that is queued and changes no bytes of memory in use.
+#: Labels of queued work that does not change bytes of live memory.
 _HARMLESS = frozenset({"cuMemFreeAsync"})
 
 
@@ -20,11 +20,12 @@ class PeekCalls(DriverState):
     def simPeek(
         self, context: Handle, ranges: Sequence[tuple[int, int]], streams: Sequence[int] = ()
     ) -> str | list[tuple[Bytes, Bytes | None]]:
-        """Copies of the bytes of ``ranges`` (address, size), each with 0xFF for its undefined bytes (None if all are
-        defined); or why there are none: "lost", "being captured" (one of ``streams`` is), "work in flight" or "freed".
+        """Copy the bytes of ``ranges`` (address, size). Each copy has a table with 0xFF for uninitialised bytes, or
+        None if all are initialised. If the bytes are unknown, returns the reason instead: "closed", "lost", "being
+        captured" (one of ``streams`` is), "work in flight" or "freed".
 
-        Runs nothing, waits for nothing, and no check sees it. Queued fills and copies from pageable memory count as
-        done, since their bytes are known; other queued copies matter if they write to ``ranges``.
+        It does not run or wait for queued work and is not checked. Queued fills and copies from pageable memory count
+        as done, since their bytes are known; other queued work makes the bytes unknown if it may write to ``ranges``.
         """
         if not self._lock.raw.acquire(blocking=False):
             return "work in flight"
@@ -55,7 +56,7 @@ class PeekCalls(DriverState):
             self._lock.raw.release()
 
     def _peek(self, address: int, size: int, queued: Sequence[Operation]) -> tuple[Bytes, Bytes | None] | None:
-        """The bytes of one range; None if queued work is still to write some that are not known."""
+        """The bytes of one range; None if queued work will write unknown bytes to it."""
         data = self._space.bytes(address, size).copy()
         found = self._space.covering(address, size)
         undefined = found.undefined_at(address - found.address, size)

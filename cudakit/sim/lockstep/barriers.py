@@ -155,8 +155,8 @@ class BlockBarriers:
         f.fail(
             call.instruction,
             "deadlock",
-            f"{arrived} of {expected} threads have arrived at barrier {number} of the block; the others wait at "
-            "another barrier or have exited",
+            f"{arrived} of {expected} threads of the block have arrived at barrier {number}; the others wait elsewhere "
+            "or have exited",
             lanes=f.lanes.count,
             notes=notes,
         )

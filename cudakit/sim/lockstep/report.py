@@ -229,9 +229,9 @@ class KernelReport(FaultReport):
     "divergent barrier", "deadlock", "hang", "trap", "assertion", "stack overflow"... ``block`` and ``thread`` are those
     of the first lane at fault; ``lanes`` counts the lanes with the same fault in the same instruction, and ``spread``
     describes the range of their threads or blocks, if known. ``kernel`` is the mangled name, ``launched`` the line that
-    launched it, ``device`` the device that ran it ("sim:1"), "" if there is only one. ``parameter`` is the parameter
-    that pointed to the allocation ("parameter 0 (`x`)"); for an access near address 0, ``null`` are the parameters that
-    were null.
+    launched it, ``device`` the device that ran it ("sim:1"), "" if there is only one. ``parameter`` names the
+    parameters that pointed to the allocation ("parameter 0 (`x`)"). For an access near address 0, ``null`` are the
+    parameters that were null.
     """
 
     kernel: str

@@ -57,7 +57,7 @@ class LoadedFunction:
 
     @cached_property
     def reach(self) -> Reach:
-        """The memory that its instructions can touch, for the checks."""
+        """The memory that the kernel's instructions can access, for the checks."""
         module = self.module
         return Reach(self.reachable, module.globals, reserves_shared=self.reserves_shared, debug=module.module.debug)
 
