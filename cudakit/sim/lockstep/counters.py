@@ -24,7 +24,7 @@ SourceLine = tuple[str, int]
 class LineCounters:
     """The counters of one source line of a kernel, named as in ``Counters``.
 
-    ``*_ideal_sectors`` is the minimum for the active lanes if no two share a byte. ``worst_bank_conflict`` and
+    ``*_ideal_sectors`` is the minimum for active lanes without common bytes. ``worst_bank_conflict`` and
     ``worst_contention`` are those of the worst request: n of n-way, and lanes at one address. ``mix`` is the number of
     instructions by class (``cudakit.sim.ptx.mix.CLASSES``), without classes that do not occur. ``distributed_requests``
     are requests to the shared memory of other blocks of a cluster; the ``shared_*`` counters do not include them.

@@ -7,9 +7,9 @@
       device allocation of 400 bytes at 0x1000000000, made at train.py:12
           data = dev.zeros(100)
 
-The parts of a report are, in order: the title of its kind and one sentence; the kernel's thread or the host call that
-caused it; the source line with its text, and the lines into which it was inlined; the conflicting accesses; the
-allocation, with the Python lines that made and freed it; notes.
+A report consists of the title of its kind and one sentence; the kernel's thread or the host call that caused it; the
+source line with its text, and the lines into which it was inlined; the conflicting accesses; the allocation, with the
+Python lines that made and freed it; and notes.
 """
 
 from __future__ import annotations
@@ -133,8 +133,6 @@ class FaultReport:
     """The fields of every report. ``kind`` is the class of the fault, ``detail`` one sentence about this fault.
     ``places`` is the line at fault, then the lines into which it was inlined. ``others`` are the conflicting accesses.
     ``allocation`` is the memory that was accessed; an Allocation is recorded as it is when the report is made.
-    ``told`` is set once a call has returned this report, or another one that was pending at the same time; ``taken``,
-    once an exit or a close has collected it.
     """
 
     kind: str
@@ -144,7 +142,9 @@ class FaultReport:
     others: tuple[Other, ...] = ()
     allocation: AllocationFacts | None = None
     notes: list[str] = field(default_factory=list)
+    # a call has returned this report, or another one that was pending at the same time
     told: bool = field(default=False, repr=False, compare=False)
+    # an exit or a close has collected it
     taken: bool = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
