@@ -7,7 +7,7 @@
       device allocation of 400 bytes at 0x1000000000, made at train.py:12
           data = dev.zeros(100)
 
-A report consists of the title of its kind and one sentence; the kernel's thread or the host call that caused it; the
+A report consists of its title and one sentence; the kernel's thread or the host call that caused it; the
 source line with its text, and the lines into which it was inlined; the conflicting accesses; the allocation, with the
 Python lines that made and freed it; and notes.
 """
