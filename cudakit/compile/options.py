@@ -30,7 +30,8 @@ _PTXAS_VALUE = re.compile(r"(?!.*(?:file|optf|input|output))[\w=,. -]*")  # excl
 def split(options: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the user's options without include folders, and those folders, which the header scan needs too.
 
-    An option that names a header in a second string is joined to one string. Raises ValueError for an architecture.
+    An option that names a header in a second string is joined to one string. Raises ValueError if an option sets
+    the architecture.
     """
     kept: list[str] = []
     folders: list[str] = []

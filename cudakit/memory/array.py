@@ -235,8 +235,9 @@ class DeviceArray(Strided):
         A pageable numpy array has been read when this returns. A pinned one (`Device.pinned`) is read later, in stream
         order: do not change it until the stream has been synchronised.
 
-        Arrays of one device that overlap are copied as if through a temporary. For an array of another device, make
-        this stream wait for its work first. Between the GPU and the simulated device the copy is synchronous.
+        Arrays of one device that overlap are copied as if through a temporary. For a source on another device,
+        make this stream wait for the source's work first. Between the GPU and the simulated device the copy is
+        synchronous.
 
         Args:
             source: An array of the same shape and dtype; both sides may have any strides.
