@@ -6,8 +6,8 @@ The sections Args, Attributes, Returns, Yields and Raises become the field lists
 from __future__ import annotations
 
 import ast
-import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,7 +85,7 @@ def _items(chunk: str) -> list[str]:
 def _fields(chunk: str) -> list[str]:
     """A section as a field list: one field per entry of Args, Attributes and Raises, one in all for the others."""
     heading, _, text = chunk.partition(":\n")
-    kind, body = _SECTIONS[heading], inspect.cleandoc(text)
+    kind, body = _SECTIONS[heading], textwrap.dedent(text).strip()
     if kind in ("returns", "yields"):
         return [f":{kind}: {inline(' '.join(body.split()))}", ""]
     lines = [] if kind else [":Attributes:", ""]
