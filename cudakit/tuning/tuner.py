@@ -78,7 +78,7 @@ class Outcome:
 
     @property
     def kept(self) -> Trial | None:
-        """The trial to save for "auto": the default one if it was as fast in the final comparison, otherwise the
+        """The trial that "auto" will use: the default one if it was as fast in the final comparison, otherwise the
         best."""
         if self.final is not None and self.usual is not None and self.final[1] <= self.final[0]:
             return self.usual

@@ -107,7 +107,7 @@ def test_a_batch_stays_under_the_queue():
 
 
 def test_the_simulated_device_is_not_timed(sim):
-    with sim.stream() as stream, pytest.raises(ValueError, match="no clock"):
+    with sim.stream() as stream, pytest.raises(ValueError, match="does not model time"):
         GpuTimer(sim, stream)
 
 
