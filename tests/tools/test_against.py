@@ -102,13 +102,11 @@ def test_other_devices_are_not_compared(key, value):
 
 
 def test_nothing_in_common_is_not_a_pass():
-    assert "no common row" in regression.compare(report(vec4=1.0), report(span=1.0)).refusal
-    assert (
-        "no common row" in regression.compare(report(cpu=1.0, peer_torch=1.0), report(cpu=1.0, peer_torch=1.0)).refusal
-    )
+    assert "common row" in regression.compare(report(vec4=1.0), report(span=1.0)).refusal
+    assert "common row" in regression.compare(report(cpu=1.0, peer_torch=1.0), report(cpu=1.0, peer_torch=1.0)).refusal
     unmeasured = report(vec4=1.0)
     unmeasured["rows"][0]["time_ms"] = None
-    assert "no common row" in regression.compare(unmeasured, report(vec4=1.0)).refusal
+    assert "common row" in regression.compare(unmeasured, report(vec4=1.0)).refusal
 
 
 # ---- the command, on the simulated device ----
