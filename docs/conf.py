@@ -22,7 +22,15 @@ language = "en"
 # Without myst-nb, the pages are built without the notebook.
 with_notebook = importlib.util.find_spec("myst_nb") is not None
 markdown = "myst_nb" if with_notebook else "myst_parser"
-extensions = [markdown, "sphinx.ext.autodoc", "sphinx.ext.viewcode", "docstrings", "repository", "commandline"]
+extensions = [
+    markdown,
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "docstrings",
+    "repository",
+    "commandline",
+]
 exclude_patterns = ["_build"] if with_notebook else ["_build", "notebook.ipynb"]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"} if with_notebook else {".md": "markdown"}
 suppress_warnings = [] if with_notebook else ["toc.excluded", "toc.not_readable", "myst.xref_missing"]
@@ -38,9 +46,10 @@ myst_enable_extensions: list[str] = []
 
 # Objects that a device, a module or a stream returns: the reference leaves out their constructors.
 docstrings_not_constructed = [
-    "Compiled", "Context", "Declared", "DeviceArray", "Event", "Executable", "Graph", "Kernel", "LaunchShape", "Module",
-    "Node", "Prepared", "Rates", "Report", "Resources", "Row", "ShippedKernels", "Stream", "Subject", "TileKernel",
-    "Times", "Trace", "TritonKernel", "Tuning", "TuningReport", "Verdict",
+    "Compiled", "Context", "Declared", "DeviceArray", "Event", "Executable", "Graph",
+    "Kernel", "LaunchShape", "Module", "Node", "Prepared", "Rates", "Report",
+    "Resources", "Row", "ShippedKernels", "Stream", "Subject", "TileKernel", "Times",
+    "Trace", "TritonKernel", "Tuning", "TuningReport", "Verdict",
 ]  # fmt: skip
 
 # Without torch, the page of cudakit.torch is built with a mock.
@@ -54,6 +63,12 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 add_module_names = False
 toc_object_entries_show_parents = "hide"
+
+# The copy button copies code, and only the commands of a console block.
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+copybutton_line_continuation_character = "\\"
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
 
 html_theme = "furo"
 html_title = "cudakit"

@@ -10,7 +10,7 @@ What a block is, by its fence's info string and first line:
 - A block whose first line is a comment that names a file and nothing else (`# try.py`, `// scale.cu`) is written there,
   that line too, so that the lines of reports are those of the page; without it where the language has no comments.
 - A block that begins `// from kernels/x.cu` or `# from examples/x.py` is a quotation: its other lines stand in that
-  file in this order, indentation aside; a line `...` leaves some out.
+  file in this order, indentation aside; a line `...` leaves some out. A line wider than the page may be wrapped.
 - ```console: each `$ ` line is run by the shell in that folder; `[exit 1]` below it is the status where that is not 0,
   and what follows is the output, both streams. ```console gpu needs a GPU or its tools: elsewhere its scripts and flags
   are looked up, and not run.
@@ -125,6 +125,23 @@ def difference(expected: str, found: str) -> str:
     return "\n".join(lines)
 
 
+def unwrapped(text: str, lines: list[str], first: int) -> Iterator[tuple[int, str]]:
+    """The lines of a quotation and their numbers; the parts of a line that the page wraps are joined."""
+    begun = ""
+    for number, raw in enumerate(text.splitlines(), first):
+        line = raw.strip()
+        joined = [f"{begun}{space}{line}" for space in (" ", "")] if begun else [line]
+        whole = next((one for one in joined if one in lines), None)
+        part = next((one for one in joined for known in lines if one and known.startswith(one)), None)
+        if whole is None and part is not None:
+            begun = part
+            continue
+        yield number, whole if whole is not None else line
+        begun = ""
+    if begun:
+        yield number, begun
+
+
 def check_quotation(block: Block, name: str, rest: str) -> None:
     """Raises Wrong where the lines are not those of the file, in its order."""
     path = ROOT / name
@@ -132,8 +149,7 @@ def check_quotation(block: Block, name: str, rest: str) -> None:
         raise Wrong(f"quotes {name}, which is not there")
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     start, free = 0, True
-    for number, raw in enumerate(rest.splitlines(), block.line + 1):
-        line = raw.strip()
+    for number, line in unwrapped(rest, lines, block.line + 1):
         if line in ("...", "// ...", "# ..."):
             free = True
             continue

@@ -81,6 +81,17 @@ def test_every_page_of_the_figures_file_is_a_page():
     assert sorted(defined) == sorted(name for names in named for name in names)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_code_fits_a_page_without_scrolling(page):
+    wide = []
+    for block in pages.read(page):
+        for number, line in enumerate(block.text.splitlines(), block.line):
+            is_code = block.language not in ("text", "json") and (block.language != "console" or line.startswith("$ "))
+            if is_code and len(line) > 88:
+                wide.append(f"{name_of(page)}:{number}: {len(line)} characters, of at most 88")
+    assert not wide, "\n".join(wide)
+
+
 @pytest.fixture
 def wrong(tmp_path):
     """What running a page of this text says is wrong."""
@@ -131,6 +142,7 @@ def test_a_page_that_is_right_passes(wrong):
         "```console gpu\n$ ncu --set full python examples/gemm.py --shapes 1024\n$ python try.py --any\n```\n"
         "```cpp\n// from kernels/softmax/05_tree_reduce.cu\nfloat maximum = -kInfinity;\n...\n"
         "    float sum = 0.0f;\n```\n"
+        "```cpp\n// from kernels/softmax/05_tree_reduce.cu\nfloat maximum =\n    -kInfinity;\n```\n"
     )
     assert wrong(text) == ""
 
@@ -368,6 +380,7 @@ def test_the_built_pages(tmp_path):
     """One build, which takes a while, for all that is looked at in it."""
     pytest.importorskip("sphinx", reason="the extra `docs` is not installed")
     pytest.importorskip("furo", reason="the extra `docs` is not installed")
+    pytest.importorskip("sphinx_copybutton", reason="the extra `docs` is not installed")
     html = tmp_path / "html"
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", str(ROOT / "docs"), str(html)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
