@@ -80,10 +80,11 @@ def softmax(
         out: The output, which may be `x` itself. By default a new array.
         variant: The name of a variant, or "auto". Variants are of the family softmax for float32 without options,
             otherwise of softmax_modes.
-        stream: By default the device's default stream, or the current stream of torch or CuPy. log: If true, return the
-        natural logarithm of the softmax. scale: A factor on `x`, rounded to float32. mask: An array that broadcasts to
-        `x`: bool (False hides an element) or float32 (added to `x`; -inf hides). The result for a row of only hidden
-        elements is 0, or -inf with `log`.
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+        log: If true, return the natural logarithm of the softmax.
+        scale: A factor on `x`, rounded to float32.
+        mask: An array that broadcasts to `x`: bool (False hides an element) or float32 (added to `x`; -inf hides). The
+            result for a row of only hidden elements is 0, or -inf with `log`.
 
     Returns:
         The result, an array of the input's library.
