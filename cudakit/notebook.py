@@ -64,7 +64,7 @@ def _counters(counted: LaunchCounters) -> str:
 
 
 def _cell(shell: Any, file: str) -> str | None:
-    """What errors and reports call the cell that IPython compiled as `file`; None if it is not a cell."""
+    """The name in errors and reports of the cell that IPython compiled as `file`; None if it is not a cell."""
     known = shell.compile.format_code_name(file)
     number = re.search(r"\d+", known[1]) if known is not None else None
     return None if number is None else f"<cell {number[0]}>"

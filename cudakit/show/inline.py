@@ -1,4 +1,4 @@
-"""What a notebook shows inline: tables of reports, and the source with its counters. HTML without script."""
+"""HTML that a notebook shows inline, without script: tables of reports, and the source with its counters."""
 
 from __future__ import annotations
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from paths import ROOT
 
 import cudakit
 
@@ -166,8 +168,11 @@ def test_a_cell_without_kernels_says_what_to_write(cell: Cell) -> None:
 def test_the_magic_explains_itself(cell: Cell, shell: InteractiveShell) -> None:
     help = shell.find_cell_magic("cu").__doc__
     assert help is not None
-    for option in ("--device", "--names", "--defines", "--options", "--include", "--std", "--max_registers"):
-        assert option in help
+    reference = (ROOT / "docs" / "api" / "notebook.md").read_text(encoding="utf-8")
+    options = set(re.findall(r"--[\w-]+", help))
+    assert {"--device", "--names", "--no-fmad"} <= options
+    for option in options:
+        assert f"`{option}`" in reference
 
 
 def test_arrays_are_shown_by_their_values(cell: Cell, shell: InteractiveShell) -> None:
