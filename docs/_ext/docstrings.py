@@ -85,11 +85,7 @@ def _items(chunk: str) -> list[str]:
 def _fields(chunk: str) -> list[str]:
     """A section as a field list: one field per entry of Args, Attributes and Raises, one in all for the others."""
     heading, _, text = chunk.partition(":\n")
-<<<<<<< HEAD
     kind, body = _SECTIONS[heading], textwrap.dedent(text).strip()
-=======
-    kind, body = _SECTIONS[heading], textwrap.dedent(text)
->>>>>>> 182193d (Code on pages is at most 88 characters wide, has a copy button, and fits its column)
     if kind in ("returns", "yields"):
         return [f":{kind}: {inline(' '.join(body.split()))}", ""]
     lines = [] if kind else [":Attributes:", ""]

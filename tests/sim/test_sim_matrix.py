@@ -600,11 +600,11 @@ F, R = "{%f0,%f1,%f2,%f3}", "{%r0,%r1,%r2,%r3}"
         (f"mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32.or.popc {R}, {{%r4,%r5}}, {{%r6}}, {R};", "popc"),
         ("mma.sync.aligned.m8n8k4.row.col.f16.f16.f16.f32 {%r0,%r1,%r2,%r3}, {%r4,%r5}, {%r6,%r7}, "
          "{%f0,%f1,%f2,%f3,%f4,%f5,%f6,%f7};", "D must be .f32"),
-        (f"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {F}, {{%r0,%r1}}, {{%r4,%r5}}, {F};", "4 registers, got 2"),
+        (f"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {F}, {{%r0,%r1}}, {{%r4,%r5}}, {F};", "4 registers, got"),
         ("wmma.mma.sync.aligned.row.col.m8n8k4.rz.f64.f64.f64.f64 {%d0,%d1}, {%d2}, {%d3}, {%d0,%d1};", "modifier .rz"),
         ("wmma.mma.sync.aligned.col.col.m8n8k32.s32.s4.s4.s32 {%r0,%r1}, {%r2}, {%r3}, {%r0,%r1};", "less than 8 bits"),
         ("wmma.load.a.sync.aligned.row.m16n16k4.shared.f16 {%r0,%r1,%r2,%r3,%r4,%r5,%r6,%r7}, [buffer];", ".m16n16k16"),
-        ("wmma.load.d.sync.aligned.row.m16n16k16.shared.f32 {%f0,%f1,%f2,%f3,%f4,%f5,%f6,%f7}, [buffer];", "a matrix and"),
+        ("wmma.load.d.sync.aligned.row.m16n16k16.shared.f32 {%f0,%f1,%f2,%f3,%f4,%f5,%f6,%f7}, [buffer];", "a matrix"),
         ("ldmatrix.sync.aligned.m8n8.x3.shared.b16 {%r0,%r1,%r2}, [buffer];", "modifier .x3"),
         ("ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r0,%r1}, [buffer];", "sm_100"),
         ("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r0}, [buffer];", "loads 2 registers"),

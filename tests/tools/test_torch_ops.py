@@ -381,7 +381,7 @@ def test_cudakit_does_not_import_torch():
 
 
 def test_wrap_of_a_tensor_that_records_gradients(sim):
-    with pytest.raises(GradientError, match=r"given a Parameter of shape \(2, 3\).*\.detach\(\).*cudakit\.torch"):
+    with pytest.raises(GradientError, match=r"got a Parameter of shape \(2, 3\).*\.detach\(\).*cudakit\.torch"):
         sim.wrap(torch.nn.Parameter(torch.ones(2, 3)))
     assert sim.wrap(torch.ones(2, 3)).shape == (2, 3)
 
