@@ -44,7 +44,7 @@ myst_heading_anchors = 4
 # GitHub does not render MyST's extensions of Markdown, so the pages do not use them.
 myst_enable_extensions: list[str] = []
 
-# Objects that a device, a module or a stream returns: the reference leaves out their constructors.
+# Objects that a device, a module or a stream returns, shown without constructors.
 docstrings_not_constructed = [
     "Compiled", "Context", "Declared", "DeviceArray", "Event", "Executable", "Graph",
     "Kernel", "LaunchShape", "Module", "Node", "Prepared", "Rates", "Report",

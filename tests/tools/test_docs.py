@@ -6,6 +6,7 @@ built pages have no link that leads nowhere.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -145,6 +146,27 @@ def test_a_page_that_is_right_passes(wrong):
         "```cpp\n// from kernels/softmax/05_tree_reduce.cu\nfloat maximum =\n    -kInfinity;\n```\n"
     )
     assert wrong(text) == ""
+
+
+def test_sections_of_docstrings_become_lists(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
+    import docstrings
+
+    text = "Sum.\n\nArgs:\n    x: A `float`,\n        by row.\n    *rest: More.\n\nRaises:\n    ValueError: If not.\n"
+    shown = [line for line in docstrings.converted(text) if line]
+    assert shown == [
+        "Sum.",
+        ":param x: A \\ :py:obj:`float`\\ , by row.",
+        ":param \\*rest: More.",
+        ":raises ValueError: If not.",
+    ]
+    for path in (ROOT / "cudakit").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and (found := ast.get_docstring(node)):
+                try:
+                    docstrings.converted(found)
+                except ValueError as error:
+                    pytest.fail(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}: {error}")
 
 
 REPORT = {
