@@ -32,10 +32,14 @@ extensions = [
     "commandline",
 ]
 exclude_patterns = ["_build"] if with_notebook else ["_build", "notebook.ipynb"]
-source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"} if with_notebook else {".md": "markdown"}
-suppress_warnings = [] if with_notebook else ["toc.excluded", "toc.not_readable", "myst.xref_missing"]
+source_suffix = (
+    {".md": "myst-nb", ".ipynb": "myst-nb"} if with_notebook else {".md": "markdown"}
+)
+suppress_warnings = (
+    [] if with_notebook else ["toc.excluded", "toc.not_readable", "myst.xref_missing"]
+)
 
-# The notebook is shown with its committed outputs, which a test compares with fresh ones.
+# The notebook is shown with its committed outputs; a test compares them with fresh ones.
 nb_execution_mode = "off"
 nb_render_error_lexer = "text"  # reports of faults are no tracebacks of IPython
 
