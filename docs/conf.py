@@ -39,7 +39,7 @@ suppress_warnings = (
     [] if with_notebook else ["toc.excluded", "toc.not_readable", "myst.xref_missing"]
 )
 
-# The notebook is shown with its committed outputs; a test compares them with fresh ones.
+# The notebook is shown with its committed outputs; a test compares them with a new run.
 nb_execution_mode = "off"
 nb_render_error_lexer = "text"  # reports of faults are no tracebacks of IPython
 
