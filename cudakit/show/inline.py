@@ -18,7 +18,7 @@ _STYLE = """<style>
 .cudakit-inline { overflow-x: auto; }
 .cudakit-inline table { border-collapse: collapse; margin: .4em 0; font-size: .85em; }
 .cudakit-inline table { font-variant-numeric: tabular-nums; }
-.cudakit-inline th, .cudakit-inline td { padding: .1em .5em; text-align: right; border: 0; white-space: nowrap; }
+.cudakit-inline th, .cudakit-inline td { padding: .1em .4em; text-align: right; border: 0; white-space: nowrap; }
 .cudakit-inline thead th { border-bottom: 1px solid #8888; vertical-align: bottom; white-space: normal; }
 .cudakit-inline .words { text-align: left; }
 .cudakit-inline td.code { text-align: left; white-space: pre; font-family: monospace; }
@@ -98,7 +98,7 @@ def _file(file: str, figures: Any, hints: Sequence[advice.Hint], sources: Mappin
     shown = set(range(1, last + 1))
     if last > _WHOLE:
         shown &= {near for line in lines for near in range(line - _AROUND, line + _AROUND + 1)}
-    head = "".join(f'<th scope="col" title="{escape(why)}">{escape(name)}</th>' for name, why in columns.headings)
+    head = "".join(f'<th scope="col" title="{escape(why)}">{_breakable(name)}</th>' for name, why in columns.headings)
     rows = []
     for number in sorted(shown):
         code = text[number - 1] if number <= len(text) else ""
@@ -115,3 +115,8 @@ def _file(file: str, figures: Any, hints: Sequence[advice.Hint], sources: Mappin
         f'<div>{name}</div><table><thead><tr>{head}<th scope="col">line</th>'
         f'<th scope="col" class="words">source</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )
+
+
+def _breakable(heading: str) -> str:
+    """A heading that may wrap after a slash, too."""
+    return escape(heading).replace("/", "/<wbr/>")
