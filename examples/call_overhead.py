@@ -314,7 +314,7 @@ def show(result, console):
             terminal.Column(heading, column, words=heading == "call")
             for heading, column in zip(headings, cells, strict=False)
         ]
-        columns.append(terminal.Column("right", [notes.verdict(text) for text in verdicts], words=True))
+        columns.append(terminal.Column("correct", [notes.verdict(text) for text in verdicts], words=True))
         terminal.show_table(console, title, columns, notes=notes.lines())
     for reason in dict.fromkeys(row["skipped"] for row in result["rows"] if row["skipped"]):
         terminal.show_text(console, f"torch: skipped: {reason}")

@@ -170,7 +170,7 @@ def show(result, console):
         ),
         terminal.Column("worst error", [number(row["max_abs_error"], 2) for row in rows], leave=1),
         terminal.Column(
-            "right", [notes.verdict("yes" if row["ok"] else f"NO: {row['why']}") for row in rows], words=True
+            "correct", [notes.verdict("yes" if row["ok"] else f"NO: {row['why']}") for row in rows], words=True
         ),
     ]
     terminal.show_table(console, "Jacobi's iteration, microseconds per step", columns, notes=notes.lines())

@@ -1,10 +1,10 @@
 """Ten launches of one kernel, nine of them with a mistake, by cudakit and by other packages: the outcome of each.
 
-Outcomes: "refused" means rejected before anything runs; otherwise the launch runs and its result is "right" (correct)
-or "wrong", or it ends in a "fault", after which the process cannot use the GPU. The first launch has no mistake: plain
-Python numbers, converted to the kernel's types. Each launch has its own process. CuPy, cuda.core and Triton are
-measured too, if installed and on a GPU. A Triton kernel takes any types, and its caller does not choose block and
-shared memory.
+Outcomes: a launch is rejected before anything runs ("refused" in the JSON), or it runs and its result is correct
+("right" in the JSON) or wrong, or it ends in a fault, after which the process cannot use the GPU. The first launch has
+no mistake: plain Python numbers, converted to the kernel's types. Each launch has its own process. CuPy, cuda.core and
+Triton are measured too, if installed and on a GPU. A Triton kernel takes any types, and its caller does not choose
+block and shared memory.
 
     python examples/launch_mistakes.py
     python examples/launch_mistakes.py --json -

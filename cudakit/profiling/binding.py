@@ -1,14 +1,14 @@
-"""What binds a kernel, in a word and in a sentence, by rules that can be read and argued with.
+"""The bottleneck of a kernel: a name and a sentence.
 
-In this order, the first that holds:
+The first of these rules that holds names it:
 
 1. Fewer than 60 % of the multiprocessors had work on average: the grid is too small or ends in a long tail.
-2. Half of a warp's lanes or fewer work, while more than half of the issue slots are taken: lanes are wasted.
-3. A unit is full. Each has a share of its peak from which on it counts as full (`FULL`); of several the one that is
-   furthest above it binds. A unit is full below 100 % because no kernel reaches a data sheet's peak: a plain copy gets
-   87 % of an H200's DRAM bandwidth, and products of the vendor's library 75 to 80 % of its FMA pipe.
-4. Nothing is full: warps wait. The group of reasons (`WAITS`) that takes the most of their time binds; few resident
-   warps are named where the chip's own limits keep them few.
+2. At most half of a warp's lanes are active, and more than half of the issue slots are used: lanes are wasted.
+3. A unit is full: its fraction of peak is above its threshold (`FULL`). If several are full, the bottleneck is the one
+   furthest above its threshold, as a ratio. Thresholds are below 100 % because no kernel reaches a data sheet's peak: a
+   plain copy reaches 87 % of an H200's DRAM bandwidth, cuBLAS 75 to 80 % of its FMA pipe.
+4. No unit is full, so warps wait. The bottleneck is the group of stall reasons (`WAITS`) that takes most of their time.
+   Low occupancy is mentioned if registers, shared memory or another limit causes it.
 """
 
 from __future__ import annotations
@@ -28,44 +28,46 @@ EXCESS = 1.25
 
 @dataclass(frozen=True)
 class Unit:
-    """Something a kernel can fill: its share in a row, from where on it is full, its name, and what is said of it."""
+    """A unit of the chip: the key of its fraction of peak in a row, the fraction from which it counts as full, its
+    name, and the sentence about it."""
 
     key: str
     full: float
     name: str
-    said: str
+    sentence: str
 
 
 SHARED = "shared memory"
 
 FULL = (
-    Unit("dram_share", 0.70, "DRAM bandwidth", "DRAM moves {share} of its peak"),
-    Unit("l2_share", 0.75, "L2 bandwidth", "the L2 serves sectors at {share} of its peak"),
-    Unit("l1_share", 0.80, "L1 data path", "the L1's data path is {share} busy, with accesses to global memory"),
+    Unit("dram_share", 0.70, "DRAM bandwidth", "DRAM runs at {share} of its peak"),
+    Unit("l2_share", 0.75, "L2 bandwidth", "the L2 runs at {share} of its peak bandwidth"),
+    Unit("l1_share", 0.80, "L1 data path", "the L1 data path is {share} busy with global memory"),
     Unit("tensor_share", 0.55, "tensor pipe", "the tensor pipe is {share} busy"),
     Unit("fma_share", 0.65, "FMA pipe", "the FMA pipe is {share} busy"),
-    Unit("alu_share", 0.75, "ALU pipe", "the pipe of integers and logic is {share} busy"),
-    Unit("xu_share", 0.75, "special functions", "the pipe of special functions and conversions is {share} busy"),
+    Unit("alu_share", 0.75, "ALU pipe", "the ALU pipe (integers and logic) is {share} busy"),
+    Unit("xu_share", 0.75, "special functions", "the XU pipe (special functions and conversions) is {share} busy"),
     Unit("issue_share", 0.80, "instruction issue", "instructions are issued in {share} of the cycles"),
 )
-# The same data path, where shared memory takes more than half of it.
-_SHARED = Unit("l1_share", 0.80, SHARED, "the L1's data path is {share} busy, most of it with shared memory")
+# the same data path, if shared memory takes more than half of it
+_SHARED = Unit("l1_share", 0.80, SHARED, "the L1 data path is {share} busy, mostly with shared memory")
 
 _SHARED_LATENCY = "shared memory latency"
 
-# Groups of reasons to wait: the name of what binds, and what the warps wait for.
+# groups of stall reasons: the name of the bottleneck, and what the warps wait for
 WAITS = {
     ("long_scoreboard", "lg_throttle", "drain"): ("memory latency", "global memory"),
     ("short_scoreboard", "mio_throttle"): (_SHARED_LATENCY, "shared memory or special functions"),
-    ("barrier",): ("barriers", "each other at barriers"),
+    ("barrier",): ("barriers", "other warps at barriers"),
     ("membar",): ("memory fences", "memory fences"),
-    ("wait", "math_pipe_throttle", "dispatch_stall"): ("instruction latency", "arithmetic results and pipes"),
+    ("wait", "math_pipe_throttle", "dispatch_stall"): ("instruction latency", "arithmetic results and busy pipes"),
     ("branch_resolving", "no_instruction", "imc_miss"): ("instruction fetch", "instructions, branches and constants"),
 }
 
 
 def explain(row: Row) -> dict[str, str]:
-    """`binds` (a name) and `sentence` for a row of `reduction`; both empty where nothing to judge by was collected."""
+    """`binds` (the bottleneck's name) and `sentence` for a row of `reduction`; both are empty if the metrics that the
+    rules need were not collected."""
     for rule in (_small_grid, _wasted_lanes, _full_unit, _waiting):
         verdict = rule(row)
         if verdict is not None:
@@ -83,9 +85,10 @@ def _small_grid(row: Row) -> tuple[str, str] | None:
     if busy is None or busy >= BUSY_ENOUGH:
         return None
     x, y, z = row["grid"]
-    waits = "".join(f"; their warps wait {percent(share)} of the time ({why})" for why, share in _first(row["stalls"]))
+    waits = "".join(f"; warps stall {percent(share)} of the time ({why})" for why, share in _first(row["stalls"]))
     return "small grid", (
-        f"a grid of {x * y * z:,} blocks keeps {percent(busy)} of the multiprocessors at work on average{waits}"
+        f"a grid of {x * y * z:,} block{'s' * (x * y * z != 1)} keeps {percent(busy)} of the multiprocessors busy on "
+        f"average{waits}"
         f"{_uncoalesced(row)}"
     )
 
@@ -95,8 +98,8 @@ def _wasted_lanes(row: Row) -> tuple[str, str] | None:
     if lanes is None or issue is None or lanes > LANES_WASTED or issue < ISSUE_TAKEN:
         return None
     return "idle lanes", (
-        f"a mean instruction is executed by {lanes:.3g} of a warp's 32 lanes, and {percent(issue)} of the issue slots "
-        f"are taken{_few_warps(row)}"
+        f"on average {lanes:.3g} of 32 lanes {'is' if lanes == 1 else 'are'} active, and {percent(issue)} of the issue "
+        f"slots are used{_few_warps(row)}"
     )
 
 
@@ -105,11 +108,11 @@ def _full_unit(row: Row) -> tuple[str, str] | None:
     if not there:
         return None
     unit = max(there, key=lambda unit: row[unit.key] / unit.full)
-    return unit.name, unit.said.format(share=percent(row[unit.key])) + _why(row, unit)
+    return unit.name, unit.sentence.format(share=percent(row[unit.key])) + _why(row, unit)
 
 
 def _units(row: Row) -> list[Unit]:
-    """The units whose shares were collected, the L1's data path under the name of what takes most of it."""
+    """The units whose shares were collected; the L1 data path counts as shared memory if that takes most of it."""
     there = [unit for unit in FULL if row[unit.key] is not None]
     shared = (
         row["shared_share"] is not None and row["l1_share"] is not None and 2 * row["shared_share"] > row["l1_share"]
@@ -118,16 +121,16 @@ def _units(row: Row) -> list[Unit]:
 
 
 def _why(row: Row, unit: Unit) -> str:
-    """What makes it full, where a figure says so."""
+    """The cause that the row's figures show for a full unit, or ""."""
     if unit.name == SHARED:
-        few = "; there are no bank conflicts, but too many accesses for the arithmetic they feed"
-        return _fma(row) + (_conflicts(row) or few)
+        many = "; there are no bank conflicts, but too many shared memory accesses per arithmetic instruction"
+        return _fma(row) + (_conflicts(row) or many)
     if unit.key == "l1_share":
         return _fma(row) + _uncoalesced(row)
     if unit.key == "dram_share":
         return f", {row['gbps']:,.0f} GB/s" + _uncoalesced(row) if row["gbps"] is not None else _uncoalesced(row)
     if unit.key in ("fma_share", "tensor_share") and row["issue_share"] is not None:
-        return f", with instructions issued in {percent(row['issue_share'])} of the cycles"
+        return f", and instructions are issued in {percent(row['issue_share'])} of the cycles"
     return ""
 
 
@@ -149,30 +152,34 @@ def _waiting(row: Row) -> tuple[str, str] | None:
 
 
 def _conflicts(row: Row) -> str:
-    """Where shared memory takes more passes (wavefronts) than its bytes need."""
+    """The excess of shared memory's wavefronts over the fewest that its bytes need, or ""."""
     actual, ideal = row["shared_wavefronts"], row["shared_wavefronts_ideal"]
     if not actual or not ideal or actual <= EXCESS * ideal:
         return ""
-    return f"; bank conflicts make {actual / ideal:.2g} passes over shared memory of each that is needed"
+    return f"; bank conflicts multiply the wavefronts of shared memory by {actual / ideal:.2g}"
 
 
 def _uncoalesced(row: Row) -> str:
-    """Where a warp's accesses touch more sectors than their bytes would fill."""
+    """The excess of the sectors that accesses touch over the fewest that their bytes need, or ""."""
     actual, ideal = row["global_sectors"], row["global_sectors_ideal"]
     if not actual or not ideal or actual <= EXCESS * ideal:
         return ""
-    return f"; accesses to global memory touch {actual / ideal:.2g} times the sectors that their bytes would fill"
+    return f"; uncoalesced accesses touch {actual / ideal:.2g} times the sectors that their bytes need"
 
 
 def _fma(row: Row) -> str:
-    return f", the FMA pipe {percent(row['fma_share'])}" if row["fma_share"] is not None else ""
+    return f"; the FMA pipe is {percent(row['fma_share'])} busy" if row["fma_share"] is not None else ""
 
 
 def _few_warps(row: Row) -> str:
     occupancy, limit = row["occupancy"], row["limited_by"]
     if occupancy is None or occupancy >= FEW_WARPS or not limit:
         return ""
-    return f", and {percent(occupancy)} of the warps that a multiprocessor can hold are there to fill in ({limit})"
+    return f"; occupancy is only {percent(occupancy)}, limited by {_LIMITS.get(limit, limit)}"
+
+
+#: A limit as the end of "limited by", if it is not the same word.
+_LIMITS = {"grid": "the size of the grid", "block size": "the block size", "blocks": "blocks per multiprocessor"}
 
 
 def _first(stalls: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""Tables of single examples: host time per launch and per call of an op, wrong launches, NVTX ranges."""
+"""Tables of single examples: host time per launch and per call, launches with a mistake, NVTX ranges."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cudakit.show.tables import Group, Row, by_shape, device_line, group_text
 
 
 def call_name(row: Row) -> str:
-    """How a table of host times names a call: a launch by its variant, another call by family and shape too."""
+    """The name of a call in a table of host times: a launch's variant; other calls also have a family and a shape."""
     if row["family"] == "launch":
         return str(row["variant"])
     return " ".join(part for part in (row["family"], shape_text(row["shape"]), row["variant"]) if part)
@@ -22,22 +22,23 @@ def call_name(row: Row) -> str:
 
 def launches(report: Mapping[str, Any]) -> str:
     """The host's microseconds per call, as examples/launch_overhead.py measures them."""
-    lines = ["| launch | host us a call (p10 to p90) | above bare |", "|---|---|---|"]
+    lines = []
     for row in report["rows"]:
         spread = row.get("host_us")
         if spread is None:
             continue
         above = NOTHING if row.get("above_bare_us") is None else f"{row['above_bare_us']:+.2f}"
-        times = f"{spread['median']:.2f} ({spread['p10']:.2f} to {spread['p90']:.2f})"
-        lines.append(markdown.row([call_name(row), times, above]))
-    return "\n".join([*lines, "", device_line(report)])
+        percentiles = f"{spread['p10']:.2f} to {spread['p90']:.2f}"
+        lines.append([call_name(row), f"{spread['median']:.2f}", above, percentiles])
+    headings = ["launch", "host us per call", "above bare", "p10 to p90"]
+    return "\n".join([*markdown.table(headings, lines), "", device_line(report)])
 
 
 def call_tables(report: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Title, headings and text cells of each table of examples/call_overhead.py: one column per way to call, each of
-    ours with its distance from torch's."""
+    """Title, headings and text cells of each table of examples/call_overhead.py: one column per way to call; ours
+    include the difference from torch."""
     ways = list(dict.fromkeys(row["variant"] for row in report["rows"]))
-    headings = ["call", *(way.removeprefix("peer:") for way in ways), "right"]
+    headings = ["call", *(way.removeprefix("peer:") for way in ways), "correct"]
     loops: dict[Group, list[Row]] = {}
     calls: dict[Group, list[Row]] = {}
     for group, rows in by_shape(report["rows"]).items():
@@ -45,12 +46,12 @@ def call_tables(report: Mapping[str, Any]) -> list[tuple[str, list[str], list[li
     burst = report["burst"]
     return [
         (
-            f"host us per call, bursts of {burst} (above torch's)",
+            f"host us per call, bursts of {burst} (above torch)",
             headings,
             [_call_line(group, rows, ways, _call_cost) for group, rows in calls.items()],
         ),
         (
-            f"wall us per call in a loop of {burst} (over torch's)",
+            f"wall us per call in a loop of {burst} (relative to torch)",
             headings,
             [_call_line(group, rows, ways, _loop_cost) for group, rows in loops.items()],
         ),
@@ -68,46 +69,50 @@ def _call_cost(row: Row) -> str:
     if row["call_us"] is None:
         return NOTHING
     above = row["above_torch_us"]
-    beside = "" if above is None or row["variant"].startswith("peer:") else f" ({above:+.2f})"
-    return f"{row['call_us']['median']:.2f}{beside}"
+    difference = "" if above is None or row["variant"].startswith("peer:") else f" ({above:+.2f})"
+    return f"{row['call_us']['median']:.2f}{difference}"
 
 
 def _loop_cost(row: Row) -> str:
     if row["loop_us"] is None:
         return NOTHING
     share = row["of_torch"]
-    beside = "" if share is None or row["variant"].startswith("peer:") else f" ({share:.2f} x)"
-    return f"{row['loop_us']['median']:.2f}{beside}"
+    ratio = "" if share is None or row["variant"].startswith("peer:") else f" ({share:.2f} x)"
+    return f"{row['loop_us']['median']:.2f}{ratio}"
 
 
 def calls(report: Mapping[str, Any]) -> str:
-    """What calls of cudakit.ops cost beside torch's, as examples/call_overhead.py measures them."""
+    """The host's time of calls of cudakit.ops and of torch, as examples/call_overhead.py measures them."""
     parts = []
     for title, headings, lines in call_tables(report):
-        table = [headings, ["---"] * len(headings), *lines]
-        parts += [f"**{title}**", "", *map(markdown.row, table), ""]
+        parts += [f"**{title}**", "", *markdown.table(headings, lines), ""]
     versions = f", torch {report['torch']}" if report["torch"] else ""
     return "\n".join([*parts, device_line(report) + versions])
 
 
+#: Words of a table for outcomes that the JSON names differently.
+_OUTCOMES = {"right": "correct", "refused": "rejected"}
+
+
 def mistake_cells(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Headings and text cells, a line a mistake and a column a package, of examples/launch_mistakes.py."""
+    """Headings and text cells of examples/launch_mistakes.py: one line per mistake, one column per package."""
     packages = list(dict.fromkeys(row["variant"] for row in report["rows"]))
-    outcomes = {(row["mistake"], row["variant"]): row["outcome"] or NOTHING for row in report["rows"]}
+    outcomes = {
+        (row["mistake"], row["variant"]): _OUTCOMES.get(row["outcome"], row["outcome"]) or NOTHING
+        for row in report["rows"]
+    }
     mistakes = list(dict.fromkeys(row["mistake"] for row in report["rows"]))
     lines = [[mistake, *(outcomes.get((mistake, package), NOTHING) for package in packages)] for mistake in mistakes]
-    return ["what is launched", *(package.removeprefix("peer:") for package in packages)], lines
+    return ["launch", *(package.removeprefix("peer:") for package in packages)], lines
 
 
 def mistakes(report: Mapping[str, Any]) -> str:
-    """What became of wrong launches, as examples/launch_mistakes.py tries them."""
-    headings, lines = mistake_cells(report)
-    table = [headings, ["---"] * len(headings), *lines]
-    return "\n".join([*map(markdown.row, table), "", device_line(report)])
+    """The outcomes of launches with a mistake, as examples/launch_mistakes.py reports them."""
+    return "\n".join([*markdown.table(*mistake_cells(report)), "", device_line(report)])
 
 
 def ranges(report: Mapping[str, Any]) -> str:
-    """The table of a report's NVTX ranges, their own first and the level within them."""
+    """The table of a report's NVTX ranges: the outer ranges and those directly within them."""
     if "ranges" not in report:
-        raise Refused("there are no ranges in the report: examples/nvtx_matmul.py --json writes one that has them")
+        raise Refused("the report has no ranges: write one with examples/nvtx_matmul.py --json")
     return trace.markdown(report["ranges"])

@@ -1,9 +1,22 @@
-"""Texts of reports in markdown: nothing in them ends a cell, a table, a mark or a page."""
+"""Tables in markdown, and texts escaped so that they cannot end a cell, a table, a mark or a page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from cudakit.show.digits import NOTHING
+
+
+def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table. A column is left out if all its cells are empty or dashes, except the first column."""
+    used = [
+        place
+        for place in range(len(headings))
+        if place == 0 or not lines or any(line[place] not in ("", NOTHING) for line in lines)
+    ]
+    texts = [[line[place] for place in used] for line in (headings, *lines)]
+    return [row(texts[0]), "|" + "---|" * len(used), *map(row, texts[1:])]
 
 
 def row(cells: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""A profile as a table, a row a launch: as markdown between marks, or in a terminal."""
+"""Tables of a profile, one row per launch: as markdown between marks, or in a terminal."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def _figure(key: str, digits: int = 3) -> Callable[[Row], str]:
 
 
 def name_of(row: Row, *, short: bool = False) -> str:
-    """What a row is called: its range (short: without the family), and the kernel where the range does not say it."""
+    """The name of a row: its range (short: without the family), and the kernel's name unless the range contains it."""
     kernel = str(row["kernel"])
     if not row["range"]:
         return kernel
     name = str(row["variant"] if short and row["variant"] else row["range"])
-    # gemm.tiled16 is the kernel `tiled` at a size.
+    # gemm.tiled16 is the kernel `tiled` with a tile size
     said = row["variant"].rstrip("0123456789") == kernel.rstrip("0123456789")
     return name if said else f"{name}: {kernel}"
 
 
 def _pipes(row: Row) -> str:
-    """The arithmetic pipe that is busier: FMA, or the tensor cores'."""
+    """The busier one of the FMA pipe and the tensor pipe."""
     fma, tensor = row["fma_share"], row["tensor_share"]
     if fma is None and tensor is None:
         return NOTHING
@@ -54,8 +54,8 @@ def _sectors(row: Row) -> str:
     return " / ".join(number(row[key]) for key in ("sectors_per_load", "sectors_per_store"))
 
 
-def _passes(row: Row) -> str:
-    """Wavefronts of shared memory for each that its bytes need: 1 is free of bank conflicts."""
+def _wavefronts(row: Row) -> str:
+    """Wavefronts of shared memory relative to the fewest that its bytes need: 1 means no bank conflicts."""
     actual, ideal = row["shared_wavefronts"], row["shared_wavefronts_ideal"]
     return number(actual / ideal) if actual and ideal else NOTHING
 
@@ -64,7 +64,7 @@ def _occupancy(row: Row) -> str:
     if row["occupancy"] is None:
         return NOTHING
     most = row["occupancy_theoretical"]
-    # What the limits allow is said where the launch stays short of it.
+    # the theoretical occupancy is shown if the achieved one is well below it
     short = f" of {percent(most)}" if most is not None and row["occupancy"] < 0.9 * most else ""
     return percent(row["occupancy"]) + short + (f", {row['limited_by']}" if row["limited_by"] else "")
 
@@ -76,8 +76,8 @@ def _waits(count: int) -> Callable[[Row], str]:
     return text
 
 
-_BINDS: Column = ("binds", lambda row: row["binds"] or NOTHING)
-# What it reached, and of which peaks.
+_BOTTLENECK: Column = ("bottleneck", lambda row: row["binds"] or NOTHING)
+# Rates, and fractions of the peaks.
 REACHED: list[Column] = [
     ("us", _figure("time_us")),
     ("TFLOP/s", _figure("tflops")),
@@ -86,32 +86,32 @@ REACHED: list[Column] = [
     ("DRAM", _share("dram_share")),
     ("FMA or tensor", _pipes),
     ("issue", _share("issue_share")),
-    _BINDS,
+    _BOTTLENECK,
 ]
-# Why it did not reach more.
-HELD: list[Column] = [
+# Causes of lower rates.
+CAUSES: list[Column] = [
     ("L1 / L2 hits, %", _hits),
-    ("sectors a load / store", _sectors),
-    ("shared passes", _passes),
+    ("sectors per load / store", _sectors),
+    ("wavefronts, x ideal", _wavefronts),
     ("regs", _figure("registers")),
     ("occupancy", _occupancy),
-    ("waits for", _waits(2)),
+    ("stalls", _waits(2)),
 ]
 # A terminal's table: each heading, and its place in the order in which columns are left out (cudakit.show.terminal).
 _TERMINAL = {
     "us": 0, "TFLOP/s": 3, "GB/s": 2, "FLOP/byte": 5, "DRAM": 0, "FMA or tensor": 0, "issue": 4,
-    "L1 / L2": 8, "sectors": 7, "occupancy": 6, "waits for": 1, "binds": 0,
+    "L1 / L2": 8, "sectors": 7, "occupancy": 6, "stalls": 1, "bottleneck": 0,
 }  # fmt: skip
 _OWN: list[Column] = [
     ("L1 / L2", _hits),
     ("sectors", _sectors),
     ("occupancy", _share("occupancy")),
-    ("waits for", _waits(1)),
+    ("stalls", _waits(1)),
 ]
 TERMINAL: list[Column] = [
     *(column for column in REACHED[:-1] if column[0] in _TERMINAL),
     *_OWN,
-    _BINDS,
+    _BOTTLENECK,
 ]
 
 
@@ -134,14 +134,15 @@ def device_line(report: Mapping[str, Any]) -> str:
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """Two tables as GitHub draws them, what each launch reached and what held it back, and its sentence below."""
+    """Two tables in markdown, of each launch's rates and of their causes, and below them one sentence per launch."""
     launch: Column = ("launch", lambda row: name_of(row, short=_one_family(report)))
+    tables = [pages.table(*cells(report["rows"], [launch, *columns])) for columns in (REACHED, CAUSES)]
     last = "; ".join(part for part in (ceilings_line(report), device_line(report)) if part)
     return "\n".join(
         [
-            *_table(report["rows"], [launch, *REACHED]),
+            *tables[0],
             "",
-            *_table(report["rows"], [launch, *HELD]),
+            *tables[1],
             "",
             sentences(report),
             "",
@@ -150,33 +151,24 @@ def markdown(report: Mapping[str, Any]) -> str:
     )
 
 
-def _table(rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
-    headings, lines = cells(rows, columns)
-    return [
-        "| " + " | ".join(headings) + " |",
-        "|" + "---|" * len(headings),
-        *map(pages.row, lines),
-    ]
-
-
 def _one_family(report: Mapping[str, Any]) -> bool:
-    """Whether all launches are of one ladder, whose name then need not stand in each line."""
+    """Whether all launches are of one family, so that its name is not repeated in each line."""
     return len({row["family"] for row in report["rows"]}) == 1
 
 
 def sentences(report: Mapping[str, Any]) -> str:
-    """A line a launch: what binds it."""
+    """One line per launch: its bottleneck and why."""
     short = _one_family(report)
     return "\n".join(f"- `{name_of(row, short=short)}`: {row['sentence']}" for row in report["rows"] if row["sentence"])
 
 
 def show(report: Mapping[str, Any], console: Console) -> None:
-    """Prints the table, then the sentences."""
+    """Print the table, then one sentence per launch."""
     rows, short = report["rows"], _one_family(report)
     names = [name_of(row, short=short) for row in rows]
     columns = [terminal.Column("launch", names, words=True)]
     for heading, text in TERMINAL:
-        words = heading in ("waits for", "binds")
+        words = heading in ("stalls", "bottleneck")
         columns.append(terminal.Column(heading, [text(row) for row in rows], _TERMINAL[heading], words))
     ceilings = ceilings_line(report)
     terminal.show_table(console, report["command"], columns, notes=[ceilings] if ceilings else [])

@@ -1,4 +1,4 @@
-"""A report as a table: for a terminal through rich, for README.md and profiles/ as markdown between marks."""
+"""Tables of a bench's report: in a terminal, and as markdown between the marks of README.md, docs and profiles."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ Group = tuple[str, tuple[int, ...], str, str]  # family, shape, dtype, mode
 
 @dataclass(frozen=True)
 class ReportColumn:
-    """A heading, and the text of a row's cell, given the row and the one that it is compared with.
+    """A column of a report's table.
 
+    heading: the text of its head. text: returns a row's cell, given the row and the row that it is compared with.
     leave: a terminal's table leaves out the columns with the greatest number first, and those with 0 never. words:
     text, not a figure. only: "page" if a terminal's table never has it, "terminal" if markdown never has it.
     """
@@ -37,15 +38,8 @@ def _label(row: Row, _: Mapping[str, Any]) -> str:
     return NOTHING if row["rung"] is None else str(row["rung"])
 
 
-def _time(row: Row, _: Mapping[str, Any]) -> str:
-    spread = row["time_ms"]
-    if spread is None:
-        return NOTHING
-    return f"{number(spread['median'])} ({number(spread['p10'])} to {number(spread['p90'])})"
-
-
 def _call(row: Row, _: Mapping[str, Any]) -> str:
-    spread = row.get("call_us")  # reports of earlier releases have none
+    spread = row.get("call_us")  # reports of earlier releases do not have the key
     return NOTHING if spread is None else number(spread["median"])
 
 
@@ -89,7 +83,7 @@ def _idea(row: Row, _: Mapping[str, Any]) -> str:
 
 
 def _idea_and_host_time(row: Row, _: Mapping[str, Any]) -> str:
-    """If the device has no clock, the one time there is: the host's own work."""
+    """The idea, and in the row cpu the host's time: the only time in a simulated device's report."""
     spread = row["time_ms"]
     return _idea(row, _) + (f": {number(spread['median'])} ms" if spread and row["variant"] == "cpu" else "")
 
@@ -103,49 +97,53 @@ def _percentiles(row: Row, _: Mapping[str, Any]) -> str:
     return NOTHING if spread is None else f"{number(spread['p10'])} to {number(spread['p90'])}"
 
 
-_WHO = [ReportColumn("rung", _label), ReportColumn("variant", lambda row, _: str(row["variant"]), words=True)]
-_IDEA = ReportColumn("what it adds", _idea, only="page")
-_IDEA_AND_HOST_TIME = replace(_IDEA, text=_idea_and_host_time)
-_OCCUPANCY = ReportColumn("occupancy", _occupancy, leave=8)
-_ERROR = ReportColumn("worst error", _error, leave=9)
-_RIGHT = ReportColumn("right", _verdict, words=True)
-_LAST = [_OCCUPANCY, _ERROR, _RIGHT]
-_CALL = ReportColumn("call, us", _call, leave=3)
-_WITH_TRANSFERS = ReportColumn("with transfers, ms", lambda row, _: number(row["end_to_end_ms"]), leave=7)
-_MS = [
-    ReportColumn("ms (p10 to p90)", _time, only="page"),
-    ReportColumn("ms", _median, only="terminal"),
-    ReportColumn("p10 to p90", _percentiles, leave=6, only="terminal"),
+_NAME = [
+    ReportColumn("rung", _label, only="terminal"),
+    ReportColumn("variant", lambda row, _: str(row["variant"]), words=True),
 ]
-_FIRST = [*_WHO, _IDEA, *_MS, _CALL]
+_IDEA = ReportColumn("idea", _idea, only="page")
+_IDEA_AND_HOST_TIME = replace(_IDEA, text=_idea_and_host_time)
+_ERROR = ReportColumn("worst error", _error, leave=9)
+_CORRECT = ReportColumn("correct", _verdict, words=True)
+_LAST = [ReportColumn("occupancy", _occupancy, leave=8), _ERROR, _CORRECT]
+_MS = ReportColumn("ms", _median)
+_OTHER_TIMES = [
+    ReportColumn("call, us", _call, leave=3),
+    ReportColumn("p10 to p90", _percentiles, leave=6),
+    ReportColumn("with transfers, ms", lambda row, _: number(row["end_to_end_ms"]), leave=7),
+]
 
 TIMED: list[ReportColumn] = [
-    *_FIRST,
+    *_NAME,
+    _MS,
     ReportColumn("GB/s", lambda row, _: number(row["gbps"])),
     ReportColumn("of copy", _share),
-    ReportColumn("x rung 1", _speedup, leave=5),
-    _WITH_TRANSFERS,
+    ReportColumn("x first", _speedup, leave=5),
+    *_OTHER_TIMES,
     *_LAST,
+    _IDEA,
 ]
-# For families whose measure is arithmetic.
+# For families whose work is measured in FLOPs.
 TIMED_FLOPS: list[ReportColumn] = [
-    *_FIRST,
+    *_NAME,
+    _MS,
     ReportColumn("TFLOP/s", lambda row, _: number(row["tflops"])),
     ReportColumn("of library", _share),
     ReportColumn("of fp32 peak", lambda row, _: NOTHING, leave=4),
-    ReportColumn("x rung before", _speedup, leave=5),
-    _WITH_TRANSFERS,
+    ReportColumn("x previous", _speedup, leave=5),
+    *_OTHER_TIMES,
     *_LAST,
+    _IDEA,
 ]
 COUNTED: list[ReportColumn] = [
-    *_WHO,
-    _IDEA_AND_HOST_TIME,
+    *_NAME,
     ReportColumn("bytes/element", _counter("bytes_per_element")),
     ReportColumn("sectors/request", _counter("sectors_per_request")),
     ReportColumn("bank conflicts", _counter("bank_conflicts"), leave=5),
     ReportColumn("instructions", _counter("instructions"), leave=4),
     ReportColumn("branch efficiency", _counter("branch_efficiency"), leave=6),
     *_LAST,
+    _IDEA_AND_HOST_TIME,
 ]
 
 
@@ -165,30 +163,30 @@ def _rate(name: str) -> Callable[[Row, Mapping[str, Any]], str]:
     return lambda row, other: NOTHING if row["time_ms"] is None else text(row, other)
 
 
-# For pipelines, whose work is the traffic between host and device.
+# For pipelines, which move data between host and device.
 STREAMED: list[ReportColumn] = [
-    *_WHO,
-    _IDEA_AND_HOST_TIME,
-    ReportColumn("ms", _median),
+    *_NAME,
+    _MS,
     ReportColumn("GB/s in", _rate("gbps_in"), leave=4),
     ReportColumn("GB/s out", _rate("gbps_out"), leave=4),
     ReportColumn("of bound", _share),
-    ReportColumn("x rung 1", _speedup, leave=5),
+    ReportColumn("x first", _speedup, leave=5),
     ReportColumn("chunks", _streamed("chunks"), leave=6),
     ReportColumn("pinned MB", _streamed("host_bytes", 1e-6), leave=7),
     ReportColumn("device MB", _streamed("device_bytes", 1e-6), leave=7),
     _ERROR,
-    _RIGHT,
+    _CORRECT,
+    _IDEA_AND_HOST_TIME,
 ]
 
 
 def counts_flops(rows: Sequence[Row]) -> bool:
-    """Whether these rows' measure is arithmetic, not bandwidth."""
+    """Whether these rows are rated in TFLOP/s and not in GB/s."""
     return any(row.get("ceiling", "copy") not in ("copy", "bound") for row in rows)
 
 
 def columns_of(report: Mapping[str, Any], rows: Sequence[Row]) -> list[ReportColumn]:
-    """Times for a GPU's report, counters for a simulated device's, which has no clock."""
+    """The columns for `rows`: times if they are from a GPU, counters if they are from a simulated device."""
     if any(row.get("pipeline") for row in rows):
         return STREAMED
     if report["device"]["kind"] != "gpu":
@@ -214,14 +212,16 @@ def by_shape(rows: Iterable[Row]) -> dict[Group, list[Row]]:
 
 
 def group_text(group: Group) -> str:
-    """`softmax 8192x8192 float32`, and the mode where it has a name."""
+    """`softmax 8192x8192 float32`, and the mode if it has a name."""
     family, shape, dtype, mode = group
     return " ".join(part for part in (family, shape_text(shape), dtype, mode) if part)
 
 
 def compared_with(rows: Sequence[Row]) -> list[Row]:
-    """For each row the one its speed-up is counted from: rung 1, or where the measure is arithmetic the rung before;
-    nothing where that was not run."""
+    """For each row the row that its speed-up is relative to, or an empty one if that was not run.
+
+    It is the ladder's first variant, or for rows rated in TFLOP/s the previous variant.
+    """
     rungs = {row["rung"]: row for row in rows if row["rung"] is not None}
     if not counts_flops(rows):
         return [rungs.get(1, {})] * len(rows)
@@ -248,7 +248,7 @@ def is_counted(report: Mapping[str, Any]) -> bool:
 
 
 def ceiling_line(report: Mapping[str, Any], group: Group) -> str:
-    """The ceilings measured with these rows, or where the figures come from instead."""
+    """The ceilings measured with these rows; for a simulated device's report, that its figures are counted."""
     link = report["ceilings"].get("link")
     if link:
         return (
@@ -279,7 +279,7 @@ def _with_others(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 
 def show(report: Mapping[str, Any], console: Console) -> None:
-    """Prints one table per shape, with one line per row; after the last one the ideas of the rows."""
+    """Print one table per shape, with one line per row, and the variants' ideas after the last table."""
     for group, rows in by_shape(report["rows"]).items():
         notes = terminal.Notes()
         shown = []
@@ -287,7 +287,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
             if column.only == "page":
                 continue
             texts = [column.text(row, other) for row, other in _with_others(rows)]
-            if column is _RIGHT:
+            if column is _CORRECT:
                 texts = [notes.verdict(text) for text in texts]
             shown.append(terminal.Column(column.heading, texts, column.leave, column.words))
         host = next((row["time_ms"] for row in rows if row["variant"] == "cpu"), None)
@@ -316,7 +316,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
 
 
 def _ideas(rows: Sequence[Row]) -> list[str]:
-    """One line per variant with an idea, however many shapes it ran on; with the family if there are several."""
+    """One line per variant with an idea; the family's name precedes the variant's if there are several families."""
     several = len({row["family"] for row in rows}) > 1
     lines = []
     for row in rows:
@@ -328,22 +328,19 @@ def _ideas(rows: Sequence[Row]) -> list[str]:
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """The same tables as GitHub draws them."""
+    """The same tables in markdown, without the rung: the order of the rows shows it."""
     parts = []
     for group, rows in by_shape(report["rows"]).items():
-        headings, lines = cells(report, rows)
         ceilings = ceiling_line(report, group)
         parts.append(f"**{group_text(group)}**{f' ({ceilings})' if ceilings else ''}\n")
-        parts.append(pages.row(headings))
-        parts.append("|" + "---|" * len(headings))
-        parts.extend(map(pages.row, lines))
-        parts.append("")
+        parts += [*pages.table(*cells(report, rows)), ""]
     parts.append(device_line(report))
     return "\n".join(parts)
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    """One line a shape: the best variant beside its ceiling and the peers of the same run. For a GPU's report."""
+    """One table with one line per shape: the best variant, its ceiling and the peers of the same run. For a GPU's
+    report."""
     groups = by_shape(report["rows"])
     flops = counts_flops(report["rows"])
     unit, key = ("TFLOP/s", "tflops") if flops else ("GB/s", "gbps")
@@ -352,29 +349,31 @@ def summary(report: Mapping[str, Any]) -> str:
     others = [row["variant"] for row in report["rows"] if row["variant"].startswith("peer:") or row["rung"] == 0]
     peers = sorted(dict.fromkeys(others))
     called = _compared_call(report["rows"])
-    headings = ["shape", *(() if flops else ("copy",)), "best variant", unit, "of library" if flops else "of copy"]
+    headings = ["shape", "cudakit", "of library" if flops else "of copy", *(() if flops else ("copy",))]
     headings += [*(peer.removeprefix("peer:") for peer in peers), "call, us"]
-    headings += [*([f"{called.removeprefix('peer:')}'s call"] if called else []), "right"]
-    lines = [pages.row(headings), "|" + "---|" * len(headings)]
+    headings += [*([f"{called.removeprefix('peer:')}'s call"] if called else []), "correct", "best variant"]
+    lines = []
     for (family, shape, dtype, mode), rows in groups.items():
         timed = [row for row in rows if row["rung"] and row["ok"] and row[key] is not None]
         best = max(timed, key=lambda row: float(row[key]), default=None)
-        beside = {row["variant"]: row for row in rows}
+        by_name = {row["variant"]: row for row in rows}
         parts = (family if len(families) > 1 else "", shape_text(shape), "" if dtype == "float32" else dtype, mode)
         line = [" ".join(part for part in parts if part)]
+        line += [number(best[key]), _share(best, {})] if best else [NOTHING] * 2
         line += [] if flops else [number(copies.get((shape, dtype, mode)))]
-        line += [best["variant"], number(best[key]), _share(best, {})] if best else [NOTHING] * 3
-        line += [number(beside.get(peer, {}).get(key)) for peer in peers]
+        line += [number(by_name.get(peer, {}).get(key)) for peer in peers]
         line.append(_call(best or {}, {}))
-        line += [_call(beside.get(called, {}), {})] if called else []
+        line += [_call(by_name.get(called, {}), {})] if called else []
         line.append("NO" if any(row["ok"] is False for row in rows) else "yes")
-        lines.append(pages.row(line))
-    measured = f"{unit}; call: the host's microseconds per call, a dash if it was not measured"
-    return "\n".join([*lines, "", f"{measured}; {device_line(report)}"])
+        line.append(best["variant"] if best else NOTHING)
+        lines.append(line)
+    shown = pages.table(headings, lines)
+    call = "call: the host's microseconds per call; " if "call" in shown[0] else ""
+    return "\n".join([*shown, "", f"{unit}; {call}{device_line(report)}"])
 
 
 def _compared_call(rows: Sequence[Row]) -> str:
-    """The peer whose call stands beside ours: torch's own, or the peer that is the ceiling; "" if there is neither."""
+    """The peer whose call is compared with ours: torch, or the peer that is the ceiling; "" if neither was run."""
     names = {row["variant"] for row in rows if row["variant"].startswith("peer:")}
     ceilings = (str(row.get("ceiling")) for row in rows)
     return next((name for name in ("peer:torch", *ceilings) if name in names), "")
