@@ -30,6 +30,7 @@ extensions = [
     "docstrings",
     "repository",
     "commandline",
+    "units",
 ]
 exclude_patterns = ["_build"] if with_notebook else ["_build", "notebook.ipynb"]
 source_suffix = (
