@@ -1,8 +1,7 @@
-"""Kernels of other compilers, ahead of time, into modules like any other: Triton (`triton`) and cuTile (`cutile`).
+"""Kernels written for Triton (`triton`) or cuTile (`cutile`): compiled ahead of time and loaded as modules.
 
-Each launch is checked against what the compiler says of the kernel's parameters, and fills in its block and shared
-memory. What was compiled is kept on disk as NVRTC's results are (`cudakit.compile.cache`), so it is never compiled
-twice.
+Each launch is checked against the parameters that the compiler reports, and fills in the block and the shared memory.
+Compiled kernels are kept in the disk cache, like NVRTC's (`cudakit.compile.cache`), and are not compiled again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the frontends share: a kernel that another compiler made, loaded, with the launch that its compiler says."""
+"""Shared parts of the frontends: a loaded kernel of another compiler, with the block and shared memory it needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cudakit.launch.module import Module, ObjectCode
 if TYPE_CHECKING:
     from cudakit.device import Device
 
-#: The scalar types that a signature may name, by numpy's names and ml_dtypes'.
+#: The scalar types that a signature may name, by their names in numpy and ml_dtypes.
 SCALARS: dict[str, Type] = {
     "bool": BUILTIN["b"],
     "int8": BUILTIN["a"], "int16": BUILTIN["s"], "int32": BUILTIN["i"], "int64": BUILTIN["x"],
@@ -30,25 +30,31 @@ SCALARS: dict[str, Type] = {
     "float32": BUILTIN["f"], "float64": BUILTIN["d"],
 }  # fmt: skip
 NULL = Type("void* (scratch memory)", "pointer", 8, target=VOID)
-ALIGNED = 16  # bytes: the widest access of a thread, and what a ":16" promises
+ALIGNED = 16  # bytes: the widest access of a thread, and the multiple that ":16" promises
 
 
 def pointer(element: Type, *, const: bool = False, aligned: bool = False) -> Type:
-    """A pointer's type. aligned: launches are refused where an array's address is no multiple of 16 bytes."""
+    """The type of a pointer. aligned: a launch raises if an array's address is not a multiple of 16 bytes."""
     text = f"{'const ' if const else ''}{element.text}*"
     if not aligned:
         return Type(text, "pointer", 8, target=replace(element, const=const))
-    # As a pointer to float4 is: its component's dtype, at multiples of the whole. Two lanes would be a complex number.
+    # Like a pointer to float4: the dtype of a component, the alignment of the whole vector. At least 4 lanes, because
+    # two would be read as a complex number.
     lanes = max(4, ALIGNED // element.size)
     vector = Type(text, "vector", element.size * lanes, const=const, target=element, lanes=lanes)
     return Type(f"{text} at a multiple of {ALIGNED} bytes", "pointer", 8, target=vector)
 
 
 class Built(ABC):
-    """A kernel that another compiler made, loaded on a device.
+    """A kernel compiled by another compiler, loaded on a device.
 
-    kernel, module: as any other's. block, shared: what is passed for a block's threads and its dynamic shared memory
-    (bytes), as its compiler says. compiled: what the cache keeps.
+    Attributes:
+        name: The kernel's name in its machine code.
+        kernel: The `Kernel`, as of any module.
+        module: The `Module` that holds it.
+        block: Threads per block, as the compiler requires.
+        shared: Dynamic shared memory per block, in bytes, as the compiler requires.
+        compiled: The compiler's result, as kept in the cache.
     """
 
     def __init__(self, device: Device, compiled: Compiled) -> None:
@@ -73,9 +79,9 @@ class Built(ABC):
         got = [parameter.type for parameter in self.kernel.parameters]
         if got != list(types):
             raise CudakitError(
-                f"{symbol}: its code takes {len(got)} parameters ({', '.join(kind.text for kind in got)}), and "
-                f"{launch['compiler']} says {len(types)} ({', '.join(kind.text for kind in types)}): this version of "
-                "the compiler passes them in a way that is not known here"
+                f"{symbol}: its code takes {len(got)} parameters ({', '.join(kind.text for kind in got)}), but "
+                f"{launch['compiler']} reports {len(types)} ({', '.join(kind.text for kind in types)}): this version "
+                "of the compiler is not supported; install another one"
             )
 
     def __repr__(self) -> str:
@@ -83,57 +89,74 @@ class Built(ABC):
 
     @property
     def registers(self) -> int:
-        """Registers a thread."""
+        """Registers per thread."""
         return self.kernel.registers
 
     @functools.cached_property
     def code(self) -> cubin.Code:
-        """What its machine code says: registers, instructions, threads a block."""
+        """Figures of its machine code: registers, instructions, threads per block."""
         return cubin.kernels(self.compiled.cubin)[self.name]
 
     @property
     def instructions(self) -> int:
-        """Instructions of its machine code, the NOPs that pad it left out."""
+        """Instructions in its machine code, without the NOPs that pad it."""
         return self.code.instructions
 
     @property
     def occupancy(self) -> float:
-        """The share of a multiprocessor's threads that can be resident: with the threads that its code demands."""
+        """The fraction of a multiprocessor's threads that can be resident, with the block that its code requires."""
         threads = self.code.threads or math.prod(self.block)
         blocks = self.kernel.occupancy(threads, self.shared)
         return blocks * threads / self.kernel.context.attribute("MAX_THREADS_PER_MULTIPROCESSOR")
 
     @abstractmethod
     def _types(self, launch: Mapping[str, Any]) -> tuple[Type, ...]:
-        """The types of the parameters that its code takes."""
+        """Return the types of its code's parameters."""
 
     @abstractmethod
     def arguments(self, args: Any) -> tuple[Any, ...]:
-        """What its code takes for `args`, those of the Python function. Raises LaunchError for what does not fit."""
+        """Return the arguments of its code for `args`, the arguments of the Python function.
+
+        Raises:
+            LaunchError: If an argument does not fit its parameter.
+        """
 
     def launch(self, stream: Any, grid: Any, args: Any = ()) -> None:
-        """Queue a launch on `stream`, checked as those of any kernel are.
+        """Queue a launch, with the same checks as for any kernel.
 
-        grid: programs, an int or up to three. args: those of the Python function in its order, without the constants.
-        Raises LaunchError before anything runs.
+        Args:
+            stream: The stream that the launch is queued on.
+            grid: Programs: an int, or up to three.
+            args: The arguments of the Python function in order, without the constants.
+
+        Raises:
+            LaunchError: If an argument or the grid is wrong; nothing was queued.
         """
         self.kernel.launch(stream, grid=grid, block=self.block, shared=self.shared, args=self.arguments(args))
 
     def prepare(self, *, grid: Any, args: Any = ()) -> Prepared:
-        """A launch with everything but the stream fixed and checked, as `Kernel.prepare` gives."""
+        """Return a prepared launch, as `Kernel.prepare` does: everything except the stream is checked and fixed.
+
+        Args:
+            grid: Programs: an int, or up to three.
+            args: The arguments of the Python function in order, without the constants.
+
+        Raises:
+            LaunchError: If an argument or the grid is wrong.
+        """
         return self.kernel.prepare(grid=grid, block=self.block, shared=self.shared, args=self.arguments(args))
 
     def _counted(self, args: Any, names: Sequence[str]) -> tuple[Any, ...]:
-        """`args` as a tuple, where it has one for each of `names`."""
+        """Return `args` as a tuple. Raises LaunchError unless it has one argument per name."""
         if not isinstance(args, (tuple, list)):
             raise LaunchError(
-                f"{self.name}: args is a {type(args).__name__}; give the arguments as a tuple, args=(x,) for one"
+                f"{self.name}: args is a {type(args).__name__}; pass the arguments as a tuple, args=(x,) for one"
             )
         if len(args) != len(names):
             constants = ", ".join(self.compiled.launch["constants"])
-            beside = f" (compiled in: {constants})" if constants else ""
+            compiled_in = f" (constants, not passed: {constants})" if constants else ""
             raise LaunchError(
-                f"{self.name}: takes {len(names)} arguments ({', '.join(names)}), and {len(args)} were given{beside}"
+                f"{self.name}: takes {len(names)} arguments ({', '.join(names)}), got {len(args)}{compiled_in}"
             )
         return tuple(args)
 
@@ -142,7 +165,7 @@ BuiltType = TypeVar("BuiltType", bound=Built)
 
 
 def loaded(kind: type[BuiltType], device: Device, compiled: Compiled) -> BuiltType:
-    """`compiled` on a device: the one that is there, or a new one."""
+    """Load `compiled` on a device, or return the kernel that was loaded before."""
     key = ("frontends", id(compiled))
     found: BuiltType | None = device.kept.get(key)
     if found is None or found.module.closed or found.compiled is not compiled:
@@ -151,12 +174,12 @@ def loaded(kind: type[BuiltType], device: Device, compiled: Compiled) -> BuiltTy
 
 
 def resources(machine_code: bytes, symbol: str) -> dict[str, Resources]:
-    """What the machine code says its kernel needs, as a compile's results have it."""
+    """Read the registers of a kernel from its machine code, in the form of `Compiled.resources`."""
     return {symbol: Resources(registers=cubin.kernels(machine_code)[symbol].registers)}
 
 
 def required(module: str, package: str, extra: str) -> Any:
-    """An optional package's module. Raises CudakitError that says how to install it."""
+    """Import a module of an optional package. Raises CudakitError, which says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -166,7 +189,7 @@ def required(module: str, package: str, extra: str) -> Any:
 
 
 def version(package: str) -> str:
-    """An installed package's version, or "unknown" where it has no metadata."""
+    """The version of an installed package, or "unknown" if it has no metadata."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -174,23 +197,25 @@ def version(package: str) -> str:
 
 
 def refused(compiler: str, name: str, arch: str, error: Exception, advice: str = "") -> CompileError:
-    """What another compiler failed with, as our CompileError."""
-    text = str(error).strip() or "it does not say why"
+    """A CompileError for another compiler's error."""
+    text = str(error).strip() or "no reason given"
     return CompileError(f"{compiler} does not compile {name} for {arch} ({type(error).__name__}): {text}{advice}")
 
 
 def split(name: str, known: Sequence[str], signature: Mapping[str, str], constants: Mapping[str, Any]) -> list[str]:
-    """The parameters in `known`, the function's own, that a launch passes. Raises ValueError where signature and
-    constants together do not name each exactly once."""
+    """Return the names in `known`, the function's parameters, that a launch passes.
+
+    Raises ValueError unless signature and constants together name each parameter exactly once.
+    """
     if isinstance(signature, (str, bytes)) or not isinstance(signature, Mapping):
-        raise ValueError(f'{name}: signature is a {type(signature).__name__}; give a dict such as {{"n": "int32"}}')
+        raise ValueError(f'{name}: signature is a {type(signature).__name__}; pass a dict such as {{"n": "int32"}}')
     unknown = [given for given in (*signature, *constants) if given not in known]
     if unknown:
         raise ValueError(f"{name} has no parameter {unknown[0]!r}; it has {', '.join(known)}")
     twice = [given for given in signature if given in constants]
     if twice:
-        raise ValueError(f"{name}: {twice[0]} is in the signature and among the constants; give it once")
+        raise ValueError(f"{name}: {twice[0]} is in both signature and constants; name it in one of them")
     missing = [wanted for wanted in known if wanted not in signature and wanted not in constants]
     if missing:
-        raise ValueError(f"{name}: {missing[0]} has no type; name it in the signature, or its value in constants")
+        raise ValueError(f"{name}: {missing[0]} has no type; add its type to signature, or its value to constants")
     return [wanted for wanted in known if wanted in signature]

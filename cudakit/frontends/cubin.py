@@ -1,4 +1,4 @@
-"""What a cubin says of its kernels, read from the file itself: no GPU and no disassembler is needed."""
+"""Read figures of kernels from a cubin: registers, instructions, block size. Needs no GPU and no disassembler."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_HEADER = struct.Struct("<40xQ10xHHH")  # where the section headers are; bytes of each, how many, which names them
+_HEADER = struct.Struct("<40xQ10xHHH")  # offset of the section headers, bytes per header, their count, index of names
 _SECTION = struct.Struct("<II8x8xQQ8x8x8x")  # name, type, offset, size; a header has 64 bytes
 _SYMBOL = struct.Struct("<I2xH8x8x")  # name, section
 _SYMBOLS = 2  # SHT_SYMTAB
-_SIZED = 4  # an attribute's format: a payload of its own follows
-_REGISTERS = 0x2F  # the attribute that says a function's registers
-_THREADS = 0x10  # and the one that says how many threads a block must have
+_SIZED = 4  # format of an attribute that is followed by a payload
+_REGISTERS = 0x2F  # attribute: registers of a function
+_THREADS = 0x10  # attribute: required threads per block
 _INSTRUCTION = 16  # bytes, from sm_70 on
-_NOP = 0x918  # the lowest 12 bits of a NOP, with which code is padded
+_NOP = 0x918  # the lowest 12 bits of a NOP, which pads code
 
 
 @dataclass(frozen=True)
 class Code:
-    """One kernel's machine code: registers a thread; instructions, the NOPs that pad it left out; threads a block must
-    have, or 0 where the code does not say."""
+    """Figures of one kernel's machine code.
+
+    registers: per thread. instructions: without the NOPs that pad it. threads: required per block; 0 if not stated.
+    """
 
     registers: int
     instructions: int
@@ -30,16 +32,16 @@ class Code:
 
 
 def kernels(cubin: bytes) -> dict[str, Code]:
-    """Every kernel of a cubin by its name. Raises ValueError for what is no cubin, a fat binary among them."""
+    """Return the kernels of a cubin by name. Raises ValueError if it is not a cubin, such as a fat binary."""
     try:
         return _kernels(cubin)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise ValueError(f"this is no whole cubin: {error}") from error
+        raise ValueError(f"this cubin is incomplete or damaged: {error}") from error
 
 
 def _kernels(cubin: bytes) -> dict[str, Code]:
     if not cubin.startswith(b"\x7fELF\x02\x01"):
-        raise ValueError("this is no cubin: a cubin is an ELF file of 64 bits")
+        raise ValueError("this is not a cubin: a cubin is a 64-bit ELF file")
     start, size, count, names_at = _HEADER.unpack_from(cubin)
     sections = [_SECTION.unpack_from(cubin, start + size * index) for index in range(count)]
 
@@ -76,7 +78,7 @@ def _text(names: bytes, offset: int) -> str:
 
 
 def _attributes(section: bytes, wanted: int) -> list[bytes]:
-    """The payloads of one kind of attribute in a `.nv.info` section."""
+    """Return the payloads of one kind of attribute in a `.nv.info` section."""
     found: list[bytes] = []
     position = 0
     while position < len(section):

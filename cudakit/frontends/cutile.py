@@ -1,4 +1,4 @@
-"""cuTile's kernels, compiled ahead of time without a GPU (the extra `tile`), and run on a GPU only.
+"""cuTile kernels, compiled ahead of time without a GPU (the extra `tile`). They run on a GPU only.
 
     @ct.kernel
     def add(a, b, out, TILE: ct.Constant[int]): ...
@@ -7,11 +7,11 @@
     built = frontends.cutile.compile(dev, add, types, {"TILE": 1024})
     built.launch(stream, grid=-(-n // 1024), args=(a, b, out))
 
-A signature gives each array's dtype and dimensions: "float32[:]" with any stride, "float32[:, ::1]" with the last axis
-contiguous; ":16" behind it promises that its address and the strides of its other axes are multiples of 16 bytes, by
-which copies become wide. A scalar is a dtype alone, "int32". An array is passed as its pointer, shape and strides,
-which each launch checks against the signature. Sizes of tiles are powers of two. cuTile makes machine code and no PTX,
-so the simulated device cannot run it: `build` still compiles for an architecture, which needs no device.
+A signature states each array's dtype and axes: "float32[:]" with any stride, "float32[:, ::1]" with a contiguous last
+axis. The suffix ":16" promises that the address and the strides of the other axes are multiples of 16 bytes, so that
+cuTile can use wide copies. A scalar is a dtype alone: "int32". An array is passed as its pointer, shape and strides,
+and each launch checks them against the signature. Tile sizes are powers of two. cuTile generates machine code and no
+PTX, so the simulated device cannot run its kernels; `build` compiles for an architecture without any device.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _INDEX_LIMIT = 2**31  # shapes and strides are passed as int32
 
 @dataclass(frozen=True)
 class TileParameter:
-    """One parameter of a cuTile kernel: an array of `ndim` dimensions, or a scalar where that is None.
+    """One parameter of a cuTile kernel: an array of `ndim` axes, or a scalar if `ndim` is None.
 
-    contiguous: its last axis is. aligned: its address and other strides are multiples of 16 bytes.
+    contiguous: the last axis is contiguous. aligned: the address and the other strides are multiples of 16 bytes.
     """
 
     dtype: str
@@ -55,7 +55,7 @@ class TileParameter:
 
     @property
     def types(self) -> tuple[Type, ...]:
-        """What it is passed as: a number, or pointer, shape and strides."""
+        """The types that are passed: of a number; or of a pointer, a shape and strides."""
         element = base.SCALARS[self.dtype]
         if self.ndim is None:
             return (element,)
@@ -63,13 +63,13 @@ class TileParameter:
 
 
 def parameter(spelled: str) -> TileParameter:
-    """The parameter that "float32[:, ::1]:16" spells. Raises ValueError for what spells none."""
+    """Return the parameter that a text such as "float32[:, ::1]:16" describes. Raises ValueError if there is none."""
     match = _SPELLED.fullmatch(spelled) if isinstance(spelled, str) else None
     if match is None or match[1] not in base.SCALARS:
         raise ValueError(
-            f"{spelled!r} is no type of a cuTile parameter: write a dtype ({', '.join(base.SCALARS)}), and for an "
-            'array its axes, such as "float32[:, ::1]", with :16 behind them where address and strides are multiples '
-            "of 16 bytes"
+            f"{spelled!r} is not the type of a cuTile parameter: use a dtype ({', '.join(base.SCALARS)}); for an "
+            'array add its axes, such as "float32[:, ::1]", and the suffix :16 if address and strides are multiples of '
+            "16 bytes"
         )
     if match[2] is None:
         return TileParameter(match[1])
@@ -78,7 +78,7 @@ def parameter(spelled: str) -> TileParameter:
 
 
 class TileKernel(base.Built):
-    """A cuTile kernel on a GPU, made by `compile`. `launch(stream, grid, args)` takes the arrays themselves."""
+    """A cuTile kernel on a GPU, made by `compile`. `launch(stream, grid, args)` takes arrays and numbers."""
 
     def _types(self, launch: Mapping[str, Any]) -> tuple[Type, ...]:
         self._names = [name for name, _ in launch["parameters"]]
@@ -86,12 +86,12 @@ class TileKernel(base.Built):
         self._may_overlap: bool = launch["may_overlap"]
         self._divisible_by: int = launch["divisible_by"]
         self._arrays = [place for place, kind in enumerate(self._parameters) if kind.ndim is not None]
-        # The arrays of the last launch by their tags, which no other array has, and what was found for them then.
+        # Tags (unique per array) of the last launch's arrays, and the shapes and strides that were checked for them.
         self._last: tuple[tuple[Any, ...], list[list[int]]] = ((None,), [])
         return tuple(itertools.chain.from_iterable(given.types for given in self._parameters))
 
     def arguments(self, args: Any) -> tuple[Any, ...]:
-        """Each array's pointer (as the array, whose dtype and device are then checked), shape and strides."""
+        """Return each array, followed by its shape and strides. The launch itself checks dtype and device."""
         given = tuple(map(unwrapped, self._counted(args, self._names)))
         tags = tuple([getattr(given[place], "tag", None) for place in self._arrays])
         known, extents = self._last
@@ -105,7 +105,7 @@ class TileKernel(base.Built):
         return declared(passed)
 
     def _checked(self, given: Sequence[Any]) -> list[list[int]]:
-        """What is passed behind each argument: an array's shape and strides."""
+        """Return the numbers passed after each argument: an array's shape and strides, nothing for a scalar."""
         extents = [
             self._extents(name, kind, value) if kind.ndim is not None else []
             for name, kind, value in zip(self._names, self._parameters, given, strict=True)
@@ -114,51 +114,54 @@ class TileKernel(base.Built):
             for one, other in itertools.combinations(self._arrays, 2):
                 if touch(given[one], given[other]):
                     raise LaunchError(
-                        f"{self.name}: {self._names[one]} and {self._names[other]} overlap, and it is compiled for "
+                        f"{self.name}: {self._names[one]} and {self._names[other]} overlap, and it was compiled for "
                         "arrays that do not; compile it with may_overlap=True, or copy one"
                     )
         return extents
 
     def _extents(self, name: str, kind: TileParameter, array: Any) -> list[int]:
-        """An array's shape and strides in elements, where the kernel was compiled for such."""
+        """Return an array's shape and strides, in elements. Raises LaunchError if the kernel does not support them."""
         say = f"{self.name}: {name}"
         if not isinstance(array, DeviceArray):
             raise LaunchError(
-                f"{say} is a {type(array).__name__}; give a DeviceArray (device.wrap makes one of another library's "
-                "array, without a copy)"
+                f"{say} is a {type(array).__name__}; pass a DeviceArray (device.wrap(x) makes one from another "
+                "library's array, without a copy)"
             )
         if array.ndim != kind.ndim:
-            raise LaunchError(f"{say} has {array.ndim} dimensions, and it is compiled for {kind.ndim}")
+            raise LaunchError(f"{say} has {array.ndim} dimensions, and the kernel was compiled for {kind.ndim}")
         try:
             strides = array.strides_elements
         except ValueError as error:
             raise LaunchError(f"{say}: {error}") from error
         if kind.contiguous and array.shape[-1] > 1 and strides[-1] != 1:
             raise LaunchError(
-                f"{say}'s last axis has a stride of {strides[-1]} elements, and it is compiled for 1; copy() the "
-                "array, or compile with [:] for that axis"
+                f"{say}'s last axis has a stride of {strides[-1]} elements, and the kernel was compiled for 1; copy() "
+                "the array, or compile with : for that axis"
             )
         if kind.contiguous:
-            strides = (*strides[:-1], 1)  # one element has any stride
+            strides = (*strides[:-1], 1)  # an axis of one element may have any stride
         if array.shape and array.shape[-1] % self._divisible_by:
             raise LaunchError(
-                f"{say}'s last axis has {array.shape[-1]} elements, which were promised to be a multiple of "
-                f"{self._divisible_by}; compile it with divisible_by=1"
+                f"{say}'s last axis must be a multiple of {self._divisible_by} elements, got {array.shape[-1]}; pad "
+                "it, or compile with divisible_by=1"
             )
         if layout.overlaps_itself(array.shape, array.strides, array.itemsize):
             raise LaunchError(f"{say}'s elements overlap each other (strides {array.strides}); copy() the array first")
         if min(strides, default=0) < 0:
-            raise LaunchError(f"{say} has a negative stride ({strides}), which cuTile does not take; copy() the array")
+            raise LaunchError(
+                f"{say} has a negative stride ({strides}), which cuTile does not support; copy() the array"
+            )
         others = strides[:-1] if kind.contiguous else strides
         if kind.aligned and any(stride * array.itemsize % base.ALIGNED for stride in others):
             raise LaunchError(
-                f"{say}'s strides ({array.strides} bytes) were promised to be multiples of {base.ALIGNED} bytes; "
-                "compile with a signature without :16, or pad the rows"
+                f"{say}'s strides must be multiples of {base.ALIGNED} bytes (its type ends in :16), got "
+                f"{array.strides}; pad the rows, or compile with a type without :16"
             )
         extents = [*array.shape, *strides]
         if max(extents, default=0) >= _INDEX_LIMIT:
             raise LaunchError(
-                f"{say} has an extent or stride of {max(extents)}, and they are passed as 32-bit integers"
+                f"{say} has an extent or stride of {max(extents)}, and at most {_INDEX_LIMIT - 1} is supported; pass a "
+                "part of the array"
             )
         return extents
 
@@ -172,14 +175,24 @@ def compile(
     divisible_by: int = 1,
     may_overlap: bool = False,
 ) -> TileKernel:
-    """A `@ct.kernel` function on a GPU, compiled for its architecture; from the cache where that was done before.
+    """Compile a `@ct.kernel` function for a GPU and load it; the result is kept in the disk cache.
 
-    signature: the type of each parameter that a launch passes, by name. constants: the values of the others
-    (`ct.Constant`), by name. divisible_by: what every array's last axis is promised to have a multiple of elements of:
-    with 16, copies are wide up to the array's end. may_overlap: whether two arrays of a launch may share memory; they
-    are refused otherwise, and the compiler may reorder loads and stores.
-    Raises CudakitError on the simulated device and where cuTile is not installed, ValueError for a signature that does
-    not fit, CompileError for what cuTile refuses.
+    Args:
+        device: The GPU to compile for and to load on.
+        kernel: The `@ct.kernel` function.
+        signature: The type of each parameter that a launch passes, by name.
+        constants: The values of all other parameters (`ct.Constant`), by name.
+        divisible_by: A number that divides the last extent of every array; with 16, copies are wide up to the end.
+        may_overlap: Whether arrays of a launch may share memory. If False, launches reject arrays that do, and the
+            compiler may reorder loads and stores.
+
+    Returns:
+        The kernel, ready to launch.
+
+    Raises:
+        CudakitError: If the device is simulated, or cuTile is not installed.
+        ValueError: If the signature does not fit the function.
+        CompileError: If cuTile does not compile the function.
     """
     _expect_gpu(device, getattr(getattr(kernel, "_pyfunc", None), "__name__", "the kernel"))
     return base.loaded(
@@ -190,7 +203,15 @@ def compile(
 
 
 def load(device: Device, compiled: Compiled) -> TileKernel:
-    """What `build` gave, on a GPU of its architecture."""
+    """Load a result of `build` on a GPU.
+
+    Args:
+        device: A GPU of the architecture that it was built for.
+        compiled: The result of `build`.
+
+    Raises:
+        CudakitError: If the device is simulated.
+    """
     _expect_gpu(device, compiled.launch["symbol"])
     return base.loaded(TileKernel, device, compiled)
 
@@ -198,8 +219,8 @@ def load(device: Device, compiled: Compiled) -> TileKernel:
 def _expect_gpu(device: Device, name: str) -> None:
     if device.kind != "gpu":
         raise CudakitError(
-            f"{name}: cuTile makes machine code for GPUs, and {device.context.spec} runs PTX: open Device('gpu'), or "
-            "compile it without running it (cutile.build)"
+            f"{name}: cuTile generates machine code for GPUs, and {device.context.spec} runs PTX: use Device('gpu'), "
+            "or compile without running (cutile.build)"
         )
 
 
@@ -212,13 +233,31 @@ def build(
     divisible_by: int = 1,
     may_overlap: bool = False,
 ) -> Compiled:
-    """What `compile` loads, for an architecture ("sm_90a") and without a device: a cubin, and how it is launched."""
+    """Compile for an architecture without a device; `load` loads the result.
+
+    Args:
+        arch: The architecture, such as "sm_90a".
+        kernel: The `@ct.kernel` function.
+        signature: The type of each parameter that a launch passes, by name.
+        constants: The values of all other parameters (`ct.Constant`), by name.
+        divisible_by: A number that divides the last extent of every array; with 16, copies are wide up to the end.
+        may_overlap: Whether arrays of a launch may share memory. If False, launches reject arrays that do, and the
+            compiler may reorder loads and stores.
+
+    Returns:
+        A cubin, and the parameters of its launch.
+
+    Raises:
+        CudakitError: If cuTile is not installed.
+        ValueError: If the signature does not fit the function.
+        CompileError: If cuTile does not compile the function.
+    """
     ct = base.required("cuda.tile", "cuTile", "tile")
     compilation = base.required("cuda.tile.compilation", "cuTile", "tile")
     if not isinstance(kernel, ct.kernel):
-        raise ValueError(f"{kernel!r} is no @ct.kernel function")
+        raise ValueError(f"{kernel!r} is not a @ct.kernel function; pass one")
     if not isinstance(divisible_by, int) or divisible_by < 1:
-        raise ValueError(f"divisible_by={divisible_by!r} is no number of elements")
+        raise ValueError(f"divisible_by must be an int of at least 1, got {divisible_by!r}")
     function = kernel._pyfunc
     name = function.__name__
     values = dict(constants or {})
@@ -244,10 +283,8 @@ def build(
         made = io.BytesIO()
         try:
             compilation.export_kernel(kernel, [wanted], made, gpu_code=chip, output_format=output_format)
-        except Exception as error:  # its front end and tileiras each raise their own
-            advice = (
-                "\nSizes of tiles are powers of two: pad to the next one, and mask or let ct.load pad what is beyond"
-            )
+        except Exception as error:  # cuTile's front end and tileiras raise different types
+            advice = "\nTile sizes must be powers of two: round up, and mask or let ct.load pad the rest"
             raise base.refused(compiler, name, arch, error, advice if "power of two" in str(error) else "") from error
         return made.getvalue()
 
@@ -267,7 +304,7 @@ def build(
             launch={
                 "compiler": compiler,
                 "symbol": name,
-                "block": [1, 1, 1],  # the driver puts a tile's threads there
+                "block": [1, 1, 1],  # the driver replaces it by the threads of a tile
                 "shared": 0,
                 "parameters": [list(pair) for pair in spelled],
                 "constants": [str(given) for given in values],
@@ -276,7 +313,8 @@ def build(
             },
         )
 
-    # The bytecode has all that the kernel calls, constants and globals in it; tileiras is what takes its time.
+    # The bytecode includes constants, globals and called functions, so it can be the cache's key; making it is quick,
+    # tileiras is slow.
     options = repr(kernel._compiler_options)
     parts: list[str | bytes] = [
         compiler,
@@ -290,7 +328,7 @@ def build(
 
 
 def _constraint(ct: Any, compilation: Any, kind: TileParameter, groups: tuple[str, ...], divisible_by: int) -> Any:
-    """What cuTile is told of a parameter."""
+    """Return cuTile's description of a parameter."""
     dtype = getattr(ct, "bool_" if kind.dtype == "bool" else kind.dtype)
     if kind.ndim is None:
         return compilation.ScalarConstraint(dtype)
@@ -311,7 +349,7 @@ def _constraint(ct: Any, compilation: Any, kind: TileParameter, groups: tuple[st
 
 
 def _assembler() -> str:
-    """The identity of tileiras, which makes the machine code."""
+    """The version of tileiras, which generates the machine code."""
     found = base.version("nvidia-cuda-tileiras")
     path = shutil.which("tileiras") if found == "unknown" else None
     return f"tileiras {found}" if path is None else f"{path}:{Path(path).stat().st_size}"

@@ -1,4 +1,4 @@
-"""Triton's kernels, compiled ahead of time: neither torch nor a GPU is needed (the extra `triton`).
+"""Triton kernels, compiled ahead of time without torch or a GPU (the extra `triton`).
 
     @triton.jit
     def add(x, y, out, n, BLOCK: tl.constexpr): ...
@@ -7,9 +7,9 @@
     built = frontends.triton.compile(dev, add, types, {"BLOCK": 1024})
     built.launch(stream, grid=-(-n // 1024), args=(x, y, out, n))
 
-A signature has Triton's own names of types: "*fp32" is a pointer, "*kfp32" one that is only read, "i32" an integer.
-":16" behind one promises a multiple of 16 (of a pointer's address, or of the number), by which loads become wide; each
-launch is checked for it. The simulated device runs the PTX, a GPU the machine code that Triton's ptxas made of it.
+A signature uses Triton's names of types: "*fp32" is a pointer, "*kfp32" a pointer that is only read, "i32" an integer.
+The suffix ":16" promises that an address or an integer is a multiple of 16, so that Triton can use wide loads; each
+launch checks it. The simulated device runs the PTX; a GPU runs the machine code that Triton's ptxas made from it.
 """
 
 from __future__ import annotations
@@ -37,28 +37,34 @@ _DTYPES = {
     "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",
 }  # fmt: skip
 _SPELLED = re.compile(r"(\*k?)?(\w+?)(:16)?")
-_MOST_WARPS = 32  # of a block
-_SCRATCH = 2  # pointers that Triton appends to a kernel's parameters, for memory that no kernel taken here needs
+_MOST_WARPS = 32  # per block
+_SCRATCH = 2  # scratch pointers that Triton may append to the parameters; supported kernels do not use them
 
 
 def parameter(spelled: str) -> tuple[Type, bool]:
-    """A parameter's type, and whether it promises a multiple of 16: of "*fp32:16". Raises ValueError for no type."""
+    """Return the type that a text such as "*fp32:16" names, and whether it promises a multiple of 16.
+
+    Raises ValueError if the text names no type.
+    """
     match = _SPELLED.fullmatch(spelled) if isinstance(spelled, str) else None
     if match is None or match[2] not in _DTYPES:
         raise ValueError(
-            f"{spelled!r} is no type of a Triton parameter: write one of {', '.join(_DTYPES)}, with * before it for a "
-            "pointer (*k where it is only read) and :16 behind it where it is a multiple of 16"
+            f"{spelled!r} is not the type of a Triton parameter: use one of {', '.join(_DTYPES)}, with the prefix * "
+            "for a pointer (*k if it is only read) and the suffix :16 for a multiple of 16"
         )
     element = base.SCALARS[_DTYPES[match[2]]]
     if match[1]:
         return base.pointer(element, const=match[1] == "*k", aligned=bool(match[3])), bool(match[3])
     if match[3] and element.kind != "int":
-        raise ValueError(f"{spelled!r}: only pointers and integers can be multiples of 16")
+        raise ValueError(f"{spelled!r}: only pointers and integers can be multiples of 16; remove the :16")
     return element, bool(match[3])
 
 
 class TritonKernel(base.Built):
-    """A Triton kernel on a device, made by `compile`. `launch(stream, grid, args)` fills in block and shared memory."""
+    """A Triton kernel on a device, made by `compile`.
+
+    `launch(stream, grid, args)` fills in the block and the shared memory.
+    """
 
     def _types(self, launch: Mapping[str, Any]) -> tuple[Type, ...]:
         self._names = [name for name, _ in launch["parameters"]]
@@ -73,13 +79,13 @@ class TritonKernel(base.Built):
         return (*(kind for kind, _ in parsed), *(base.NULL,) * scratch)
 
     def arguments(self, args: Any) -> tuple[Any, ...]:
-        """`args` and the null pointers of Triton's own parameters."""
+        """Return `args`, followed by null for Triton's scratch pointers."""
         given = self._counted(args, self._names)
         for index, name in self._multiples:
             if isinstance(given[index], (int, np.integer)) and given[index] % base.ALIGNED:
                 raise LaunchError(
-                    f"{self.name}: {name} is {given[index]}, and was promised to be a multiple of 16; compile it with "
-                    "a signature that does not promise so"
+                    f"{self.name}: {name} must be a multiple of 16 (its type ends in :16), got {given[index]}; pass a "
+                    "multiple, or compile with a type without :16"
                 )
         return (*given, *self._scratch)
 
@@ -94,13 +100,24 @@ def compile(
     num_stages: int = 3,
     fmad: bool = True,
 ) -> TritonKernel:
-    """A `@triton.jit` function on a device, compiled for its architecture; from the cache where that was done before.
+    """Compile a `@triton.jit` function for a device and load it; the result is kept in the disk cache.
 
-    signature: the type of each parameter that a launch passes, by name. constants: the values of the others
-    (`tl.constexpr`), by name; those that have a default may be left out. num_warps: of a program. num_stages: of loads
-    in a loop. fmad: whether a*b+c may be contracted.
-    Raises ValueError for a signature that does not fit, CompileError for what Triton refuses, and CudakitError where
-    Triton is not installed.
+    Args:
+        device: The device to compile for and to load on.
+        kernel: The `@triton.jit` function.
+        signature: The type of each parameter that a launch passes, by name.
+        constants: The values of all other parameters (`tl.constexpr`), by name; those with a default are optional.
+        num_warps: Warps per program, a power of two.
+        num_stages: Stages of pipelined loads in a loop.
+        fmad: Whether a*b+c may be contracted to one instruction.
+
+    Returns:
+        The kernel, ready to launch.
+
+    Raises:
+        ValueError: If the signature does not fit the function.
+        CompileError: If Triton does not compile the function.
+        CudakitError: If Triton is not installed, or the kernel needs scratch memory or clusters, which are unsupported.
     """
     return base.loaded(
         TritonKernel,
@@ -110,7 +127,12 @@ def compile(
 
 
 def load(device: Device, compiled: Compiled) -> TritonKernel:
-    """What `build` gave, on a device of its architecture."""
+    """Load a result of `build` on a device.
+
+    Args:
+        device: A device of the architecture that it was built for.
+        compiled: The result of `build`.
+    """
     return base.loaded(TritonKernel, device, compiled)
 
 
@@ -124,15 +146,35 @@ def build(
     num_stages: int = 3,
     fmad: bool = True,
 ) -> Compiled:
-    """What `compile` loads, for an architecture ("sm_90a") and without a device: PTX, cubin, and how it is launched."""
+    """Compile for an architecture without a device; `load` loads the result.
+
+    Args:
+        arch: The architecture, such as "sm_90a".
+        kernel: The `@triton.jit` function.
+        signature: The type of each parameter that a launch passes, by name.
+        constants: The values of all other parameters (`tl.constexpr`), by name; those with a default are optional.
+        num_warps: Warps per program, a power of two.
+        num_stages: Stages of pipelined loads in a loop.
+        fmad: Whether a*b+c may be contracted to one instruction.
+
+    Returns:
+        PTX, cubin, and the block and shared memory of a launch.
+
+    Raises:
+        ValueError: If the signature does not fit the function.
+        CompileError: If Triton does not compile the function.
+        CudakitError: If Triton is not installed, or the kernel needs scratch memory or clusters, which are unsupported.
+    """
     triton = base.required("triton", "Triton", "triton")
     if not isinstance(kernel, triton.runtime.JITFunction):
-        raise ValueError(f"{kernel!r} is no @triton.jit function; of an autotuned one give its .fn, and the constants")
+        raise ValueError(
+            f"{kernel!r} is not a @triton.jit function; if it is autotuned, pass its .fn and one set of constants"
+        )
     name = kernel.__name__
     if num_warps not in (1, 2, 4, 8, 16, _MOST_WARPS):
-        raise ValueError(f"{name}: num_warps={num_warps!r} is no power of two of at most {_MOST_WARPS}")
+        raise ValueError(f"{name}: num_warps must be a power of two of at most {_MOST_WARPS}, got {num_warps!r}")
     if not isinstance(num_stages, int) or num_stages < 0:
-        raise ValueError(f"{name}: num_stages={num_stages!r} is no number of stages")
+        raise ValueError(f"{name}: num_stages must be an int of at least 0, got {num_stages!r}")
     known = {given.name: given for given in kernel.params}
     values = dict(constants or {})
     for given in kernel.params:
@@ -142,7 +184,7 @@ def build(
     for given in passed:
         parameter(signature[given])
         if known[given].is_constexpr:
-            raise ValueError(f"{name}: {given} is a tl.constexpr; give its value in constants")
+            raise ValueError(f"{name}: {given} is a tl.constexpr; pass its value in constants, not in signature")
     compiler = f"Triton {triton.__version__}"
     options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fmad}
     spelled = [(given, signature[given]) for given in passed]
@@ -155,14 +197,14 @@ def build(
             return _compiled(triton, arch, kernel, spelled, values, options)
         except CudakitError:
             raise
-        except Exception as error:  # its front end, its passes and ptxas each raise their own
+        except Exception as error:  # Triton's front end, its passes and ptxas raise different types
             raise base.refused(compiler, name, arch, error) from error
 
     return cache.compiled_by(path, arch, parts, make)
 
 
 def _environment() -> list[str]:
-    """What of the environment changes the code that Triton makes."""
+    """Return the environment variables that change the code Triton generates."""
     from triton._C.libtriton import get_cache_invalidating_env_vars
 
     taken = {key: value for key, value in os.environ.items() if key.startswith("TRITON_PTXAS")}
@@ -187,22 +229,24 @@ def _compiled(
     source = ASTSource(kernel, signature, {(order.index(name),): value for name, value in values.items()}, promised)
     digits = re.match(r"sm_(\d+)", arch)
     if digits is None:
-        raise ValueError(f"{arch!r} is no architecture such as sm_90a")
+        raise ValueError(f"{arch!r} is not an architecture; pass one such as sm_90a")
     made = triton.compile(source, target=GPUTarget("cuda", int(digits[1]), 32), options=options)
     meta, ptx, machine_code = made.metadata, made.asm["ptx"], made.asm["cubin"]
     needed = max(int(getattr(meta, "global_scratch_size", 0) or 0), int(getattr(meta, "profile_scratch_size", 0) or 0))
     if needed:
         raise CudakitError(
-            f"{kernel.__name__}: Triton wants {needed} bytes of scratch memory a program (for descriptors made in the "
-            "kernel, or its profiler), which a launch here does not give"
+            f"{kernel.__name__}: Triton requires {needed} bytes of scratch memory per program, which is unsupported; "
+            "pass descriptors as arguments instead of making them in the kernel, and turn Triton's profiler off"
         )
     if meta.num_ctas != 1:
-        raise CudakitError(f"{kernel.__name__}: it is compiled for clusters of {meta.num_ctas}, which is not done here")
+        raise CudakitError(
+            f"{kernel.__name__}: compiled for clusters of {meta.num_ctas} blocks, which is unsupported; compile for 1"
+        )
     scratch = len(ptx_entries(ptx)[meta.name]) - len(spelled)
     if not 0 <= scratch <= _SCRATCH:
         raise CudakitError(
-            f"{kernel.__name__}: Triton {triton.__version__} made a kernel of {scratch + len(spelled)} parameters of "
-            f"{len(spelled)}; at most {_SCRATCH} are expected beside them"
+            f"{kernel.__name__}: Triton {triton.__version__} compiled {len(spelled)} parameters to "
+            f"{scratch + len(spelled)}; at most {_SCRATCH} more are supported: install another version of Triton"
         )
     return Compiled(
         cubin=machine_code,
