@@ -136,8 +136,8 @@ def device_line(report: Mapping[str, Any]) -> str:
 def markdown(report: Mapping[str, Any]) -> str:
     """Two tables in markdown, of each launch's rates and of their causes, and below them one sentence per launch."""
     launch: Column = ("launch", lambda row: name_of(row, short=_one_family(report)))
-    tables = [pages.table(*cells(report["rows"], [launch, *columns])) for columns in (REACHED, CAUSES)]
     last = "; ".join(part for part in (ceilings_line(report), device_line(report)) if part)
+    tables = [pages.table(*cells(report["rows"], [launch, *columns])) for columns in (REACHED, CAUSES)]
     return "\n".join(
         [
             *tables[0],
