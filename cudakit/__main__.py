@@ -199,12 +199,22 @@ def build_parser() -> argparse.ArgumentParser:
         "draw", "Draws a bench's JSON: one bar per variant for one shape, or one line per variant over sizes.", draw
     )
     sub.add_argument("file", help="the report that --json wrote")
-    sub.add_argument("--plot", metavar="FILE.png", required=True, help="the picture; its ending names the format")
+    sub.add_argument(
+        "--plot",
+        metavar="FILE.png",
+        required=True,
+        help="the picture; its ending names the format, and x.dark.png is drawn for dark pages",
+    )
     sub.add_argument(
         "--kind", choices=("ladder", "sweep"), help="ladder: bars; sweep: lines (default: by the number of shapes)"
     )
     sub.add_argument("--shape", type=cli.parse_shape, metavar="SHAPE", help="the ladder's shape (default: the fullest)")
-    sub.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="the sweep's lines in colour")
+    sub.add_argument(
+        "--variants",
+        type=cli.parse_names,
+        metavar="NAME,...",
+        help="the ladder's bars, or the sweep's lines in colour (default: a selection)",
+    )
 
     sub = command("fill", "Writes tables and figures into Markdown files, from the JSON that their marks name.", fill)
     sub.add_argument("file", nargs="+")

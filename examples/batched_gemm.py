@@ -70,7 +70,7 @@ def run(arguments):
             report.rows.append(row)
             report.ceilings |= streamed.link_ceiling(done)
     if arguments.plot:
-        plots.timeline(done.spans, arguments.plot, f"batched products on {report.device['name']}")
+        plots.timeline(done.spans, arguments.plot, f"batched products on {report.device['name']}", done)
     return ladder.finish(report, arguments, table)
 
 

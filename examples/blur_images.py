@@ -99,7 +99,7 @@ def run(arguments):
                 few = min(count, 256)
                 report.rows.append(disk_row(items, device, Path(folder), few, chunk, arguments, progress))
     if arguments.plot:
-        plots.timeline(done.spans, arguments.plot, f"blur on {report.device['name']}")
+        plots.timeline(done.spans, arguments.plot, f"blur on {report.device['name']}", done)
     return ladder.finish(report, arguments, table)
 
 

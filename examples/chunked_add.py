@@ -38,7 +38,7 @@ def run(arguments):
         rows, done = streamed.ways(items, device, shape, chunk, arguments, progress)
         report = BenchReport(device.info(), ceilings=streamed.link_ceiling(done), rows=rows)
     if arguments.plot:
-        plots.timeline(done.spans, arguments.plot, f"chunked add on {report.device['name']}")
+        plots.timeline(done.spans, arguments.plot, f"chunked add on {report.device['name']}", done)
     return ladder.finish(report, arguments, table)
 
 

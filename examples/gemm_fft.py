@@ -70,7 +70,7 @@ def run(arguments):
             if captured:
                 function.close()
     if arguments.plot:
-        plots.timeline(done.spans, arguments.plot, f"products and transforms on {report.device['name']}")
+        plots.timeline(done.spans, arguments.plot, f"products and transforms on {report.device['name']}", done)
     return ladder.finish(report, arguments, table)
 
 

@@ -134,7 +134,7 @@ def run(arguments):
         for device in reversed(devices):
             device.close()
     if arguments.plot:
-        plots.timeline(done.spans, arguments.plot, f"{len(devices)} of {report.device['name']}")
+        plots.timeline(done.spans, arguments.plot, f"{len(devices)} of {report.device['name']}", done)
     return ladder.finish(report, arguments, table)
 
 

@@ -57,7 +57,7 @@ def run(arguments):
     with cli.open_device(arguments.device) as device:
         report, done = measure(device, arguments, progress)
     if arguments.plot:
-        plots.timeline(done.spans, arguments.plot, f"{arguments.study[-1]} streams on {report.device['name']}")
+        plots.timeline(done.spans, arguments.plot, f"{arguments.study[-1]} streams on {report.device['name']}", done)
     return ladder.finish(report, arguments, table)
 
 

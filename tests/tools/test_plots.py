@@ -6,15 +6,20 @@ import itertools
 import json
 import sys
 
+import numpy
 import pytest
+from paths import ROOT
 
 from cudakit import __main__ as command_line
+from cudakit import pipeline
 from cudakit.commands import cli
 from cudakit.errors import Refused
-from cudakit.show import plots
+from cudakit.pipeline.report import Link
+from cudakit.show import outputs, plots
 from cudakit.show.plots import style
 
-pytest.importorskip("matplotlib", reason="the plot extra is not installed")
+Text = pytest.importorskip("matplotlib.text", reason="the plot extra is not installed").Text
+Image = pytest.importorskip("PIL.Image")
 
 
 def row(variant, rung, shape, gbps, **more):
@@ -74,9 +79,9 @@ def test_one_shape_is_a_bar_a_rung_below_the_copy(drawn):
     said = words(axes)
     assert "copy 4,000 = 100 %" in said
     assert {"1  first", "the idea of first", "2  second", "torch"} <= set(said)
-    assert "3,016  75 %" in said
+    assert "3,016 · 75 %" in said
     assert not [text for text in said if "wrong" in text or "third" in text or "cpu" in text]
-    assert axes.get_xlabel() == "GB/s"
+    assert axes.get_xlabel() == "memory bandwidth, GB/s"
     best, other = axes.patches[1], axes.patches[0]
     assert best.get_facecolor() != other.get_facecolor(), "the best rung stands out"
 
@@ -87,7 +92,7 @@ def test_rates_of_arithmetic_are_held_against_the_library_of_their_run(drawn):
         one["tflops"] = one["gbps"] and one["gbps"] / 100
         one["of_ceiling"] = one["tflops"] and one["tflops"] / 50
     axes = drawn(result)
-    assert axes.get_xlabel() == "TFLOP/s"
+    assert axes.get_xlabel() == "arithmetic, TFLOP/s"
     assert "cublas 50 = 100 %" in words(axes)
 
 
@@ -158,7 +163,7 @@ def test_names_at_the_ends_of_lines_do_not_lie_on_each_other():
 def test_a_picture_needs_rows_and_matplotlib(monkeypatch, tmp_path):
     for rows in ([], [row("first", 1, (8, 16), None, ok=None)], [row("cpu", None, (8, 16), 3.0)]):
         for kind in plots.KINDS if not rows or rows[0]["rung"] else ["ladder"]:
-            with pytest.raises(Refused, match="no row of the report is right and has GB/s"):
+            with pytest.raises(Refused, match="no row of the report is correct and has GB/s"):
                 plots.plot({**report(), "rows": rows}, str(tmp_path / "out.png"), kind=kind)
     assert not list(tmp_path.iterdir())
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -216,3 +221,111 @@ def test_what_was_measured_is_kept_where_there_is_nothing_to_draw(monkeypatch, t
     assert "nothing to draw" in said.err
     assert "vector_add 33" in said.out
     assert json.loads((tmp_path / "x.json").read_text())["rows"]
+
+
+# Committed pictures ---------------------------------------------------------------------------------------------------
+
+H200 = ROOT / "profiles" / "h200"
+DRAWN = {
+    "ladder_softmax": ("bench", "ladder", None),
+    "ladder_gemm": ("gemm", "ladder", None),
+    "ladder_gemm_half": ("gemm_half", "ladder", (4096, 4096, 4096)),
+    "ladder_attention": ("attention_ladder", "ladder", None),
+    "ladder_sum": ("sum_ladder", "ladder", (8192, 8192)),
+    "ladder_vector_add": ("vector_add", "ladder", (10_000_000,)),
+    "gemm": ("gemm", None, None),
+    "softmax": ("softmax", None, None),
+    "softmax_vs_n": ("softmax_vs_n", None, None),
+}
+
+
+def overlapping(figure):
+    """Pairs of texts that overlap, and texts that reach beyond the picture, as drawn."""
+    figure.canvas.draw()
+    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    texts = [text for text in texts if text.get_rotation() == 0]  # the box of a slanted text is mostly empty
+    # An axis makes ticks beyond its ends, which it does not draw.
+    hidden = set()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
+                if not low <= tick.get_loc() <= high:
+                    hidden |= {tick.label1, tick.label2}
+    # Without the lines that lead to some names, which an annotation counts as its own.
+    boxes = [(text.get_text(), Text.get_window_extent(text)) for text in texts if text not in hidden]
+    page = figure.bbox
+    beyond = [text for text, box in boxes if box.x0 < -1 or box.y0 < -1 or box.x1 > page.x1 + 1 or box.y1 > page.y1 + 1]
+    over = [
+        (one, other)
+        for (one, a), (other, b) in itertools.combinations(boxes, 2)
+        if min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1.5
+    ]
+    return beyond, over
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_committed_picture_shows_its_json_and_no_text_overlaps(name, monkeypatch, tmp_path):
+    source, kind, shape = DRAWN[name]
+    result = outputs.load(H200 / f"{source}.json")
+    result["rows"] = [one for one in result["rows"] if one["family"] == result["rows"][0]["family"]]
+    kept = []
+    save = style.save
+    monkeypatch.setattr(style, "save", lambda made, path: (kept.append(made), save(made, path)))
+    for ending in (".png", ".dark.png"):
+        plots.plot(result, str(tmp_path / f"{name}{ending}"), kind=kind, shape=shape)
+        assert same_picture(tmp_path / f"{name}{ending}", H200 / f"{name}{ending}"), "draw it again"
+    assert kept[0].get_facecolor() != kept[1].get_facecolor()
+    for figure in kept:
+        assert overlapping(figure) == ([], [])
+
+
+def same_picture(one, other):
+    """Whether two pictures have the same size and nearly the same pixels; releases of matplotlib differ in letters."""
+    first, second = (numpy.asarray(Image.open(path).convert("L"), float) for path in (one, other))
+    if abs(first.shape[0] - second.shape[0]) > 20 or first.shape[1] != second.shape[1]:
+        return False
+    rows = min(len(first), len(second))
+    return numpy.mean(abs(first[:rows] - second[:rows]) > 60) < 0.05
+
+
+def test_of_many_variants_those_that_improve_are_shown_and_the_rest_counted(drawn):
+    result = report((8, 16))
+    result["rows"] += [row(f"slower{n}", 10 + n, (8, 16), 100.0) for n in range(4)]
+    result["rows"] += [row(f"better{n}", 20 + n, (8, 16), 3020.0 * 1.2 ** (n + 1)) for n in range(12)]
+    axes = drawn(result)
+    said = set(words(axes))
+    assert {"1  first", "31  better11"} <= said, "the first and the best"
+    assert not [text for text in said if "slower" in text]
+    assert len(axes.patches) == 7 + 1, "seven of ours, and a peer"
+    (legend,) = axes.figure.legends
+    assert "11 variants that improve less not shown" in [text.get_text() for text in legend.get_texts()]
+    named = words(drawn(result, kind="ladder", variants=["slower1", "better0"]))
+    assert {"11  slower1", "20  better0"} <= set(named)
+
+
+def test_copies_of_streams_share_a_lane_per_engine(monkeypatch, tmp_path):
+    spans = []
+    for chunk in range(4):
+        at, lane = 0.002 * chunk, f"stream {chunk % 2}"
+        spans += [
+            pipeline.ChunkSpan(lane, "h2d", chunk, at - 0.001, at + 0.002),  # a millisecond of it is waiting
+            pipeline.ChunkSpan(lane, "compute", chunk, at + 0.002, at + 0.0025),
+            pipeline.ChunkSpan(lane, "d2h", chunk, at + 0.0025, at + 0.004),
+        ]
+    link = Link(h2d=50e9, d2h=50e9, both=40e9)
+    done = pipeline.PipelineReport(
+        ["gpu:0"], 2, 1, 4, 0, 0, bytes_in=10**9, bytes_out=10**9, seconds=0.05, link=link, spans=spans
+    )
+    kept = []
+    monkeypatch.setattr(style, "save", lambda made, path: kept.append(made))
+    plots.timeline(spans, str(tmp_path / "x.png"), "a pipeline", done)
+    (axes,) = kept[0].axes
+    assert [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()] == [
+        "copy engine host to device", "kernels", "copy engine device to host",
+    ]  # fmt: skip
+    copies = axes.collections[0].get_paths()
+    ends = [(path.get_extents().x0, path.get_extents().x1) for path in copies]
+    assert all(left[1] <= right[0] + 1e-9 for left, right in itertools.pairwise(ends)), "one copy at a time"
+    assert "50 % of the link's measured bandwidth" in " ".join(text.get_text() for text in kept[0].texts)
+    assert overlapping(kept[0]) == ([], [])

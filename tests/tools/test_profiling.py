@@ -732,7 +732,7 @@ def test_the_names_in_a_roofline_can_be_read(family):
         assert not [other for other in level if other != name and overlap(box, level[other])], name
         assert axes.get_window_extent().x0 <= box.x0
         assert box.x1 <= axes.get_window_extent().x1 + 1
-        assert not overlap(box, axes.get_legend().get_window_extent()), name
+        assert not overlap(box, figure.legends[0].get_window_extent()), name
 
 
 def test_a_roofline_has_the_lines_of_the_pipes_that_were_used():

@@ -276,7 +276,7 @@ def test_ranges_may_nest_deeper_than_calls(clock):
 def test_a_picture_of_many_lines_is_no_taller_than_can_be_written(clock, tmp_path):
     plots.ranges(nested(clock, 300), tmp_path / "deep.png")
     height = int.from_bytes((tmp_path / "deep.png").read_bytes()[20:24], "big")
-    assert 15_000 < height < 16_000, "100 inches and the rest"
+    assert 15_000 < height < 16_000, "a limit for the ranges, and the rest"
 
 
 def test_a_picture_that_cannot_be_written_is_refused(clock, tmp_path):

@@ -1,4 +1,4 @@
-"""Pictures of reports. Needs the `plot` extra (matplotlib), which is imported when a picture is asked for."""
+"""Pictures of reports. Needs the `plot` extra (matplotlib), which is imported when a picture is drawn."""
 
 from __future__ import annotations
 
@@ -29,12 +29,20 @@ def plot(
     shape: Sequence[int] | None = None,
     variants: Sequence[str] = (),
 ) -> list[str]:
-    """Draws a bench's report to `path` (PNG, SVG or PDF, by its ending) and gives the files written.
+    """Draw a bench's report to `path` and return the files written.
 
-    kind: "ladder", a bar a rung of one shape, or "sweep", a line a variant against the size; unless said, a ladder of
-    one shape and a sweep of several. shape: the ladder's. variants: the sweep's lines in colour. A report of several
-    families gives a picture each, `bench.png` as `bench_softmax.png` and so on. Raises Refused where there is nothing
-    to draw, and for a report of something else.
+    A report of several families gives one picture each: `bench.png` becomes `bench_softmax.png` and so on.
+
+    Args:
+        report: The JSON of a bench.
+        path: The picture; its ending names the format (PNG, SVG, PDF). `x.dark.png` is drawn for dark pages.
+        kind: "ladder", one bar per variant for one shape, or "sweep", one line per variant over sizes; by default a
+            ladder for one shape and a sweep for several.
+        shape: The ladder's shape.
+        variants: The ladder's bars, or the sweep's coloured lines; by default a selection.
+
+    Raises:
+        Refused: If there is nothing to draw, or the report is not a bench's.
     """
     _expect_bench(report)
     known = dict.fromkeys(str(row["variant"]) for row in report["rows"])
@@ -42,22 +50,28 @@ def plot(
         strange = ", ".join(name for name in variants if name not in known)
         raise Refused(f"the report has no {strange}; there are {', '.join(known)}")
     families = list(dict.fromkeys(row["family"] for row in report["rows"]))
-    whole = Path(path)
     written = []
     for family in families or [""]:
         rows = [row for row in report["rows"] if row["family"] == family]
-        target = str(whole.with_stem(f"{whole.stem}_{family}")) if len(families) > 1 else path
+        target = _with_family(path, family) if len(families) > 1 else path
         part = {**report, "rows": rows}
         if (kind or ("sweep" if len(by_shape(rows)) > 1 else "ladder")) == "ladder":
-            ladder(part, target, None if shape is None else tuple(shape))
+            ladder(part, target, None if shape is None else tuple(shape), variants)
         else:
             sweep(part, target, variants)
         written.append(target)
     return written
 
 
+def _with_family(path: str, family: str) -> str:
+    """`bench.png` as `bench_softmax.png`, `bench.dark.png` as `bench_softmax.dark.png`."""
+    whole = Path(path)
+    stem, _, dark = whole.stem.partition(".dark")
+    return str(whole.with_name(f"{stem}_{family}{'.dark' if whole.stem.endswith('.dark') else dark}{whole.suffix}"))
+
+
 def _expect_bench(report: Mapping[str, Any]) -> None:
-    """Raises Refused for JSON that is none of a bench's."""
+    """Raise Refused for JSON that is not a bench's."""
     if "ncu" in report:
         raise Refused("that is a profile: `cudakit profile --import FILE.json` draws its roofline")
     rows = report.get("rows")
@@ -66,4 +80,4 @@ def _expect_bench(report: Mapping[str, Any]) -> None:
         entries = rows if isinstance(rows, list) else [{}]
         missing = [key for key in _ROW if not all(key in row for row in entries)]
     if missing:
-        raise Refused(f"that is no report of a bench, which has rungs on shapes: it has no {', '.join(missing)}")
+        raise Refused(f"not a report of a bench: it has no {', '.join(missing)}")

@@ -1,5 +1,4 @@
-"""What a report's rows are compared by: bandwidth or arithmetic where there was a clock, bytes moved where there was
-none."""
+"""The figure by which a report's rows are compared: bandwidth or arithmetic if timed, bytes moved if only counted."""
 
 from __future__ import annotations
 
@@ -14,45 +13,46 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a row: `key` in the row, or in its counters where it was counted and not timed."""
+    """A figure of a row: `key` in the row, or in its counters if it was counted and not timed."""
 
     key: str
     unit: str
+    name: str
     more_is_better: bool = True
     counted: bool = False
 
     @staticmethod
     def of(report: Mapping[str, Any]) -> Measure:
         if report["device"]["kind"] != "gpu":
-            unit = "bytes of global memory moved an element (counted, not timed)"
-            return Measure("bytes_per_element", unit, more_is_better=False, counted=True)
+            name = "global memory traffic (counted, not timed)"
+            return Measure("bytes_per_element", "bytes per element", name, more_is_better=False, counted=True)
         if counts_flops(report["rows"]):
-            return Measure("tflops", "TFLOP/s")
-        return Measure("gbps", "GB/s")
+            return Measure("tflops", "TFLOP/s", "arithmetic")
+        return Measure("gbps", "GB/s", "memory bandwidth")
 
     def value(self, row: Row) -> float | None:
-        """The row's figure; None where it has none or its result was wrong."""
+        """Return the row's figure; None if it has none or its result was wrong."""
         figure = (row["counters"] or {}).get(self.key) if self.counted else row[self.key]
         return float(figure) if figure is not None and row["ok"] else None
 
     def best(self, rows: Sequence[Row]) -> Row | None:
-        """The row that does best of those that have a figure."""
+        """Return the best row of those that have a figure."""
         known = [row for row in rows if self.value(row) is not None]
         choose = max if self.more_is_better else min
         return choose(known, key=lambda row: self.value(row) or 0.0, default=None)
 
     def ceiling_name(self, rows: Sequence[Row]) -> str:
-        """What the ceiling of these rows is: "copy", or the peer that it came from."""
+        """Return the name of the rows' ceiling: "copy", or the peer that it is from."""
         return next((str(row["ceiling"]).removeprefix("peer:") for row in rows if row.get("ceiling")), "copy")
 
     def ceiling(self, report: Mapping[str, Any], group: Group) -> float | None:
-        """What the rows of a group were measured against in the same run: the copy of their bytes, or the library."""
+        """Return the ceiling of a group's rows, from the same run: the copy of their bytes, or the library."""
         if self.counted:
             return None
         if self.key == "gbps":
             copies = report["ceilings"].get("copy", [])
             return next((copy["gbps"] for copy in copies if copy_group(copy) == group[1:]), None)
-        # A row's share of the ceiling says what the ceiling was, whichever peer it came from.
+        # The ceiling follows from a row's fraction of it.
         for row in report["rows"]:
             ours = (row["family"], tuple(row["shape"]), row["dtype"], row.get("mode", "")) == group
             value = self.value(row)

@@ -1,4 +1,4 @@
-"""The picture of a trace: its ranges over time, nested as they were, and beneath them the own time of each."""
+"""The picture of a trace: its nested ranges over time, and below them the self time of each."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from cudakit.show.plots import style
 if TYPE_CHECKING:
     from cudakit.trace import Lane, Line, Trace
 
-# What a range of cudakit's own does, told by its name, and the colour for it. What fits none is the user's own.
+# The kinds of cudakit's own ranges: the pattern of their names, and the colour. Any other range is the user's.
 _KINDS = {
     "start and end": (r"open device|start driver|create context|close device", "#cc79a7"),
     "compile and load": (r"compile .*|NVRTC|(read|write) cache|load .*|plan launch", "#e69f00"),
-    "memory": (r"(allocate|free)( pinned)?", "#f0e442"),
+    "memory": (r"(allocate|free)( pinned)?", "#e3d43f"),
     "copies": (r"copy .*|fill", "#56b4e9"),
     "kernels and libraries": (r"launch .*|\w+\.\w+", "#009e73"),
     "waiting": (r"synchronize .*", "#d55e00"),
 }
-_YOURS = ("your ranges", style.FAINT)
+_YOURS = ("your ranges", "#b9c2cb")
 
-# Of the own times these are shown: so many, and none below so small a share.
-_MOST, _LEAST = 16, 0.0005
+# Self times shown: at most so many, and none below this fraction.
+_MOST, _LEAST = 12, 0.0005
 
-# Inches of a letter of a bar's label, and of the bars' area at the least; letters of a label beside it at the most.
-_LETTER, _WIDTH, _LABEL = 0.073, 7.8, 46
-# Inches of the ranges over time at the most: matplotlib writes no picture of just any size.
-_HIGHEST = 100.0
+# Inches of one letter in a bar, and of the bars' area at least; most letters of a label next to it.
+_LETTER, _WIDTH, _LABEL = 0.075, 5.3, 40
+# Most inches for the ranges over time: matplotlib limits the size of a picture.
+_HIGHEST = 83.0
 
 
 def ranges(trace: Trace, path: str | os.PathLike[str], title: str = "") -> None:
-    """Draws a trace to `path` (PNG, SVG or PDF, by its ending): its ranges over time, and the own time of each.
+    """Draw a trace to `path` (PNG, SVG or PDF, by its ending): its ranges over time, and the self time of each.
 
-    Raises Refused without matplotlib, where the file cannot be written, and where there are no ranges.
+    `x.dark.png` is drawn for dark pages. Raises Refused without matplotlib, if the file cannot be written, and if there
+    are no ranges.
     """
     path = os.fspath(path)
     style.check(path, "picture to")
@@ -47,25 +48,27 @@ def ranges(trace: Trace, path: str | os.PathLike[str], title: str = "") -> None:
     lines.sort(key=lambda pair: -pair[1].self_ns)
     own = [pair for pair in lines if pair[1].share >= _LEAST][:_MOST]
     heights = [min(0.4 * (sum(depths) + len(lanes) - 1) + 0.2, _HIGHEST), 0.26 * len(own) + 0.2]
-    figure = style.figure(12, sum(heights) + 2.3)
+    theme = style.theme_of(path)
+    figure = style.figure(sum(heights) + 2.4, theme)
     above, beneath = figure.subplots(2, 1, height_ratios=heights)
     _draw_nested(above, trace, lanes, depths)
-    style.plain(above, title or "ranges over time")
+    style.plain(above, title or "ranges over time", "above: nested ranges over time; below: self time of each", theme)
     above.spines["left"].set_visible(False)
-    _draw_own(beneath, own, len(lanes) > 1)
+    _draw_own(beneath, own, len(lanes) > 1, theme)
+    style.frame(beneath, theme)
     rest = f", the largest {len(own)} of {len(lines)}" if len(own) < len(lines) else ""
-    style.plain(beneath, f"own time: within a range, and within none of the ranges in it{rest}")
-    beneath.set_title(beneath.get_title(loc="left"), loc="left", fontsize=10, fontweight="normal", color=style.INK)
+    text = f"self time: time in a range, without the ranges nested in it{rest}"
+    beneath.set_title(text, loc="left", fontsize=style.NORMAL, color=theme.ink)
     used = {_kind(line.path[-1]) for _, line in lines}
     patch = style.load("matplotlib.patches").Patch
     kinds = [*((kind, color) for kind, (_, color) in _KINDS.items()), _YOURS]
     handles = [patch(color=color, label=kind) for kind, color in kinds if (kind, color) in used]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9, frameon=False)
+    style.legend(figure, theme, handles=handles, loc="outside lower center", ncols=min(len(handles), 4))
     style.save(figure, path)
 
 
 def _draw_nested(axes: Any, trace: Trace, lanes: list[Lane], depths: list[int]) -> None:
-    """A line of bars for each depth of each thread, time from left to right."""
+    """Draw one line of bars per depth of each thread, time from left to right."""
     until = trace.duration_ns
     begin = min(span.begin for lane in lanes for span in lane.spans)
     end = max(until if span.end is None else span.end for lane in lanes for span in lane.spans)
@@ -81,41 +84,43 @@ def _draw_nested(axes: Any, trace: Trace, lanes: list[Lane], depths: list[int]) 
             bars.setdefault(at, []).append((left, took / unit))
             colors.setdefault(at, []).append(_kind(span.name)[1])
             if took / whole * _WIDTH > _LETTER * (len(span.name) + 2):
-                axes.text(left + took / unit / 2, at, style.literal(span.name), ha="center", va="center", fontsize=9)
+                looks = {"ha": "center", "va": "center", "fontsize": style.SMALL, "color": "#10151a"}
+                axes.text(left + took / unit / 2, at, style.literal(span.name), **looks)
         for at, places in bars.items():  # all of a line at once: there may be very many
-            axes.broken_barh(places, (at - 0.45, 0.9), facecolors=colors[at], edgecolor="white", linewidth=0.5)
+            axes.broken_barh(places, (at - 0.45, 0.9), facecolors=colors[at], edgecolor="#ffffff", linewidth=0.4)
         ticks.append((top + (depth - 1) / 2, style.literal(lane.name)))
         top += depth + 1
     axes.set_xlim(0, whole / unit)
     axes.set_ylim(top - 1.45, -0.55)
     axes.set_yticks([at for at, _ in ticks] if len(lanes) > 1 else [], [name for _, name in ticks] if ticks[1:] else [])
-    axes.set_xlabel(f"{name} of the host's clock", color=style.SOFT)
+    axes.set_xlabel(f"host time, {name}")
 
 
-def _draw_own(axes: Any, own: list[tuple[Lane, Line]], several: bool) -> None:
-    """A point for each path of ranges at its own time, all runs added up."""
+def _draw_own(axes: Any, own: list[tuple[Lane, Line]], several: bool, theme: style.Theme) -> None:
+    """Draw one point per path of ranges, at its self time summed over all runs."""
     labels = []
     for at, (lane, line) in enumerate(own):
         color = _kind(line.path[-1])[1]
-        axes.plot([line.self_ns / 1e3], [at], "o", color=color, markeredgecolor=style.SOFT, markersize=8)
+        axes.plot([line.self_ns / 1e3], [at], "o", color=color, markeredgecolor=theme.soft, markersize=6.5)
         told = f"{_time(line.self_ns)}   {100 * line.share:.1f} %"
-        place = {"xytext": (10, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
-        axes.annotate(told, (line.self_ns / 1e3, at), color=style.INK, **place)
+        place = {"xytext": (10, 0), "textcoords": "offset points", "va": "center", "fontsize": style.SMALL}
+        axes.annotate(told, (line.self_ns / 1e3, at), color=theme.ink, **place)
         times = f" ({line.instances:,} times)" if line.instances > 1 else ""
         name = " > ".join(line.path[-2:])
         name = name if len(name) <= _LABEL else f"{name[: _LABEL - 3]}..."
         labels.append(style.literal((f"{lane.name}: " if several else "") + name + times))
-    axes.set_yticks(range(len(own)), labels, fontsize=9)
+    axes.set_yticks(range(len(own)), labels)
     axes.set_ylim(len(own) - 0.4, -0.6)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    axes.set_xlim(low, high * (high / low) ** 0.2)  # room for the label of the longest
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_xlabel("us, on a log scale", color=style.SOFT)
+    axes.set_xlim(low, high * (high / low) ** 0.32)  # room for the label of the longest
+    style.log_ticks(axes.xaxis)
+    axes.grid(axis="x", color=theme.faint, alpha=0.6)
+    axes.set_xlabel("self time, us (log scale)")
 
 
 def _kind(name: str) -> tuple[str, str]:
-    """What a range of this name does, and the colour for it."""
+    """Return the kind of a range of this name, and its colour."""
     matching = (kind for kind, (names, _) in _KINDS.items() if re.fullmatch(names, name))
     kind = next(matching, None)
     return _YOURS if kind is None else (kind, _KINDS[kind][1])

@@ -1,4 +1,4 @@
-"""Lines: bandwidth or TFLOP/s against the size, a line a variant, its name at its end."""
+"""Lines: bandwidth or TFLOP/s against the size, one line per variant, with its name at its end."""
 
 from __future__ import annotations
 
@@ -13,51 +13,55 @@ from cudakit.show.plots import style
 from cudakit.show.plots.measure import Measure
 from cudakit.show.tables import Group, by_shape, device_line
 
-# Lines of ours that have a colour; the others are faint, and have no name.
-_NAMED = len(style.COLORS)
-# Shapes that differ in more than their size are points: a line between them would say nothing. Products are joined by
-# their size while they are few.
+# Variants with a colour; the others are faint and have no name.
+_NAMED = len(style.LIGHT.lines)
+# Shapes that differ in more than their size are points, because a line between them would mean nothing. A few matrix
+# products are joined in the order of their size.
 _JOINED = 14
-# Two lines that are less than this apart look like one: a factor of 1.15 in the mean.
+# Two lines less than this apart, a factor of 1.15 on average, look like one.
 _ALIKE = math.log(1.15)
 
 
 def sweep(report: Mapping[str, Any], path: str, variants: Sequence[str] = ()) -> None:
-    """Draws all shapes: the variants that are best somewhere, and `variants`, in colour; peers in grey; the ceiling.
+    """Draw all shapes: in colour `variants`, or those that are best for some shape; peers in grey; the ceiling dashed.
 
-    Raises Refused where there is nothing to draw.
+    Raises Refused if there is nothing to draw.
     """
     measure = Measure.of(report)
     groups = _ordered(by_shape(report["rows"]), by_size=measure.key == "tflops")
     lines = _lines(groups, measure)
     if not lines:
-        raise Refused(f"there is nothing to draw: no row of the report is right and has {measure.unit}")
+        raise Refused(f"there is nothing to draw: no row of the report is correct and has {measure.unit}")
     at, to_scale = _places(list(groups))
     joined = to_scale or (measure.key == "tflops" and len(groups) <= _JOINED)
-    figure = style.figure(11, 6)
+    theme = style.theme_of(path)
+    figure = style.figure(5.2, theme)
     axes = figure.subplots()
     labels: list[tuple[str, float, float, str]] = []  # text, x, y, colour
     ceiling = {group: measure.ceiling(report, group) for group in groups}
     known = [group for group in groups if ceiling[group] is not None]
-    # The library that is the ceiling has a row, and so a line, of its own.
+    # A library that is the ceiling already has a line of its own.
     if known and measure.key == "gbps":
         x, y = [at[group] for group in known], [float(ceiling[group] or 0) for group in known]
-        axes.plot(x, y, color=style.CEILING, linestyle=(0, (4, 2)), linewidth=1.6, label="copy (ceiling)", zorder=3)
-        labels.append(("copy", x[-1], y[-1], style.CEILING))
+        looks: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1.6}
+        if not joined:
+            looks = {"linestyle": "", "marker": "_", "markersize": 16, "markeredgewidth": 1.6}
+        axes.plot(x, y, color=theme.ink, label="copy (ceiling)", zorder=3, **looks)
+        labels.append(("copy", x[-1], y[-1], theme.ink))
     chosen = _chosen(groups, measure, lines, variants)
     peers = [name for name in lines if name.startswith("peer:") or name == "cublas"]
     markers = iter("sD^vPX*" * len(lines))
     for name, line in lines.items():
         if name == "cpu" and not measure.counted:
             continue
-        color, width, marker = style.FAINT, 1.0, ""
+        color, width, marker = theme.faint, 1.0, ""
         if name in chosen:
-            color, width, marker = style.COLORS[chosen.index(name)], 2.0, "o"
+            color, width, marker = theme.lines[chosen.index(name)], 2.0, "o"
         elif name in peers:
-            color, width, marker = style.PEER, 1.3, next(markers)
+            color, width, marker = theme.peer_line, 1.3, next(markers)
         x, y = [at[group] for group in line], list(line.values())
         axes.plot(
-            x, y, color=color, linewidth=width, marker=marker, markersize=5, label=name,
+            x, y, color=color, linewidth=width, marker=marker, markersize=4, label=name,
             linestyle=":" if name in peers and joined else "-" if joined else "", zorder=4 if name in chosen else 2,
         )  # fmt: skip
         if name in chosen or name in peers:
@@ -69,20 +73,19 @@ def sweep(report: Mapping[str, Any], path: str, variants: Sequence[str] = ()) ->
     axes.set_xticks(
         [at[group] for group in groups], names, rotation=0 if to_scale else 40, ha="center" if to_scale else "right"
     )
-    axes.set_xlabel(
-        "size" if to_scale and measure.key == "tflops" else "row length" if to_scale else "shape", color=style.SOFT
-    )
-    axes.set_ylabel(measure.unit, color=style.SOFT)
+    axes.set_xlabel("size" if to_scale and measure.key == "tflops" else "row length, elements" if to_scale else "shape")
+    axes.set_ylabel(f"{measure.name}, {measure.unit}")
     if measure.more_is_better:
         axes.set_ylim(bottom=0)
     else:
         axes.set_yscale("log")
-    axes.grid(color=style.FAINT, alpha=0.5, linewidth=0.6)
+    axes.grid(color=theme.faint, alpha=0.5, linewidth=0.6)
     families = " and ".join(dict.fromkeys(group[0] for group in groups))
     style.plain(
         axes,
-        f"{families}: {measure.unit} against the {'row length' if to_scale and measure.key != 'tflops' else 'size'}",
+        f"{families}: {measure.name} by {'row length' if to_scale and measure.key != 'tflops' else 'size'}",
         device_line(report),
+        theme,
     )
     _name_lines(figure, axes, labels)
     style.save(figure, path)
@@ -99,7 +102,7 @@ def _ordered(groups: Mapping[Group, Any], by_size: bool) -> dict[Group, Any]:
 
 
 def _places(groups: Sequence[Group]) -> tuple[dict[Group, float], bool]:
-    """Where each shape stands: to scale where shapes differ in one number only, else side by side."""
+    """Return the place of each shape: to scale if shapes differ in one number only, else side by side."""
     same = len({group[2:] for group in groups}) == 1
     shapes = [group[1] for group in groups]
     square = all(len(set(shape)) == 1 for shape in shapes) and len(shapes[0]) != 2
@@ -129,8 +132,8 @@ def _lines(groups: Mapping[Group, Any], measure: Measure) -> dict[str, dict[Grou
 def _chosen(
     groups: Mapping[Group, Any], measure: Measure, lines: Mapping[str, Mapping[Group, float]], variants: Sequence[str]
 ) -> list[str]:
-    """The variants in colour, by rung: those asked for, or those that are best somewhere and, while there are colours,
-    whichever differs most from the ones that are there already."""
+    """Return the variants in colour, by rung: those requested, or those that are best for some shape and, while colours
+    are left, the ones that differ most from those already chosen."""
     rungs = {row["variant"]: row["rung"] for rows in groups.values() for row in rows if row["rung"]}
     ours = sorted((name for name in rungs if name in lines), key=lambda name: rungs[name])
     if variants:
@@ -149,20 +152,21 @@ def _chosen(
 
 
 def _apart(one: Mapping[Group, float], other: Mapping[Group, float]) -> float:
-    """How far two lines are from each other, in factors: the mean over the shapes that both have."""
+    """Return the distance of two lines, in factors: the mean over the shapes that both have."""
     both = [abs(math.log(one[group] / other[group])) for group in one if other.get(group) and one[group]]
     return sum(both) / len(both) if both else 0.0
 
 
 def _name_lines(figure: Any, axes: Any, labels: Sequence[tuple[str, float, float, str]]) -> None:
-    """Names to the right of the lines' ends, moved apart where they would lie on each other."""
+    """Write names to the right of the lines' ends, moved apart if they would overlap."""
     figure.canvas.draw()  # the layout settles, and with it how many pixels a value is
     right = axes.get_window_extent().x1
     points = [axes.transData.transform((x, y)) for _, x, y, _ in labels]
-    places = style.spread([float(y) for _, y in points], 12.5 * figure.dpi / 72)
+    places = style.spread([float(y) for _, y in points], 11.5 * figure.dpi / 72)
     for (text, x, y, color), place in zip(labels, places, strict=True):
         _, up = axes.transAxes.inverted().transform((right, place))
         axes.annotate(
-            text, (x, y), xytext=(1.02, up), textcoords="axes fraction", fontsize=9.5, va="center", color=color,
+            text, (x, y), xytext=(1.02, up), textcoords="axes fraction", fontsize=style.NORMAL, va="center",
+            color=color,
             annotation_clip=False, arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "alpha": 0.5},
         )  # fmt: skip
