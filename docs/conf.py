@@ -31,6 +31,7 @@ extensions = [
     "repository",
     "commandline",
     "units",
+    "pictures",
 ]
 exclude_patterns = ["_build"] if with_notebook else ["_build", "notebook.ipynb"]
 source_suffix = (

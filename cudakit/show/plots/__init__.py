@@ -31,7 +31,7 @@ def plot(
 ) -> list[str]:
     """Draw a bench's report to `path` and return the files written.
 
-    A report of several families gives one picture each: `bench.png` becomes `bench_softmax.png` and so on.
+    A report of several families becomes one picture per family: `bench.png` becomes `bench_softmax.png` and so on.
 
     Args:
         report: The JSON of a bench.

@@ -31,7 +31,7 @@ class Measure:
         return Measure("gbps", "GB/s", "memory bandwidth")
 
     def value(self, row: Row) -> float | None:
-        """Return the row's figure; None if it has none or its result was wrong."""
+        """Return the row's figure; None if there is no figure or the result was wrong."""
         figure = (row["counters"] or {}).get(self.key) if self.counted else row[self.key]
         return float(figure) if figure is not None and row["ok"] else None
 
