@@ -193,6 +193,7 @@ class Runner:
         os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ['PATH']}"
         # Also for scripts that lie elsewhere than in the checkout, where cudakit is not installed
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        os.environ["COLUMNS"] = "88"  # of a terminal as wide as the pages' code
         if not self.gpu:
             os.environ["CUDAKIT_DEVICE"] = "sim"
         sys.path[:0] = [str(self.folder), str(ROOT)]

@@ -93,6 +93,16 @@ def test_code_fits_a_page_without_scrolling(page):
     assert not wide, "\n".join(wide)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_an_output_that_is_shown_has_lines_to_compare(page):
+    for block in pages.read(page):
+        shown = [block.expected or ""]
+        if block.language == "console":
+            shown += [output for _, _, output in pages.commands(block)]
+        for output in shown:
+            assert not output or output.strip() != "...", f"{name_of(page)}:{block.line}: the output is only `...`"
+
+
 @pytest.fixture
 def wrong(tmp_path):
     """What running a page of this text says is wrong."""
