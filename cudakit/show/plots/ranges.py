@@ -51,7 +51,7 @@ def ranges(trace: Trace, path: str | os.PathLike[str], title: str = "") -> None:
     theme = style.theme_of(path)
     figure = style.figure(sum(heights) + 2.4, theme)
     above, beneath = figure.subplots(2, 1, height_ratios=heights)
-    _draw_nested(above, trace, lanes, depths)
+    _draw_nested(above, trace, lanes, depths, theme)
     style.plain(above, title or "ranges over time", "above: nested ranges over time; below: self time of each", theme)
     above.spines["left"].set_visible(False)
     _draw_own(beneath, own, len(lanes) > 1, theme)
@@ -67,7 +67,7 @@ def ranges(trace: Trace, path: str | os.PathLike[str], title: str = "") -> None:
     style.save(figure, path)
 
 
-def _draw_nested(axes: Any, trace: Trace, lanes: list[Lane], depths: list[int]) -> None:
+def _draw_nested(axes: Any, trace: Trace, lanes: list[Lane], depths: list[int], theme: style.Theme) -> None:
     """Draw one line of bars per depth of each thread, time from left to right."""
     until = trace.duration_ns
     begin = min(span.begin for lane in lanes for span in lane.spans)
@@ -87,7 +87,7 @@ def _draw_nested(axes: Any, trace: Trace, lanes: list[Lane], depths: list[int]) 
                 looks = {"ha": "center", "va": "center", "fontsize": style.SMALL, "color": "#10151a"}
                 axes.text(left + took / unit / 2, at, style.literal(span.name), **looks)
         for at, places in bars.items():  # all of a line at once: there may be very many
-            axes.broken_barh(places, (at - 0.45, 0.9), facecolors=colors[at], edgecolor="#ffffff", linewidth=0.4)
+            axes.broken_barh(places, (at - 0.45, 0.9), facecolors=colors[at], edgecolor=theme.page, linewidth=0.4)
         ticks.append((top + (depth - 1) / 2, style.literal(lane.name)))
         top += depth + 1
     axes.set_xlim(0, whole / unit)

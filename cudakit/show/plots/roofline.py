@@ -98,7 +98,7 @@ def picture(report: Mapping[str, Any], theme: style.Theme = style.LIGHT) -> Any:
 
 
 def _wanted(ceilings: Iterable[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the ceilings of the pipes that these launches use; a data sheet's only if no ceiling of the pipe was measured."""
+    """Return the ceilings of the pipes in use; a data sheet's only if no ceiling of the pipe was measured."""
     tensor = [row for row in rows if (row["tensor_flops"] or 0) > 0.5 * row["flops"]]
     pipes = {"dram"} | ({"tensor"} if tensor else set()) | ({"fma"} if len(tensor) < len(rows) else set())
     kept = [ceiling for ceiling in ceilings if ceiling["pipe"] in pipes]
