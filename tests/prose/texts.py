@@ -19,6 +19,8 @@ _FENCE = re.compile(r"^(```+).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _LINK = re.compile(r"\]\([^)]*\)")
 _SENTENCE = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[A-Z`\"'(*\[])")
+# generated Python, regular expressions, PTX and CUDA C++ among the strings
+_CODE = re.compile(r"\\|->|;$|==| = |\w\(\)? is |^\(")
 _CUDA = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 
 
@@ -126,7 +128,7 @@ def _messages(path: str, tree: ast.Module, docstrings: set[int]) -> Iterator[Par
             text = node.value
         else:
             continue
-        if len(re.findall(r"[a-z]{2,}", text)) >= 3 and " " in text.strip():
+        if len(re.findall(r"[a-z]{2,}", text)) >= 3 and " " in text.strip() and not _CODE.search(text):
             yield from _joined(path, "message", [(node.lineno, line) for line in text.split("\n")])
 
 
