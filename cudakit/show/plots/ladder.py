@@ -126,6 +126,6 @@ def _note(figure: Any, theme: style.Theme, *, left_out: int, others: bool, sever
     shown = [pair for pair, used in zip(named, (True, several, others), strict=True) if used]
     handles = [patch(color=color, label=label) for color, label in shown]
     if left_out:
-        text = f"{left_out} variant{'s' * (left_out > 1)} that improve{'s' * (left_out == 1)} less not shown"
+        text = f"{left_out} more variant{'s' * (left_out > 1)} not shown"
         handles.append(patch(color="none", label=text))
     style.legend(figure, theme, handles=handles, loc="outside lower right", ncols=len(handles), handlelength=1.2)
