@@ -1,8 +1,8 @@
-"""Planted bugs: one small `.cu` file an idea, with a kernel `wrong` and its correct twin `right`, and mistakes of host
-code in Python.
+"""Planted bugs: one small `.cu` file per bug, with a kernel `wrong` and its correct twin `right`; bugs of host code are
+in Python.
 
-`catalogue` says what a case is and runs one; `shared`, `between_blocks`, `addresses`, `lanes` and `host` hold them.
-`sanitize` runs all of them under compute-sanitizer on a GPU, `table` writes both verdicts side by side.
+`catalogue` defines a case and runs it; `shared`, `between_blocks`, `addresses`, `lanes` and `host` contain the cases.
+`sanitize` runs all of them under compute-sanitizer on a GPU; `table` writes both verdicts as a table.
 """
 
 from __future__ import annotations

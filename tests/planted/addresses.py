@@ -1,4 +1,4 @@
-"""Accesses out of bounds or misaligned, and reads of memory that nothing has written."""
+"""Out-of-bounds and misaligned accesses, and reads of uninitialised memory."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def negative_index(wrong: bool) -> Launch:
 
 @kernel(BOUNDS)
 def float4_tail(wrong: bool) -> Launch:
-    """Groups of four rounded up past the end"""
+    """float4 groups rounded up past the end"""
     x = integers(1001)
     return Launch(2, 128, (x, Empty(1001), 1001), {1: 2 * x})
 
 
 @kernel(BOUNDS)
 def rows_for_columns(wrong: bool) -> Launch:
-    """Row stride of the wrong extent"""
+    """Row stride taken from the wrong extent"""
     x, bias = integers((30, 20)), integers(20)
     return Launch((3, 4), (8, 8), (x, bias, Empty((30, 20)), 30, 20), {2: x + bias})
 
@@ -56,7 +56,7 @@ def bytes_for_elements(wrong: bool) -> Launch:
 
 @kernel(BOUNDS)
 def gather_index(wrong: bool) -> Launch:
-    """Gather by an index that means no row"""
+    """Gather by the index -1 of a missing row"""
     table, index = integers((10, 4)), integers(50, -1, 10, np.int32)
     want = np.where(index[:, None] >= 0, table[index], 0)
     return Launch(2, 32, (table, index, Empty((50, 4)), 50), {2: want})
@@ -139,7 +139,7 @@ def shared_vector(wrong: bool) -> Launch:
 
 @kernel(MISALIGNED)
 def copy_misaligned(wrong: bool) -> Launch:
-    """16-byte cp.async from any element"""
+    """16-byte cp.async from an unaligned element"""
     x = integers(300)
     return Launch(1, 32, (x, Empty(128), 37), {1: x[37:165]})
 
@@ -156,14 +156,14 @@ def atomic_misaligned(wrong: bool) -> Launch:
 
 @kernel(UNSET)
 def shared_tail(wrong: bool) -> Launch:
-    """Tree over shared cells that threads past the row leave unset"""
+    """Tree reduction over shared cells that no thread has set"""
     x = integers((3, 100))
     return Launch(3, 128, (x, Empty(3), 100), {1: x.sum(1)})
 
 
 @kernel(UNSET)
 def shared_counts_unset(wrong: bool) -> Launch:
-    """Dynamic shared memory taken to be zeros"""
+    """Dynamic shared memory assumed to be zero"""
     keys, values = integers(300, 0, 20, np.int32), integers(300, dtype=np.int32)
     want = np.bincount(keys, values, minlength=20)
     return Launch(2, 64, (keys, values, np.zeros(20, np.int32), 300, 20), {2: want}, shared=80)
@@ -171,7 +171,7 @@ def shared_counts_unset(wrong: bool) -> Launch:
 
 @kernel(UNSET)
 def local_unset(wrong: bool) -> Launch:
-    """Local array cleared in part"""
+    """Local array only partly cleared"""
     x = integers((40, 25), 0, 8, np.int32)
     counts = (x[:, :, None] == np.arange(8)).sum(1)
     return Launch(2, 32, (x, Empty(40, np.int32), 40, 25), {1: counts.argmax(1)})
@@ -179,14 +179,14 @@ def local_unset(wrong: bool) -> Launch:
 
 @kernel(UNSET)
 def output_accumulated(wrong: bool) -> Launch:
-    """Fresh output added to without zeroing"""
+    """Sum added to an output that was not zeroed"""
     a, x = integers((50, 40), -5, 5), integers(40, -5, 5)
     return Launch(1, 64, (a, x, Empty(50), 50, 40), {2: a @ x})
 
 
 @kernel(UNSET)
 def atomic_on_fresh(wrong: bool) -> Launch:
-    """Atomic counter in fresh memory"""
+    """Atomic counter in uninitialised memory"""
     x = integers(500, 0, 1 << 31, np.uint32)
     bits = int(np.unpackbits(x.view(np.uint8)).sum())
     want = {1: np.array([bits])}
@@ -195,7 +195,7 @@ def atomic_on_fresh(wrong: bool) -> Launch:
 
 @kernel(UNSET)
 def halo_unset(wrong: bool) -> Launch:
-    """Halo cells left unset where the line ends"""
+    """Halo cells at the end of the line not set"""
     x = integers(150)
     want = np.convolve(np.pad(x, 2), np.ones(5), "valid")
     return Launch(3, 64, (x, Empty(150), 150), {1: want})
@@ -203,7 +203,7 @@ def halo_unset(wrong: bool) -> Launch:
 
 @kernel(UNSET)
 def halo_corners(wrong: bool) -> Launch:
-    """Halo of a tile without its corners"""
+    """Corners of a tile's halo not set"""
     x = integers((32, 32), dtype=np.int32)
     want = sum(np.roll(x, (i, j), (0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1))
     return Launch((2, 2), (16, 16), (x, Empty((32, 32), np.int32), 32), {1: want})
@@ -211,21 +211,21 @@ def halo_corners(wrong: bool) -> Launch:
 
 @kernel(UNSET)
 def padding_read(wrong: bool) -> Launch:
-    """Loop over the padding of pitched rows"""
+    """Loop that also reads the padding of pitched rows"""
     x = integers((30, 21))
     return Launch(1, 32, (Pitched(x, 24), Empty(30), 30, 21, 24), {1: x.max(1)})
 
 
 @kernel(UNSET)
 def tree_uneven(wrong: bool) -> Launch:
-    """Tree that takes 96 threads for a power of two"""
+    """Tree reduction that treats 96 threads as a power of two"""
     x = integers((4, 96), dtype=np.int32)
     return Launch(4, 96, (x, Empty(4, np.int32)), {1: x.max(1)})
 
 
 @kernel(UNSET)
 def aligned_record(wrong: bool) -> Launch:
-    """Field of a padded record left unset"""
+    """Field of a padded record not set"""
     x, flat = integers((2, 64, 3)), integers((2, 64), 0, 2, np.int32)
     points = x.copy()
     points[flat == 1, 2] = 0

@@ -1,5 +1,5 @@
-// Keeps the positive values in any order, one atomic a group of lanes that take the branch together. Wrong: the leader
-// hands its place on by a shuffle that names all lanes. Right: by a coalesced group.
+// Keeps the positive values in any order, one atomic per group of lanes that take the branch together. Wrong: the
+// leader broadcasts its position by a shuffle whose mask names all lanes. Correct: by a coalesced group.
 // x: (n,), kept: (n,), count: (1,) of 0; block: 64
 #include <cooperative_groups.h>
 

@@ -1,5 +1,5 @@
 // The distance of each point from its mirror image in the block, through records in shared memory. Wrong: the third
-// coordinate of flat points is not set. The records are padded from 12 bytes to 16, which nobody sets.
+// coordinate of flat points is not set. The records' 4 bytes of padding are never written.
 // x: (gridDim.x, 64, 3), flat: (gridDim.x, 64), y: (gridDim.x, 64) squared distances; block: 64
 struct alignas(16) Point {
     float x, y, z;

@@ -1,5 +1,5 @@
-// Whether a block holds a negative value, and zeros for those. Wrong: each thread that finds one stores its own place.
-// Right: all store the same 1, which is harmless.
+// Reports whether a block holds a negative value. Wrong: each thread that finds one stores its own index. Correct: all
+// store the same 1, which is harmless.
 // x: (gridDim.x, 64), y: (gridDim.x,); block: 64
 __global__ void wrong(const int* x, int* y) {
     __shared__ int found;

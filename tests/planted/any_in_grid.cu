@@ -1,5 +1,5 @@
-// Whether an array holds a negative value. Wrong: each block that finds one stores its own number. Right: all store the
-// same 1, which is harmless.
+// Reports whether an array holds a negative value. Wrong: each block that finds one stores its own number. Correct: all
+// store the same 1, which is harmless.
 // x: (n,), found: (1,) of 0; block: 64
 __global__ void wrong(const int* x, int* found, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,6 +1,6 @@
-// A producer warp and a consumer warp; the producer may find nothing to do. Wrong: then it does not arrive, and the
-// consumer waits for ever.
-// x: (32,), y: (32,): y[t] = x[31 - t], or -1 where there is nothing; some: whether there is; one block of 64
+// A producer warp and a consumer warp; the producer may have nothing to do. Wrong: in that case it does not arrive at
+// the barrier, and the consumer waits forever.
+// x: (32,), y: (32,): y[t] = x[31 - t], or -1 if `some` is 0; one block of 64
 #include "sync.cuh"
 
 __global__ void wrong(const int* x, int* y, int some) {

@@ -1,6 +1,6 @@
-// Looks keys up in a sorted table by halving. Wrong: the caller passes values that the table does not hold, which the
-// kernel insists on.
-// table: (n,) sorted, keys, y: (m,): y[i] is where keys[i] is, -1 where it is not
+// Looks keys up in a sorted table by binary search. Wrong: the kernel asserts that each key is in the table, and the
+// caller passes keys that are not.
+// table: (n,) sorted, keys, y: (m,): y[i] is the index of keys[i], or -1 if it is missing
 __device__ __forceinline__ int find(const int* table, int n, int key) {
     int low = 0, high = n;
     while (low < high) {

@@ -1,5 +1,5 @@
-// Counts and sums of records by key, in packed slots of a 4-byte count and an 8-byte sum. Wrong: the sum of an 8-byte
-// atomic stands at a multiple of 4.
+// Counts and sums of records by key, in packed slots of a 4-byte count and an 8-byte sum. Wrong: the 8-byte atomic add
+// is at an address aligned to 4 bytes only.
 // keys, values: (n,), slots: (entries, 3) words of zeros: count, sum in two words
 __global__ void wrong(const int* keys, const int* values, int* slots, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

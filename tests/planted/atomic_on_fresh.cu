@@ -1,5 +1,5 @@
-// The number of set bits. Wrong: blocks add to a counter that nobody has set.
-// x: (n,), count: (2,) of undefined contents; the right kernel's single block stores it
+// Counts the set bits. Wrong: blocks add to an uninitialised counter.
+// x: (n,), count: (2,) of undefined contents; in the correct kernel a single block stores it
 __global__ void wrong(const unsigned* x, int* count, int n) {
     int bits = 0;
     for (int i = threadIdx.x; i < n; i += blockDim.x) bits += __popc(x[i]);

@@ -1,4 +1,4 @@
-// Packs the positive values of each warp to the front. Wrong: the vote stands in the branch it should precede.
+// Packs the positive values of each warp to the front. Wrong: the vote is inside the branch that it should precede.
 // x, y: (gridDim.x, 32), y of zeros, count: (gridDim.x,); block: 32
 __global__ void wrong(const int* x, int* y, int* count) {
     const int t = threadIdx.x, value = x[blockIdx.x * 32 + t];

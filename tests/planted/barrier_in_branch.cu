@@ -1,4 +1,4 @@
-// Reverses the first n values of each block. Wrong: the barrier stands in a branch that not all lanes of a warp take.
+// Reverses the first n values of each block. Wrong: the barrier is in a branch that only some lanes of a warp take.
 // x, y: (gridDim.x, n), n at most blockDim.x; shared: 4 * blockDim.x bytes
 __global__ void wrong(const int* x, int* y, int n) {
     extern __shared__ int values[];

@@ -1,4 +1,4 @@
-// Two warps fill a table that all four use. Wrong: the two that fill it wait twice, the others once.
+// Two warps fill a table that all four use. Wrong: the two that fill it reach two barriers, the others one.
 // x: (64,), y: (128,): y[t] = x[t % 64] + x[63 - t % 64]; one block of 128
 __global__ void wrong(const int* x, int* y) {
     __shared__ int table[64];

@@ -1,5 +1,5 @@
-// Row sums in steps of a block, gathered by a barrier a step. Wrong: threads past the end of the row leave the loop one
-// step early, and wait at the barrier behind it.
+// Row sums, one block-sized step at a time, with a barrier per step. Wrong: threads past the end of the row leave the
+// loop one step early and wait at the barrier after it.
 // x: (gridDim.x, cols), y: (gridDim.x,); block: 64
 __global__ void wrong(const int* x, int* y, int cols) {
     __shared__ int step[64], total;

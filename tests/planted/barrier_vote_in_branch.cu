@@ -1,5 +1,5 @@
-// Whether any value of a block is negative, asked by the threads that hold a value. Wrong: __syncthreads_or is a
-// barrier of the whole block.
+// Reports whether any value of a block is negative. Wrong: only the threads that hold a value call __syncthreads_or,
+// which is a barrier of the whole block.
 // x: (gridDim.x, n), y: (gridDim.x,), n less than blockDim.x
 __global__ void wrong(const int* x, int* y, int n) {
     const int t = threadIdx.x;

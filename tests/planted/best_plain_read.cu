@@ -1,4 +1,4 @@
-// The largest value. Wrong: looks at the best so far with a plain load, to spare atomics, while others change it.
+// The largest value. Wrong: reads the maximum so far with a plain load while other blocks change it.
 // x: (n,), best: (1,) of the least int; block: 64
 __global__ void wrong(const int* x, int* best, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

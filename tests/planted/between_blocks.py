@@ -38,7 +38,7 @@ def last_block_fence(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def neighbour_output(wrong: bool) -> Launch:
-    """Reads what the neighbouring block writes"""
+    """Read of an element that the neighbouring block writes"""
     x = integers(200)
     squares = x * x
     return Launch(4, 64, (x, Empty(200), Empty(200), 200), {1: squares, 2: squares - np.append(squares[1:], 0)})
@@ -54,14 +54,14 @@ def stencil_in_place(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def chunk_overlap(wrong: bool) -> Launch:
-    """Chunks of neighbouring blocks that share a cell"""
+    """Chunks of neighbouring blocks that overlap in one cell"""
     x = np.arange(8 * 50, dtype=np.float32) ** 2
     return Launch(8, 32, (x, Empty(400), 50), {1: x - np.repeat(x[::50], 50)})
 
 
 @kernel(RACE)
 def best_plain_read(wrong: bool) -> Launch:
-    """Plain read of a value that other blocks change by atomics"""
+    """Plain read of a value that other blocks change by atomic operations"""
     x = integers(500, -1000, 1000, np.int32)
     return Launch(8, 64, (x, np.full(1, -(2**31), np.int32), 500), {1: [x.max()]})
 
@@ -75,7 +75,7 @@ def lock_no_fence(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def lock_forgotten(wrong: bool) -> Launch:
-    """One path updates under a lock, another without"""
+    """Update under a lock on one path, without it on another"""
     x = integers(10, 1, 50, np.int32)
     return Launch(10, 32, (x, zeros(2), zeros(1)), {1: [x[::2].sum() - x[1::2].sum(), x[1::2].sum()]})
 
@@ -89,14 +89,14 @@ def flag_no_fence(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def flag_block_fence(wrong: bool) -> Launch:
-    """Flag between blocks with a fence that orders for the block alone"""
+    """Flag between blocks with a fence of block scope"""
     x = integers(64)
     return Launch(2, 64, (x, Empty(64), zeros(1), Empty(64)), {3: x[::-1] - 1})
 
 
 @kernel(RACE)
 def flag_plain_store(wrong: bool) -> Launch:
-    """Flag between blocks raised by a plain store"""
+    """Flag between blocks set by a plain store"""
     x = integers(32, dtype=np.int32)
     return Launch(2, 32, (x, Empty(32, np.int32), zeros(1), Empty(32, np.int32)), {3: x + 5})
 
@@ -111,7 +111,7 @@ def lookback_scan(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def grid_phases(wrong: bool) -> Launch:
-    """Phases of a cooperative grid parted by a block's barrier"""
+    """Block barrier between the phases of a cooperative grid"""
     x = integers(6 * 64)
     want = {2: x * x - (x * x)[::-1]}
     return Launch(6, 64, (x, Empty(6 * 64), Empty(6 * 64)), want, cooperative=True)
@@ -119,7 +119,7 @@ def grid_phases(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def grid_barrier_fence(wrong: bool) -> Launch:
-    """Grid barrier made by hand, without fences"""
+    """Hand-written grid barrier without fences"""
     a = integers(5 * 32)
     want = a
     for _ in range(4):
@@ -129,34 +129,34 @@ def grid_barrier_fence(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def zeroed_in_launch(wrong: bool) -> Launch:
-    """Bins cleared by one block in the launch in which others count"""
+    """Bins cleared by one block while other blocks count"""
     x = integers(500, 0, 32, np.int32)
     return Launch(8, 64, (x, zeros(32), 500), {1: np.bincount(x, minlength=32)})
 
 
 @kernel(RACE)
 def result_of_all(wrong: bool) -> Launch:
-    """Every block reads all blocks' results behind its own barrier"""
+    """All blocks' results read after a block barrier"""
     x = integers(200, 0, 50)
     return Launch(4, 64, (x, np.zeros(4, np.float32), Empty(200), 200), {2: x / x.max()})
 
 
 @kernel(RACE)
 def any_in_grid(wrong: bool) -> Launch:
-    """Blocks that store different values to one cell; right: the same value"""
+    """Blocks that store different values to one cell; correct: the same value"""
     return Launch(4, 64, (integers(250, dtype=np.int32), zeros(1), 250), {1: [1]})
 
 
 @kernel(RACE)
 def flag_relaxed(wrong: bool) -> Launch:
-    """Flag between blocks with relaxed accesses; right: release and acquire"""
+    """Flag between blocks with relaxed accesses; correct: release and acquire"""
     x = integers(32, dtype=np.int32)
     return Launch(2, 32, (x, Empty(32, np.int32), zeros(1), Empty(32, np.int32)), {3: 2 * x[::-1]})
 
 
 @kernel(RACE)
 def last_block_relaxed(wrong: bool) -> Launch:
-    """Last-block reduction with a relaxed count; right: one that releases and acquires"""
+    """Last-block reduction with a relaxed count; correct: an acquire-release count"""
     x = integers((40, 32), -1000, 1000, np.int32)
     args = (x, Empty(40, np.int32), np.zeros(1, np.uint32), Empty(1, np.int32))
     return Launch(40, 32, args, {3: [x.max()]})

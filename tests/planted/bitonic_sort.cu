@@ -1,4 +1,4 @@
-// A bitonic sort of each block's values in shared memory. Wrong: the barrier stands outside the inner loop.
+// A bitonic sort of each block's values in shared memory. Wrong: the barrier is outside the inner loop.
 // x: (gridDim.x, blockDim.x), sorted in place; blockDim.x a power of two, shared: 4 * blockDim.x bytes
 __device__ __forceinline__ void compare_swap(int* values, int t, int stride, int size) {
     const int other = t ^ stride;

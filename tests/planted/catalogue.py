@@ -1,4 +1,4 @@
-"""What a planted case is, the registry of all, and how one runs on a device."""
+"""A planted case, the registry of all cases, and the function that runs one on a device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Empty:
-    """An argument: device memory of undefined contents."""
+    """An argument: uninitialised device memory."""
 
     shape: Any
     dtype: Any = np.float32
@@ -26,7 +26,7 @@ class Empty:
 
 @dataclass(frozen=True)
 class Pitched:
-    """An argument: rows of `pitch` elements, of which those of `values` (rows, cols) are defined."""
+    """An argument: rows of `pitch` elements; the first cols of each are set to `values` (rows, cols)."""
 
     values: np.ndarray
     pitch: int
@@ -34,9 +34,9 @@ class Pitched:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch. args: numpy arrays (copied to the device), Empty, Pitched, None for a null pointer, or scalars. want:
-    argument number to its contents after the right kernel. unordered: those of them that may come in any order.
-    constants: name to the contents of `__constant__` memory.
+    """One launch. args: numpy arrays (copied to the device), Empty, Pitched, None for a null pointer, or scalars.
+    `want`: argument number to its contents after the correct kernel. unordered: arguments whose elements may be in any
+    order. constants: name to the contents of `__constant__` memory.
     """
 
     grid: Any
@@ -52,9 +52,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Case:
-    """One idea of a bug. kind: the class that the report of the wrong half has. idea: a few words. file: where the
-    lines are marked `BUG` (at fault) and `OTHER` (what it conflicts with). A case of device code has `launch`, a
-    function of the half; one of host code has `host`, a function of the device and the half.
+    """One bug with its correct twin: the wrong half and the right half. kind: the class of report expected for the
+    wrong half. idea: a title. file: the source, in which lines are marked `BUG` (at fault) and `OTHER` (the access
+    that it conflicts with). A case of device code has `launch`, a function of the half; one of host code has `host`, a
+    function of the device and the half.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Case:
     host: Callable[[cudakit.Device, bool], None] | None = None
 
     def marked(self, mark: str) -> set[int]:
-        """The lines whose comment ends with the mark. Host cases share a file: theirs stand in their own function."""
+        """The lines whose comment has the mark. Host cases share a file, so only lines of their own function count."""
         lines = self.file.read_text().splitlines()
         first, last = 1, len(lines)
         if self.host is not None and self.file.suffix == ".py":
@@ -78,8 +79,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Reported:
-    """What the simulated device said of one half: kind "" where it said nothing. lines: of the place at fault, inlined
-    calls included; others: of what it conflicts with. text: the whole report."""
+    """The simulated device's report on one half; kind is "" if there was none. lines: of the place at fault, inlined
+    calls included; others: of the conflicting access. text: the whole report."""
 
     kind: str = ""
     lines: tuple[tuple[str, int], ...] = ()
@@ -91,8 +92,8 @@ CASES: dict[str, Case] = {}
 
 
 def kernel(kind: str) -> Callable[[Callable[[bool], Launch]], Callable[[bool], Launch]]:
-    """Register a case of device code: the function gives the launch of its half (wrong or not), has the name of the
-    `.cu` file, and the idea as its docstring."""
+    """Register a case of device code: the function returns the launch of its half (wrong or not). Its name is that of
+    the `.cu` file, its docstring the idea."""
 
     def register(function: Callable[[bool], Launch]) -> Callable[[bool], Launch]:
         name = function.__name__
@@ -103,8 +104,8 @@ def kernel(kind: str) -> Callable[[Callable[[bool], Launch]], Callable[[bool], L
 
 
 def host(kind: str, file: str = "") -> Callable[..., Callable[[cudakit.Device, bool], None]]:
-    """Register a case of host code: the function does one half. Its own file holds the marked lines,
-    unless `file` does."""
+    """Register a case of host code: the function runs one half. The marked lines are in `file`, by default the
+    function's own file."""
 
     def register(function: Callable[[cudakit.Device, bool], None]) -> Callable[[cudakit.Device, bool], None]:
         path = FOLDER / file if file else Path(function.__code__.co_filename)
@@ -125,9 +126,8 @@ def _add(case: Case) -> None:
 
 
 def run_case(case: Case, device: cudakit.Device, wrong: bool, *, fmad: bool = True) -> dict[int, np.ndarray]:
-    """Run one half on a device and wait for it. Gives the right half's results, by the argument's number (sorted where
-    their order is free). Raises what the device reports, and AssertionError where the right half ends with a wrong
-    result."""
+    """Run one half on a device and wait for it. Returns the right half's results by argument number (sorted if their
+    order is free). Raises the device's error, and AssertionError if the right half's result is wrong."""
     if case.host is not None:
         case.host(device, wrong)
         device.synchronize()
@@ -172,7 +172,7 @@ def _argument(device: cudakit.Device, value: Any) -> Any:
 
 
 def seen_by_sim(case: Case, wrong: bool, **options: Any) -> Reported:
-    """Run one half on a simulated device of its own (made with `options`), to its end and the end of its context."""
+    """Run one half on a new simulated device (made with `options`), close the device, and return its report."""
     device = cudakit.Device("sim", fresh=True, **options)
     report = None
     with warnings.catch_warnings(record=True) as warned:
@@ -184,7 +184,7 @@ def seen_by_sim(case: Case, wrong: bool, **options: Any) -> Reported:
             report = getattr(error, "report", None)
             if report is None:
                 raise
-    # What no call told of, and leaks: told as the device is closed.
+    # Leaks and errors that no call raised are warnings, issued as the device is closed.
     report = report or next((r for w in warned if (r := getattr(w.message, "report", None)) is not None), None)
     if report is None:
         return Reported()

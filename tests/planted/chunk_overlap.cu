@@ -1,5 +1,5 @@
-// Takes the first value of each chunk from the chunk, a block a chunk. Wrong: chunks are inclusive at both ends, so two
-// blocks write the cell between them, each its own value.
+// Subtracts the first value of each chunk from the chunk, one block per chunk. Wrong: chunks are inclusive at both
+// ends, so two blocks write different values to the cell that they share.
 // x, y: (n,), chunk = n / gridDim.x; block: 32
 __global__ void wrong(const float* x, float* y, int chunk) {
     const int first = blockIdx.x * chunk, last = min(first + chunk, (int)gridDim.x * chunk - 1);

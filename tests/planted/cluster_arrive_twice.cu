@@ -1,4 +1,4 @@
-// Blocks of a pair swap tiles, the cluster's barrier split into arriving and waiting so that other work fits between.
+// Blocks of a pair swap tiles. The cluster's barrier is split into arrive and wait, with other work between them.
 // Wrong: the second round arrives before it has waited for the first.
 // x: (gridDim.x, 32), y: (gridDim.x, 32): x of the other block of the pair, plus |x|; clusters of 2, block: 32
 #include <cooperative_groups.h>

@@ -1,6 +1,6 @@
 // A histogram spread over the shared memory of a pair of blocks, half of the bins each. Wrong: remote counts are not
 // atomic.
-// x: (gridDim.x, 64) of values below 64, y: (gridDim.x / 2, 64): counts of a pair; clusters of 2, block: 64
+// x: (gridDim.x, 64) of values below 64, y: (gridDim.x / 2, 64): counts per pair; clusters of 2, block: 64
 #include <cooperative_groups.h>
 
 template <bool ATOMIC>

@@ -1,5 +1,5 @@
-// Block 0 of each pair walks over both blocks' tiles through distributed shared memory, again and again. Wrong: block 1
-// ends while its shared memory is still read.
+// Block 0 of each pair reads both blocks' tiles many times through distributed shared memory. Wrong: block 1 exits
+// while its shared memory is still being read.
 // x: (gridDim.x, 32), y: (gridDim.x / 2,); clusters of 2, block: 32
 #include <cooperative_groups.h>
 

@@ -1,4 +1,4 @@
-// Each block of a pair reads the other's tile through distributed shared memory. Wrong: without the cluster's barrier
+// Each block of a pair reads the other's tile through distributed shared memory. Wrong: there is no cluster barrier
 // between the store and the read.
 // x, y: (gridDim.x, 32): y = x of the other block of the pair, reversed; clusters of 2, block: 32
 #include <cooperative_groups.h>

@@ -1,5 +1,5 @@
-// Keeps the positive values in any order: places in the block by votes and counts, the block's place by one atomic.
-// Wrong: the block's place is read without a barrier behind the atomic.
+// Keeps the positive values in any order: the offsets in the block are from votes, the block's base from one atomic.
+// Wrong: the base is read without a barrier after the atomic.
 // x, kept: (n,), count: (1,) of 0; block: 64
 template <bool WAITS>
 __device__ __forceinline__ void compact(const int* x, int* kept, int* count, int n) {

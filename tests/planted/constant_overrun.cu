@@ -1,5 +1,5 @@
-// A convolution with weights in constant memory. Wrong: the loop runs over the radius twice and the middle, and once
-// more.
+// A convolution with weights in constant memory. Wrong: the loop runs one step past the 2 * radius + 1
+// weights.
 // x: (n + 8,), y: (n,): y[i] = sum over k of weights[k] * x[i + k]
 constexpr int kRadius = 4;
 __constant__ float weights[2 * kRadius + 1];

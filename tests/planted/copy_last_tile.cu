@@ -1,5 +1,5 @@
-// Row sums of a tile brought in two halves, each a group. Wrong: the loop that drains the pipeline waits for the first
-// group once more instead of the second.
+// Row sums of a tile copied in two halves, each its own group. Wrong: the loop that drains the pipeline waits for the
+// first group twice and never for the second.
 // x: (2, 64), y: (64,): y[t] = x[0][t] + x[1][63 - t]; one block of 64
 #include "sync.cuh"
 

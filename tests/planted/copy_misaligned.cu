@@ -1,5 +1,5 @@
-// Brings a window of an array to shared memory by 16-byte asynchronous copies. Wrong: the window starts anywhere, and
-// the copies need 16-byte boundaries.
+// Copies a window of an array to shared memory by 16-byte asynchronous copies. Wrong: the window may start at any
+// element, and the copies need 16-byte alignment.
 // x: (n,), y: (128,): y[i] = x[first + i]; one block of 32
 #include "sync.cuh"
 

@@ -1,5 +1,5 @@
-// Neighbours' differences of values brought by 16-byte asynchronous copies. Wrong: each thread waits for its own
-// copies, and no barrier tells it that the others' are there.
+// Differences of neighbouring values, loaded by 16-byte asynchronous copies. Wrong: each thread waits for its own
+// copies only; no barrier makes other threads' copies visible.
 // x, y: (512,): y[i] = x[(i + 4) % 512] - x[i]; one block of 128
 #include "sync.cuh"
 

@@ -1,4 +1,4 @@
-// Reverses each block's values, brought to shared memory by asynchronous copies. Wrong: nothing waits for the copies.
+// Reverses each block's values, copied to shared memory asynchronously. Wrong: no thread waits for the copies.
 // x, y: (gridDim.x, blockDim.x); shared: 4 * blockDim.x bytes
 #include "sync.cuh"
 

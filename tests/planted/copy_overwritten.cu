@@ -1,5 +1,5 @@
-// Clears the last value of each group of four that asynchronous copies bring. Wrong: it is cleared while the copy is in
-// flight, which may land later.
+// Clears the last value of each group of four, loaded by asynchronous copies. Wrong: it is cleared while the copy is in
+// flight, and the copy may land later.
 // x, y: (gridDim.x, 256): y = x with every fourth value 0; block: 64
 #include "sync.cuh"
 

@@ -1,5 +1,5 @@
-// Weighted sum of reversed tiles, three in flight at most. Wrong: waits until two groups are in flight, where the tile
-// that is used next may be in the second.
+// Weighted sum of reversed tiles, three in flight at most. Wrong: the wait allows two groups in flight, and one of them
+// may be the tile that is used next.
 // x: (tiles, 64), y: (64,): y[t] = sum over i of (i + 1) * x[i][63 - t]; one block of 64
 #include "sync.cuh"
 

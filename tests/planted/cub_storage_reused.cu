@@ -1,5 +1,5 @@
 // Sorts each block's values with CUB: loads them through shared memory, sorts them, stores them through shared memory.
-// Wrong: the three share their storage, and no barrier parts the first from the second.
+// Wrong: the three share their storage, and there is no barrier between the first and the second.
 // x: (gridDim.x, 256), y: the same, sorted; block: 64
 #include <cub/block/block_load.cuh>
 #include <cub/block/block_radix_sort.cuh>

@@ -1,5 +1,5 @@
-// Depth of each node in a forest of parent links, by recursion. Wrong: a cycle in the links recurs without end.
-// parent: (n,), -1 for roots, depth: (n,); the right kernel walks a link at most n times
+// Depth of each node in a forest of parent links, by recursion. Wrong: a cycle in the links causes unbounded recursion.
+// parent: (n,), -1 for roots, depth: (n,); the correct kernel follows at most n links
 __device__ __noinline__ int depth_of(const int* parent, int node) {
     volatile int frame[64];
     frame[node % 64] = node;

@@ -1,5 +1,5 @@
-// Weighted sum of reversed tiles through two buffers, one barrier a tile. Wrong: the next tile is stored before the
-// barrier, into the buffer that slower threads still read.
+// Weighted sum of reversed tiles through two buffers, one barrier per tile. Wrong: the next tile is stored before the
+// barrier, into the buffer that slower threads are still reading.
 // x: (tiles, 128), y: (128,): y[t] = sum over i of (i + 1) * x[i][127 - t]; one block of 128
 constexpr int kTile = 128;
 
@@ -22,7 +22,7 @@ __global__ void right(const float* x, float* y, int tiles) {
     buffer[0][t] = x[t];
     float sum = 0.0f;
     for (int i = 0; i < tiles; ++i) {
-        __syncthreads();  // this tile is there, and the other buffer was read by all
+        __syncthreads();  // this tile is visible, and all threads have read the other buffer
         if (i + 1 < tiles) buffer[(i + 1) % 2][t] = x[(i + 1) * kTile + t];
         sum += (i + 1) * buffer[i % 2][kTile - 1 - t];
     }

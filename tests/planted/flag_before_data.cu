@@ -1,4 +1,4 @@
-// Warp 0 hands a tile to warp 1 by a flag in shared memory. Wrong: the flag is raised before the tile is stored.
+// Warp 0 passes its tile to warp 1 through a flag in shared memory. Wrong: the flag is set before the tile is stored.
 // x, y: (32,): y[t] = x[31 - t]; one block of 64
 __global__ void wrong(const float* x, float* y) {
     __shared__ float tile[32];

@@ -1,4 +1,4 @@
-// Block 0 hands a tile to block 1 by a flag. Wrong: the fence orders for the block alone, not for the device.
+// Block 0 passes its tile to block 1 through a flag. Wrong: the fence has block scope instead of device scope.
 // x, tile, y: (64,): y[t] = x[63 - t] - 1, ready: (1,) of 0; two blocks of 64
 __global__ void wrong(const float* x, float* tile, int* ready, float* y) {
     const int t = threadIdx.x;

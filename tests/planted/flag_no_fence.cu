@@ -1,4 +1,4 @@
-// Block 0 hands a tile to block 1 by a flag. Wrong: no fence between the tile and the flag.
+// Block 0 passes its tile to block 1 through a flag. Wrong: no fence between the tile and the flag.
 // x, tile, y: (32,): y[t] = 3 * x[31 - t], ready: (1,) of 0; two blocks of 32
 __global__ void wrong(const float* x, float* tile, int* ready, float* y) {
     const int t = threadIdx.x;

@@ -1,4 +1,4 @@
-// Block 0 hands a tile to block 1 by a flag. Wrong: the flag is raised by a plain store, which nothing orders.
+// Block 0 passes its tile to block 1 through a flag. Wrong: the flag is set by a plain store, which orders nothing.
 // x, tile, y: (32,): y[t] = x[t] + 5, ready: (1,) of 0; two blocks of 32
 __global__ void wrong(const int* x, int* tile, int* ready, int* y) {
     const int t = threadIdx.x;

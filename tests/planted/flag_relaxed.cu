@@ -1,5 +1,5 @@
-// Block 0 hands a tile to block 1 by a flag. Wrong: store and load of the flag are relaxed and order nothing. Right: a
-// release and an acquire.
+// Block 0 passes its tile to block 1 through a flag. Wrong: the flag's store and load are relaxed and order nothing.
+// Correct: a release and an acquire.
 // x, tile, y: (32,): y[t] = x[31 - t] * 2, ready: (1,) of 0; two blocks of 32
 __global__ void wrong(const int* x, int* tile, int* ready, int* y) {
     const int t = threadIdx.x;

@@ -1,6 +1,6 @@
-// Row sums, four values a load. Wrong: with a row stride that is no multiple of 4, most rows start off a 16-byte
-// boundary.
-// x: (rows, stride) of which 8 columns are summed, y: (rows,); a thread a row
+// Row sums, four values per load. Wrong: if the row stride is not a multiple of 4, most rows are not 16-byte
+// aligned.
+// x: (rows, stride) of which 8 columns are summed, y: (rows,); one thread per row
 __global__ void wrong(const float* x, float* y, int rows, int stride) {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;

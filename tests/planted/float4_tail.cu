@@ -1,4 +1,4 @@
-// Doubles an array, four values a thread. Wrong: the number of groups is rounded up, and the last group runs past the
+// Doubles an array, four values per thread. Wrong: the number of groups is rounded up, and the last group runs past the
 // end.
 // x, y: (n,), 16-byte aligned
 __global__ void wrong(const float* x, float* y, int n) {

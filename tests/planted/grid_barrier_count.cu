@@ -1,4 +1,4 @@
-// Two phases parted by a grid barrier made by hand. Wrong: it waits for one block more than there are.
+// Two phases with a hand-written grid barrier between them. Wrong: it waits for one block too many.
 // x, y: (gridDim.x,): y[b] = x[gridDim.x - 1 - b] + 1, middle: (gridDim.x,), came: (1,) of 0; blocks of 1, cooperative
 __device__ __forceinline__ void grid_barrier(unsigned* came, unsigned goal) {
     __threadfence();

@@ -1,4 +1,4 @@
-// Four steps of smoothing between two buffers in one cooperative launch, with a grid barrier made by hand. Wrong: the
+// Four steps of smoothing between two buffers in one cooperative launch, with a hand-written grid barrier. Wrong: the
 // barrier has no fences.
 // a, b: (gridDim.x * blockDim.x,), a ring; a holds the result, came: (1,) of 0; a cooperative launch
 template <bool FENCE>

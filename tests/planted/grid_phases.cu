@@ -1,5 +1,5 @@
-// Two phases in one cooperative launch: squares, then each minus its mirror image. Wrong: the phases are parted by the
-// block's barrier, not the grid's.
+// Two phases in one cooperative launch: squares, then each minus its mirror image. Wrong: between the phases is a block
+// barrier instead of a grid barrier.
 // x, squares, y: (gridDim.x * blockDim.x,): y[i] = x[i]^2 - x[n - 1 - i]^2; a cooperative launch
 #include <cooperative_groups.h>
 

@@ -1,4 +1,4 @@
-// Two phases parted by the grid's barrier. Wrong: the launch is not cooperative, so there is no such barrier.
+// Two phases with the grid's barrier between them. Wrong: the launch is not cooperative, so the barrier is unavailable.
 // x, middle, y: (gridDim.x * blockDim.x,): y[i] = 2 * x[n - 1 - i]
 #include <cooperative_groups.h>
 

@@ -1,5 +1,5 @@
-// A 3x3 box filter through a tile with a halo of one cell. Wrong: rows and columns of the halo are loaded, its corners
-// are not.
+// A 3x3 box filter through a tile with a halo of one cell. Wrong: the halo's rows and columns are loaded, but not its
+// corners.
 // x, y: (n, n), a torus; block: (16, 16), n a multiple of 16
 constexpr int kBlock = 16;
 

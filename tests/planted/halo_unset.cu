@@ -1,5 +1,5 @@
-// A five-point smoothing of a line through a tile with a halo of two cells. Wrong: where the line ends, the halo is
-// left as it was.
+// A five-point smoothing of a line through a tile with a halo of two cells. Wrong: at the ends of the line the halo is
+// not initialised.
 // x, y: (n,), with 0 outside; block: 64
 constexpr int kBlock = 64, kHalo = 2;
 

@@ -1,7 +1,7 @@
-"""Mistakes of host code: memory freed too early, twice or never, and work that is not waited for.
+"""Bugs of host code: memory freed too early, twice or never, and missing waits.
 
-One is not here: reading a pinned result before its copy has run. No driver sees the host read; the simulated device
-fills the destination with poison until the copy runs, so that it shows as a wrong result.
+Not included: a pinned result read before its copy has run. A driver cannot see a read by the host; the simulated
+device fills the destination with poison until the copy runs, so that the result is visibly wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def kernel(device: cudakit.Device, name: str) -> cudakit.Kernel:
 
 @host("use after free", file=KERNELS)
 def freed_then_launched(device: cudakit.Device, wrong: bool) -> None:
-    """Launch with the address of an array that was freed"""
+    """Launch with the address of a freed array"""
     x, y = device.array(VALUES), device.empty(N)
     pointer = ctypes.c_void_p(x.pointer)
     if wrong:
@@ -43,7 +43,7 @@ def freed_then_launched(device: cudakit.Device, wrong: bool) -> None:
 
 @host("use after free", file=KERNELS)
 def struct_keeps_pointer(device: cudakit.Device, wrong: bool) -> None:
-    """Device pointer kept in a struct, the array dropped"""
+    """Device pointer in a struct whose array was garbage-collected"""
     x, y = device.array(VALUES), device.empty(N)
     view = np.zeros((), VIEW)
     view["data"], view["size"] = x.pointer, N
@@ -57,7 +57,7 @@ def struct_keeps_pointer(device: cudakit.Device, wrong: bool) -> None:
 
 @host("use after free")
 def copied_behind_free(device: cudakit.Device, wrong: bool) -> None:
-    """Copy queued behind the free of its source"""
+    """Copy queued after its source was freed"""
     call, stream = device.context.call, device.default_stream
     x, y = device.array(VALUES), device.empty(N)
     source = x.pointer
@@ -148,7 +148,7 @@ def pinned_shared_by_streams(device: cudakit.Device, wrong: bool) -> None:
 
 @host("race between streams")
 def streams_not_ordered(device: cudakit.Device, wrong: bool) -> None:
-    """Copy on one stream of what another stream's copy is still to write"""
+    """Copy whose source is still being written by another stream's copy"""
     x, y = device.zeros(N), device.zeros(N)
     device.synchronize()
     pinned = device.pinned(N)
@@ -165,7 +165,7 @@ def streams_not_ordered(device: cudakit.Device, wrong: bool) -> None:
 
 @host("race between streams")
 def event_recorded_late(device: cudakit.Device, wrong: bool) -> None:
-    """Wait for an event that is recorded only afterwards"""
+    """Wait for an event before it is recorded"""
     x, y = device.zeros(N), device.zeros(N)
     device.synchronize()
     with device.stream() as first, device.stream() as second, device.event() as ready:
@@ -185,7 +185,7 @@ def event_recorded_late(device: cudakit.Device, wrong: bool) -> None:
 
 @host("used before its allocation")
 def allocation_not_waited_for(device: cudakit.Device, wrong: bool) -> None:
-    """Array of one stream used on another that does not wait for it"""
+    """Array used on a stream that does not wait for its allocation"""
     with device.stream() as first, device.stream() as second:
         x = device.zeros(N, stream=first)  # OTHER
         if not wrong:

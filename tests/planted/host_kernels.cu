@@ -1,4 +1,4 @@
-// Kernels for the planted bugs of host code, which are right in themselves.
+// Kernels for the planted bugs of host code; the kernels themselves are correct.
 
 struct View {
     const float* data;

@@ -1,4 +1,4 @@
-// Picks values by a multiplicative hash. Wrong: the product passes 2^31, and its remainder is negative.
+// Picks values by a multiplicative hash. Wrong: the product overflows 32 bits, and the remainder is negative.
 // x, y: (n,): y[i] = x[i * 48271 mod n]
 __global__ void wrong(const float* x, float* y, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

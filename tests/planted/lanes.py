@@ -1,4 +1,4 @@
-"""Barriers and warp operations that not all come to, kernels that hang or stop themselves, and clusters."""
+"""Divergent barriers and warp operations, kernels that hang, trap or assert, and clusters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def barrier_in_branch(wrong: bool) -> Launch:
 
 @kernel(BARRIER)
 def barrier_part_of_block(wrong: bool) -> Launch:
-    """__syncthreads that two of four warps come to"""
+    """__syncthreads reached by two of four warps"""
     x = ints(64)
     return Launch(1, 128, (x, Empty(128, np.int32)), {1: np.tile(x + x[::-1], 2)})
 
@@ -46,14 +46,14 @@ def barrier_vote_in_branch(wrong: bool) -> Launch:
 
 @kernel("deadlock")
 def named_barrier_count(wrong: bool) -> Launch:
-    """Named barrier that waits for more threads than come"""
+    """Named barrier that waits for more threads than arrive"""
     x = ints(64)
     return Launch(1, 128, (x, Empty(64, np.int32)), {1: x[::-1]})
 
 
 @kernel("deadlock")
 def arrive_missing(wrong: bool) -> Launch:
-    """Producer that leaves without arriving"""
+    """Producer that exits without arriving at the barrier"""
     x = ints(32)
     return Launch(1, 64, (x, Empty(32, np.int32), 0), {1: np.full(32, -1)})
 
@@ -68,7 +68,7 @@ def shuffle_in_branch(wrong: bool) -> Launch:
 
 @kernel(WARP)
 def shuffle_half_warp(wrong: bool) -> Launch:
-    """Shuffle of half a warp with a mask of three quarters"""
+    """Shuffle of half a warp with a mask of 24 lanes"""
     x = ints((3, 32))
     return Launch(3, 32, (x, Empty(3, np.int32)), {1: x[:, :16].sum(1)})
 
@@ -85,7 +85,7 @@ def ballot_in_branch(wrong: bool) -> Launch:
 
 @kernel(WARP)
 def match_in_branch(wrong: bool) -> Launch:
-    """Match of all lanes where some are past the end"""
+    """Match of all lanes, although some are past the end"""
     keys = ints(150, 0, 8)
     return Launch(3, 64, (keys, np.zeros(8, np.int32), 150), {1: np.bincount(keys, minlength=8)})
 
@@ -106,7 +106,7 @@ def syncwarp_in_branch(wrong: bool) -> Launch:
 
 @kernel(WARP)
 def aggregated_atomic(wrong: bool) -> Launch:
-    """Aggregated atomic handed on by a shuffle of all lanes"""
+    """Aggregated atomic whose result is broadcast by a shuffle of all lanes"""
     x = ints(300)
     want = np.zeros(300, np.int32)
     want[: (x > 0).sum()] = x[x > 0]
@@ -116,13 +116,13 @@ def aggregated_atomic(wrong: bool) -> Launch:
 
 @kernel("hang")
 def spin_unset_flag(wrong: bool) -> Launch:
-    """Spin on a flag that nobody raises"""
+    """Spin on a flag that is never set"""
     return Launch(2, 1, (np.array([0], np.int32), np.zeros(1, np.int32), Empty(1, np.int32)), {2: [0]})
 
 
 @kernel("hang")
 def lock_kept(wrong: bool) -> Launch:
-    """Lock that is not given back on one path"""
+    """Lock that is not released on one path"""
     zero = np.zeros(1, np.int32)
     return Launch(6, 1, (np.zeros(4, np.int32), zero, zero, 4), {0: [7] * 4, 1: [4]})
 
@@ -145,7 +145,7 @@ def grid_sync_plain_launch(wrong: bool) -> Launch:
 
 @kernel("assertion")
 def assert_sorted(wrong: bool) -> Launch:
-    """assert() that does not hold"""
+    """assert() that fails"""
     table, keys = np.arange(0, 100, 3, dtype=np.int32), ints(50, 0, 110)
     want = np.where((keys % 3 == 0) & (keys < 100), keys // 3, -1)
     return Launch(1, 64, (table, keys, Empty(50, np.int32), table.size, 50), {2: want})
@@ -190,6 +190,6 @@ def cluster_left_early(wrong: bool) -> Launch:
 
 @kernel(BARRIER)
 def cluster_arrive_twice(wrong: bool) -> Launch:
-    """Cluster barrier arrived at twice without waiting"""
+    """Two arrivals at a cluster barrier without a wait between them"""
     x = ints((4, 32))
     return Launch(4, 32, (x, Empty((4, 32), np.int32)), {1: x[[1, 0, 3, 2]] + abs(x)}, cluster=2)

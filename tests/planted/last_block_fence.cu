@@ -1,5 +1,5 @@
-// The sum of an array in one launch: the last block to finish adds up the blocks' sums. Wrong: nothing orders a block's
-// sum before its count, so the last block may read old sums.
+// The sum of an array in one launch: the last block to finish adds up the blocks' sums. Wrong: there is no fence
+// between a block's sum and its count, so the last block may read stale sums.
 // x: (n,), sums: (gridDim.x,), done: (1,) of 0, total: (1,); block: 64
 __device__ __forceinline__ int block_sum(int value, int* scratch) {
     const int t = threadIdx.x;

@@ -1,5 +1,5 @@
 // The largest value in one launch: the last block to finish compares the blocks' largest. Wrong: its count is a relaxed
-// atomic. Right: one that releases and acquires, in place of fences.
+// atomic. Correct: an acquire-release atomic, instead of fences.
 // x: (gridDim.x, 32), largest: (gridDim.x,), done: (1,) of 0, y: (1,); block: 32
 __device__ __forceinline__ unsigned count_relaxed(unsigned* done) {
     unsigned before;

@@ -1,5 +1,5 @@
-// The k largest of each row, kept in order in a small local array. Wrong: the insertion shifts one past its end.
-// x: (rows, cols), y: (rows, k), k at most 4; a thread a row
+// The k largest of each row, kept in order in a small local array. Wrong: the insertion shifts an element past its end.
+// x: (rows, cols), y: (rows, k), k at most 4; one thread per row
 constexpr int kMost = 4;
 
 __global__ void wrong(const int* x, int* y, int rows, int cols, int k) {

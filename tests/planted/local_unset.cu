@@ -1,5 +1,5 @@
-// Each thread counts its row's values by class in a local array. Wrong: the classes past the first are never cleared.
-// x: (rows, cols) of classes 0 to 7, y: (rows,): the commonest class; a thread a row
+// Each thread counts its row's values by class in a local array. Wrong: only the first four classes are cleared.
+// x: (rows, cols) of classes 0 to 7, y: (rows,): the commonest class; one thread per row
 template <int CLEARED>
 __device__ __forceinline__ void commonest(const int* x, int* y, int rows, int cols) {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,4 +1,4 @@
-// A bank of two accounts under one lock; even blocks pay in, odd ones move. Wrong: paying in takes no lock.
+// A bank of two accounts under one lock; even blocks deposit, odd ones transfer. Wrong: a deposit takes no lock.
 // amounts: (gridDim.x,), accounts: (2,), mutex: (1,) of 0; block: 32
 __device__ __forceinline__ void lock(int* mutex) {
     while (atomicCAS(mutex, 0, 1) != 0) {

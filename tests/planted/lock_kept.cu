@@ -1,4 +1,4 @@
-// Blocks insert into a list under a lock, while there is room. Wrong: one that finds no room leaves with the lock.
+// Blocks append to a list under a lock. Wrong: a block that finds the list full does not release the lock.
 // list: (capacity,), size: (1,) of 0, mutex: (1,) of 0; blocks of 1
 __global__ void wrong(int* list, int* size, int* mutex, int capacity) {
     while (atomicCAS(mutex, 0, 1) != 0) {  // BUG

@@ -1,5 +1,5 @@
-// Count and sum of the blocks' largest values, kept together under a lock. Wrong: no fences, so that the next owner of
-// the lock may not see what this one wrote.
+// Count and sum of the blocks' largest values, kept together under a lock. Wrong: there are no fences, so the next
+// owner of the lock may not see the values that this one wrote.
 // x: (gridDim.x, 32), state: (2,) of zeros: the count and the sum, mutex: (1,) of 0; block: 32
 __global__ void wrong(const int* x, int* state, int* mutex) {
     const int largest = __reduce_max_sync(0xffffffffu, x[blockIdx.x * 32 + threadIdx.x]);

@@ -1,5 +1,5 @@
-// Running sums of a whole array in one launch: a block adds up its predecessors' sums, back to one that knows its
-// prefix (decoupled look-back). Wrong: no fence between a sum and the flag that publishes it.
+// Running sums of a whole array in one launch: a block adds its predecessors' sums, back to one whose prefix is
+// published (decoupled look-back). Wrong: no fence between a sum and the flag that publishes it.
 // x, y: (gridDim.x, 64), ticket: (1,) of 0, flags: (gridDim.x,) of 0, sums, prefixes: (gridDim.x,); block: 64
 constexpr int kSum = 1, kPrefix = 2;
 

@@ -1,5 +1,5 @@
 // Spreads the least value along a line until nothing changes. Wrong: the flag of the next round is cleared while slower
-// threads still look at this round's.
+// threads are still reading this round's.
 // x: (gridDim.x, 64), changed in place: each cell the least of the cells to its left; block: 64
 __global__ void wrong(int* x) {
     __shared__ int values[64], changed;

@@ -1,4 +1,4 @@
-// A tiled matrix product. Wrong: no barrier between using a tile and loading the next one over it.
+// A tiled matrix product. Wrong: no barrier between reading a tile and overwriting it with the next one.
 // a, b, c: (n, n) row by row, n a multiple of 16; block: (16, 16), grid: (n / 16, n / 16)
 constexpr int kTile = 16;
 

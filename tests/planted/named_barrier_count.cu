@@ -1,4 +1,4 @@
-// The first two of four warps meet at a barrier of their own. Wrong: it is told to wait for three.
+// The first two of four warps synchronise at a named barrier. Wrong: its thread count is that of three warps.
 // x, y: (64,): y[t] = x[63 - t]; one block of 128
 #include "sync.cuh"
 

@@ -1,4 +1,4 @@
-// The mean of three neighbours on a grid of rows. Wrong: the first cell has no left neighbour.
+// The mean of three neighbours on a grid of rows. Wrong: the first cell's left neighbour is read at index -1.
 // x, y: (n,), with the edge cells repeated outside
 __global__ void wrong(const double* x, double* y, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,5 +1,5 @@
-// Squares, and the difference of each square from the next. Wrong: the next square is read from the output, which at
-// the end of a block is another block's to write.
+// Squares, and the difference of each square from the next. Wrong: the next square is read from the output, and at the
+// end of a block another block writes it.
 // x, squares, differences: (n,); differences[n - 1] is squares[n - 1]; block: 64
 __global__ void wrong(const float* x, float* squares, float* differences, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

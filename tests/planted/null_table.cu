@@ -1,4 +1,4 @@
-// Scales by per-channel factors where there are any. Wrong: a missing table is not looked for.
+// Scales by per-channel factors, if given. Wrong: the table is read without a check for a null pointer.
 // x, y: (n,), factors: (channels,) or null; channels is a power of two
 __global__ void wrong(const float* x, const float* factors, float* y, int channels, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

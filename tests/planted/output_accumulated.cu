@@ -1,6 +1,6 @@
-// A matrix-vector product in slices of columns, added to the output. Wrong: the output is fresh memory, and nothing
-// has made it zero.
-// a: (rows, cols), x: (cols,), y: (rows,), contents undefined; a thread a row
+// A matrix-vector product in slices of columns, added to the output. Wrong: the output is fresh memory and was not
+// zeroed.
+// a: (rows, cols), x: (cols,), y: (rows,), contents undefined; one thread per row
 __global__ void wrong(const float* a, const float* x, float* y, int rows, int cols) {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;

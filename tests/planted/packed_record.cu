@@ -1,4 +1,4 @@
-// Reads the double in each packed record: a 4-byte tag, then the value. Wrong: the value is at a multiple of 4 alone.
+// Reads the double in each packed record: a 4-byte tag, then the value. Wrong: the value is aligned to 4 bytes only.
 // records: (n, 12) bytes, y: (n,)
 __global__ void wrong(const unsigned char* records, double* y, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,5 +1,5 @@
-// Row maxima of a matrix with padded rows. Wrong: the loop runs over the padding, which nothing has written.
-// x: (rows, pitch), of which the first cols columns are defined, y: (rows,); a thread a row
+// Row maxima of a matrix with padded rows. Wrong: the loop also reads the padding, which is uninitialised.
+// x: (rows, pitch), of which the first cols columns are defined, y: (rows,); one thread per row
 __global__ void wrong(const float* x, float* y, int rows, int cols, int pitch) {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;

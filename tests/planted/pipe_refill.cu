@@ -1,5 +1,5 @@
-// Warp 0 scales tiles into two buffers, warp 1 adds them up reversed; barriers 1 and 2 say that a buffer is full, 3 and
-// 4 that it is empty. Wrong: the producer stores before it waits for the buffer to be empty.
+// Warp 0 scales tiles into two buffers, warp 1 adds them up reversed; barriers 1 and 2 mean that a buffer is full, 3
+// and 4 that it is empty. Wrong: the producer stores before it waits for the buffer to be empty.
 // x: (tiles, 32), y: (32,): y[t] = sum over i of 2 * x[i][31 - t]; one block of 64
 #include "sync.cuh"
 

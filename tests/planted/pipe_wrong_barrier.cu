@@ -1,5 +1,5 @@
-// Two producer warps hand a tile to two consumer warps, a named barrier each. Wrong: the consumers of the second pair
-// wait at the barrier of the first.
+// Two producer warps pass a tile each to two consumer warps, with one named barrier per pair. Wrong: the consumers of
+// the second pair wait at the barrier of the first.
 // x, y: (2, 32): y[p][t] = x[p][31 - t]; one block of 128, warps 0 and 1 produce, 2 and 3 consume
 #include "sync.cuh"
 

@@ -1,5 +1,5 @@
-// Sums pairs of neighbouring tiles, brought by the pipeline primitives. Wrong: waits for all stages but the last one,
-// and uses the last one.
+// Sums pairs of neighbouring tiles, loaded by the pipeline primitives. Wrong: waits for all stages except the last,
+// then uses the last.
 // x: (tiles + 1, 64), y: (tiles, 64): y[i] = x[i] + x[i + 1] reversed; one block of 64
 #include <cuda_pipeline_primitives.h>
 

@@ -1,5 +1,5 @@
-// Elimination below the diagonal, one thread a row; thread k publishes its pivot row. Wrong: the next pivot row is
-// published while slower threads still use the last.
+// Elimination below the diagonal, one thread per row; thread k publishes its pivot row. Wrong: the next pivot row is
+// published while slower threads still use the previous one.
 // a: (64, 64) row by row, changed in place; one block of 64
 constexpr int kSize = 64;
 

@@ -1,5 +1,5 @@
-// The largest value of each row by warps, a vote-like reduction a step. Wrong: in the last step only some lanes have a
-// value, and the others have left the loop.
+// The largest value of each row, one warp per row, with one __reduce_max_sync per step. Wrong: in the last step only
+// some lanes have a value; the others have left the loop.
 // x: (gridDim.x, cols), y: (gridDim.x,); block: 32
 __global__ void wrong(const int* x, int* y, int cols) {
     int best = -2147483647;

@@ -1,6 +1,6 @@
-// Scales an array by the largest of the blocks' maxima. Wrong: every block reads all maxima behind its own barrier,
-// which waits for no other block.
-// x, y: (n,), maxima: (gridDim.x,); block: 64. The right one takes the maximum of everything itself.
+// Scales an array by the largest of the blocks' maxima. Wrong: every block reads all maxima after a block barrier,
+// which does not wait for other blocks.
+// x, y: (n,), maxima: (gridDim.x,); block: 64. In the correct kernel each block reads the whole array.
 #include "reduce.cuh"
 
 __global__ void wrong(const float* x, float* maxima, float* y, int n) {

@@ -1,7 +1,7 @@
-"""Runs planted cases on a GPU, for compute-sanitizer to watch: `python -m planted.run NAME wrong`, or `all right`.
+"""Runs planted cases on a GPU under compute-sanitizer: `python -m planted.run NAME wrong`, or `all right`.
 
-`wrong` ends as it ends: errors are printed and status is 0, since the tool's verdict is what is asked for. `right`
-checks the results; status is 1 where one is not right.
+`wrong` prints errors and exits with status 0, because only the tool's verdict counts. `right` checks the results and
+exits with status 1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import CASES, run_case
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", help="of a case, or all")
+    parser.add_argument("name", help="a case, or all")
     parser.add_argument("half", choices=("wrong", "right"))
     parser.add_argument("--device", default="gpu")
     options = parser.parse_args()
@@ -27,7 +27,7 @@ def main() -> int:
         print(f"case {case.name} {options.half}", flush=True)
         try:
             if wrong:
-                # To the end of the process: a leak is seen there.
+                # The device is not closed: leaks are found at the end of the process.
                 run_case(case, cudakit.Device(options.device), wrong)
             else:
                 with cudakit.Device(options.device) as device:

@@ -1,9 +1,9 @@
-"""Every planted case under compute-sanitizer on a GPU, beside what the simulated device says of it.
+"""Runs every planted case under compute-sanitizer on a GPU, and on the simulated device.
 
     cd tests && python -m planted.sanitize --json ../profiles/h200/planted.json
 
-A wrong half is a process of its own for each tool; the right halves run one after another, a process for each tool.
-Runs that hang are stopped by the clock. `python -m planted.table FILE.json` makes the table of it.
+Each wrong half runs in its own process per tool; the right halves run one after another, in one process per tool.
+Runs that hang are stopped after a time limit. `python -m planted.table FILE.json` prints a table of the results.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from . import CASES, Case, seen_by_sim
 from .verdicts import Verdict, by_case, read
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-# option to value, used where `compute-sanitizer --help` knows the option
+# option to value; options that `compute-sanitizer --help` does not list are omitted
 OPTIONS = {"print-limit": "20", "show-backtrace": "no", "launch-timeout": "60", "max-connections": "64"}
 OF_TOOL = {"memcheck": {"track-stream-ordered-races": "all"}}
-RIGHT = "all"  # the correct twins that one process runs
-# These may run to the clock and keep the GPU busy meanwhile, so they start last and get less time.
+RIGHT = "all"  # the name of the correct twins that one process runs
+# These may run until the time limit and keep the GPU busy, so they start last and have a lower limit.
 STUCK = {"hang", "deadlock", "divergent barrier", "lanes missing from a warp operation"}
 
 
@@ -39,19 +39,19 @@ def main() -> int:
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--only", nargs="*", default=list(CASES), metavar="CASE")
     parser.add_argument(
-        "--merge", type=Path, metavar="FILE", help="an earlier run, whose verdicts on wrong halves are kept"
+        "--merge", type=Path, metavar="FILE", help="an earlier run, whose verdicts on wrong halves are reused"
     )
     parser.add_argument("--tools", nargs="*", default=list(TOOLS), choices=TOOLS)
     parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1), help="processes at a time")
     parser.add_argument("--timeout", type=float, default=30, help="seconds for one wrong half")
-    parser.add_argument("--stuck", type=float, default=10, help="the same for one that may hang")
+    parser.add_argument("--stuck", type=float, default=10, help="seconds for a wrong half that may hang")
     parser.add_argument("--budget", type=float, default=330, help="seconds after which no further process starts")
     parser.add_argument("--device", default="gpu")
     parser.add_argument("--sanitizer", default=shutil.which("compute-sanitizer") or "compute-sanitizer")
     options = parser.parse_args()
     begun = time.monotonic()
     cases = [CASES[name] for name in options.only]
-    # First, since it compiles every kernel into the cache that the other processes share.
+    # Runs first: it compiles every kernel into the cache that the other processes share.
     ours = {case.name: {half: _ours(case, half == "wrong") for half in ("wrong", "right")} for case in cases}
     known = subprocess.run([options.sanitizer, "--help"], capture_output=True, text=True, check=True).stdout
     print(f"simulated in {time.monotonic() - begun:.0f} s", flush=True)
@@ -119,7 +119,7 @@ def _ours(case: Case, wrong: bool) -> dict[str, Any]:
 
 
 def _watched(command: list[str], timeout: float) -> tuple[str, bool, float]:
-    """What a command prints, whether the clock stopped it, and its seconds."""
+    """Return a command's output, whether it was stopped at the time limit, and its seconds."""
     begun = time.monotonic()
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
@@ -135,7 +135,7 @@ def _watched(command: list[str], timeout: float) -> tuple[str, bool, float]:
         try:
             output, stopped = process.communicate(timeout=timeout)[0], False
         except subprocess.TimeoutExpired:
-            # its children too: the tool is the parent of the program that hangs
+            # also kill its children: the tool is the parent of the program that hangs
             os.killpg(process.pid, signal.SIGKILL)
             output, stopped = process.communicate()[0], True
     return output, stopped, time.monotonic() - begun

@@ -1,5 +1,5 @@
-// The running sums of a block's values, in place in shared memory. Wrong: one barrier a step, where a step reads and
-// writes: two are due.
+// The running sums of a block's values, in place in shared memory. Wrong: one barrier per step; a step reads, then
+// writes, so it needs two.
 // x, y: (gridDim.x, blockDim.x); shared: 4 * blockDim.x bytes
 __global__ void wrong(const int* x, int* y) {
     extern __shared__ int sums[];

@@ -1,5 +1,5 @@
-// Two block-wide sums, first of the values, then of their distances from the mean. Wrong: both use one scratch area,
-// and the second fills it while slower warps still read the first.
+// Two block-wide sums, first of the values, then of their distances from the mean. Wrong: both use the same scratch
+// area, and the second overwrites it while slower warps still read the first.
 // x: (gridDim.x, 128), y: (gridDim.x, 2): the sum, and the sum of |x - mean|; block: 128
 #include "reduce.cuh"
 

@@ -1,4 +1,4 @@
-"""Races in shared memory, and asynchronous copies used too early."""
+"""Races in shared memory, and results of asynchronous copies used before the wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EARLY = "read before cp.async wait"
 
 
 def integers(shape: object, low: int = -20, high: int = 20, dtype: object = np.float32) -> np.ndarray:
-    """Small whole numbers, whose sums are exact in any order."""
+    """Small integers, whose sums are exact in any order."""
     return np.random.default_rng(5).integers(low, high, shape).astype(dtype)
 
 
@@ -24,7 +24,7 @@ def tree_reduce_barrier(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def transpose_tile(wrong: bool) -> Launch:
-    """Transpose through a tile, no barrier between its store and its read"""
+    """Transpose through a tile without a barrier between store and read"""
     x = integers((40, 23))
     return Launch((2, 3), (16, 16), (x, Empty((23, 40)), 40, 23), {1: x.T})
 
@@ -38,7 +38,7 @@ def double_buffer(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def matmul_one_barrier(wrong: bool) -> Launch:
-    """Tiled matrix product with one barrier a tile in place of two"""
+    """Tiled matrix product with one barrier per tile instead of two"""
     a, b = integers((2, 48, 48), -5, 5)
     return Launch((3, 3), (16, 16), (a, b, Empty((48, 48)), 48), {2: a @ b})
 
@@ -52,14 +52,14 @@ def warp_reduce_plain(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def warp_scan_order(wrong: bool) -> Launch:
-    """Warp scan in shared memory, one __syncwarp a step in place of two"""
+    """Warp scan in shared memory with one __syncwarp per step instead of two"""
     x = integers((4, 32), dtype=np.int32)
     return Launch(4, 32, (x, Empty((4, 32), np.int32)), {1: x.cumsum(1)})
 
 
 @kernel(RACE)
 def syncwarp_half_mask(wrong: bool) -> Launch:
-    """__syncwarp whose mask leaves out the lanes that store"""
+    """__syncwarp whose mask omits the lanes that store"""
     x = integers(32)
     return Launch(1, 32, (x, Empty(16)), {1: x[:16] + x[16:]})
 
@@ -88,14 +88,14 @@ def pipe_wrong_barrier(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def scan_in_place(wrong: bool) -> Launch:
-    """Block scan in place, one barrier a step in place of two"""
+    """In-place block scan with one barrier per step instead of two"""
     x = integers((2, 160), dtype=np.int32)
     return Launch(2, 160, (x, Empty((2, 160), np.int32)), {1: x.cumsum(1)}, shared=640)
 
 
 @kernel(RACE)
 def stencil_no_barrier(wrong: bool) -> Launch:
-    """Stencil through a tile, no barrier before the neighbours' cells"""
+    """Stencil through a tile without a barrier before the neighbours are read"""
     x = integers(150)
     padded = np.pad(x, 1)
     return Launch(3, 64, (x, Empty(150), 150), {1: padded[:-2] + 2 * x + padded[2:]})
@@ -103,7 +103,7 @@ def stencil_no_barrier(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def scratch_reused(wrong: bool) -> Launch:
-    """Two block reductions through one scratch area without a barrier between"""
+    """Two block reductions in one scratch area without a barrier between them"""
     x = integers((3, 128))
     spread = np.abs(x - x.sum(1, keepdims=True) / 128).sum(1)
     return Launch(3, 128, (x, Empty((3, 2))), {1: np.stack([x.sum(1), spread], 1)})
@@ -111,7 +111,7 @@ def scratch_reused(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def pivot_broadcast(wrong: bool) -> Launch:
-    """Elimination publishes the next pivot row while the last is in use"""
+    """Elimination that publishes the next pivot row while the previous one is in use"""
     a = integers((64, 64), -3, 3).astype(np.float64) + 40 * np.eye(64)
     upper = a.copy()
     for k in range(64):
@@ -128,7 +128,7 @@ def bitonic_sort(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def flag_before_data(wrong: bool) -> Launch:
-    """Flag in shared memory raised before the data that it announces"""
+    """Flag in shared memory set before its data is stored"""
     x = integers(32)
     return Launch(1, 64, (x, Empty(32)), {1: x[::-1]})
 
@@ -156,7 +156,7 @@ def copy_last_tile(wrong: bool) -> Launch:
 
 @kernel(EARLY)
 def copy_overwritten(wrong: bool) -> Launch:
-    """Store onto the destination of a cp.async in flight"""
+    """Store to the destination of a cp.async in flight"""
     x = integers((2, 256))
     y = x.copy()
     y[:, 3::4] = 0
@@ -165,21 +165,21 @@ def copy_overwritten(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def copy_no_barrier(wrong: bool) -> Launch:
-    """cp.async waited for, without the barrier that shows it to other threads"""
+    """cp.async waited for, but no barrier before other threads read the data"""
     x = integers(512)
     return Launch(1, 128, (x, Empty(512)), {1: np.roll(x, -4) - x})
 
 
 @kernel(RACE)
 def copy_refill(wrong: bool) -> Launch:
-    """cp.async ring of four stages, a stage refilled while others read it"""
+    """cp.async ring of four stages, one refilled while other threads read it"""
     x = integers((9, 128))
     return Launch(1, 128, (x, Empty(128), 9), {1: (x[:, ::-1] / np.arange(1, 10)[:, None]).sum(0)})
 
 
 @kernel(RACE)
 def any_in_block(wrong: bool) -> Launch:
-    """Threads that store different values to one shared cell; right: the same value"""
+    """Threads that store different values to one shared cell; correct: the same value"""
     x = integers((4, 64), dtype=np.int32)
     x[2] = 1
     return Launch(4, 64, (x, Empty(4, np.int32)), {1: (x < 0).any(1)})
@@ -187,28 +187,28 @@ def any_in_block(wrong: bool) -> Launch:
 
 @kernel(RACE)
 def histogram_zeroing(wrong: bool) -> Launch:
-    """Shared counts cleared without a barrier before counting"""
+    """Shared-memory counts cleared without a barrier before counting"""
     x = integers(2000, 0, 256, np.uint8)
     return Launch(3, 128, (x, np.zeros(256, np.int32), x.size), {1: np.bincount(x, minlength=256)})
 
 
 @kernel(RACE)
 def warp_results(wrong: bool) -> Launch:
-    """Warps' results read by the first warp without a barrier"""
+    """Other warps' results read by the first warp without a barrier"""
     x = integers((3, 256))
     return Launch(3, 256, (x, Empty(3)), {1: x.max(1)})
 
 
 @kernel(RACE)
 def loop_flag_reset(wrong: bool) -> Launch:
-    """Shared loop flag cleared while others still test it"""
+    """Shared loop flag cleared while other threads still read it"""
     x = integers((2, 64), 0, 1000, np.int32)
     return Launch(2, 64, (x,), {0: np.minimum.accumulate(x, 1)})
 
 
 @kernel(RACE)
 def compaction_base(wrong: bool) -> Launch:
-    """Block's place from an atomic read without a barrier"""
+    """Block's offset from an atomic, read without a barrier"""
     x = integers(300, dtype=np.int32)
     want = np.zeros(300, np.int32)
     want[: (x > 0).sum()] = x[x > 0]
@@ -225,14 +225,14 @@ def tile_sync(wrong: bool) -> Launch:
 
 @kernel(EARLY)
 def pipeline_wait_prior(wrong: bool) -> Launch:
-    """Pipeline primitives, one stage too few waited for"""
+    """Pipeline primitives: wait for one stage too few"""
     x = integers((6, 64))
     return Launch(1, 64, (x, Empty((5, 64)), 5), {1: x[:-1] + x[1:, ::-1]})
 
 
 @kernel(RACE)
 def cub_storage_reused(wrong: bool) -> Launch:
-    """CUB's storage shared by two collectives without a barrier between"""
+    """CUB storage shared by two collectives without a barrier between them"""
     x = integers((2, 256), -1000, 1000, np.int32)
     return Launch(2, 64, (x, Empty((2, 256), np.int32)), {1: np.sort(x, 1)})
 

@@ -1,4 +1,4 @@
-// Counts values in 16 bins of equal width. Wrong: the largest value falls into a seventeenth.
+// Counts values in 16 bins of equal width. Wrong: the largest value gets bin 16, which does not exist.
 // x: (n,) from 0 to 1, both included, bins: (16,) of zeros; one block
 __global__ void wrong(const float* x, int* bins, int n) {
     __shared__ int counts[16];

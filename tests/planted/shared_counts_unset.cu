@@ -1,4 +1,4 @@
-// Sums by key, gathered in dynamic shared memory. Wrong: shared memory is taken to start as zeros.
+// Sums by key, accumulated in dynamic shared memory. Wrong: assumes that shared memory starts as zeros.
 // keys, values: (n,), y: (entries,) of zeros; shared: 4 * entries bytes
 __global__ void wrong(const int* keys, const int* values, int* y, int n, int entries) {
     extern __shared__ int sums[];

@@ -1,4 +1,4 @@
-// A histogram of bytes, counted in shared memory a block. Wrong: the count is not atomic, so updates are lost.
+// A histogram of bytes, counted per block in shared memory. Wrong: the count is not atomic, so updates are lost.
 // x: (n,), bins: (256,) of zeros; any grid and block
 __global__ void wrong(const unsigned char* x, int* bins, int n) {
     __shared__ int counts[256];

@@ -1,4 +1,4 @@
-// A box sum through a tile with a halo to the right and below. Wrong: the tile has no row for the halo, which lies
+// A box sum through a tile with a halo to the right and below. Wrong: the tile has no row for the halo, so the halo is
 // past the end of the block's shared memory.
 // x, y: (n, n), a torus; block: (16, 16), n a multiple of 16: y = x + right + below + below right
 constexpr int kBlock = 16;

@@ -1,5 +1,5 @@
-// The sum of each row, a thread a column, by a tree over the whole block. Wrong: threads past the end of the row store
-// nothing, and the tree reads their cells all the same.
+// The sum of each row, one thread per column, by a tree over the whole block. Wrong: threads past the end of the row
+// store nothing, but the tree reads their cells.
 // x: (gridDim.x, cols), y: (gridDim.x,); block: 128, cols less than 128
 __global__ void wrong(const float* x, float* y, int cols) {
     __shared__ float partial[128];

@@ -1,4 +1,4 @@
-// A three-point sum through dynamic shared memory of one cell a thread. Wrong: the halo cells need two more.
+// A three-point sum through dynamic shared memory of one cell per thread. Wrong: the halo cells need two more.
 // x, y: (gridDim.x * blockDim.x,), a ring; shared: 4 * blockDim.x bytes
 __global__ void wrong(const int* x, int* y) {
     extern __shared__ int tile[];

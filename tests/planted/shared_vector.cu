@@ -1,5 +1,5 @@
-// Rows of a padded tile in shared memory, read four values at a time. Wrong: the padding of one column, there against
-// bank conflicts, takes the rows off their 16-byte boundaries.
+// Rows of a padded tile in shared memory, read four values at a time. Wrong: one column of padding, which avoids bank
+// conflicts, breaks the rows' 16-byte alignment.
 // x: (32, 32), y: (32,) row sums; one block of 32
 template <int PADDING>
 __device__ __forceinline__ void row_sums(const float* x, float* y) {

@@ -1,4 +1,4 @@
-// Sums of the values in the lower half of each warp, by shuffles among 16 lanes. Wrong: the mask names 24.
+// Sums of the values in the lower half of each warp, by shuffles among 16 lanes. Wrong: the mask names 24 lanes.
 // x: (gridDim.x, 32), y: (gridDim.x,); block: 32
 template <unsigned MASK>
 __device__ __forceinline__ void half_sum(const int* x, int* y) {

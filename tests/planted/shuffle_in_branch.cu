@@ -1,5 +1,5 @@
-// Adds to each positive value its right neighbour's. Wrong: the shuffle names all lanes, in a branch that only some
-// take.
+// Adds to each positive value its right neighbour's. Wrong: the shuffle's mask names all lanes, in a branch that only
+// some of them take.
 // x, y: (gridDim.x, 32); block: 32
 __global__ void wrong(const int* x, int* y) {
     const int i = blockIdx.x * 32 + threadIdx.x;

@@ -1,4 +1,4 @@
-// Block 1 waits for block 0's flag. Wrong: where there is nothing to do, block 0 leaves without raising it.
+// Block 1 waits for block 0's flag. Wrong: if there is nothing to do, block 0 exits without setting it.
 // x: (1,), y: (1,): y = x + 1, or 0; ready: (1,) of 0; two blocks of 1
 __global__ void wrong(const int* x, int* ready, int* y) {
     if (blockIdx.x == 0) {

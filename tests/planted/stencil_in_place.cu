@@ -1,4 +1,4 @@
-// One step of smoothing. Wrong: in place, with a barrier that holds back a block and not its neighbours.
+// One step of smoothing. Wrong: in place, with a block barrier, which does not order neighbouring blocks.
 // x, y: (n,): y[i] = x[i - 1] + 2 * x[i] + x[i + 1], with 0 outside; block: 64
 __global__ void wrong(float* x, float* y, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -2,12 +2,12 @@
 #pragma once
 #include "copy_async.cuh"
 
-// Waits at barrier `id` until `threads` threads came to it, by this or by bar_arrive.
+// Waits at barrier `id` until `threads` threads have arrived, by bar_sync or bar_arrive.
 __device__ __forceinline__ void bar_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Counts as come to barrier `id`, and goes on.
+// Arrives at barrier `id` without waiting.
 __device__ __forceinline__ void bar_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

@@ -1,4 +1,4 @@
-// The lower half of a warp reads what the upper half stored. Wrong: the mask of __syncwarp names the readers alone.
+// The lower half of a warp reads what the upper half stored. Wrong: the mask of __syncwarp names only the readers.
 // x: (32,), y: (16,): y[t] = x[t] + x[t + 16]; one block of 32
 __global__ void wrong(const float* x, float* y) {
     __shared__ float values[32];

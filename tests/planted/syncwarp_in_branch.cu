@@ -1,5 +1,5 @@
-// The upper half of a warp hands values to the lower half, then all of it votes. Wrong: the lower half alone waits,
-// with a mask that names all lanes.
+// The upper half of a warp passes values to the lower half through shared memory. Wrong: only the lower half calls
+// __syncwarp, whose mask names all lanes; the upper half goes on to a vote.
 // x: (32,), y: (16,): y[t] = x[31 - t]; one block of 32
 __global__ void wrong(const int* x, int* y) {
     __shared__ int values[16];

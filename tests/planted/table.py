@@ -1,4 +1,4 @@
-"""The table of what `planted.sanitize` wrote: `python -m planted.table FILE.json > FILE.md`."""
+"""Prints a table of the results that `planted.sanitize` wrote: `python -m planted.table FILE.json > FILE.md`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-# why compute-sanitizer's reports on these correct twins are none of theirs
-_HOST_WAITS = "the host waits for the allocating stream before another uses the memory; memcheck does not count it"
+# why these twins are correct although compute-sanitizer reports them
+_HOST_WAITS = (
+    "the host waits for the allocating stream before another stream uses the memory; memcheck ignores that wait"
+)
 CORRECT = {
     "pinned_shared_by_streams": _HOST_WAITS,
     "streams_not_ordered": _HOST_WAITS,
     "event_recorded_late": _HOST_WAITS,
     "pipe_refill": "bar.arrive and bar.sync of named barriers order the producer and the consumers",
     "tile_of_warps": "cooperative groups' own collectives reuse a tile's scratch after a shuffle",
-    "flag_before_data": "a flag in shared memory between two __threadfence_block orders the warps",
+    "flag_before_data": "a flag in shared memory, with __threadfence_block on both sides, orders the warps",
 }
 
 
 def table(data: dict[str, Any]) -> str:
-    """Markdown: both verdicts on every planted bug, and what either says of the correct twins."""
+    """Return Markdown: both verdicts on every planted bug, and the reports on correct twins."""
     rows = data["cases"]
     tools = [tool for tool in TOOLS if all(tool in row["wrong"] for row in rows)]
     silent = {None, ""}
@@ -34,9 +36,9 @@ def table(data: dict[str, Any]) -> str:
     lines = [
         f"# Planted bugs: the simulated device and compute-sanitizer ({device['name']})",
         "",
-        f"{len(rows)} bugs, each in a kernel or in host code of its own, and as many correct twins. The simulated"
-        f" device reports {len(ours)} with the class and the line that are marked in the source. One tool or more of"
-        f" compute-sanitizer reports {len(found)}; {len(hung)} more were stopped by the clock without a report.",
+        f"{len(rows)} bugs, each in its own kernel or host function, and as many correct twins. The simulated"
+        f" device reports {len(ours)} with the class and the line that are marked in the source. At least one tool of"
+        f" compute-sanitizer reports {len(found)}; {len(hung)} more hung without a report and were stopped.",
         "",
         "Reports on correct twins: the simulated device "
         f"{sum(row['right']['sim']['finding'] not in silent for row in rows)}"

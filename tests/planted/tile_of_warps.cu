@@ -1,5 +1,5 @@
-// Values of groups of 64 threads, reversed, less the group's sum, plus the running sum, by tiles of two warps of a
-// cooperative group. Wrong: the tile is not synchronized between the store and the read.
+// Per group of 64 threads: the reversed values, minus the group's sum, plus the running sum, by cooperative-group tiles
+// of two warps. Wrong: the tile is not synchronized between the store and the read.
 // x, y: (gridDim.x, 128); block: 128
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>

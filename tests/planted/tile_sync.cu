@@ -1,4 +1,4 @@
-// Mirrors groups of eight values through shared memory, a tile of eight threads each. Wrong: the tile is not
+// Mirrors groups of eight values through shared memory, one tile of eight threads per group. Wrong: the tile is not
 // synchronized between the store and the read.
 // x, y: (gridDim.x, 64); block: 64
 #include <cooperative_groups.h>

@@ -1,4 +1,4 @@
-// A transpose through tiles in shared memory. Wrong: no barrier between filling a tile and reading it turned.
+// A transpose through tiles in shared memory. Wrong: no barrier between filling a tile and reading it transposed.
 // x: (rows, cols), y: (cols, rows); block: (16, 16), grid: tiles across and down; any size
 constexpr int kTile = 16;
 

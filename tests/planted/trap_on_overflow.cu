@@ -1,4 +1,4 @@
-// Products of pairs in 32 bits, with a trap where one does not fit. Wrong: the check takes the sign for overflow.
+// Products of pairs in 32 bits, with a trap on overflow. Wrong: the check treats negative products as overflow.
 // a, b, y: (n,)
 __global__ void wrong(const int* a, const int* b, int* y, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,4 +1,4 @@
-// The largest value of a block by a tree. Wrong: halves a block of 96 as if it were a power of two, up to 128 cells.
+// The largest value of a block by a tree. Wrong: treats the 96 threads as a power of two, and reads up to 128 cells.
 // x: (gridDim.x, 96), y: (gridDim.x,); block: 96
 __global__ void wrong(const int* x, int* y) {
     __shared__ int best[128];

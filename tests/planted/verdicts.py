@@ -1,6 +1,6 @@
-"""What compute-sanitizer printed, read: its blocks, their class, and the lines of source that they name.
+"""Parses compute-sanitizer's output: blocks, their class, and the source lines that they name.
 
-The tools print blocks that begin with a title behind "========= " and go on in lines indented by four more columns:
+The tools print blocks: a title after "========= ", then lines indented by four more columns:
 
     ========= Invalid __global__ write of size 4 bytes
     =========     at wrong(const float *, float *, int)+0x70 in guard_store.cu:7
@@ -21,7 +21,7 @@ _REASON = re.compile(
     r"(is out of bounds|is misaligned|was already freed|is freed|not initialized|by thread .* of cluster|"
     r"stack overflow)", re.IGNORECASE
 )  # fmt: skip
-# what is no finding: heads and sums, and calls that Python's bindings make to see which functions a driver has
+# not findings: headings, totals, and calls by which Python's bindings look up the driver's functions
 _NOISE = re.compile(
     r"^(COMPUTE-SANITIZER|(ERROR|RACECHECK|LEAK) SUMMARY|Target application returned|Error: process didn't terminate|"
     r"No attachable process|This can happen|Consider using|Unable to|Host Frame|and \d+ more|\(\d+ errors)|"
@@ -31,9 +31,9 @@ _NOISE = re.compile(
 
 @dataclass(frozen=True)
 class Verdict:
-    """One tool's word on one half. finding: the class of its first error, "" where it is silent, "hang" where it was
-    stopped by the clock. places: "FILE:LINE" of the kernel's sources that the first error names. errors: how many
-    blocks. raw: the first lines as they were printed."""
+    """One tool's verdict on one half. finding: the class of its first error, "" if there is none, "hang" if it was
+    stopped at the time limit. places: "FILE:LINE" of the kernel's sources that the first error names. errors: the
+    number of blocks. raw: the first lines as printed."""
 
     finding: str = ""
     places: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Verdict:
 
 
 def read(output: str, *, keep: int = 24) -> Verdict:
-    """The verdict in the output of one run."""
+    """Return the verdict in the output of one run, with its first `keep` lines."""
     lines = [found.group(1) for text in output.splitlines() if (found := _LINE.match(text.strip()))]
     found: list[list[str]] = []
     inside = False
@@ -57,14 +57,14 @@ def read(output: str, *, keep: int = 24) -> Verdict:
     raw = tuple(f"========={line}" for line in lines[:keep])
     if not found:
         return Verdict(raw=raw)
-    # An access is told of before the failed calls that come of it; a failed call alone may be all there is.
+    # An invalid access makes later calls fail: prefer its block, and fall back to the first failed call.
     first = next((block for block in found if not block[0].startswith("Program hit")), found[0])
     places = dict.fromkeys(f"{_base(file)}:{line}" for file, line in _PLACE.findall("\n".join(first)))
     return Verdict(_class(first), tuple(place for place in places if not place.startswith("<")), len(found), raw)
 
 
 def by_case(output: str) -> dict[str, str]:
-    """The output of a run of many cases, cut where each says its name ("case NAME half")."""
+    """Split the output of a run of many cases at the lines "case NAME half"; return the parts by name."""
     parts = re.split(r"^case (\w+) \w+$", output, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 

@@ -1,4 +1,4 @@
-// The sum of a row by one warp in shared memory. Wrong: relies on the lanes running in step, as they did before sm_70.
+// The sum of a row by one warp in shared memory. Wrong: assumes that lanes run in lockstep, as they did before sm_70.
 // x: (gridDim.x, 32), y: (gridDim.x,); block: 32
 __global__ void wrong(const float* x, float* y) {
     __shared__ float partial[32];

@@ -1,5 +1,5 @@
-// The largest value of a block: warps reduce by shuffles, the first warp reduces their results. Wrong: it reads them
-// without a barrier.
+// The largest value of a block: warps reduce by shuffles, the first warp reduces their results. Wrong: there is no
+// barrier before it reads them.
 // x: (gridDim.x, 256), y: (gridDim.x,); block: 256
 #include "reduce.cuh"
 

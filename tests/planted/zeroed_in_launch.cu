@@ -1,4 +1,4 @@
-// A histogram in global memory. Wrong: block 0 clears the bins in the launch that counts, while other blocks count.
+// A histogram in global memory. Wrong: block 0 clears the bins in the same launch, while other blocks are counting.
 // x: (n,) of values below 32, bins: (32,) of zeros; block: 64
 __global__ void wrong(const int* x, int* bins, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

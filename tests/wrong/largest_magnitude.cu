@@ -1,5 +1,5 @@
-// Wrong: shifts by the element of largest magnitude, as a library's isamax finds it. With -1000 in the row the shift
-// is -1000 and exp overflows.
+// Wrong: shifts by the element of largest magnitude, as BLAS isamax finds it. If that element is -1000, the shift is
+// -1000 and exp overflows.
 #include "../../kernels/common/numbers.cuh"
 
 __global__ void wrong(

@@ -1,4 +1,4 @@
-// Wrong: the last thread sums the shares while the others already read the total. One barrier is missing behind it.
+// Wrong: the last thread sums the shares while the others already read the total. A barrier is missing after the sum.
 #include "../../kernels/common/numbers.cuh"
 
 __global__ void wrong(

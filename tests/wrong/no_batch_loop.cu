@@ -1,4 +1,4 @@
-// Wrong: a matrix a block of the grid's z and no loop, so that of more than 65,535 matrices the rest is never written.
+// Wrong: one matrix per block in z, without a loop, so matrices past the grid's limit of 65,535 are never written.
 #include "../../kernels/common/numbers.cuh"
 
 __global__ void wrong(const float* a, const float* b, float* c, int64 a_matrix, int64 a_row, int64 a_col,

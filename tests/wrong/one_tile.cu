@@ -1,4 +1,4 @@
-// Wrong: matrix addition by one 16x16 block, an element a thread: all that lies past the first tile is never written.
+// Wrong: matrix addition by one 16x16 block, one element per thread: elements past the first tile are never written.
 #include "../../kernels/common/numbers.cuh"
 
 __global__ void wrong(const float* a, const float* b, float* c, int64 a_row, int64 a_col, int64 b_row, int64 b_col,

@@ -1,4 +1,4 @@
-// Wrong: the tree halves the block as if it were a power of two; with 96 threads every third share is lost.
+// Wrong: the tree halves the block as if it were a power of two; with 96 threads a third of the shares is lost.
 #include "../../kernels/common/numbers.cuh"
 
 __global__ void wrong(

@@ -1,4 +1,4 @@
-// Wrong: reads one element past the row into the maximum. The result is right whenever that element is small.
+// Wrong: reads one element past the row into the maximum. The result is correct if that element is small.
 #include "../../kernels/common/numbers.cuh"
 
 __global__ void wrong(

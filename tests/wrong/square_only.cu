@@ -1,4 +1,4 @@
-// Takes n for every leading dimension: right for square contiguous arrays, and only for them.
+// Wrong: uses n as every leading dimension, which is correct only for square contiguous arrays.
 using int64 = long long;
 
 __global__ void wrong(const float* a, const float* b, const float* c, float* d, int64 a_row, int64 a_col, int64 a_batch,

@@ -1,5 +1,5 @@
-// Wrong: vector addition whose guard was dropped: the threads of the last block past n read and write beside the
-// arrays.
+// Wrong: vector addition without the bounds check: the last block's threads past n read and write out of
+// bounds.
 #include "../../kernels/common/numbers.cuh"
 
 __global__ void wrong(const float* a, const float* b, float* c, int64 n) {

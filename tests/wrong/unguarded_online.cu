@@ -1,4 +1,4 @@
-// Wrong: the online update without a guard. A row that starts with -inf gives exp(-inf - -inf) = NaN.
+// Wrong: the online update without a guard. A row that starts with -inf produces exp(-inf - -inf) = NaN.
 #include "../../kernels/common/numbers.cuh"
 
 __global__ void wrong(

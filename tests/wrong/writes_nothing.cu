@@ -1,4 +1,4 @@
-// Wrong: computes and drops the result. A check on an output that still holds an earlier right answer passes it.
+// Wrong: computes the result and never stores it. A check passes if the output still holds an earlier correct result.
 __global__ void wrong(const float* x, float* y, long long x_row, long long x_col, long long y_row, long long y_col,
     long long rows, long long cols) {
     float sum = 0.0f;

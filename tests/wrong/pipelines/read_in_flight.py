@@ -1,4 +1,4 @@
-"""Wrong: the result is taken as soon as its copy has been queued."""
+"""Wrong: reads the result before its copy has run; the copy is only queued."""
 
 import numpy as np
 

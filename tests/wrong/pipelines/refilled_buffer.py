@@ -1,4 +1,4 @@
-"""Wrong: the pinned buffer is filled with the next chunk while the copy of this one may still read it."""
+"""Wrong: refills the pinned buffer with the next chunk while the copy of the current one may still read it."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ def run(device, images, chunk):
             ops.blur(x, out=y, stream=stream)
             y.copy_to(back, stream)
             if start:
-                continue  # "it is asynchronous": waits for nothing
+                continue  # does not wait
             stream.synchronize()
             results[start : start + chunk] = back
         stream.synchronize()

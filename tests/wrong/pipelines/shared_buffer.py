@@ -1,4 +1,4 @@
-"""Wrong: two streams work in one device buffer, and nothing orders them."""
+"""Wrong: two streams use one device buffer without ordering."""
 
 import numpy as np
 

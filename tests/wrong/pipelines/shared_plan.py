@@ -1,4 +1,4 @@
-"""Wrong: one plan, which has one work area, transforms on two streams at once."""
+"""Wrong: one plan, which has one work area, runs on two streams at once."""
 
 import numpy as np
 

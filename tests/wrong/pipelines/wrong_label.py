@@ -1,4 +1,4 @@
-"""Wrong: the result is taken before its copy has arrived, and saved under the chunk that was just queued."""
+"""Wrong: takes the previous result from the buffer and stores it as that of the chunk just queued."""
 
 import numpy as np
 
@@ -17,11 +17,11 @@ def run(device, images, chunk):
     results = np.empty_like(images)
     for number, start in enumerate(range(0, len(images), chunk)):
         stream, pinned, back, x, y = sets[number % 2]
-        stream.synchronize()  # the chunk before the last, of this stream: its result lies in `back` now...
+        stream.synchronize()  # the stream's previous chunk is finished: `back` has its result...
         pinned[:] = images[start : start + chunk]
         x.copy_from(pinned, stream)
         ops.blur(x, out=y, stream=stream)
-        results[start : start + chunk] = back  # ...and is kept under this chunk's name; the last ones are lost
+        results[start : start + chunk] = back  # ...which is stored as this chunk's; the last results are lost
         y.copy_to(back, stream)
     for stream in streams:
         stream.synchronize()
