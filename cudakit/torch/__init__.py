@@ -4,8 +4,9 @@
 
     y = torch.ops.cudakit.softmax(x)
 
-The ops work in `torch.compile` and have gradients where these consist of cudakit's ops. CUDA tensors are computed on
-their GPU; CPU tensors on the simulated device, which reports races and accesses out of bounds (`simulated_device`).
+The ops work in `torch.compile`, and have gradients if these can be computed with cudakit's ops. CUDA tensors are
+computed on their GPU, CPU tensors on the simulated device (`simulated_device`), which reports data races and
+out-of-bounds accesses.
 """
 
 from __future__ import annotations

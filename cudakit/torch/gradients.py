@@ -1,4 +1,4 @@
-"""Gradients of the ops in torch's library, by ops of the library: torch traces them, and differentiates them again."""
+"""Gradients of cudakit's ops in torch, computed with torch ops, so that torch can trace and differentiate them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Backward = Callable[..., Any]
 
 
 def sum_to(grad: Any, shape: Sequence[int]) -> Any:
-    """`grad` added up over the axes that an array of `shape` was broadcast along, float32."""
+    """Sum a float32 `grad` over the axes along which an array of `shape` was broadcast."""
     padded = (1,) * (grad.dim() - len(shape)) + tuple(shape)
     repeated = [axis for axis, extent in enumerate(padded) if extent == 1 and grad.shape[axis] != 1]
     if repeated:
@@ -78,8 +78,7 @@ def _save_border(ctx: Any, inputs: Sequence[Any], keyword_only_inputs: Any, outp
 
 
 def _blur(ctx: Any, grad: Any) -> Any:
-    """With zeros outside, the weights of x[i] in y[j] and of x[j] in y[i] are the same, so the blur is its own
-    gradient."""
+    """The gradient of a blur with zeros outside is a blur: the weight of x[i] in y[j] is that of x[j] in y[i]."""
     if ctx.border == "zero":
         return _OPS.blur(grad)
     return library.missing(grad, ctx.like, f"cudakit::blur has no gradient with border={ctx.border!r}", _ADVICE)
@@ -109,7 +108,7 @@ def _save_product(ctx: Any, inputs: Sequence[Any], keyword_only_inputs: Any, out
 
 
 def _gemm(ctx: Any, grad: Any) -> Any:
-    """dA = alpha dD B^T, dB = alpha A^T dD, dC = beta dD. An operand that served every batch has its batches added."""
+    """dA = alpha dD B^T, dB = alpha A^T dD, dC = beta dD; summed over the batches for an operand shared by all."""
     a, b = ctx.saved_tensors
     wants_a, wants_b, *of_rest = ctx.needs_input_grad
     wants_c = any(of_rest)  # empty if no c was given
@@ -127,7 +126,7 @@ def _gemm(ctx: Any, grad: Any) -> Any:
 
 
 def _product(a: Any, b: Any, alpha: float, shape: Sequence[int]) -> Any:
-    """alpha * a @ b, its batches added up if `shape` has none."""
+    """alpha * a @ b, summed over its batches if `shape` has no batch axis."""
     if len(shape) == max(a.dim(), b.dim()):
         return _OPS.gemm(a, b, alpha=alpha)
     batches = _OPS.gemm(a, b, alpha=alpha, dtype=torch.float32)
@@ -151,7 +150,7 @@ def _softmax(ctx: Any, grad: Any) -> Any:
     of_x = None
     if wants_x:
         of_x = _OPS.softmax_backward(grad, y, **ctx.options)
-        if ctx.mask is not None and ctx.options["log"]:  # what is hidden has y = -inf, and no gradient
+        if ctx.mask is not None and ctx.options["log"]:  # masked elements have y = -inf and a gradient of 0
             of_x = of_x.masked_fill(y == -math.inf, 0.0)
     what = "cudakit::softmax has no gradient for mask"
     return of_x, library.missing(grad, ctx.mask, what, _ADVICE) if any(of_mask) else None
@@ -171,7 +170,7 @@ GRADIENTS: dict[str, tuple[Setup, Backward]] = {
 
 
 def register(names: Sequence[str]) -> None:
-    """Give the ops `names` their gradients, and an error in place of one to those that have none."""
+    """Register the gradients of the ops `names`; a backward pass through an op without one raises GradientError."""
     for name in names:
         if name in GRADIENTS:
             setup_context, backward = GRADIENTS[name]

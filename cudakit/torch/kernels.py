@@ -1,4 +1,4 @@
-"""A user's own kernel as an op of torch's library."""
+"""User kernels as ops of torch's library."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from cudakit.torch.rules import Rule
 from cudakit.torch.schema import INPUT, OUTPUT, WRITTEN, KernelParameter, kernel_parameters, schema_of
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
-_ADVICE = "give it one with backward=, or call it under torch.no_grad()"
+_ADVICE = "define one with backward=, or call it under torch.no_grad()"
 
 Dims = int | Sequence[int]
-# The value itself, or a function that takes arguments of the op by their names.
+# A value, or a function that takes arguments of the op by name.
 OfArguments = Any
 
 
@@ -46,30 +46,44 @@ def op(
     setup_context: Callable[..., Any] | None = None,
     **options: Any,
 ) -> Any:
-    """Register a kernel as the op `name` ("mine::axpb") of torch's library, and return it (an OpOverload).
+    """Register a kernel as an op of torch's library.
 
-    The schema follows from the kernel's C++ parameters: a pointer to const is a tensor that is read; another pointer is
-    a tensor that is written to, unless it is an output; numbers are int, float and bool. CUDA tensors run on their GPU,
-    CPU tensors on the simulated device, and the kernel is compiled for each device on the first call there.
+    The schema is derived from the kernel's C++ parameters: a pointer to const is a tensor that is read; any other
+    pointer is a tensor that is written to, unless it is an output; numbers are int, float and bool. CUDA tensors run on
+    their GPU, CPU tensors on the simulated device. The first call on a device compiles the kernel for it. A call raises
+    LaunchError if the kernel does not support a dtype, a layout or a number, and DeviceFault with the report if the
+    simulated device finds a fault.
 
-    kernel: a Kernel that Device.compile made, which is compiled again for other devices; or its name in the source, or
-    a name expression ("axpb<float>"), with path: its `.cu` file, or source: its text.
-    grid, block, shared: as for Kernel.launch, each a value or a function of the op's arguments by name
-    (`lambda x: x.numel() // 256`); a grid of 0 launches nothing. outputs: the tensors that the op makes and returns, by
-    parameter: the name of an argument of the same shape and dtype, or a function that returns (shape, dtype). computed:
-    numbers that follow from the arguments and are not arguments themselves: `{"n": lambda x: x.numel()}`. parameters:
-    the parameters' names in order, if they cannot be read from the source. strided: take tensors of any strides, for a
-    kernel that has the strides among its parameters. backward, setup_context: the gradient, as for
-    torch.library.register_autograd; without one a backward pass raises GradientError. options: as for Device.compile
-    (defines, include, std, ...); a Kernel has its own.
+    Args:
+        name: The op's name with its namespace, such as "mine::axpb".
+        kernel: A Kernel made by `Device.compile`, which is compiled again for other devices; or the kernel's name in
+            `path` or `source`, which may be a name expression ("axpb<float>").
+        path: The `.cu` file with the kernel.
+        source: The source text, instead of `path`.
+        grid, block, shared: As for `Kernel.launch`; each is a value, or a function of the op's arguments by name
+            (`lambda x: x.numel() // 256`). A grid of 0 launches nothing.
+        outputs: The tensors that the op allocates and returns, by parameter: the name of an argument with the same
+            shape and dtype, or a function that returns (shape, dtype).
+        computed: Numbers computed from the arguments instead of passed: `{"n": lambda x: x.numel()}`.
+        parameters: The names of the kernel's parameters in order, if they cannot be read from the source.
+        strided: Accept tensors of any strides; the kernel must have the strides among its parameters.
+        backward: The gradient, as for `torch.library.register_autograd`; without one, a backward pass raises
+            GradientError.
+        setup_context: Saves values for `backward`, as for `torch.library.register_autograd`.
+        **options: As for `Device.compile` (defines, include, std, ...); not with a Kernel, which has its own.
 
-    Raises ValueError for declarations that do not fit the kernel, and CompileError. A call raises LaunchError for a
-    dtype, a layout or a number that the kernel does not take, DeviceFault with the report on the simulated device.
+    Returns:
+        The op, an OpOverload.
+
+    Raises:
+        ValueError: If a declaration does not fit the kernel, or torch already has an op of that name.
+        TypeError: If `kernel` is neither a name nor a Kernel with its source.
+        CompileError: If the kernel does not compile.
     """
     if not _NAME.fullmatch(name):
-        raise ValueError(f"an op is called NAMESPACE::NAME, as mine::axpb, not {name!r}")
+        raise ValueError(f"the name of an op must be NAMESPACE::NAME, such as mine::axpb, got {name!r}")
     if library.is_defined(name):
-        raise ValueError(f"torch has an op {name} already: choose another name")
+        raise ValueError(f"torch already has an op {name}: choose another name")
     made = KernelOp(
         name,
         *_request(name, kernel, path, source, options),
@@ -81,8 +95,8 @@ def op(
     )
     if made.writes and backward is not None:
         raise ValueError(
-            f"{name}: an op that writes to its arguments ({', '.join(made.writes)}) has no gradient: declare them as "
-            "outputs, or leave backward out"
+            f"{name}: an op that writes to its arguments ({', '.join(made.writes)}) cannot have a gradient: declare "
+            "them as outputs, or remove backward"
         )
     overload = library.define(name, made.schema, cuda=made.on_gpu, cpu=made.on_simulated, fake=made.fake)
     if backward is not None:
@@ -99,23 +113,21 @@ def _request(
     source: str | None,
     options: Mapping[str, Any],
 ) -> tuple[str, compiler.Request]:
-    """The kernel's name, and its compile for the simulated device, whose types are those of every device."""
+    """Return the kernel's name, and its compile request for the simulated device; types are the same on all devices."""
     arch = simulated.simulated_device().arch
     if isinstance(kernel, Kernel):
         given = [word for word, value in (("path", path), ("source", source)) if value is not None] + list(options)
         if given:
-            raise ValueError(f"{name}: a Kernel has its own source and options: leave out {', '.join(given)}")
+            raise ValueError(f"{name}: a Kernel has its own source and options: remove {', '.join(given)}")
         compiled = getattr(kernel.module, "compiled", None)
         if not isinstance(compiled, compiler.Compiled):
-            raise TypeError(f"{name}: {kernel.name} was loaded without its source: give its name and path= or source=")
+            raise TypeError(f"{name}: {kernel.name} was loaded without its source: pass its name and path= or source=")
         spelled = next((text for text, known in compiled.lowered.items() if known == kernel.mangled), kernel.name)
         return spelled, compiler.request_again(compiled, arch, (spelled, *compiled.lowered))
     if not isinstance(kernel, str):
-        raise TypeError(
-            f"{name}: give a Kernel, or a kernel's name and its path or source; not {type(kernel).__name__}"
-        )
+        raise TypeError(f"{name}: pass a Kernel, or a kernel's name with path= or source=; got {type(kernel).__name__}")
     if (path is None) == (source is None):
-        raise ValueError(f"{name}: give the kernel's path, or its source, and not both")
+        raise ValueError(f"{name}: pass either path= or source=, got {'neither' if path is None else 'both'}")
     label, text = f"{name.replace('::', '_')}.cu", source or ""
     if path is not None:
         file = headers.find_source(path)
@@ -125,7 +137,7 @@ def _request(
 
 
 class KernelOp:
-    """One kernel as an op: what its calls launch. schema: without the name. writes: the arguments that it writes to."""
+    """One kernel as an op, and its launches. schema: without the name. writes: the arguments that it writes to."""
 
     def __init__(
         self,
@@ -141,7 +153,7 @@ class KernelOp:
     ) -> None:
         self.name, self.kernel, self.strided = name, kernel, strided
         self._request = request
-        compiled = cache.compiled(request)  # no module is loaded, as some kernels load on a GPU only
+        compiled = cache.compiled(request)  # loads no module: some kernels can only be loaded on a GPU
         made = kernel_parameters(name, kernel, compiled, names, outputs, computed)
         self.parameters = made
         self.schema = schema_of(made)
@@ -158,19 +170,19 @@ class KernelOp:
         self._launch = {each: Rule(name, each, rule, everything) for each, rule in launch.items()}
 
     def _output(self, output: str, rule: str | Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
-        """The rule for the (shape, dtype) of an output."""
+        """Return the rule for the (shape, dtype) of an output."""
         if isinstance(rule, str):
             like = rule
             given = [parameter.name for parameter in self._given]
             if like not in given:
                 raise ValueError(
-                    f"{self.name}: the output {output} is declared like {like!r}, and the tensors among the arguments "
-                    f"are {', '.join(given)}"
+                    f"{self.name}: the output {output} is declared like {like!r}, which is not a tensor argument: use "
+                    f"one of {', '.join(given)}"
                 )
             return lambda values: (values[like].shape, values[like].dtype)
         if not callable(rule):
             raise ValueError(
-                f"{self.name}: the output {output} is declared as {rule!r}: give the name of an argument of the same "
+                f"{self.name}: the output {output} is declared as {rule!r}: pass the name of an argument with the same "
                 "shape and dtype, or a function that returns (shape, dtype)"
             )
         return Rule(self.name, f"outputs[{output!r}]", rule, self._arguments)
@@ -178,7 +190,7 @@ class KernelOp:
     # Calls ------------------------------------------------------------------------------------------------------------
 
     def on_gpu(self, *arguments: Any) -> Any:
-        """The kernel for CUDA tensors."""
+        """Run the kernel on CUDA tensors."""
         values = self._bind(arguments)
         first = values[self._given[0].name]
         reader = reader_of((first,))
@@ -187,7 +199,7 @@ class KernelOp:
         return self._returned(values)
 
     def on_simulated(self, *arguments: Any) -> Any:
-        """The kernel for CPU tensors."""
+        """Run the kernel on CPU tensors."""
         values = self._bind(arguments)
 
         def work(device: Device, arrays: Sequence[Any]) -> None:
@@ -198,11 +210,11 @@ class KernelOp:
         return self._returned(values)
 
     def fake(self, *arguments: Any) -> Any:
-        """The kernel for tensors without memory."""
+        """Return outputs for tensors without memory; nothing runs."""
         return self._returned(self._allocated(arguments))
 
     def _allocated(self, arguments: Sequence[Any]) -> dict[str, Any]:
-        """The arguments by name, and new outputs. Refuses dtypes that the pointers do not take."""
+        """Return the arguments by name, and new outputs. Raises LaunchError if a dtype does not fit its pointer."""
         values: dict[str, Any] = dict(zip(self._arguments, arguments, strict=True))
         for parameter in self._given:
             self._expect_dtype(parameter, values[parameter.name])
@@ -226,12 +238,12 @@ class KernelOp:
         if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], torch.dtype):
             return answer
         raise ValueError(
-            f"{self.name}: the function for the output {parameter.name} returned {answer!r}: return (shape, dtype), as "
-            "((3, 4), torch.float32)"
+            f"{self.name}: the function for the output {parameter.name} returned {answer!r}: return (shape, dtype), "
+            "such as ((3, 4), torch.float32)"
         )
 
     def _bind(self, arguments: Sequence[Any]) -> dict[str, Any]:
-        """The values of all parameters by name."""
+        """Return the values of all parameters by name."""
         values = self._allocated(arguments)
         if not self.strided:
             for parameter in self._given:
@@ -241,19 +253,19 @@ class KernelOp:
     def _expect_contiguous(self, name: str, tensor: Any) -> None:
         if not tensor.is_contiguous():
             raise LaunchError(
-                f"{self.name}: {name} of shape {tuple(tensor.shape)} has strides {tensor.stride()}, and the kernel has "
-                f"only an address: give {name}.contiguous(), or define the op with strided=True and add the strides to "
-                "the kernel's parameters"
+                f"{self.name}: {name} of shape {tuple(tensor.shape)} has strides {tensor.stride()}, and must be "
+                f"contiguous: pass {name}.contiguous(), or define the op with strided=True and add the strides to the "
+                "kernel's parameters"
             )
 
     def _queue(self, device: Device, stream: Stream, values: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-        """Launch on `stream`; `arrays` has what is passed in place of a value."""
+        """Launch on `stream`; an entry of `arrays` is passed instead of the value of the same name."""
         grid, block, shared = (rule(values) for rule in self._launch.values())
         if grid == 0 or (isinstance(grid, (tuple, list)) and 0 in grid):
             return
         kernel = device.kept.get(self)
         if kernel is None:
-            with device.context.relaxed():  # a capture may begin with the first call
+            with device.context.relaxed():  # the first call may be within a capture
                 request = replace(self._request, arch=device.arch)
                 kernel = device.kept[self] = device.module_of(request)[self.kernel]
         args = tuple(self._passed(each, arrays.get(each.name, values[each.name])) for each in self.parameters)
@@ -270,7 +282,7 @@ class KernelOp:
 
 
 def _dtypes(parameter: KernelParameter) -> frozenset[Any] | None:
-    """The torch dtypes that a pointer takes; None for any."""
+    """The torch dtypes that a pointer accepts; None for any."""
     if parameter.dtypes is None:
         return None
     return frozenset(getattr(torch, name) for name in parameter.dtypes if hasattr(torch, name))

@@ -1,9 +1,8 @@
-"""One op in torch's library: its schema, its kernels for CUDA and CPU tensors, its fake kernel, and what it does to
-gradients if it has none of its own.
+"""Ops in torch's library: schema, kernels for CUDA and CPU tensors, fake kernel, and the gradient or its absence.
 
-Ops are defined with torch.library.Library and not with the wrapper torch.library.custom_op, whose calls take longer:
-3.3 against 10.7 us without and 7.4 against 11.5 us with a gradient (a call that returns an empty tensor of 16 elements,
-torch 2.13 on a CPU).
+Ops are defined with torch.library.Library because its calls are faster than those of torch.library.custom_op: 3.3
+instead of 10.7 us without a gradient and 7.4 instead of 11.5 us with one (a call that returns an empty tensor of 16
+elements, torch 2.13 on a CPU).
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ import torch
 
 from cudakit.errors import GradientError
 
-# A Library removes its ops when it is dropped.
+# Kept because a Library removes its ops when it is garbage-collected.
 _libraries: dict[str, Any] = {}
 
 
 def define(
     name: str, schema: str, *, cuda: Callable[..., Any], cpu: Callable[..., Any], fake: Callable[..., Any]
 ) -> Any:
-    """Define the op `name` ("cudakit::scale") of `schema` ("(Tensor x, float factor) -> Tensor") and return it.
+    """Define the op `name` ("cudakit::scale") with `schema` ("(Tensor x, float factor) -> Tensor") and return it.
 
-    cuda, cpu: the kernels for tensors of each kind. fake: a kernel that allocates the outputs and computes nothing. An
-    op that writes to its arguments checks them with `expect_no_gradient` and reports them with `written`; another one
-    has `add_gradient` or `add_no_gradient` called on its name.
+    cuda, cpu: the kernels for tensors of each kind. fake: a kernel that only allocates the outputs. An op that writes
+    to its arguments must check them with `expect_no_gradient` and report them with `written`. For any other op call
+    `add_gradient` or `add_no_gradient`.
     """
     namespace, _, short = name.partition("::")
     library = torch.library.Library(namespace, "FRAGMENT")
@@ -39,25 +38,25 @@ def define(
 
 
 def is_defined(name: str) -> bool:
-    """Whether torch has an op of that name, of this process's or of another library's."""
+    """Whether torch has an op of that name, defined here or by another library."""
     namespace, _, short = name.partition("::")
     return name in _libraries or hasattr(getattr(torch.ops, namespace), short)
 
 
 def add_gradient(name: str, backward: Callable[..., Any], setup_context: Callable[..., Any] | None) -> None:
-    """Give the op `name` a gradient, by functions as torch.library.register_autograd takes them."""
+    """Register the gradient of the op `name`; the functions are as for torch.library.register_autograd."""
     torch.library.register_autograd(name, backward, setup_context=setup_context, lib=_libraries[name])
 
 
 def add_no_gradient(name: str, advice: str) -> None:
-    """Have a backward pass through the op `name` raise GradientError with `advice`."""
+    """Make a backward pass through the op `name` raise GradientError with `advice`."""
 
     def setup_context(ctx: Any, inputs: Sequence[Any], output: Any, keyword_only_inputs: Any = None) -> None:
         ctx.inputs = [(x.shape, x.dtype) if isinstance(x, torch.Tensor) else None for x in inputs]
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         grad = next(grad for grad in grads if grad is not None)
-        # torch leaves out the arguments at the end that were not given.
+        # torch omits trailing arguments that were not passed.
         needed = zip(ctx.needs_input_grad, ctx.inputs, strict=False)
         what = f"{name} has no gradient"
         return tuple(missing(grad, like, what, advice) if wanted and like else None for wanted, like in needed)
@@ -66,25 +65,25 @@ def add_no_gradient(name: str, advice: str) -> None:
 
 
 def missing(grad: Any, like: tuple[Sequence[int], Any], what: str, advice: str) -> Any:
-    """A gradient that does not exist, of the shape and dtype `like`: raises GradientError when it would be computed.
+    """Return a missing gradient of the shape and dtype `like`, which raises GradientError when it is computed.
 
-    It is an op, so that torch.compile, which traces every backward pass before any is run, traces this one too.
+    It is an op because torch.compile traces every backward pass beforehand, and tracing must not raise.
     """
     shape, dtype = like
     return torch.ops.cudakit.no_gradient(grad, list(shape), dtype, what, advice)
 
 
 def expect_no_gradient(op: str, name: str, tensor: Any) -> None:
-    """Refuse a tensor that records gradients in an op that writes to its arguments: they would be silently wrong."""
+    """Raise GradientError if an op writes to a tensor that records gradients: they would be silently wrong."""
     if tensor.requires_grad and torch.is_grad_enabled():
         raise GradientError(
-            f"{op} writes to its arguments, which has no gradient, and {name} records gradients: give {name}.detach(), "
-            "or call it under torch.no_grad()"
+            f"{op} writes to its arguments and has no gradient, but {name} records gradients: pass {name}.detach(), or "
+            "call it under torch.no_grad()"
         )
 
 
 def written(tensor: Any) -> None:
-    """Have autograd know that a tensor was written to, so that it refuses to use what it kept of it."""
+    """Report to autograd that a tensor was written to, so that a backward pass rejects values it saved before."""
     if not tensor.is_inference():
         torch.autograd.graph.increment_version(tensor)
 

@@ -1,7 +1,7 @@
-"""The ops of `cudakit.ops` under torch's dispatcher: schemas, the shapes and dtypes of outputs, and the kernels.
+"""The ops of `cudakit.ops` in torch's dispatcher: schemas, the shapes and dtypes of outputs, and the kernels.
 
-Each function here has the parameters of its op's schema and `out`: CUDA tensors go to the function of `cudakit.ops` as
-they are, and CPU tensors as arrays of the simulated device.
+Each function here has the parameters of its op's schema, and `out`. CUDA tensors are passed to the function of
+`cudakit.ops` unchanged, CPU tensors as arrays of the simulated device.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from cudakit import ops
 from cudakit.families import add, gemm_problem, reduce_problem
 from cudakit.torch import library, simulated
 
-# (shape, dtype) of an op's output from its arguments, which may be fake tensors.
+# Returns (shape, dtype) of an op's output, from its arguments, which may be fake tensors.
 Like = Callable[..., tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
 class Op:
-    """An op that returns a new tensor. `schema` has no name; `call` takes its parameters and `out`; `like` takes its
-    parameters."""
+    """An op that returns a new tensor.
+
+    schema: without the op's name. call: takes the schema's parameters and `out`. like: takes the schema's parameters.
+    """
 
     schema: str
     call: Callable[..., Any]
@@ -47,7 +49,7 @@ def _cast(x: Any, to: Any, *, out: Any = None, **options: Any) -> Any:
 
 
 def _name(dtype: Any) -> str:
-    """A torch dtype's name as numpy and ml_dtypes have it."""
+    """The name of a torch dtype in numpy and ml_dtypes."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -60,9 +62,9 @@ def _like_first(x: Any, *_: Any, **options: Any) -> tuple[Any, Any]:
 
 def _like_sum(a: Any, b: Any, **options: Any) -> tuple[Any, Any]:
     try:
-        return torch.broadcast_shapes(a.shape, b.shape), a.dtype  # of symbolic extents too
+        return torch.broadcast_shapes(a.shape, b.shape), a.dtype  # supports symbolic extents
     except RuntimeError:
-        return add.result_shape(a, b), a.dtype  # raises an error that says more
+        return add.result_shape(a, b), a.dtype  # raises a more detailed error
 
 
 def _like_cast(x: Any, to: Any, **options: Any) -> tuple[Any, Any]:
@@ -129,7 +131,7 @@ OPS: dict[str, Op] = {
 
 
 def _simulated(op: Op, *arguments: Any, **options: Any) -> Any:
-    """The op on CPU tensors."""
+    """Run an op on CPU tensors."""
     shape, dtype = op.like(*arguments, **options)
     out = torch.empty(shape, dtype=dtype)
     tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
@@ -164,7 +166,7 @@ def _random(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _RANDOM = f"(Tensor(a!) out, *, int seed=0, int offset=0, {_VARIANT}) -> ()"
 
-# The schema, the name of what is written, the call.
+# Schema, name of the argument that is written, call.
 WRITING: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "fill": (f"(Tensor(a!) x, Scalar value, *, {_VARIANT}) -> ()", "x", _fill),
     "normal": (_RANDOM, "out", _random(ops.normal)),
@@ -183,7 +185,7 @@ def _on_simulated(call: Callable[..., Any], tensor: Any, *arguments: Any, **opti
 
 
 def _nothing(tensor: Any, *arguments: Any, **options: Any) -> None:
-    """A write to a fake tensor."""
+    """Write to a fake tensor: nothing to do."""
 
 
 def register() -> None:

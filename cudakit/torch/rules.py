@@ -1,4 +1,4 @@
-"""Values that follow from an op's arguments: constants, or functions that take the arguments they need by name."""
+"""Values computed from an op's arguments: constants, or functions that take the arguments they need by name."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 class Rule:
-    """A constant, or a function of some of the names in `known`. Call it with the values by name.
+    """A constant, or a function of some of the names in `known`. It is called with all values by name.
 
-    Raises ValueError for a function of other names; `what` names the rule in the message.
+    Raises ValueError if the function has a required parameter outside `known`; `what` names the rule in the message.
     """
 
     def __init__(self, op: str, what: str, given: Any, known: Collection[str]) -> None:
@@ -33,5 +33,5 @@ def _names(op: str, what: str, function: Any, known: Collection[str]) -> tuple[s
         if name in known:
             names.append(name)
         elif parameter.default is parameter.empty:
-            raise ValueError(f"{op}: {what} is a function of {name}, which is unknown: it may take {', '.join(known)}")
+            raise ValueError(f"{op}: {what} has the unknown parameter {name}: it may take {', '.join(known)}")
     return tuple(names)

@@ -1,4 +1,4 @@
-"""The torch schema of a kernel: parameter names from its source, types from its compiled signature."""
+"""The torch schema of a kernel: parameter names are read from its source, types from its compiled signature."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NUMBERS = {"int": "SymInt", "enum": "SymInt", "float": "float", "bool": "bool"}
 
 @dataclass(frozen=True)
 class KernelParameter:
-    """One parameter of a kernel and what it is in its op.
+    """One parameter of a kernel and its role in the op.
 
-    role: INPUT (a tensor that is read), WRITTEN (a tensor that is an argument and is written to), OUTPUT (a tensor that
-    the op makes), NUMBER (an argument), COMPUTED (a number made of the arguments). dtypes: the names of a tensor's
-    dtypes; None for any.
+    role: INPUT (a tensor that is read), WRITTEN (a tensor argument that is written to), OUTPUT (a tensor that the op
+    allocates), NUMBER (an argument), COMPUTED (a number computed from the arguments). dtypes: the names of the dtypes
+    that a tensor may have; None for any.
     """
 
     name: str
@@ -39,13 +39,13 @@ class KernelParameter:
 
     @property
     def is_argument(self) -> bool:
-        """Whether the op's callers give it."""
+        """Whether it is an argument of the op."""
         return self.role in (INPUT, WRITTEN, NUMBER)
 
     def refusal(self, op: str, tensor: Any) -> LaunchError:
-        """The error for a tensor of a dtype that the pointer does not take."""
+        """Return the error for a tensor whose dtype does not fit the pointer."""
         dtypes = [name for name in self.dtypes or () if name != "void"]
-        advice = f"convert it with .to(torch.{dtypes[0]})" if self.role != OUTPUT else "declare it of that one"
+        advice = f"convert it with .to(torch.{dtypes[0]})" if self.role != OUTPUT else "declare it with that dtype"
         return LaunchError(
             f"{op}: {self.name} is a tensor of {str(tensor.dtype).removeprefix('torch.')}, and the kernel's parameter "
             f"{self.type.text} {self.name} takes {' or '.join(dtypes)}: {advice}, or change the kernel"
@@ -60,10 +60,10 @@ def kernel_parameters(
     outputs: Collection[str],
     computed: Collection[str],
 ) -> tuple[KernelParameter, ...]:
-    """The parameters of a compiled kernel and what each is in `op`. Raises ValueError for what no schema can say.
+    """Return the parameters of a compiled kernel with their roles in `op`. Raises ValueError if no schema fits.
 
-    names: theirs, unless they are to be read from the source. outputs, computed: the names of those that are not
-    arguments.
+    names: the parameters' names; None to read them from the source. outputs, computed: the names of the parameters that
+    are not arguments.
     """
     mangled = compiled.lowered[kernel]
     entry = ptx_entries(compiled.ptx)[mangled]
@@ -73,25 +73,28 @@ def kernel_parameters(
         names = parameter_names(compiled.source, kernel, len(types))
         if "" in names:
             raise ValueError(
-                f"{op}: the names of the parameters of {kernel}({listed}) were not found in {compiled.name}: give them "
-                "in order, parameters=(...)"
+                f"{op}: the names of the parameters of {kernel}({listed}) were not found in {compiled.name}: pass them "
+                "in order as parameters=(...)"
             )
     if len(names) != len(types) or len(set(names)) != len(names):
         raise ValueError(
-            f"{op}: parameters={tuple(names)} must be {len(types)} different names, one for each of {kernel}({listed})"
+            f"{op}: parameters must be {len(types)} different names, one per parameter of {kernel}({listed}), got "
+            f"{tuple(names)}"
         )
     for name in names:
         if not name.isidentifier() or keyword.iskeyword(name):
-            raise ValueError(f"{op}: a parameter is called {name!r}, which Python does not take: give parameters=(...)")
+            raise ValueError(
+                f"{op}: a parameter is called {name!r}, not a Python name: pass other names as parameters=(...)"
+            )
     for what, given in (("outputs", outputs), ("computed", computed)):
         unknown = [name for name in given if name not in names]
         if unknown:
             raise ValueError(
-                f"{op}: {what} has {', '.join(unknown)}, not a parameter of {kernel}: these are {', '.join(names)}"
+                f"{op}: {what} has {', '.join(unknown)}, not a parameter of {kernel}, which has {', '.join(names)}"
             )
     made = tuple(_parameter(op, *each, outputs, computed) for each in zip(names, types, strict=True))
     if not any(parameter.role in (INPUT, WRITTEN) for parameter in made):
-        raise ValueError(f"{op}: {kernel}({listed}) has no tensor among its arguments, so no device to run on")
+        raise ValueError(f"{op}: {kernel}({listed}) has no tensor among its arguments: at least one is needed")
     return made
 
 
@@ -100,25 +103,28 @@ def _parameter(
 ) -> KernelParameter:  # fmt: skip
     if kind.kind == "pointer" and kind.target is not None:
         if name in computed:
-            raise ValueError(f"{op}: {name} is {kind.text}, and only numbers are computed: declare it in outputs")
+            raise ValueError(f"{op}: {name} is {kind.text}, and only numbers can be computed: declare it in outputs")
         const = kind.target.const
         if name in outputs and const:
-            raise ValueError(f"{op}: {name} is declared as an output, and the kernel only reads it ({kind.text})")
+            raise ValueError(
+                f"{op}: {name} is declared as an output, but the kernel only reads it ({kind.text}): remove it from "
+                "outputs, or remove the const"
+            )
         role = OUTPUT if name in outputs else INPUT if const else WRITTEN
         return KernelParameter(name, kind, role, pointer_dtypes(kind.target))
     if name in outputs:
-        raise ValueError(f"{op}: {name} is declared as an output, and is {kind.text}, not a pointer")
+        raise ValueError(f"{op}: {name} is declared as an output, but it is {kind.text}, not a pointer")
     if kind.kind == "bits":
-        raise ValueError(f'{op}: the type of {name} is not known; define the kernel without extern "C"')
+        raise ValueError(f'{op}: the type of {name} is unknown: define the kernel without extern "C"')
     if kind.kind not in _NUMBERS:
         raise ValueError(
-            f"{op}: {name} is {kind.text}, which torch's schemas lack: pass its parts, or an array of them"
+            f"{op}: {name} is {kind.text}, which torch's schemas do not support: pass its parts, or an array of them"
         )
     return KernelParameter(name, kind, COMPUTED if name in computed else NUMBER)
 
 
 def schema_of(made: Sequence[KernelParameter]) -> str:
-    """The schema, without the op's name: "(Tensor x, Tensor(a!) y, SymInt n) -> Tensor"."""
+    """Return the schema without the op's name: "(Tensor x, Tensor(a!) y, SymInt n) -> Tensor"."""
     arguments, aliases = [], 0
     for parameter in made:
         if parameter.role == NUMBER:

@@ -1,4 +1,4 @@
-"""CPU tensors on the simulated device: kernels run on the tensors' own memory, and every call waits for its result."""
+"""CPU tensors on the simulated device: kernels run on the tensors' own memory, and each call waits for its result."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 from cudakit.device import Device
 from cudakit.memory.array import DeviceArray
 
-# One call at a time: two views of one storage that overlap cannot be registered with the device independently.
+# One call at a time: overlapping views of one storage cannot be registered with the device independently.
 _lock = threading.RLock()
 _shared: Device | None = None
 _chosen: Device | None = None
 
 
 def simulated_device() -> Device:
-    """The simulated device that CPU tensors run on: the one set by `set_simulated_device`, else one of the ops' own.
+    """Return the simulated device that CPU tensors run on: the one set by `set_simulated_device`, or a default one.
 
-    The ops' own is made on first use, and again after a fault, which ends a simulated device.
+    The default one is made on first use, and again after a fault, because a fault ends a simulated device.
     """
     global _shared
     with _lock:
@@ -33,21 +33,25 @@ def simulated_device() -> Device:
 
 
 def set_simulated_device(device: Device | None) -> None:
-    """Run the ops on CPU tensors on `device`, a simulated one (`Device("sim:sm_80")`); None: on the ops' own again.
+    """Set the simulated device that CPU tensors run on. It is not replaced after a fault.
 
-    A device that is set here is not replaced after a fault. Raises TypeError for anything else.
+    Args:
+        device: A simulated device, such as `Device("sim:sm_80")`; None for the default one.
+
+    Raises:
+        TypeError: If `device` is not a simulated Device.
     """
     global _chosen
     if device is not None and (not isinstance(device, Device) or device.kind != "sim"):
-        raise TypeError(f"CPU tensors run on a simulated device, got {device!r}: give a simulated Device, or None")
+        raise TypeError(f"CPU tensors run on a simulated device, got {device!r}: pass a simulated Device, or None")
     with _lock:
         _chosen = device
 
 
 def run(tensors: Sequence[Any], work: Callable[[Device, Sequence[DeviceArray]], object]) -> None:
-    """Call `work(device, arrays)` with arrays over the memory of CPU tensors, and wait for what it queued.
+    """Call `work(device, arrays)` with arrays over the memory of CPU tensors, and wait for the work it queued.
 
-    Raises what `work` raises, and DeviceFault with the report if a kernel makes a mistake.
+    Raises the errors of `work`, and DeviceFault with the report if the simulated device finds a fault.
     """
     with _lock:
         device = simulated_device()
@@ -64,8 +68,8 @@ def run(tensors: Sequence[Any], work: Callable[[Device, Sequence[DeviceArray]], 
 
 
 def _shared_memory(device: Device, tensors: Sequence[Any]) -> list[DeviceArray]:
-    """Arrays over the memory that several of the tensors share: it is registered as a whole, before their own parts."""
-    pieces: list[list[int]] = []  # first byte, end, how many different parts
+    """Return arrays over memory that several tensors share: it is registered as a whole, before the tensors' parts."""
+    pieces: list[list[int]] = []  # first byte, end, number of different parts
     for low, high in sorted({_span(tensor) for tensor in tensors if tensor.numel()}):
         if pieces and low < pieces[-1][1]:
             pieces[-1][1] = max(high, pieces[-1][1])
@@ -77,7 +81,7 @@ def _shared_memory(device: Device, tensors: Sequence[Any]) -> list[DeviceArray]:
 
 
 def _span(tensor: Any) -> tuple[int, int]:
-    """The addresses of a tensor's first byte and past its last one."""
+    """The addresses of a tensor's first byte, and of the byte after its last."""
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((extent - 1) * step for extent, step in steps)
     low = int(tensor.data_ptr())

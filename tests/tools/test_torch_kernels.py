@@ -212,7 +212,7 @@ def test_a_dtype_that_does_not_fit(axpb):
 
 def test_an_output_whose_dtype_does_not_fit():
     op = define("axpb", outputs={"y": lambda x: (x.shape, torch.float16)})
-    with pytest.raises(LaunchError, match=r"y is a tensor of float16, .*takes float32: declare it of that one"):
+    with pytest.raises(LaunchError, match=r"y is a tensor of float16, .*takes float32: declare it with that dtype"):
         op(torch.zeros(3), 1.0, 1.0, 3)
     op = define("axpb", outputs={"y": lambda x: x.shape})
     with pytest.raises(ValueError, match=r"for the output y returned .*: return \(shape, dtype\)"):
@@ -227,7 +227,7 @@ def test_a_layout_that_the_kernel_does_not_see(axpb):
 def test_numbers_out_of_range():
     with pytest.raises(LaunchError, match=r"parameter 4 .*is int, .*4294967296.* must be in"):
         define("axpb", outputs={"y": "x"})(torch.zeros(3), 1.0, 1.0, 2**32)
-    with pytest.raises(LaunchError, match=r"parameter 1 .*is unsigned char, .*-1 .* must be in 0..255"):
+    with pytest.raises(LaunchError, match=r"parameter 1 .*is unsigned char, .*-1.* must be in 0..255"):
         define("increase")(torch.zeros(64, dtype=torch.int32), -1, True)
     with pytest.raises(LaunchError, match="1025"):
         define("axpb", outputs={"y": "x"}, block=1025)(torch.zeros(3), 1.0, 1.0, 3)
@@ -236,7 +236,7 @@ def test_numbers_out_of_range():
 def test_no_gradient():
     op = define("axpb", **AXPB)
     y = op(torch.zeros(3, requires_grad=True), 1.0, 1.0)
-    with pytest.raises(GradientError, match=r"of_tests::op\d+ has no gradient: give it one with backward="):
+    with pytest.raises(GradientError, match=r"of_tests::op\d+ has no gradient: define one with backward="):
         y.sum().backward()
 
 
@@ -256,27 +256,27 @@ def test_no_gradient_of_a_write(recording):
 UNREADABLE = "#define PAIR const float *x, float *y\n__global__ void pair(PAIR) { y[0] = x[0]; }"
 
 DECLARATIONS = [
-    ("outputs has z, not a parameter of axpb: these are x, y, a, b, n", "axpb", {"outputs": {"z": "x"}}),
+    ("outputs has z, not a parameter of axpb, which has x, y, a, b, n", "axpb", {"outputs": {"z": "x"}}),
     ("computed has m, not a parameter of axpb", "axpb", {"computed": {"m": 1}}),
-    ("grid is a function of m, which is unknown: it may take x, y, a, b, n", "axpb", {"grid": lambda m: 1}),
-    (r"outputs\['y'\] is a function of y, which is unknown", "axpb", {"outputs": {"y": lambda y: y}}),
-    (r"computed\['n'\] is a function of n, which is unknown", "axpb", {"computed": {"n": lambda n: n}}),
-    ("y is declared like 'w', and the tensors among the arguments are x", "axpb", {"outputs": {"y": "w"}}),
-    (r"y is declared as \(3, 4\): give the name", "axpb", {"outputs": {"y": (3, 4)}}),
-    (r"x is declared as an output, and the kernel only reads it \(const float\*\)", "axpb", {"outputs": {"x": "y"}}),
-    ("a is declared as an output, and is float, not a pointer", "axpb", {"outputs": {"a": "x"}}),
-    (r"x is const float\*, and only numbers are computed", "axpb", {"computed": {"x": 1}}),
-    (r"writes to its arguments \(y\) has no gradient: declare", "axpb", {"backward": gradient}),
-    ("must be 5 different names, one for each of axpb", "axpb", {"parameters": ("x", "y")}),
-    ("called 'in', which Python does not take", "axpb", {"parameters": ("in", "y", "a", "b", "n")}),
+    ("grid has the unknown parameter m: it may take x, y, a, b, n", "axpb", {"grid": lambda m: 1}),
+    (r"outputs\['y'\] has the unknown parameter y", "axpb", {"outputs": {"y": lambda y: y}}),
+    (r"computed\['n'\] has the unknown parameter n", "axpb", {"computed": {"n": lambda n: n}}),
+    ("y is declared like 'w', which is not a tensor argument: use one of x", "axpb", {"outputs": {"y": "w"}}),
+    (r"y is declared as \(3, 4\): pass the name", "axpb", {"outputs": {"y": (3, 4)}}),
+    (r"x is declared as an output, but the kernel only reads it \(const float\*\)", "axpb", {"outputs": {"x": "y"}}),
+    ("a is declared as an output, but it is float, not a pointer", "axpb", {"outputs": {"a": "x"}}),
+    (r"x is const float\*, and only numbers can be computed", "axpb", {"computed": {"x": 1}}),
+    (r"writes to its arguments \(y\) cannot have a gradient: declare", "axpb", {"backward": gradient}),
+    ("must be 5 different names, one per parameter of axpb", "axpb", {"parameters": ("x", "y")}),
+    ("called 'in', not a Python name", "axpb", {"parameters": ("in", "y", "a", "b", "n")}),
     (r"names of the parameters of pair\(const float\*, float\*\) were not found", "pair", {"source": UNREADABLE}),
     (
-        'the type of x is not known; define the kernel without extern "C"',
+        'the type of x is unknown: define the kernel without extern "C"',
         "plain",
         {"source": 'extern "C" __global__ void plain(float* x) { *x = 1; }'},
     ),
     (
-        "x is float4, which torch's schemas lack",
+        "x is float4, which torch's schemas do not support",
         "wide",
         {"source": "__global__ void wide(float4 x, float* y) { *y = x.x; }"},
     ),
@@ -305,15 +305,15 @@ def test_names_for_parameters_that_cannot_be_read():
 
 def test_refused_names(axpb):
     give = {"source": SOURCE, "grid": 1, "block": 1}
-    with pytest.raises(ValueError, match="torch has an op aten::add already"):
+    with pytest.raises(ValueError, match="torch already has an op aten::add"):
         cudakit.torch.op("aten::add", "axpb", **give)
-    with pytest.raises(ValueError, match=f"torch has an op {axpb.name()} already".removesuffix(".default")):
+    with pytest.raises(ValueError, match=f"torch already has an op {axpb.name()}".removesuffix(".default")):
         cudakit.torch.op(axpb.name(), "axpb", **give)
-    with pytest.raises(ValueError, match="NAMESPACE::NAME, as mine::axpb, not 'axpb'"):
+    with pytest.raises(ValueError, match="NAMESPACE::NAME, such as mine::axpb, got 'axpb'"):
         cudakit.torch.op("axpb", "axpb", **give)
     with pytest.raises(cudakit.CompileError, match="axp"):
         define("axp")
-    with pytest.raises(ValueError, match="give the kernel's path, or its source, and not both"):
+    with pytest.raises(ValueError, match="pass either path= or source=, got neither"):
         cudakit.torch.op("of_tests::none", "axpb", grid=1, block=1)
 
 
@@ -334,9 +334,9 @@ def test_a_kernel_of_one_device(sim, tmp_path):
     )
     torch.testing.assert_close(grow(torch.ones(5)), torch.full((5,), 6.0))
     kernel = sim.compile(source=SOURCE, name="mine.cu")["axpb"]
-    with pytest.raises(ValueError, match="a Kernel has its own source and options: leave out source"):
+    with pytest.raises(ValueError, match="a Kernel has its own source and options: remove source"):
         define(kernel)
-    with pytest.raises(TypeError, match="give a Kernel, or a kernel's name and its path or source; not int"):
+    with pytest.raises(TypeError, match="pass a Kernel, or a kernel's name with path= or source=; got int"):
         define(3)
     loaded = sim.load(sim.compile(source=SOURCE, name="mine.cu").ptx)
     with pytest.raises(TypeError, match="was loaded without its source"):

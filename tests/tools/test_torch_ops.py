@@ -265,7 +265,7 @@ def test_no_gradient_is_an_error_where_one_is_needed(name, arguments, options):
 
 def test_a_write_to_a_tensor_that_records_gradients_is_refused():
     x = grown(5) * 2
-    with pytest.raises(GradientError, match=r"fill writes to its arguments.* x records gradients: give x.detach\(\)"):
+    with pytest.raises(GradientError, match=r"fill writes to its arguments.* x records gradients: pass x.detach\(\)"):
         OPS.fill(x, 1.0)
     with torch.no_grad():
         OPS.fill(x, 1.0)
@@ -361,7 +361,7 @@ def test_refusals_are_those_of_the_ops():
 
 
 def test_a_device_of_the_users():
-    with pytest.raises(TypeError, match="give a simulated Device"):
+    with pytest.raises(TypeError, match="pass a simulated Device"):
         cudakit.torch.set_simulated_device("sim")
     with cudakit.Device("sim:sm_75", fresh=True) as device:
         cudakit.torch.set_simulated_device(device)
