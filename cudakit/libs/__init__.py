@@ -1,5 +1,7 @@
-"""CUDA's own libraries on cudakit's arrays and streams: cuBLAS (`blas`) and cuFFT (`fft`), through nvmath-python's
-bindings (the extra `libs`). On the simulated device numpy stands in for them, in stream order and with its checks.
+"""CUDA's libraries on cudakit's arrays and streams: cuBLAS (`blas`) and cuFFT (`fft`).
+
+They are called through nvmath-python's bindings (the extra `libs`). On the simulated device numpy computes the results,
+in stream order and with the device's checks.
 """
 
 from __future__ import annotations
@@ -11,10 +13,21 @@ __all__ = ["blas", "fft", "library"]
 
 
 def library(device: Device, name: str = "cublas") -> str:
-    """Which library does the work of `blas` ("cublas") or `fft` ("cufft") on a device, to be told with results:
-    "cuBLAS 13.1.0", or "numpy 2.4.0 (simulated)". Raises CudakitError where it is not installed."""
+    """Return the name and version of the library that computes on a device, to report with results.
+
+    Args:
+        device: A GPU or a simulated device.
+        name: "cublas" for `blas`, or "cufft" for `fft`.
+
+    Returns:
+        A text such as "cuBLAS 13.1.0", or "numpy 2.4.0 (simulated)".
+
+    Raises:
+        CudakitError: If the library is not installed.
+        ValueError: If `name` is another one.
+    """
     if name not in ("cublas", "cufft"):
-        raise ValueError(f'the libraries are "cublas" and "cufft", not {name!r}')
+        raise ValueError(f'the library must be "cublas" or "cufft", got {name!r}')
     if device.kind == "sim":
         import numpy as np
 

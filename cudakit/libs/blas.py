@@ -2,11 +2,11 @@
 
     from cudakit.libs import blas
     y = blas.gemm(a, b)                     # float32, float64, complex, float16 and bfloat16; one product or a batch
-    z = blas.gemm(h, g, compute="float16")  # half precision throughout; sums are float32 unless told otherwise
-    length = blas.nrm2(x)                   # a device array of shape (): nothing waits
+    z = blas.gemm(h, g, compute="float16")  # half precision throughout; sums are float32 by default
+    length = blas.nrm2(x)                   # a device array of shape (); the call does not wait
 
-Arrays are numpy's, row by row, or views of such: `gemm(a.T, b)` is the product with the transposed matrix. On the
-simulated device numpy does the same work (`host_blas`). Results are written in stream order and never waited for.
+Matrices are row-major as in numpy, or transposed views: `gemm(a.T, b)` is the product with the transposed matrix.
+Calls queue their work on a stream and return without waiting. On the simulated device numpy computes the results.
 """
 
 from __future__ import annotations

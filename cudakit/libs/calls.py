@@ -1,8 +1,8 @@
-"""What every call of a library shares: which library it is, its handle for a stream, and the checks before it.
+"""Calls of libraries: the bindings, a handle per stream, and the checks before a call.
 
-A handle belongs to one device and one stream, which is set once. The call for arrays of certain shapes, strides and
-dtypes is planned once (`CallPlan`), and their addresses are filled in once too: a call with arrays that came before is
-a look-up and the library's own call.
+A handle belongs to one device and one stream, which is set once. A call is planned once per set of shapes, strides and
+dtypes (`CallPlan`), and bound once per set of arrays. Repeating a call with the same arrays takes a look-up and the
+library's own call.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from cudakit.libs import host_blas, host_fft
 from cudakit.memory import layout
 from cudakit.memory.array import DeviceArray
 
-MOST = 2**31 - 1  # what the libraries' sizes and strides hold
-REAL = {"complex64": "float32", "complex128": "float64"}  # the real dtype of a complex one
-_KEPT = 512  # calls, and layouts, that one stream's handle remembers
+MOST = 2**31 - 1  # the largest size or stride of the libraries
+REAL = {"complex64": "float32", "complex128": "float64"}  # the real dtype of a complex dtype
+_KEPT = 512  # calls, and layouts, kept per handle
 _FOREIGN_STREAMS = 16
 _lock = threading.RLock()
 
 _HINTS = {
-    "ALLOC_FAILED": "Free arrays that are no longer needed: the library found no memory of its own.",
-    "NOT_SUPPORTED": "This library or this GPU does not do that.",
-    "ARCH_MISMATCH": "This GPU does not do that: float16 and bfloat16 products need sm_80 or later.",
+    "ALLOC_FAILED": "The library could not allocate its own memory. Free arrays that are no longer needed.",
+    "NOT_SUPPORTED": "This library or this GPU does not support the call.",
+    "ARCH_MISMATCH": "This GPU does not support the call: float16 and bfloat16 products need sm_80 or later.",
     "EXECUTION_FAILED": "Run the same script with --device sim, which checks what the call reads and writes.",
     "EXEC_FAILED": "Run the same script with --device sim, which checks what the call reads and writes.",
 }
@@ -41,14 +41,14 @@ _HINTS = {
 
 @functools.cache
 def installed() -> bool:
-    """Whether nvmath-python, which has the libraries' bindings, is installed."""
+    """Whether nvmath-python, the package of the libraries' bindings, is installed."""
     return importlib.util.find_spec("nvmath") is not None
 
 
 def bindings(device: Device, name: str) -> Any:
-    """The module "cublas" or "cufft" of nvmath-python's bindings, or what stands in for it on the simulated device.
+    """Return the module "cublas" or "cufft" of nvmath-python's bindings; on the simulated device, its numpy version.
 
-    Raises CudakitError where nvmath-python is not installed.
+    Raises CudakitError if nvmath-python is not installed.
     """
     module = device.kept.get(("library", name))
     if module is None:
@@ -60,7 +60,7 @@ def bindings(device: Device, name: str) -> Any:
                 module = importlib.import_module(f"nvmath.bindings.{name}")
             except ImportError as error:
                 raise CudakitError(
-                    f"{name} is called through nvmath-python, which is not there ({error}): pip install 'cudakit[libs]'"
+                    f"{name} needs nvmath-python, which is not installed ({error}): pip install 'cudakit[libs]'"
                 ) from error
         device.kept["library", name] = module
     return module
@@ -68,9 +68,12 @@ def bindings(device: Device, name: str) -> Any:
 
 @dataclass
 class CallPlan:
-    """What one call does to arrays of one set of layouts. writes: which of them it writes. bind: the call for arrays at
-    these addresses, all arguments filled in; None where nothing is to be done. kept: what the call reads on the host.
-    again: whether what bind gives may be called again. spans: of the arrays, from their addresses."""
+    """One call for arrays with given layouts.
+
+    bind: returns the call for arrays at given addresses, with all arguments filled in; None if there is nothing to do.
+    writes: indices of the arrays that it writes. kept: host memory that the call reads. again: whether the result of
+    `bind` may be called again. spans: first and last byte of each array, relative to its address.
+    """
 
     bind: Callable[[Any, Sequence[int]], Callable[[], Any] | None]
     writes: frozenset[int]
@@ -81,24 +84,24 @@ class CallPlan:
 
 @dataclass
 class Handle:
-    """A library's handle for one stream, and the calls that were made by it."""
+    """A library's handle for one stream, and the calls planned for it."""
 
     context: Context
     library: Any
-    stream: int  # the driver's handle of it: holding the Stream would keep it from being dropped
+    stream: int  # the driver's handle, because a reference to the Stream would keep it alive
     works: dict[Hashable, CallPlan] = field(default_factory=dict)
     bound: dict[Hashable, tuple[Callable[[], Any], CallPlan]] = field(default_factory=dict)
 
 
 def on_stream(context: Context, stream: Any) -> Stream:
-    """The stream that a call without one, or with one of any kind, is for."""
+    """Return `stream`, of any kind, as a Stream; the device's default stream if None."""
     if stream is None:
         return Device.of(context).default_stream
     return Stream.of(context, stream)
 
 
 def handle(name: str, stream: Stream, make: Callable[[Device, Any, Stream], Any]) -> Any:
-    """The handle of library `name` for a stream; `make` makes the first."""
+    """Return the handle of library `name` for a stream; `make` makes it on first use."""
     of_stream = stream.kept.get(name)
     if of_stream is None:
         with _lock:
@@ -106,7 +109,7 @@ def handle(name: str, stream: Stream, make: Callable[[Device, Any, Stream], Any]
             if of_stream is None:
                 stream.expect_open()
                 device = Device.of(stream.context)
-                # A foreign stream comes in a new Stream each time.
+                # A foreign stream is wrapped in a new Stream each time, so its handle is kept by the device.
                 kept = device.kept.setdefault(("foreign streams", name), {}) if stream.foreign else stream.kept
                 key = int(stream) if stream.foreign else name
                 if key not in kept:
@@ -129,20 +132,20 @@ def run(
     options: tuple[Any, ...] = (),
     stream: Any = None,
 ) -> None:
-    """Queue a call: what `make(handle, arrays, *options)` says, checked the first time for these arrays.
+    """Queue the call planned by `make(handle, arrays, *options)`; arrays are checked on their first use.
 
-    Raises TypeError, ValueError, DeviceMismatch or Closed for what must not be queued.
+    Raises TypeError, ValueError, DeviceMismatch or Closed before anything is queued.
     """
     if type(stream) is not Stream:
         _expect_array(arrays[0], 0)
         stream = on_stream(arrays[0].context, stream)
     of = stream.kept.get(name) or handle(name, stream, start)
     try:
-        # By the arrays' tags, which keep no memory alive.
+        # The key has the arrays' tags, because the arrays themselves would keep memory alive.
         key = make, options, *[array.tag for array in arrays]
         bound = of.bound.get(key)
     except (AttributeError, TypeError):
-        key, bound = (), None  # something that is no array, or no number: said below
+        key, bound = (), None  # not an array or not a number: _run_checked raises the error
     if bound is not None:
         for array in arrays:
             if not array.allocation.open:
@@ -165,7 +168,7 @@ def run(
 
 
 def _range(name: str, make: Callable[..., CallPlan], options: tuple[Any, ...]) -> nvtx.range:
-    """The NVTX range of a call: "cublas.gemm"; of those that share a `make` and say their name, by that."""
+    """Return the NVTX range of a call, such as "cublas.gemm"; calls that share a `make` are named by `options`."""
     named = options[0] if options and isinstance(options[0], str) else make.__name__.strip("_")
     return nvtx.range(f"{name}.{named}")
 
@@ -182,13 +185,13 @@ def _run_checked(
         if array.context is not context and not array.context.same_device(context):
             numbers = array.context.told_apart(context)
             raise DeviceMismatch(
-                f"{array.summary} was given to a call on {context.spec}{numbers}: copy it there with array()"
+                f"{array.summary} was passed to a call on {context.spec}{numbers}: copy it there with device.array(x)"
             )
     try:
         key = make, options, *[(array.shape, array.strides, array.dtype) for array in arrays]
         work = of.works.get(key)
     except TypeError:
-        raise TypeError(f"numbers and names are wanted as options, not {options}") from None
+        raise TypeError(f"options must be numbers and names, got {options}") from None
     if work is None:
         work = make(of, arrays, *options)
         work.spans = tuple(layout.span(array.shape, array.strides, array.itemsize) for array in arrays)
@@ -214,8 +217,7 @@ def _run_checked(
 
 
 def keep_for_graph(context: Context, stream: int, owner: object, *arrays: DeviceArray) -> None:
-    """Where a stream is being captured, have the graph keep what its launches will use: the arrays, and what owns the
-    library's handle and work area."""
+    """If a stream is being captured, let the graph keep the arrays, and the owner of the handle and its work area."""
     capture = context.captures.of(stream)
     if capture is not None:
         capture.kept += [owner, *(array.allocation for array in arrays)]
@@ -228,7 +230,7 @@ def _remember(kept: dict[Any, Any], key: Any, value: Any) -> None:
 
 
 def expect_arrays(*arrays: Any) -> None:
-    """Raise TypeError where one is no device array."""
+    """Raise TypeError if one is not a device array."""
     for place, array in enumerate(arrays):
         _expect_array(array, place)
 
@@ -236,13 +238,13 @@ def expect_arrays(*arrays: Any) -> None:
 def _expect_array(array: Any, place: int) -> None:
     if not isinstance(array, DeviceArray):
         raise TypeError(
-            f"operand {place + 1} is a {type(array).__module__}.{type(array).__name__}, not one of cudakit's device "
-            "arrays: make one with device.array(x) or device.wrap(x)"
+            f"operand {place + 1} is a {type(array).__module__}.{type(array).__name__}, not a cudakit device array: "
+            "make one with device.array(x) or device.wrap(x)"
         )
 
 
 def _expect_separate(arrays: Sequence[DeviceArray], pointers: Sequence[int], work: CallPlan) -> None:
-    """Raise ValueError where an array is written that shares memory with another, or is read-only."""
+    """Raise ValueError if an array that is written is read-only or shares memory with another array."""
     for place in work.writes:
         if arrays[place].readonly:
             arrays[place].expect_writable()
@@ -254,7 +256,8 @@ def _expect_separate(arrays: Sequence[DeviceArray], pointers: Sequence[int], wor
             if other != place and pointers[other] + low < last and first < pointers[other] + high:
                 raise _overlap(arrays, place, other)
         return
-    # In order of their addresses, an array begins past all that are written, or past all if it is written itself.
+    # In order of addresses, each array must begin after the end of the written arrays before it; one that is written,
+    # after the end of all arrays before it.
     end = written_end = -1
     at = at_written = 0
     spans = sorted(
@@ -275,24 +278,24 @@ def _overlap(arrays: Sequence[DeviceArray], written: int, other: int) -> ValueEr
     first, second = arrays[written], arrays[other]
     return ValueError(
         f"operand {written + 1}, which is written, overlaps operand {other + 1}: {first!r} at {first.pointer:#x} and "
-        f"{second!r} at {second.pointer:#x}. Give a separate array"
+        f"{second!r} at {second.pointer:#x}. Pass a separate array"
     )
 
 
 def same(one: DeviceArray, other: DeviceArray) -> bool:
-    """Whether two arrays are the same elements in the same order."""
+    """Whether two arrays have the same elements in memory, in the same order."""
     return (one.pointer, one.shape, one.strides, one.dtype) == (other.pointer, other.shape, other.strides, other.dtype)
 
 
 def told(error: Exception, library: Any) -> Exception:
-    """A library's error as cudakit's; others as they are."""
+    """Return a library's error as a cudakit error; return any other error unchanged."""
     status = getattr(error, "status", None)
     if status is None:
         if not type(error).__module__.startswith("nvmath"):
             return error
-        # The bindings load the library itself when the first function is called.
+        # The bindings load the library when the first function is called.
         return CudakitError(
-            f"{library.__name__} cannot be used: {error}. pip install 'cudakit[libs]' brings the libraries"
+            f"{library.__name__} cannot be used: {error}. Install the libraries: pip install 'cudakit[libs]'"
         )
     number = int(status)
     status_enum = getattr(library, "Status", None) or getattr(library, "Result", None)
@@ -305,9 +308,9 @@ def told(error: Exception, library: Any) -> Exception:
 
 
 class Area:
-    """Device memory that a library works in. handle: its address, 0 where it has no bytes.
+    """Work area of a library in device memory. handle: its address; 0 if it is empty.
 
-    Not of the stream's pool: it lives as long as what it is kept with, and its free waits for the device.
+    It is not allocated from a stream's pool: it lives as long as its owner, and freeing it waits for the device.
     """
 
     def __init__(self, context: Context, nbytes: int) -> None:
@@ -317,18 +320,18 @@ class Area:
         self._finalizer = context.adopt_handle(self, "cuMemFree", self.handle) if nbytes else None
 
     def close(self) -> None:
-        """Free it, once the device is done. Idempotent."""
+        """Free it after the device has finished its work. Idempotent."""
         if self._finalizer is not None:
             self._finalizer()
 
 
 def release(context: Context, destroy: Callable[[int], Any], number: int) -> None:
-    """Destroy a library's handle in its context, on whatever thread: for finalizers."""
+    """Destroy a library's handle in its context, from any thread; for finalizers."""
     if context.kind == "sim":
         destroy(number)
     elif context.attempt("cuCtxPushCurrent", context.handle) == 0:
         try:
-            with Relaxed(context.driver):  # it frees memory, while another library may capture
+            with Relaxed(context.driver):  # it frees memory, possibly during another library's capture
                 destroy(number)
         finally:
             context.attempt("cuCtxPopCurrent")

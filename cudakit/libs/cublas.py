@@ -1,4 +1,4 @@
-"""cuBLAS's handle for a stream, and arrays in its terms: what products (`products`) and the rest (`levels`) share."""
+"""Shared by `products` and `levels`: cuBLAS's handle for a stream, and matrices in cuBLAS's terms."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from cudakit.memory.array import DeviceArray
 
 @dataclass
 class Cublas(Handle):
-    """cuBLAS for one stream. number: the handle for calls that take their factors from the host. numbers: the one for
-    calls that leave a number in device memory. No handle's mode is ever changed, so threads may share them."""
+    """cuBLAS for one stream.
+
+    number: the handle for calls that read factors on the host. numbers: the handle for calls that write a number to
+    device memory. The mode of a handle never changes, so threads may share them.
+    """
 
     number: int = 0
     workspace: Area | None = None
@@ -39,7 +42,7 @@ class Cublas(Handle):
         self.context.adopt(self, calls.release, self.context, library.destroy, made)
         library.set_stream(made, self.stream)
         library.set_pointer_mode(made, mode)
-        library.set_math_mode(made, 0)  # float32 is float32: TF32 is asked for by the call
+        library.set_math_mode(made, 0)  # float32 stays float32; a call requests TF32 by compute=
         if self.workspace is not None and self.workspace.handle:
             library.set_workspace(made, self.workspace.handle, self.workspace.nbytes)
         return made
@@ -49,8 +52,8 @@ def _start(device: Device, library: Any, stream: Stream) -> Cublas:
     context = stream.context
     context.make_current()
     made = Cublas(context, library, int(stream))
-    # One workspace for what runs on one stream one after the other; given here, nothing is allocated in a call, and so
-    # calls can be captured in a graph. 32 MiB is what NVIDIA advises from Hopper on, 4 MiB before.
+    # One workspace per stream is enough, because calls on a stream run one after another. With it, calls allocate no
+    # memory and can be captured in a graph. NVIDIA recommends 32 MiB from Hopper on, 4 MiB for earlier GPUs.
     made.workspace = Area(context, _workspace_bytes(context))
     made.number = made.make(HOST_SCALARS)
     return made
@@ -66,14 +69,14 @@ run: Callable[..., None] = functools.partial(calls.run, "cublas", _start)
 
 
 def scaling(stream: Stream, array: DeviceArray, factor: float) -> list[Callable[[], Any]]:
-    """The calls that multiply a contiguous array by a real factor, for a caller that has checked and keeps them."""
+    """Return the calls that multiply a contiguous array by a real factor; the caller checks the array and keeps it."""
     of = calls.handle("cublas", stream, _start)
     single = array.dtype.name in ("float32", "complex64")
     scale = np.array(factor, np.float32 if single else np.float64)
     call = of.library.sscal if single else of.library.dscal
     size, step = array.nbytes // scale.itemsize, MOST // 2
 
-    def scaled(start: int, _held: Any = scale) -> Any:  # the factor is read at the call
+    def scaled(start: int, _held: Any = scale) -> Any:  # holds the factor, which is read at the call
         at = array_at + start * scale.itemsize
         return functools.partial(call, of.number, min(step, size - start), scale.ctypes.data, at, 1)
 
@@ -92,9 +95,12 @@ def _in_turn(parts: Sequence[Callable[[], Any]], _held: Any) -> None:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix for cuBLAS, which reads columns. operation: AS_IT_IS where its columns' elements are neighbours,
-    TRANSPOSED where its rows' are, so that cuBLAS sees the transposed one. leading: elements from one column (or row)
-    to the next. batch: from one matrix to the next, 0 for one alone."""
+    """A matrix for cuBLAS, which is column-major.
+
+    operation: AS_IT_IS if the matrix is column-major, TRANSPOSED if it is row-major, because cuBLAS then sees its
+    transpose. leading: elements from one column (or row) to the next. batch: elements from one matrix of a batch to the
+    next; 0 for a single matrix.
+    """
 
     operation: int
     leading: int
@@ -102,9 +108,9 @@ class Matrix:
 
 
 def matrix(name: str, array: DeviceArray, *, turned: bool = False, conj: bool = False) -> Matrix:
-    """The last two axes of an array, or those of its transposed one; conj: to be conjugated too.
+    """Describe the last two axes of an array for cuBLAS. turned: of the transposed array. conj: conjugate it too.
 
-    ValueError for strides that cuBLAS has not, and for a conjugate without the transposition.
+    Raises ValueError for strides that cuBLAS does not support, and for a conjugation without transposition.
     """
     rows, cols = array.shape[-2:]
     *outer, row, col = array.strides_elements
@@ -112,30 +118,30 @@ def matrix(name: str, array: DeviceArray, *, turned: bool = False, conj: bool = 
         rows, cols, row, col = cols, rows, col, row
     batch = outer[0] if outer and array.shape[0] > 1 else 0
     if max(rows, cols, abs(row), abs(col)) > MOST:
-        raise ValueError(f"{name} has a size or stride of more than 2^31 - 1 elements, which cuBLAS does not count")
+        raise ValueError(f"{name} has a size or stride of more than 2^31 - 1 elements, the most cuBLAS supports")
     if batch >= 0:
         by_columns = (row == 1 or rows <= 1) and (cols <= 1 or col >= max(rows, 1))
         by_rows = (col == 1 or cols <= 1) and (rows <= 1 or row >= max(cols, 1))
         if by_columns and not (conj and by_rows):
             if conj:
                 raise ValueError(
-                    f"cuBLAS conjugates only what it transposes, and {name} lies in the order it is read in: give one "
-                    "that lies in the other, as the .T of an array does"
+                    f"cuBLAS conjugates only a matrix that it also transposes, and {name} needs no transposition: pass "
+                    "it in the other memory order (row-major or column-major), such as the .T of an array"
                 )
             return Matrix(AS_IT_IS, max(rows, 1) if cols <= 1 else col, batch)
         if by_rows:
             return Matrix(CONJUGATED if conj else TRANSPOSED, max(cols, 1) if rows <= 1 else row, batch)
     raise ValueError(
-        f"{name} has strides {array.strides_elements} (elements), and cuBLAS takes matrices whose rows or columns lie "
-        "without gaps between their elements, one behind the other: copy() it first"
+        f"{name} has strides {array.strides_elements} (elements), and cuBLAS needs contiguous rows or contiguous "
+        "columns that do not overlap: copy() it first"
     )
 
 
 def factors(values: Sequence[Any], dtype: Any) -> np.ndarray[Any, Any]:
-    """alpha and the like, where a call reads them on the host. TypeError for what is no number of that kind."""
+    """Return alpha, beta as an array that a call reads on the host. Raises TypeError if one is not such a number."""
     for value in values:
         if not isinstance(value, (int, float, complex, np.number)):
-            raise TypeError(f"a factor is a number of the host, not a {type(value).__name__}")
+            raise TypeError(f"a factor must be a host number, got a {type(value).__name__}: pass a Python number")
         if isinstance(value, (complex, np.complexfloating)) and memory.as_dtype(dtype).kind != "c":
-            raise TypeError(f"a complex factor, {value}, for arrays of {memory.as_dtype(dtype)}: give a real one")
+            raise TypeError(f"got the complex factor {value} for arrays of {memory.as_dtype(dtype)}: pass a real one")
     return np.array(values, dtype)

@@ -5,10 +5,10 @@
     y = fft.ifft(f, axes=2)
 
     plan = fft.Plan(dev, (256, 256), batch=100)
-    plan.forward(x, f)                     # unscaled, as cuFFT has it: inverse(forward(x)) is 65536 * x
+    plan.forward(x, f)                     # unscaled, as in cuFFT: inverse(forward(x)) is 65536 * x
 
-A plan has one work area, which a transform writes to, so it serves one stream at a time: two streams that run at once
-need a plan each, as the functions here take one for each shape and stream.
+A plan has one work area, which each transform writes to, so a plan must run on one stream at a time: concurrent streams
+need a plan each. The functions here keep a plan per shape and stream.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from cudakit.memory import array as memory
 from cudakit.memory import layout
 from cudakit.memory.array import DeviceArray
 
-#: Plans that the functions here keep for one stream; the one not used for longest is let go of first.
+#: Plans that the functions here keep per stream; the least recently used one is dropped first.
 PLANS = 16
 FORWARD, INVERSE = -1, 1
 _RANGES = {FORWARD: nvtx.range("cufft.forward"), INVERSE: nvtx.range("cufft.inverse")}
-# cufftType and the function that runs it, by kind and the dtype of the complex side.
+# cufftType, and the function that runs it, by kind and the dtype of the complex side.
 _EXECUTE = {
     ("C2C", "complex64"): (0x29, "exec_c2c"),
     ("R2C", "complex64"): (0x2A, "exec_r2c"),
@@ -49,14 +49,23 @@ _COMPLEX = {real: wide for wide, real in REAL.items()}
 
 
 class Plan:
-    """A transform of `batch` arrays of one shape, each contiguous, one behind the other.
+    """A transform of `batch` arrays of one shape in one contiguous array.
 
-    shape: one to three extents, those of the real side for "R2C" and "C2R"; the complex side's last is n // 2 + 1.
-    kind: "C2C", "R2C" or "C2R". dtype: of the complex side, "complex64" or "complex128". stream: where it runs unless
-    a call says otherwise; the device's default stream unless given. nbytes: of its work area in device memory.
+    Each transform writes the plan's work area. If calls use several streams, the caller must order them, for example by
+    events; otherwise they race, which the simulated device reports.
 
-    The area is written by every transform, so a call on another stream must be ordered after the plan's earlier work
-    by the caller, or it races with that; the simulated device reports it. ValueError for what cuFFT does not do.
+    Args:
+        device: The device that runs it.
+        shape: One to three extents; for "R2C" and "C2R" those of the real side. The last extent of the complex side is
+            then n // 2 + 1.
+        kind: "C2C", "R2C" or "C2R".
+        batch: Number of arrays.
+        dtype: Dtype of the complex side, "complex64" or "complex128".
+        stream: The stream for calls that pass none; the device's default stream if None.
+
+    Raises:
+        ValueError: If cuFFT does not support the transform.
+        TypeError: If `device` is not a Device.
     """
 
     def __init__(
@@ -70,14 +79,17 @@ class Plan:
         stream: Any = None,
     ) -> None:
         if not isinstance(device, Device):
-            raise TypeError(f"a plan is made on a Device, not {type(device).__name__}: give the device first")
+            raise TypeError(f"the first argument of Plan must be a Device, got {type(device).__name__}")
         extents, name = layout.as_shape(shape), memory.as_dtype(dtype).name
         if (kind, name) not in _EXECUTE:
             raise ValueError(
-                f"cuFFT does C2C, R2C and C2R, complex64 or complex128 on the complex side, not {kind!r} with {name}"
+                f"cuFFT supports C2C, R2C and C2R with complex64 or complex128 on the complex side, got {kind!r} with "
+                f"{name}"
             )
         if not 1 <= len(extents) <= 3 or 0 in extents or batch < 1 or max(*extents, batch) > MOST:
-            raise ValueError(f"{batch} transforms of shape {extents}: cuFFT does 1 or more, of 1 to 3 axes, none empty")
+            raise ValueError(
+                f"cuFFT supports 1 to 3 axes, none empty, and batches of 1 or more, got shape {extents}, batch {batch}"
+            )
         self.context: Context = device.context
         self.shape, self.kind, self.batch, self.dtype = extents, kind, int(batch), memory.as_dtype(name)
         half = (*extents[:-1], extents[-1] // 2 + 1)
@@ -87,7 +99,7 @@ class Plan:
         self._stream: Stream | None = calls.on_stream(device.context, stream)
         self._stream.expect_open()
         self._library = calls.bindings(device, "cufft")
-        self._lock = threading.Lock()  # cuFFT takes one thread a plan
+        self._lock = threading.Lock()  # cuFFT supports one thread per plan at a time
         self._bound: dict[Any, list[Callable[[], Any]]] = {}
         self.context.make_current()
         type_, execute = _EXECUTE[kind, name]
@@ -119,39 +131,67 @@ class Plan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its work area."""
+        """Size of its work area in device memory, in bytes."""
         return self._area.nbytes
 
     def close(self) -> None:
-        """Free the plan and its work area, once the device is done. Idempotent."""
+        """Free the plan and its work area after the device has finished their work. Idempotent."""
         with self._lock:
             self._bound.clear()
             self._destroy()
             self._area.close()
 
     def lend(self) -> None:
-        """Keep no stream alive, being kept by one: calls name theirs. What the work area holds is nobody's leak."""
+        """Prepare the plan to be kept by its stream: drop the reference to it, and do not report the area as a leak."""
         self._stream = None
         self.context.own.add(self._area)
 
     def forward(self, x: DeviceArray, out: DeviceArray | None = None, *, stream: Any = None) -> DeviceArray:
-        """Queue the transform with e^(-2 pi i jk/n), unscaled, of "C2C" and "R2C". Returns `out`, a new array unless
-        given; it may be x itself for "C2C"."""
+        """Queue the forward transform, with e^(-2 pi i jk/n) and unscaled, of a "C2C" or "R2C" plan.
+
+        Args:
+            x: The input, contiguous, of the plan's shape; (batch, *shape) for a batch.
+            out: The result; a new array if None. For "C2C" it may be x.
+            stream: The stream the call is queued on; the plan's stream if None.
+
+        Returns:
+            `out`; the call does not wait.
+        """
         if self.kind == "C2R":
-            raise ValueError("a C2R plan goes from complex to real only: use inverse(), or make an R2C or C2C plan")
+            raise ValueError("a C2R plan only transforms complex to real: use inverse(), or make an R2C or C2C plan")
         return self.run(x, out, FORWARD, stream)
 
     def inverse(self, x: DeviceArray, out: DeviceArray | None = None, *, stream: Any = None) -> DeviceArray:
-        """Queue the transform with e^(+2 pi i jk/n), unscaled, of "C2C" and "C2R". Returns `out`, a new array unless
-        given; it may be x itself for "C2C". "C2R" writes over x, as cuFFT does: copy x first where it is needed."""
+        """Queue the inverse transform, with e^(+2 pi i jk/n) and unscaled, of a "C2C" or "C2R" plan.
+
+        Args:
+            x: The input, contiguous, of the plan's shape; (batch, *shape) for a batch. A "C2R" plan overwrites it, as
+                cuFFT does: copy it first if it is still needed.
+            out: The result; a new array if None. For "C2C" it may be x.
+            stream: The stream the call is queued on; the plan's stream if None.
+
+        Returns:
+            `out`; the call does not wait.
+        """
         if self.kind == "R2C":
-            raise ValueError("an R2C plan goes from real to complex only: use forward(), or make a C2R or C2C plan")
+            raise ValueError("an R2C plan only transforms real to complex: use forward(), or make a C2R or C2C plan")
         return self.run(x, out, INVERSE, stream)
 
     def run(
         self, x: DeviceArray, out: DeviceArray | None, direction: int, stream: Any = None, scale: float = 1.0
     ) -> DeviceArray:
-        """forward() or inverse(), by `direction`; then `out` is multiplied by `scale`, in a pass of cuBLAS's."""
+        """Queue forward() or inverse(), then multiply the result by a factor, which cuBLAS does in a second pass.
+
+        Args:
+            x: The input, as for `forward` and `inverse`.
+            out: The result; a new array if None.
+            direction: FORWARD or INVERSE.
+            stream: The stream the call is queued on; the plan's stream if None.
+            scale: The factor; 1 needs no second pass.
+
+        Returns:
+            `out`; the call does not wait.
+        """
         on = self._stream if stream is None else stream
         if type(on) is not Stream:
             on = calls.on_stream(self.context, on)
@@ -170,7 +210,7 @@ class Plan:
         self.context.make_current()
         stream_number = int(on.handle)
         if self.context.captures:
-            # What scales is the stream's cuBLAS.
+            # The stream's cuBLAS does the scaling, so the graph must keep it too.
             calls.keep_for_graph(self.context, stream_number, (self, on.kept.get("cublas")), x, out)
         try:
             with self._lock:
@@ -188,33 +228,31 @@ class Plan:
         self, x: DeviceArray, out: DeviceArray, direction: int, scale: float, on: Stream
     ) -> list[Callable[[], Any]]:
         if not self._destroy.alive:
-            raise Closed(f"{self!r} was closed: make another")
+            raise Closed(f"{self!r} was closed: make a new plan")
         on.expect_open()
         for name, array, (shape, dtype) in (("x", x, self._source), ("out", out, self._target)):
             if not array.context.same_device(self.context) or not on.context.same_device(self.context):
-                raise DeviceMismatch(f"{name} or the stream is not of {self.context.spec}, which the plan is for")
+                raise DeviceMismatch(f"{name} or the stream is not on {self.context.spec}, the device of the plan")
             if not array.allocation.open:
                 raise Closed(f"{array.summary} was closed and its memory freed; use it before close()")
             lead = array.shape[: max(array.ndim - len(shape), 0)]
             if array.shape != lead + shape or math.prod(lead) != self.batch:
                 wanted = f"{self.batch} of {shape}" if self.batch > 1 else f"{shape}"
-                raise ValueError(f"{name} has shape {array.shape}, and {self!r} takes {wanted}")
+                raise ValueError(f"{name} has shape {array.shape}, {self!r} needs {wanted}")
             if array.dtype != dtype:
-                raise TypeError(f"{name} is {array.dtype}, and {self!r} takes {dtype}")
+                raise TypeError(f"{name} is {array.dtype}, {self!r} needs {dtype}")
             if not array.is_contiguous:
-                raise ValueError(
-                    f"{name} has strides {array.strides} (bytes), and a plan's arrays are contiguous: copy() it"
-                )
+                raise ValueError(f"{name} must be contiguous, got strides {array.strides} (bytes): copy() it")
             if array.pointer % self.dtype.itemsize:
                 raise ValueError(
-                    f"{name} begins at {array.pointer:#x}, and cuFFT takes multiples of {self.dtype.itemsize} bytes "
-                    "only: copy() it"
+                    f"{name} must be aligned to {self.dtype.itemsize} bytes for cuFFT, got address "
+                    f"{array.pointer:#x}: copy() it"
                 )
         if self.kind == "C2R":
             x.expect_writable()
         out.expect_writable()
         if memory.touch(x, out) and not calls.same(x, out):
-            raise ValueError("x and out overlap without being the same array: give the same one, or a separate one")
+            raise ValueError("x and out overlap but are not the same array: pass the same array, or separate ones")
         for array in (x, out):
             array.allocation.uses.add(on)
         way = (direction,) if self.kind == "C2C" else ()
@@ -227,8 +265,8 @@ class Plan:
 
 @dataclass
 class _Plans:
-    """The plans of one stream, oldest use first. known: the plan and the factor of calls that came before, by their
-    arrays' tags and their options."""
+    """The plans of one stream, least recently used first. known: plan and factor of earlier calls, by the tags of their
+    arrays and their options."""
 
     plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict)
     known: dict[Any, tuple[Plan, float]] = field(default_factory=dict)
@@ -236,7 +274,15 @@ class _Plans:
 
 
 def plan_for(stream: Stream, shape: tuple[int, ...], kind: str, batch: int, dtype: str) -> Plan:
-    """The plan that a stream keeps for such a transform; made when it is first asked for."""
+    """Return the plan that a stream keeps for a transform; the first call makes it.
+
+    Args:
+        stream: The stream the plan runs on.
+        shape: As for `Plan`.
+        kind: "C2C", "R2C" or "C2R".
+        batch: Number of arrays.
+        dtype: Dtype of the complex side.
+    """
     kept = calls.handle("cufft", stream, lambda *_: _Plans())
     key = (shape, kind, batch, dtype)
     with kept.lock:
@@ -248,40 +294,83 @@ def plan_for(stream: Stream, shape: tuple[int, ...], kind: str, batch: int, dtyp
         plan.lend()
         kept.plans[key] = plan
         if len(kept.plans) > PLANS:
-            # Who is using it meanwhile keeps it; its memory is freed after that.
+            # A call in progress keeps a reference, so its memory is freed after the call.
             kept.plans.popitem(last=False)
             kept.known.clear()
         return plan
 
 
 def fft(x: Any, axes: Any = 1, out: Any = None, *, norm: str | None = "backward", stream: Any = None) -> Any:
-    """The discrete Fourier transform of the last `axes` axes (1, 2 or 3) of a complex array, for every index of those
-    before them. Returns `out`, a new array unless given, without waiting; out may be x.
+    """Compute the discrete Fourier transform of the last axes of a complex array; all axes before them are a batch.
 
-    x: contiguous, complex64 or complex128; and so is out. axes: a count, or the axes by number, as numpy's `axes`.
-    norm: numpy's "backward" (none here, 1/n in ifft), "ortho" (1/sqrt(n) in both) or "forward" (1/n here); None: no
-    scaling in either, as cuFFT has it, which saves a pass over the result where there would be one.
-    Raises ValueError, TypeError or DeviceMismatch before anything is queued.
+    Args:
+        x: A contiguous array, complex64 or complex128.
+        axes: The number of last axes to transform, 1 to 3; or these axes by number, as numpy's `axes`.
+        out: The result, contiguous, of x's shape and dtype; a new array if None. It may be x.
+        norm: Scaling as in numpy: "backward" (none here, 1/n in ifft), "ortho" (1/sqrt(n) in both) or "forward" (1/n
+            here, none in ifft); None for no scaling in either, as in cuFFT, which saves a pass over the result.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `out`; the call does not wait.
+
+    Raises:
+        ValueError: If shape, axes or norm do not fit; nothing was queued.
+        TypeError: If the dtype does not fit, or x is not a device array; nothing was queued.
+        DeviceMismatch: If out or the stream is on another device; nothing was queued.
     """
     return _transform("C2C", x, axes, out, FORWARD, norm, stream)
 
 
 def ifft(x: Any, axes: Any = 1, out: Any = None, *, norm: str | None = "backward", stream: Any = None) -> Any:
-    """The inverse of `fft`, with the same arguments."""
+    """Compute the inverse of `fft`.
+
+    Args:
+        x: A contiguous array, complex64 or complex128.
+        axes: The number of last axes to transform, 1 to 3; or these axes by number.
+        out: The result, contiguous, of x's shape and dtype; a new array if None. It may be x.
+        norm: As for `fft`.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `out`; the call does not wait.
+    """
     return _transform("C2C", x, axes, out, INVERSE, norm, stream)
 
 
 def rfft(x: Any, axes: Any = 1, out: Any = None, *, norm: str | None = "backward", stream: Any = None) -> Any:
-    """`fft` of a real array, float32 or float64: of the last axis only n // 2 + 1 terms, as the others follow."""
+    """Compute `fft` of a real array. The last axis of the result has n // 2 + 1 terms, which determine the others.
+
+    Args:
+        x: A contiguous array, float32 or float64.
+        axes: The number of last axes to transform, 1 to 3; or these axes by number.
+        out: The result, contiguous and complex; a new array if None.
+        norm: As for `fft`.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `out`; the call does not wait.
+    """
     return _transform("R2C", x, axes, out, FORWARD, norm, stream)
 
 
 def irfft(
     x: Any, axes: Any = 1, out: Any = None, *, n: int | None = None, norm: str | None = "backward", stream: Any = None
 ) -> Any:
-    """The inverse of `rfft`. n: the last extent of the result, 2 * (m - 1) for m terms unless given (or out tells it).
+    """Compute the inverse of `rfft`.
 
-    cuFFT writes over the input of such a transform, so a copy of x is made first; `Plan.inverse` does without.
+    cuFFT overwrites the input of this transform, so x is copied first; `Plan.inverse` makes no copy.
+
+    Args:
+        x: A contiguous array, complex64 or complex128, with m terms on its last axis.
+        axes: The number of last axes to transform, 1 to 3; or these axes by number.
+        out: The result, contiguous and real; a new array if None.
+        n: The last extent of the result; that of `out` if None, or 2 * (m - 1) without `out`.
+        norm: As for `fft`.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `out`; the call does not wait.
     """
     return _transform("C2R", x, axes, out, INVERSE, norm, stream, n)
 
@@ -300,7 +389,7 @@ def _transform(
     name = x.dtype.name
     taken = tuple(_COMPLEX if kind == "R2C" else REAL)
     if name not in taken:
-        raise TypeError(f"this transform takes {' or '.join(taken)}, and x is {name}: convert it first")
+        raise TypeError(f"x must be {' or '.join(taken)} for this transform, got {name}: convert it first")
     count = _count(axes, x.ndim)
     shape = x.shape[x.ndim - count :]
     if kind == "C2R":
@@ -308,14 +397,14 @@ def _transform(
             last = out.shape[-1] if out is not None and out.ndim else 2 * (shape[-1] - 1)
         if last // 2 + 1 != shape[-1]:
             raise ValueError(
-                f"a real transform of {last} has {last // 2 + 1} terms on its last axis, and x has {shape[-1]}"
+                f"x must have {last // 2 + 1} terms on its last axis for a real result of {last}, got {shape[-1]}"
             )
         shape = (*shape[:-1], int(last))
     factor = _factor(norm, direction, math.prod(shape))
     lead = x.shape[: x.ndim - count]
     batch = math.prod(lead)
     if 0 in shape:
-        raise ValueError(f"x has shape {x.shape}: a transform of no elements is not defined")
+        raise ValueError(f"x has shape {x.shape}, with no elements along a transformed axis: pass at least one")
     if batch == 0:
         of_target = name if kind == "C2C" else _COMPLEX[name] if kind == "R2C" else REAL[name]
         ends = (*shape[:-1], shape[-1] // 2 + 1) if kind == "R2C" else shape
@@ -336,25 +425,25 @@ def _transform(
 
 
 def _count(axes: Any, ndim: int) -> int:
-    """How many of the last axes `axes` means."""
+    """Return the number of last axes that `axes` selects."""
     if isinstance(axes, (tuple, list)):
         numbers = [axis + ndim if axis < 0 else axis for axis in axes]
         if not numbers or numbers != list(range(ndim - len(numbers), ndim)):
             raise ValueError(
-                f"axes {tuple(axes)} of an array of {ndim}: the last ones are transformed, in order; bring others "
-                "there with transpose() and copy()"
+                f"axes must be the last ones, in order, got {tuple(axes)} of {ndim} axes: move others to the end with "
+                "transpose() and copy()"
             )
         axes = len(numbers)
     if isinstance(axes, bool) or not isinstance(axes, int) or not 1 <= axes <= 3:
-        raise ValueError(f"axes is how many of the last axes to transform, 1 to 3, or their numbers, not {axes!r}")
+        raise ValueError(f"axes must be a count of last axes, 1 to 3, or their numbers, got {axes!r}")
     if axes > ndim:
-        raise ValueError(f"{axes} axes of an array of {ndim}")
+        raise ValueError(f"axes must be at most {ndim}, the axes of x, got {axes}")
     return axes
 
 
 def _factor(norm: str | None, direction: int, size: int) -> float:
     if norm not in ("backward", "ortho", "forward", None):
-        raise ValueError(f'norm is "backward", "ortho", "forward" or None, not {norm!r}')
+        raise ValueError(f'norm must be "backward", "ortho", "forward" or None, got {norm!r}')
     if norm == "ortho":
         return 1 / math.sqrt(size)
     return 1 / size if norm == ("forward" if direction == FORWARD else "backward") else 1.0

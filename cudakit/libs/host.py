@@ -1,8 +1,8 @@
-"""What stands in for CUDA's libraries on the simulated device, and the memory that it works on.
+"""Shared by the numpy versions of CUDA's libraries for the simulated device: device memory, and the queueing of work.
 
-A stand-in (`host_blas`, `host_fft`) has the functions of nvmath-python's bindings, so the code above it is the same on
-both devices. A call queues numpy's work as a host function on the handle's stream, with the bytes that it reads and
-writes: so it comes in stream order and takes part in the device's checks as a copy does.
+`host_blas` and `host_fft` have the functions of nvmath-python's bindings, so their callers are the same on a GPU. A
+call queues numpy's work as a host function on the handle's stream, and declares the bytes that it reads and writes. So
+it runs in stream order, and the device checks it like a copy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Rows = tuple[int, int, int, int]  # address, width, height and pitch in bytes
 
 
 class DeviceOperand:
-    """An array in device memory that is read or written when the work runs. steps: its strides in bytes."""
+    """An array in device memory that queued work reads or writes. steps: its strides, in bytes."""
 
     def __init__(self, context: Context, pointer: int, dtype: Any, shape: Sequence[int], steps: Sequence[int]) -> None:
         self.context, self.pointer, self.dtype = context, pointer, as_dtype(dtype)
@@ -33,7 +33,7 @@ class DeviceOperand:
         self._low, self._high = layout.span(self.shape, self.steps, self.dtype.itemsize)
 
     def rows(self) -> list[Rows]:
-        """Its bytes, as the simulated driver takes them: as few sets of equal rows as there are."""
+        """Return its bytes in the simulated driver's form: as few sets of equal rows as possible."""
         if 0 in self.shape:
             return []
         width = self.dtype.itemsize
@@ -52,7 +52,7 @@ class DeviceOperand:
         return [(self.pointer + self._low + sum(start), width, height, pitch) for start in starts]
 
     def view(self) -> Array:
-        """The elements themselves."""
+        """Return the elements as a numpy array over the device memory."""
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
         flat = self.context.driver.simHostView(self.pointer + self._low, self._high - self._low, define=False)
@@ -68,19 +68,19 @@ def enqueue(
     reads: Sequence[DeviceOperand],
     writes: Sequence[DeviceOperand],
 ) -> None:
-    """Queue `work`, which reads and writes those places and no other, on a stream."""
+    """Queue `work` on a stream. It may only read and write the operands `reads` and `writes`."""
     read = [rows for place in reads for rows in place.rows()]
     written = [rows for place in writes for rows in place.rows()]
     if written:
 
         def quietly() -> None:
-            with np.errstate(all="ignore"):  # infinities and NaN are results here
+            with np.errstate(all="ignore"):  # infinities and NaN are valid results
                 work()
 
         context.call("simLaunchHost", stream, quietly, name, read, written)
 
 
 def scalar(address: int, dtype: Any) -> Any:
-    """The number at a host address, as numpy's scalar."""
+    """Read the number at a host address, as a numpy scalar."""
     kind = as_dtype(dtype)
     return np.frombuffer(ctypes.string_at(address, kind.itemsize), kind)[0]

@@ -1,9 +1,10 @@
-"""cuBLAS for the simulated device: numpy behind the functions of nvmath.bindings.cublas.
+"""cuBLAS for the simulated device: the functions of nvmath.bindings.cublas, computed by numpy.
 
-Names, arguments and column-major matrices are the bindings', and a wrong leading dimension is as wrong as there.
+Names, arguments and the column-major order are those of the bindings, and a wrong leading dimension has the same
+effect.
 
-Precision is the library's: what it sums in float32 is summed in float32, TF32 rounds the operands to 11 bits, and a sum
-in float16 is rounded to float16 after each 16 products, which is what a tensor core adds at a time.
+Precision is as in cuBLAS: float32 sums are float32, TF32 rounds the operands to 11 bits, and a float16 sum is rounded
+to float16 after every 16 products, the number that a tensor core adds at once.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from cudakit.memory.array import as_dtype
 
 #: cudaDataType by dtype.
 TYPES = {"float32": 0, "float64": 1, "float16": 2, "complex64": 4, "complex128": 5, "bfloat16": 14}
-#: The letter of a dtype in the names of functions.
+#: Dtypes by their letter in the names of functions.
 LETTERS = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
-#: The letters of functions whose result is real for complex vectors.
+#: Letters in the names of functions that reduce complex vectors to a real number.
 MEASURED = {"c": "sc", "z": "dz"}
 #: cublasComputeType_t.
 COMPUTE_16F, COMPUTE_32F, COMPUTE_64F, COMPUTE_FAST_TF32 = 64, 68, 70, 77
@@ -48,7 +49,7 @@ class Blas:
                 setattr(self, name, functools.partial(does, f"cublas{name.capitalize()}", dtype))
 
     def _of_dtype(self, letter: str) -> dict[str, Callable[..., None]]:
-        """The functions that differ by the letter of their dtype."""
+        """Return the functions whose names have the letter of a dtype."""
         complex_ = letter in "cz"
         measured = MEASURED.get(letter, letter)
         return {
@@ -65,7 +66,7 @@ class Blas:
         }
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the stand-in for cuBLAS has no {name}")
+        raise AttributeError(f"cuBLAS on the simulated device has no {name}")
 
     # Handles ----------------------------------------------------------------------------------------------------------
 
@@ -81,13 +82,13 @@ class Blas:
         self._streams[handle] = stream_id
 
     def set_pointer_mode(self, handle: int, mode: int) -> None:
-        """Results of vectors always go to device memory here, and factors are always read on the host."""
+        """Ignored: reductions always write to device memory, and factors are always read on the host."""
 
     def set_math_mode(self, handle: int, mode: int) -> None:
-        """The default: float32 throughout."""
+        """Ignored: float32 is always float32."""
 
     def set_workspace(self, handle: int, workspace: int, workspace_size_in_bytes: int) -> None:
-        """numpy has its own."""
+        """Ignored: numpy needs no workspace."""
 
     # Places -----------------------------------------------------------------------------------------------------------
 
@@ -104,16 +105,16 @@ class Blas:
     def _matrix(
         self, pointer: int, dtype: Any, rows: int, cols: int, ld: int, batch: int = 0, step: int = 0
     ) -> DeviceOperand:
-        """rows x cols elements, column by column; `batch` of them, or one where that is 0."""
+        """A column-major matrix of rows x cols elements; `batch` of them unless that is 0."""
         size = as_dtype(dtype).itemsize
         if ld < max(rows, 1):
-            raise ValueError(f"a leading dimension of {ld} for {rows} rows")
+            raise ValueError(f"the leading dimension must be at least {max(rows, 1)}, the rows, got {ld}")
         if not batch:
             return DeviceOperand(self._context, pointer, dtype, (rows, cols), (size, ld * size))
         return DeviceOperand(self._context, pointer, dtype, (batch, rows, cols), (step * size, size, ld * size))
 
     def _vector(self, pointer: int, dtype: Any, count: int, increment: int) -> DeviceOperand:
-        """`count` elements; a negative increment walks them from the end, as BLAS has it."""
+        """A vector of `count` elements; with a negative increment from the end, as in BLAS."""
         size = as_dtype(dtype).itemsize
         first = pointer - (count - 1) * increment * size if increment < 0 else pointer
         return DeviceOperand(self._context, first, dtype, (count,), (increment * size,))
@@ -135,7 +136,7 @@ class Blas:
         stride_a: int, b: int, btype: int, ldb: int, stride_b: int, beta: int, c: int, ctype: int, ldc: int,
         stride_c: int, batch_count: int, compute_type: int, algo: int,
     ) -> None:  # fmt: skip
-        """The same for `batch_count` matrices, a stride apart."""
+        """`gemm_ex` for `batch_count` matrices at constant strides."""
         self._product(
             handle, "cublasGemmStridedBatchedEx", transa, transb, m, n, k, alpha, (a, atype, lda, stride_a),
             (b, btype, ldb, stride_b), beta, (c, ctype, ldc, stride_c), batch_count, compute_type,
@@ -146,8 +147,11 @@ class Blas:
         lda: int, barray: int, btype: int, ldb: int, beta: int, carray: int, ctype: int, ldc: int, batch_count: int,
         compute_type: int, algo: int, pointers: Sequence[Sequence[int]] = (),
     ) -> None:  # fmt: skip
-        """The same for matrices at addresses that lie in device memory. pointers: those addresses, three lists of them,
-        which the bindings are not given: a copy that is still queued has yet to bring them."""
+        """`gemm_ex` for matrices whose addresses are in device memory.
+
+        pointers: the same addresses, as three host lists. The bindings do not have this argument; it is needed because
+        the copy of the addresses to the device may still be queued.
+        """
         tables = [
             DeviceOperand(self._context, table, np.uint64, (batch_count,), (8,)) for table in (aarray, barray, carray)
         ]
@@ -174,7 +178,7 @@ class Blas:
         def work() -> None:
             for which, table in enumerate(tables):
                 if int(table.view()[index]) != (a, b, c)[which][0]:
-                    raise ValueError(f"{name} was given other addresses in device memory than those it was told of")
+                    raise ValueError(f"{name}: the addresses in device memory differ from those in `pointers`")
             out = at_c.view()
             if read:
                 left, right = _operation(at_a.view(), transa), _operation(at_b.view(), transb)
@@ -316,7 +320,7 @@ class Blas:
         self._queue(handle, name, work, [*read, *(half if add else [])], half)
 
     def _triangle(self, matrix: DeviceOperand, uplo: int, unit: bool) -> list[DeviceOperand]:
-        """One triangle of a square matrix, a column each; without the diagonal where that is taken for ones."""
+        """Return the columns of one triangle of a square matrix; without the diagonal if it is taken as ones."""
         n, (size, column) = matrix.shape[0], matrix.steps
         places = []
         for j in range(n):
@@ -328,14 +332,14 @@ class Blas:
 
 
 def _factor_dtype(operands: np.dtype[Any], compute: int) -> Any:
-    """The dtype of alpha and beta, and of the sums."""
+    """The dtype of alpha, beta and the sums."""
     if compute == COMPUTE_16F:
         return np.dtype(np.float16)
     return operands if operands.kind == "c" or compute == COMPUTE_64F else np.dtype(np.float32)
 
 
 def _operation(stored: Array, operation: int) -> Array:
-    """A matrix as it is, transposed, or transposed and conjugated; in batches too."""
+    """Return a matrix, or a batch of them, unchanged, transposed, or transposed and conjugated."""
     if operation == AS_IT_IS:
         return stored
     turned = np.swapaxes(stored, -1, -2)
@@ -343,7 +347,7 @@ def _operation(stored: Array, operation: int) -> Array:
 
 
 def multiply(left: Array, right: Array, compute: int) -> Array:
-    """left @ right, with the sums in what `compute` (a cublasComputeType_t) says."""
+    """Return left @ right, with sums in the precision of `compute`, a cublasComputeType_t."""
     if compute == COMPUTE_16F:
         shape = (*left.shape[:-1], right.shape[-1])
         sums = np.zeros(shape, np.float16)
@@ -361,7 +365,7 @@ def multiply(left: Array, right: Array, compute: int) -> Array:
 
 
 def tf32(values: Array) -> Array:
-    """float32 values rounded to TF32's 11 bits, ties away from zero, as a tensor core is given them."""
+    """Round float32 values to TF32's 11 bits, ties away from zero, as for a tensor core."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     finite = (bits & 0x7F800000) != 0x7F800000
     rounded = np.where(finite, (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000), bits)
@@ -369,7 +373,7 @@ def tf32(values: Array) -> Array:
 
 
 def solve(triangle: Array, right: Array, *, lower: bool) -> Array:
-    """x of triangle @ x = right, row by row, in their own precision."""
+    """Solve triangle @ x = right for x, row by row, in the operands' precision."""
     x = np.array(right)
     n = len(triangle)
     for i in range(n) if lower else range(n - 1, -1, -1):
@@ -379,7 +383,7 @@ def solve(triangle: Array, right: Array, *, lower: bool) -> Array:
 
 
 def norm(x: Array) -> Any:
-    """The length of a vector, which no square may overflow."""
+    """The Euclidean norm of a vector, scaled so that no square overflows."""
     size = np.abs(x)
     largest = size.max()
     if largest == 0 or not np.isfinite(largest):
@@ -388,7 +392,7 @@ def norm(x: Array) -> Any:
 
 
 def _sizes(x: Array) -> Array:
-    """|x|, and |real| + |imaginary| of complex numbers, which is BLAS's measure of those."""
+    """|x|; for complex numbers |real| + |imaginary|, as in BLAS."""
     return np.abs(x.real) + np.abs(x.imag) if x.dtype.kind == "c" else np.abs(x)
 
 

@@ -1,4 +1,4 @@
-"""cuFFT for the simulated device: numpy behind the functions of nvmath.bindings.cufft.
+"""cuFFT for the simulated device: the functions of nvmath.bindings.cufft, computed by numpy.
 
 numpy 2 transforms float32 in float32; numpy 1 in float64, rounded at the end.
 """
@@ -20,8 +20,8 @@ from cudakit.memory.array import as_dtype
 class Fft:
     """The functions of nvmath.bindings.cufft that cudakit calls, for one simulated device.
 
-    A transform writes its work area, as cuFFT's does: a plan used by two streams at once is a race on it. One from
-    complex to real writes over its input too.
+    A transform writes its work area, as in cuFFT: a plan used on two streams at once is a race on it. A transform from
+    complex to real also overwrites its input.
     """
 
     def __init__(self, context: Context) -> None:
@@ -38,7 +38,7 @@ class Fft:
         del self._plans[plan]
 
     def set_auto_allocation(self, plan: int, auto_allocate: int) -> None:
-        """The area is always the caller's."""
+        """Ignored: the caller always allocates the work area."""
 
     def set_stream(self, plan: int, stream: int) -> None:
         self._plans[plan]["stream"] = stream
@@ -50,7 +50,7 @@ class Fft:
         self, plan: int, rank: int, n: Sequence[int], inembed: Any, istride: int, idist: int, onembed: Any,
         ostride: int, odist: int, type: int, batch: int,
     ) -> int:  # fmt: skip
-        """Bytes of the work area; the arrays are contiguous."""
+        """Return the size of the work area, in bytes. The arrays must be contiguous."""
         self._plans[plan].update(n=tuple(n), batch=batch, size=8 * math.prod(n) * batch)
         return int(self._plans[plan]["size"])
 

@@ -1,10 +1,10 @@
-"""cuBLAS's calls on vectors, on a matrix and vectors, and on triangles: BLAS levels 1 to 3 without the product.
+"""cuBLAS's calls on vectors, on a matrix and vectors, and on triangles: BLAS levels 1 to 3 except the product.
 
-Vectors are 1-D arrays of any stride, matrices 2-D ones whose rows or columns lie without gaps between their elements.
-All are float32, float64, complex64 or complex128, and those of one call are of one dtype. Factors are numbers of the
-host. A number that a call gives is a device array of shape (), written in stream order: nothing is waited for.
+Vectors are 1-D arrays of any stride; matrices are 2-D arrays with contiguous rows or contiguous columns. All arrays of
+a call have the same dtype: float32, float64, complex64 or complex128. Factors are host numbers. A call that computes a
+number writes it to a device array of shape (), in stream order, and does not wait.
 
-Everything here raises ValueError, TypeError or DeviceMismatch before anything is queued, CudaError where cuBLAS fails.
+All calls raise ValueError, TypeError or DeviceMismatch before anything is queued, and CudaError if cuBLAS fails.
 """
 
 from __future__ import annotations
@@ -26,32 +26,33 @@ _LETTER = {dtype: letter for letter, dtype in LETTERS.items()}
 
 
 def _letter(*arrays: DeviceArray) -> str:
-    """The letter of the arrays' one dtype in the names of cuBLAS's functions."""
+    """Return the letter of the arrays' dtype in the names of cuBLAS's functions. Raises TypeError if dtypes differ."""
     first = arrays[0].dtype
     if any(array.dtype != first for array in arrays):
         raise TypeError(
-            f"the arrays of one call are of one dtype, not {', '.join(str(array.dtype) for array in arrays)}"
+            f"all arrays of a call must have the same dtype, got {', '.join(str(array.dtype) for array in arrays)}: "
+            "convert them"
         )
     if first.name not in _LETTER:
-        raise TypeError(f"this takes {', '.join(_LETTER)}, not {first}: only gemm takes others")
+        raise TypeError(f"the dtype must be one of {', '.join(_LETTER)}, got {first}: only gemm supports others")
     return _LETTER[first.name]
 
 
 class _Vector:
-    """A vector for cuBLAS, which names it by its lowest address: `at` gives that."""
+    """A vector for cuBLAS. `at` returns its lowest address, which cuBLAS expects for negative strides too."""
 
     def __init__(self, name: str, array: DeviceArray, *, any_order: bool = False) -> None:
         if array.ndim != 1:
-            raise ValueError(f"{name} has shape {array.shape}, and a vector is wanted: reshape(-1) it, or take a row")
+            raise ValueError(f"{name} must be a vector, got shape {array.shape}: reshape(-1) it, or pass one row")
         (self.count,), (step,) = array.shape, array.strides_elements
         if max(self.count, abs(step)) > MOST:
-            raise ValueError(f"{name} has {self.count} elements, {step} apart: cuBLAS counts to 2^31 - 1")
+            raise ValueError(
+                f"{name} has {self.count} elements at a stride of {step}: cuBLAS supports at most 2^31 - 1 of each"
+            )
         if self.count <= 1:
             step = 1
         if step == 0:
-            raise ValueError(
-                f"{name} is one element many times over (its stride is 0), which BLAS does not take: copy() it"
-            )
+            raise ValueError(f"{name} repeats one element (its stride is 0), which BLAS does not support: copy() it")
         self.step = abs(step) if any_order else step
         self._back = min(0, (self.count - 1) * step) * array.itemsize
 
@@ -61,11 +62,11 @@ class _Vector:
 
 def _like(name: str, array: DeviceArray, shape: tuple[int, ...], dtype: Any) -> None:
     if array.shape != shape or array.dtype != dtype:
-        raise ValueError(f"{name} is {array.dtype} {array.shape}, and {memory.as_dtype(dtype)} {shape} is wanted")
+        raise ValueError(f"{name} must be {memory.as_dtype(dtype)} {shape}, got {array.dtype} {array.shape}")
 
 
 def _number(x: Any, out: Any, stream: Any, dtype: Any) -> Any:
-    """(out, stream): where a number is to be written, `dtype` by that of x."""
+    """Return (out, stream) for a result of shape (); a new `out` has the dtype `dtype(name of x's dtype)`."""
     if out is not None:
         return out, stream
     calls.expect_arrays(x)
@@ -77,24 +78,50 @@ def _number(x: Any, out: Any, stream: Any, dtype: Any) -> Any:
 
 
 def asum(x: Any, out: Any = None, *, stream: Any = None) -> Any:
-    """The sum of |x|, or of |real| + |imaginary| for complex x, into `out` of shape () and the real dtype."""
+    """Compute the sum of |x|, or of |real| + |imaginary| for complex x.
+
+    Args:
+        x: A vector.
+        out: Array of shape () for the result, of x's dtype or its real part's; a new array if None.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `out`; the call does not wait.
+    """
     out, stream = _number(x, out, stream, lambda name: REAL.get(name, name))
     run(_measure, (x, out), ("asum",), stream)
     return out
 
 
 def nrm2(x: Any, out: Any = None, *, stream: Any = None) -> Any:
-    """The Euclidean length of x, into `out` of shape () and the real dtype; no square overflows on the way."""
+    """Compute the Euclidean norm of x. Intermediate squares do not overflow.
+
+    Args:
+        x: A vector.
+        out: Array of shape () for the result, of x's dtype or its real part's; a new array if None.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `out`; the call does not wait.
+    """
     out, stream = _number(x, out, stream, lambda name: REAL.get(name, name))
     run(_measure, (x, out), ("nrm2",), stream)
     return out
 
 
 def amax(x: Any, out: Any = None, *, stream: Any = None) -> Any:
-    """Where the element of largest |x| is (|real| + |imaginary| for complex x), into `out`, int32 of shape ().
+    """Find the index of the element with the largest |x| (|real| + |imaginary| for complex x), counted from 1.
 
-    Counted from 1, as BLAS does, the first where several are equal, 0 of an empty x. It is the largest size, not the
-    largest number: of [1, -100] it is 2. A softmax that subtracts x[amax - 1] for the maximum overflows there.
+    The first of several equal elements counts; the index is 0 if x is empty. It is not the index of the maximum: for
+    [1, -100] it is 2, so a softmax must not subtract x[amax - 1].
+
+    Args:
+        x: A vector.
+        out: int32 array of shape () for the result; a new array if None.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `out`; the call does not wait.
     """
     out, stream = _number(x, out, stream, lambda name: "int32")
     run(_measure, (x, out), ("amax",), stream)
@@ -104,10 +131,10 @@ def amax(x: Any, out: Any = None, *, stream: Any = None) -> Any:
 def _measure(of: Cublas, arrays: Sequence[DeviceArray], name: str) -> CallPlan:
     x, out = arrays
     letter = _letter(x)
-    # The order of the elements matters to the first largest alone.
+    # Only amax, which finds the first of equal elements, depends on the order of the elements.
     vector = _Vector("x", x, any_order=name != "amax")
     if vector.step < 0:
-        raise ValueError("x runs backwards, and cuBLAS counts only forwards: give x[::-1], and count from the end")
+        raise ValueError("x has a negative stride, which amax does not support: pass x[::-1], and count from the end")
     _like("out", out, (), np.int32 if name == "amax" else REAL.get(x.dtype.name, x.dtype))
     full = f"i{letter}amax" if name == "amax" else f"{MEASURED.get(letter, letter)}{name}"
     call = functools.partial(getattr(of.library, full), of.numbers(), vector.count)
@@ -119,7 +146,17 @@ def _measure(of: Cublas, arrays: Sequence[DeviceArray], name: str) -> CallPlan:
 
 
 def dot(x: Any, y: Any, out: Any = None, *, conj: bool = False, stream: Any = None) -> Any:
-    """The sum of x * y, of conj(x) * y with `conj` (BLAS's dotc), into `out` of shape ()."""
+    """Compute the sum of x * y.
+
+    Args:
+        x, y: Vectors of the same length and dtype.
+        out: Array of shape () for the result, of x's dtype; a new array if None.
+        conj: Compute the sum of conj(x) * y (BLAS's dotc).
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `out`; the call does not wait.
+    """
     out, stream = _number(x, out, stream, lambda name: name)
     run(_dot, (x, y, out), (bool(conj),), stream)
     return out
@@ -142,7 +179,16 @@ def _dot(of: Cublas, arrays: Sequence[DeviceArray], conj: bool) -> CallPlan:
 
 
 def scal(x: Any, alpha: complex, *, stream: Any = None) -> Any:
-    """x = alpha * x. Returns x."""
+    """Compute x = alpha * x in place.
+
+    Args:
+        x: A vector.
+        alpha: The factor, a host number.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `x`; the call does not wait.
+    """
     run(_scal, (x,), (alpha,), stream)
     return x
 
@@ -159,7 +205,16 @@ def _scal(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any) -> CallPlan:
 
 
 def axpy(x: Any, y: Any, alpha: complex = 1, *, stream: Any = None) -> Any:
-    """y = alpha * x + y. Returns y."""
+    """Compute y = alpha * x + y in place.
+
+    Args:
+        x, y: Vectors of the same length and dtype.
+        alpha: The factor, a host number.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `y`; the call does not wait.
+    """
     run(_axpy, (x, y), (alpha,), stream)
     return y
 
@@ -184,20 +239,29 @@ def _axpy(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any) -> CallPlan:
 def gemv(
     a: Any, x: Any, out: Any = None, *, alpha: complex = 1, beta: complex = 0, conj: bool = False, stream: Any = None
 ) -> Any:
-    """alpha * a @ x + beta * out, a (m, n), x (n,), out (m,), a new array unless given. Returns out.
+    """Compute out = alpha * a @ x + beta * out. If n is 0, the result is beta * out.
 
-    conj: a's conjugate in its place, for an a that lies row by row. n = 0 gives beta * out.
+    Args:
+        a: A matrix (m, n).
+        x: A vector (n,).
+        out: A vector (m,) for the result; a new array if None.
+        alpha, beta: Factors, host numbers.
+        conj: Use the conjugate of a; a must be row-major.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `out`; the call does not wait.
     """
     calls.expect_arrays(a, x)
     if out is None:
         if beta != 0:
-            raise ValueError(f"beta is {beta}, and there is no out to add to: give out=")
+            raise ValueError(f"beta is {beta}, but there is no out to add to: pass out=")
         if a.ndim != 2:
-            raise ValueError(f"a has shape {a.shape}, and a matrix is wanted")
+            raise ValueError(f"a must be a matrix, got shape {a.shape}")
         stream = calls.on_stream(a.context, stream)
         out = memory.empty(a.context, stream, a.shape[:1], a.dtype)
     run(_gemv, (a, x, out), (alpha, beta, bool(conj)), stream)
-    if a.shape[1] == 0 and out.size and beta != 1:  # BLAS leaves out as it is
+    if a.shape[1] == 0 and out.size and beta != 1:  # BLAS would leave out unchanged
         out.fill(0, stream) if beta == 0 else scal(out, beta, stream=stream)
     return out
 
@@ -226,9 +290,18 @@ def _gemv(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, beta: Any, conj
 
 
 def ger(x: Any, y: Any, a: Any, *, alpha: complex = 1, conj: bool = False, stream: Any = None) -> Any:
-    """a = alpha * outer(x, y) + a, x (m,), y (n,), a (m, n). Returns a.
+    """Compute a = alpha * outer(x, y) + a in place.
 
-    conj: y's conjugate in its place (BLAS's gerc), for an a that lies column by column: a transposed view.
+    Args:
+        x: A vector (m,).
+        y: A vector (n,).
+        a: A matrix (m, n).
+        alpha: The factor, a host number.
+        conj: Use the conjugate of y (BLAS's gerc); a must be column-major, such as a transposed view.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `a`; the call does not wait.
     """
     run(_ger, (x, y, a), (alpha, bool(conj)), stream)
     return a
@@ -241,12 +314,12 @@ def _ger(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, conj: bool) -> C
     m, n = a.shape
     _like("x", x, (m,), a.dtype)
     _like("y", y, (n,), a.dtype)
-    # Of a matrix that lies row by row, cuBLAS sees the transposed one: outer(y, x).
+    # cuBLAS sees a row-major matrix as its transpose, which is outer(y, x).
     swapped = lies.operation == TRANSPOSED
     if swapped and conj and letter in "cz":
         raise ValueError(
-            "cuBLAS conjugates the vector along the columns, which of an a that lies row by row is x: give an a that "
-            "lies column by column (the .T of a contiguous array)"
+            "conj=True needs a column-major a, such as the .T of a contiguous array: for a row-major a, cuBLAS would "
+            "conjugate x instead of y"
         )
     first, second = (_Vector("y", y), _Vector("x", x)) if swapped else (_Vector("x", x), _Vector("y", y))
     ending = "" if letter in "sd" else "c" if conj else "u"
@@ -271,10 +344,20 @@ def trsm(
     a: Any, b: Any, *, alpha: complex = 1, lower: bool = True, right: bool = False, unit: bool = False,
     conj: bool = False, stream: Any = None,
 ) -> Any:  # fmt: skip
-    """The x of a @ x = alpha * b in the place of b, (m, n), which is returned; a is a triangle, (m, m).
+    """Solve a @ x = alpha * b for x in place of b; a is a triangle.
 
-    lower: which one; the other half of a is not read. right: x @ a = alpha * b instead, a (n, n). unit: the diagonal
-    is taken for ones and not read. conj: a's conjugate in its place, where b lies in the other order than a.
+    Args:
+        a: A matrix (m, m), of which one triangle is read; (n, n) with `right`.
+        b: A matrix (m, n), which is overwritten by x.
+        alpha: The factor, a host number.
+        lower: Read the lower triangle of a; otherwise the upper one.
+        right: Solve x @ a = alpha * b instead.
+        unit: Take the diagonal of a as ones and do not read it.
+        conj: Use the conjugate of a; one of a and b must be row-major, the other column-major.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `b`; the call does not wait.
     """
     run(_trsm, (a, b), (alpha, bool(lower), bool(right), bool(unit), bool(conj)), stream)
     return b
@@ -288,14 +371,14 @@ def _trsm(
     of_a, of_b = _matrix("a", a), _matrix("b", b)
     m, n = b.shape
     _like("a", a, (n, n) if right else (m, m), a.dtype)
-    # A b that lies row by row is solved as its transposed one: x^T @ a^T = b^T, from the other side.
+    # A row-major b is solved as its transpose: x^T @ a^T = b^T, from the other side.
     swapped = of_b.operation == TRANSPOSED
     operation = TRANSPOSED if (of_a.operation == TRANSPOSED) != swapped else AS_IT_IS
     if conj and letter in "cz":
         if operation == AS_IT_IS:
             raise ValueError(
-                "cuBLAS conjugates only what it transposes, and a and b lie in one order: give an a that lies in the "
-                "other"
+                "conj=True needs an a in the other memory order than b (row-major or column-major), got both in one "
+                "order: pass a copy of a in the other"
             )
         operation = CONJUGATED
     triangle = LOWER if lower == (of_a.operation == AS_IT_IS) else UPPER
@@ -311,10 +394,19 @@ def _trsm(
 
 
 def syrk(a: Any, out: Any, *, alpha: complex = 1, beta: complex = 0, lower: bool = True, stream: Any = None) -> Any:
-    """alpha * a @ a.T + beta * out for one triangle of out, a (n, k), out (n, n): half the work of a product.
+    """Compute one triangle of out = alpha * a @ a.T + beta * out, with half the work of a product.
 
-    lower: which one; the other half of out stays as it is. Complex numbers are not conjugated. k = 0 gives beta * out.
-    Returns out.
+    Complex numbers are not conjugated. If k is 0, the result is beta * out.
+
+    Args:
+        a: A matrix (n, k).
+        out: A matrix (n, n), of which one triangle is written; the other one is unchanged.
+        alpha, beta: Factors, host numbers.
+        lower: Write the lower triangle; otherwise the upper one.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `out`; the call does not wait.
     """
     run(_syrk, (a, out), (alpha, beta, bool(lower)), stream)
     return out
@@ -333,7 +425,7 @@ def _syrk(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, beta: Any, lowe
     def bind(of: Cublas, pointers: Sequence[int]) -> Callable[[], Any] | None:
         if not n:
             return None
-        at_a = pointers[0] or pointers[1]  # with k = 0 there is none, and none is read
+        at_a = pointers[0] or pointers[1]  # with k = 0 the address of a may be 0; any other will do, as it is not read
         return functools.partial(
             call, at_a, of_a.leading, scale.ctypes.data + scale.itemsize, pointers[1], of_out.leading
         )
@@ -343,5 +435,5 @@ def _syrk(of: Cublas, arrays: Sequence[DeviceArray], alpha: Any, beta: Any, lowe
 
 def _matrix(name: str, array: DeviceArray, *, conj: bool = False) -> Matrix:
     if array.ndim != 2:
-        raise ValueError(f"{name} has shape {array.shape}, and a matrix is wanted")
+        raise ValueError(f"{name} must be a matrix, got shape {array.shape}")
     return matrix(name, array, conj=conj)

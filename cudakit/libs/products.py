@@ -1,4 +1,4 @@
-"""cuBLAS's products of matrices: one, a batch a stride apart, or a batch of matrices anywhere."""
+"""cuBLAS's matrix products: of single matrices, of strided batches, and of lists of matrices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cudakit.memory import makers
 from cudakit.memory.array import DeviceArray
 
 _DEFAULT_ALGORITHM = -1  # cublasGemmAlgo_t
-# (dtype, compute=) and the cublasComputeType_t it means; None is what stands first for a dtype.
+# cublasComputeType_t by (dtype, compute=); the first entry of a dtype is its default.
 _COMPUTE = {
     ("float32", "float32"): COMPUTE_32F,
     ("float32", "tf32"): COMPUTE_FAST_TF32,
@@ -53,23 +53,38 @@ def gemm(
     conj_b: bool = False,
     stream: Any = None,
 ) -> Any:
-    """alpha * a @ b + beta * c, by cuBLAS. Returns `out` without waiting.
+    """Compute alpha * a @ b + beta * c with cuBLAS, without waiting. If k is 0, the result is beta * c.
 
-    a: (m, k), b: (k, n), out: (m, n), all row by row or transposed views of such (a.T), with any leading dimension.
-    (batch, m, k) and the like are one strided batch, in which a 2-D operand serves all; lists of 2-D arrays, of one
-    shape and layout each, are a batch anywhere in memory. out: a new array (or list) unless given. c: of out's shape
-    and dtype; out itself unless given, and not read where beta is 0. Operands are of one dtype, float32, float64,
-    complex64, complex128, float16 or bfloat16, and so is out; for the latter two it may be float32.
-    compute: what sums are kept in. float16 has "float32" (unless told otherwise) and "float16"; float32 has "tf32",
-    which rounds the operands to 11 bits. conj_a, conj_b: conjugate an operand that is a transposed view: a.T with
-    conj_a is a's adjoint. k = 0 gives beta * c. Raises ValueError, TypeError or DeviceMismatch before anything is
-    queued, CudaError where cuBLAS fails.
+    Matrices are row-major or transposed views (a.T), with any leading dimension. 3-D arrays (batch, m, k) are a strided
+    batch; a 2-D operand is then used for all of it. Lists of 2-D arrays, with the same shape and layout within each
+    list, are a batch anywhere in memory. a, b and out have the same dtype, float32, float64, complex64, complex128,
+    float16 or bfloat16; for the last two out may be float32.
+
+    Args:
+        a: (m, k), a batch, or a list.
+        b: (k, n), a batch, or a list.
+        out: (m, n), a batch, or a list; new if None.
+        c: Array of out's shape and dtype; `out` if None. Not read if beta is 0.
+        alpha, beta: Factors, host numbers.
+        compute: Precision of the sums: "float32" (default) or "float16" for float16; "float32" (default) or "tf32",
+            which rounds the operands to 11 bits, for float32.
+        conj_a, conj_b: Conjugate an operand that is a transposed view: a.T with conj_a is the adjoint of a.
+        stream: The stream the call is queued on; the device's default stream if None.
+
+    Returns:
+        `out`.
+
+    Raises:
+        ValueError: If shapes, strides or options do not fit; nothing was queued.
+        TypeError: If dtypes do not fit, or an operand is not a device array; nothing was queued.
+        DeviceMismatch: If an operand is on another device; nothing was queued.
+        CudaError: If cuBLAS fails.
     """
     if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
         return _gemm_of_lists(a, b, out, c, (alpha, beta, compute, bool(conj_a), bool(conj_b)), stream)
     if out is None:
         if c is None and beta != 0:
-            raise ValueError(f"beta is {beta}, and there is no c for it: give c=, or out= to add to")
+            raise ValueError(f"beta is {beta}, but there is no c to add: pass c=, or out= to add to")
         calls.expect_arrays(a, b)
         stream = calls.on_stream(a.context, stream)
         shape = product_shape(a.shape, b.shape)
@@ -84,11 +99,11 @@ def gemm(
 
 
 def product_shape(a: Sequence[int], b: Sequence[int], names: tuple[str, str] = ("a", "b")) -> tuple[int, ...]:
-    """The shape of a @ b; ValueError, with the operands' `names`, if they do not fit."""
+    """Return the shape of a @ b. Raises ValueError, with the operands' `names`, if the shapes do not fit."""
     of_a, of_b = names
     if len(a) not in (2, 3) or len(b) not in (2, 3):
         raise ValueError(
-            f"a product takes 2-D arrays, or 3-D ones for batches; {of_a} is {tuple(a)}, {of_b} is {tuple(b)}"
+            f"a product needs 2-D arrays, or 3-D arrays for batches; {of_a} is {tuple(a)}, {of_b} is {tuple(b)}"
         )
     if a[-1] != b[-2]:
         raise ValueError(
@@ -96,7 +111,7 @@ def product_shape(a: Sequence[int], b: Sequence[int], names: tuple[str, str] = (
         )
     if len(a) == len(b) == 3 and a[0] != b[0]:
         raise ValueError(
-            f"{of_a} has {a[0]} batches and {of_b} has {b[0]}: give as many, or a 2-D array for all batches"
+            f"{of_a} has {a[0]} batches and {of_b} has {b[0]}: pass equal numbers, or a 2-D array for all batches"
         )
     batches = (a[0],) if len(a) == 3 else (b[0],) if len(b) == 3 else ()
     return (*batches, a[-2], b[-1])
@@ -104,29 +119,29 @@ def product_shape(a: Sequence[int], b: Sequence[int], names: tuple[str, str] = (
 
 def _check_c(c: DeviceArray, out: DeviceArray, operands: Sequence[DeviceArray]) -> None:
     if c.shape != out.shape or c.dtype != out.dtype:
-        raise ValueError(f"c is {c.dtype} {c.shape}, and the output is {out.dtype} {out.shape}: they must be the same")
+        raise ValueError(f"c must have the output's dtype and shape, {out.dtype} {out.shape}, got {c.dtype} {c.shape}")
     if memory.touch(c, out) and not calls.same(c, out):
-        raise ValueError("c and out overlap without being the same array: give the same one, or a separate one")
+        raise ValueError("c and out overlap but are not the same array: pass the same array, or separate ones")
     for operand in operands:
         if memory.touch(operand, out):
-            raise ValueError("out overlaps an operand, which is read throughout: give a separate one")
+            raise ValueError("out overlaps an operand: pass a separate array as out")
 
 
 def _compute_type(dtype: str, compute: str | None) -> int:
     choices = [choice for known, choice in _COMPUTE if known == dtype]
     if not choices:
-        raise TypeError(f"cuBLAS multiplies {', '.join(TYPES)}, not {dtype}: convert the operands")
+        raise TypeError(f"cuBLAS supports {', '.join(TYPES)}, not {dtype}: convert the operands")
     chosen = choices[0] if compute is None else compute
     if chosen not in choices:
-        raise ValueError(f"a product of {dtype} has compute={' or '.join(map(repr, choices))}, not {compute!r}")
+        raise ValueError(f"compute must be {' or '.join(map(repr, choices))} for {dtype}, got {compute!r}")
     return _COMPUTE[dtype, chosen]
 
 
 @dataclass(frozen=True)
 class GemmArguments:
-    """The arguments of one product that do not depend on where its arrays lie, for column-major D = first @ second.
+    """The arguments of one product, except addresses, for a column-major D = first @ second.
 
-    swapped: whether the first is b, as it is where D lies row by row.
+    swapped: whether `first` is b, which is the case if D is row-major.
     """
 
     swapped: bool
@@ -144,25 +159,25 @@ class GemmArguments:
 def _product(
     a: DeviceArray, b: DeviceArray, out: DeviceArray, alpha: Any, beta: Any, compute: Any, conj_a: bool, conj_b: bool
 ) -> GemmArguments:
-    """Check a product and turn it into cuBLAS's terms.
+    """Check a product and return it in cuBLAS's terms.
 
-    cuBLAS reads columns, and a row-major array is its own transposed one column by column. So D = A @ B of row-major
-    arrays is asked for as D^T = B^T @ A^T: B goes first, with the rows' strides as they are. A first, in the order of
-    the text, is B @ A: without an error message for square matrices, and wrong.
+    cuBLAS is column-major, and sees a row-major array as its transpose. So D = A @ B of row-major arrays is requested
+    as D^T = B^T @ A^T: B is passed first, with the row strides unchanged. Passing A first would compute B @ A, which
+    for square matrices raises no error.
     """
     if a.dtype != b.dtype:
-        raise TypeError(f"a is {a.dtype} and b is {b.dtype}: convert one, a product takes operands of one dtype")
+        raise TypeError(f"a is {a.dtype} and b is {b.dtype}: convert one, operands must have the same dtype")
     of_inputs, of_out = a.dtype.name, out.dtype.name
     kind = _compute_type(of_inputs, compute)
     if of_out != of_inputs and not (of_inputs in _HALVES and of_out == "float32" and kind == COMPUTE_32F):
         raise TypeError(
-            f"a product of {of_inputs} gives {of_inputs}"
+            f"out must be {of_inputs}"
             + (" or float32 (with float32 sums)" if of_inputs in _HALVES else "")
-            + f"; out is {of_out}"
+            + f" for operands of {of_inputs}, got {of_out}"
         )
     shape = product_shape(a.shape, b.shape)
     if out.shape != shape:
-        raise ValueError(f"a {a.shape} times b {b.shape} is {shape}, and out is {out.shape}: give one of that shape")
+        raise ValueError(f"out must have shape {shape}, for a {a.shape} times b {b.shape}, got {out.shape}")
     sums = np.float16 if kind == COMPUTE_16F else a.dtype if of_inputs not in _HALVES else np.float32
     scale = factors((alpha, beta), sums)
     (m, k), n = a.shape[-2:], b.shape[-1]
@@ -192,7 +207,7 @@ def _gemm(
             return None
         at_a, at_b, at_out = pointers
         if p.k == 0:
-            at_a = at_b = at_out  # which are not read, and must not be null
+            at_a = at_b = at_out  # they are not read, but must not be null
         first, second = (at_b, at_a) if p.swapped else (at_a, at_b)
         if batch == 1:
             return functools.partial(
@@ -210,11 +225,11 @@ def _gemm(
 
 
 def _gemm_of_lists(a: Any, b: Any, out: Any, c: Any, options: tuple[Any, ...], stream: Any) -> list[DeviceArray]:
-    """A batch of products whose matrices lie anywhere: cuBLAS is given their addresses in device memory."""
+    """Queue a batch of products for lists of matrices, whose addresses are passed to cuBLAS in device memory."""
     lists = [list(each) if isinstance(each, (list, tuple)) else None for each in (a, b, out)]
     counts = {len(each) for each in lists if each is not None}
     if len(counts) != 1 or 0 in counts:
-        raise ValueError(f"lists of {sorted(counts)} matrices: give as many of each, and at least one")
+        raise ValueError(f"lists must have as many matrices each, and at least one, got {sorted(counts)}")
     (count,) = counts
     many_a, many_b, many_out = (
         each if each is not None else [given] * count for each, given in zip(lists, (a, b, out), strict=True)
@@ -223,13 +238,13 @@ def _gemm_of_lists(a: Any, b: Any, out: Any, c: Any, options: tuple[Any, ...], s
     context = many_a[0].context
     stream = calls.on_stream(context, stream)
     if c is not None or (options[1] != 0 and out is None):
-        raise ValueError("a batch of lists adds to out, not to c: copy c into out first")
+        raise ValueError("a product of lists can only add to out=: copy c into out, and pass out without c")
     if out is None:
         shape = product_shape(many_a[0].shape, many_b[0].shape)
         whole = memory.empty(context, stream, (count, *shape), many_a[0].dtype)
         many_out = [whole[i] for i in range(count)]
     elif lists[2] is None:
-        raise ValueError("a batch of lists writes a list of arrays: give out as one")
+        raise ValueError("out must be a list of arrays if a or b is a list")
     calls.expect_arrays(*many_out)
     run(_gemm_batch, (*many_a, *many_b, *many_out), (count, *options), stream)
     return many_out
@@ -239,10 +254,12 @@ def _gemm_batch(of: Cublas, arrays: Sequence[DeviceArray], count: int, *options:
     for name, first in zip(("a", "b", "out"), range(0, 3 * count, count), strict=True):
         kinds = {(array.shape, array.strides, array.dtype) for array in arrays[first : first + count]}
         if len(kinds) > 1:
-            raise ValueError(f"the matrices of {name} differ in shape, strides or dtype: those of one list must not")
+            raise ValueError(
+                f"the matrices in list {name} must have one shape, strides and dtype, got {len(kinds)} kinds"
+            )
     a, b, out = arrays[0], arrays[count], arrays[2 * count]
     if out.ndim != 2:
-        raise ValueError(f"a list holds 2-D arrays, not such as {out.shape}: a 3-D array is a batch by itself")
+        raise ValueError(f"a list must hold 2-D arrays, got shape {out.shape}: pass a 3-D array without a list")
     p = _product(a, b, out, *options)
     by, add = p.factors.ctypes.data, p.factors.ctypes.data + p.factors.itemsize
     nothing = 0 in out.shape or (p.k == 0 and p.factors[1] == 1)

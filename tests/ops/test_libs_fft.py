@@ -77,7 +77,7 @@ def test_the_result_of_irfft_is_even_unless_said_otherwise(device: Any) -> None:
     out = device.empty((2, 9))
     assert fft.irfft(terms, out=out) is out
     near(out.numpy(), x, "float32")
-    with pytest.raises(ValueError, match="has 6 terms on its last axis, and x has 5"):
+    with pytest.raises(ValueError, match=r"must have 6 terms on its last axis .*got 5"):
         fft.irfft(terms, n=10)
 
 
@@ -133,15 +133,15 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "four axes": (lambda d: fft.Plan(d, (2, 2, 2, 2)), ValueError, "1 to 3 axes"),
     "none": (lambda d: fft.Plan(d, (2, 0)), ValueError, "none empty"),
     "no batch": (lambda d: fft.Plan(d, 2, batch=0), ValueError, "1 or more"),
-    "shape": (lambda d: fft.Plan(d, 8).forward(d.zeros(9, "complex64")), ValueError, r"shape \(9,\).*takes \(8,\)"),
+    "shape": (lambda d: fft.Plan(d, 8).forward(d.zeros(9, "complex64")), ValueError, r"shape \(9,\).*needs \(8,\)"),
     "batch": (lambda d: fft.Plan(d, 8, batch=3).forward(d.zeros((2, 8), "complex64")), ValueError, r"3 of \(8,\)"),
     "dtype": (lambda d: fft.Plan(d, 8).forward(d.zeros(8, "complex128")), TypeError, "complex128"),
-    "real for complex": (lambda d: fft.fft(d.zeros(8)), TypeError, "complex64 or complex128, and x is float32"),
+    "real for complex": (lambda d: fft.fft(d.zeros(8)), TypeError, r"complex64 or complex128 .*got float32"),
     "complex for real": (lambda d: fft.rfft(d.zeros(8, "complex64")), TypeError, "float32 or float64"),
     "gaps": (lambda d: fft.fft(d.zeros((4, 8), "complex64")[:, ::2]), ValueError, r"copy\(\) it"),
     "transposed": (lambda d: fft.fft(d.zeros((4, 8), "complex64").T), ValueError, r"copy\(\) it"),
     "first axis": (lambda d: fft.fft(d.zeros((4, 8), "complex64"), (0,)), ValueError, "the last ones"),
-    "too many axes": (lambda d: fft.fft(d.zeros(8, "complex64"), 2), ValueError, "2 axes of an array of 1"),
+    "too many axes": (lambda d: fft.fft(d.zeros(8, "complex64"), 2), ValueError, r"axes must be at most 1, .*got 2"),
     "no axes": (lambda d: fft.fft(d.zeros(8, "complex64"), 0), ValueError, "1 to 3"),
     "norm": (lambda d: fft.fft(d.zeros(8, "complex64"), norm="none"), ValueError, "'none'"),
     "out": (lambda d: fft.fft(d.zeros(8, "complex64"), out=d.zeros(7, "complex64")), ValueError, "out has shape"),
@@ -149,7 +149,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "unaligned": (
         lambda d: fft.fft(d.zeros(18).view(np.float32)[1:17].view("complex64")),
         ValueError,
-        "multiples of 8",
+        "must be aligned to 8 bytes",
     ),
     "partly over itself": (over_itself, ValueError, "overlap"),
 }
@@ -172,7 +172,7 @@ def test_what_was_closed_is_told(device: Any) -> None:
         plan.forward(x, out)
     plan.close()
     plan.close()
-    with pytest.raises(cudakit.Closed, match="make another"):
+    with pytest.raises(cudakit.Closed, match="make a new plan"):
         plan.forward(x)
     with cudakit.Device("sim", fresh=True) as other, pytest.raises(cudakit.DeviceMismatch):
         fft.Plan(other, 8).forward(x)
