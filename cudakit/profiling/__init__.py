@@ -1,10 +1,11 @@
-"""Profiles under Nsight Compute: run, read back, reduced to a row a launch, put in a sentence, drawn as a roofline.
+"""Profiles by Nsight Compute: run it, read its report, reduce it to one row per launch with its bottleneck.
 
     profiling.run_ncu([sys.executable, "examples/gemm.py"], Path("gemm.ncu-rep"))
     for row in profiling.reduce(profiling.read_report("gemm.ncu-rep")):
         print(row["range"], row["time_us"], row["sentence"])
 
-`cudakit profile SCRIPT` does all of it. Needs ncu, whose reader of reports comes along with it.
+`cudakit profile SCRIPT` does all of it, and draws a roofline. Needs ncu and its Python reader, which are installed
+together.
 """
 
 from __future__ import annotations

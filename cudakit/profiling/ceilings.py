@@ -1,8 +1,8 @@
-"""What a roofline's lines stand for, measured: a copy's bandwidth, and the rate of multiply-adds that nothing holds up.
+"""Ceilings of a roofline: the bandwidth of a copy, and the rate of multiply-adds on operands in registers.
 
-A ceiling has a name, a value and a kind: "gbps" (a slanted line) or "tflops" (a level one). They come from running
-`measure` on the GPU, from a report's JSON (`from_report`), or else from the report itself (`from_launch`), whose peaks
-are those of the data sheet at the clock it ran at.
+A ceiling has a name, a value and a kind: "gbps" (a slanted line) or "tflops" (a horizontal one). Ceilings are measured
+on the GPU (`measure`), taken from a report's JSON (`from_report`), or computed from a profile (`from_launch`): the data
+sheet's peaks at the clock of the launch.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 # kernels/peaks/fma.cu and mma.cu
 CHAINS, BLOCK = 16, 256
 MMA_TILES, MMA_FLOPS = 16, 2 * 16 * 8 * 16
-_NOISE = 0x9E3779B1  # an odd number with bits everywhere
+_NOISE = 0x9E3779B1  # an odd number whose set bits are spread out
 
-# How long a peak's kernel runs: long enough that its start and end are lost in it.
+# steps of a peak's kernel: enough that its start and end take a negligible part of its time
 _FMA_STEPS, _MMA_STEPS = 40_000, 20_000
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One line of a roofline. kind: "gbps" or "tflops". pipe: "fma", "tensor" or "dram", what it is a ceiling of.
-    measured: false for a data sheet's figure. source: how or where it was measured."""
+    """One line of a roofline. kind: "gbps" or "tflops". pipe: the limited unit, "fma", "tensor" or "dram". measured:
+    False for a data sheet's figure. source: how or where it was measured."""
 
     name: str
     kind: str
@@ -48,12 +48,14 @@ class Ceiling:
 
 
 def measure(device: Device) -> list[Ceiling]:
-    """A copy, FFMA chains and (from sm_80 on) mma.sync chains, timed on `device`, a GPU: under a second in all."""
+    """Time a copy, FFMA chains and, from sm_80 on, mma.sync chains on `device`, a GPU. Takes less than a second."""
     with device.stream() as stream:
         timer = GpuTimer(device, stream)
         copy = large_copy_ceiling(device, timer)
         size = copy["bytes"]
-        lines = [Ceiling("copy", "gbps", "dram", copy["gbps"], True, f"a copy of {size / 2**30:.1f} GiB, both ways")]
+        lines = [
+            Ceiling("copy", "gbps", "dram", copy["gbps"], True, f"a copy of {size / 2**30:.1f} GiB, read and written")
+        ]
         fma = _rate(device, timer, "fma")
         lines.append(Ceiling("FFMA", "tflops", "fma", fma, True, "kernels/peaks/fma.cu"))
         if int(device.arch.removeprefix("sm_").rstrip("af")) >= 80:
@@ -63,7 +65,7 @@ def measure(device: Device) -> list[Ceiling]:
 
 
 def run_peak(device: Device, which: str, blocks: int, steps: int, *, stream: Any, noise: int = _NOISE) -> Any:
-    """Makes the kernel `which` ("fma" or "mma") ready to run. Returns (launch, output array, FLOPs a launch)."""
+    """Prepare the kernel `which` ("fma" or "mma"). Returns (launch, output array, FLOPs per launch)."""
     kernel = device.compile(f"peaks/{which}.cu")[f"{which}_chains"]
     out = device.zeros((blocks * BLOCK,), np.float32, stream=stream)
     values: tuple[Any, ...] = (out, 0.5, 1.0, steps) if which == "fma" else (out, noise, steps)
@@ -74,7 +76,7 @@ def run_peak(device: Device, which: str, blocks: int, steps: int, *, stream: Any
 
 
 def _rate(device: Device, timer: GpuTimer, which: str) -> float:
-    """TFLOP/s of the kernel `which` with every multiprocessor full."""
+    """TFLOP/s of the kernel `which` with as many resident blocks per multiprocessor as fit."""
     kernel = device.compile(f"peaks/{which}.cu")[f"{which}_chains"]
     blocks = device.multiprocessors * kernel.occupancy(BLOCK, 0)
     steps = _FMA_STEPS if which == "fma" else _MMA_STEPS
@@ -83,8 +85,8 @@ def _rate(device: Device, timer: GpuTimer, which: str) -> float:
 
 
 def from_report(report: Mapping[str, Any], source: str) -> list[Ceiling]:
-    """The measured ceilings that a report holds: of a bench its large copy, and for each dtype the best product of a
-    library or a peer; of a profile those it was drawn with."""
+    """The measured ceilings of a report: of a bench, its large copy and, per dtype, the fastest product of a library or
+    peer; of a profile, the ceilings it was drawn with."""
     if "ncu" in report:
         return [Ceiling(**one) for one in report["ceilings"].values() if one["measured"]]
     lines = []
@@ -104,7 +106,7 @@ def from_report(report: Mapping[str, Any], source: str) -> list[Ceiling]:
 
 
 def from_launch(launch: ProfiledLaunch) -> list[Ceiling]:
-    """The data sheet's peaks, from a launch's own metrics, at the clock it ran at."""
+    """The data sheet's peaks at the clock of the launch, computed from its metrics."""
     peaks = {pipe: math.prod(launch.metrics.get(name, 0.0) for name in pair) for pipe, pair in metrics.PEAKS.items()}
     return [
         Ceiling(f"{what}, data sheet", kind, pipe, peaks[pipe] / scale, False, "ncu's peak at the clock of the launch")
@@ -114,7 +116,7 @@ def from_launch(launch: ProfiledLaunch) -> list[Ceiling]:
 
 
 def best(lines: Iterable[Ceiling]) -> list[Ceiling]:
-    """One ceiling of each name: the highest."""
+    """The highest ceiling of each name."""
     kept: dict[str, Ceiling] = {}
     for ceiling in lines:
         if ceiling.name not in kept or ceiling.value > kept[ceiling.name].value:

@@ -1,11 +1,11 @@
-"""ncu's metrics that a profile is reduced to, by the name they have in a row.
+"""The metrics of ncu from which a row is computed, by their names in the row.
 
-A row's figure comes from one metric, or from a few by the formula in `reduction`. Shares are fractions of one.
+A figure is one metric, or is computed from several in `reduction`. Shares are fractions of 1.
 """
 
 from __future__ import annotations
 
-# Shares of a peak, that ncu gives in percent: of the whole launch ("elapsed"), or while a multiprocessor has work.
+# Fractions of a peak, in percent in ncu: over the whole launch ("elapsed"), or while a multiprocessor is active.
 SHARES = {
     "dram_share": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
     "compute_share": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -24,7 +24,7 @@ SHARES = {
     "branch_efficiency": "smsp__sass_average_branch_targets_threads_uniform.pct",
 }
 
-# Figures that are ncu's own.
+# Figures taken from ncu unchanged.
 COUNTS = {
     "dram_bytes_read": "dram__bytes_read.sum",
     "dram_bytes_written": "dram__bytes_write.sum",
@@ -39,7 +39,7 @@ COUNTS = {
     "lanes": "smsp__thread_inst_executed_per_inst_executed.ratio",
 }
 
-# Accesses of warps to local memory: registers that did not fit, and arrays that are indexed.
+# Accesses of warps to local memory: spilled registers, and arrays with indices unknown at compile time.
 LOCAL = ("l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum", "l1tex__t_requests_pipe_lsu_mem_local_op_st.sum")
 
 DURATION = "gpu__time_duration.sum"  # ns
@@ -55,7 +55,7 @@ GLOBAL = {
 SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_{}.sum"
 REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_{}.sum"
 
-# What holds back a multiprocessor's blocks: the smallest of these limits, in blocks.
+# Limits on the resident blocks per multiprocessor; the smallest applies.
 LIMITS = {
     "registers": "launch__occupancy_limit_registers",
     "shared memory": "launch__occupancy_limit_shared_mem",
@@ -64,8 +64,8 @@ LIMITS = {
     "barriers": "launch__occupancy_limit_barriers",
 }
 
-# Lanes that executed a floating point instruction, a cycle; and how many operations one is. float16 outside of tensor
-# cores is left out: the compiler moves constants with HFMA2, which would count as arithmetic.
+# Lanes that executed a floating point instruction, per cycle, and its FLOPs. float16 outside of tensor cores is left
+# out: the compiler moves constants with HFMA2, which would count as arithmetic.
 ARITHMETIC = {
     "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum.per_cycle_elapsed": 1,
     "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum.per_cycle_elapsed": 1,
@@ -75,7 +75,7 @@ ARITHMETIC = {
     "smsp__sass_thread_inst_executed_op_dfma_pred_on.sum.per_cycle_elapsed": 2,
 }
 
-# Operations of tensor cores, by what they multiply; an fp8 product counts once, dense or sparse.
+# Operations of tensor cores by operand type; an fp8 product counts once, dense or sparse.
 TENSOR = (
     "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
     "sm__ops_path_tensor_src_fp16.sum",
@@ -86,34 +86,34 @@ TENSOR = (
     "sm__ops_path_tensor_src_int8.sum",
 )
 
-# Warps that wait, by why, for each instruction issued. What they add up to is what a warp spends between two.
+# Warps per stall reason and issued instruction; the sum is the number of cycles between two instructions of a warp.
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 STALLS = {
     "long_scoreboard": "data from global or local memory",
-    "lg_throttle": "a place in the queue of global memory instructions",
-    "short_scoreboard": "data from shared memory, or a special function",
-    "mio_throttle": "a place in the queue of shared memory and special functions",
+    "lg_throttle": "space in the queue of global memory instructions",
+    "short_scoreboard": "data from shared memory, or the result of a special function",
+    "mio_throttle": "space in the queue of shared memory and special functions",
     "barrier": "other warps of the block at a barrier",
     "membar": "a memory fence",
-    "wait": "the result of the instruction before, some fixed cycles",
-    "math_pipe_throttle": "an arithmetic pipe that is taken",
-    "dispatch_stall": "the dispatcher, which register reads hold up",
-    "branch_resolving": "a branch's target",
-    "no_instruction": "the next instruction to be fetched",
+    "wait": "the result of the previous instruction, a fixed number of cycles",
+    "math_pipe_throttle": "a busy arithmetic pipe",
+    "dispatch_stall": "the dispatcher, delayed by register reads",
+    "branch_resolving": "the target of a branch",
+    "no_instruction": "the fetch of the next instruction",
     "imc_miss": "a constant that is not in its cache",
-    "drain": "stores to leave before it ends",
+    "drain": "its last stores, before it exits",
     "sleeping": "its own __nanosleep",
-    "tex_throttle": "a place in the texture queue",
-    "gmma": "a product of wgmma",
-    "misc": "something rare",
-    "not_selected": "nothing: it was ready, and another warp was taken",
+    "tex_throttle": "space in the texture queue",
+    "gmma": "a wgmma product",
+    "misc": "another, rare reason",
+    "not_selected": "nothing: it was ready, and another warp was selected",
     "selected": "nothing: it issued",
 }
-# No reason to wait: the warp issued, or could have.
+# Not stalls: the warp issued an instruction, or was ready to.
 READY = ("selected", "not_selected")
 
-# Peaks of the data sheet at the clock of the launch, for a roofline where none was measured: bytes, and lanes that
-# multiply and add, a cycle; and cycles a second.
+# Data sheet peaks at the clock of the launch, for a roofline without measured ceilings: bytes per cycle, lanes that
+# execute an FFMA per cycle, and cycles per second.
 PEAKS = {
     "dram": ("dram__bytes.sum.peak_sustained", "dram__cycles_elapsed.avg.per_second"),
     "fma": ("sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained", "sm__cycles_elapsed.avg.per_second"),
@@ -123,13 +123,13 @@ FACTS = ("device__attribute_display_name",)
 ARCH = ("device__attribute_compute_capability_major", "device__attribute_compute_capability_minor")
 
 
-# ncu's sections that hold what it does not take by name (--metrics): these metrics, which begin so.
+# ncu's sections with the metrics that it does not accept by name (--metrics), and the prefixes of these metrics.
 SECTIONS = ("LaunchStats", "Occupancy", "SourceCounters")
 _OF_SECTIONS = ("launch__", "device__", "memory_", "sm__maximum_")
 
 
 def used() -> list[str]:
-    """Every metric that a row is made of, in order."""
+    """All metrics that a row is computed from, in order."""
     names = [*SHARES.values(), *COUNTS.values(), *LOCAL, DURATION, CYCLES, BUSY, ELAPSED, *LIMITS.values()]
     names += [*ARITHMETIC, *TENSOR]
     for operation in GLOBAL.values():
@@ -141,5 +141,5 @@ def used() -> list[str]:
 
 
 def by_name() -> list[str]:
-    """Those that ncu takes by name; `SECTIONS` hold the others."""
+    """The metrics that ncu accepts by name; `SECTIONS` contain the others."""
     return [name for name in used() if not name.startswith(_OF_SECTIONS)]

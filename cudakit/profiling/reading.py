@@ -1,4 +1,4 @@
-"""A report of ncu (.ncu-rep) read back through ncu's own Python reader: a `ProfiledLaunch` for each kernel launch."""
+"""Read a report of ncu (.ncu-rep) with ncu's own Python reader: one `ProfiledLaunch` per kernel launch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from cudakit.profiling.runner import ProfilerError, find_ncu
 class ProfiledLaunch:
     """One profiled kernel launch.
 
-    kernel: the function's name without template arguments; `demangled` has all of it.
-    ranges: the NVTX ranges of cudakit's domain it was launched in, outermost first.
+    kernel: the function's name without template arguments; `demangled` is the complete name.
+    ranges: the NVTX ranges of cudakit's domain around the launch, outermost first.
     grid, block: (x, y, z), in blocks and in threads. metrics: ncu's metrics, in base units (ns, bytes, percent).
-    facts: what ncu gives as text (the device's name, the cache configuration).
+    facts: ncu's text values (the device's name, the cache configuration).
     """
 
     kernel: str
@@ -36,10 +36,15 @@ class ProfiledLaunch:
 
 
 def read_report(path: str | os.PathLike[str], *, domain: str = nvtx.DOMAIN) -> list[ProfiledLaunch]:
-    """Every launch of the report at `path`, in order. domain: whose NVTX ranges to keep.
+    """Return all launches of a report, in order.
 
-    Raises ProfilerError where there is no such report, it cannot be read, or ncu's reader is not here: it is not on
-    any package index but comes with Nsight Compute, in extras/python.
+    Args:
+        path: The .ncu-rep file.
+        domain: The NVTX domain whose ranges are kept.
+
+    Raises:
+        ProfilerError: If the file does not exist or cannot be read, or ncu's reader is not found. The reader is
+            installed with Nsight Compute, in extras/python; no package index has it.
     """
     if not Path(path).is_file():
         raise ProfilerError(f"there is no report {path}")
@@ -54,7 +59,8 @@ def read_report(path: str | os.PathLike[str], *, domain: str = nvtx.DOMAIN) -> l
 
 
 def find_reader(ncu: str | None) -> Path | None:
-    """The folder of ncu_report.py beside `ncu`, or None. A toolkit's bin/ncu is a script, its reader elsewhere."""
+    """Return the folder of ncu_report.py next to `ncu`, or None. A toolkit's bin/ncu is a script, and its reader is in
+    another folder of the toolkit."""
     roots = []
     if ncu is not None:
         real = Path(os.path.realpath(ncu))
@@ -69,14 +75,14 @@ def find_reader(ncu: str | None) -> Path | None:
 
 def _reader() -> Any:
     try:
-        return importlib.import_module("ncu_report")  # on PYTHONPATH, or imported before
+        return importlib.import_module("ncu_report")  # on PYTHONPATH, or already imported
     except ImportError:
         pass
     folder = find_reader(find_ncu())
     if folder is None:
         raise ProfilerError(
-            "reports are read by ncu_report, which comes with Nsight Compute in extras/python; it was not found "
-            "beside ncu. Put its folder into PYTHONPATH, or install Nsight Compute"
+            "reading a report needs ncu_report, which comes with Nsight Compute in extras/python; it was not found "
+            "next to ncu. Add its folder to PYTHONPATH, or install Nsight Compute"
         )
     sys.path.insert(0, str(folder))
     try:

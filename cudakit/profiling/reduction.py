@@ -1,4 +1,4 @@
-"""A launch's two thousand metrics reduced to one row: what it took, what it used of each peak, what held it back."""
+"""Reduce a launch's two thousand metrics to one row: its time, its fractions of the peaks, its bottleneck."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from cudakit.profiling.reading import ProfiledLaunch
 
 Row = dict[str, Any]
 
-# A reason to wait that takes less of a warp's time is left out of its row.
+# stall reasons with a smaller fraction of a warp's time are left out of the row
 _LEAST_STALL = 0.01
-# Innermost of all is the range that cudakit has around each launch.
+# the innermost range, which cudakit puts around each launch
 _OWN = "launch "
-# Ranges of libraries' calls, which a rung may be made of.
+# ranges of library calls, which a variant may consist of
 _LIBRARIES = ("cublas.", "cufft.")
-# Of the others the one that names a rung: family.variant.
+# the name of a variant's range: family.variant
 _RUNG = re.compile(r"(?P<family>\w+)\.(?P<variant>\w+)")
 
 
 def reduce(launches: Iterable[ProfiledLaunch]) -> list[Row]:
-    """A row for each launch, in order. A figure whose metrics were not collected is None."""
+    """Return one row per launch, in order. A figure is None if its metrics were not collected."""
     return [row_of(launch) for launch in launches]
 
 
 def row_of(launch: ProfiledLaunch) -> Row:
-    """One launch: its names, time, traffic, shares of the peaks, caches, occupancy and what limits it, waits, FLOPs,
-    and in `binds` and `sentence` what they come to."""
+    """The row of one launch: names, time, traffic, fractions of the peaks, cache hits, occupancy and its limit, stalls,
+    FLOPs; `binds` is the bottleneck, and `sentence` explains it."""
     metrics = launch.metrics
     name = range_of(launch.ranges)
     rung = _RUNG.fullmatch(name)
@@ -65,10 +65,10 @@ def row_of(launch: ProfiledLaunch) -> Row:
 
 
 def range_of(ranges: Sequence[str]) -> str:
-    """Which of the nested ranges a launch goes by: the innermost that names a rung, or else the innermost; "" for none.
+    """The range that names a launch: the innermost variant's range, else the innermost range; "" if there is none.
 
-    cudakit's own around the launch says nothing of what it is for, and those around libraries' calls (cublas.gemm) name
-    it only where no rung does.
+    cudakit's own range around each launch is ignored. The range of a library call (cublas.gemm) is used only if there
+    is no variant's range.
     """
     said = list(ranges[:-1] if ranges and ranges[-1].startswith(_OWN) else ranges)
     named = [name for name in said if _RUNG.fullmatch(name)]
@@ -77,8 +77,11 @@ def range_of(ranges: Sequence[str]) -> str:
 
 
 def summed(rows: Sequence[Row]) -> list[Row]:
-    """One row for each run of launches in the same range: times, bytes and FLOPs added up, shares and other averages
-    weighted by time, the rest (grid, registers, waits, what binds) that of the longest launch."""
+    """Return one row per series of consecutive launches in the same range.
+
+    Times, bytes and FLOPs are added up, and fractions are averaged by time. Other figures (grid, registers, stalls,
+    bottleneck) are those of the longest launch.
+    """
     sums = []
     for name, group in itertools.groupby(rows, key=lambda row: row["range"]):
         together = list(group)
@@ -111,24 +114,24 @@ _ADDED = (
 
 
 def _limit(row: Mapping[str, Any], metrics: Mapping[str, float]) -> tuple[str, int | None]:
-    """What keeps more blocks off a multiprocessor ("" where all its warps can be there), and how many fit."""
+    """The limit on the resident blocks of a multiprocessor ("" if all its warps can be resident), and their number."""
     limits = {what: metrics[metric] for what, metric in names.LIMITS.items() if metric in metrics}
     if not limits:
         return "", None
     fit = min(limits.values())
     waves = row["waves"]
     if waves is not None and waves < 1 and (row["occupancy"] or 0) < 0.8 * (row["occupancy_theoretical"] or 0):
-        return "grid", int(fit)  # there are not enough blocks to fill what fits
+        return "grid", int(fit)  # fewer blocks than fit
     if row["occupancy_theoretical"] is not None and row["occupancy_theoretical"] >= 0.999:
         return "", int(fit)
     least = [what for what, limit in limits.items() if limit == fit]
-    if "blocks" in least:  # no launch gets past that one, whatever else is as small
+    if "blocks" in least:  # the hardware's own limit, which the kernel cannot raise
         least = ["blocks"]
     return " and ".join(least), int(fit)
 
 
 def _flops(metrics: Mapping[str, float]) -> tuple[float | None, float | None]:
-    """All floating point operations, and those of tensor cores."""
+    """The number of all floating point operations, and of those on tensor cores."""
     cycles = metrics.get(names.CYCLES)
     arithmetic = [metrics[metric] * count for metric, count in names.ARITHMETIC.items() if metric in metrics]
     tensor = [metrics[metric] for metric in names.TENSOR if metric in metrics]
@@ -145,7 +148,7 @@ def _rates(row: Mapping[str, Any], seconds: float | None) -> dict[str, float | N
 
 
 def _stalls(metrics: Mapping[str, float]) -> tuple[dict[str, float], float | None]:
-    """What warps wait for, most first, as shares of a warp's time; and the share in which it issued or was ready to."""
+    """Stalls as fractions of a warp's time, the largest first; and the fraction in which it was ready or issued."""
     each = {reason: metrics.get(names.STALL.format(reason), 0.0) for reason in names.STALLS}
     whole = math.fsum(each.values())
     if not whole:
@@ -157,7 +160,7 @@ def _stalls(metrics: Mapping[str, float]) -> tuple[dict[str, float], float | Non
 
 
 def _tidy(value: Any) -> Any:
-    """Six digits of a figure, and counts as whole numbers."""
+    """Round a figure to six digits, and make a count an int."""
     if isinstance(value, dict):
         return {key: _tidy(item) for key, item in value.items()}
     if not isinstance(value, float):

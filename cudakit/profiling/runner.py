@@ -1,4 +1,4 @@
-"""Nsight Compute (ncu) run on a command: found, started with the right flags, and its failures said in a sentence."""
+"""Run Nsight Compute (ncu) on a command: find it, start it with the flags needed, explain its errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cudakit.errors import CudakitError
 
-# What ncu's own lines begin with; all others are the profiled program's.
+# the prefix of ncu's own lines; other lines are the profiled program's
 NCU_LINE = "=="
 
 NO_NCU = (
@@ -19,30 +19,30 @@ NO_NCU = (
     "install Nsight Compute, which also comes with the CUDA toolkit"
 )
 
-# What ncu says, and what to do about it.
+# words of ncu's messages, and the advice for each
 _HINTS = {
-    "ERR_NVGPUCTRPERM": "The driver lets only administrators read the GPU's performance counters. Either run this "
-    "command as root, or let every user read them: write `options nvidia NVreg_RestrictProfilingToAdminUsers=0` to a "
+    "ERR_NVGPUCTRPERM": "The driver allows only administrators to read the GPU's performance counters. Run this "
+    "command as root, or allow all users: write `options nvidia NVreg_RestrictProfilingToAdminUsers=0` to a "
     "file in /etc/modprobe.d, rebuild the initial ramdisk and restart the machine. A container needs the SYS_ADMIN "
-    "capability (docker run --cap-add=SYS_ADMIN) besides.",
-    "LibraryNotLoaded": "ncu finds no NVIDIA driver (libcuda.so.1) here.",
+    "capability too (docker run --cap-add=SYS_ADMIN).",
+    "LibraryNotLoaded": "ncu did not find the NVIDIA driver (libcuda.so.1).",
     "Failed to find metric": "`ncu --query-metrics` lists the metrics of this GPU.",
-    "is not a valid option": "This ncu may be too old: cudakit is tried with 2025.3.",
-    "unrecognised option": "This ncu may be too old: cudakit is tried with 2025.3.",
-    "Another instance": "Performance counters serve one profiler at a time: wait for the other, or end it.",
-    "lock file": "Another user's ncu left its lock behind: set TMPDIR to a folder of your own, or have it removed.",
-    "Failed to prepare kernel": "The kernel's memory is saved and put back between passes: give it a smaller problem, "
-    "or fewer passes (--set basic).",
-    "returned an error code": "Run the command without the profiler to see whether it works at all.",
+    "is not a valid option": "This ncu may be too old: cudakit is tested with 2025.3.",
+    "unrecognised option": "This ncu may be too old: cudakit is tested with 2025.3.",
+    "Another instance": "Only one profiler at a time can use the performance counters: wait for the other, or stop it.",
+    "lock file": "Another user's ncu left its lock file: set TMPDIR to a folder of your own, or remove the file.",
+    "Failed to prepare kernel": "ncu saves and restores the kernel's memory between passes: profile a smaller problem, "
+    "or use fewer passes (--set basic).",
+    "returned an error code": "Run the command without the profiler to check that it works.",
 }
 
 
 class ProfilerError(CudakitError):
-    """A profile could not be made or read. The text has the profiler's own words, and what to do."""
+    """A profile could not be made or read. The message quotes ncu and says what to do."""
 
 
 def find_ncu() -> str | None:
-    """The path of Nsight Compute's command line, or None: in PATH, the CUDA toolkit, or where it is installed alone."""
+    """Return the path of ncu, from PATH, the CUDA toolkit or Nsight Compute's own folder; None if it is not found."""
     path = shutil.which("ncu")
     if path:
         return path
@@ -53,7 +53,7 @@ def find_ncu() -> str | None:
 
 
 def ncu_version(ncu: str) -> str:
-    """What `ncu --version` calls itself, such as "2025.3.1.0"; empty where it does not say."""
+    """Return the version that `ncu --version` prints, such as "2025.3.1.0"; "" if it prints none."""
     try:
         done = subprocess.run([ncu, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -71,10 +71,10 @@ def arguments(
     kernels: str | None = None,
     ranges: Sequence[str] = (),
 ) -> list[str]:
-    """ncu's flags for `run_ncu` of the same arguments.
+    """Return ncu's flags for `run_ncu` with the same arguments.
 
-    Clocks are left alone (`--clock-control none`): ncu would otherwise lock the chip to its base clock, which needs
-    permission and gives times that no run without a profiler has. Caches are flushed before every pass, its default.
+    Clocks are not controlled (`--clock-control none`): by default ncu locks the chip to its base clock, which needs
+    permission and makes kernels slower than without a profiler. Caches are flushed before each pass, ncu's default.
     """
     flags = ["--nvtx", "--clock-control", "none", "--force-overwrite", "--export", str(report)]
     flags += ["--metrics", ",".join(metrics)] if metrics is not None else ["--set", set]
@@ -98,22 +98,27 @@ def run_ncu(
     ranges: Sequence[str] = (),
     line: Callable[[str], None] | None = None,
 ) -> None:
-    """Profiles `command` and writes `report` (a path that ends in .ncu-rep), over what stood there.
+    """Profile a command and write a report.
 
-    metrics: these ncu metrics alone, instead of the section set named `set` (basic, detailed, full). sections: these
-    sections besides.
-    kernels: a regular expression; only kernels whose name (without template arguments) has a match are profiled.
-    ranges: only launches within these NVTX ranges, in ncu's own notation: "cudakit@softmax.tree_reduce/".
-    line: is given every line of output, the program's and ncu's (which begin with ==), as it comes.
+    Args:
+        command: The program and its arguments.
+        report: The file to write, which ends in .ncu-rep; an existing one is replaced.
+        metrics: Collect only these metrics of ncu, instead of a section set.
+        sections: Collect these sections too.
+        set: The section set: "basic", "detailed" or "full".
+        kernels: A regular expression; only kernels whose name (without template arguments) has a match are profiled.
+        ranges: Profile only launches within these NVTX ranges, in ncu's notation: "cudakit@softmax.tree_reduce/".
+        line: Called with each line of output, the program's and ncu's (which begin with ==), when it is printed.
 
-    Raises ProfilerError, with ncu's own words, where ncu is not there or fails, or no kernel was profiled.
+    Raises:
+        ProfilerError: If ncu is not found or fails, or profiled no kernel. The message quotes ncu.
     """
     ncu = find_ncu()
     if ncu is None:
         raise ProfilerError(NO_NCU)
     if report.suffix != ".ncu-rep":
-        raise ProfilerError(f"{report} is no name for a report: ncu's end in .ncu-rep")
-    report.unlink(missing_ok=True)  # an old one must not be taken for this run's
+        raise ProfilerError(f"{report} cannot be a report's name: it must end in .ncu-rep")
+    report.unlink(missing_ok=True)  # so that an old report is not mistaken for this run's
     whole = [
         ncu,
         *arguments(report, metrics=metrics, sections=sections, set=set, kernels=kernels, ranges=ranges),
@@ -137,32 +142,32 @@ def run_ncu(
 
 
 def _problem(status: int, own: Sequence[str], others: Sequence[str], report: Path) -> str | None:
-    """What went wrong, in ncu's words and ours, or None."""
+    """Return the error of a run, with ncu's messages and advice; None if it succeeded."""
     said = [text.split("==", 2)[2].strip() for text in own if text.startswith(("==ERROR==", "==WARNING=="))]
     hints = [hint for words, hint in _HINTS.items() if any(words in text for text in (*own, *others))]
     if status == 0 and report.is_file():
         return None
     if any("No kernels were profiled" in text for text in own) and not hints:
         hints.append(
-            "The command launched no kernel on a GPU that was asked for: look at its --device, at --kernels and at the "
-            "ranges (names that fit: `cudakit profile --help`)."
+            "The command launched no kernel on a GPU, or not one that was requested: check its --device, --kernels and --ranges (see "
+            "`cudakit profile --help`)."
         )
     what = "ncu profiled nothing" if status == 0 else f"ncu failed (exit status {status})"
-    # A script that failed says why at the end of its own output.
-    own_words = said or [text for text in own if text] or ["it said nothing"]
+    # the error of a failed script is at the end of its output
+    own_words = said or [text for text in own if text] or ["it printed no message"]
     tail = [text for text in others if text.strip()][-8:]
     parts = [f"{what}: {' '.join(own_words)}", *hints]
     if tail:
         parts.append("The end of the output:\n" + "\n".join(f"    {text}" for text in tail))
     if report.is_file():
-        parts.append(f"What was profiled until then is in {report}: --import reads it.")
+        parts.append(f"The launches profiled until then are in {report}: read it with --import.")
     return "\n".join(parts)
 
 
 def script_command(script: str, rest: Sequence[str], *, module: bool = False) -> list[str]:
-    """How `script` is run: a .py file or a module by this Python, anything else as a program of its own.
+    """Return the command that runs `script`: a .py file or a module by this Python, another file as a program.
 
-    Raises ProfilerError where there is no such file or program.
+    Raises ProfilerError if there is no such file or program.
     """
     if module:
         return [sys.executable, "-m", script, *rest]

@@ -1,5 +1,5 @@
-"""What a kernel's counters say to look at first: the worst uncoalesced access, bank conflict, divergent branch and
-atomic of a kernel, each with its source line and the reason in a sentence."""
+"""Advice from a kernel's counters: its worst uncoalesced access, bank conflict, divergent branch, contended atomic and
+so on, each with its source line and a sentence that explains it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# what is not worth a look: sectors over the fewest, n of a mean n-way conflict, lanes at one address, active lanes
+# thresholds of advice: sectors relative to the fewest, n of a mean n-way conflict, lanes at one address, active lanes
 SECTORS_OVER_IDEAL = 2.0
 CONFLICT_WAYS = 1.5
 CONTENTION = 4.0
 LANES = 24.0
-# a line with less than this share of the kernel's instructions is not worth a look for its idle lanes alone
+# the least fraction of the kernel's instructions for which a line's idle lanes are reported
 IDLE_SHARE = 0.05
 LOW_OCCUPANCY = 0.5
-# barriers that a warp comes to
+# barriers per warp
 BARRIERS = 8.0
 
 SourceLine = tuple[str, int]
@@ -23,8 +23,8 @@ SourceLine = tuple[str, int]
 
 @dataclass(frozen=True)
 class Hint:
-    """Something to look at: `kind` ("uncoalesced load"), `place` (file and line; None: the kernel as a whole), `why` in
-    a sentence or two."""
+    """One piece of advice: `kind` ("uncoalesced load"), `place` (file and line; None: the whole kernel), and `why`, the
+    explanation in a sentence or two."""
 
     kind: str
     place: SourceLine | None
@@ -42,17 +42,17 @@ class GlobalTraffic:
 
     @property
     def each(self) -> float:
-        """Sectors a request."""
+        """Sectors per request."""
         return self.sectors / self.requests
 
     @property
     def over(self) -> float:
-        """Sectors over the fewest that the lanes' bytes could lie in."""
+        """Sectors relative to the fewest that can hold the lanes' bytes."""
         return self.sectors / self.ideal if self.ideal else 1.0
 
 
 def global_traffic(line: Any) -> list[GlobalTraffic]:
-    """A line's global loads and stores, those it has."""
+    """A line's global loads and global stores, without a direction that it does not have."""
     directions = [
         GlobalTraffic("load", line.global_load_requests, line.global_load_sectors, line.global_load_ideal_sectors),
         GlobalTraffic("store", line.global_store_requests, line.global_store_sectors, line.global_store_ideal_sectors),
@@ -61,7 +61,7 @@ def global_traffic(line: Any) -> list[GlobalTraffic]:
 
 
 def hints(counters: Any) -> list[Hint]:
-    """What to look at first in a kernel's Counters: at most one place of each kind, the worst."""
+    """Advice for a kernel's Counters: of each kind the worst place, if one is above the kind's threshold."""
     worst: list[Hint] = []
     for look in (_uncoalesced, _conflict, _contention, _local, _barriers, _idle, _divergent, _occupancy):
         worst.extend(look(counters))
@@ -69,7 +69,7 @@ def hints(counters: Any) -> list[Hint]:
 
 
 def _worst(counters: Any, badness: Callable[[Any], float]) -> tuple[SourceLine, Any] | None:
-    """The line with the greatest badness above 0; of equal ones the first."""
+    """The line with the greatest badness, the first of equal ones; None if none is above 0."""
     lines = sorted(counters.per_line.items())
     place, line = max(lines, key=lambda item: badness(item[1]), default=(("", 0), None))
     return (place, line) if line is not None and badness(line) > 0 else None
@@ -88,15 +88,18 @@ def _uncoalesced(counters: Any) -> Iterator[Hint]:
             yield Hint(
                 f"uncoalesced {kind}",
                 worst[0],
-                f"A {kind} of one warp touches {_short(access.each)} sectors of 32 bytes; the bytes asked for fit in "
-                f"{_short(access.ideal / access.requests)}. Its lanes' addresses are far apart, and the rest of each "
-                "sector is moved for nothing: let neighbouring lanes touch neighbouring elements.",
+                f"One {kind} of a warp touches {_short(access.each)} sectors of 32 bytes on average; its bytes fit in "
+                f"{_short(access.ideal / access.requests)}. The lanes' addresses are far apart, and the unused bytes "
+                "of each sector waste bandwidth: have neighbouring lanes access neighbouring elements.",
             )
 
 
 def conflict_ways(line: Any) -> float:
-    """n of a line's mean n-way bank conflict. Passes beyond the fewest are none where no lanes meet in a bank: a warp
-    of which some lanes are switched off needs a pass for each half or quarter that has one."""
+    """n of a line's mean n-way bank conflict; at most 1 if no two lanes ever conflict.
+
+    More wavefronts than the fewest are not always conflicts: 8-byte and 16-byte accesses take one wavefront for each
+    half or quarter of the warp that has an active lane.
+    """
     return float(line.mean_bank_conflict) if line.worst_bank_conflict > 1 else min(line.mean_bank_conflict, 1.0)
 
 
@@ -107,10 +110,10 @@ def _conflict(counters: Any) -> Iterator[Hint]:
         yield Hint(
             "bank conflict",
             worst[0],
-            f"Up to {line.worst_bank_conflict} lanes of a warp want different words of one shared-memory bank, and are "
-            f"served one after another: {line.worst_bank_conflict}-way in the worst request, "
-            f"{_short(line.mean_bank_conflict)}-way in the mean. Lanes that lie a multiple of 32 words apart do this: "
-            "pad each row by one word, or permute its columns.",
+            f"Up to {line.worst_bank_conflict} lanes of a warp access different words of one shared-memory bank, which "
+            f"serves them one after another: {line.worst_bank_conflict}-way in the worst request, "
+            f"{_short(line.mean_bank_conflict)}-way on average. Words whose distance is a multiple of 32 share a bank: "
+            "pad each row by one word, or permute (swizzle) its columns.",
         )
 
 
@@ -121,14 +124,14 @@ def _contention(counters: Any) -> Iterator[Hint]:
         yield Hint(
             "atomics on one address",
             worst[0],
-            f"Up to {line.worst_contention} lanes of a warp ({_short(line.mean_contention)} in the mean) update one "
-            "address, each after the one before. Combine their values within the warp first (shuffles, "
+            f"Up to {line.worst_contention} lanes of a warp ({_short(line.mean_contention)} on average) update one "
+            "address, one after another. Combine their values within the warp first (shuffles, "
             "__reduce_add_sync), or spread them over several addresses.",
         )
 
 
 def _divergent(counters: Any) -> Iterator[Hint]:
-    # Once a block is a guard at a ragged edge, or a thread that does something for all: neither is worth a thought.
+    # once per block is usual: a guard at a ragged edge, or one thread that works for the block
     usual = counters.blocks
     worst = _worst(counters, lambda line: line.divergent_branches if line.divergent_branches > usual else 0)
     if worst is not None:
@@ -136,9 +139,9 @@ def _divergent(counters: Any) -> Iterator[Hint]:
         yield Hint(
             "divergent branch",
             worst[0],
-            f"{line.divergent_branches:,} of the {line.branches:,} times that a warp came here its lanes went both "
-            "ways, each with the lanes of the other idle. Let the condition be the same for a whole warp where both "
-            "ways are long.",
+            f"{line.divergent_branches:,} of the {line.branches:,} times that a warp executed this branch, its lanes "
+            "took both paths, and the warp ran them one after the other. If both paths are long, make the condition "
+            "the same for all lanes of a warp.",
         )
 
 
@@ -156,8 +159,9 @@ def _idle(counters: Any) -> Iterator[Hint]:
         yield Hint(
             "idle lanes",
             worst[0],
-            f"{_short(line.lanes_per_instruction)} of 32 lanes are active here in the mean, in {100 * share:.0f} % of "
-            "the kernel's instructions. A warp costs the same with one lane as with 32.",
+            f"On average {_short(line.lanes_per_instruction)} of 32 lanes are active here, in {100 * share:.0f} % of "
+            "the kernel's instructions. An instruction costs the same with one active lane as with 32: spread the work "
+            "over all lanes.",
         )
 
 
@@ -168,9 +172,9 @@ def _local(counters: Any) -> Iterator[Hint]:
         yield Hint(
             "local memory",
             worst[0],
-            f"{line.local_load_bytes + line.local_store_bytes:,} bytes of local memory are moved here, which lies "
-            "in device memory. An array indexed by what is only known at run time cannot stay in registers: unroll the "
-            "loop, so that its indices are constants.",
+            f"This line reads and writes {line.local_load_bytes + line.local_store_bytes:,} bytes of local memory, "
+            "which is in device memory. An array with an index that is only known at run time cannot stay in "
+            "registers: unroll the loop, so that the indices are constants.",
         )
 
 
@@ -182,9 +186,9 @@ def _barriers(counters: Any) -> Iterator[Hint]:
         yield Hint(
             "many barriers",
             worst[0],
-            f"A warp comes to {_short(each)} barriers, {_short(worst[1].barriers / warps)} of them here, and at each "
-            "waits for the slowest warp of its block. Let each warp do alone what it can, such as reducing by "
-            "shuffles, so that few barriers are left.",
+            f"Each warp reaches {_short(each)} barriers, {_short(worst[1].barriers / warps)} of them here, and waits "
+            "at each for the slowest warp of its block. Exchange data within a warp if possible, for example by a "
+            "reduction with shuffles, which needs no barrier.",
         )
 
 
@@ -194,28 +198,28 @@ def _occupancy(counters: Any) -> Iterator[Hint]:
         yield Hint(
             "low occupancy",
             None,
-            f"{occupancy_text(occupancy)}. Few warps hide little of the latency of memory; a kernel that "
-            "keeps much work in flight in each thread may do well all the same.",
+            f"{occupancy_text(occupancy)}. Few warps hide little memory latency, unless each thread keeps several "
+            "loads or independent instructions in flight.",
         )
 
 
 _LIMITS = {
-    "threads": "the threads that a multiprocessor holds",
-    "blocks": "the blocks that a multiprocessor holds",
+    "threads": "threads per multiprocessor",
+    "blocks": "blocks per multiprocessor",
     "registers": "registers",
     "shared memory": "shared memory",
 }
 
 
 def occupancy_text(occupancy: Any) -> str:
-    """ "50 % occupancy: 1 block a multiprocessor, 32 of 64 warps, limited by registers"."""
+    """ "50 % occupancy: 1 block per multiprocessor, 32 of 64 warps, limited by registers"."""
     blocks = f"{occupancy.blocks} block{'s' * (occupancy.blocks != 1)}"
     return (
-        f"{100 * occupancy.fraction:.3g} % occupancy: {blocks} a multiprocessor, {occupancy.warps} of "
+        f"{100 * occupancy.fraction:.3g} % occupancy: {blocks} per multiprocessor, {occupancy.warps} of "
         f"{occupancy.most_warps} warps, limited by {_LIMITS[occupancy.limit]}"
     )
 
 
 def _short(value: float) -> str:
-    """One digit behind the point where it says something: 32, 4.5."""
+    """With one decimal, unless it is 0: 32, 4.5."""
     return f"{value:.1f}".removesuffix(".0")

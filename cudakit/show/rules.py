@@ -1,4 +1,4 @@
-"""The kinds of reports as rules of an analysis: an id, one sentence, and what to do about it."""
+"""Rules: for each kind of report an id, a sentence that explains it, and the usual fix. SARIF shows them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rule:
-    """kind: that of the reports. summary: what such a report means. advice: how the cause is usually fixed."""
+    """kind: the kind of the reports. summary: their meaning in a sentence. advice: the usual fix."""
 
     kind: str
     summary: str
@@ -25,14 +25,12 @@ class Rule:
         return "".join(part[0].upper() + part[1:] for part in re.findall(r"[A-Za-z0-9]+", self.kind))
 
 
-_SHARED = "Put __syncthreads() between the two accesses (__syncwarp() within a warp), or use atomics."
-
 _RULES = (
     Rule(
         "out of bounds",
-        "An access outside of the memory it was meant for.",
-        "Guard the access with the array's extent, and compute indices past 2^31 in 64 bits. The report names "
-        "the nearest allocation and the distance to it.",
+        "An access outside of an allocation.",
+        "Compare the index with the array's extent before the access, and compute indices above 2^31 in 64 bits. The "
+        "report names the nearest allocation and the distance to it.",
     ),
     Rule(
         "misaligned",
@@ -54,42 +52,49 @@ _RULES = (
     ),
     Rule(
         "uninitialised read",
-        "A kernel read memory in which no value was ever stored.",
-        "Initialise the memory (device.zeros, a store by the kernel), or do not read elements that no thread wrote.",
+        "A kernel read memory that was never written.",
+        "Initialise the memory (device.zeros, or a store by the kernel), or skip elements that no thread has written.",
     ),
-    Rule("shared memory race", "Two threads access one place of shared memory in no defined order.", _SHARED),
+    Rule(
+        "shared memory race",
+        "Two threads access the same shared memory without synchronisation, and at least one of them writes.",
+        "Put __syncthreads() between the two accesses (__syncwarp() within a warp), or use atomics.",
+    ),
     Rule(
         "global memory race",
-        "Threads of different blocks access one place of global memory in no defined order.",
-        "Use atomics, a fence and a flag with release and acquire order, or two launches.",
+        "Threads of different blocks access the same global memory without synchronisation, and at least one writes.",
+        "Use atomics, a flag with release and acquire order, or two launches.",
     ),
     Rule(
         "read before cp.async wait",
-        "The result of an asynchronous copy was used before the wait.",
-        "Wait for the copy (__pipeline_wait_prior, cp.async.wait_group) and synchronise the block before reading.",
+        "A cp.async result was used before the wait.",
+        "Wait for the copy (__pipeline_wait_prior, cp.async.wait_group), then call __syncthreads() before other "
+        "threads read the data.",
     ),
     Rule(
         "divergent barrier",
-        "Some threads of a block did not reach the barrier that the others wait at.",
-        "Move __syncthreads() out of branches and loops whose condition differs between threads; do not return "
+        "Some threads of a block did not reach the barrier at which the others wait.",
+        "Move __syncthreads() out of branches and loops whose condition differs between threads, and do not return "
         "before it.",
     ),
     Rule(
         "lanes missing from a warp operation",
-        "A shuffle, vote or warp barrier names lanes that do not take part.",
-        "Call it with all lanes of the mask active, or compute the mask before the branch.",
+        "The mask of a shuffle, vote or warp barrier includes inactive lanes.",
+        "Move the call out of the branch, or pass the mask of the lanes that take part, computed before the branch "
+        "with __ballot_sync.",
     ),
     Rule(
         "deadlock",
-        "Threads wait for each other, and none can go on.",
-        "Check that every waiting thread is released: barriers that all reach, locks that are unlocked on every path.",
+        "All threads that have not ended wait for each other.",
+        "Check that every wait ends: all threads reach each barrier, and each lock is released on every path.",
     ),
     Rule(
         "hang",
-        "A loop repeats and can never end.",
-        "The value that the loop waits for is never stored, or is not read again: use an atomic or volatile load.",
+        "A loop repeats without any change of state, so it never ends.",
+        "Check that another thread stores the value for which the loop waits, and that the loop reads it again: use an "
+        "atomic or volatile load.",
     ),
-    Rule("trap", "The kernel stopped itself with __trap().", "The kernel detected an error: see the line's condition."),
+    Rule("trap", "The kernel called __trap().", "See the condition that guards the call in the source line."),
     Rule(
         "assertion",
         "An assert() in a kernel failed.",
@@ -97,78 +102,87 @@ _RULES = (
     ),
     Rule(
         "stack overflow",
-        "A thread needs more stack than there is.",
+        "A thread needs more stack than its limit.",
         'Recurse less deeply, or raise the limit: device.set_limit("STACK_SIZE", bytes).',
     ),
     Rule(
         "race between streams",
-        "Two streams use the same memory in no defined order, and one of them writes.",
-        "Order them with an event: other.wait(stream.record()).",
+        "Two streams use the same memory without synchronisation, and at least one of them writes.",
+        "Order the streams with an event: other.wait(stream.record()).",
     ),
     Rule(
         "race on pinned memory",
-        "The host and a stream use the same pinned memory at the same time.",
-        "Wait for the stream or the event before the host touches the buffer.",
+        "The host and a stream may use the same pinned memory at the same time.",
+        "Wait for the stream, or for an event recorded on it, before the host uses the buffer.",
     ),
     Rule(
         "source changed in flight",
         "The source of an asynchronous copy changed before the copy ran.",
-        "Wait for the copy before the buffer is used again.",
+        "Wait for the copy before you write to its source.",
     ),
     Rule(
         "destination changed in flight",
         "The destination of an asynchronous copy was written before the copy ran.",
-        "Wait for the copy before the buffer is used.",
+        "Wait for the copy before you write to its destination.",
     ),
     Rule(
         "result read in flight",
-        "The host read the result of an asynchronous copy before the copy ran.",
-        "Wait for the stream before reading.",
+        "The host read the destination of an asynchronous copy before the copy ran.",
+        "Wait for the stream before you read the destination.",
     ),
     Rule(
         "freed while in use",
-        "Memory was freed while queued work still uses it.",
-        "Free it after the work, on the same stream, or call array.used_on(stream).",
+        "Memory was freed while queued work uses it.",
+        "Free it on the stream of that work, or call array.used_on(stream).",
     ),
     Rule(
         "used before its allocation",
-        "A stream uses memory that another stream's queued allocation has not made yet.",
-        "Have the stream wait for an event recorded after the allocation.",
+        "A stream uses memory before another stream's queued allocation of it has run.",
+        "Let the stream wait for an event that is recorded after the allocation.",
     ),
     Rule(
         "leak",
-        "Something was still alive when its device was closed.",
-        "Close it, drop the last reference, or use a with block. Leaks fail a check only if --checks names leaks.",
+        "An array, stream or other resource was not closed before its device.",
+        "Close it, drop the last reference to it, or use a with block. A leak fails a check only if --checks names "
+        "leaks.",
     ),
     Rule(
         "wrong result",
-        "A kernel's result differs from the reference by more than rounding allows.",
-        "Repeat the smallest failing problem with the command in the report, and look at the element it names.",
+        "A result differs from the reference by more than the rounding error allowed.",
+        "Run the command in the report, which repeats the smallest failing problem, and look at the element it names.",
     ),
     Rule(
         "unstable result",
-        "A problem failed once and then passed, so the result is not deterministic.",
-        "Look for a race, or for memory that is read before it is written.",
+        "A problem failed and then passed: the result is not deterministic.",
+        "Look for a race or an uninitialised read.",
     ),
     Rule(
         "too few problems",
-        "A variant refused so many problems that it was hardly checked.",
-        "Name the kind of problems that the variant takes, or let it take more.",
+        "A variant does not support most of the drawn problems, so it was hardly checked.",
+        'Declare which problems the variant supports, such as problems="aligned", or let it support more.',
     ),
     Rule("compile error", "The source does not compile.", "See the compiler's message."),
     Rule("compile warning", "The compiler warns about this line.", "See the compiler's message."),
     Rule(
         "refused launch",
-        "A launch was refused before anything ran: an argument or a limit is wrong.",
-        "The message names the parameter or the limit, and both sides.",
+        "A launch was rejected before it ran: an argument has the wrong type or value, or a limit is exceeded.",
+        "See the message: it names the parameter or the limit, the value passed and the value needed.",
     ),
-    Rule("out of memory", "The device has too little memory left.", "Free unneeded arrays, or work in chunks."),
-    Rule("failed script", "The script that launches the kernels failed.", "See the exception in the message."),
+    Rule(
+        "out of memory",
+        "The device does not have enough free memory.",
+        "Free arrays that are no longer needed, or process the data in chunks.",
+    ),
+    Rule(
+        "failed script",
+        "The script that launches the kernels raised an exception or exited with a status other than 0.",
+        "See the message.",
+    ),
 )
 
 _BY_KIND = {rule.kind: rule for rule in _RULES}
 
 
 def rule(kind: str) -> Rule:
-    """The rule of a kind of reports; a plain one for a kind without advice of its own."""
+    """The rule of a kind of report; a generic one if the kind has no rule of its own."""
     return _BY_KIND.get(kind) or Rule(kind, f"{kind[:1].upper()}{kind[1:]}.", "See the report.")

@@ -144,10 +144,10 @@ def test_the_page_shows_each_trouble_on_its_line(capsys, mine):
     assert first < text.index("registers a thread"), "what to look at stands above all else"
     line, note = (text.index(said, first) for said in ('class="told"', '<tr class="note">'))
     assert line < note < text.index("</tr>", note)
-    assert text[note : note + 400].count("<b>uncoalesced load</b>: A load of one warp touches 32 sectors") == 1
+    assert text[note : note + 400].count("<b>uncoalesced load</b>: One load of a warp touches 32 sectors") == 1
 
     assert "3 x 32 (2 launches)" in text
-    assert "50 %: 32 blocks a multiprocessor, 32 of 64 warps, limited by the blocks" in text
+    assert "50 %: 32 blocks per multiprocessor, 32 of 64 warps, limited by blocks per multiprocessor" in text
 
 
 def test_an_inlined_header_has_its_lines_and_its_share_of_the_caller(capsys, mine):
@@ -485,7 +485,7 @@ def test_many_barriers_are_named_at_the_line_with_most():
     counters.blocks, counters.threads = 1, 64
     (found,) = advice.hints(counters)
     assert (found.kind, found.place) == ("many barriers", ("a.cu", 2))
-    assert "comes to 12 barriers, 10 of them here" in found.why
+    assert "reaches 12 barriers, 10 of them here" in found.why
     counters.blocks, counters.threads = 4, 256
     assert advice.hints(counters) == []
 
@@ -503,7 +503,7 @@ def test_low_occupancy_is_named_without_a_line():
     counters.occupancy = Occupancy(1, "registers", 16, 64)
     (found,) = advice.hints(counters)
     assert (found.kind, found.place) == ("low occupancy", None)
-    assert found.why.startswith("25 % occupancy: 1 block a multiprocessor, 16 of 64 warps, limited by registers.")
+    assert found.why.startswith("25 % occupancy: 1 block per multiprocessor, 16 of 64 warps, limited by registers.")
 
 
 def test_lanes_that_are_switched_off_are_no_bank_conflict(tmp_path, monkeypatch):

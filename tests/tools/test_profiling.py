@@ -492,7 +492,7 @@ def test_a_failure_is_said_in_ncus_words_and_what_to_do(stand_in, tmp_path, case
 
 def test_what_was_profiled_before_a_failure_is_kept(stand_in, tmp_path):
     stand_in(f'({WRITES})\necho "==ERROR== The application returned an error code (1)."\nexit 1')
-    with pytest.raises(profiling.ProfilerError, match=r"until then is in .*x\.ncu-rep: --import reads it"):
+    with pytest.raises(profiling.ProfilerError, match=r"until then are in .*x\.ncu-rep: read it with --import"):
         profiling.run_ncu(["work"], tmp_path / "x.ncu-rep")
 
 
