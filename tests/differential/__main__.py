@@ -1,11 +1,11 @@
-"""Hold the simulated device against a GPU: every form of instruction, and random programs.
+"""Compare the simulated device with a GPU: every form of instruction, and random programs.
 
     python -m tests.differential --json profiles/h200/conformance.json
     python -m tests.differential --only shfl --count 4096
     python -m tests.differential --record tests/data/forms_h200.npz
     python -m tests.differential --markdown profiles/h200/conformance.json
 
-Exit status: 0 where nothing differs without an explanation, 1 otherwise.
+Exit status: 0 if every difference has an explanation, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from .shrink import shrink
 from .table import Table, lines_of, markdown
 
 PROGRAMS = "random programs"
-SHRINKS = 8  # programs that are made small, of one run
+SHRINKS = 8  # programs that one run shrinks
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.differential", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--count", type=int, default=2048, help="operand vectors a form (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="another number draws other operands and programs")
-    parser.add_argument("--programs", type=int, default=500, help="how many random programs (default: %(default)s)")
-    parser.add_argument("--only", default="", help="forms whose group or name has this text")
+    parser.add_argument("--count", type=int, default=2048, help="operand vectors per form (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of operands and programs (default: %(default)s)")
+    parser.add_argument("--programs", type=int, default=500, help="number of random programs (default: %(default)s)")
+    parser.add_argument("--only", default="", help="only forms whose group or name contains this text")
     parser.add_argument("--against", default="gpu", help="the device to compare with (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="write the table here")
-    parser.add_argument("--details", type=Path, help="write operands and results of what differs here (.npz)")
-    parser.add_argument("--record", type=Path, help="record what the GPU makes of every form here (.npz)")
-    parser.add_argument("--markdown", type=Path, help="print the table of such a JSON file, and do nothing else")
+    parser.add_argument("--details", type=Path, help="write operands and results of forms that differ here (.npz)")
+    parser.add_argument("--record", type=Path, help="record the GPU's results of every form here (.npz)")
+    parser.add_argument("--markdown", type=Path, help="only print the table of a JSON file that --json wrote")
     return parser.parse_args(argv)
 
 
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in table.unexplained[:400]:
         print(line)
     took, left = time.perf_counter() - start, len(table.unexplained)
-    print(f"{len(forms)} forms and {len(of_program)} programs in {took:.0f} s, {left} lines unexplained")
+    print(f"{len(forms)} forms and {len(of_program)} programs in {took:.0f} s, {left} unexplained differences")
     if arguments.json:
         with cudakit.Device(arguments.against) as device:
             about = device.info()
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _shrunk(program: Program, found: Comparison, ours: Runner, theirs: Runner) -> str:
-    """The smallest program and operands that show a difference, with the kernel's PTX."""
+    """Return the smallest program and operands that show a difference, with the kernel's PTX."""
 
     def both(candidate: Program, operands: Words) -> Comparison:
         made = program_form(candidate, PROGRAMS)
@@ -108,9 +108,7 @@ def _shrunk(program: Program, found: Comparison, ours: Runner, theirs: Runner) -
 
     program, operands = shrink(program, found.operands, int(found.wrong.argmax()), differs)
     least = both(program, operands)
-    return "\n".join(
-        ["", "A random program differs; the least of it that does:", *least.lines(1), module([least.form])]
-    )
+    return "\n".join(["", "A random program differs; reduced to:", *least.lines(1), module([least.form])])
 
 
 def _record(forms: Sequence[Form], path: Path, spec: str) -> None:
@@ -125,7 +123,7 @@ def _record(forms: Sequence[Form], path: Path, spec: str) -> None:
 
 
 class _Details:
-    """Whole blocks of lanes in which something differs, of each form the first few."""
+    """The first few blocks of lanes with a difference, for each form."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Any] = {}

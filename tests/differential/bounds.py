@@ -1,9 +1,8 @@
-"""How far approximate instructions may be off: the PTX ISA's bounds, by section, and the references they refer to.
+"""Error bounds of approximate instructions: the PTX ISA's bounds, by section, and the reference functions.
 
-References are computed in float64, whose own error is far below every bound here. A result passes where it is within
-the bound of the reference of its operands, of which .ftz makes zeros of subnormal ones, or where both are the same
-infinity or NaN. A bound holds on the part of the domain for which PTX gives one; `None` marks the rest, where devices
-are free.
+References are computed in float64, whose own error is far below every bound here. A result passes if it is within the
+bound of the reference, or if both are the same infinity or NaN. With .ftz, subnormal operands count as zeros. Outside
+the part of the domain for which PTX states a bound, any result passes: the bound is infinite there.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _PRECISION = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 
 @dataclass(frozen=True)
 class Bound:
-    """section: of the PTX ISA. says: its bound in words. reference: of float64 operands. allowed: the absolute error
-    permitted for (reference, operands...), infinite where PTX gives no bound."""
+    """section: of the PTX ISA. says: its bound in words. reference: a function of float64 operands. allowed: the
+    absolute error permitted for (reference, operands...), infinite if PTX states no bound."""
 
     section: str
     says: str
@@ -57,7 +56,7 @@ def _absolute(size: float) -> Callable[..., Floats]:
 
 
 def _of_angle(reference: Floats, angle: Floats) -> Floats:
-    """sin and cos: 2^-20.5 between -2 pi and 2 pi, 2^-14.7 up to 100 pi, nothing beyond."""
+    """sin and cos: 2^-20.5 between -2 pi and 2 pi, 2^-14.7 up to 100 pi, no bound beyond."""
     size = np.abs(angle)
     return np.where(size <= 2 * np.pi, 2**-20.5, np.where(size <= 100 * np.pi, 2**-14.7, np.inf))
 
@@ -81,7 +80,7 @@ def _quotient(a: Floats, b: Floats) -> Floats:
 
 
 def _upper(function: Callable[[Floats], Floats]) -> Callable[[Floats], Floats]:
-    """Of an operand whose lower 32 bits are not read."""
+    """The function of an operand whose lower 32 bits are ignored."""
     return lambda a: function((a.view(np.uint64) & np.uint64(0xFFFFFFFF00000000)).view(np.float64))
 
 
@@ -127,7 +126,7 @@ BOUNDS: dict[str, Bound] = {
 
 
 def decode(patterns: Words, kind: str) -> Floats:
-    """Bit patterns of a scalar type as float64."""
+    """Return bit patterns of a scalar type as float64."""
     with np.errstate(invalid="ignore"):  # signalling NaN
         return _decode(patterns, kind)
 
@@ -146,7 +145,7 @@ def _scalars(kind: str, patterns: Words) -> tuple[str, list[Words]]:
 
 
 def misses(form: Form, operands: Words, results: Words) -> Mask:
-    """The lanes of an approximate form whose result is further from the reference than PTX lets it be."""
+    """Return the lanes of an approximate form whose result is further from the reference than PTX permits."""
     if form.bound.startswith("mma"):
         return np.zeros(operands.shape[1], np.bool_)
     bound = BOUNDS[form.bound]
@@ -176,7 +175,7 @@ def _miss(bound: Bound, kind: str, ftz: bool, given: list[Floats], result: Float
 
 
 def classes_differ(form: Form, sim: Words, gpu: Words, operands: Words) -> Mask:
-    """Lanes where one device has NaN and the other has not, or NaN of different bits."""
+    """Return lanes in which only one device has NaN, or the NaNs differ in their bits."""
     kind, ours = _scalars(form.outputs[0], sim[0])
     _, theirs = _scalars(form.outputs[0], gpu[0])
     wrong = np.zeros(operands.shape[1], np.bool_)
@@ -187,6 +186,6 @@ def classes_differ(form: Form, sim: Words, gpu: Words, operands: Words) -> Mask:
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """(instruction, bound, section) of every bound, for the table."""
+    """Return (instruction, bound, section) of every bound, for the table."""
     found: list[tuple[str, str, Any]] = [(name, bound.says, bound.section) for name, bound in BOUNDS.items()]
     return found

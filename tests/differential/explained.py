@@ -1,4 +1,4 @@
-"""Differences between the simulated device and a GPU that are understood, with their reasons. All others are bugs."""
+"""Known differences between the simulated device and a GPU, with their reasons. Any other difference is a bug."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Explanation:
-    """forms: a pattern that a form's name must match from its start. reason: what a reader of the table is told.
-    where: of (operands, simulated results, the GPU's results) the lanes that it speaks for; None: all of them."""
+    """forms: a pattern that a form's name must match from its start. reason: the text in the table. `where`: a function
+    of (operands, simulated results, the GPU's results) that returns the lanes it explains; None: all of them."""
 
     forms: str
     reason: str
     where: Callable[[Words, Words, Words], Mask] | None = None
 
     def matches(self, form: Form) -> bool:
-        """Whether it speaks for lanes of a form."""
+        """Return whether it can explain lanes of a form."""
         return re.match(self.forms, form.name) is not None
 
 
 def _upper_half_plus_zero(nan: int) -> Callable[[Words, Words, Words], Mask]:
-    """The GPU did the lower half as the simulated device did, and added +0 to the upper half: it is as it was, but for
-    NaN, which became canonical, and -0. nan: patterns above it, without their signs, are NaN."""
+    """Lanes in which the lower halves are equal and the GPU added +0 to the upper half. That leaves the upper half
+    unchanged, except that NaN becomes canonical and -0 becomes +0. nan: larger patterns, without sign, are NaN."""
 
     def where(operands: Words, sim: Words, gpu: Words) -> Mask:
         low, size = np.uint64(0xFFFF), np.uint64(0x7FFF)
@@ -45,7 +45,7 @@ def _upper_half_plus_zero(nan: int) -> Callable[[Words, Words, Words], Mask]:
 
 
 def _next_bfloat(operands: Words, sim: Words, gpu: Words) -> Mask:
-    """Results of pairs or single values of bf16 that are at most one step apart in each half."""
+    """Lanes whose bf16 results, single or in pairs, differ by at most one step."""
     near = np.ones(operands.shape[1], np.bool_)
     for shift in (0, 16):
         ours, theirs = ((row[0] >> np.uint64(shift) & np.uint64(0xFFFF)).astype(np.int64) for row in (sim, gpu))
@@ -57,22 +57,23 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     *(
         Explanation(
             rf".*%tile.*\b(atom|red)\S*\.add\.noftz\.{pair}\b",
-            "Compiler fault, it seems: of a packed pair in shared memory, atom and red of an H200 (driver 580) add 0 "
-            "to the upper half, where PTX adds the operand's; in global memory they add both.",
+            "Probably a compiler bug (driver 580): on an H200, atom and red on a packed pair in shared memory add 0 to "
+            "the upper half; PTX adds the operand's upper half, as the H200 does in global memory.",
             _upper_half_plus_zero(nan),
         )
         for pair, nan in (("f16x2", 0x7C00), ("bf16x2", 0x7F80))
     ),
     Explanation(
         r"tanh\.approx\.bf16(x2)?\b",
-        "The H200 is past the bound of 2^-8 by less than one step of bf16: its table's error and the rounding add up.",
+        "The H200 exceeds the bound of 2^-8 by less than one step of bf16: its table's error and the rounding error "
+        "add up.",
         _next_bfloat,
     ),
 )
 
 
 def explain(form: Form, operands: Words, sim: Words, gpu: Words, wrong: Mask) -> tuple[Mask, list[str]]:
-    """The lanes of `wrong` that are explained, and the reasons."""
+    """Return the lanes of `wrong` that are explained, and the reasons."""
     found = np.zeros(wrong.shape, np.bool_)
     reasons = []
     for explanation in EXPLANATIONS:

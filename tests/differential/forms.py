@@ -1,10 +1,10 @@
 """Forms: PTX statements from operands to results, and the kernels and modules made of them.
 
-A form's statements read the registers a, b, c... and write d0, d1.... Around them a kernel loads the operands (rows of
-64-bit words, a column a lane) and stores the results likewise. Statements may also use
+A form's statements read the registers a, b, c... and write d0, d1.... A kernel loads the operands before them (rows of
+64-bit words, one column per lane) and stores the results after them in the same layout. Statements may also use
 
     %slot   the lane's number in the grid (b32)            %tid_  its number in the block (b32)
-    %cell   the address of 64 bytes of global memory of its own, zeros when the module is loaded (b64)
+    %cell   the address of the lane's own 64 bytes of global memory, initially zero (b64)
     %tile   the address of the block's 8 KB of shared memory, in the shared window (b32)
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 OPERANDS = "abcdefgh"
-BLOCK = 64  # threads of a block
-CELL = 64  # bytes of global memory a lane
+BLOCK = 64  # threads per block
+CELL = 64  # bytes of global memory per lane
 PTX_VERSION = "9.0"
 TARGET = "sm_90a"
 _SIXTEEN = ("bf16", "e4m3x2", "e5m2x2")
@@ -26,9 +26,9 @@ _SIXTEEN = ("bf16", "e4m3x2", "e5m2x2")
 class Form:
     """Statements and the PTX types of their operands and results.
 
-    group: the row of the table it counts in. inputs: types, or kinds of values of `operands`. declare: declarations of
-    the kernel that the statements need. outside: what stands before the kernel; "$" becomes the kernel's number, in the
-    statements too. bound: for approximate instructions, the key of `bounds`.
+    group: its row in the table. inputs: types, or kinds of values of `operands`. declare: declarations in the kernel
+    that the statements need. outside: text before the kernel; "$" becomes the kernel's number, in the statements too.
+    bound: for approximate instructions, the key of `bounds`.
     """
 
     group: str
@@ -41,18 +41,18 @@ class Form:
 
     @property
     def name(self) -> str:
-        """What identifies it in a catalogue and in reports."""
+        """The form's identity in the catalogue and in reports."""
         types = " ".join(self.inputs) + " -> " + " ".join(self.outputs)
         return f"{' '.join(self.text.split())} ({types})"
 
     @property
     def short(self) -> str:
-        """The end of its name, which has what matters of a long one."""
+        """The name, or the last 200 characters of a longer one."""
         return self.name if len(self.name) <= 200 else f"...{self.name[-200:]}"
 
 
 def op(group: str, name: str, inputs: str, outputs: str, **more: str) -> Form:
-    """The form of one instruction whose operands stand in order: results, then operands."""
+    """Return the form of one instruction whose arguments are its results, then its operands."""
     kinds, results = inputs.split(), outputs.split()
     registers = [f"d{k}" for k in range(len(results))] + list(OPERANDS[: len(kinds)])
     return Form(group, f"{name} {', '.join(registers)};", tuple(kinds), tuple(results), **more)
@@ -63,7 +63,7 @@ def statements(group: str, text: str, inputs: str, outputs: str, **more: str) ->
 
 
 def bits(kind: str) -> int:
-    """The width of a type or kind of operand; what stands after a colon says how values are drawn."""
+    """Return the width of a type or kind of operand; text after a colon selects how values are drawn."""
     kind = kind.partition(":")[0]
     if kind == "pred":
         return 1
@@ -73,12 +73,12 @@ def bits(kind: str) -> int:
         return 16
     match = re.fullmatch(r"[busf](8|16|32|64)", kind)
     if match is None:
-        raise ValueError(f"{kind!r} is no type of an operand")
+        raise ValueError(f"{kind!r} is not an operand type")
     return max(int(match[1]), 16)
 
 
 def register(kind: str) -> str:
-    """The type of the register that holds a kind of value."""
+    """Return the type of the register that holds a kind of value."""
     kind = kind.partition(":")[0]
     return kind if kind in ("pred", "f32", "f64") else f"b{bits(kind)}"
 
@@ -104,7 +104,7 @@ def _store(kind: str, name: str) -> str:
 
 
 def entry(form: Form, name: str) -> str:
-    """A kernel (operands, results, cells, count of lanes) that runs a form."""
+    """Return a kernel (operands, results, cells, count of lanes) that runs a form."""
     number = name.lstrip("k")
     text, declare, outside = (part.replace("$", number) for part in (form.text, form.declare, form.outside))
     used = text + declare
@@ -139,7 +139,7 @@ def entry(form: Form, name: str) -> str:
 
 
 def module(forms: Sequence[Form]) -> str:
-    """A module whose kernels k0, k1... run forms."""
+    """Return a module whose kernels k0, k1... run forms."""
     return "\n".join([header(), *(entry(form, f"k{number}") for number, form in enumerate(forms))])
 
 
@@ -148,5 +148,5 @@ def header() -> str:
 
 
 def unique(forms: Iterable[Form]) -> list[Form]:
-    """The forms, each once."""
+    """Return the forms without duplicates."""
     return list({(form.name, form.declare): form for form in forms}.values())

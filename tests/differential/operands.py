@@ -1,7 +1,7 @@
-"""Values of operands: for each type its edges, crossed, and random words of several distributions.
+"""Values of operands: combinations of each type's edge values, and random words of several distributions.
 
-Everything comes from a counter hashed with the form's text, in integer arithmetic only, so that the same operands come
-out on every machine and under every version of numpy: the recordings keep results alone.
+All values come from a counter hashed with the form's text, in integer arithmetic only. So operands are the same on
+every machine and with every version of numpy, and recordings need to keep only the results.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ def _float_edges(kind: str) -> Words:
     values = [0, 1, 2, ones, ones + 1, ones + 2, one, one - 1, one + 1, one + quiet, (bias - 1) << fraction]
     values += [infinity - 1, infinity, infinity | quiet, infinity | ones, infinity | 1, infinity | quiet | 5]
     values += [(bias + e) << fraction | m for e in (-2, 1, 2, 3) for m in (0, quiet)]
-    # integers' ranges and their rounding
+    # limits of integer types, and rounding to them
     for power in (7, 8, 10, 15, 16, fraction - 1, fraction, fraction + 1, 31, 32, 62, 63, 64):
         if bias + power < top:
             values += [(bias + power) << fraction, ((bias + power) << fraction) - 1, (bias + power) << fraction | 1]
-    # where other formats end: f16, bf16, the 8-bit ones, f32
+    # limits of other formats: f16, bf16, 8-bit floats, f32
     for power in (-9, -10, -14, -15, -24, -25, -126, -127, -133, -134, -149, -150, 127, 128):
         if 0 < bias + power < top:
             values += [(bias + power) << fraction, ((bias + power) << fraction) - 1, (bias + power) << fraction | 1]
     if kind in ("f32", "f64"):
-        shift = fraction - 10  # the last of f16 and of e4m3, and half a unit above
+        shift = fraction - 10  # the largest values of f16 and of e4m3, and half a unit above
         for power, head in ((15, 0x3FF), (8, 0x300), (8, 0x340), (15, 0x300), (15, 0x340)):
             whole = (bias + power) << fraction | head << shift
             values += [whole, whole | 1 << shift - 1, whole | (1 << shift - 1) - 1]
@@ -78,7 +78,7 @@ def _float_edges(kind: str) -> Words:
 
 
 def edges(kind: str) -> Words:
-    """The values of a type where behaviour changes."""
+    """Return the edge values of a type, at which behaviour changes."""
     base = kind.partition(":")[0]
     if base == "pred":
         return np.array([0, 1], dtype=np.uint64)
@@ -88,7 +88,7 @@ def edges(kind: str) -> Words:
 
 
 def _random_floats(base: str, draw: Draw, count: int) -> Words:
-    """Floats near 1, of any exponent, and of few significant bits (which tie when they are rounded)."""
+    """Return floats near 1, with any exponent, and with few significant bits (for ties in rounding)."""
     exponent, fraction = _FORMATS[base]
     bias, sign = (1 << exponent - 1) - 1, np.uint64(exponent + fraction)
     signs = draw.below(2, count) << sign
@@ -103,10 +103,10 @@ def _random_floats(base: str, draw: Draw, count: int) -> Words:
 
 
 def _special(base: str, how: str, draw: Draw, count: int) -> Words:
-    """Kinds of values that a form asks for by name after a colon."""
+    """Return values of the kind that a form names after a colon."""
     width = bits(base)
     mask = np.uint64((1 << width) - 1)
-    if how == "shift":  # mostly in and just past range
+    if how == "shift":  # mostly in range or just past it
         small, large = draw.below(70, count), draw.words(count) & mask
         return np.where(draw.below(8, count) == 0, large, small)
     if how.startswith("below"):
@@ -115,15 +115,15 @@ def _special(base: str, how: str, draw: Draw, count: int) -> Words:
         return (draw.below(67, count) - np.uint64(33)) & mask
     if how == "few":
         return np.array([5, 0xFFFFFFFF, 7, 1 << 32 | 5], dtype=np.uint64)[draw.below(4, count)] & mask
-    if how == "small":  # numbers whose sums of products are exact in any order
+    if how == "small":  # sums of products are exact in any order
         return _small(base, draw, count)
     if how == "any":
         return draw.words(count) & mask
-    raise ValueError(f"{base}:{how} is no kind of operand")
+    raise ValueError(f"{base}:{how} is not a kind of operand")
 
 
 def _small(base: str, draw: Draw, count: int) -> Words:
-    """Integers from -8 to 8 in a format; of a pair, in both halves."""
+    """Return integers from -8 to 8 in a format; for a pair, in both halves."""
     number = draw.below(17, count).astype(np.int64) - 8
     if base.endswith("x2"):
         low, high = _small(base[:-2], draw, count), _small(base[:-2], draw, count)
@@ -138,7 +138,7 @@ def _small(base: str, draw: Draw, count: int) -> Words:
 
 
 def sample(kind: str, draw: Draw, count: int) -> Words:
-    """Random values of a type: edges, near ones, and any bits."""
+    """Return random values of a type: edge values, moderate values, and any bits."""
     base, _, how = kind.partition(":")
     if how:
         return _special(base, how, draw, count)
@@ -160,8 +160,8 @@ def sample(kind: str, draw: Draw, count: int) -> Words:
 
 
 def vectors(form: Form, count: int, seed: int = 0) -> Words:
-    """(operands, count) words. A third at most are crossed edges, the rest is random; a single 16-bit operand takes
-    every value it has where the count allows it."""
+    """Return (operands, count) words. Up to a third are combinations of edge values, the rest is random; a single
+    16-bit operand takes all of its values if the count allows it."""
     inputs = form.inputs
     draw = Draw(f"{seed} {form.name}" if seed else form.name)
     if not inputs:
@@ -189,7 +189,7 @@ def vectors(form: Form, count: int, seed: int = 0) -> Words:
 
 
 def _arrange(form: Form, rows: Words, draw: Draw) -> None:
-    """Make some lanes of float forms cancel, tie, or land at the end of the normal range."""
+    """Set some lanes of float forms so that results cancel, tie, or are at the end of the normal range."""
     kinds, count = form.inputs, rows.shape[1]
     kind = kinds[0]
     if kind not in ("f32", "f64") or any(k != kind for k in kinds) or not 2 <= len(kinds) <= 3:
@@ -204,7 +204,7 @@ def _arrange(form: Form, rows: Words, draw: Draw) -> None:
         return
     mantissas = [draw.words(size) >> np.uint64(64 - fraction) for _ in kinds]
     divides = "div" in form.text
-    # product or quotient of about the smallest normal number
+    # the product or quotient is about the smallest normal number
     first = np.uint64(1) + draw.below(2 * bias - 1, size)
     shift = draw.below(5, size).astype(np.int64) - 2
     exponents = first.astype(np.int64)
@@ -212,11 +212,11 @@ def _arrange(form: Form, rows: Words, draw: Draw) -> None:
     rows[0, part] = first << np.uint64(fraction) | mantissas[0]
     rows[1, part] = other.astype(np.uint64) << np.uint64(fraction) | mantissas[1]
     part = slice(count // 2, count // 2 + count // 8)
-    if len(kinds) == 3:  # c is -a * b, give or take a unit
+    if len(kinds) == 3:  # c is -a * b, plus or minus one unit
         with np.errstate(all="ignore"):
             a, b = (rows[k, part].astype(word).view(number) for k in (0, 1))
             nearly = (-(a * b)).view(word).astype(np.uint64) + draw.below(3, part.stop - part.start) - np.uint64(1)
         rows[2, part] = nearly & np.uint64((1 << bits(kind)) - 1)
-    else:  # b is about -a
+    else:  # b is nearly -a
         rows[1, part] = rows[0, part] ^ np.uint64(1 << bits(kind) - 1)
         rows[1, part] ^= draw.below(4, part.stop - part.start)

@@ -1,7 +1,7 @@
 """Random programs: straight-line code with data flowing between registers, guards, divergent branches, bounded loops.
 
-A program draws its instructions from the catalogue, so it may use whatever form works on the registers at hand. Left
-out are approximate instructions, memory, and float arithmetic without a rounding, which PTX allows a compiler to fuse.
+A program draws its instructions from the catalogue, from all forms whose operands are in its registers. Excluded are
+approximate instructions, memory, and float arithmetic without a rounding mode, which PTX allows a compiler to fuse.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .catalogue import catalogue
 from .forms import Form, register, statements
 from .operands import Draw
 
-# registers of each type, the first ones of which hold operands
+# the number of registers per type; the first ones hold operands
 _POOL = {"b16": 4, "b32": 6, "b64": 4, "f32": 4, "f64": 3, "pred": 4}
 _LETTER = {"b16": "h", "b32": "r", "b64": "w", "f32": "x", "f64": "y", "pred": "p"}
 _INPUTS = ("u32", "u32", "u64", "f32", "f32", "f64", "f16", "s32")
@@ -26,26 +26,27 @@ _GROUPS = (
     "cvt between integers and floats", "cvt between floats",
 )  # fmt: skip
 _WARP = ("shfl", "vote and activemask", "redux", "match")
-# The compiler of driver 580 gets these wrong among others, though not alone: with a guard that is false, set converts
-# what its destination held and testp writes to it; after a loop, set.f32.f32 gives the integer 1 for 1.0; a loop in
-# which setp has two destinations and reads one of them ends with the wrong second one.
+# Driver 580's compiler miscompiles these when combined with other instructions: with a false guard, set converts the
+# old value of its destination, and testp writes its destination; after a loop, set.f32.f32 returns the integer 1
+# instead of 1.0; in a loop, a setp with two destinations that reads one of them computes a wrong second one.
 _MISCOMPILED = re.compile(r"(set|testp)\.|setp\.\w+\.(and|or|xor)\..*\|")
-# It folds these into operands, or away where both are equal, and so changes which NaN comes out; PTX leaves that open.
+# It folds these into operands, or removes them if both operands are equal, and the NaN that results is another one;
+# PTX leaves that NaN unspecified.
 _FOLDED = re.compile(r"(min|max|neg|abs|copysign)[\w.]*\.b?f(16|32|64)")
-_NARROW = re.compile(r"fns\.")  # not for all operands
+_NARROW = re.compile(r"fns\.")  # valid only for some operands
 _FUSES = re.compile(r"(add|sub|mul)(\.ftz|\.sat)*\.(f16|bf16|f32|f64)")
 
 
 @dataclass(frozen=True)
 class Step:
-    """An instruction with its guard; more than one statement where a carry flows between them."""
+    """An instruction with its guard; several statements if a carry passes between them."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Branch:
-    """Steps that the lanes skip for which a condition holds: a predicate, "!p0" its negation."""
+    """Steps that lanes skip if a condition holds for them: a predicate such as "p0", or its negation "!p0"."""
 
     condition: str
     body: tuple[Node, ...]
@@ -53,7 +54,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Loop:
-    """Steps run once to eight times: as often as the low bits of a register say."""
+    """Steps that run one to eight times: the low three bits of a register plus one."""
 
     register: str
     body: tuple[Node, ...]
@@ -65,7 +66,7 @@ Program = tuple[Node, ...]
 
 @cache
 def _drawable() -> tuple[tuple[Form, ...], tuple[Form, ...]]:
-    """Forms of one lane, and forms of all lanes of a warp."""
+    """Return the forms of one lane, and the forms of all lanes of a warp."""
     known = set(_POOL)
     alone, together = [], []
     for form in catalogue():
@@ -91,7 +92,7 @@ class _Writer:
         return f"{_LETTER[kind]}{self.below(_POOL[kind])}"
 
     def pick(self, forms: Sequence[Form]) -> Form:
-        # groups have very different sizes: choose one of them first
+        # groups differ much in size: choose a group first
         groups: dict[str, list[Form]] = {}
         for form in forms:
             groups.setdefault(form.group, []).append(form)
@@ -104,7 +105,7 @@ class _Writer:
         names = {"abcdefgh"[k]: self.one(register(kind)) for k, kind in enumerate(form.inputs)}
         for k, kind in enumerate(form.outputs):
             made = self.one(register(kind))
-            while made in list(names.values())[len(form.inputs) :]:  # results must not meet
+            while made in list(names.values())[len(form.inputs) :]:  # results must be different registers
                 made = self.one(register(kind))
             names[f"d{k}"] = made
         text = re.sub(r"(?<![\w.%])(d\d|[a-h])(?!\w)", lambda match: names[match[1]], form.text)
@@ -132,18 +133,18 @@ class _Writer:
 
 
 def random_program(seed: int) -> Program:
-    """A program of 10 to 40 instructions."""
+    """Return a program of 10 to 40 instructions."""
     writer = _Writer(seed)
     return tuple(writer.nodes(10 + writer.below(31), 0))
 
 
 def size(program: Sequence[Node]) -> int:
-    """Its instructions."""
+    """Return the number of instructions."""
     return sum(1 if isinstance(node, Step) else size(node.body) for node in program)
 
 
 def text(program: Sequence[Node]) -> str:
-    """The statements of a program, its labels and counters made."""
+    """Return the statements of a program, with labels and loop counters."""
     number = iter(range(1000))
     lines: list[str] = []
 
@@ -167,7 +168,7 @@ def text(program: Sequence[Node]) -> str:
 
 
 def form(program: Sequence[Node], name: str = "random programs") -> Form:
-    """The form of a program: operands into the first registers, all registers out."""
+    """Return the form of a program: operands go to the first registers, and every register is a result."""
     places = dict.fromkeys(_POOL, 0)
     head = []
     for letter, kind in zip("abcdefgh", _INPUTS, strict=True):

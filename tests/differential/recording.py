@@ -1,7 +1,7 @@
-"""What an H200 made of every form: kept in a small file, for machines without a GPU.
+"""An H200's results of every form, in a small file, for machines without a GPU.
 
-Of arithmetic the results themselves are kept, of the rest (which moves bits about) a checksum a form. Operands are not:
-they come out of the form's name again.
+The file has all results of arithmetic, and one checksum per form of the rest, which only moves bits. It has no
+operands: they are derived from the form's name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHECKSUMS = ("ld ", "st ", "atom", "red ", "cp.async", "cvta", "prefetch", "mod
 
 
 def key(form: Form) -> int:
-    """A number for a form that changes with its text."""
+    """Return a number for a form that changes with its text."""
     return zlib.crc32(f"{form.name}|{form.declare}|{form.outside}".encode())
 
 
@@ -38,7 +38,7 @@ def _dtype(kind: str) -> str:
 
 
 def pack(form: Form, results: Words) -> bytes:
-    """Results in their own width."""
+    """Return the results as bytes, each in its own width."""
     return b"".join(row.astype(_dtype(kind)).tobytes() for kind, row in zip(form.outputs, results, strict=True))
 
 
@@ -61,7 +61,7 @@ def save(path: Path, forms: Sequence[Form], results: Sequence[Words]) -> None:
 
 
 class Recording:
-    """results: what was recorded of a form, None where it is a checksum only. checksums: by key."""
+    """A recording in memory. results: those of a form, None if only a checksum was recorded. checksums: by key."""
 
     def __init__(self, path: Path = RECORDED) -> None:
         with np.load(path) as data:

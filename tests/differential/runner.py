@@ -1,4 +1,4 @@
-"""Run forms on a device, through cudakit itself, and hold two devices' results against each other."""
+"""Run forms on a device, through cudakit itself, and compare two devices' results."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .forms import BLOCK, CELL, Form, module
 from .operands import Words, vectors
 
 Mask = NDArray[np.bool_]
-KERNELS = 96  # of one module
+KERNELS = 96  # per module
 
 
 @dataclass
 class Outcome:
-    """What a device made of a form: its results (a row each), or why there are none."""
+    """A device's results of a form (one row per result), or the error if there are none."""
 
     results: Words | None = None
     error: str = ""
@@ -32,7 +32,7 @@ class Outcome:
 
 @dataclass
 class Comparison:
-    """Two devices on one form. wrong: the lanes that differ, or that miss the bound. error: why there is no result."""
+    """Two devices' outcomes of one form. wrong: the lanes that differ, or that exceed the bound."""
 
     form: Form
     operands: Words
@@ -52,12 +52,12 @@ class Comparison:
         return int(self.wrong.sum())
 
     def lines(self, count: int = 3) -> list[str]:
-        """The first lanes that differ, as text."""
+        """Return the first lanes that differ, as text."""
         if self.sim.error or self.gpu.error:
             return [f"{self.form.short}: sim {self.sim.error or 'ran'}; gpu {self.gpu.error or 'ran'}"]
         sim, gpu = self.sim.results, self.gpu.results
         if sim is None or gpu is None:
-            raise RuntimeError("an outcome with neither results nor an error")
+            raise RuntimeError("an outcome has neither results nor an error")
         found = []
         for lane in np.flatnonzero(self.wrong)[:count]:
             of, ours, theirs = (" ".join(f"{int(row[lane]):x}" for row in rows) for rows in (self.operands, sim, gpu))
@@ -70,7 +70,7 @@ def padded(count: int) -> int:
 
 
 class Runner:
-    """Runs forms on one device; opens another where a kernel broke it. spec: "sim", "gpu"."""
+    """Runs forms on one device; opens it again after a kernel's fault. spec: "sim" or "gpu"."""
 
     def __init__(self, spec: str) -> None:
         self.spec = spec
@@ -89,7 +89,7 @@ class Runner:
         self.close()
 
     def run(self, forms: Sequence[Form], operands: Sequence[Words]) -> list[Outcome]:
-        """An outcome for each form. Forms share modules; one that does not load is looked for by halving."""
+        """Return one outcome per form. Forms share modules; a form that does not load is found by bisection."""
         outcomes: list[Outcome] = []
         parts = [slice(at, at + KERNELS) for at in range(0, len(forms), KERNELS)]
         for part in parts:
@@ -120,8 +120,8 @@ class Runner:
         return outcomes
 
     def _reopen(self) -> None:
-        """A kernel's fault is the end of its context."""
-        with contextlib.suppress(cudakit.CudakitError):  # it is broken already
+        """Close the device and open it again: its context is unusable after a kernel's fault."""
+        with contextlib.suppress(cudakit.CudakitError):
             self.device.close()
         self.device = self._open()
 
@@ -141,7 +141,7 @@ def _short(error: BaseException) -> str:
 
 
 def compare(form: Form, operands: Words, sim: Outcome, gpu: Outcome) -> Comparison:
-    """Hold two outcomes against each other: bit for bit, or both against the bound of an approximate form."""
+    """Compare two outcomes: bit for bit, or, for an approximate form, each with the bound."""
     found = Comparison(form, operands, sim, gpu)
     if sim.results is None or gpu.results is None:
         return found
@@ -152,15 +152,13 @@ def compare(form: Form, operands: Words, sim: Outcome, gpu: Outcome) -> Comparis
     wrong_gpu = bounds.misses(form, operands, gpu.results)
     found.wrong = wrong_sim | wrong_gpu | bounds.classes_differ(form, sim.results, gpu.results, operands)
     found.note = "".join(
-        f"(the bound is missed by the {name})"
-        for name, wrong in (("sim", wrong_sim), ("gpu", wrong_gpu))
-        if wrong.any()
+        f"({name} exceeds the bound)" for name, wrong in (("sim", wrong_sim), ("gpu", wrong_gpu)) if wrong.any()
     )
     return found
 
 
 def batches(forms: Iterable[Form], count: int, seed: int = 0) -> Iterator[tuple[list[Form], list[Words]]]:
-    """Forms a module at a time, with their operands. Single 16-bit operands are taken exhaustively at full depth."""
+    """Yield one module's forms at a time, with operands. If count >= 1024, single 16-bit floats take all values."""
     pending = iter(forms)
     while chunk := list(itertools.islice(pending, KERNELS)):
         rows = []
@@ -171,7 +169,7 @@ def batches(forms: Iterable[Form], count: int, seed: int = 0) -> Iterator[tuple[
 
 
 def differ(forms: Sequence[Form], count: int, seed: int, ours: Runner, theirs: Runner) -> Iterator[Comparison]:
-    """Each form on both devices. The GPU works on one module while the simulated device works on the one before."""
+    """Compare each form on both devices. The GPU runs one module while the simulated device runs the previous one."""
     with ThreadPoolExecutor(1) as pool:
         waiting: Any = None
         for chunk, rows in batches(forms, count, seed):

@@ -1,4 +1,4 @@
-"""Making what differs small: fewer instructions, then one lane of operands, then simpler bits of it."""
+"""Shrinks a program that differs: fewer instructions, then one lane's operands, then fewer bits of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Differs = Callable[[Program, Words], bool]
 
 
 def smaller(program: Program) -> Iterator[Program]:
-    """Programs with less in them: without a run of nodes (long runs first), with a branch or loop made plain, and with
-    one node made smaller."""
+    """Yield smaller programs: without a run of nodes (long runs first), with a branch or loop replaced by its body, and
+    with one node made smaller."""
     count = len(program)
     length = count
     while length:
@@ -36,7 +36,7 @@ def smaller(program: Program) -> Iterator[Program]:
 
 
 def shrink_program(program: Program, operands: Words, differs: Differs) -> Program:
-    """A program of which nothing can be taken away without the difference going with it."""
+    """Return a program from which no part can be removed without losing the difference."""
     found = True
     while found:
         found = False
@@ -48,10 +48,10 @@ def shrink_program(program: Program, operands: Words, differs: Differs) -> Progr
 
 
 def shrink_operands(program: Program, operands: Words, wrong: int, differs: Differs) -> Words:
-    """All lanes given the operands of one that differs, if that keeps the difference; then each operand's bits cleared
-    from the top, as far as they do not matter."""
+    """Return operands with which the difference remains: one lane's operands in all lanes, with every bit cleared, from
+    the top, that is not needed. If one lane's operands are not enough, return those of its block."""
     same = np.repeat(operands[:, wrong : wrong + 1], BLOCK, axis=1)
-    if not differs(program, same):  # it takes several lanes to show: the block alone
+    if not differs(program, same):  # needs several lanes
         start = wrong // BLOCK * BLOCK
         return operands[:, start : start + BLOCK]
     for row in range(len(same)):
@@ -72,6 +72,6 @@ def shrink_operands(program: Program, operands: Words, wrong: int, differs: Diff
 
 
 def shrink(program: Program, operands: Words, wrong: int, differs: Differs) -> tuple[Program, Words]:
-    """The minimal program and operands. differs: whether a program does so on operands. wrong: a lane that shows it."""
+    """Return the minimal program and operands. differs: whether a program differs. wrong: a lane that does."""
     program = shrink_program(program, operands, differs)
     return program, shrink_operands(program, operands, wrong, differs)

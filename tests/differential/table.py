@@ -1,4 +1,4 @@
-"""What a run found, a row for each group of forms: as JSON to be kept, and as Markdown to be read."""
+"""The results of a run, one row per group of forms, as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .runner import Comparison
 
 @dataclass
 class Row:
-    """A group: how many forms and cases (operand vectors), how many differ, and of those how many are explained."""
+    """A group: the number of forms, of cases (operand vectors), of cases that differ, and of those explained."""
 
     group: str
     forms: int = 0
@@ -47,7 +47,7 @@ class Row:
 
 
 class Table:
-    """Rows by group, in the order in which groups come."""
+    """Rows by group, in the order in which groups were added."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
@@ -60,7 +60,7 @@ class Table:
         return [line for row in self.rows.values() for line in row.unexplained]
 
     def record(self, about: dict[str, Any]) -> dict[str, Any]:
-        """What the JSON file holds. about: the machine."""
+        """Return the contents of the JSON file. about: the machine."""
         return {
             "about": about | {"date": datetime.date.today().isoformat(), "numpy": np.__version__},
             "groups": [
@@ -79,7 +79,7 @@ class Table:
 
 
 def markdown(record: dict[str, Any]) -> str:
-    """The table of a record, and its reasons below it, numbered."""
+    """Return the table of a record as Markdown, with numbered reasons below it."""
     about, groups = record["about"], record["groups"]
     reasons: list[str] = []
     lines = [
@@ -105,7 +105,7 @@ def markdown(record: dict[str, Any]) -> str:
 
 
 def lines_of(rows: Iterable[Row]) -> list[str]:
-    """A line for each group, for the terminal."""
+    """Return one line per group, for the terminal."""
     return [
         f"{row.group:40} {row.forms:5} forms {row.cases:9} cases {row.mismatches:7} differ, {row.open} unexplained"
         for row in rows

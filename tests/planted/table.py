@@ -10,9 +10,7 @@ from typing import Any
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 # why these twins are correct although compute-sanitizer reports them
-_HOST_WAITS = (
-    "the host waits for the allocating stream before another stream uses the memory; memcheck ignores that wait"
-)
+_HOST_WAITS = "the host waits for the allocating stream before another stream uses it; memcheck ignores that wait"
 CORRECT = {
     "pinned_shared_by_streams": _HOST_WAITS,
     "streams_not_ordered": _HOST_WAITS,

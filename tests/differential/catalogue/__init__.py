@@ -1,6 +1,6 @@
-"""Every instruction that a compiler emits for CUDA C++, in every type and modifier that it takes, as forms.
+"""Forms of every instruction that a compiler emits for CUDA C++, with every type and modifier.
 
-What needs sm_100 (three operands of min and max, 256-bit accesses, redux of floats) is not here.
+Instructions that need sm_100 (three operands of min and max, 256-bit accesses, redux of floats) are not included.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ FAMILIES = (integers, floats, halves, conversions, memory, atomics, warps, flow,
 
 @cache
 def catalogue() -> tuple[Form, ...]:
-    """All forms, those of one group side by side."""
+    """Return all forms, sorted by group."""
     found = unique(form for family in FAMILIES for form in family.forms())
     order = {group: number for number, group in enumerate(dict.fromkeys(form.group for form in found))}
     return tuple(sorted(found, key=lambda form: order[form.group]))
 
 
 def groups() -> dict[str, list[Form]]:
-    """The forms of each group, by its name."""
+    """Return the forms of each group, by group name."""
     found: dict[str, list[Form]] = {}
     for form in catalogue():
         found.setdefault(form.group, []).append(form)

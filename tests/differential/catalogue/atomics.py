@@ -1,5 +1,5 @@
-"""atom and red: every operation, type, scope and state space. Each lane has an element of its own, which makes results
-independent of order; where the operation commutes, the lanes of a block share one as well."""
+"""atom and red: every operation, type, scope and state space. Each lane has its own element, so results do not depend
+on order; for operations that commute, other forms have one element per block."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _alone(opcode: str, operation: str, kind: str, space: str, order: str, scope
     text += f"ld{where}.{size} {'d1' if opcode == 'atom' else 'd0'}, [p+8];"
     operand = f"{bare}:below6" if operation in ("inc", "dec") else bare
     inputs = f"{operand} {operand} {operand}" if operation == "cas" else f"{operand} {operand}"
-    if operation == "cas":  # compare with what is often there
+    if operation == "cas":  # compare with a value that is often there
         inputs = inputs.replace(operand, f"{operand}:few")
     return statements(
         f"{opcode} {space}", text, inputs, f"{bare} {bare}" if opcode == "atom" else bare, declare=declare
@@ -75,7 +75,7 @@ def _alone(opcode: str, operation: str, kind: str, space: str, order: str, scope
 
 
 def _together(opcode: str, operation: str, kind: str, space: str) -> Form:
-    """All lanes of a block at one element; what is there in the end."""
+    """All lanes of a block on one element; the result is its final value."""
     where, _, declare = SPACES[space]
     address = "mov.u32 q, %tile; cvt.u64.u32 p, q; "
     if space == "generic to shared":
@@ -92,7 +92,7 @@ def _together(opcode: str, operation: str, kind: str, space: str) -> Form:
 
 
 def _vectors() -> Iterator[Form]:
-    """The vector forms of add, min and max that sm_90 has in global memory."""
+    """The vector forms of add, min and max in global memory on sm_90."""
     for kind, count in (("f32", 2), ("f32", 4)):
         group, names = "atom global", "abcdefgh"
         first, second = ", ".join(names[:count]), ", ".join(names[count : 2 * count])

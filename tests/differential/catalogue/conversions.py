@@ -26,7 +26,7 @@ def _integers() -> Iterator[Form]:
             yield op(group, f"cvt.{target}.{source}", source, target)
             if not _holds(target, source):
                 yield op(group, f"cvt.sat.{target}.{source}", source, target)
-    # registers wider than the type: what is above is ignored, and filled
+    # registers wider than the type: upper bits of the operand are ignored, those of the result are set
     for target, source, into, taken in (
         ("s32", "s8", "s32", "s32"),
         ("u32", "u8", "u32", "u32"),
@@ -49,7 +49,7 @@ def _integers() -> Iterator[Form]:
 
 
 def _holds(target: str, source: str) -> bool:
-    """Whether a type has every value of another: nothing saturates there, and PTX takes no .sat."""
+    """Return whether a type has every value of another: then nothing can saturate, and PTX does not allow .sat."""
     room, need = int(target[1:]), int(source[1:])
     if target[0] == source[0]:
         return room >= need

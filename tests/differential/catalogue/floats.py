@@ -1,4 +1,4 @@
-"""f32 and f64: arithmetic in its four roundings, approximate functions, extremes, tests and comparisons."""
+"""f32 and f64: arithmetic in four rounding modes, approximate functions, min and max, tests and comparisons."""
 
 from __future__ import annotations
 

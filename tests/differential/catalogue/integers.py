@@ -67,7 +67,7 @@ def _carries() -> Iterator[Form]:
             yield statements(group, chain, four, f"{t} {t}")
         yield statements(
             group, f"sub.cc.{t} d0, a, b; addc.{t} d1, c, d;", four, f"{t} {t}"
-        )  # a borrow read as a carry
+        )  # the borrow is read as a carry
 
 
 def _bits() -> Iterator[Form]:
@@ -95,7 +95,7 @@ def _bits() -> Iterator[Form]:
     for side in "lr":
         for mode in ("clamp", "wrap"):
             yield op(group, f"shf.{side}.{mode}.b32", f"b32 b32 {_SHIFT}", "b32")
-    for first in range(0, 256, 8):  # eight tables a form
+    for first in range(0, 256, 8):  # eight truth tables per form
         text = " ".join(f"lop3.b32 d{k}, a, b, c, {first + k};" for k in range(8))
         yield statements(group, text, "b32 b32 b32", " ".join(["b32"] * 8))
     for name in ("or", "and"):
@@ -140,7 +140,7 @@ def _comparisons() -> Iterator[Form]:
 
 
 def combined(group: str, comparison: str, t: str, number: int) -> Iterator[Form]:
-    """A comparison joined with a predicate, plain and negated, its opposite beside it."""
+    """A comparison combined with a predicate, plain and negated, and with the opposite as a second result."""
     combine = COMBINE[number % 3]
     yield statements(group, f"setp.{comparison}.{combine}.{t} d0|d1, a, b, c;", f"{t} {t} pred", "pred pred")
     other = COMBINE[(number + 1) % 3]

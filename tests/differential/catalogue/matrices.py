@@ -1,7 +1,7 @@
 """Matrix instructions: ldmatrix, stmatrix, movmatrix, mma.sync and wmma.
 
-Operands are small integers, so that sums of products are exact in whatever order the hardware takes them, and random
-numbers, which show the order and the precision of accumulation.
+Operands are small integers, so that sums of products are exact in any order, and random numbers, which show the
+order and the precision of accumulation.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _moves() -> Iterator[Form]:
 
 
 def _element(kind: str) -> tuple[str, str]:
-    """The register of an operand's element type, and the kind of its values without how they are drawn."""
+    """Return the register of an operand's element type, and the kind of its values."""
     if kind in ("f16", "bf16"):
         return "b32", f"{kind}x2"
     if kind == "tf32":
@@ -80,7 +80,7 @@ def _products() -> Iterator[Form]:
 
 
 def _mma(shape: str, types: tuple[str, ...], counts: tuple[int, int, int], finite: str, how: str) -> Form:
-    """One loaded operand for each of A, B and C gives all registers of it: the others are shuffles of the first."""
+    """Return a form that loads one register for each of A, B and C; their other registers are shuffles of the first."""
     d, a, b, c = types
     declare, text, inputs = "", "", []
     names: dict[str, list[str]] = {}
@@ -110,7 +110,7 @@ def _mma(shape: str, types: tuple[str, ...], counts: tuple[int, int, int], finit
 
 
 def _wmma() -> Iterator[Form]:
-    """Load fragments from shared memory, multiply, store: how a fragment lies in registers shows nowhere."""
+    """Load fragments from shared memory, multiply, store: the result does not depend on the registers' layout."""
     group = "wmma"
     for shape in _WMMA_SHAPES:
         for a_layout in ("row", "col"):

@@ -1,4 +1,4 @@
-"""Loads, stores, address conversions, prefetches, fences and asynchronous copies, each on memory of the lane's own."""
+"""Loads, stores, address conversions, prefetches, fences and asynchronous copies, each on the lane's own memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCOPES = ("cta", "cluster", "gpu", "sys")
 _ADDRESS = ".reg .b64 p; .reg .b32 q;"
 _LOCAL = f"{_ADDRESS} .local .align 16 .b8 own[64];"
 _SHARED = "mad.lo.u32 q, %tid_, 64, %tile; cvt.u64.u32 p, q; "
-# the state space in an access, what makes the address p, what must be declared
+# the state space in an access, the statements that set the address p, the declarations
 SPACES: dict[str, tuple[str, str, str]] = {
     "global": (".global", "mov.u64 p, %cell; ", _ADDRESS),
     "generic": ("", "mov.u64 p, %cell; ", _ADDRESS),
@@ -46,7 +46,7 @@ def forms() -> Iterator[Form]:
 
 
 def load(space: str, hints: str, kind: str, count: int = 1, into: str = "", offset: int = 0) -> Form:
-    """Write 16 bytes, then load elements of them."""
+    """Store 16 bytes, then load elements of them."""
     name, address, declare = SPACES[space]
     register = into or _register(kind)
     vector = f".v{count}" if count > 1 else ""
@@ -78,7 +78,7 @@ def _loads() -> Iterator[Form]:
             for count in (2, 4):
                 if size * count <= 16:
                     yield load(space, "", kind, count)
-            for wider in (16, 32, 64):  # into a register with room to spare: signed types extend
+            for wider in (16, 32, 64):  # into a wider register: signed types are sign-extended
                 if kind[0] != "f" and wider > _size(kind) and not (size == 1 and wider == 16):
                     yield load(space, "", kind, into=f"b{wider}", offset=size)
         yield load(space, "", "s8", 4, into="b32", offset=4)
@@ -136,7 +136,7 @@ def _constants() -> Iterator[Form]:
     yield statements(group, text, "u32", "u32 u64 u64", outside=table)
     text = f"{address}cvta.const.u64 p, p; ld.u32 d0, [p]; ld.v2.u16 {{d1, d2}}, [p+4];"
     yield statements(group, text, "u32:below16", "u32 u16 u16", declare=_ADDRESS, outside=table)
-    # variables of a module with initialisers
+    # module variables with initialisers
     values = ".global .align 8 .b8 bytes$[8] = {1, 2, 3, 250, 5, 6, 7, 8}; .global .f32 real$ = 0f3FC00000;"
     values += " .global .u64 where$ = generic(bytes$);"
     text = "ld.global.b64 d0, [bytes$]; ld.global.f32 d1, [real$]; ld.global.u64 p, [where$]; ld.s8 d2, [p+3];"
@@ -172,7 +172,7 @@ def _addresses() -> Iterator[Form]:
 
 def _hints() -> Iterator[Form]:
     group = "ld global.nc and hints"
-    row = "sub.u64 p, %i, %n; "  # the operand's own row, which nobody writes
+    row = "sub.u64 p, %i, %n; "  # the operand's own row, which is never written
     for kind in TYPES:
         text = f"{row}ld.global.nc.{kind} d0, [p];"
         yield statements(group, text, "u64", _register(kind), declare=_ADDRESS)

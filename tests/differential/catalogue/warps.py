@@ -1,4 +1,4 @@
-"""What the lanes of a warp and the threads of a block do together: shuffles, votes, matches, reductions, barriers."""
+"""Collective operations of warps and blocks: shuffles, votes, matches, reductions, barriers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..forms import Form, statements
 
 _ALL = "0xffffffff"
-# a mask and the condition on the lane number that makes it
+# a mask and the condition on the lane number that selects its lanes
 _PART = ".reg .b32 z; .reg .pred y;"
 _PARTS = (
     ("0x0000ffff", "and.b32 z, %tid_, 31; setp.lt.u32 y, z, 16; "),
@@ -38,7 +38,7 @@ def _shuffles() -> Iterator[Form]:
         yield statements(group, f"shfl.sync.{mode}.b32 d0, a, 3, {clamps[0]}, {_ALL};", "b32", "b32")
         text = f"shfl.sync.{mode}.b32 d0|d1, a, b, c, {_ALL};"
         yield statements(group, text, "b32 b32:below32 b32:any", "b32 pred")
-    # partial masks: every lane reads one of the mask
+    # partial masks: every lane reads from a lane of the mask
     for mode, lane, clamp, part in (
         ("bfly", 8, 0x101F, 0),
         ("idx", 9, 31, 0),
@@ -59,7 +59,7 @@ def _votes() -> Iterator[Form]:
     for negated in ("", "!"):
         for mode in ("all", "any", "uni"):
             yield statements(group, f"vote.sync.{mode}.pred d0, {negated}a, {_ALL};", "pred", "pred")
-            # where lanes agree
+            # the lanes agree
             text = f"setp.lt.u32 x, %slot, 256; or.pred x, x, a; vote.sync.{mode}.pred d0, {negated}x, {_ALL};"
             yield statements(group, text, "pred", "pred", declare=".reg .pred x;")
         yield statements(group, f"vote.sync.ballot.b32 d0, {negated}a, {_ALL};", "pred", "b32")
@@ -114,7 +114,7 @@ def _barriers() -> Iterator[Form]:
                 yield statements(group, text, "pred", result)
         text = f"bar.red.{name}.{result} d0, 1, 64, a;"
         yield statements(group, text, "pred", result)
-    # each warp tells the other what it stored
+    # the warps exchange stored values
     share = "mad.lo.u32 z, %tid_, 8, %tile; st.shared.b64 [z], a; "
     read = " xor.b32 w, %tid_, 32; mad.lo.u32 w, w, 8, %tile; ld.shared.b64 d0, [w];"
     for barrier in (
